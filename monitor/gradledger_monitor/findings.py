@@ -1,0 +1,64 @@
+"""What rules say, and what the engine makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Severity = Literal["info", "warning", "error"]
+Status = Literal["ok", "finding", "not_applicable", "not_measured"]
+Lifecycle = Literal["new", "ongoing", "resolved", "regressed"]
+Verdict = Literal["balanced", "suspect", "broken", "incomplete"]
+
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One rule's answer for one optimizer step."""
+
+    status: Status
+    reason: str = ""  # why it does not apply or was not measured
+    severity: Severity = "info"
+    title: str = ""
+    summary: str = ""
+    fix: str = ""
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Finding:
+    """A rule's claim about a run: the outcomes of all its steps folded into one."""
+
+    rule: str
+    optimizer: int
+    severity: Severity
+    first_step: int
+    last_step: int
+    steps: int
+    title: str
+    summary: str
+    fix: str
+    evidence: dict[str, Any]
+    lifecycle: Lifecycle = "new"
+    inhibited_by: str | None = None
+
+
+@dataclass(frozen=True)
+class TreeNode:
+    """One question of the decision tree, answered."""
+
+    node: str
+    question: str
+    status: Status
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Everything that the rules say about a run so far."""
+
+    verdict: Verdict
+    findings: list[Finding]
+    tree: list[TreeNode]
+    coverage: dict[str, str]

@@ -1,0 +1,118 @@
+"""What the service accepts: the records of ``gradledger.records``, with their bounds.
+
+Two definitions on purpose: the hooks must not depend on a validator, and an older hook must be
+able to talk to a newer service for a year. ``tests/unit/test_wire.py`` holds them together.
+Unknown fields are ignored, so that a newer hook can talk to an older service too.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Ordinal = Annotated[int, Meta(ge=1, le=2**53)]
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+Reason = Annotated[str, Meta(max_length=1024)]
+NonFinite = Literal["NaN", "Infinity", "-Infinity"]
+Number = float | NonFinite
+Missing = dict[Name, Reason]
+
+MAX_RANKS = 65_536
+MAX_OPTIMIZERS = 4_096
+
+
+class Term(Struct, kw_only=True, omit_defaults=True):
+    """One loss node of one micro-batch."""
+
+    kind: Name
+    reduction: Literal["none", "mean", "sum"]
+    tokens: Count | None = None
+    size: Count | None = None
+    rows: Count | None = None
+    weight: Number | None = None
+    weight_min: Number | None = None
+    weight_max: Number | None = None
+    class_weight: Number | None = None
+    undivided: bool | None = None
+    missing: Missing = {}
+
+
+class MicroBatch(Struct, kw_only=True, omit_defaults=True):
+    """One outermost backward call."""
+
+    loss: Number | None = None
+    scale: Number | None = None
+    terms: Annotated[list[Term], Meta(max_length=4_096)] = []
+    collectives: Count | None = None
+    backward_ms: Annotated[float, Meta(ge=0)] | None = None
+    missing: Missing = {}
+
+
+class Clip(Struct, kw_only=True, omit_defaults=True):
+    """One clipping of the gradients by their global norm."""
+
+    max_norm: Number
+    norm: Number | None = None
+
+
+class StepRecord(Struct, kw_only=True, omit_defaults=True, tag="step"):
+    """One optimizer step of one rank."""
+
+    optimizer: Annotated[int, Meta(ge=0, lt=MAX_OPTIMIZERS)]
+    step: Ordinal
+    time: Annotated[float, Meta(ge=0)]
+    micro_batches: Annotated[list[MicroBatch], Meta(max_length=65_536)] = []
+    norm: Number | None = None
+    post_factor: Number | None = None
+    clips: Annotated[list[Clip], Meta(max_length=65_536)] = []
+    grad_scale: Number | None = None
+    lr: Number | None = None
+    sync: Literal["none", "averaged", "unknown"] = "none"
+    half_precision: bool = False
+    dropped: Count = 0
+    missing: Missing = {}
+
+
+class RunRecord(Struct, kw_only=True, omit_defaults=True, tag="run"):
+    """Who is speaking: the first line of every batch."""
+
+    run: Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._-]+$")]
+    name: Name
+    rank: Annotated[int, Meta(ge=0, lt=MAX_RANKS)] = 0
+    world_size: Annotated[int, Meta(ge=1, le=MAX_RANKS)] = 1
+    project: Name = "default"
+    started: Annotated[float, Meta(ge=0)] = 0.0
+    optimizers: Annotated[list[Name], Meta(max_length=MAX_OPTIMIZERS)] = []
+    config: dict[str, Any] = {}
+    environment: dict[str, str] = {}
+    contract: Literal["token", "sequence", "sample"] | None = None
+    declared_scale: float | None = None
+    v: Literal[1] = 1
+
+
+class EvalRecord(Struct, kw_only=True, omit_defaults=True, tag="eval"):
+    """Evaluation metrics that the training script reported."""
+
+    step: Count
+    time: Annotated[float, Meta(ge=0)]
+    values: dict[Name, Number] = {}
+
+
+class EndRecord(Struct, kw_only=True, omit_defaults=True, tag="end"):
+    """The process ended cleanly."""
+
+    time: Annotated[float, Meta(ge=0)]
+    steps: list[Count] = []
+
+
+Record = RunRecord | StepRecord | EvalRecord | EndRecord
+
+decoder = msgspec.json.Decoder(Record)
+
+
+def number(value: Number | None) -> float | None:
+    """The float that a wire number stands for; None stays None."""
+    return value if value is None else float(value)
