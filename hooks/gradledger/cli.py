@@ -1,0 +1,104 @@
+"""The command ``gradledger``: ``run`` itself, everything else handed to the monitor.
+
+``run`` must work in a training environment that has the hooks alone: standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import re
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+import gradledger
+from gradledger import autostart
+
+HELP = """\
+usage: gradledger COMMAND ...
+
+Names the silent gradient-accumulation bugs of a PyTorch training run.
+
+in a training environment:
+  run         start any command with the hooks on, its children too
+
+with the monitor (pip install 'gradledger[monitor]'):
+  check       run a command for a few steps and judge it here and now
+  serve       the service and its dashboard
+  demo        see a real bug being named, live
+
+`gradledger COMMAND --help` tells more of each.
+"""
+RUN = re.compile(r"[A-Za-z0-9._-]{1,120}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """What the console script calls."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    match words:
+        case []:
+            print(HELP, end="", file=sys.stderr)
+            return 2
+        case ["-h" | "--help", *_]:
+            print(HELP, end="")
+            return 0
+        case ["--version", *_]:
+            print(f"gradledger {gradledger.__version__}")
+            return 0
+        case ["run", *rest]:
+            return run(rest)
+        case _:
+            return _monitor(words)
+
+
+def run(argv: list[str]) -> int:
+    """Become the command: its signals, output and exit status are then its own."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        parser.error("which command? gradledger run -- python train.py")
+    env = autostart.environment(
+        os.environ, command, name=options.name, project=options.project, url=options.url
+    )
+    if not RUN.fullmatch(env["GRADLEDGER_RUN"]):
+        parser.error("GRADLEDGER_RUN: up to 120 letters, digits, '.', '_' and '-'")
+    return _become(command, env)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gradledger run",
+        usage="gradledger run [--name N] [--project P] [--url URL] -- COMMAND ...",
+        description="Start any command with the hooks on; torchrun and accelerate launch too.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--name", help="what to call the run (default: the script's name)")
+    parser.add_argument("--project", help="what it belongs to")
+    parser.add_argument("--url", help="where the service listens (default http://127.0.0.1:4777)")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def _become(command: list[str], env: dict[str, str]) -> int:
+    sys.stdout.flush()
+    try:
+        os.execvpe(command[0], command, env)
+    except OSError as error:
+        print(f"gradledger run: {command[0]}: {error.strerror}", file=sys.stderr)
+        return 126 if isinstance(error, PermissionError) else 127  # as a shell says it
+
+
+def _monitor(words: list[str]) -> int:
+    if find_spec("gradledger_monitor") is None:
+        needs = "this command needs the monitor: pip install 'gradledger[monitor]'"
+        print(f"gradledger {words[0]}: {needs}", file=sys.stderr)
+        return 2
+    status: int = importlib.import_module("gradledger_monitor.cli").main(words)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
