@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import tempfile
 import time
 from collections.abc import Mapping
 from itertools import pairwise
@@ -34,7 +33,6 @@ def environment(
     env = {**base, **{key: value for key, value in said.items() if value}}
     env.setdefault("GRADLEDGER_RUN", new_run())
     env.setdefault("GRADLEDGER_NAME", name_of(command))
-    env["GRADLEDGER_CLAIMS"] = tempfile.mkdtemp(prefix="gradledger-")
     env["PYTHONPATH"] = _first(str(PATH), base.get("PYTHONPATH", ""))
     return env
 

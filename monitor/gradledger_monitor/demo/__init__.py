@@ -1,0 +1,1 @@
+"""What `gradledger demo` trains: plain PyTorch that knows nothing of gradledger."""
