@@ -1,0 +1,61 @@
+# Everything a person or a CI runs. `make` alone lists the targets.
+
+PYTHON ?= python3
+VENV   ?= .venv
+TORCH  ?= torch==2.13.0
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+TRAINERS := transformers-4.45 transformers-5
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint type unit zero-code bench chromium clean
+.DELETE_ON_ERROR:
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(READY)  ## watch a real bug being named, live (EXIT=1 ends by itself)
+	@$(BIN)/gradledger demo $(if $(EXIT),--exit)
+
+test: lint type unit  ## everything that must hold: linters, types, architecture, tests
+
+lint: $(READY)  ## ruff, and the architecture contracts
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
+
+type: $(READY)  ## mypy --strict
+	$(BIN)/mypy
+
+unit: $(READY) chromium  ## pytest alone
+	$(BIN)/pytest -n 2 --dist loadfile
+
+zero-code: $(READY) $(TRAINERS:%=.venvs/%/.ready)  ## the published Trainer bug and its fix, told apart
+	$(BIN)/pytest -v tests/frameworks/zero_code/published_bug.py
+
+bench: $(READY)  ## what the hooks cost the training thread
+	$(BIN)/python bench/overhead.py
+
+clean:  ## remove what this file made
+	rm -rf $(VENV) .venvs
+
+# torch goes first and alone: its version is ours to choose, a dependency's choice may be gigabytes.
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("gradledger needs Python 3.10")'
+	@echo "preparing $(VENV) (once, some minutes)"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet "$(TORCH)"
+	$(BIN)/pip install --quiet --editable . --group dev
+	@touch $@
+
+# Without gradledger on purpose: zero-code means that nothing is installed there.
+.venvs/%/.ready: tests/frameworks/zero_code/%.txt
+	@echo "preparing $(@D) (once, a minute)"
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --upgrade pip
+	$(@D)/bin/pip install --quiet --requirement $<
+	@touch $@
+
+chromium:
+	@command -v chromium >/dev/null || .ci/install-chromium
