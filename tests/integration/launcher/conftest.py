@@ -1,0 +1,37 @@
+"""How these tests start `gradledger`: as a person does, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+GRADLEDGER = [sys.executable, "-m", "gradledger.cli"]
+
+Launch = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """The environment without anything of ours, and with a home that is nobody's."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("GRADLEDGER_")}
+    clean.pop("PYTHONPATH", None)
+    return {**clean, "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def launch(environ: dict[str, str], tmp_path: Path) -> Launch:
+    """Runs `gradledger WORDS...` to its end; keyword arguments are environment variables."""
+
+    def start(*words: object, **more: str) -> subprocess.CompletedProcess[str]:
+        command = [*GRADLEDGER, *map(str, words)]
+        env = {**environ, **more}
+        return subprocess.run(
+            command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120
+        )
+
+    return start

@@ -1,0 +1,200 @@
+"""What `gradledger run` does to the Pythons that a command starts: as little as can be."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import Launch
+
+STARTED = """
+import torch, sys
+import gradledger.session
+print(gradledger.__file__, gradledger.session._session is not None)
+"""
+OTHER_PYTHONS = ["3.10", "3.12", "3.13"]
+
+
+def script(folder: Path, text: str) -> Path:
+    """A script to run."""
+    path = folder / "script.py"
+    path.write_text(text)
+    return path
+
+
+def torch_of_our_own(folder: Path, text: str = "") -> str:
+    """A folder whose package `torch` is a small one: what counts here is that it is imported."""
+    (folder / "torch").mkdir(parents=True)
+    (folder / "torch" / "__init__.py").write_text(text)
+    return str(folder)
+
+
+def modules_and_path(done: subprocess.CompletedProcess[str]) -> tuple[set[str], list[str]]:
+    """What a script printed about itself."""
+    modules, path = json.loads(done.stdout)
+    return set(modules), path
+
+
+def test_the_hooks_start_once_torch_is_imported(launch: Launch) -> None:
+    done = launch("run", "--", sys.executable, "-c", STARTED)
+    assert done.stdout.endswith(" True\n")
+    assert done.stderr == ""
+
+
+def test_a_process_without_torch_loads_nothing_of_ours(launch: Launch, tmp_path: Path) -> None:
+    told = script(
+        tmp_path, "import json, sys; print(json.dumps([sorted(sys.modules), sys.path[1:]]))"
+    )
+    bare, bare_path = modules_and_path(
+        subprocess.run([sys.executable, told], capture_output=True, text=True, check=True)
+    )
+    ours, our_path = modules_and_path(launch("run", "--", sys.executable, told))
+    assert ours - bare == {"gradledger_autostart", "sitecustomize", "__future__"} - bare
+    assert our_path == bare_path
+
+
+def test_the_users_own_sitecustomize_still_runs(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.mine = 'yes'")
+    code = "import sys; print(mine, sys.modules['sitecustomize'].__file__)"
+    done = launch("run", "--", sys.executable, "-c", code, PYTHONPATH=str(tmp_path))
+    assert done.stdout.split() == ["yes", str(tmp_path / "sitecustomize.py")]
+
+
+@pytest.mark.parametrize("fails", ["raise RuntimeError('mine')", "import not_there"])
+def test_a_users_sitecustomize_that_fails_is_reported_as_ever(
+    launch: Launch, tmp_path: Path, fails: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(fails)
+    told = script(tmp_path / "..", "print('ran')")
+    bare = subprocess.run(
+        [sys.executable, told],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    # -m gradledger.cli is a Python too: it reports once for itself, and then the command does
+    done = launch("run", "--", sys.executable, told, PYTHONPATH=str(tmp_path))
+    assert "Error in sitecustomize" in bare.stderr
+    assert (done.stdout, done.stderr) == ("ran\n", 2 * bare.stderr)
+
+
+@pytest.mark.parametrize("flag", ["-S", "-I", "-E", "-s", "-B", "-Werror"])
+def test_interpreter_flags_still_work(launch: Launch, flag: str) -> None:
+    done = launch("run", "--", sys.executable, flag, "-c", "print('ran')")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "")
+
+
+def test_looking_for_torch_is_not_importing_it(launch: Launch, tmp_path: Path) -> None:
+    code = """
+import sys, importlib.util
+assert importlib.util.find_spec("torch")
+assert "gradledger" not in sys.modules
+import torch
+assert "gradledger" in sys.modules
+assert not any("Watcher" in type(finder).__name__ for finder in sys.meta_path)
+assert "exec_module" not in vars(torch.__loader__)
+"""
+    path = torch_of_our_own(tmp_path / "lib")
+    done = launch("run", "--", sys.executable, "-c", code, PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_torch_that_fails_to_import_fails_as_ever_and_may_be_tried_again(
+    launch: Launch, tmp_path: Path
+) -> None:
+    broken = "import os\nif 'MEND' not in os.environ: raise OSError('libtorch.so')"
+    code = """
+import os, sys
+try:
+    import torch
+except OSError as error:
+    print(error)
+os.environ["MEND"] = "1"
+import torch
+print("gradledger" in sys.modules)
+"""
+    path = torch_of_our_own(tmp_path / "lib", broken)
+    done = launch("run", "--", sys.executable, "-c", code, PYTHONPATH=path)
+    assert done.stdout.split() == ["libtorch.so", "True"]
+
+
+def test_a_start_that_fails_is_one_line_and_the_program_goes_on(
+    launch: Launch, tmp_path: Path
+) -> None:
+    (tmp_path / "lib" / "gradledger").mkdir(parents=True)
+    (tmp_path / "lib" / "gradledger" / "__init__.py").write_text("raise KeyError('theirs')")
+    path = torch_of_our_own(tmp_path / "lib")
+    code = "import torch; print('trained')"
+    # the launcher must find its own package, so only the command sees the broken one
+    done = launch(
+        "run", "--", "env", f"PYTHONPATH={path_of_autostart()}:{path}", sys.executable, "-c", code
+    )
+    assert done.stdout == "trained\n"
+    assert done.stderr.count("\n") == 1
+    assert "gradledger: not started (KeyError: 'theirs')" in done.stderr
+
+
+def test_a_mere_folder_named_gradledger_does_not_hide_the_hooks(
+    launch: Launch, tmp_path: Path
+) -> None:
+    (tmp_path / "gradledger").mkdir()
+    done = launch("run", "--", sys.executable, "-c", STARTED)
+    assert done.stdout.endswith(" True\n"), done.stderr
+
+
+def test_an_environment_without_gradledger_is_observed_all_the_same(
+    launch: Launch, tmp_path: Path
+) -> None:
+    target = bare_environment(tmp_path / "target", with_torch=True)
+    done = launch("run", "--", target, "-c", STARTED)
+    assert done.stdout.endswith(" True\n"), done.stderr
+    assert done.stderr == ""
+
+
+def test_nothing_else_of_the_launchers_environment_leaks_into_the_targets(
+    launch: Launch, tmp_path: Path
+) -> None:
+    target = bare_environment(tmp_path / "target")
+    code = "import torch, importlib.util as u; print([u.find_spec(n) for n in ('typer', 'pytest')])"
+    path = torch_of_our_own(tmp_path / "lib")
+    done = launch("run", "--", target, "-c", code, PYTHONPATH=path)
+    assert done.stdout == "[None, None]\n"
+
+
+def test_children_of_a_shell_script_are_reached(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text(f"{sys.executable} script.py\n")
+    script(tmp_path, STARTED)
+    assert launch("run", "--", "bash", "job.sh").stdout.endswith(" True\n")
+
+
+@pytest.mark.parametrize("version", OTHER_PYTHONS)
+def test_other_pythons_are_served(launch: Launch, tmp_path: Path, version: str) -> None:
+    probe = f"import sys; assert '%d.%d' % sys.version_info[:2] == '{version}'"
+    if launch("run", "--", f"python{version}", "-c", probe).returncode:
+        pytest.skip(f"no Python {version} here")
+    path = torch_of_our_own(tmp_path / "lib")
+    code = "import torch, gradledger; print(gradledger.__version__)"
+    done = launch("run", "--", f"python{version}", "-c", code, PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+
+
+def path_of_autostart() -> str:
+    """The folder that the launcher puts on the path."""
+    from gradledger import autostart  # noqa: PLC0415
+
+    return str(autostart.PATH)
+
+
+def bare_environment(folder: Path, with_torch: bool = False) -> Path:
+    """A fresh environment without gradledger, which may borrow torch."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    if with_torch:
+        import torch  # noqa: PLC0415
+
+        site = next((folder / "lib").glob("python*/site-packages"))
+        (site / "torch.pth").write_text(str(Path(torch.__file__).parents[1]))
+    return folder / "bin" / "python"

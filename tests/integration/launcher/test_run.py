@@ -1,0 +1,152 @@
+"""`gradledger run` is the command: its status, its signals, its output."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradledger import autostart
+
+from .conftest import GRADLEDGER, Launch
+
+WAITS = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
+print("ready", flush=True)
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    sys.exit(6)
+"""
+
+
+@pytest.mark.parametrize("status", [0, 7])
+def test_the_exit_status_is_the_commands_own(launch: Launch, status: int) -> None:
+    assert launch("run", "--", "bash", "-c", f"exit {status}").returncode == status
+
+
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGTERM, 5), (signal.SIGINT, 6)])
+def test_signals_reach_the_command(environ: dict[str, str], sent: int, status: int) -> None:
+    command = [*GRADLEDGER, "run", "--", sys.executable, "-c", WAITS]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(sent)
+        assert process.wait(timeout=20) == status
+
+
+def test_a_shell_sees_a_command_killed_by_a_signal_as_such(environ: dict[str, str]) -> None:
+    line = f"{sys.executable} -m gradledger.cli run -- bash -c 'kill -9 $$'; exit $?"
+    assert (
+        subprocess.run(["bash", "-c", line], env=environ, stderr=subprocess.DEVNULL).returncode
+        == 137
+    )
+
+
+def test_output_passes_through_untouched(environ: dict[str, str]) -> None:
+    script = "import sys; sys.stdout.buffer.write(bytes(range(256))); sys.stderr.write('err')"
+    command = [*GRADLEDGER, "run", "--", sys.executable, "-c", script]
+    done = subprocess.run(command, env=environ, capture_output=True)
+    assert (done.stdout, done.stderr) == (bytes(range(256)), b"err")
+
+
+def test_input_passes_through_untouched(environ: dict[str, str]) -> None:
+    command = [*GRADLEDGER, "run", "--", "cat"]
+    done = subprocess.run(command, env=environ, capture_output=True, input=b"\x00in")
+    assert done.stdout == b"\x00in"
+
+
+def test_options_of_the_command_are_not_ours(launch: Launch) -> None:
+    done = launch("run", "--name", "a", "--", "echo", "--name", "b", "--", "c")
+    assert done.stdout == "--name b -- c\n"
+
+
+def test_the_two_dashes_may_be_left_out(launch: Launch) -> None:
+    assert launch("run", "echo", "--url", "x").stdout == "--url x\n"
+
+
+def test_bad_usage_exits_2(launch: Launch) -> None:
+    assert launch("run").returncode == 2
+    assert launch("run", "--nme", "x", "--", "true").returncode == 2
+    assert launch().returncode == 2
+    assert launch("run", "--", "true", GRADLEDGER_RUN="has spaces").returncode == 2
+
+
+def test_a_command_that_is_not_there_is_named(launch: Launch) -> None:
+    done = launch("run", "--", "no-such-command")
+    assert done.returncode == 127
+    assert "no-such-command" in done.stderr
+
+
+def test_help_and_version(launch: Launch) -> None:
+    assert "check" in launch("--help").stdout
+    assert launch("--version").stdout.startswith("gradledger ")
+    assert "--project" in launch("run", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("python train.py --lr 1", "train"),
+        ("torchrun --nproc_per_node 2 path/to/pretrain.py", "pretrain"),
+        ("accelerate launch --cpu fine-tune.py", "fine-tune"),
+        ("python -m package.train --config c.py", "package.train"),
+        ("python -m torch.distributed.run --standalone ddp.py", "ddp"),
+        ("./run.sh", "run"),
+        ("bash scripts/night.sh", "night"),
+        ("python", "python"),
+    ],
+)
+def test_a_run_is_named_after_its_script(command: str, name: str) -> None:
+    assert autostart.name_of(command.split()) == name
+
+
+def test_run_ids_are_fresh_and_fit_the_wire() -> None:
+    ids = {autostart.new_run() for _ in range(50)}
+    assert len(ids) > 45
+    assert all(len(one) == 20 and one.replace("-", "").isalnum() for one in ids)
+
+
+def test_what_is_said_reaches_the_command(launch: Launch) -> None:
+    words = ["run", "--name", "n", "--project", "p", "--url", "http://there:1", "--", "env"]
+    seen = dict(line.split("=", 1) for line in launch(*words).stdout.splitlines() if "=" in line)
+    assert seen["GRADLEDGER_NAME"] == "n"
+    assert seen["GRADLEDGER_PROJECT"] == "p"
+    assert seen["GRADLEDGER_URL"] == "http://there:1"
+    assert seen["PYTHONPATH"] == str(autostart.PATH)
+
+
+def test_what_the_environment_says_is_kept() -> None:
+    base = {"GRADLEDGER_RUN": "night-7", "GRADLEDGER_NAME": "mine", "PYTHONPATH": "/a:/b"}
+    env = autostart.environment(base, ["python", "train.py"])
+    assert (env["GRADLEDGER_RUN"], env["GRADLEDGER_NAME"]) == ("night-7", "mine")
+    assert env["PYTHONPATH"].split(os.pathsep) == [str(autostart.PATH), "/a", "/b"]
+
+
+def test_a_run_inside_a_run_adds_nothing_twice() -> None:
+    once = autostart.environment({}, ["python"])
+    assert autostart.environment(once, ["python"])["PYTHONPATH"] == once["PYTHONPATH"]
+
+
+def test_without_the_monitor_the_other_commands_say_what_to_install(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    hooks = Path(autostart.__file__).parents[2]
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    command = [
+        str(tmp_path / "bare" / "bin" / "python"),
+        "-m",
+        "gradledger.cli",
+        "check",
+        "--",
+        "true",
+    ]
+    env = {**environ, "PYTHONPATH": str(hooks)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "pip install 'gradledger[monitor]'" in done.stderr
