@@ -1,1 +1,4 @@
-"""placeholder"""
+"""The pages: templates, style, scripts, charts, and what turns facts into words.
+
+Nothing here reads a database or answers a request: ``gradledger_monitor.api.pages`` does.
+"""

@@ -1,0 +1,41 @@
+"""Style, scripts and plotly.js: where they lie and the addresses under which they never change."""
+
+from __future__ import annotations
+
+import gzip
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+
+import plotly
+
+FOLDER = Path(str(files("gradledger_web"))) / "static"
+PLOTLY = "plotly.js"
+
+_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+@cache
+def table() -> dict[str, Path]:
+    """Every asset by its name; what is not in here is not served."""
+    ours = {path.name: path for path in FOLDER.iterdir() if path.suffix in _TYPES}
+    bundle = Path(str(files(plotly))) / "package_data" / "plotly.min.js"
+    return {**ours, PLOTLY: bundle}
+
+
+@cache
+def address(name: str) -> str:
+    """The asset's URL path: the hash of its content lets browsers keep it for ever."""
+    return f"/static/{sha256(table()[name].read_bytes()).hexdigest()[:12]}/{name}"
+
+
+def media_type(name: str) -> str:
+    """The content type of an asset."""
+    return f"{_TYPES[Path(name).suffix]}; charset=utf-8"
+
+
+@cache
+def compressed(name: str) -> bytes:
+    """The asset's content, gzipped once: plotly.js shrinks to a third."""
+    return gzip.compress(table()[name].read_bytes(), compresslevel=6, mtime=0)

@@ -1,0 +1,127 @@
+"""The words that the pages explain in place, and what evidence and statuses are called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gradledger_web import formats
+
+GLOSSARY: dict[str, str] = {
+    "balance": (
+        "The sum of the weights of all tokens in a window, over all ranks. In a run that "
+        "averages over tokens it is exactly 1. Twice that acts like twice the learning rate "
+        "under SGD."
+    ),
+    "misallocation": (
+        "The share of the gradient's weight that sits on the wrong tokens: 0 % when every "
+        "token counts the same, towards 100 % when a few tokens decide everything."
+    ),
+    "token": (
+        "One counted element of the loss: a text token, a sample or a pixel. Ignored and "
+        "masked elements do not count."
+    ),
+    "micro-batch": (
+        "One backward call. Several of them are accumulated before the optimizer steps."
+    ),
+    "window": ("All micro-batches between two steps of one optimizer."),
+    "weight": ("How much one token's loss counts in the gradient that the optimizer applies."),
+    "relative weight": (
+        "A token's weight against the weight it would have if all tokens of the window shared "
+        "the gradient alike: 1 is fair, 2 counts double."
+    ),
+    "token-weighted loss": (
+        "The sum of all token losses divided by the number of tokens: what one large batch "
+        "would have reported. It differs from the reported loss when micro-batch means are "
+        "averaged."
+    ),
+    "gradient norm": ("The length (L2) of the gradient that the optimizer got."),
+    "collectives": (
+        "Communication calls between ranks that ran inside this backward. Zero under no_sync."
+    ),
+    "verdict": (
+        "Balanced: nothing found and everything structural was measured. Suspect: warnings. "
+        "Broken: an error. Incomplete: nothing found, but something that matters could not be "
+        "measured."
+    ),
+    "inhibited": (
+        "A symptom of another finding. It stays visible, raises no alert, and should go away "
+        "when its cause is fixed."
+    ),
+}
+
+VERDICTS = {
+    "balanced": "Balanced",
+    "suspect": "Suspect",
+    "broken": "Broken",
+    "incomplete": "Incomplete",
+}
+
+STATUSES = {
+    "ok": "ok",
+    "finding": "finding",
+    "not_applicable": "does not apply",
+    "not_measured": "not measured",
+}
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One piece of evidence, ready to be shown."""
+
+    label: str
+    text: str
+    word: str | None = None  # the glossary entry that explains it
+
+
+_LABELS = {
+    "balance": "balance B",
+    "misallocation": "misallocation d",
+    "loss_reported": "reported loss",
+    "loss_token": "token-weighted loss",
+    "lr": "learning rate",
+    "effective_lr": "effective learning-rate factor",
+    "effective_lr_factor": "effective learning-rate factor",
+    "micro_batches": "micro-batches",
+    "world_size": "ranks",
+    "norm": "gradient norm",
+}
+_WORDS = {
+    "balance": "balance",
+    "misallocation": "misallocation",
+    "loss_token": "token-weighted loss",
+    "micro_batches": "micro-batch",
+    "tokens": "token",
+    "norm": "gradient norm",
+}
+_SHARES = ("misallocation", "share", "fraction")
+
+
+def facts(evidence: dict[str, Any]) -> list[Fact]:
+    """Evidence as a list of named facts, in the rule's own order."""
+    return [_fact(key, value) for key, value in evidence.items() if value is not None]
+
+
+def _fact(key: str, value: Any) -> Fact:
+    label = _LABELS.get(key, key.replace("_", " "))
+    return Fact(label, _text(key, value), _WORDS.get(key))
+
+
+def _text(key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return formats.count(value)
+    if isinstance(value, float):
+        share = key in _SHARES or key.endswith(("_share", "_fraction", "_misallocation"))
+        return formats.percent(value) if share else formats.figure(value)
+    if isinstance(value, (list, tuple)):
+        return _listed([_text(key, item) for item in value])
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {_text(str(name), item)}" for name, item in value.items())
+    return str(value)
+
+
+def _listed(texts: list[str], longest: int = 12) -> str:
+    shown = ", ".join(texts[:longest])
+    return shown if len(texts) <= longest else f"{shown}, … ({len(texts)} in all)"
