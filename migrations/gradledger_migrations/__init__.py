@@ -1,1 +1,1 @@
-"""placeholder"""
+"""The history of the database: an Alembic environment that travels in the wheel."""

@@ -1,1 +1,1 @@
-"""placeholder"""
+"""The service: takes records in, judges runs, shows and answers."""

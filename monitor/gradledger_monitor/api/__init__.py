@@ -1,0 +1,1 @@
+"""HTTP: records in, runs out, live events, and what operators ask."""

@@ -1,0 +1,63 @@
+"""Records in: read within bounds, taken apart, stored in one transaction, then acknowledged."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Request
+
+from gradledger_monitor import batches
+from gradledger_monitor.api import bodies
+from gradledger_monitor.api.documents import Acknowledged, refusals
+from gradledger_monitor.api.state import Answer, GivenState
+from gradledger_monitor.problems import Problem
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.writing import Stored, store_batch
+
+router = APIRouter(prefix="/api/v1", tags=["records"])
+
+SHOWN_ERRORS = 100
+
+_BODY = {"content": {bodies.JSON_LINES[0]: {"schema": {"type": "string"}}}, "required": True}
+
+
+@router.post(
+    "/records",
+    response_model=Acknowledged,
+    responses=refusals(400, 413, 415, 422, 503),
+    openapi_extra={"requestBody": _BODY},
+)
+async def post_records(request: Request, state: GivenState) -> Answer:
+    """Store a batch of records: JSON lines, a run record first. Sending one again is harmless."""
+    bodies.check_type(request)
+    limit = state.settings.max_body_bytes
+    body = await bodies.read(request, limit)
+    encoding = request.headers.get("content-encoding", "")
+    result = await to_thread.run_sync(
+        _take_in, state.store, body, encoding, limit, limiter=state.ingest_limit
+    )
+    state.judge.wake()
+    return _answer(result)
+
+
+def _take_in(store: Store, body: bytes, encoding: str, limit: int) -> Stored:
+    batch = batches.read(bodies.decompress(body, encoding, limit))
+    if not batch.reports and not batch.refused:
+        raise Problem(400, "The body holds no record.")
+    return store_batch(store, batch, time.time())
+
+
+def _answer(result: Stored) -> Answer:
+    counts: dict[str, Any] = {"stored": result.stored, "duplicates": result.duplicates}
+    if not result.refused:
+        return Answer(counts)
+    refused = sorted(result.refused, key=lambda refusal: refusal.line)
+    raise Problem(
+        422,
+        f"{len(refused)} lines were refused; all others are stored.",
+        **counts,
+        refused=len(refused),
+        errors=refused[:SHOWN_ERRORS],
+    )

@@ -1,0 +1,110 @@
+"""Live events: pages are told when more steps of their run were judged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Path, Request
+from fastapi.concurrency import run_in_threadpool
+from sse_starlette import EventSourceResponse, ServerSentEvent
+
+from gradledger_monitor.api.documents import refusals
+from gradledger_monitor.findings import Judgement
+from gradledger_monitor.problems import Problem
+from gradledger_monitor.store import reading
+from gradledger_monitor.store.database import Store
+
+router = APIRouter(prefix="/api/v1/runs", tags=["live"])
+
+PING_SECONDS = 15
+
+
+class Subscription:
+    """What one page has not been told yet: at most one event per optimizer, the newest."""
+
+    def __init__(self) -> None:
+        self._news: dict[int, dict[str, Any]] = {}
+        self._some = asyncio.Event()
+
+    def put(self, events: list[dict[str, Any]]) -> None:
+        """Replace what was not read yet."""
+        self._news |= {event["optimizer"]: event for event in events}
+        self._some.set()
+
+    async def get(self) -> list[dict[str, Any]]:
+        """What is new, as soon as something is."""
+        await self._some.wait()
+        self._some.clear()
+        news, self._news = list(self._news.values()), {}
+        return news
+
+
+class Live:
+    """Carries events from the judge's thread to the pages that listen."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._listeners: dict[str, set[Subscription]] = {}
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Name the loop in which pages are served."""
+        self._loop = loop
+
+    def publish(self, run: str, reached: dict[int, int], judgement: Judgement) -> None:
+        """Tell those who listen to a run; called in the judge's thread."""
+        told = _told(judgement)
+        events = [{"optimizer": o, "step": step, **told} for o, step in reached.items()]
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._deliver, run, events)
+
+    def _deliver(self, run: str, events: list[dict[str, Any]]) -> None:
+        for subscription in self._listeners.get(run, ()):
+            subscription.put(events)
+
+    @contextmanager
+    def subscribed(self, run: str) -> Iterator[Subscription]:
+        """Listen to a run for as long as the block lasts."""
+        subscription = Subscription()
+        self._listeners.setdefault(run, set()).add(subscription)
+        try:
+            yield subscription
+        finally:
+            self._listeners[run].discard(subscription)
+            if not self._listeners[run]:
+                del self._listeners[run]
+
+
+@router.get("/{run}/events", response_class=EventSourceResponse, responses=refusals(404))
+async def get_events(request: Request, run: str = Path(max_length=128)) -> EventSourceResponse:
+    """Server-sent events: ``judged`` whenever more steps were judged, first where things stand."""
+    service = request.app.state.service
+    if await run_in_threadpool(reading.get_run, service.store, run) is None:
+        raise Problem(404, f"There is no run {run!r}.")
+    return EventSourceResponse(_events(service.live, service.store, run), ping=PING_SECONDS)
+
+
+async def _events(live: Live, store: Store, run: str) -> AsyncIterator[ServerSentEvent]:
+    with live.subscribed(run) as subscription:  # before the look, so that nothing falls between
+        for event in await run_in_threadpool(_standing, store, run):
+            yield _judged(event)
+        while True:
+            for event in await subscription.get():
+                yield _judged(event)
+
+
+def _judged(event: dict[str, Any]) -> ServerSentEvent:
+    return ServerSentEvent(msgspec.json.encode(event).decode(), event="judged")
+
+
+def _told(judgement: Judgement) -> dict[str, Any]:
+    return {"verdict": judgement.verdict, "findings": len(judgement.findings)}
+
+
+def _standing(store: Store, run: str) -> list[dict[str, Any]]:
+    told = _told(reading.judgement(store, run))
+    reached = reading.reached(store, run)
+    return [{"optimizer": o, "step": step, **told} for o, step in reached.items()]

@@ -1,0 +1,101 @@
+"""Runs out: lists, series, findings, single steps, and the verdict in its fixed form."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+
+from gradledger_monitor import facts
+from gradledger_monitor.api.documents import refusals
+from gradledger_monitor.api.state import Answer, GivenStore
+from gradledger_monitor.problems import Problem
+from gradledger_monitor.store import reading
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.verdict_json import verdict_json
+
+router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
+
+BIG = 2**53
+RunId = Annotated[str, Path(min_length=1, max_length=128)]
+Optimizer = Annotated[int, Path(ge=0, le=2**31 - 1)]
+Step = Annotated[int, Path(ge=1, le=BIG)]
+StepBound = Annotated[int | None, Query(ge=0, le=BIG)]
+
+
+def existing(store: Store, run: str) -> reading.RunRow:
+    """The run, or a 404 that names it."""
+    row = reading.get_run(store, run)
+    if row is None:
+        raise Problem(404, f"There is no run {run!r}.")
+    return row
+
+
+@router.get("", responses=refusals(422))
+def list_runs(
+    store: GivenStore,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    offset: Annotated[int, Query(ge=0, le=BIG)] = 0,
+    search: Annotated[str | None, Query(max_length=256)] = None,
+) -> Answer:
+    """Runs, the last heard of first."""
+    return Answer({"runs": reading.list_runs(store, limit, offset, search)})
+
+
+@router.get("/{run}", responses=refusals(404, 422))
+def get_run(store: GivenStore, run: RunId) -> Answer:
+    """One run."""
+    return Answer(existing(store, run))
+
+
+@router.get("/{run}/series", responses=refusals(404, 422))
+def get_series(
+    store: GivenStore,
+    run: RunId,
+    optimizer: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
+    after: StepBound = None,
+    first: StepBound = None,
+    last: StepBound = None,
+    max_points: Annotated[int, Query(ge=100, le=20_000)] = 2000,
+) -> Answer:
+    """The figures of judged steps, column by column; ``after`` asks for later steps only."""
+    existing(store, run)
+    start = first if after is None else max(after + 1, first or 0)
+    return Answer(reading.series(store, run, optimizer, start, last, max_points))
+
+
+@router.get("/{run}/findings", responses=refusals(404, 422))
+def get_findings(store: GivenStore, run: RunId) -> Answer:
+    """What the rules claim about a run, causes before symptoms."""
+    existing(store, run)
+    return Answer({"findings": reading.judgement(store, run).findings})
+
+
+@router.get("/{run}/verdict", responses=refusals(404, 422))
+def get_verdict(store: GivenStore, run: RunId) -> Answer:
+    """The answer, in the same form as ``gradledger check --json``."""
+    row = existing(store, run)
+    judgement = reading.judgement(store, run)
+    return Answer(verdict_json(row.id, row.steps, row.world_size, judgement))
+
+
+@router.get("/{run}/steps/{optimizer}/{step}", responses=refusals(404, 422))
+def get_step(store: GivenStore, run: RunId, optimizer: Optimizer, step: Step) -> Answer:
+    """One step: its figures, the ledger of its micro-batches, and the records of all ranks."""
+    existing(store, run)
+    records = reading.step_records(store, run, optimizer, step)
+    if not records:
+        raise Problem(404, f"Run {run!r} has no step {step} of optimizer {optimizer}.")
+    merged = facts.merge(reading.run_info(store, run), optimizer, step, records)
+    return Answer(_step(merged, records))
+
+
+def _step(merged: facts.StepFacts, records: dict[int, Any]) -> dict[str, Any]:
+    return {
+        "optimizer": merged.optimizer,
+        "step": merged.step,
+        "complete": merged.complete,
+        "figures": merged.figures(),
+        "ledger": merged.ledger,
+        "records": records,
+    }

@@ -1,0 +1,49 @@
+"""What requests work with: one object on the app, handed to routes by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+from anyio import CapacityLimiter
+from fastapi import Depends, Request
+from starlette.responses import Response
+
+from gradledger_monitor.api.live import Live
+from gradledger_monitor.judge import Judge
+from gradledger_monitor.settings import Settings
+from gradledger_monitor.store.database import Store
+
+
+@dataclass(frozen=True)
+class State:
+    """The parts of a running service."""
+
+    settings: Settings
+    store: Store
+    judge: Judge
+    live: Live
+    ingest_limit: CapacityLimiter
+
+
+def _state(request: Request) -> State:
+    state: State = request.app.state.service
+    return state
+
+
+def _store(request: Request) -> Store:
+    return _state(request).store
+
+
+GivenState = Annotated[State, Depends(_state)]
+GivenStore = Annotated[Store, Depends(_store)]
+
+
+class Answer(Response):
+    """JSON of plain values, dataclasses and records; a float that JSON cannot say is null."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return msgspec.json.encode(content)

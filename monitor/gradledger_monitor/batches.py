@@ -1,0 +1,107 @@
+"""A body of newline-delimited JSON taken apart: what each process said, and what is refused (pure).
+
+A bad line costs only itself. A line that no accepted run record stands before has no run.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gradledger_monitor import wire
+
+Line = tuple[int, wire.StepRecord | wire.EvalRecord | wire.EndRecord]
+
+_FIELD = re.compile(r" - at `(.+)`$")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A line that was not stored: which, what about it, and why."""
+
+    line: int
+    field: str
+    reason: str
+
+
+@dataclass
+class Report:
+    """What one process said in a batch, with line numbers."""
+
+    run: wire.RunRecord
+    lines: list[Line] = field(default_factory=list)
+
+
+@dataclass
+class Batch:
+    """A body, taken apart."""
+
+    reports: list[Report] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+
+
+class _Tag(msgspec.Struct):
+    type: str = ""
+
+
+def read(body: bytes) -> Batch:
+    """Take a body apart, line by line."""
+    batch = Batch()
+    speaker: Report | None = None
+    for number, line in enumerate(body.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        record = _decode(number, line)
+        if isinstance(record, Refusal):
+            batch.refused.append(record)
+            # what follows a refused run record must not be booked on the run before it
+            speaker = None if _is_run(line) else speaker
+        elif isinstance(record, wire.RunRecord):
+            speaker = Report(record)
+            batch.reports.append(speaker)
+        elif speaker is None:
+            batch.refused.append(_without_run(number))
+        else:
+            speaker.lines.append((number, record))
+    return batch
+
+
+def _decode(number: int, line: bytes) -> wire.Record | Refusal:
+    try:
+        record = wire.decoder.decode(line)
+    except msgspec.DecodeError as error:
+        return _explain(number, str(error))
+    except RecursionError:
+        return Refusal(number, "$", "nested too deeply")
+    return (_object_to(number, record) if isinstance(record, wire.RunRecord) else None) or record
+
+
+def _explain(number: int, message: str) -> Refusal:
+    found = _FIELD.search(message)
+    if found is None:
+        return Refusal(number, "$", message)
+    return Refusal(number, found[1], message[: found.start()])
+
+
+def _object_to(number: int, record: wire.RunRecord) -> Refusal | None:
+    if record.rank >= record.world_size:
+        reason = f"rank {record.rank} does not exist in a world of {record.world_size}"
+        return Refusal(number, "$.rank", reason)
+    try:
+        msgspec.msgpack.encode(record.config)
+    except (OverflowError, RecursionError) as error:
+        return Refusal(number, "$.config", f"cannot be stored: {error}")
+    return None
+
+
+def _is_run(line: bytes) -> bool:
+    try:
+        return msgspec.json.decode(line, type=_Tag).type == "run"
+    except (msgspec.DecodeError, RecursionError):
+        return False
+
+
+def _without_run(number: int) -> Refusal:
+    return Refusal(number, "$", "unknown run: no accepted run record stands before this line")

@@ -1,0 +1,30 @@
+"""The commands of the service. Each lives in a file of its own and is registered here."""
+
+from __future__ import annotations
+
+import typer
+
+from gradledger_monitor.cli.check import check
+from gradledger_monitor.cli.serve import serve
+
+app = typer.Typer(
+    name="gradledger",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def gradledger() -> None:
+    """Name the silent gradient-accumulation bugs of a PyTorch training run."""
+
+
+app.command(context_settings={"allow_interspersed_args": False})(check)
+app.command()(serve)
+# further commands, one line each, in the order in which help shows them
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

@@ -1,0 +1,5 @@
+"""``python -m gradledger_monitor.cli``."""
+
+from gradledger_monitor.cli import main
+
+main()

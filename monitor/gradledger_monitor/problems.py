@@ -1,0 +1,79 @@
+"""Errors as RFC 9457 problem documents: one shape for every answer that is not a success."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import OperationalError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+log = logging.getLogger(__name__)
+
+
+class Problem(Exception):
+    """An answer that is not a success; ``members`` extend the document."""
+
+    def __init__(
+        self, status: int, detail: str, headers: dict[str, str] | None = None, **members: Any
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers
+        self.members = members
+
+    def response(self) -> Response:
+        """The problem document itself."""
+        title = HTTPStatus(self.status).phrase
+        document = {"type": "about:blank", "title": title, "status": self.status}
+        body = msgspec.json.encode({**document, "detail": self.detail, **self.members})
+        return Response(body, self.status, self.headers, "application/problem+json")
+
+
+async def _on_problem(_: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)
+    return error.response()
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    detail = error.detail
+    if detail == HTTPStatus(error.status_code).phrase:  # the framework's own: say what about
+        detail = f"{request.method} {request.url.path}: {detail.lower()}"
+    headers = dict(error.headers) if error.headers else None
+    return Problem(error.status_code, detail, headers).response()
+
+
+async def _on_invalid_request(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    errors = [
+        {"field": ".".join(map(str, found["loc"])), "reason": found["msg"]}
+        for found in error.errors()
+    ]
+    return Problem(422, "The request has values that are not accepted.", errors=errors).response()
+
+
+async def _on_database_down(_: Request, error: Exception) -> Response:
+    log.error("the database did not do its work: %s", error)
+    detail = "The database cannot be used at the moment; nothing of this request was stored."
+    return Problem(503, detail, {"Retry-After": "5"}).response()
+
+
+async def _on_any_error(_: Request, error: Exception) -> Response:
+    # the server logs the traceback: starlette raises the error again after this answer
+    return Problem(500, "The service failed on this request; its log says why.").response()
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of the app a problem document."""
+    app.add_exception_handler(Problem, _on_problem)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid_request)
+    app.add_exception_handler(OperationalError, _on_database_down)
+    app.add_exception_handler(Exception, _on_any_error)

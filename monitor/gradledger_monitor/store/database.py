@@ -1,0 +1,61 @@
+"""The database as a whole: how it is opened, read, written by one at a time, and migrated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from threading import RLock
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, create_engine, make_url
+
+from gradledger_monitor.paths import migrations_folder
+from gradledger_monitor.store import dialects
+
+
+class Store:
+    """A database of runs. Safe to share between threads."""
+
+    def __init__(self, url: str) -> None:
+        parsed = make_url(url)
+        if parsed.get_backend_name() == "sqlite" and not dialects.in_memory(parsed):
+            Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.engine = create_engine(parsed, **dialects.engine_options(parsed))
+        dialects.prepare(self.engine)
+        self._one_writer = self.engine.dialect.name == "sqlite"
+        self._writing = RLock()
+        self._reading: AbstractContextManager[object] = (
+            self._writing if dialects.in_memory(parsed) else nullcontext()
+        )
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A transaction that only reads, and sees one moment of the database."""
+        with self._reading, self.engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction, durable when the block is left without an exception."""
+        # Threads queue here, in order of arrival, rather than poll for SQLite's lock.
+        turn = self._writing if self._one_writer else nullcontext()
+        with turn, self.engine.connect() as connection:
+            connection = connection.execution_options(**{dialects.WRITES: True})
+            with connection.begin():
+                yield connection
+
+    def migrate(self) -> None:
+        """Bring the tables up to this version of the service."""
+        # never the URL as an option: a % in a password would be interpolated
+        config = Config()
+        folder = str(migrations_folder()).replace("%", "%%")
+        config.set_main_option("script_location", folder)
+        with self.writing() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        self.engine.dispose()

@@ -1,0 +1,59 @@
+"""What differs between SQLite and Postgres, and nothing that does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Table, event
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import URL
+from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
+
+Insert = sqlite.Insert | postgresql.Insert
+
+WRITES = "gradledger_writes"  # execution option: this connection begins as a writer
+BUSY_MS = 30_000
+
+
+def insert(connection: Connection, table: Table) -> Insert:
+    """An INSERT that has ON CONFLICT, in the words of this database."""
+    if connection.dialect.name == "postgresql":
+        return postgresql.insert(table)
+    return sqlite.insert(table)
+
+
+def in_memory(url: URL) -> bool:
+    """Whether the database lives in one connection of this process only."""
+    return url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:")
+
+
+def engine_options(url: URL) -> dict[str, Any]:
+    """What ``create_engine`` needs to be told for this database."""
+    if url.get_backend_name() == "postgresql":
+        return {"pool_pre_ping": True}
+    options: dict[str, Any] = {"connect_args": {"check_same_thread": False}}
+    return {**options, "poolclass": StaticPool} if in_memory(url) else options
+
+
+def prepare(engine: Engine) -> None:
+    """Take the transactions of SQLite out of the hands of its driver."""
+    if engine.dialect.name != "sqlite":
+        return
+    event.listen(engine, "connect", _on_sqlite_connect)
+    event.listen(engine, "begin", _on_sqlite_begin)
+
+
+def _on_sqlite_connect(connection: Any, _: ConnectionPoolEntry) -> None:
+    connection.isolation_level = None  # the driver begins nothing: we do, below
+    connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+    connection.execute("PRAGMA journal_mode = WAL")
+    # NORMAL survives a killed process; FULL also a machine that loses power. The sender deletes
+    # its copy once we acknowledge, so we wait for the disk, once per batch.
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _on_sqlite_begin(connection: Connection) -> None:
+    # A writer that began as a reader can fail on commit, when another wrote in between.
+    writes = connection.get_execution_options().get(WRITES, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

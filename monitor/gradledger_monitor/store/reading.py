@@ -1,0 +1,192 @@
+"""What pages, the API and the commands read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, func, or_, select
+
+from gradledger_monitor import wire
+from gradledger_monitor.facts import RunInfo
+from gradledger_monitor.findings import Finding, Judgement, TreeNode
+from gradledger_monitor.store import thinning
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.packing import unpack_record
+from gradledger_monitor.store.tables import (
+    FIGURES,
+    facts,
+    findings,
+    judgements,
+    progress,
+    runs,
+    steps,
+)
+
+
+class UnknownRun(LookupError):
+    """No run has this id."""
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A run as lists show it."""
+
+    id: str
+    name: str
+    project: str
+    started: float
+    last_seen: float
+    ended: bool
+    world_size: int
+    verdict: str
+    primary: str | None
+    steps: int
+    tokens: int
+    optimizers: list[str]
+    config: dict[str, Any]
+    environment: dict[str, str]
+
+
+_ROW = {name: name for name in RunRow.__dataclass_fields__} | {"primary": "primary_title"}
+
+
+def _run_row(row: Row[Any]) -> RunRow:
+    return RunRow(**{name: row._mapping[column] for name, column in _ROW.items()})
+
+
+def list_runs(
+    store: Store, limit: int = 50, offset: int = 0, search: str | None = None
+) -> list[RunRow]:
+    """Runs, the last heard of first; ``search`` looks in name, project and id."""
+    query = select(runs).order_by(runs.c.last_seen.desc(), runs.c.key.desc())
+    if search:
+        columns = (runs.c.name, runs.c.project, runs.c.id)
+        query = query.where(or_(*(c.icontains(search, autoescape=True) for c in columns)))
+    with store.reading() as connection:
+        return [_run_row(row) for row in connection.execute(query.limit(limit).offset(offset))]
+
+
+def get_run(store: Store, run: str) -> RunRow | None:
+    """One run, None when nobody has heard of it."""
+    with store.reading() as connection:
+        row = connection.execute(select(runs).where(runs.c.id == run)).first()
+    return None if row is None else _run_row(row)
+
+
+def run_info(store: Store, run: str) -> RunInfo:
+    """What facts and rules may know of a run."""
+    with store.reading() as connection:
+        return info_of(_existing(connection, run))
+
+
+def info_of(row: Row[Any]) -> RunInfo:
+    """The same, from a row of ``runs``."""
+    return RunInfo(
+        run=row.id,
+        name=row.name,
+        world_size=row.world_size,
+        optimizers=row.optimizers,
+        contract=row.contract,
+        declared_scale=row.declared_scale,
+        environment=row.environment,
+        config=row.config,
+    )
+
+
+def _existing(connection: Connection, run: str) -> Row[Any]:
+    row = connection.execute(select(runs).where(runs.c.id == run)).first()
+    if row is None:
+        raise UnknownRun(run)
+    return row
+
+
+def step_records(store: Store, run: str, optimizer: int, step: int) -> dict[int, wire.StepRecord]:
+    """What each rank sent for one step."""
+    query = (
+        select(steps.c.rank, steps.c.record)
+        .join(runs, runs.c.key == steps.c.run)
+        .where(runs.c.id == run, steps.c.optimizer == optimizer, steps.c.step == step)
+        .order_by(steps.c.rank)
+    )
+    with store.reading() as connection:
+        return {rank: unpack_record(blob) for rank, blob in connection.execute(query)}
+
+
+# ---------------------------------------------------------------- series
+
+
+def series(
+    store: Store,
+    run: str,
+    optimizer: int,
+    first: int | None = None,
+    last: int | None = None,
+    max_points: int = 2000,
+) -> dict[str, list[Any]]:
+    """The figures of judged steps, column by column.
+
+    A longer series is thinned to at most about ``max_points`` steps, extremes kept.
+    """
+    here = [facts.c.run == _key_of(run), facts.c.optimizer == optimizer]
+    here += [facts.c.step >= first] if first is not None else []
+    here += [facts.c.step <= last] if last is not None else []
+    with store.reading() as connection:
+        points = _points(connection, here, max_points)
+    columns = zip(*points, strict=True) if points else ([] for _ in range(2 + len(FIGURES)))
+    return dict(zip(("step", "time", *FIGURES), map(list, columns), strict=True))
+
+
+def _key_of(run: str) -> ColumnElement[int]:
+    return select(runs.c.key).where(runs.c.id == run).scalar_subquery()
+
+
+def _points(
+    connection: Connection, here: list[ColumnElement[bool]], max_points: int
+) -> list[thinning.Point]:
+    count = connection.scalar(select(func.count()).select_from(facts).where(*here)) or 0
+    figures = (facts.c[figure] for figure in FIGURES)
+    query = select(facts.c.step, facts.c.time, *figures).where(*here).order_by(facts.c.step)
+    if count <= max_points:
+        return list(connection.execute(query))
+    size = thinning.bucket_size(count, len(FIGURES), max_points)
+    rows = connection.execution_options(yield_per=size).execute(query)
+    columns = range(2, 2 + len(FIGURES))
+    return [point for bucket in rows.partitions(size) for point in _thin(bucket, columns)]
+
+
+def _thin(bucket: Any, columns: range) -> list[thinning.Point]:
+    return thinning.extremes(list(bucket), columns)
+
+
+# ---------------------------------------------------------------- judgement
+
+
+def judgement(store: Store, run: str) -> Judgement:
+    """What the rules say about a run so far; ``incomplete`` before anything was judged."""
+    with store.reading() as connection:
+        key = _existing(connection, run).key
+        row = connection.execute(select(judgements).where(judgements.c.run == key)).first()
+        found = connection.execute(_findings_of(key)).all()
+    if row is None:
+        return Judgement("incomplete", [], [], {})
+    tree = [TreeNode(**node) for node in row.tree]
+    return Judgement(row.verdict, [_finding(finding) for finding in found], tree, row.coverage)
+
+
+def _findings_of(key: int) -> Select[Any]:
+    return select(findings).where(findings.c.run == key).order_by(findings.c.position)
+
+
+def _finding(row: Row[Any]) -> Finding:
+    names = Finding.__dataclass_fields__
+    return Finding(**{name: row._mapping[name] for name in names})
+
+
+def reached(store: Store, run: str) -> dict[int, int]:
+    """The last judged step of each optimizer that has one."""
+    query = select(progress.c.optimizer, progress.c.step).where(
+        progress.c.run == _key_of(run), progress.c.step > 0
+    )
+    with store.reading() as connection:
+        return dict(connection.execute(query).tuples().all())

@@ -1,0 +1,160 @@
+"""The tables. Narrow columns for what is charted and judged, one packed blob for the detail."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+from sqlalchemy.types import Double
+
+from gradledger_monitor.store.packing import Packed
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(column_0_label)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# SQLite numbers rows by itself only in a column declared exactly INTEGER.
+Key = BigInteger().with_variant(Integer, "sqlite")
+
+
+def _run_column() -> Column[int]:
+    return Column("run", Key, ForeignKey("runs.key", ondelete="CASCADE"), primary_key=True)
+
+
+# ``revision`` counts batches and ``judged_revision`` says up to which the judge has looked;
+# ``waiting_since`` is when the oldest step came that still misses ranks. ``generation`` counts
+# judgements: whoever judges from an older one must begin again.
+runs = Table(
+    "runs",
+    metadata,
+    Column("key", Key, primary_key=True),
+    Column("id", String(128), nullable=False, unique=True),
+    Column("name", String(256), nullable=False),
+    Column("project", String(256), nullable=False),
+    Column("started", Double, nullable=False),
+    Column("last_seen", Double, nullable=False),
+    Column("world_size", Integer, nullable=False),
+    Column("optimizers", Packed, nullable=False),
+    Column("config", Packed, nullable=False),
+    Column("environment", Packed, nullable=False),
+    Column("contract", String(16)),
+    Column("declared_scale", Double),
+    Column("ended", Boolean, nullable=False),
+    Column("verdict", String(16), nullable=False),
+    Column("primary_title", Text),
+    Column("steps", BigInteger, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("judged_revision", BigInteger, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("rewind", Boolean, nullable=False),
+    Column("waiting_since", Double),
+    Index("ix_runs_last_seen", "last_seen"),
+)
+
+ranks = Table(
+    "ranks",
+    metadata,
+    _run_column(),
+    Column("rank", Integer, primary_key=True),
+    Column("last_seen", Double, nullable=False),
+    Column("ended", Double),
+)
+
+steps = Table(
+    "steps",
+    metadata,
+    _run_column(),
+    Column("optimizer", Integer, primary_key=True),
+    Column("step", BigInteger, primary_key=True),
+    Column("rank", Integer, primary_key=True),
+    Column("received", Double, nullable=False),
+    Column("record", LargeBinary, nullable=False),
+)
+
+evals = Table(
+    "evals",
+    metadata,
+    _run_column(),
+    Column("name", String(256), primary_key=True),
+    Column("step", BigInteger, primary_key=True),
+    Column("rank", Integer, primary_key=True),
+    Column("time", Double, nullable=False),
+    Column("value", Double),  # NULL is not-a-number, which SQLite cannot keep
+)
+
+# Where each optimizer's judgement stands: later steps are judged next, earlier ones came late.
+progress = Table(
+    "progress",
+    metadata,
+    _run_column(),
+    Column("optimizer", Integer, primary_key=True),
+    Column("step", BigInteger, nullable=False),
+)
+
+FIGURES = (
+    "loss_reported",
+    "loss_token",
+    "norm",
+    "balance",
+    "misallocation",
+    "tokens",
+    "micro_batches",
+    "lr",
+    "scale",
+    "collectives",
+)
+
+facts = Table(
+    "facts",
+    metadata,
+    _run_column(),
+    Column("optimizer", Integer, primary_key=True),
+    Column("step", BigInteger, primary_key=True),
+    Column("time", Double, nullable=False),
+    Column("ranks", Integer, nullable=False),
+    *(Column(figure, Double) for figure in FIGURES),
+)
+
+findings = Table(
+    "findings",
+    metadata,
+    _run_column(),
+    Column("rule", String(128), primary_key=True),
+    Column("optimizer", Integer, primary_key=True),
+    Column("position", Integer, nullable=False),  # the engine's order: causes before symptoms
+    Column("severity", String(16), nullable=False),
+    Column("first_step", BigInteger, nullable=False),
+    Column("last_step", BigInteger, nullable=False),
+    Column("steps", BigInteger, nullable=False),
+    Column("title", Text, nullable=False),
+    Column("summary", Text, nullable=False),
+    Column("fix", Text, nullable=False),
+    Column("evidence", Packed, nullable=False),
+    Column("lifecycle", String(16), nullable=False),
+    Column("inhibited_by", String(128)),
+)
+
+judgements = Table(
+    "judgements",
+    metadata,
+    _run_column(),
+    Column("verdict", String(16), nullable=False),
+    Column("tree", Packed, nullable=False),
+    Column("coverage", Packed, nullable=False),
+)

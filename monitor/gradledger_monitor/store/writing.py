@@ -1,0 +1,242 @@
+"""What ingest writes: one transaction a batch, and nothing twice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, select, tuple_, update
+
+from gradledger_monitor import wire
+from gradledger_monitor.batches import Batch, Refusal, Report
+from gradledger_monitor.store import dialects
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.packing import pack_record, unpack_record
+from gradledger_monitor.store.tables import evals, progress, ranks, runs, steps
+
+StepLine = tuple[int, wire.StepRecord]
+StepKey = tuple[int, int]  # optimizer, step
+
+
+@dataclass
+class Stored:
+    """What became of a batch."""
+
+    stored: int = 0
+    duplicates: int = 0
+    refused: list[Refusal] = field(default_factory=list)
+
+    def count(self, stored: int, sent: int) -> None:
+        """Book lines of which some were already there."""
+        self.stored += stored
+        self.duplicates += sent - stored
+
+
+def store_batch(store: Store, batch: Batch, now: float) -> Stored:
+    """Store a batch; when this returns, it survives the death of the process and the machine."""
+    result = Stored(refused=list(batch.refused))
+    if batch.reports:
+        with store.writing() as connection:
+            for report in batch.reports:
+                _store_report(connection, report, now, result)
+    return result
+
+
+def _store_report(connection: Connection, report: Report, now: float, result: Stored) -> None:
+    run = _store_run(connection, report.run, now)
+    rank = report.run.rank
+    _store_rank(connection, run, rank, now)
+    of_steps = [(n, line) for n, line in report.lines if isinstance(line, wire.StepRecord)]
+    of_evals = [line for _, line in report.lines if isinstance(line, wire.EvalRecord)]
+    of_ends = [line for _, line in report.lines if isinstance(line, wire.EndRecord)]
+    _store_steps(connection, run, rank, now, of_steps, result)
+    _store_evals(connection, run, rank, of_evals, result)
+    _store_ends(connection, run, rank, of_ends, result)
+
+
+# ---------------------------------------------------------------- the run itself
+
+
+def _store_run(connection: Connection, record: wire.RunRecord, now: float) -> int:
+    born = {
+        "id": record.run,
+        "started": record.started or now,
+        "world_size": record.world_size,
+        "ended": False,
+        "verdict": "incomplete",
+        **dict.fromkeys(("steps", "tokens", "revision", "judged_revision", "generation"), 0),
+        "rewind": False,
+        "last_seen": now,
+        **_description(record),
+    }
+    connection.execute(dialects.insert(connection, runs).on_conflict_do_nothing(), born)
+    query = select(runs).where(runs.c.id == record.run).with_for_update()
+    row = connection.execute(query).one()
+    connection.execute(update(runs).where(runs.c.key == row.key).values(_heard(row, record, now)))
+    return int(row.key)
+
+
+def _description(record: wire.RunRecord) -> dict[str, Any]:
+    return {
+        "name": _text(record.name),
+        "project": _text(record.project),
+        "optimizers": record.optimizers,
+        "config": record.config,
+        "environment": record.environment,
+        "contract": record.contract,
+        "declared_scale": record.declared_scale,
+    }
+
+
+def _text(value: str) -> str:
+    return value.replace("\0", "\N{REPLACEMENT CHARACTER}")  # Postgres takes none
+
+
+def _heard(row: Row[Any], record: wire.RunRecord, now: float) -> dict[str, Any]:
+    """What changes in the row of a run when one of its processes speaks."""
+    told = _description(record) if record.rank == 0 else {}
+    told["optimizers"] = max(row.optimizers, record.optimizers, key=len)
+    told["world_size"] = max(row.world_size, record.world_size)
+    # what was judged under another description is judged again
+    changed = any(row._mapping[name] != value for name, value in told.items())
+    return {
+        **told,
+        "started": min(row.started, record.started or now),
+        "last_seen": now,
+        "revision": runs.c.revision + 1,
+        "rewind": row.rewind or (changed and row.generation > 0),
+    }
+
+
+# ---------------------------------------------------------------- ranks and their ends
+
+
+def _store_rank(connection: Connection, run: int, rank: int, now: float) -> None:
+    statement = dialects.insert(connection, ranks).values(run=run, rank=rank, last_seen=now)
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=["run", "rank"], set_={"last_seen": statement.excluded.last_seen}
+        )
+    )
+
+
+def _store_ends(
+    connection: Connection, run: int, rank: int, records: Sequence[wire.EndRecord], result: Stored
+) -> None:
+    for record in records:
+        here = (ranks.c.run == run, ranks.c.rank == rank, ranks.c.ended.is_(None))
+        done = connection.execute(update(ranks).where(*here).values(ended=record.time))
+        result.count(done.rowcount, 1)
+    if records:
+        over = select(func.count()).where(ranks.c.run == run, ranks.c.ended.is_not(None))
+        ended = over.scalar_subquery() >= runs.c.world_size
+        connection.execute(update(runs).where(runs.c.key == run).values(ended=ended))
+
+
+# ---------------------------------------------------------------- steps
+
+
+def _store_steps(
+    connection: Connection,
+    run: int,
+    rank: int,
+    now: float,
+    lines: Sequence[StepLine],
+    result: Stored,
+) -> None:
+    if not lines:
+        return
+    rows = [
+        {"optimizer": record.optimizer, "step": record.step, "record": pack_record(record)}
+        | {"run": run, "rank": rank, "received": now}
+        for _, record in lines
+    ]
+    statement = dialects.insert(connection, steps).on_conflict_do_nothing()
+    new = connection.execute(statement.returning(steps.c.optimizer, steps.c.step), rows)
+    inserted = {(row.optimizer, row.step) for row in new}
+    _note_progress(connection, run, inserted)
+    again = _repeated(lines, inserted)
+    conflicts = list(_conflicts(connection, run, rank, again))
+    result.refused += conflicts
+    result.count(len(inserted), len(lines) - len(conflicts))
+
+
+def _repeated(lines: Iterable[StepLine], inserted: set[StepKey]) -> list[StepLine]:
+    first = set(inserted)
+    again = []
+    for number, record in lines:
+        key = (record.optimizer, record.step)
+        if key in first:
+            first.remove(key)
+        else:
+            again.append((number, record))
+    return again
+
+
+def _conflicts(
+    connection: Connection, run: int, rank: int, again: Sequence[StepLine]
+) -> Iterable[Refusal]:
+    """Steps that are there already with other content: two processes speak as one rank."""
+    kept = _stored(connection, run, rank, [(r.optimizer, r.step) for _, r in again])
+    for number, record in again:
+        if kept[record.optimizer, record.step] != record:
+            reason = (
+                f"step {record.step} of optimizer {record.optimizer} from rank {rank} was stored "
+                "before with other content: another process uses this run id and rank"
+            )
+            yield Refusal(number, "$.step", reason)
+
+
+def _stored(
+    connection: Connection, run: int, rank: int, keys: Sequence[StepKey]
+) -> dict[StepKey, wire.StepRecord]:
+    columns = tuple_(steps.c.optimizer, steps.c.step)
+    found: dict[StepKey, wire.StepRecord] = {}
+    for start in range(0, len(keys), 500):  # a statement takes a bounded number of values
+        some = columns.in_(keys[start : start + 500])
+        here = (steps.c.run == run, steps.c.rank == rank, some)
+        query = select(steps.c.optimizer, steps.c.step, steps.c.record).where(*here)
+        found |= {(o, s): unpack_record(blob) for o, s, blob in connection.execute(query)}
+    return found
+
+
+def _note_progress(connection: Connection, run: int, inserted: set[StepKey]) -> None:
+    new = [
+        {"run": run, "optimizer": optimizer, "step": 0} for optimizer in {o for o, _ in inserted}
+    ]
+    if new:
+        connection.execute(dialects.insert(connection, progress).on_conflict_do_nothing(), new)
+    query = select(progress.c.optimizer, progress.c.step).where(progress.c.run == run)
+    judged = {row.optimizer: row.step for row in connection.execute(query)}
+    if any(step <= judged.get(optimizer, 0) for optimizer, step in inserted):
+        connection.execute(update(runs).where(runs.c.key == run).values(rewind=True))
+
+
+# ---------------------------------------------------------------- evaluations
+
+
+def _store_evals(
+    connection: Connection, run: int, rank: int, records: Sequence[wire.EvalRecord], result: Stored
+) -> None:
+    for record in records:
+        rows = [
+            {
+                "run": run,
+                "rank": rank,
+                "step": record.step,
+                "time": record.time,
+                "name": _text(name),
+                "value": _value(value),
+            }
+            for name, value in record.values.items()
+        ]
+        statement = dialects.insert(connection, evals).on_conflict_do_nothing()
+        new = connection.execute(statement.returning(evals.c.name), rows).all() if rows else []
+        result.count(min(len(new), 1), 1)
+
+
+def _value(value: wire.Number) -> float | None:
+    number = float(value)
+    return None if math.isnan(number) else number
