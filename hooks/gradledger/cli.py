@@ -10,8 +10,6 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Sequence
-from importlib.util import find_spec
 
 import gradledger
 from gradledger import autostart
@@ -34,10 +32,9 @@ with the monitor (pip install 'gradledger[monitor]'):
 RUN = re.compile(r"[A-Za-z0-9._-]{1,120}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main() -> int:
     """What the console script calls."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    match words:
+    match sys.argv[1:]:
         case []:
             print(HELP, end="", file=sys.stderr)
             return 2
@@ -49,8 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         case ["run", *rest]:
             return run(rest)
-        case _:
-            return _monitor(words)
+        case [command, *_]:
+            return _monitor(command)
+    raise AssertionError("all command lines are covered")
 
 
 def run(argv: list[str]) -> int:
@@ -91,13 +89,15 @@ def _become(command: list[str], env: dict[str, str]) -> int:
         return 126 if isinstance(error, PermissionError) else 127  # as a shell says it
 
 
-def _monitor(words: list[str]) -> int:
-    if find_spec("gradledger_monitor") is None:
+def _monitor(command: str) -> int:
+    try:
+        cli = importlib.import_module("gradledger_monitor.cli")
+    except ModuleNotFoundError as missing:
         needs = "this command needs the monitor: pip install 'gradledger[monitor]'"
-        print(f"gradledger {words[0]}: {needs}", file=sys.stderr)
+        print(f"gradledger {command}: {needs} ({missing})", file=sys.stderr)
         return 2
-    status: int = importlib.import_module("gradledger_monitor.cli").main(words)
-    return status
+    cli.main()
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,71 @@
+"""The whole service for one command's sake: on a free port, its database in a passing folder."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+
+from gradledger_monitor.app import create_app
+from gradledger_monitor.judge import judge_pending
+from gradledger_monitor.settings import Settings
+from gradledger_monitor.store.database import Store
+
+SECONDS_TO_START = 30
+SECONDS_TO_FINISH = 10
+
+
+class PrivateService:
+    """Where to send records, and where to read what became of them."""
+
+    def __init__(self, url: str, store: Store) -> None:
+        self.url = url
+        self.store = store
+
+    def judge_all(self) -> None:
+        """Judge everything that has come, waiting for no rank: nothing more will."""
+        while judge_pending(self.store, patience=0):
+            pass
+
+
+@contextmanager
+def private_service() -> Iterator[PrivateService]:
+    """The service, running in a thread of this process until the block is left."""
+    with tempfile.TemporaryDirectory(prefix="gradledger-") as folder:
+        settings = Settings(db=f"sqlite:///{Path(folder) / 'check.db'}")
+        store = Store(settings.db)
+        with socket.create_server(("127.0.0.1", 0)) as listening, _serving(settings, listening):
+            yield PrivateService(f"http://127.0.0.1:{listening.getsockname()[1]}", store)
+        store.close()
+
+
+@contextmanager
+def _serving(settings: Settings, listening: socket.socket) -> Iterator[None]:
+    server = _Server(settings)
+    thread = threading.Thread(target=server.run, args=([listening],), name="gradledger-service")
+    thread.start()
+    try:
+        if not server.up.wait(SECONDS_TO_START):
+            raise RuntimeError("the private service did not start")
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, settings: Settings) -> None:
+        config = uvicorn.Config(
+            create_app(settings), log_level="warning", timeout_graceful_shutdown=SECONDS_TO_FINISH
+        )
+        super().__init__(config)
+        self.up = threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
