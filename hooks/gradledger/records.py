@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
 WIRE_VERSION = 1
@@ -32,11 +32,13 @@ class Term:
     tokens: int | None = None  # counted: not ignored, not masked to zero
     size: int | None = None  # all elements of the target, ignored ones too
     rows: int | None = None  # samples: the first dimension of the target
+    positions: int | None = None  # elements without the last dimension
     weight: float | None = None
     weight_min: float | None = None
     weight_max: float | None = None
     class_weight: float | None = None  # sum of class weights, when the loss has some
     undivided: bool | None = None  # no division between the root and this term
+    coefficient: float | None = None  # product of the constants multiplied on the way there
     missing: dict[str, str] = field(default_factory=dict)
 
 
@@ -49,6 +51,7 @@ class MicroBatch:
     terms: list[Term] = field(default_factory=list)
     collectives: int | None = None  # collectives that ran inside this backward
     backward_ms: float | None = None
+    fresh: bool | None = None  # the gradients were absent or zero when it began
     missing: dict[str, str] = field(default_factory=dict)
 
 
@@ -58,6 +61,7 @@ class Clip:
 
     max_norm: float
     norm: float | None = None  # the total norm that it saw
+    after: int = 0  # micro-batches of the window that had run
 
 
 @dataclass
@@ -78,6 +82,7 @@ class StepRecord:
     grad_scale: float | None = None
     lr: float | None = None  # of the first parameter group
     sync: Literal["none", "averaged", "unknown"] = "none"  # what happened to gradients over ranks
+    skipped: bool = False  # the GradScaler found a non-finite gradient and did not step
     half_precision: bool = False  # the loss, and so the weights, carry fp16 or bf16 rounding
     dropped: int = 0  # records that this rank had to drop so far
     missing: dict[str, str] = field(default_factory=dict)
@@ -135,13 +140,18 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else _spell(value)
     if is_dataclass(value):
-        named = ((f.name, getattr(value, f.name)) for f in fields(value))
-        return {name: _plain(v) for name, v in named if v is not None and v != [] and v != {}}
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value) if _said(value, f)}
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
     return value
+
+
+def _said(record: Any, f: Field[Any]) -> bool:
+    """Whether a field is worth a word: defaults and empty fields are left out."""
+    value = getattr(record, f.name)
+    return f.name in ("type", "v") or (value != f.default and value not in ([], {}))
 
 
 def _spell(value: float) -> str:

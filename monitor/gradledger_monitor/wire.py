@@ -32,11 +32,13 @@ class Term(Struct, kw_only=True, omit_defaults=True):
     tokens: Count | None = None
     size: Count | None = None
     rows: Count | None = None
+    positions: Count | None = None
     weight: Number | None = None
     weight_min: Number | None = None
     weight_max: Number | None = None
     class_weight: Number | None = None
     undivided: bool | None = None
+    coefficient: Number | None = None
     missing: Missing = {}
 
 
@@ -48,6 +50,7 @@ class MicroBatch(Struct, kw_only=True, omit_defaults=True):
     terms: Annotated[list[Term], Meta(max_length=4_096)] = []
     collectives: Count | None = None
     backward_ms: Annotated[float, Meta(ge=0)] | None = None
+    fresh: bool | None = None
     missing: Missing = {}
 
 
@@ -56,6 +59,7 @@ class Clip(Struct, kw_only=True, omit_defaults=True):
 
     max_norm: Number
     norm: Number | None = None
+    after: Count = 0
 
 
 class StepRecord(Struct, kw_only=True, omit_defaults=True, tag="step"):
@@ -71,6 +75,7 @@ class StepRecord(Struct, kw_only=True, omit_defaults=True, tag="step"):
     grad_scale: Number | None = None
     lr: Number | None = None
     sync: Literal["none", "averaged", "unknown"] = "none"
+    skipped: bool = False
     half_precision: bool = False
     dropped: Count = 0
     missing: Missing = {}

@@ -1,0 +1,66 @@
+"""Numbers that live on a device: copied without waiting, read one or more steps later.
+
+On an accelerator, everything that one step needs travels in one asynchronous copy into pinned
+memory (``ship``), and is read by the background thread once the copy's event has completed.
+On the CPU the tensor itself is kept. Either way the training thread never waits.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+_POLL_SECONDS = 0.001
+
+
+class Deferred:
+    """A small tensor whose values are wanted later."""
+
+    __slots__ = ("_event", "_host", "dtype", "tensor")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor: torch.Tensor | None = tensor.detach()
+        self.dtype = tensor.dtype
+        self._host: torch.Tensor | None = None
+        self._event: Any = None
+
+    def values(self) -> list[float]:
+        """The values, in order; waits for the copy, so only for the background thread."""
+        while self._event is not None and not self._event.query():
+            time.sleep(_POLL_SECONDS)
+        source = self.tensor if self._host is None else self._host
+        assert source is not None
+        return [float(v) for v in source.reshape(-1).tolist()]
+
+    def value(self) -> float:
+        """The single value."""
+        return self.values()[0]
+
+    def arrive(self, host: torch.Tensor, event: Any) -> None:
+        """The value now comes from ``host`` once ``event`` has completed."""
+        self._host, self._event, self.tensor = host, event, None
+
+
+def ship(wanted: list[Deferred]) -> None:
+    """Start one asynchronous copy to the host for all values that are on an accelerator."""
+    on_device: dict[torch.device, list[Deferred]] = {}
+    for item in wanted:
+        if item.tensor is not None and item.tensor.device.type == "cuda":
+            on_device.setdefault(item.tensor.device, []).append(item)
+    for device, items in on_device.items():
+        _ship_from(device, items)
+
+
+def _ship_from(device: torch.device, items: list[Deferred]) -> None:
+    tensors = [item.tensor.reshape(-1).double() for item in items if item.tensor is not None]
+    flat = torch.cat(tensors)
+    host = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True)
+    host.copy_(flat, non_blocking=True)
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    start = 0
+    for item, tensor in zip(items, tensors, strict=True):
+        item.arrive(host[start : start + tensor.numel()], event)
+        start += tensor.numel()

@@ -1,0 +1,1 @@
+"""From open records to the service, on a background thread."""

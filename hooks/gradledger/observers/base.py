@@ -1,0 +1,47 @@
+"""What every observer is: one thing observed, installed and removed alone, failing alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from gradledger.ledger import OpenMicroBatch, OpenStep
+
+if TYPE_CHECKING:
+    from gradledger.windows import Track
+
+
+class Observer:
+    """Fills some fields of the open records. A raising method switches the observer off."""
+
+    facts: tuple[str, ...] = ()  # fields that go missing when this observer fails
+
+    def install(self) -> None:
+        """Put the hooks in place."""
+
+    def uninstall(self) -> None:
+        """Restore everything that ``install`` changed."""
+
+    def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
+        """An outermost backward is about to start from ``roots``."""
+
+    def backward_ends(self, micro_batch: OpenMicroBatch, touched: list[Track]) -> None:
+        """It has ended; ``touched`` are the optimizers whose gradients it added to."""
+
+    def step_begins(self, step: OpenStep, track: Track) -> None:
+        """The optimizer of ``track`` is about to apply its gradients."""
+
+
+class Patch:
+    """One attribute replaced, and put back unless someone else replaced it since."""
+
+    def __init__(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+        self._owner, self._name = owner, name
+        self._original = owner.__dict__[name]
+        self._ours = wrap(self._original)
+        setattr(owner, name, self._ours)
+
+    def undo(self) -> None:
+        """Restore the original."""
+        if self._owner.__dict__.get(self._name) is self._ours:
+            setattr(self._owner, self._name, self._original)

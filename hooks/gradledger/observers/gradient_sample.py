@@ -1,0 +1,30 @@
+"""Observes a few gradient coordinates: what the loop does to gradients after backward.
+
+Up to 16 coordinates of each of four parameters, copied after every backward and before the step.
+Their common ratio is the post-backward factor ``a_r``: unscaling, manual scaling, clipping.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gradledger.ledger import OpenMicroBatch, OpenStep
+from gradledger.observers.base import Observer
+from gradledger.sampling import sample
+
+if TYPE_CHECKING:
+    from gradledger.windows import Track
+
+class GradientSample(Observer):
+    """Fills ``post_factor`` of every step."""
+
+    facts = ("post_factor",)
+
+    def backward_ends(self, micro_batch: OpenMicroBatch, touched: list[Track]) -> None:
+        """Sample the gradients that this backward added to."""
+        for track in touched:
+            track.sample = sample(track.watched)
+
+    def step_begins(self, step: OpenStep, track: Track) -> None:
+        """Sample once more what the optimizer is about to apply."""
+        step.sample_at_step = sample(track.watched)

@@ -1,0 +1,193 @@
+"""Watches this process: turns backwards and optimizer steps into open records.
+
+One recorder is installed per process. It owns the observers, tells each what happens, and hands
+closed windows to a sink. An observer that raises is switched off; the rest goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from gradledger import guard
+from gradledger.deferred import ship
+from gradledger.ledger import OpenMicroBatch, OpenStep
+from gradledger.observers.base import Observer, Patch
+from gradledger.observers.clipping import Clipping
+from gradledger.observers.collectives import Collectives
+from gradledger.observers.gradient_sample import GradientSample
+from gradledger.observers.loss_scale import LossScale
+from gradledger.observers.loss_terms import LossTerms
+from gradledger.observers.norm import Norm
+from gradledger.windows import Track, Windows
+
+Sink = Callable[[OpenStep], None]
+
+
+class Recorder:
+    """The hooks of one process, in one place, installed and removed together."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.windows = Windows()
+        self._observers: list[Observer] = [
+            LossScale(self.close_skipped),
+            LossTerms(),
+            Collectives(),
+            GradientSample(),
+            Clipping(self.windows),
+            Norm(),
+        ]
+        self._failed: dict[str, str] = {}  # fact -> reason, of observers that were switched off
+        self._patches: list[Patch] = []
+        self._handles: list[Any] = []
+        self._backwards = 0
+        self._running: OpenMicroBatch | None = None
+
+    # ------------------------------------------------------------------ in place, and out again
+
+    def install(self) -> None:
+        """Hook backward, the optimizers and whatever the observers need. Safe to call twice."""
+        if self._patches:
+            return
+        self._patches.append(Patch(torch.autograd, "backward", self._wrap_backward))
+        self._patches.append(Patch(Optimizer, "__init__", self._wrap_init))
+        self._handles.append(register_optimizer_step_pre_hook(self._before_step))
+        self._handles.append(register_optimizer_step_post_hook(self._after_step))
+        self._each("install")
+
+    def uninstall(self) -> None:
+        """Restore everything, in the opposite order."""
+        self._each("uninstall")
+        while self._handles:
+            self._handles.pop().remove()
+        while self._patches:
+            self._patches.pop().undo()
+
+    # ------------------------------------------------------------------ backward: a micro-batch
+
+    def _wrap_backward(self, original: Any) -> Any:
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._running is not None or torch._C._current_graph_task_id() != -1:
+                return original(tensors, *args, **kwargs)  # inside another backward
+            micro_batch = self._begin(tensors)
+            try:
+                result = original(tensors, *args, **kwargs)
+            except BaseException:
+                self._abandon(micro_batch)
+                raise
+            self._end(micro_batch)
+            return result
+
+        backward.__doc__ = original.__doc__
+        return backward
+
+    def _begin(self, tensors: Any) -> OpenMicroBatch:
+        self._backwards += 1
+        micro_batch = self._running = OpenMicroBatch(self._backwards)
+        with guard.fail_open("the backward hook"):
+            roots = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
+            for track in self.windows:
+                track.begin()
+            self._each("backward_begins", micro_batch, roots)
+        return micro_batch
+
+    def _end(self, micro_batch: OpenMicroBatch) -> None:
+        micro_batch.backward_ms = round((time.perf_counter() - micro_batch.started) * 1e3, 3)
+        with guard.fail_open("the backward hook"):
+            self._release(micro_batch)
+            touched = [t for t in self.windows if t.counted != micro_batch.number and t.touched()]
+            for track in touched:
+                track.add(micro_batch)
+            self._each("backward_ends", micro_batch, touched)
+            micro_batch.missing.update(self._failed)
+
+    def _abandon(self, micro_batch: OpenMicroBatch) -> None:
+        with guard.fail_open("the backward hook"):
+            self._release(micro_batch)
+
+    def _release(self, micro_batch: OpenMicroBatch) -> None:
+        self._running = None
+        for undo in micro_batch.undo:
+            undo()
+        micro_batch.undo.clear()
+
+    # ------------------------------------------------------------------ step: the window closes
+
+    def _wrap_init(self, original: Any) -> Any:
+        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            with guard.fail_open("the optimizer hook"):
+                self.windows.track(optimizer)
+
+        return __init__
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        with guard.fail_open("the optimizer hook"):
+            track = self.windows.track(optimizer)
+            if _has_closure(args, kwargs):
+                track.stepping_since = self._backwards  # backward runs inside step()
+            else:
+                self._close(track)
+
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        with guard.fail_open("the optimizer hook"):
+            track = self.windows.track(optimizer)
+            if track.stepping_since is not None:
+                self._close(track)
+                track.stepping_since = None
+
+    def close_skipped(self, optimizer: Any) -> None:
+        """The GradScaler found a non-finite gradient: the window ends without a step."""
+        self._close(self.windows.track(optimizer), skipped=True)
+
+    def _close(self, track: Track, skipped: bool = False) -> None:
+        index = self.windows.number(track)
+        if self._running is not None and track.stepping_since is None:
+            track.add(self._running)  # an optimizer that steps from a hook inside backward
+            track.counted = self._running.number
+        micro_batches, clips, sample = track.close()
+        step = OpenStep(index, track.steps, time.time(), micro_batches)
+        step.clips, step.sample_after_backward = clips, sample
+        step.skipped = skipped
+        step.lr = track.optimizer.param_groups[0].get("lr")
+        self._each("step_begins", step, track)
+        step.missing.update(self._failed)
+        ship(list(step.deferred()))
+        self._sink(step)
+
+    # ------------------------------------------------------------------ each observer, alone
+
+    def _each(self, method: str, *args: Any) -> None:
+        for observer in list(self._observers):
+            try:
+                getattr(observer, method)(*args)
+            except Exception as error:
+                self._switch_off(observer, error)
+
+    def _switch_off(self, observer: Observer, error: Exception) -> None:
+        name = type(observer).__name__
+        guard.report(f"observer {name}", error)
+        self._observers.remove(observer)
+        reason = f"the observer {name} failed: {type(error).__name__}"
+        self._failed.update(dict.fromkeys(observer.facts, reason))
+        with guard.fail_open(f"observer {name}"):
+            observer.uninstall()
+
+    @property
+    def failures(self) -> Iterator[str]:
+        """Facts that are not measured because their observer failed."""
+        return iter(self._failed)
+
+
+def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    given = [*args[1:], kwargs.get("closure")] if args else [kwargs.get("closure")]
+    return any(callable(a) for a in given)

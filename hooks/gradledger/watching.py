@@ -1,0 +1,71 @@
+"""``gradledger.watch``: the hooks switched on from inside a training script."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+from gradledger.session import Contract, Session, Settings, start
+
+
+class Ledger:
+    """A watched run; a context manager, closed at the latest when the process ends."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def log_eval(self, step: int, /, **values: float) -> None:
+        """Report evaluation metrics at an optimizer step, e.g. ``log_eval(100, loss=2.1)``."""
+        self._session.log_eval(step, values)
+
+    def close(self) -> None:
+        """Remove every hook and deliver what is left."""
+        self._session.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def watch(
+    model: Any = None,
+    optimizer: Any = None,
+    *,
+    name: str | None = None,
+    project: str | None = None,
+    url: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    contract: Contract | None = None,
+    scale: float | None = None,
+) -> Ledger:
+    """Watch every optimizer of this process, and stream what they do to the service.
+
+    ``optimizer`` (one, or several) need only be given when it was made before this call.
+    ``contract`` and ``scale`` declare an intended weighting other than the mean over tokens with
+    balance 1, so that it is not reported.
+
+    Raises ValueError when ``url``, ``contract`` or ``scale`` cannot be what was meant.
+    """
+    if contract not in (None, "token", "sequence", "sample"):
+        raise ValueError(f"contract must be token, sequence, sample or None, not {contract!r}")
+    if scale is not None and not scale > 0:
+        raise ValueError(f"scale is the intended balance and must be positive, not {scale!r}")
+    settings = Settings.from_environment(os.environ)
+    settings.url, settings.name = url or settings.url, name or settings.name
+    settings.project = project or settings.project
+    settings.contract, settings.scale = contract, scale
+    settings.config = dict(config or {})
+    session = start(settings)
+    for each in optimizer if isinstance(optimizer, Iterable) else [optimizer]:
+        if each is not None:
+            session.recorder.windows.track(each)
+    return Ledger(session)

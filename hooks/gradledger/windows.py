@@ -1,0 +1,132 @@
+"""Which micro-batches belong to which optimizer's window.
+
+A backward belongs to the window of every optimizer whose gradients it added to. That is read from
+a few of the optimizer's parameters without touching a value: adding to a gradient in place moves
+the tensor's version, and a first gradient is a new tensor.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from gradledger.deferred import Deferred
+from gradledger.sampling import sample
+from gradledger.ledger import Counted, OpenClip, OpenMicroBatch
+
+WATCHED_PARAMETERS = 4
+ABSENT = (0, 0)
+MAX_OPEN_MICRO_BATCHES = 4096  # a loop that never steps must not fill the memory
+
+
+class Track:
+    """One optimizer and its open window."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = weakref.ref(optimizer)
+        self.name = type(optimizer).__name__
+        self.index: int | None = None  # given at the first step, the same on every rank
+        self.steps = 0
+        self.micro_batches: list[Counted] = []
+        self.clips: list[OpenClip] = []
+        self.sample: Deferred | None = None
+        self.watched: list[Any] = []
+        self.counted = 0  # number of the micro-batch that was counted while it still ran
+        self.fresh: bool | None = True  # gradients absent or zero when the last backward began
+        self.before: Deferred | None = None  # sampled then, where that was not yet known
+        self._marks: list[tuple[int, int]] = []
+        self.stepping_since: int | None = None  # backwards seen when the running step() began
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer, or None when the script has dropped it."""
+        return self._optimizer()
+
+    def parameters(self) -> list[Any]:
+        """All parameters of the optimizer."""
+        optimizer = self.optimizer
+        groups = [] if optimizer is None else optimizer.param_groups
+        return [p for group in groups for p in group["params"]]
+
+    def begin(self) -> None:
+        """A backward is about to start: what are the gradients now, and who changed them?"""
+        if not self.watched:
+            self.watched = _spread([p for p in self.parameters() if p.requires_grad])
+        marks = [_mark(p) for p in self.watched]
+        absent = not any(marks_of != ABSENT for marks_of in marks)
+        changed = marks != self._marks
+        self.fresh = True if absent else None if changed else False
+        self.before = sample(self.watched) if self.fresh is None else None
+        self._marks = marks
+
+    def touched(self) -> bool:
+        """Whether gradients were added since the backward began; remembers them as they are."""
+        began, self._marks = self._marks, [_mark(p) for p in self.watched]
+        return self._marks != began and any(marks_of != ABSENT for marks_of in self._marks)
+
+    def add(self, micro_batch: OpenMicroBatch) -> None:
+        """The micro-batch belongs to the open window."""
+        if len(self.micro_batches) < MAX_OPEN_MICRO_BATCHES:
+            self.micro_batches.append(Counted(micro_batch, self.fresh, self.before))
+
+    def close(self) -> tuple[list[Counted], list[OpenClip], Deferred | None]:
+        """Take what the window holds and open the next one."""
+        held = self.micro_batches, self.clips, self.sample
+        self.micro_batches, self.clips, self.sample = [], [], None
+        self.steps += 1
+        return held
+
+
+def _mark(parameter: Any) -> tuple[int, int]:
+    gradient = parameter.grad
+    return ABSENT if gradient is None else (id(gradient), gradient._version)
+
+
+def _spread(parameters: list[Any]) -> list[Any]:
+    """A few parameters, evenly spread from the first layer to the last."""
+    if len(parameters) <= WATCHED_PARAMETERS:
+        return parameters
+    last = len(parameters) - 1
+    return [parameters[i * last // (WATCHED_PARAMETERS - 1)] for i in range(WATCHED_PARAMETERS)]
+
+
+class Windows:
+    """The tracks of all optimizers of this process."""
+
+    def __init__(self) -> None:
+        self._tracks: dict[int, Track] = {}
+        self._numbered: list[Track] = []
+
+    def __iter__(self) -> Any:
+        return iter(list(self._tracks.values()))
+
+    @property
+    def names(self) -> list[str]:
+        """Class names of the optimizers that have stepped, by index."""
+        return [track.name for track in self._numbered]
+
+    @property
+    def steps(self) -> list[int]:
+        """Steps taken, by index."""
+        return [track.steps for track in self._numbered]
+
+    def track(self, optimizer: Any) -> Track:
+        """The track of an optimizer, made on first sight."""
+        known = self._tracks.get(id(optimizer))
+        if known is None or known.optimizer is not optimizer:
+            known = self._tracks[id(optimizer)] = Track(optimizer)
+            known.begin()
+        return known
+
+    def number(self, track: Track) -> int:
+        """The track's index, in the order of first steps."""
+        if track.index is None:
+            track.index = len(self._numbered)
+            self._numbered.append(track)
+        return track.index
+
+    def forget_dropped(self) -> None:
+        """Let go of optimizers that the script has dropped."""
+        for key, track in list(self._tracks.items()):
+            if track.optimizer is None:
+                del self._tracks[key]

@@ -1,0 +1,389 @@
+"""One optimizer step with the records of all ranks merged: everything that a rule may see.
+
+A window can be read in more than one way: its main loss alone or all losses of a kind together,
+tokens counted or weighted by class. Each is a ``Reading`` with its own ledger. A run that honours
+the contract under one honest reading is right, so rules ask for the best reading.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from gradledger_monitor.ledger import Ledger, Weighed, account
+from gradledger_monitor.wire import MicroBatch, StepRecord, Term, number
+
+TOLERANCE = 1e-3  # relative rounding error of fp32 sums
+TOLERANCE_HALF = 1e-2  # where the loss is fp16 or bf16
+UNIFORM_INSIDE = 2e-3  # spread of weights inside one micro-batch that is still one weight
+
+Rows = dict[int, StepRecord]
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What the run's records say about the run as a whole."""
+
+    run: str
+    name: str
+    world_size: int = 1
+    optimizers: list[str] = field(default_factory=list)
+    contract: str | None = None
+    declared_scale: float | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to read a window: which terms count, and in which unit."""
+
+    name: str  # "main", "kind" or "all"
+    unit: str  # "tokens", "class_weight", "rows" or "positions"
+    ledger: Ledger
+
+    def is_fair(self, tolerance: float, scale: float = 1.0) -> bool:
+        """Whether the token-mean contract holds: every token alike, and a balance of ``scale``."""
+        return self.is_even(tolerance) and abs(self.ledger.balance / scale - 1) <= tolerance
+
+    def is_even(self, tolerance: float) -> bool:
+        """Whether every token got the same weight."""
+        return self.ledger.misallocation <= tolerance
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A term where it was seen, with the factor from its weight to the applied gradient."""
+
+    rank: int
+    micro_batch: int
+    key: str
+    term: Term
+    factor: float
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """The records of one optimizer step, by rank."""
+
+    run: RunInfo
+    optimizer: int
+    step: int
+    records: Rows
+
+    # ------------------------------------------------------------------ the plain facts
+
+    @property
+    def complete(self) -> bool:
+        """Whether every rank's record is here."""
+        return len(self.records) >= self.run.world_size
+
+    @cached_property
+    def first(self) -> StepRecord:
+        """The record of the lowest rank."""
+        return self.records[min(self.records)]
+
+    @property
+    def time(self) -> float:
+        """When the lowest rank closed the window, seconds since the epoch."""
+        return self.first.time
+
+    @property
+    def micro_batches(self) -> int:
+        """K of the lowest rank: micro-batches whose gradients were still there at the step."""
+        return len(_kept(self.first))
+
+    @property
+    def tolerance(self) -> float:
+        """Relative rounding error that is not a finding."""
+        half = any(r.half_precision for r in self.records.values())
+        return TOLERANCE_HALF if half else TOLERANCE
+
+    @property
+    def averaged(self) -> bool:
+        """Whether the window's gradients were averaged over the ranks."""
+        return self.run.world_size > 1 and self.first.sync == "averaged"
+
+    @property
+    def optimizer_name(self) -> str:
+        """Class of the optimizer, e.g. AdamW."""
+        names = self.run.optimizers
+        return names[self.optimizer] if self.optimizer < len(names) else "optimizer"
+
+    # ------------------------------------------------------------------ weights
+
+    @cached_property
+    def unmeasured(self) -> str | None:
+        """Why the ledger of this window cannot be drawn up, or None."""
+        if not self.complete:
+            absent = sorted(set(range(self.run.world_size)) - set(self.records))
+            return f"no record of rank {', '.join(map(str, absent[:8]))} arrived"
+        for rank, record in self.records.items():
+            reason = _why_unmeasured(record)
+            if reason:
+                return reason if self.run.world_size == 1 else f"rank {rank}: {reason}"
+        return None
+
+    @cached_property
+    def factor_unmeasured(self) -> str | None:
+        """Why absolute weights, and so the balance, are not known; relative ones may be."""
+        for record in self._accounted.values():
+            if record.post_factor is None:
+                return record.missing.get("post_factor", "the gradient sample is missing")
+            if not math.isfinite(float(record.post_factor)):
+                return "the sampled gradients are not finite"
+        return None
+
+    @property
+    def _accounted(self) -> Rows:
+        """Ranks that share one gradient; without a sync, each rank is alone: take the lowest."""
+        if self.run.world_size == 1 or self.averaged:
+            return self.records
+        rank = min(self.records)
+        return {rank: self.records[rank]}
+
+    @cached_property
+    def seen(self) -> list[Seen]:
+        """All terms of the window that have tokens, with the factor on their weights."""
+        terms: list[Seen] = []
+        for rank, record in sorted(self._accounted.items()):
+            shared = _shared_factor(record) / (self.run.world_size if self.averaged else 1)
+            for index, micro_batch in _kept(record):
+                factor = shared * _own_factor(record, micro_batch)
+                for key, term in _keyed(micro_batch):
+                    if term.tokens and term.weight is not None:
+                        terms.append(Seen(rank, index, key, term, factor))
+        return terms
+
+    @cached_property
+    def weighted_inside(self) -> bool:
+        """Whether the loss gives the tokens of one micro-batch different weights by design."""
+        return any(_spread(seen.term) for seen in self.seen)
+
+    @cached_property
+    def readings(self) -> list[Reading]:
+        """All honest readings of the window, the plainest first."""
+        return list(_readings(self.seen))
+
+    @cached_property
+    def reading(self) -> Reading | None:
+        """The plainest fair reading; where none is fair, the plainest even one, or the main one."""
+        scale = self.run.declared_scale or 1.0
+        for reading in self.readings:
+            if reading.is_fair(self.tolerance, scale):
+                return reading
+        alone = [r for r in self.readings if r.name != "all"]
+        even = [r for r in alone if r.unit in ("tokens", "class_weight")]
+        return next((r for r in even if r.is_even(self.tolerance)), next(iter(alone), None))
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """The account that is shown: that of ``reading``."""
+        return None if self.unmeasured or self.reading is None else self.reading.ledger
+
+    # ------------------------------------------------------------------ losses
+
+    @cached_property
+    def loss_reported(self) -> float | None:
+        """What the loop accumulated: the sum of backward's roots, averaged over the ranks."""
+        sums = [_sum_of_roots(record) for record in self.records.values()]
+        known = [s for s in sums if s is not None]
+        return math.fsum(known) / len(known) if known and len(known) == len(sums) else None
+
+    @cached_property
+    def loss_token(self) -> float | None:
+        """What one large batch would have reported: the sum of token losses over N.
+
+        With one loss term, root = weight * (sum of its token losses), so the sum is root / weight.
+        """
+        total, tokens = 0.0, 0
+        for record in self.records.values():
+            for _, micro_batch in _kept(record):
+                part = _sum_of_token_losses(micro_batch)
+                if part is None:
+                    return None
+                total, tokens = total + part[0], tokens + part[1]
+        return total / tokens if tokens else None
+
+    def figures(self) -> dict[str, float | None]:
+        """The numbers that are charted."""
+        ledger, record = self.ledger, self.first
+        scales = [number(m.scale) for m in record.micro_batches if m.scale is not None]
+        collectives = [m.collectives for m in record.micro_batches if m.collectives is not None]
+        known = ledger is not None and self.factor_unmeasured is None
+        return {
+            "loss_reported": self.loss_reported,
+            "loss_token": self.loss_token,
+            "norm": number(record.norm),
+            "balance": ledger.balance if ledger is not None and known else None,
+            "misallocation": ledger.misallocation if ledger is not None else None,
+            "tokens": float(ledger.tokens) if ledger is not None else None,
+            "micro_batches": float(self.micro_batches),
+            "lr": number(record.lr),
+            "scale": scales[-1] if scales else None,
+            "collectives": float(sum(collectives)) if collectives else None,
+        }
+
+
+def merge(run: RunInfo, optimizer: int, step: int, records: Rows) -> StepFacts:
+    """One step's facts from the records of its ranks."""
+    return StepFacts(run, optimizer, step, dict(sorted(records.items())))
+
+
+# ---------------------------------------------------------------------- from record to weights
+
+
+def _kept(record: StepRecord) -> list[tuple[int, MicroBatch]]:
+    """Micro-batches, with their place, since the gradients were last absent or zero.
+
+    What ran before was thrown away: another loss's backward that leaked in, or accumulated
+    gradients that were zeroed.
+    """
+    numbered = list(enumerate(record.micro_batches))
+    begins = [index for index, micro_batch in numbered if micro_batch.fresh]
+    return numbered[begins[-1] :] if begins else numbered
+
+
+def _why_unmeasured(record: StepRecord) -> str | None:
+    if record.skipped:
+        return "the GradScaler skipped this step"
+    if not record.micro_batches:
+        return "no backward was seen in this window"
+    if len(_kept(record)) < len(record.micro_batches) and record.post_factor is None:
+        return "gradients were moved between micro-batches"
+    if record.sync == "unknown":
+        return "how the ranks' gradients were combined was not seen"
+    for _, micro_batch in _kept(record):
+        if not micro_batch.terms:
+            return micro_batch.missing.get("terms", "no loss term was seen")
+        for term in micro_batch.terms:
+            if term.tokens is None or (term.weight is None and term.tokens > 0):
+                reasons = term.missing.values()
+                return next(iter(reasons), f"the weight of {term.kind} was not seen")
+            if not math.isfinite(number(term.weight) or 0.0):
+                return "the gradient at the loss is not finite"
+    return None
+
+
+def _shared_factor(record: StepRecord) -> float:
+    """What the loop did after backward, clipping taken out: the factor ``a_r``."""
+    factor = number(record.post_factor)
+    if factor is None or not math.isfinite(factor):
+        return 1.0
+    for clip in record.clips:
+        norm, most = number(clip.norm), number(clip.max_norm)
+        if clip.after == len(record.micro_batches) and norm is not None and most is not None:
+            factor /= min(1.0, most / (norm + 1e-6)) or 1.0
+    return factor / (number(record.grad_scale) or 1.0)
+
+
+def _own_factor(record: StepRecord, micro_batch: MicroBatch) -> float:
+    """Without a measured factor, the loss scale is what must be taken out of the weights."""
+    scale = number(micro_batch.scale)
+    return 1.0 if record.post_factor is not None or not scale else 1.0 / scale
+
+
+def _keyed(micro_batch: MicroBatch) -> Iterator[tuple[str, Term]]:
+    """Terms by kind and occurrence, e.g. NllLossBackward0#1."""
+    counts: dict[str, int] = {}
+    for term in micro_batch.terms:
+        index = counts[term.kind] = counts.get(term.kind, -1) + 1
+        yield f"{term.kind}#{index}", term
+
+
+def _spread(term: Term) -> bool:
+    least, most, weight = number(term.weight_min), number(term.weight_max), number(term.weight)
+    if least is None or most is None or weight is None:
+        return False
+    return least < most * (1 - UNIFORM_INSIDE) or abs(weight) < most * (1 - UNIFORM_INSIDE)
+
+
+# ---------------------------------------------------------------------- readings
+
+
+def _readings(seen: list[Seen]) -> Iterator[Reading]:
+    """Each term alone, all of the heaviest's kind, then everything, in every unit that fits."""
+    if not seen:
+        return
+    keys = _heaviest_first(seen)
+    kind = keys[0].split("#", 1)[0]
+    groups = [("main", [s for s in seen if s.key == key]) for key in keys]
+    if len([key for key in keys if key.startswith(f"{kind}#")]) > 1:
+        groups.append(("kind", [s for s in seen if s.term.kind == kind]))
+    if any(s.term.kind != kind for s in seen):
+        groups.append(("all", seen))
+    for name, group in groups:
+        for unit in ("tokens", "class_weight", "rows", "positions"):
+            reading = _reading(name, unit, group)
+            if reading is not None:
+                yield reading
+
+
+def _heaviest_first(seen: list[Seen]) -> list[str]:
+    totals: dict[str, float] = {}
+    for s in seen:
+        weight = abs(number(s.term.weight) or 0.0) * s.factor
+        totals[s.key] = totals.get(s.key, 0.0) + (s.term.tokens or 0) * weight
+    return sorted(totals, key=lambda key: (-totals[key], key))
+
+
+def _reading(name: str, unit: str, group: list[Seen]) -> Reading | None:
+    lines = []
+    for s in group:
+        tokens, weight = s.term.tokens or 0, abs(number(s.term.weight) or 0.0)
+        units = _units(s.term, unit)
+        if not units:
+            return None
+        if s.term.reduction == "mean":  # the mean's total weight is fixed: more units, less each
+            weight *= tokens / units
+        lines.append(Weighed(s.rank, s.micro_batch, s.key, units, weight * s.factor))
+    ledger = account(lines)
+    return None if ledger is None else Reading(name, unit, ledger)
+
+
+def _units(term: Term, unit: str) -> float | None:
+    """How many of a unit the term holds; None where that unit cannot be meant.
+
+    A class-weighted loss may divide by the sum of its class weights. A summed loss over elements
+    (pixels, classes) may be meant per row or per position: its author chose the divisor.
+    """
+    if unit == "tokens":
+        return term.tokens
+    if unit == "class_weight":
+        return number(term.class_weight)
+    if term.reduction == "mean" or term.kind.startswith("NllLoss"):
+        return None
+    return term.rows if unit == "rows" else term.positions
+
+
+# ---------------------------------------------------------------------- losses
+
+
+def _sum_of_roots(record: StepRecord) -> float | None:
+    roots = [_root(micro_batch) for _, micro_batch in _kept(record)]
+    known = [r for r in roots if r is not None]
+    return math.fsum(known) if known and len(known) == len(roots) else None
+
+
+def _root(micro_batch: MicroBatch) -> float | None:
+    loss = number(micro_batch.loss)
+    return None if loss is None else loss / (number(micro_batch.scale) or 1.0)
+
+
+def _sum_of_token_losses(micro_batch: MicroBatch) -> tuple[float, int] | None:
+    terms = [t for t in micro_batch.terms if t.tokens != 0]
+    if not terms and micro_batch.terms:
+        return 0.0, 0
+    loss = number(micro_batch.loss)
+    weights = {number(t.weight) for t in terms}
+    if loss is None or any(_spread(t) or t.tokens is None for t in terms):
+        return None
+    if len({t.kind for t in terms}) != 1 or len(weights) != 1:
+        return None
+    weight = weights.pop()
+    if not weight:
+        return None
+    return loss / weight, sum(t.tokens or 0 for t in terms)

@@ -1,0 +1,66 @@
+"""The arithmetic of the ledger (DESIGN section 2): token weights, balance, misallocation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """``tokens`` tokens, each of which got ``weight`` in the gradient that was applied.
+
+    Tokens are a count, or a sum of class weights where those are what the loss divides by.
+    """
+
+    rank: int
+    micro_batch: int
+    term: str
+    tokens: float
+    weight: float
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the ledger; ``relative`` is rho: 1 is the fair weight."""
+
+    rank: int
+    micro_batch: int
+    term: str
+    tokens: float
+    weight: float
+    relative: float
+    share: float  # of the window's gradient weight
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """One window's account over all ranks.
+
+    ``tokens`` is N; ``balance`` is B, the sum of all token weights, 1 in a token-mean run;
+    ``misallocation`` is d, the share of gradient weight on the wrong tokens: the total variation
+    distance between the weights and a fair share, 0 to 1.
+    """
+
+    tokens: float
+    balance: float
+    misallocation: float
+    entries: tuple[Entry, ...]
+
+
+def account(lines: Sequence[Weighed]) -> Ledger | None:
+    """The ledger of a window; None when no token got any weight, or a weight is not finite."""
+    tokens = sum(line.tokens for line in lines)
+    balance = math.fsum(line.tokens * line.weight for line in lines)
+    if tokens == 0 or balance == 0 or not math.isfinite(balance):
+        return None
+    entries = tuple(_entry(line, tokens, balance) for line in lines if line.tokens)
+    off = math.fsum(e.tokens / tokens * abs(e.relative - 1) for e in entries)
+    return Ledger(tokens, balance, off / 2, entries)
+
+
+def _entry(line: Weighed, tokens: int, balance: float) -> Entry:
+    relative = line.weight * tokens / balance
+    share = line.tokens * line.weight / balance
+    return Entry(line.rank, line.micro_batch, line.term, line.tokens, line.weight, relative, share)

@@ -1,0 +1,233 @@
+"""Names what a window's balance B means, once for all rules that read it.
+
+B is 1 in a token-mean run. A mistake in the divisor multiplies it by something that can be
+recognised: K, 1/K, k/K, R, 1/R, N. Where several explanations give one number, the evidence that
+separates them is asked first, and where none separates them the harmless one is believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from gradledger_monitor.facts import Reading, Seen, StepFacts
+from gradledger_monitor.wire import number
+
+Pattern = Literal[
+    "fair",
+    "unmeasured",
+    "by_design",  # a contract other than the token mean, declared or chosen inside the loss
+    "coefficient",  # a constant that the loss is multiplied by explains B
+    "missing",  # B = K
+    "term_missing",  # one loss term's B is K times what its coefficient says
+    "double",  # B = 1/K
+    "partial",  # B = k/K in a short or long window
+    "world",  # B = R or 1/R
+    "sum",  # every token weighs 1: B = N
+    "padding",  # the divisor counts padding
+    "early_step",  # K = 1 and B = 1/m
+    "wandering",  # equal weights, and B differs from window to window
+    "constant",  # B is off, and always the same
+    "pending",  # B is off, and one window cannot tell more
+]
+
+WANDERS = 10  # times the tolerance by which two balances differ when B is not constant
+MOST_MICRO_BATCHES = 4096  # the largest m for which B = 1/m is read as a division by m
+_ROUND = (1, 2, 3, 5)  # first digits of coefficients that people write
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The pattern, with the ratio that matched (K, m, R, ...) and the reading it was found in."""
+
+    pattern: Pattern
+    reason: str = ""
+    reading: Reading | None = None
+    ratio: float = 1.0
+    term: str = ""
+
+
+@dataclass(frozen=True)
+class Closed:
+    """What is remembered of an earlier window."""
+
+    step: int
+    micro_batches: int
+    balance: float | None
+    tokens: float | None
+    misallocation: float | None
+    pattern: Pattern
+
+    @classmethod
+    def of(cls, facts: StepFacts, diagnosis: Diagnosis) -> Closed:
+        """A window as later ones see it."""
+        ledger = facts.ledger
+        known = ledger is not None and facts.factor_unmeasured is None
+        return cls(
+            facts.step,
+            facts.micro_batches,
+            ledger.balance if ledger is not None and known else None,
+            ledger.tokens if ledger is not None else None,
+            ledger.misallocation if ledger is not None else None,
+            diagnosis.pattern,
+        )
+
+
+def diagnose(facts: StepFacts, past: Iterable[Closed]) -> Diagnosis:
+    """The one pattern that explains the window's balance."""
+    unclear = facts.unmeasured or facts.factor_unmeasured
+    if unclear:
+        return Diagnosis("unmeasured", unclear)
+    if facts.run.contract in ("sequence", "sample"):
+        return Diagnosis("by_design", f"the run declares one weight per {facts.run.contract}")
+    if facts.weighted_inside:
+        return Diagnosis("by_design", "the loss weighs the tokens of a micro-batch differently")
+    if facts.reading is None:
+        return Diagnosis("unmeasured", "no token got any weight")
+    return _named(facts, facts.reading, list(past))
+
+
+def _named(facts: StepFacts, reading: Reading, past: list[Closed]) -> Diagnosis:
+    balance = reading.ledger.balance / (facts.run.declared_scale or 1.0)
+    k, ranks = facts.micro_batches, facts.run.world_size
+    near = _Near(balance, facts.tolerance)
+    lost = _undivided_term(facts, reading)
+    if lost is not None:
+        return Diagnosis("term_missing", reading=reading, ratio=k, term=lost)
+    if near(1.0):
+        return Diagnosis("fair", reading=reading)
+    if _divides_by_padding(facts, reading):
+        return Diagnosis("padding", reading=reading)
+    if _is_sum(facts, reading):
+        return Diagnosis("sum", reading=reading)
+    full = next((c.micro_batches for c in reversed(past) if c.pattern == "fair"), None)
+    if full is not None and full != k and near(k / full):
+        return Diagnosis("partial", reading=reading, ratio=k / full)
+    if _coefficient_explains(facts, reading, balance):
+        return Diagnosis("coefficient", reading=reading)
+    summed = _reductions(facts, reading) <= {"sum", "none"}
+    if ranks > 1 and (near(ranks) or near(1 / ranks)) and (summed or k != ranks):
+        return Diagnosis("world", reading=reading, ratio=round(balance, 6))
+    if k > 1 and near(k):
+        return Diagnosis("missing", reading=reading, ratio=k)
+    if k > 1 and near(1 / k):
+        return Diagnosis("double", reading=reading, ratio=1 / k)
+    return _by_history(facts, reading, balance, past)
+
+
+def _by_history(
+    facts: StepFacts, reading: Reading, balance: float, past: list[Closed]
+) -> Diagnosis:
+    earlier = [c.balance for c in past if c.balance is not None and c.pattern != "fair"]
+    scale = facts.run.declared_scale or 1.0
+    if not earlier:
+        return Diagnosis("pending", "one more window is needed", reading)
+    wanders = any(abs(balance * scale / b - 1) > WANDERS * facts.tolerance for b in earlier)
+    if wanders and reading.is_even(facts.tolerance) and not _by_hand(facts):
+        return Diagnosis("wandering", reading=reading)
+    divisor = round(1 / balance)
+    alone = len(facts.first.micro_batches) == 1
+    if alone and 1 < divisor <= MOST_MICRO_BATCHES and not wanders:
+        if _Near(balance, facts.tolerance)(1 / divisor) and _one_divided_cross_entropy(facts):
+            return Diagnosis("early_step", reading=reading, ratio=1 / divisor)
+    return Diagnosis("constant", reading=reading)
+
+
+class _Near:
+    def __init__(self, balance: float, tolerance: float) -> None:
+        self._balance, self._tolerance = balance, tolerance
+
+    def __call__(self, value: float) -> bool:
+        return abs(self._balance / value - 1) <= self._tolerance
+
+
+# ---------------------------------------------------------------------- evidence
+
+
+def _of(facts: StepFacts, reading: Reading) -> list[Seen]:
+    keys = {entry.term for entry in reading.ledger.entries}
+    return [seen for seen in facts.seen if seen.key in keys]
+
+
+def _reductions(facts: StepFacts, reading: Reading) -> set[str]:
+    return {seen.term.reduction for seen in _of(facts, reading)}
+
+
+def _by_hand(facts: StepFacts) -> bool:
+    """Whether the loss is a bare mean or sum: what one of its elements is, we cannot know."""
+    return any(s.term.kind.startswith(("MeanBackward", "SumBackward")) for s in facts.seen)
+
+
+def _is_sum(facts: StepFacts, reading: Reading) -> bool:
+    """Every token weighs 1, or 1 averaged over ranks or micro-batches: nothing divides by N."""
+    if _by_hand(facts) or "mean" in _reductions(facts, reading) or reading.ledger.tokens <= 1:
+        return False
+    k, ranks = facts.micro_batches, facts.run.world_size
+    weights = {entry.weight for entry in reading.ledger.entries}
+    plain = (1.0, 1 / ranks, 1 / k, 1 / (k * ranks))
+    return all(any(_Near(w, facts.tolerance)(p) for p in plain) for w in weights)
+
+
+def _divides_by_padding(facts: StepFacts, reading: Reading) -> bool:
+    """Each token's weight is 1/K over all positions of its micro-batch, padding included."""
+    seen = _of(facts, reading)
+    padded = any(s.term.size != s.term.tokens for s in seen)
+    if not padded or any(not s.term.size for s in seen):
+        return False
+    share = facts.micro_batches * (facts.run.world_size if facts.averaged else 1)
+    near = [_weight(s) * (s.term.size or 0) * share for s in seen]
+    return all(abs(n - 1) <= facts.tolerance for n in near)
+
+
+def _weight(seen: Seen) -> float:
+    return abs(number(seen.term.weight) or 0.0) * seen.factor
+
+
+def _coefficient_explains(facts: StepFacts, reading: Reading, balance: float) -> bool:
+    """The loss is multiplied by a constant, and B is that constant."""
+    coefficients = {number(seen.term.coefficient) for seen in _of(facts, reading)}
+    if len(coefficients) != 1:
+        return False
+    coefficient = coefficients.pop()
+    return coefficient is not None and _Near(balance, facts.tolerance)(abs(coefficient) or 1.0)
+
+
+def _one_divided_cross_entropy(facts: StepFacts) -> bool:
+    terms = [seen.term for seen in facts.seen]
+    return all(t.kind.startswith("NllLoss") and t.undivided is False for t in terms)
+
+
+def _undivided_term(facts: StepFacts, main: Reading) -> str | None:
+    """A further term whose mean is added on every micro-batch without the division by K.
+
+    Its balance is then K times its coefficient, where the main term's is 1. A coefficient into
+    which the author folded the 1/K looks the same, so one that could be that is left alone.
+    """
+    k = facts.micro_batches
+    if k == 1 or not main.is_fair(facts.tolerance, facts.run.declared_scale or 1.0):
+        return None
+    mains = {entry.term for entry in main.ledger.entries}
+    for key in sorted({seen.key for seen in facts.seen} - mains):
+        terms = [seen for seen in facts.seen if seen.key == key]
+        coefficients = {number(seen.term.coefficient) for seen in terms}
+        means = all(s.term.reduction == "mean" and s.term.undivided for s in terms)
+        if not means or len(terms) != k * len(facts.records) or len(coefficients) != 1:
+            continue
+        coefficient = coefficients.pop()
+        balance = sum((s.term.tokens or 0) * _weight(s) for s in terms)
+        if _Near(balance, facts.tolerance)(k * (coefficient or 1.0)) and _meant(coefficient, k):
+            return key
+    return None
+
+
+def _meant(coefficient: float | None, k: int) -> bool:
+    if coefficient is None:
+        return True
+    return _digits(coefficient) in _ROUND and _digits(coefficient * k) not in _ROUND
+
+
+def _digits(value: float) -> float:
+    """The decimal mantissa, 1 to 10, to three places: 0.025 -> 2.5."""
+    mantissa = float(f"{abs(value):e}".split("e")[0])
+    return round(mantissa, 3)

@@ -1,0 +1,1 @@
+"""Are gradients zeroed, accumulated, clipped and stepped once per window?"""

@@ -1,0 +1,55 @@
+"""reduction.balance_off"""
+
+from __future__ import annotations
+
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules import effects
+from gradledger_monitor.rules.base import Rule, Window, finding
+from gradledger_monitor.rules.reduction.common import balance, unless
+
+FIX = """\
+# if the factor is meant, declare it, and it is no longer reported:
+gradledger.watch(model, optimizer, scale=B)"""
+
+
+class BalanceOff(Rule):
+    """The balance is constant, but not 1, and nothing known explains it.
+
+    **What it sees**
+
+    The same balance in window after window, which is neither 1 nor a function of K, the ranks or
+    the tokens.
+
+    **Why it matters**
+
+    It may well be meant: a loss weight, a temperature. It changes the gradient's size by a known
+    constant factor, and is told so that it is known.
+
+    **What to do**
+
+    Declare it with ``scale=``, or remove the factor.
+
+    **When it is silent**
+
+    A constant in front of the loss explains it; the run declares it.
+
+    **Incidents**
+
+    None: this is information, not an accusation.
+    """
+
+    def judge(self, window: Window) -> Outcome:
+        """B constant and unexplained."""
+        calm = unless(window, "constant")
+        if calm is not None:
+            return calm
+        b = balance(window)
+        return finding(
+            "info",
+            f"The balance is {b:.4g}, not 1",
+            f"Every window so far has a balance of {b:.4g}. "
+            f"{effects.of_factor(b, window.facts.optimizer_name)}.",
+            FIX,
+            balance=round(b, 6),
+            factor=round(b, 6),
+        )

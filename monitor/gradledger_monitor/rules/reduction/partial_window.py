@@ -1,0 +1,60 @@
+"""reduction.partial_window"""
+
+from __future__ import annotations
+
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules import effects
+from gradledger_monitor.rules.base import Rule, Window, finding
+from gradledger_monitor.rules.reduction.common import balance, unless
+
+FIX = """\
+# divide by the micro-batches that are really in this window
+in_window = min(K, batches_in_epoch - first_batch_of_window)
+(loss / in_window).backward()"""
+
+
+class PartialWindow(Rule):
+    """A shorter or longer window is still divided by the usual K.
+
+    **What it sees**
+
+    Full windows have balance 1; a window of k micro-batches has balance k/K.
+
+    **Why it matters**
+
+    At the end of an epoch the number of micro-batches is rarely a multiple of K. The last step is
+    taken with a gradient k/K times its size: a small silent step, once per epoch.
+
+    **What to do**
+
+    Divide by the number of micro-batches that are really in the window, or by its tokens.
+
+    **When it is silent**
+
+    The short window's balance is 1, or no full window with balance 1 came before it.
+
+    **Incidents**
+
+    huggingface/transformers#38837, modelscope/ms-swift#10084,
+    Lightning-AI/pytorch-lightning#19987
+    """
+
+    def judge(self, window: Window) -> Outcome:
+        """B = k/K in a window of k, after fair windows of K."""
+        calm = unless(window, "partial")
+        if calm is not None:
+            return calm
+        k, ratio = window.facts.micro_batches, window.balance.ratio
+        full = round(k / ratio)
+        return finding(
+            "warning",
+            f"A window of {k} micro-batches is divided by {full}",
+            f"Windows of {full} micro-batches have balance 1; this one has {k} and a balance of "
+            f"{balance(window):.4g} = {k}/{full}. "
+            f"{effects.of_factor(ratio, window.facts.optimizer_name)}, in these steps only.",
+            FIX,
+            balance=round(balance(window), 6),
+            micro_batches=k,
+            usual_micro_batches=full,
+            factor=round(ratio, 6),
+        )

@@ -1,0 +1,133 @@
+"""reduction.token_weights_unequal"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from gradledger_monitor.facts import Reading, StepFacts
+from gradledger_monitor.findings import Outcome, Severity
+from gradledger_monitor.rules.base import (
+    Rule,
+    Window,
+    finding,
+    not_applicable,
+    not_measured,
+    ok,
+)
+
+ERROR, WARNING = 0.05, 0.01  # misallocation, the mean over RECENT windows
+RECENT = 50
+
+FIX = """\
+# before: the mean of micro-batch means
+loss = F.cross_entropy(logits, labels) / K
+
+# after: the sum over tokens, divided by the tokens of the whole window (and of all ranks)
+tokens = sum((labels != -100).sum() for _, labels in window)
+loss = F.cross_entropy(logits, labels, reduction="sum") / tokens   # under DDP: * world_size"""
+
+
+class TokenWeightsUnequal(Rule):
+    """Tokens of one optimizer step get different weights.
+
+    **What it sees**
+
+    The weight that each micro-batch's tokens get in the applied gradient, on every rank. The
+    misallocation d is the share of gradient weight that sits on the wrong tokens: half the sum
+    of (n_t / N) * |rho_t - 1|, where rho_t is a token's weight relative to the fair one.
+
+    **Why it matters**
+
+    A mean of micro-batch means gives every micro-batch the same say, however few tokens it holds:
+    tokens of short micro-batches count more than tokens of long ones. The gradient points in
+    another direction than the one of the same data in one large batch; no learning rate mends it.
+
+    **What to do**
+
+    Sum the loss over tokens, and divide by the number of tokens in the whole window, over all
+    ranks. In transformers this came with 4.46 (``num_items_in_batch``).
+
+    **When it is silent**
+
+    All micro-batches hold equally many tokens (then the mean of means is right); the loss itself
+    weighs the tokens of one micro-batch differently (advantages, a mean per sequence); the run
+    declares ``contract="sequence"`` or ``"sample"``.
+
+    **Incidents**
+
+    huggingface/transformers#34191, unslothai/unsloth#1134, meta-pytorch/torchtune#1875,
+    Lightning-AI/pytorch-lightning#21386, karpathy/nanochat#59, pytorch/torchtitan#2206
+    """
+
+    def __init__(self) -> None:
+        self._recent: deque[float] = deque(maxlen=RECENT)
+
+    def judge(self, window: Window) -> Outcome:
+        """Even under some honest reading, or the misallocation of the plainest one."""
+        facts = window.facts
+        if facts.unmeasured:
+            return not_measured(facts.unmeasured)
+        if facts.run.contract in ("sequence", "sample"):
+            return not_applicable(f"the run declares one weight per {facts.run.contract}")
+        if facts.weighted_inside:
+            return not_applicable("the loss itself weighs the tokens of one micro-batch apart")
+        reading = facts.reading
+        if reading is None:
+            return not_measured("no token got any weight")
+        even = reading.is_even(facts.tolerance)
+        self._recent.append(0.0 if even else reading.ledger.misallocation)
+        if even or window.balance.pattern == "padding":
+            return ok()
+        return self._report(facts, reading)
+
+    def _report(self, facts: StepFacts, reading: Reading) -> Outcome:
+        ledger = reading.ledger
+        recent = math.fsum(self._recent) / len(self._recent)
+        severity: Severity = "info"
+        if recent >= WARNING:
+            severity = "error" if recent >= ERROR else "warning"
+        heavy = max(ledger.entries, key=lambda e: e.relative)
+        light = min(ledger.entries, key=lambda e: e.relative)
+        where = _where(facts, reading)
+        summary = (
+            f"{ledger.misallocation:.1%} of the gradient's weight sits on the wrong tokens. "
+            f"Weights differ {where}: a token of the micro-batch with {heavy.tokens:,.0f} tokens "
+            f"counts {heavy.relative / light.relative:.1f} times as much as one of the micro-batch "
+            f"with {light.tokens:,.0f}."
+        )
+        return finding(
+            severity,
+            f"Token weights differ {where}",
+            summary + _loss_sentence(facts),
+            FIX,
+            misallocation=round(ledger.misallocation, 6),
+            misallocation_recent=round(recent, 6),
+            balance=None if facts.factor_unmeasured else round(ledger.balance, 6),
+            differ=where,
+            tokens=[e.tokens for e in ledger.entries[:64]],
+            relative_weights=[round(e.relative, 4) for e in ledger.entries[:64]],
+            loss_reported=facts.loss_reported,
+            loss_token=facts.loss_token,
+        )
+
+
+def _where(facts: StepFacts, reading: Reading) -> str:
+    """Between micro-batches, between ranks, or both."""
+    entries = reading.ledger.entries
+    by_rank: dict[int, list[float]] = {}
+    for entry in entries:
+        by_rank.setdefault(entry.rank, []).append(entry.relative)
+    inside = any(max(v) > min(v) * (1 + facts.tolerance) for v in by_rank.values())
+    means = [math.fsum(v) / len(v) for v in by_rank.values()]
+    between = max(means) > min(means) * (1 + facts.tolerance)
+    if inside and between and len(by_rank) > 1:
+        return "between micro-batches and between ranks"
+    return "between micro-batches" if inside else "between ranks"
+
+
+def _loss_sentence(facts: StepFacts) -> str:
+    reported, token = facts.loss_reported, facts.loss_token
+    if reported is None or token is None:
+        return ""
+    return f" The loop accumulated a loss of {reported:.4f}; over all tokens it is {token:.4f}."

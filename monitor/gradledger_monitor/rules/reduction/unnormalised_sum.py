@@ -1,0 +1,63 @@
+"""reduction.unnormalised_sum"""
+
+from __future__ import annotations
+
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules import effects
+from gradledger_monitor.rules.base import Rule, Window, finding
+from gradledger_monitor.rules.reduction.common import balance, tokens, unless
+
+FIX = """\
+loss = F.cross_entropy(logits, labels, reduction="sum") / tokens_in_window
+# or, once per window, before the step:
+for p in model.parameters():
+    p.grad.div_(tokens_in_window)"""
+
+
+class UnnormalisedSum(Rule):
+    """A summed loss is never divided by the number of tokens.
+
+    **What it sees**
+
+    Every token weighs 1 (or 1 over the ranks), so the balance is the number of tokens N.
+
+    **Why it matters**
+
+    The gradient's size follows the number of tokens: the effective learning rate changes from
+    step to step with the lengths of the texts, and with every change of the batch size.
+
+    **What to do**
+
+    Divide by the tokens of the window, in the loss or in the gradients after the last backward.
+
+    **When it is silent**
+
+    The gradients are divided after backward; the loss is a bare sum of a formula of your own,
+    whose unit cannot be known; the run declares ``scale``.
+
+    **Incidents**
+
+    allenai/open-instruct#1728, ultralytics/yolov5#464
+    """
+
+    def judge(self, window: Window) -> Outcome:
+        """w = 1 for every token."""
+        calm = unless(window, "sum")
+        if calm is not None:
+            return calm
+        n, b = tokens(window), balance(window)
+        known = [c.tokens for c in window.past if c.tokens]
+        follows = any(abs(n / t - 1) > 0.02 for t in known)
+        cross_entropy = all(s.term.kind.startswith("NllLoss") for s in window.facts.seen)
+        moves = " It moves with the tokens from step to step." if follows else ""
+        return finding(
+            "warning" if follows or cross_entropy else "info",
+            "The loss is summed over tokens and never divided",
+            f"Each of the {n:,.0f} tokens weighs {b / n:.4g}: the balance is {b:,.6g} instead "
+            f"of 1.{moves} {effects.of_factor(b, window.facts.optimizer_name)}.",
+            FIX,
+            balance=round(b, 6),
+            tokens=n,
+            factor=round(b, 6),
+            follows_tokens=follows,
+        )

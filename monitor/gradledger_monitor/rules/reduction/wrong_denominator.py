@@ -1,0 +1,65 @@
+"""reduction.wrong_denominator"""
+
+from __future__ import annotations
+
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules.base import Rule, Window, finding
+from gradledger_monitor.rules.reduction.common import balance, tokens, unless
+
+FIX = """\
+# divide by the tokens that count in this window, and by nothing else
+tokens = sum((labels != -100).sum() for _, labels in window)
+loss = F.cross_entropy(logits, labels, reduction="sum") / tokens"""
+
+
+class WrongDenominator(Rule):
+    """The loss is divided by something other than the number of tokens that count.
+
+    **What it sees**
+
+    All tokens weigh alike, but the balance wanders around 1 from window to window; or each
+    micro-batch is divided by its padded size.
+
+    **Why it matters**
+
+    The divisor is another quantity: padding, the number of samples, the count of another window.
+    The effective learning rate wanders with it; padding also lowers the loss that is printed.
+
+    **What to do**
+
+    Count the labels that are not ignored, over all micro-batches of this window and all ranks.
+
+    **When it is silent**
+
+    The balance is 1, constant, or explained by K, the world size or a plain sum (other rules).
+
+    **Incidents**
+
+    OpenNMT/OpenNMT-py#526, hiyouga/LlamaFactory#6639, NVIDIA/Megatron-LM#2417
+    """
+
+    def judge(self, window: Window) -> Outcome:
+        """B wanders with even weights, or w = 1 / (K * padded size)."""
+        calm = unless(window, "wandering", "padding")
+        if calm is not None:
+            return calm
+        b, n = balance(window), tokens(window)
+        divisor = n / b
+        padding = window.balance.pattern == "padding"
+        cause = (
+            "each micro-batch is divided by its padded size"
+            if padding
+            else f"the loss is divided by {divisor:,.6g} where {n:,.0f} tokens count"
+        )
+        return finding(
+            "warning",
+            "The loss is divided by padding" if padding else "The divisor is not the token count",
+            f"The balance is {b:.4g} and changes from window to window: {cause}. The effective "
+            "learning rate changes with it.",
+            FIX,
+            balance=round(b, 6),
+            tokens=n,
+            divisor=round(divisor, 4),
+            padding=padding,
+            earlier_balances=[round(c.balance, 6) for c in window.past if c.balance][-8:],
+        )
