@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -39,3 +40,10 @@ def media_type(name: str) -> str:
 def compressed(name: str) -> bytes:
     """The asset's content, gzipped once: plotly.js shrinks to a third."""
     return gzip.compress(table()[name].read_bytes(), compresslevel=6, mtime=0)
+
+
+@cache
+def foreign_styles() -> list[str]:
+    """Ids of the style elements that plotly.js adds for maps, unless the page has them already."""
+    text = table()[PLOTLY].read_text(encoding="utf-8")
+    return sorted(set(re.findall(r'getElementById\("([0-9a-f]{64})"\)', text)))

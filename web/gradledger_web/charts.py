@@ -66,14 +66,14 @@ RUN_CHARTS: tuple[Chart, ...] = (
         title="Gradient norm",
         hint="What the optimizer got, on a logarithmic axis.",
         series=(Series("norm", "norm", GREEN, "gradient norm"),),
-        yaxis={"type": "log", "minexponent": 4, "exponentformat": "power", "nticks": 6},
+        yaxis={"type": "log", "tickformat": "~g", "nticks": 6},
     ),
     Chart(
         id="balance",
         title="Balance B",
         hint="1 when the gradient is divided by exactly the tokens it saw.",
         series=(Series("balance", "balance", BLUE, "balance", hover=".5~g"),),
-        yaxis={"type": "log", "autorangeoptions": {"include": [0.5, 2]}, "nticks": 6},
+        yaxis={"autorangeoptions": {"include": [0, 1.5]}, "tickformat": ",~g", "nticks": 5},
         reference=1,
     ),
     Chart(

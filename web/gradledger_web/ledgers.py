@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 512
 HALF = 40  # pixels of the lean on either side
-_DOUBLINGS = 3
+_DOUBLINGS = 2
 _FAIR = 0.01  # relative weights this close to 1 are rounding
 
 
@@ -56,7 +56,7 @@ class Row:
 
     @property
     def bar(self) -> Bar:
-        """Where the bar of its lean lies: full at eight times too much or too little."""
+        """Where the bar of its lean lies: full at four times too much or too little."""
         assert self.relative is not None
         doublings = math.log2(max(abs(self.relative), 2.0**-_DOUBLINGS))
         reach = min(abs(doublings) / _DOUBLINGS, 1) * HALF

@@ -19,6 +19,7 @@ _FILTERS = (
     formats.plural,
     formats.segment,
     words.facts,
+    words.headline,
 )
 
 
@@ -33,8 +34,8 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters.update({each.__name__: each for each in _FILTERS})
-    made.globals.update(asset=assets.address, GLOSSARY=words.GLOSSARY)
-    made.globals.update(VERDICTS=words.VERDICTS, STATUSES=words.STATUSES)
+    made.globals.update(asset=assets.address, foreign_styles=assets.foreign_styles)
+    made.globals.update(GLOSSARY=words.GLOSSARY, VERDICTS=words.VERDICTS, STATUSES=words.STATUSES)
     return made
 
 

@@ -72,11 +72,14 @@ class Fact:
     label: str
     text: str
     word: str | None = None  # the glossary entry that explains it
+    many: bool = False  # a list: set smaller
 
 
 _LABELS = {
     "balance": "balance B",
     "misallocation": "misallocation d",
+    "misallocation_recent": "d, recent mean",
+    "relative_weights": "relative weights \N{GREEK SMALL LETTER RHO}",
     "loss_reported": "reported loss",
     "loss_token": "token-weighted loss",
     "lr": "learning rate",
@@ -89,12 +92,15 @@ _LABELS = {
 _WORDS = {
     "balance": "balance",
     "misallocation": "misallocation",
+    "misallocation_recent": "misallocation",
+    "relative_weights": "relative weight",
     "loss_token": "token-weighted loss",
     "micro_batches": "micro-batch",
     "tokens": "token",
     "norm": "gradient norm",
 }
 _SHARES = ("misallocation", "share", "fraction")
+_HEADLINE = {"misallocation": 0.0, "balance": 1.0}  # what is said at the top, unless sound
 
 
 def facts(evidence: dict[str, Any]) -> list[Fact]:
@@ -102,9 +108,15 @@ def facts(evidence: dict[str, Any]) -> list[Fact]:
     return [_fact(key, value) for key, value in evidence.items() if value is not None]
 
 
+def headline(evidence: dict[str, Any]) -> list[Fact]:
+    """The one or two numbers that say how bad it is."""
+    found = {key: evidence.get(key) for key in _HEADLINE}
+    return facts({key: value for key, value in found.items() if value != _HEADLINE[key]})
+
+
 def _fact(key: str, value: Any) -> Fact:
     label = _LABELS.get(key, key.replace("_", " "))
-    return Fact(label, _text(key, value), _WORDS.get(key))
+    return Fact(label, _text(key, value), _WORDS.get(key), isinstance(value, (list, tuple, dict)))
 
 
 def _text(key: str, value: Any) -> str:
@@ -113,7 +125,7 @@ def _text(key: str, value: Any) -> str:
     if isinstance(value, int):
         return formats.count(value)
     if isinstance(value, float):
-        share = key in _SHARES or key.endswith(("_share", "_fraction", "_misallocation"))
+        share = any(word in key for word in _SHARES)
         return formats.percent(value) if share else formats.figure(value)
     if isinstance(value, (list, tuple)):
         return _listed([_text(key, item) for item in value])

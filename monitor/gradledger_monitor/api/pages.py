@@ -10,7 +10,6 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from gradledger_monitor import facts
 from gradledger_monitor.api.state import GivenStore
 from gradledger_monitor.store import reading
-from gradledger_monitor.store.reading import RunRow
 from gradledger_web import assets, charts, ledgers, verdicts
 from gradledger_web.formats import segment
 from gradledger_web.rendering import render
@@ -87,6 +86,7 @@ def show_run(
         coverage=covered,
         tally=verdicts.tally(covered),
         optimizer=optimizer,
+        last_step=reading.reached(store, run).get(optimizer, 0),
         charts=charts.RUN_CHARTS,
     )
 
@@ -110,14 +110,14 @@ def show_step(store: GivenStore, run: RunId, optimizer: Index, step: Ordinal) ->
         hint = f"No record of step {step} of optimizer {optimizer} is stored."
         return _absent("No such step", hint, f"/runs/{segment(run)}", f"Back to {row.name}")
     merged = facts.merge(reading.run_info(store, run), optimizer, step, records)
-    return _page("step.html", **_ledger(row, merged))
+    last_step = reading.reached(store, run).get(optimizer, 0)
+    return _page("step.html", run=row, last_step=last_step, **_ledger(merged))
 
 
-def _ledger(run: RunRow, merged: facts.StepFacts) -> dict[str, Any]:
+def _ledger(merged: facts.StepFacts) -> dict[str, Any]:
     rows = ledgers.rows(merged)
     shown = ledgers.worst(rows)
     return {
-        "run": run,
         "optimizer": merged.optimizer,
         "name": merged.optimizer_name,
         "step": merged.step,
