@@ -30,4 +30,6 @@ def report(where: str, error: BaseException) -> None:
         return
     _told.add(where)
     detail = traceback.format_exception_only(type(error), error)[-1].strip()
-    sys.stderr.write(f"gradledger: {where} failed and is switched off ({detail}); training goes on\n")
+    sys.stderr.write(
+        f"gradledger: {where} failed and is switched off ({detail}); training goes on\n"
+    )

@@ -13,8 +13,8 @@ COORDINATES = 16
 
 def sample(parameters: list[Any]) -> Deferred | None:
     """Copies of evenly spread coordinates of the parameters' gradients, in a fixed order."""
-    views = [_coordinates(p.grad) for p in parameters if p.grad is not None]
-    views = [view for view in views if view is not None]
+    gradients = (p.grad for p in parameters if p.grad is not None)
+    views = [view for view in map(_coordinates, gradients) if view is not None]
     if not views:
         return None
     with torch.no_grad():

@@ -19,8 +19,8 @@ from gradledger import guard, identity
 from gradledger.delivery.client import Client
 from gradledger.delivery.sender import Sender
 from gradledger.ledger import OpenStep
-from gradledger.records import EndRecord, EvalRecord, RunRecord, encode
 from gradledger.recorder import Recorder
+from gradledger.records import EndRecord, EvalRecord, RunRecord, encode
 
 DEFAULT_URL = "http://127.0.0.1:4777"
 

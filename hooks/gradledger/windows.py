@@ -11,8 +11,8 @@ import weakref
 from typing import Any
 
 from gradledger.deferred import Deferred
-from gradledger.sampling import sample
 from gradledger.ledger import Counted, OpenClip, OpenMicroBatch
+from gradledger.sampling import sample
 
 WATCHED_PARAMETERS = 4
 ABSENT = (0, 0)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from gradledger_monitor.facts import RunInfo, StepFacts
 from gradledger_monitor.findings import SEVERITIES, Finding, Judgement, Outcome, Status
-from gradledger_monitor.rules.base import HISTORY, Rule, Window, not_measured
 from gradledger_monitor.rules.balances import Closed
+from gradledger_monitor.rules.base import HISTORY, Rule, Window, not_measured
 from gradledger_monitor.rules.catalogue import RULES
 from gradledger_monitor.tree import answer, verdict
 

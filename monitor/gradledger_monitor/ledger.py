@@ -60,7 +60,7 @@ def account(lines: Sequence[Weighed]) -> Ledger | None:
     return Ledger(tokens, balance, off / 2, entries)
 
 
-def _entry(line: Weighed, tokens: int, balance: float) -> Entry:
+def _entry(line: Weighed, tokens: float, balance: float) -> Entry:
     relative = line.weight * tokens / balance
     share = line.tokens * line.weight / balance
     return Entry(line.rank, line.micro_batch, line.term, line.tokens, line.weight, relative, share)

@@ -76,5 +76,6 @@ def sequence_number() -> int | None:
     """Collectives that the default process group has run; None outside distributed training."""
     if not dist.is_available() or not dist.is_initialized():
         return None
-    number: int = dist.group.WORLD._get_sequence_number_for_group()
+    world: Any = dist.group.WORLD
+    number: int = world._get_sequence_number_for_group()
     return number

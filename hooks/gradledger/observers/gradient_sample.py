@@ -15,6 +15,7 @@ from gradledger.sampling import sample
 if TYPE_CHECKING:
     from gradledger.windows import Track
 
+
 class GradientSample(Observer):
     """Fills ``post_factor`` of every step."""
 

@@ -31,4 +31,6 @@ class Norm(Observer):
             local = [getattr(g, "_local_tensor", g).detach() for g in gradients]
             norms = torch._foreach_norm(local)
             device = norms[0].device
-            step.norm = Deferred(torch.linalg.vector_norm(torch.stack([n.to(device) for n in norms])))
+            step.norm = Deferred(
+                torch.linalg.vector_norm(torch.stack([n.to(device) for n in norms]))
+            )

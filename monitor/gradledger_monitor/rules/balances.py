@@ -128,9 +128,9 @@ def _by_history(
         return Diagnosis("wandering", reading=reading)
     divisor = round(1 / balance)
     alone = len(facts.first.micro_batches) == 1
-    if alone and 1 < divisor <= MOST_MICRO_BATCHES and not wanders:
-        if _Near(balance, facts.tolerance)(1 / divisor) and _one_divided_cross_entropy(facts):
-            return Diagnosis("early_step", reading=reading, ratio=1 / divisor)
+    whole = 1 < divisor <= MOST_MICRO_BATCHES and _Near(balance, facts.tolerance)(1 / divisor)
+    if alone and whole and not wanders and _one_divided_cross_entropy(facts):
+        return Diagnosis("early_step", reading=reading, ratio=1 / divisor)
     return Diagnosis("constant", reading=reading)
 
 
