@@ -39,7 +39,7 @@ MEANINGS = {
 def console(stream: TextIO) -> Console:
     """A console for ``stream``, no wider than is good to read."""
     made = Console(file=stream, highlight=False, markup=False, emoji=False)
-    made.width = min(made.width, WIDEST)
+    made.width = min(made.width, WIDEST) if made.is_terminal else WIDEST
     return made
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from gradledger_monitor.cli.check import check
+from gradledger_monitor.cli.demo import demo
 from gradledger_monitor.cli.serve import serve
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ def gradledger() -> None:
 
 
 app.command(context_settings={"allow_interspersed_args": False})(check)
+app.command()(demo)
 app.command()(serve)
 # further commands, one line each, in the order in which help shows them
 

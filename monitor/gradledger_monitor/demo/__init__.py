@@ -1,1 +1,1 @@
-"""What `gradledger demo` trains: plain PyTorch that knows nothing of gradledger."""
+"""The demo: what it trains (plain PyTorch that knows nothing of gradledger), and how it is told."""
