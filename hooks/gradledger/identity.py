@@ -14,10 +14,9 @@ from typing import Any
 
 def rank_and_world(environ: Mapping[str, str]) -> tuple[int, int]:
     """Rank and world size, from torch.distributed if it is initialised, else the environment."""
-    torch_distributed = sys.modules.get("torch.distributed")
-    if torch_distributed is not None and torch_distributed.is_available():
-        if torch_distributed.is_initialized():
-            return torch_distributed.get_rank(), torch_distributed.get_world_size()
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
     try:
         return int(environ.get("RANK", 0)), max(1, int(environ.get("WORLD_SIZE", 1)))
     except ValueError:
