@@ -18,7 +18,7 @@ from gradledger_monitor.store.writing import Stored, store_batch
 
 router = APIRouter(prefix="/api/v1", tags=["records"])
 
-SHOWN_ERRORS = 100
+SHOWN_ERRORS = 1_000
 
 _BODY = {"content": {bodies.JSON_LINES[0]: {"schema": {"type": "string"}}}, "required": True}
 

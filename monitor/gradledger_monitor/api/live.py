@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import anyio
 import msgspec
 from fastapi import APIRouter, Path, Request
 from fastapi.concurrency import run_in_threadpool
@@ -21,6 +22,7 @@ from gradledger_monitor.store.database import Store
 router = APIRouter(prefix="/api/v1/runs", tags=["live"])
 
 PING_SECONDS = 15
+GRACE_SECONDS = 3.0
 
 
 class Subscription:
@@ -28,19 +30,26 @@ class Subscription:
 
     def __init__(self) -> None:
         self._news: dict[int, dict[str, Any]] = {}
-        self._some = asyncio.Event()
+        self._some = anyio.Event()
 
     def put(self, events: list[dict[str, Any]]) -> None:
         """Replace what was not read yet."""
         self._news |= {event["optimizer"]: event for event in events}
         self._some.set()
 
-    async def get(self) -> list[dict[str, Any]]:
-        """What is new, as soon as something is."""
-        await self._some.wait()
-        self._some.clear()
+    async def get(self, ending: anyio.Event) -> list[dict[str, Any]]:
+        """What is new, as soon as something is; nothing when the service ends."""
+        async with anyio.create_task_group() as waiting:
+            for event in (self._some, ending):
+                waiting.start_soon(_wait_for_one, event, waiting.cancel_scope)
+        self._some = anyio.Event()
         news, self._news = list(self._news.values()), {}
         return news
+
+
+async def _wait_for_one(event: anyio.Event, others: anyio.CancelScope) -> None:
+    await event.wait()
+    others.cancel()
 
 
 class Live:
@@ -84,15 +93,23 @@ async def get_events(request: Request, run: str = Path(max_length=128)) -> Event
     service = request.app.state.service
     if await run_in_threadpool(reading.get_run, service.store, run) is None:
         raise Problem(404, f"There is no run {run!r}.")
-    return EventSourceResponse(_events(service.live, service.store, run), ping=PING_SECONDS)
+    ending = anyio.Event()
+    return EventSourceResponse(
+        _events(service.live, service.store, run, ending),
+        ping=PING_SECONDS,
+        shutdown_event=ending,
+        shutdown_grace_period=GRACE_SECONDS,
+    )
 
 
-async def _events(live: Live, store: Store, run: str) -> AsyncIterator[ServerSentEvent]:
+async def _events(
+    live: Live, store: Store, run: str, ending: anyio.Event
+) -> AsyncIterator[ServerSentEvent]:
     with live.subscribed(run) as subscription:  # before the look, so that nothing falls between
         for event in await run_in_threadpool(_standing, store, run):
             yield _judged(event)
-        while True:
-            for event in await subscription.get():
+        while not ending.is_set():
+            for event in await subscription.get(ending):
                 yield _judged(event)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import signal
 import socket
 from typing import Annotated, Any
 
@@ -64,6 +65,9 @@ def _run(settings: Settings) -> None:
         timeout_graceful_shutdown=SECONDS_TO_FINISH,
         server_header=False,
     )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # uvicorn ends cleanly on these, then raises them once more: to end is what was asked
+        signal.signal(number, lambda *_: None)
     server = _Server(config)
     server.run()
     if not server.started:

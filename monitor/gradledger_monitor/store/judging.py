@@ -102,7 +102,7 @@ def standing(store: Store, run: str) -> Standing:
             revision=row.revision,
             generation=row.generation,
             rewind=row.rewind,
-            progress=dict(connection.execute(last).tuples().all()),
+            progress=dict(connection.execute(last).all()),
             ended=frozenset(connection.scalars(gone)),
         )
 

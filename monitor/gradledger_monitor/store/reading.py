@@ -189,4 +189,4 @@ def reached(store: Store, run: str) -> dict[int, int]:
         progress.c.run == _key_of(run), progress.c.step > 0
     )
     with store.reading() as connection:
-        return dict(connection.execute(query).tuples().all())
+        return dict(connection.execute(query).all())

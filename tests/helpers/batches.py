@@ -1,0 +1,65 @@
+"""Batches as the hooks send them, written with the hooks' own records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+from gradledger.records import (
+    EndRecord,
+    EvalRecord,
+    MicroBatch,
+    Record,
+    RunRecord,
+    StepRecord,
+    Term,
+    encode,
+)
+
+Sync = Literal["none", "averaged"]
+
+
+def term(tokens: int, weight: float) -> Term:
+    """One mean cross-entropy over some tokens."""
+    return Term(
+        "NllLossBackward0", "mean", tokens, size=tokens, rows=tokens, positions=1, weight=weight
+    )
+
+
+def step(
+    number: int, optimizer: int = 0, *, tokens: tuple[int, ...] = (10, 30), sync: Sync = "none"
+) -> StepRecord:
+    """A step whose micro-batch means are averaged: each micro-batch weighs the same."""
+    share = 1 / len(tokens)
+    batches = [MicroBatch(loss=2.0 * share, terms=[term(count, share / count)]) for count in tokens]
+    time = 1_000.0 + number
+    return StepRecord(
+        optimizer, number, time, batches, norm=1.0, post_factor=1.0, lr=0.1, sync=sync
+    )
+
+
+def fair_step(number: int, *, tokens: tuple[int, ...] = (10, 30)) -> StepRecord:
+    """A step in which every token weighs the same."""
+    weight = 1 / sum(tokens)
+    batches = [MicroBatch(loss=2.0 * n * weight, terms=[term(n, weight)]) for n in tokens]
+    return StepRecord(0, number, 1_000.0 + number, batches, norm=1.0, post_factor=1.0, lr=0.1)
+
+
+def batch(run: str, records: Iterable[Record], **said: Any) -> bytes:
+    """A body: who speaks, then the records."""
+    told = {"name": "a run", "optimizers": ["SGD"], "started": 1_000.0, **said}
+    return b"".join(map(encode, [RunRecord(run, **told), *records]))
+
+
+def eventually(seconds: float, happened: Callable[[], bool]) -> bool:
+    """Whether something happens within a time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if happened():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+__all__ = ["EndRecord", "EvalRecord", "batch", "eventually", "fair_step", "step", "term"]

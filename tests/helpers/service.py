@@ -1,0 +1,96 @@
+"""A real service in a process of its own, on a free port; started, killed and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx2
+
+START_SECONDS = 30.0
+
+
+@dataclass
+class Service:
+    """One running ``gradledger serve`` and the database it works on."""
+
+    process: subprocess.Popen[str]
+    url: str
+    database: Path
+    output: list[str] = field(default_factory=list)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.url.rsplit(":", 1)[1])
+
+    def kill(self) -> None:
+        """End it at once, as a crash would."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, seconds: float = 20.0) -> int:
+        """Ask it to end, and give its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(seconds)
+
+    def post(self, body: bytes, **headers: str) -> httpx2.Response:
+        """Send a body of JSON lines."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        told = {"Content-Type": "application/x-ndjson", **named}
+        return httpx2.post(f"{self.url}/api/v1/records", content=body, headers=told, timeout=60)
+
+    def get(self, path: str) -> httpx2.Response:
+        """Ask for a path below /api/v1."""
+        return httpx2.get(f"{self.url}/api/v1{path}", timeout=30)
+
+
+def start_service(database: Path, port: int = 0, **settings: str) -> Service:
+    """Start the service and wait until it listens; settings are ``GRADLEDGER_*`` variables."""
+    command = [sys.executable, "-m", "gradledger_monitor.cli", "serve"]
+    command += ["--db", f"sqlite:///{database}", "--port", str(port)]
+    named = {f"GRADLEDGER_{name.upper()}": value for name, value in settings.items()}
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **named},
+    )
+    watchdog = threading.Timer(START_SECONDS, process.kill)
+    watchdog.start()
+    output: list[str] = []
+    assert process.stdout is not None
+    for line in process.stdout:
+        output.append(line)
+        if line.startswith("gradledger listens on "):
+            watchdog.cancel()
+            service = Service(process, line.split()[-1], database, output)
+            threading.Thread(target=_collect, args=(service,), daemon=True).start()
+            return service
+    watchdog.cancel()
+    raise RuntimeError(f"the service did not start:\n{''.join(output)}")
+
+
+def _collect(service: Service) -> None:
+    assert service.process.stdout is not None
+    with service.process.stdout as lines:
+        service.output.extend(lines)
+
+
+@contextmanager
+def running_service(database: Path, port: int = 0, **settings: str) -> Iterator[Service]:
+    """A service for the length of a block."""
+    service = start_service(database, port, **settings)
+    try:
+        yield service
+    finally:
+        if service.process.poll() is None:
+            service.stop()

@@ -1,0 +1,203 @@
+"""The judge takes steps in order, waits for ranks, and says the same whatever order they take."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradledger.records import Record
+from gradledger_monitor import batches
+from gradledger_monitor.findings import Judgement
+from gradledger_monitor.judge import Judge, judge_pending
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.judging import Outrun, Result, commit, standing
+from gradledger_monitor.store.reading import get_run, judgement, series
+from gradledger_monitor.store.writing import Stored, store_batch
+from helpers.batches import EndRecord, batch, fair_step, step
+
+
+class Clock:
+    """Time as the test tells it."""
+
+    def __init__(self) -> None:
+        self.time = 10_000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def send(
+    store: Store, records: Iterable[Record], now: float = 10_000.0, run: str = "r", **said: Any
+) -> Stored:
+    """Store records as ingest does."""
+    return store_batch(store, batches.read(batch(run, records, **said)), now)
+
+
+def judged(store: Store, run: str = "r") -> int:
+    """How many steps of a run were judged."""
+    row = get_run(store, run)
+    assert row is not None
+    return row.steps
+
+
+def test_a_run_that_nobody_judged_is_incomplete(store: Store) -> None:
+    send(store, [step(1)])
+    assert judgement(store, "r") == Judgement("incomplete", [], [], {})
+
+
+def test_a_judged_run_has_findings_figures_and_a_verdict(store: Store) -> None:
+    send(store, [step(1), step(2), step(3)])
+    assert judge_pending(store) == ["r"]
+    row = get_run(store, "r")
+    assert row is not None
+    (finding,) = judgement(store, "r").findings
+    assert finding.rule == "reduction.token_weights_unequal"
+    assert (row.verdict, row.primary, row.steps, row.tokens) == ("broken", finding.title, 3, 120)
+    assert series(store, "r", 0)["misallocation"] == pytest.approx([0.25, 0.25, 0.25])
+    assert judge_pending(store) == []
+
+
+def test_a_fair_run_is_balanced(store: Store) -> None:
+    send(store, map(fair_step, range(1, 6)))
+    judge_pending(store)
+    assert judgement(store, "r").verdict == "balanced"
+
+
+def test_ranks_may_come_in_any_order(tmp_path: Path) -> None:
+    sent = [(rank, number) for rank in range(3) for number in range(1, 21)]
+    answers = []
+    for seed in range(4):
+        store = Store(f"sqlite:///{tmp_path / f'{seed}.db'}")
+        store.migrate()
+        judge = Judge(store)
+        shuffled = random.Random(seed).sample(sent, len(sent)) if seed else sent
+        for rank, number in shuffled:
+            send(store, [step(number, sync="averaged")], rank=rank, world_size=3)
+            judge.judge_pending()
+        answers.append((judgement(store, "r"), series(store, "r", 0), judged(store)))
+        store.close()
+    assert answers[0][2] == 20
+    assert all(answer == answers[0] for answer in answers)
+
+
+def test_a_step_waits_for_its_missing_rank(store: Store) -> None:
+    judge = Judge(store, now=Clock())
+    send(store, [step(1), step(2)], rank=0, world_size=2)
+    judge.judge_pending()
+    assert judged(store) == 0
+    send(store, [step(1)], rank=1, world_size=2)
+    judge.judge_pending()
+    assert judged(store) == 1
+
+
+def test_a_step_is_taken_without_a_rank_that_stays_silent(store: Store) -> None:
+    clock = Clock()
+    judge = Judge(store, patience=30, now=clock)
+    send(store, [step(1)], clock.time, rank=0, world_size=2)
+    judge.judge_pending()
+    clock.time += 29
+    assert judge.judge_pending() == [] and judged(store) == 0
+    clock.time += 2
+    assert judge.judge_pending() == ["r"] and judged(store) == 1
+    assert judge.judge_pending() == []
+
+
+def test_a_step_is_taken_at_once_when_the_missing_rank_has_ended(store: Store) -> None:
+    judge = Judge(store, now=Clock())
+    send(store, [step(1), step(2)], rank=0, world_size=2)
+    send(store, [step(1), EndRecord(5.0)], rank=1, world_size=2)
+    judge.judge_pending()
+    assert judged(store) == 2
+
+
+def test_steps_that_never_came_are_waited_for_and_then_left_out(store: Store) -> None:
+    clock = Clock()
+    judge = Judge(store, patience=30, now=clock)
+    send(store, [step(1), step(4)], clock.time)
+    judge.judge_pending()
+    assert judged(store) == 1
+    clock.time += 31
+    judge.judge_pending()
+    assert series(store, "r", 0)["step"] == [1, 4]
+
+
+def test_a_record_that_comes_too_late_is_judged_as_if_it_had_come_in_time(store: Store) -> None:
+    clock = Clock()
+    judge = Judge(store, patience=30, now=clock)
+    for rank in (0, 1):
+        send(store, map(step, range(1, 6)), rank=rank, world_size=2, run="in-time")
+    send(store, map(step, range(1, 6)), clock.time, rank=0, world_size=2)
+    clock.time += 31
+    judge.judge_pending()
+    assert judged(store) == 5 and judgement(store, "r") != judgement(store, "in-time")
+    send(store, map(step, range(1, 6)), clock.time, rank=1, world_size=2)
+    judge.judge_pending()
+    assert judgement(store, "r") == judgement(store, "in-time")
+    assert series(store, "r", 0) == series(store, "in-time", 0)
+    assert get_run(store, "r").tokens == get_run(store, "in-time").tokens  # type: ignore[union-attr]
+
+
+def test_another_judge_goes_on_where_the_first_stopped(store: Store) -> None:
+    first, second = Judge(store), Judge(store)
+    for number in range(1, 9):
+        send(store, [step(number)])
+        (first if number % 2 else second).judge_pending()
+    (finding,) = judgement(store, "r").findings
+    assert judged(store) == 8 and (finding.first_step, finding.steps) == (1, 8)
+
+
+def test_a_judgement_made_from_an_old_state_is_not_written(store: Store) -> None:
+    send(store, [step(1), step(2)])
+    old = standing(store, "r")
+    judge_pending(store)
+    nothing = Result([], Judgement("balanced", [], [], {}), {0: 0}, 0, 0, None, True, set())
+    with pytest.raises(Outrun):
+        commit(store, old, nothing)
+    assert judgement(store, "r").verdict == "broken" and judged(store) == 2
+
+
+def test_what_was_judged_under_another_description_is_judged_again(store: Store) -> None:
+    judge = Judge(store)
+    send(store, [step(1), step(2)])
+    judge.judge_pending()
+    assert judgement(store, "r").verdict == "broken"
+    send(store, [step(3)], contract="sequence")
+    judge.judge_pending()
+    anew = judgement(store, "r")
+    send(store, [step(1), step(2), step(3)], contract="sequence", run="from-the-start")
+    judge.judge_pending()
+    assert anew == judgement(store, "from-the-start") and anew.verdict != "broken"
+
+
+def test_more_steps_than_fit_in_memory_are_judged_in_turns(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradledger_monitor.store.judging.ROWS_AT_ONCE", 10)
+    for rank in (0, 1, 2):
+        send(store, map(step, range(1, 101)), rank=rank, world_size=3)
+    judge_pending(store)
+    assert judged(store) == 100
+    assert judgement(store, "r").findings[0].steps == 100
+
+
+def test_two_optimizers_are_judged_apart(store: Store) -> None:
+    send(store, [step(1), step(1, 1), step(2), step(2, 1)], optimizers=["SGD", "Adam"])
+    judge_pending(store)
+    assert series(store, "r", 0)["step"] == [1, 2] and series(store, "r", 1)["step"] == [1, 2]
+    assert {finding.optimizer for finding in judgement(store, "r").findings} == {0, 1}
+
+
+def test_a_run_that_cannot_be_judged_does_not_stop_the_others(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    send(store, [step(1)], run="spoiled")
+    send(store, [step(1)], run="sound")
+    with store.writing() as connection:
+        connection.exec_driver_sql("UPDATE steps SET record = 'rubbish' WHERE run = 1")
+    Judge(store).judge_pending()
+    assert judged(store, "sound") == 1
+    assert "spoiled" in caplog.text

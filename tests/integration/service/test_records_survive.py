@@ -1,0 +1,132 @@
+"""What was acknowledged is there after a crash, once; what was judged is judged the same again."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from pathlib import Path
+
+import httpx2
+
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.reading import series, step_records
+from helpers.batches import EndRecord, EvalRecord, batch, eventually, step
+from helpers.service import Service, running_service, start_service
+
+STEPS = 300
+PER_BATCH = 5
+
+
+class Sender(threading.Thread):
+    """Sends a run in order, each batch again until it is acknowledged, as the hooks do."""
+
+    def __init__(self, url: str, rank: int) -> None:
+        super().__init__()
+        self.url, self.rank = url, rank
+        self.attempts = self.duplicates = self.acknowledged = 0
+
+    def run(self) -> None:
+        for first in range(1, STEPS + 1, PER_BATCH):
+            records = [step(number, sync="averaged") for number in range(first, first + PER_BATCH)]
+            self._deliver(batch("crashing", records, rank=self.rank, world_size=2))
+        self._deliver(batch("crashing", [EndRecord(9.0)], rank=self.rank, world_size=2))
+
+    def _deliver(self, body: bytes) -> None:
+        headers = {"Content-Type": "application/x-ndjson"}
+        while True:
+            self.attempts += 1
+            try:
+                url = f"{self.url}/api/v1/records"
+                response = httpx2.post(url, content=body, headers=headers, timeout=10)
+            except httpx2.TransportError:
+                time.sleep(0.05)
+                continue
+            assert response.status_code == 200, response.text
+            self.duplicates += response.json()["duplicates"]
+            self.acknowledged += PER_BATCH
+            return
+
+
+def test_no_record_is_lost_or_doubled_when_the_service_is_killed_again_and_again(
+    tmp_path: Path,
+) -> None:
+    database = tmp_path / "gradledger.db"
+    service = start_service(database)
+    senders = [Sender(service.url, rank) for rank in (0, 1)]
+    for sender in senders:
+        sender.start()
+    chance = random.Random(1)
+    kills = 0
+    while any(sender.is_alive() for sender in senders) and kills < 4:
+        reached = senders[0].acknowledged
+        if not eventually(20, lambda reached=reached: senders[0].acknowledged > reached + 20):  # type: ignore[misc]
+            break
+        time.sleep(chance.uniform(0, 0.05))
+        service.kill()
+        kills += 1
+        service = start_service(database, service.port)
+    for sender in senders:
+        sender.join(60)
+    try:
+        assert kills >= 3 and sum(sender.attempts for sender in senders) > 2 * STEPS // PER_BATCH
+        _check_whole(service, database)
+    finally:
+        service.stop()
+
+
+def _check_whole(service: Service, database: Path) -> None:
+    def judged() -> bool:
+        return bool(service.get("/runs/crashing").json()["steps"] == STEPS)
+
+    assert eventually(20, judged), service.get("/runs/crashing").json()
+    store = Store(f"sqlite:///{database}")
+    for number in range(1, STEPS + 1):
+        found = step_records(store, "crashing", 0, number)
+        assert sorted(found) == [0, 1]
+        assert all(record.time == 1_000.0 + number for record in found.values())
+    assert series(store, "crashing", 0)["step"] == list(range(1, STEPS + 1))
+    store.close()
+    run = service.get("/runs/crashing").json()
+    assert run["ended"] and run["tokens"] == STEPS * 2 * 40
+    finding = service.get("/runs/crashing/verdict").json()["findings"][0]
+    assert (finding["rule"], finding["last_step"]) == (
+        "reduction.token_weights_unequal",
+        STEPS,
+    )
+
+
+def test_a_batch_sent_twice_changes_nothing(tmp_path: Path) -> None:
+    body = batch("again", [step(1), step(2), EvalRecord(2, 5.0, {"loss": 1.5}), EndRecord(9.0)])
+    with running_service(tmp_path / "gradledger.db") as service:
+        assert service.post(body).json() == {"stored": 4, "duplicates": 0}
+        assert eventually(10, lambda: bool(service.get("/runs/again").json()["steps"] == 2))
+        before = service.get("/runs/again/verdict").json()
+        assert service.post(body).json() == {"stored": 0, "duplicates": 4}
+        assert service.post(body + body).json() == {"stored": 0, "duplicates": 8}
+        time.sleep(0.3)  # a judgement that should not come has no event to wait for
+        assert service.get("/runs/again/verdict").json() == before
+
+
+def test_a_restart_keeps_findings_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    database = tmp_path / "gradledger.db"
+    with running_service(database) as service:
+        service.post(batch("long", map(step, range(1, 11))))
+        assert eventually(10, lambda: bool(service.get("/runs/long").json()["steps"] == 10))
+        before = service.get("/runs/long/verdict").json()
+        assert before["verdict"] == "broken" and before["findings"]
+    with running_service(database) as service:
+        assert service.get("/runs/long/verdict").json() == before
+        service.post(batch("long", map(step, range(11, 21))))
+        assert eventually(10, lambda: bool(service.get("/runs/long").json()["steps"] == 20))
+        after = service.get("/runs/long/verdict").json()["findings"][0]
+        assert (after["first_step"], after["last_step"], after["steps"]) == (1, 20, 20)
+
+
+def test_what_was_stored_and_not_judged_before_a_crash_is_judged_after_it(tmp_path: Path) -> None:
+    database = tmp_path / "gradledger.db"
+    service = start_service(database)
+    service.post(batch("late", map(step, range(1, 400))))
+    service.kill()
+    with running_service(database) as again:
+        assert eventually(10, lambda: bool(again.get("/runs/late").json()["steps"] == 399))

@@ -1,0 +1,99 @@
+"""The process itself: where it listens, what it tells live, how it ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from helpers.batches import batch, eventually, step
+from helpers.service import Service, running_service
+
+SERVE = [sys.executable, "-m", "gradledger_monitor.cli", "serve"]
+
+
+def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    """The data of ``judged`` events in a stream."""
+    for line in lines:
+        if line.startswith("data: "):
+            yield json.loads(line.removeprefix("data: "))
+
+
+def test_pages_are_told_of_every_judgement(service: Service) -> None:
+    service.post(batch("live", [step(1)]))
+    assert eventually(10, lambda: bool(service.get("/runs/live").json()["steps"] == 1))
+    url = f"{service.url}/api/v1/runs/live/events"
+    with httpx2.stream("GET", url, timeout=10) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        told = events(response.iter_lines())
+        first = next(told)
+        assert (first["optimizer"], first["step"]) == (0, 1)
+        service.post(batch("live", [step(2), step(3)]))
+        assert next(told) == {"optimizer": 0, "step": 3, "verdict": "broken", "findings": 1}
+    assert service.get("/runs/live/series?optimizer=0&after=1").json()["step"] == [2, 3]
+
+
+def test_asked_to_end_it_ends_cleanly_with_a_page_still_open(tmp_path: Path) -> None:
+    with running_service(tmp_path / "gradledger.db") as service:
+        service.post(batch("open", [step(1)]))
+        opened = threading.Event()
+
+        def look() -> None:
+            url = f"{service.url}/api/v1/runs/open/events"
+            with httpx2.stream("GET", url, timeout=30) as response:
+                for _ in response.iter_lines():
+                    opened.set()
+
+        page = threading.Thread(target=look)
+        page.start()
+        assert opened.wait(10)
+        assert service.stop(8) == 0
+        page.join(10)
+        assert not page.is_alive()
+    assert "Traceback" not in "".join(service.output)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com"])
+def test_it_does_not_listen_beyond_this_machine_unasked(tmp_path: Path, host: str) -> None:
+    command = [*SERVE, "--db", f"sqlite:///{tmp_path / 'a.db'}", "--port", "0", "--host", host]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2 and "--insecure" in done.stderr
+    assert not (tmp_path / "a.db").exists()
+
+
+def test_a_port_in_use_is_said_and_ends_the_process(service: Service, tmp_path: Path) -> None:
+    command = [*SERVE, "--db", f"sqlite:///{tmp_path / 'a.db'}", "--port", str(service.port)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert done.returncode != 0 and "address already in use" in done.stderr
+
+
+def test_the_openapi_document_describes_every_route(service: Service) -> None:
+    document = service.get("/openapi.json").json()
+    assert set(document["paths"]) >= {
+        "/api/v1/records",
+        "/api/v1/runs",
+        "/api/v1/runs/{run}",
+        "/api/v1/runs/{run}/series",
+        "/api/v1/runs/{run}/findings",
+        "/api/v1/runs/{run}/verdict",
+        "/api/v1/runs/{run}/events",
+        "/api/v1/runs/{run}/steps/{optimizer}/{step}",
+        "/healthz",
+        "/readyz",
+    }
+    assert "ProblemDocument" in document["components"]["schemas"]
+
+
+def test_one_step_can_be_looked_at_whole(service: Service) -> None:
+    service.post(batch("detail", [step(1)]))
+    found = service.get("/runs/detail/steps/0/1").json()
+    assert found["complete"] and found["figures"]["misallocation"] == pytest.approx(0.25)
+    assert [entry["tokens"] for entry in found["ledger"]["entries"]] == [10, 30]
+    assert found["records"]["0"]["micro_batches"][1]["terms"][0]["tokens"] == 30

@@ -1,0 +1,179 @@
+"""The store: migrations, one writer, what readers get, spikes in long series."""
+
+from __future__ import annotations
+
+import math
+import threading
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import insert, select
+
+from gradledger.records import EvalRecord
+from gradledger_monitor import batches
+from gradledger_monitor.judge import judge_pending
+from gradledger_monitor.store import tables
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.reading import get_run, list_runs, run_info, series
+from gradledger_monitor.store.writing import store_batch
+from helpers.batches import batch, step
+
+
+def send(store: Store, body: bytes, now: float = 1.0) -> None:
+    """Store a body as ingest does."""
+    store_batch(store, batches.read(body), now)
+
+
+def test_migrations_make_exactly_the_tables(store: Store) -> None:
+    with store.reading() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, tables.metadata) == []
+
+
+def test_migrating_again_changes_nothing(store: Store) -> None:
+    send(store, batch("r", [step(1)]))
+    store.migrate()
+    assert [row.id for row in list_runs(store)] == ["r"]
+
+
+def test_a_password_with_a_percent_sign_and_a_folder_that_is_not_there_do_no_harm(
+    tmp_path: Path,
+) -> None:
+    store = Store(f"sqlite:///{tmp_path / '100%' / 'deep' / 'a.db'}")
+    store.migrate()
+    assert list_runs(store) == []
+    store.close()
+
+
+def test_a_store_in_memory_is_shared_by_threads() -> None:
+    store = Store("sqlite://")
+    store.migrate()
+    bodies = [batch(f"r{n}", [step(1)]) for n in range(8)]
+    threads = [threading.Thread(target=send, args=(store, body)) for body in bodies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(list_runs(store)) == 8
+    store.close()
+
+
+def test_a_commit_waits_for_the_disk(store: Store) -> None:
+    with store.reading() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+
+
+def test_two_processes_may_write_at_once(store: Store) -> None:
+    other = Store(store.engine.url.render_as_string())  # the same file, a lock of its own
+
+    def write(through: Store, rank: int) -> None:
+        for number in range(1, 21):
+            send(through, batch("r", [step(number)], rank=rank, world_size=2))
+
+    threads = [
+        threading.Thread(target=write, args=(through, rank))
+        for rank, through in enumerate((store, other))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    judge_pending(store)
+    other.close()
+    assert series(store, "r", 0)["step"] == list(range(1, 21))
+
+
+def test_rank_zero_describes_the_run_whoever_comes_first(store: Store) -> None:
+    send(store, batch("r", [], rank=1, world_size=2, name="of one", config={"seed": 1}))
+    send(store, batch("r", [], rank=0, world_size=2, name="of zero", config={"seed": 0}))
+    send(store, batch("r", [], rank=1, world_size=2, name="of one", config={"seed": 1}))
+    info = run_info(store, "r")
+    assert (info.name, info.config, info.world_size) == ("of zero", {"seed": 0}, 2)
+
+
+def test_runs_are_listed_newest_first_and_found_by_words(store: Store) -> None:
+    for at, name in enumerate(["plain", "100% sure", "under_score"]):
+        send(store, batch(f"r{at}", [], name=name, project=f"p{at}"), now=float(at))
+    assert [row.id for row in list_runs(store)] == ["r2", "r1", "r0"]
+    assert [row.id for row in list_runs(store, limit=1, offset=1)] == ["r1"]
+    found = {
+        word: [row.id for row in list_runs(store, search=word)] for word in ("%", "_", "PLAIN")
+    }
+    assert found == {"%": ["r1"], "_": ["r2"], "PLAIN": ["r0"]}
+    assert get_run(store, "nobody") is None
+
+
+def test_a_name_that_a_database_cannot_hold_is_made_one_that_it_can(store: Store) -> None:
+    send(store, batch("r", [], name="a\0b"))
+    assert list_runs(store)[0].name == "a\N{REPLACEMENT CHARACTER}b"
+
+
+def test_evaluations_keep_what_is_not_a_number_apart_from_infinity(store: Store) -> None:
+    values = {"loss": 1.5, "bad": math.nan, "worse": math.inf}
+    send(store, batch("r", [EvalRecord(3, 1.0, values)]))
+    with store.reading() as connection:
+        rows = connection.execute(select(tables.evals.c.name, tables.evals.c.value)).all()
+    assert dict(rows) == {"loss": 1.5, "bad": None, "worse": math.inf}
+
+
+# ---------------------------------------------------------------- series
+
+
+@pytest.fixture
+def long_run(store: Store) -> Store:
+    """50,000 judged steps with one spike, one dip, and a figure that is missing at times."""
+    send(store, batch("long", []))
+    rows = [
+        {
+            "run": 1,
+            "optimizer": 0,
+            "step": number,
+            "time": float(number),
+            "ranks": 1,
+            "norm": 1.0 + math.sin(number) / 10,
+            "loss_reported": 3.0 if number % 3 else None,
+        }
+        for number in range(1, 50_001)
+    ]
+    rows[31_416]["norm"], rows[27_182]["norm"] = 1e6, -1e6
+    rows[12_345]["loss_reported"] = 99.0
+    with store.writing() as connection:
+        connection.execute(insert(tables.facts), rows)
+    return store
+
+
+def test_spikes_survive_in_a_thinned_series(long_run: Store) -> None:
+    thinned = series(long_run, "long", 0, max_points=500)
+    assert len(thinned["step"]) <= 500
+    assert thinned["step"] == sorted(set(thinned["step"]))
+    peaks = dict(zip(thinned["step"], thinned["norm"], strict=True))
+    assert (peaks[31_417], peaks[27_183]) == (1e6, -1e6)
+    assert 99.0 in thinned["loss_reported"]
+
+
+def test_every_point_of_a_thinned_series_is_a_real_step(long_run: Store) -> None:
+    thinned = series(long_run, "long", 0, max_points=500)
+    whole = series(long_run, "long", 0, max_points=100_000)
+    real = dict(zip(whole["step"], zip(*whole.values(), strict=True), strict=True))
+    assert all(real[point[0]] == point for point in zip(*thinned.values(), strict=True))
+
+
+def test_each_bucket_keeps_its_own_extremes(long_run: Store) -> None:
+    thinned = series(long_run, "long", 0, max_points=500)
+    whole = series(long_run, "long", 0, max_points=100_000)
+    size = -(-50_000 // (500 // (2 * len(tables.FIGURES))))
+    kept = set(zip(thinned["step"], thinned["norm"], strict=True))
+    points = list(zip(whole["step"], whole["norm"], strict=True))
+    for start in range(0, 50_000, size):
+        bucket = points[start : start + size]
+        assert max(bucket, key=lambda point: point[1]) in kept
+        assert min(bucket, key=lambda point: point[1]) in kept
+
+
+def test_a_window_of_a_series_is_not_thinned_more_than_needed(long_run: Store) -> None:
+    part = series(long_run, "long", 0, first=100, last=199)
+    assert part["step"] == list(range(100, 200))
+    assert series(long_run, "long", 1)["step"] == []
