@@ -18,8 +18,8 @@ from gradledger_monitor.engine import Engine
 from gradledger_monitor.findings import Judgement
 from gradledger_monitor.store import judging
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.judging import Arrived, Judged, Outrun, Result, Standing
-from gradledger_monitor.waiting import Patience, Ready, sort_out
+from gradledger_monitor.store.judging import Judged, Outrun, Result, Standing
+from gradledger_monitor.waiting import Arrived, Patience, Ready, sort_out
 
 log = logging.getLogger(__name__)
 
@@ -120,8 +120,9 @@ class Judge:
 
     def _judge_or_step_aside(self, run: str) -> None:
         try:
-            while not self._look(run):
+            while not self._look(run) and not self._stopping:
                 pass
+            self._aside.pop(run, None)
         except Exception:  # one run that breaks a rule or the engine must not stop all others
             log.exception("run %s could not be judged; left alone for %s s", run, STEP_ASIDE)
             self._aside[run] = self._now() + STEP_ASIDE

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gradledger_monitor.store.judging import Arrived
+from gradledger_monitor import wire
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """What has come so far of one optimizer step."""
+
+    optimizer: int
+    step: int
+    received: float  # when its first record came
+    records: dict[int, wire.StepRecord]
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,66 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from gradledger_monitor.findings import Finding, Severity, TreeNode, Verdict
+from gradledger_monitor.ledger import Ledger
+from gradledger_monitor.store.reading import RunRow
+
 
 class Acknowledged(BaseModel):
     """Every line of the batch is durable; run records are not counted."""
 
     stored: int
     duplicates: int
+
+
+class RunList(BaseModel):
+    """One page of runs."""
+
+    runs: list[RunRow]
+
+
+class FindingList(BaseModel):
+    """What the rules claim, causes before symptoms."""
+
+    findings: list[Finding]
+
+
+class StepDocument(BaseModel):
+    """One optimizer step; records by rank, as they were sent."""
+
+    optimizer: int
+    step: int
+    complete: bool
+    figures: dict[str, float | None]
+    ledger: Ledger | None
+    records: dict[int, dict[str, Any]]
+
+
+class FoundDocument(BaseModel):
+    """One finding, in the form that other tools depend on."""
+
+    rule: str
+    severity: Severity
+    first_step: int
+    last_step: int
+    steps: int
+    title: str
+    summary: str
+    fix: str
+    evidence: dict[str, Any]
+    inhibited_by: str | None
+
+
+class VerdictDocument(BaseModel):
+    """The answer of a run, as ``gradledger check --json`` writes it."""
+
+    run: str
+    verdict: Verdict
+    steps: int
+    ranks: int
+    findings: list[FoundDocument]
+    tree: list[TreeNode]
+    coverage: dict[str, str]
 
 
 class LineError(BaseModel):

@@ -7,7 +7,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 
 from gradledger_monitor import facts
-from gradledger_monitor.api.documents import refusals
+from gradledger_monitor.api.documents import (
+    FindingList,
+    RunList,
+    StepDocument,
+    VerdictDocument,
+    refusals,
+)
 from gradledger_monitor.api.state import Answer, GivenStore
 from gradledger_monitor.problems import Problem
 from gradledger_monitor.store import reading
@@ -31,7 +37,7 @@ def existing(store: Store, run: str) -> reading.RunRow:
     return row
 
 
-@router.get("", responses=refusals(422))
+@router.get("", response_model=RunList, responses=refusals(422))
 def list_runs(
     store: GivenStore,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
@@ -42,13 +48,15 @@ def list_runs(
     return Answer({"runs": reading.list_runs(store, limit, offset, search)})
 
 
-@router.get("/{run}", responses=refusals(404, 422))
+@router.get("/{run}", response_model=reading.RunRow, responses=refusals(404, 422))
 def get_run(store: GivenStore, run: RunId) -> Answer:
     """One run."""
     return Answer(existing(store, run))
 
 
-@router.get("/{run}/series", responses=refusals(404, 422))
+@router.get(
+    "/{run}/series", response_model=dict[str, list[float | None]], responses=refusals(404, 422)
+)
 def get_series(
     store: GivenStore,
     run: RunId,
@@ -64,14 +72,14 @@ def get_series(
     return Answer(reading.series(store, run, optimizer, start, last, max_points))
 
 
-@router.get("/{run}/findings", responses=refusals(404, 422))
+@router.get("/{run}/findings", response_model=FindingList, responses=refusals(404, 422))
 def get_findings(store: GivenStore, run: RunId) -> Answer:
     """What the rules claim about a run, causes before symptoms."""
     existing(store, run)
     return Answer({"findings": reading.judgement(store, run).findings})
 
 
-@router.get("/{run}/verdict", responses=refusals(404, 422))
+@router.get("/{run}/verdict", response_model=VerdictDocument, responses=refusals(404, 422))
 def get_verdict(store: GivenStore, run: RunId) -> Answer:
     """The answer, in the same form as ``gradledger check --json``."""
     row = existing(store, run)
@@ -79,7 +87,9 @@ def get_verdict(store: GivenStore, run: RunId) -> Answer:
     return Answer(verdict_json(row.id, row.steps, row.world_size, judgement))
 
 
-@router.get("/{run}/steps/{optimizer}/{step}", responses=refusals(404, 422))
+@router.get(
+    "/{run}/steps/{optimizer}/{step}", response_model=StepDocument, responses=refusals(404, 422)
+)
 def get_step(store: GivenStore, run: RunId, optimizer: Optimizer, step: Step) -> Answer:
     """One step: its figures, the ledger of its micro-batches, and the records of all ranks."""
     existing(store, run)

@@ -9,6 +9,9 @@ from typing import Annotated, Any
 
 import typer
 import uvicorn
+from fastapi import FastAPI
+from pydantic import ValidationError
+from sqlalchemy.exc import ArgumentError
 
 from gradledger_monitor.app import create_app
 from gradledger_monitor.settings import Settings
@@ -37,14 +40,26 @@ def serve(
 ) -> None:
     """Take records in, judge runs, show them in the browser."""
     given: dict[str, Any] = {"db": db, "host": host, "port": port}
-    settings = Settings(**{name: value for name, value in given.items() if value is not None})
+    settings = _settings({name: value for name, value in given.items() if value is not None})
     if not insecure and not _is_loopback(settings.host):
         raise typer.BadParameter(
             f"{settings.host} can be reached from other machines, and anyone there could read and "
             "write runs; say --insecure if that is meant",
             param_hint="--host",
         )
-    _run(settings)
+    try:
+        service = create_app(settings)
+    except (ValueError, ArgumentError, ModuleNotFoundError) as error:
+        raise typer.BadParameter(f"{error}", param_hint="--db") from error
+    _run(service, settings)
+
+
+def _settings(given: dict[str, Any]) -> Settings:
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        wrong = [f"GRADLEDGER_{e['loc'][0]}".upper() + f": {e['msg']}" for e in error.errors()]
+        raise typer.BadParameter("; ".join(wrong)) from error
 
 
 def _is_loopback(host: str) -> bool:
@@ -56,9 +71,9 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _run(settings: Settings) -> None:
+def _run(service: FastAPI, settings: Settings) -> None:
     config = uvicorn.Config(
-        create_app(settings),
+        service,
         host=settings.host,
         port=settings.port,
         log_level="warning",

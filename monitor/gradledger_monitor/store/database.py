@@ -16,10 +16,15 @@ from gradledger_monitor.store import dialects
 
 
 class Store:
-    """A database of runs. Safe to share between threads."""
+    """A database of runs. Safe to share between threads.
+
+    Raises ``ValueError`` or an ``ArgumentError`` of SQLAlchemy for a URL that names none.
+    """
 
     def __init__(self, url: str) -> None:
         parsed = make_url(url)
+        if parsed.get_backend_name() not in dialects.KNOWN:
+            raise ValueError(f"the database must be one of {', '.join(dialects.KNOWN)}")
         if parsed.get_backend_name() == "sqlite" and not dialects.in_memory(parsed):
             Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.engine = create_engine(parsed, **dialects.engine_options(parsed))

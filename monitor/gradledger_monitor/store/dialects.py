@@ -11,6 +11,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 
 Insert = sqlite.Insert | postgresql.Insert
 
+KNOWN = ("sqlite", "postgresql")
 WRITES = "gradledger_writes"  # execution option: this connection begins as a writer
 BUSY_MS = 30_000
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Table, and_, delete, func, insert, or_, select, update
 
-from gradledger_monitor import wire
 from gradledger_monitor.facts import RunInfo
 from gradledger_monitor.findings import Judgement
 from gradledger_monitor.store import dialects
@@ -26,6 +25,7 @@ from gradledger_monitor.store.tables import (
     runs,
     steps,
 )
+from gradledger_monitor.waiting import Arrived
 
 ROWS_AT_ONCE = 2_048
 
@@ -45,16 +45,6 @@ class Standing:
     rewind: bool
     progress: dict[int, int]  # last step judged, by optimizer; 0 is none yet
     ended: frozenset[int]  # ranks that said they were done
-
-
-@dataclass(frozen=True)
-class Arrived:
-    """What has come so far of one optimizer step."""
-
-    optimizer: int
-    step: int
-    received: float  # when its first record came
-    records: dict[int, wire.StepRecord]
 
 
 @dataclass(frozen=True)

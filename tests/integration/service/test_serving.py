@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from gradledger_monitor.api.documents import FindingList, RunList, StepDocument, VerdictDocument
 from helpers.batches import batch, eventually, step
 from helpers.service import Service, running_service
 
@@ -97,3 +99,29 @@ def test_one_step_can_be_looked_at_whole(service: Service) -> None:
     assert found["complete"] and found["figures"]["misallocation"] == pytest.approx(0.25)
     assert [entry["tokens"] for entry in found["ledger"]["entries"]] == [10, 30]
     assert found["records"]["0"]["micro_batches"][1]["terms"][0]["tokens"] == 30
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"GRADLEDGER_PORT": "many"}, "GRADLEDGER_PORT"),
+        ({"GRADLEDGER_DB": "nonsense"}, "URL"),
+        ({"GRADLEDGER_DB": "mysql://host/name"}, "sqlite"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_named_and_ends_the_process(
+    said: dict[str, str], why: str
+) -> None:
+    environment = {**os.environ, **said, "COLUMNS": "200"}
+    done = subprocess.run(SERVE, capture_output=True, text=True, timeout=30, env=environment)
+    assert done.returncode == 2 and why in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_answers_are_what_the_openapi_document_says(service: Service) -> None:
+    service.post(batch("described", [step(1)]))
+    assert eventually(10, lambda: bool(service.get("/runs/described").json()["steps"] == 1))
+    RunList.model_validate(service.get("/runs").json())
+    FindingList.model_validate(service.get("/runs/described/findings").json())
+    StepDocument.model_validate(service.get("/runs/described/steps/0/1").json())
+    verdict = service.get("/runs/described/verdict").json()
+    assert VerdictDocument.model_validate(verdict).model_dump() == verdict
