@@ -1,0 +1,202 @@
+"""The table of what loops do (DESIGN section 2): real loops, judged, and each number proved.
+
+Every row trains for six windows of unequal token counts. The weights, the balance, the
+misallocation and both losses are compared with what the applied gradient itself says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from helpers.training import (
+    Batches,
+    Recording,
+    Truth,
+    Witness,
+    accused,
+    assert_ledger_is_true,
+    cross_entropy,
+    recording,
+    tiny_model,
+    tokens,
+    windows,
+)
+from torch import nn
+
+Accumulate = Callable[[nn.Module, Batches], list[float]]  # gives the losses that it backpropagates
+K = 4
+
+
+def sum_over_n(model: nn.Module, window: Batches) -> list[float]:
+    """Right."""
+    count = sum(map(tokens, window))
+    return [_add(cross_entropy(model, batch, reduction="sum") / count) for batch in window]
+
+
+def weighted_means(model: nn.Module, window: Batches) -> list[float]:
+    """Right: each mean counts by its tokens."""
+    count = sum(map(tokens, window))
+    return [_add(cross_entropy(model, batch) * tokens(batch) / count) for batch in window]
+
+
+def mean_of_means(model: nn.Module, window: Batches) -> list[float]:
+    """The classic."""
+    return [_add(cross_entropy(model, batch) / len(window)) for batch in window]
+
+
+def undivided(model: nn.Module, window: Batches) -> list[float]:
+    """The division by K is forgotten."""
+    return [_add(cross_entropy(model, batch)) for batch in window]
+
+
+def divided_twice(model: nn.Module, window: Batches) -> list[float]:
+    """The trainer divides by K, and so does the script."""
+    return [_add(cross_entropy(model, batch) / K / K) for batch in window]
+
+
+def normalised_and_divided(model: nn.Module, window: Batches) -> list[float]:
+    """The loss already divides by the window's tokens, and the trainer divides by K."""
+    count = sum(map(tokens, window))
+    return [_add(cross_entropy(model, batch, reduction="sum") / count / K) for batch in window]
+
+
+def sum_alone(model: nn.Module, window: Batches) -> list[float]:
+    """Never divided."""
+    return [_add(cross_entropy(model, batch, reduction="sum")) for batch in window]
+
+
+def divided_by_usual_k(model: nn.Module, window: Batches) -> list[float]:
+    """A mean over equal micro-batches, divided by K however many there are."""
+    return [_add(cross_entropy(model, batch) / K) for batch in window]
+
+
+def _add(loss: torch.Tensor) -> float:
+    loss.backward()
+    return float(loss.detach())
+
+
+@dataclass
+class Trained:
+    """A training that was watched from both sides."""
+
+    model: nn.Module
+    witness: Witness
+    seen: Recording
+    windows: list[Batches]
+    losses: list[list[float]] = field(default_factory=list)
+
+    def truth(self, index: int) -> Truth:
+        """What the witness says about a window."""
+        return Truth.of(self.model, self.witness.steps[index], self.windows[index])
+
+
+def train(accumulate: Accumulate, data: list[Batches], learning_rate: float = 0.1) -> Trained:
+    """The usual loop."""
+    model = tiny_model()
+    with recording() as seen:
+        optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
+        done = Trained(model, Witness(model, optimizer), seen, data)
+        for window in data:
+            done.losses.append(accumulate(model, window))
+            optimizer.step()
+            optimizer.zero_grad()
+    return done
+
+
+def assert_every_step_is_true(done: Trained) -> None:
+    """The ledger of every window, and the loss that the loop reported."""
+    facts = done.seen.facts()
+    assert [f.step for f in facts] == list(range(1, len(done.windows) + 1))
+    for index, fact in enumerate(facts):
+        assert_ledger_is_true(fact, done.truth(index))
+        assert fact.loss_reported == pytest.approx(sum(done.losses[index]), rel=1e-5)
+
+
+ROWS = [
+    # accumulate, rule that must be named (and no other), step at which, true balance of a window
+    pytest.param(sum_over_n, None, lambda n: 1, id="right: sum / N"),
+    pytest.param(weighted_means, None, lambda n: 1, id="right: mean * n_k / N"),
+    pytest.param(mean_of_means, "reduction.token_weights_unequal", lambda n: 1, id="mean of means"),
+    pytest.param(undivided, "reduction.missing_division", lambda n: K, id="division forgotten"),
+    pytest.param(divided_twice, "reduction.double_division", lambda n: 1 / K, id="divided twice"),
+    pytest.param(
+        normalised_and_divided,
+        "reduction.double_division",
+        lambda n: 1 / K,
+        id="normalised, and divided again",
+    ),
+    pytest.param(sum_alone, "reduction.unnormalised_sum", lambda n: n, id="summed, never divided"),
+]
+
+
+@pytest.mark.parametrize(("accumulate", "rule", "balance"), ROWS)
+def test_each_way_to_reduce_is_measured_and_named(
+    accumulate: Accumulate, rule: str | None, balance: Callable[[int], float]
+) -> None:
+    done = train(accumulate, windows(6), learning_rate=0.01)
+    assert_every_step_is_true(done)
+    for fact, window in zip(done.seen.facts(), done.windows, strict=True):
+        assert fact.ledger is not None
+        assert fact.ledger.balance == pytest.approx(balance(sum(map(tokens, window))), rel=1e-4)
+    assert accused(done.seen.judgement()) == ({rule: 1} if rule else {})
+
+
+EQUAL = (((4, 4), (3, 5), (7, 1), (6, 2)),)
+
+
+def test_a_short_last_window_divided_by_the_usual_k_is_named_where_it_happens() -> None:
+    data = windows(6, lengths=EQUAL)
+    data[2], data[5] = data[2][:1], data[5][:3]
+    done = train(divided_by_usual_k, data)
+    assert_every_step_is_true(done)
+    balances = [fact.figures()["balance"] for fact in done.seen.facts()]
+    assert balances == pytest.approx([1, 1, 1 / 4, 1, 1, 3 / 4], rel=1e-4)
+    assert accused(done.seen.judgement()) == {"reduction.partial_window": 3}
+
+
+def test_a_short_last_window_handled_right_is_not_reported() -> None:
+    data = windows(6, lengths=EQUAL)
+    data[2], data[5] = data[2][:1], data[5][:3]
+    done = train(mean_of_means, data)
+    assert_every_step_is_true(done)
+    assert accused(done.seen.judgement()) == {}
+
+
+def test_equal_token_counts_make_the_mean_of_means_right() -> None:
+    done = train(mean_of_means, windows(6, lengths=EQUAL))
+    assert_every_step_is_true(done)
+    judgement = done.seen.judgement()
+    assert (accused(judgement), judgement.verdict) == ({}, "balanced")
+
+
+def test_a_step_for_every_micro_batch_that_is_divided_all_the_same_is_named() -> None:
+    data = [[batch] for window in windows(2) for batch in window]
+    done = train(divided_by_usual_k, data)
+    assert_every_step_is_true(done)
+    assert accused(done.seen.judgement()) == {"loop.step_every_microbatch": 2}
+
+
+def test_steps_on_scaled_gradients_have_the_scale_as_their_balance() -> None:
+    """The scaler is bypassed: backward is scaled, step is not."""
+    model = tiny_model()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    data = windows(4)
+    with recording() as seen:
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+        done = Trained(model, Witness(model, optimizer), seen, data)
+        for window in data:
+            count = sum(map(tokens, window))
+            for batch in window:
+                loss = cross_entropy(model, batch, reduction="sum") / count
+                scaler.scale(loss).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    for index, fact in enumerate(seen.facts()):
+        truth = done.truth(index)
+        assert truth.balance == pytest.approx(1024, rel=1e-3)
+        assert_ledger_is_true(fact, truth)
+        assert fact.figures()["scale"] == 1024
+    assert accused(seen.judgement()) == {"reduction.balance_off": 2}
