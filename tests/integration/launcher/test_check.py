@@ -1,0 +1,173 @@
+"""`gradledger check`: a verdict on a real command, and an exit status that tools can trust."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import GRADLEDGER, Launch
+
+TRAIN = Path(__file__).parent / "scripts" / "train.py"
+UNEQUAL = "reduction.token_weights_unequal"
+CLASSIC, CORRECTED = "mean-of-means", "token-mean"
+SHAPE = {"run", "verdict", "steps", "ranks", "findings", "tree", "coverage"}
+FINDING_SHAPE = {
+    "rule", "severity", "first_step", "last_step", "steps", "title", "summary", "fix",
+    "evidence", "inhibited_by",
+}  # fmt: skip
+
+
+def train(loop: str, steps: int, pause: float = 0.0) -> list[str]:
+    """The command of one training."""
+    return [sys.executable, str(TRAIN), loop, str(steps), str(pause)]
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The verdict that was written, its shape checked."""
+    report: dict[str, Any] = json.loads(path.read_text())
+    assert set(report) == SHAPE
+    assert all(set(finding) == FINDING_SHAPE for finding in report["findings"])
+    assert all(set(n) == {"node", "question", "status", "reason"} for n in report["tree"])
+    return report
+
+
+def test_a_classic_bug_exits_1_and_is_named(launch: Launch, tmp_path: Path) -> None:
+    done = launch("check", "--json", tmp_path / "v.json", "--", *train(CLASSIC, 6))
+    report = read(tmp_path / "v.json")
+    assert done.returncode == 1, done.stderr
+    assert [finding["rule"] for finding in report["findings"]] == [UNEQUAL]
+    assert (report["run"], report["verdict"]) == ("train", "broken")
+    assert (report["steps"], report["ranks"]) == (6, 1)
+    assert report["findings"][0]["first_step"] == 1
+    assert report["coverage"][UNEQUAL] == "finding"
+    assert done.stdout == "trained 6\n"
+    assert "BROKEN" in done.stderr
+    assert UNEQUAL in done.stderr
+    assert "\x1b[" not in done.stderr
+
+
+def test_the_corrected_loop_exits_0(launch: Launch, tmp_path: Path) -> None:
+    done = launch("check", "--json", tmp_path / "v.json", "--name", "n", "--", *train(CORRECTED, 6))
+    report = read(tmp_path / "v.json")
+    assert done.returncode == 0, done.stderr
+    assert (report["run"], report["verdict"], report["findings"]) == ("n", "balanced", [])
+    assert "BALANCED" in done.stderr
+
+
+def test_the_ranks_of_one_command_are_one_run(launch: Launch, tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    command = [*torchrun, *train(CLASSIC, 4)[1:]]
+    done = launch("check", "--json", tmp_path / "v.json", "--", *command)
+    report = read(tmp_path / "v.json")
+    assert done.returncode == 1, done.stderr
+    assert (report["run"], report["steps"], report["ranks"]) == ("train", 4, 2)
+    assert UNEQUAL in [finding["rule"] for finding in report["findings"]]
+
+
+def test_no_training_of_a_command_hides_another(launch: Launch, tmp_path: Path) -> None:
+    job = tmp_path / "job.sh"
+    job.write_text("\n".join(" ".join(train(loop, 5)) for loop in (CLASSIC, CORRECTED)))
+    done = launch("check", "--json", tmp_path / "v.json", "--", "bash", job)
+    report = read(tmp_path / "v.json")
+    assert done.returncode == 1, done.stderr
+    assert (report["steps"], report["verdict"], report["run"]) == (10, "broken", "job")
+    assert [finding["rule"] for finding in report["findings"]] == [UNEQUAL]
+    assert "BROKEN" in done.stderr
+    assert "BALANCED" in done.stderr
+
+
+def test_a_command_that_fails_exits_3_and_what_was_seen_is_still_said(
+    launch: Launch, tmp_path: Path
+) -> None:
+    job = tmp_path / "job.sh"
+    job.write_text(f"{' '.join(train(CLASSIC, 5))}\nexit 9\n")
+    done = launch("check", "--json", tmp_path / "v.json", "--", "bash", job)
+    assert done.returncode == 3
+    assert [finding["rule"] for finding in read(tmp_path / "v.json")["findings"]] == [UNEQUAL]
+    assert UNEQUAL in done.stderr
+    assert "its exit status is 9" in done.stderr
+
+
+def test_a_command_that_is_not_there_failed(launch: Launch) -> None:
+    done = launch("check", "--", "no-such-command")
+    assert done.returncode == 3
+    assert "no-such-command" in done.stderr
+
+
+def test_a_command_that_does_not_train_exits_4(launch: Launch, tmp_path: Path) -> None:
+    done = launch("check", "--json", tmp_path / "v.json", "--", "true")
+    report = read(tmp_path / "v.json")
+    assert done.returncode == 4
+    assert (report["verdict"], report["steps"], report["findings"]) == ("incomplete", 0, [])
+    assert "no optimizer step was seen" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--fail-on", "nonsense", "--", "true"],
+        ["--max-steps", "0", "--", "true"],
+        ["--json", "no/such/folder/v.json", "--", "true"],
+        ["--nonsense", "--", "true"],
+    ],
+)
+def test_bad_usage_exits_2(launch: Launch, words: list[str]) -> None:
+    assert launch("check", *words).returncode == 2
+
+
+def test_enough_steps_end_the_command_and_that_is_no_failure(
+    launch: Launch, tmp_path: Path
+) -> None:
+    begun = time.monotonic()
+    command = train(CORRECTED, 100_000, 0.01)
+    done = launch("check", "--max-steps", 5, "--json", tmp_path / "v.json", "--", *command)
+    report = read(tmp_path / "v.json")
+    assert done.returncode == 0, done.stderr
+    assert 5 <= report["steps"] < 10_000
+    assert time.monotonic() - begun < 60
+
+
+def test_a_severity_below_the_asked_one_does_not_fail_the_check(
+    launch: Launch, tmp_path: Path
+) -> None:
+    # divided by twice the tokens: the balance is one half throughout, which is a warning at most
+    text = TRAIN.read_text().replace("loss * ranks / count", "loss * ranks / (2 * count)")
+    (tmp_path / "halved.py").write_text(text)
+    command = [sys.executable, tmp_path / "halved.py", CORRECTED, "6"]
+    done = launch("check", "--fail-on", "error", "--json", tmp_path / "v.json", "--", *command)
+    severities = {finding["severity"] for finding in read(tmp_path / "v.json")["findings"]}
+    assert severities <= {"info", "warning"}
+    assert severities
+    assert done.returncode == 0
+    assert launch("check", "--fail-on", "info", "--", *command).returncode == 1
+
+
+def test_what_the_environment_says_of_another_service_is_not_heard(
+    launch: Launch, tmp_path: Path
+) -> None:
+    there = {"GRADLEDGER_URL": "http://127.0.0.1:9", "GRADLEDGER_RUN": "x" * 200}
+    done = launch("check", "--json", tmp_path / "v.json", "--", *train(CORRECTED, 3), **there)
+    assert (done.returncode, read(tmp_path / "v.json")["steps"]) == (0, 3)
+
+
+def test_an_interrupt_reaches_the_command(environ: dict[str, str], tmp_path: Path) -> None:
+    waits = "print('ready', flush=True); import time; time.sleep(60)"
+    command = [*GRADLEDGER, "check", "--", sys.executable, "-c", waits]
+    with subprocess.Popen(
+        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        assert process.stdout.readline() == "ready\n"
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(timeout=30) == 3
+        assert "killed by SIGINT" in process.stderr.read()

@@ -1,0 +1,63 @@
+"""A verdict in a terminal: every number of a finding, and nothing taken for markup."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import Any
+
+from gradledger_monitor.findings import Finding, Judgement, TreeNode
+from gradledger_monitor.report_text import console, report
+
+FINDING = Finding(
+    rule="reduction.token_weights_unequal",
+    optimizer=0,
+    severity="error",
+    first_step=1,
+    last_step=12,
+    steps=12,
+    title="Token weights differ",
+    summary="A fifth of the weight [bold]sits[/bold] wrong.",
+    fix="loss = loss.sum() / tokens\nloss.backward()",
+    evidence={"misallocation": 0.2345678, "differ": "between ranks", "tokens": [1, 2]},
+)
+NODE = TreeNode("reduction", "Is the contract balanced?", "not_measured", "no loss was seen")
+
+
+def text(**changes: Any) -> str:
+    """The report of one finding, as it is written to a file."""
+    stream = io.StringIO()
+    judgement = Judgement("broken", [replace(FINDING, **changes)], [NODE], {})
+    console(stream).print(report("mine", 12, 2, judgement))
+    return stream.getvalue()
+
+
+def test_it_says_what_was_seen_where_and_what_to_do() -> None:
+    said = text()
+    assert "BROKEN" in said
+    assert "12 steps, 2 ranks" in said
+    assert "reduction.token_weights_unequal, steps 1 to 12" in said
+    assert "misallocation 0.2346, differ between ranks" in said
+    assert "  loss = loss.sum() / tokens" in said
+    assert "  loss.backward()" in said
+
+
+def test_summaries_are_not_markup() -> None:
+    assert "[bold]sits[/bold]" in text()
+
+
+def test_a_file_gets_no_colours() -> None:
+    assert "\x1b[" not in text()
+
+
+def test_gaps_between_steps_are_not_hidden() -> None:
+    assert "3 of steps 1 to 12" in text(steps=3)
+    assert "step 4" in text(first_step=4, last_step=4, steps=1)
+
+
+def test_a_symptom_names_its_cause() -> None:
+    assert "a symptom of ddp.never_synced" in text(inhibited_by="ddp.never_synced")
+
+
+def test_a_question_that_was_not_measured_says_why() -> None:
+    assert "Is the contract balanced? (no loss was seen)" in text()

@@ -1,0 +1,58 @@
+"""A command that trained more than once gets one answer, and the answer hides nothing."""
+
+from __future__ import annotations
+
+from gradledger_monitor.findings import Finding, Judgement, Status, TreeNode, Verdict
+from gradledger_monitor.together import anything_measured, together
+
+RULE = "reduction.token_weights_unequal"
+
+
+def judgement(verdict: Verdict, status: Status, *findings: Finding) -> Judgement:
+    """One training's answer to one question."""
+    said = {"not_measured": "not_measured: no loss", "not_applicable": "not_applicable: one rank"}
+    node = TreeNode("reduction", "Is it balanced?", status)
+    return Judgement(verdict, list(findings), [node], {RULE: said.get(status, status)})
+
+
+def found(step: int) -> Finding:
+    """A finding, told from others by its step."""
+    return Finding(RULE, 0, "error", step, step, 1, "title", "summary", "fix", {})
+
+
+def test_one_judgement_stays_what_it_is() -> None:
+    alone = judgement("broken", "finding", found(1))
+    assert together([alone]) == alone
+
+
+def test_all_findings_are_kept_in_order() -> None:
+    first = judgement("broken", "finding", found(1), found(2))
+    second = judgement("broken", "finding", found(1))
+    assert [f.first_step for f in together([first, second]).findings] == [1, 2, 1]
+
+
+def test_the_worse_answer_counts_in_whatever_order() -> None:
+    good, bad = judgement("balanced", "ok"), judgement("broken", "finding", found(3))
+    for pair in ([good, bad], [bad, good]):
+        answer = together(pair)
+        assert answer.verdict == "broken"
+        assert answer.tree[0].status == "finding"
+        assert answer.coverage == {RULE: "finding"}
+
+
+def test_what_one_training_did_not_measure_is_not_covered_by_another() -> None:
+    answer = together([judgement("incomplete", "not_measured"), judgement("balanced", "ok")])
+    assert answer.verdict == "incomplete"
+    assert answer.coverage == {RULE: "not_measured: no loss"}
+
+
+def test_no_judgement_at_all_is_incomplete_and_measured_nothing() -> None:
+    assert together([]) == Judgement("incomplete", [], [], {})
+    assert not anything_measured(together([]))
+
+
+def test_only_answers_count_as_measured() -> None:
+    assert anything_measured(judgement("balanced", "ok"))
+    assert anything_measured(judgement("broken", "finding"))
+    assert not anything_measured(judgement("incomplete", "not_measured"))
+    assert not anything_measured(judgement("incomplete", "not_applicable"))
