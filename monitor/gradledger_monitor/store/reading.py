@@ -145,18 +145,22 @@ def _points(
     connection: Connection, here: list[ColumnElement[bool]], max_points: int
 ) -> list[thinning.Point]:
     count = connection.scalar(select(func.count()).select_from(facts).where(*here)) or 0
-    figures = (facts.c[figure] for figure in FIGURES)
+    figures = [facts.c[figure] for figure in FIGURES]
     query = select(facts.c.step, facts.c.time, *figures).where(*here).order_by(facts.c.step)
     if count <= max_points:
         return list(connection.execute(query))
-    size = thinning.bucket_size(count, len(FIGURES), max_points)
+    columns = _varying(connection, here)
+    size = thinning.bucket_size(count, len(columns), max_points)
     rows = connection.execution_options(yield_per=size).execute(query)
-    columns = range(2, 2 + len(FIGURES))
-    return [point for bucket in rows.partitions(size) for point in _thin(bucket, columns)]
+    buckets = rows.partitions(size)
+    return [point for bucket in buckets for point in thinning.extremes(bucket, columns)]
 
 
-def _thin(bucket: Any, columns: range) -> list[thinning.Point]:
-    return thinning.extremes(list(bucket), columns)
+def _varying(connection: Connection, here: list[ColumnElement[bool]]) -> list[int]:
+    """The columns of a point that are worth their extremes: constants need none."""
+    changes = (func.min(facts.c[figure]) < func.max(facts.c[figure]) for figure in FIGURES)
+    row = connection.execute(select(*changes).where(*here)).one()
+    return [2 + at for at, varies in enumerate(row) if varies]
 
 
 # ---------------------------------------------------------------- judgement

@@ -150,6 +150,23 @@ def test_another_judge_goes_on_where_the_first_stopped(store: Store) -> None:
     assert judged(store) == 8 and (finding.first_step, finding.steps) == (1, 8)
 
 
+def test_what_another_judge_began_anew_is_not_judged_from_memory(store: Store) -> None:
+    clock = Clock()
+    first, second = Judge(store, now=clock), Judge(store, now=clock)
+    for rank in (0, 1):
+        send(store, map(step, range(1, 4)), rank=rank, world_size=2, run="in-time")
+    send(store, [step(1)], clock.time, rank=0, world_size=2)
+    clock.time += 31
+    first.judge_pending()
+    send(store, [step(1)], clock.time, rank=1, world_size=2)
+    second.judge_pending()
+    for rank in (0, 1):
+        send(store, [step(2), step(3)], clock.time, rank=rank, world_size=2)
+    first.judge_pending()
+    assert judged(store) == 3
+    assert judgement(store, "r") == judgement(store, "in-time")
+
+
 def test_a_judgement_made_from_an_old_state_is_not_written(store: Store) -> None:
     send(store, [step(1), step(2)])
     old = standing(store, "r")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, update
 
 from gradledger.records import EvalRecord
 from gradledger_monitor import batches
@@ -119,6 +119,25 @@ def test_evaluations_keep_what_is_not_a_number_apart_from_infinity(store: Store)
     assert dict(rows) == {"loss": 1.5, "bad": None, "worse": math.inf}
 
 
+def test_a_writer_that_reads_first_never_loses_its_turn(store: Store) -> None:
+    other = Store(store.engine.url.render_as_string())
+    done = threading.Event()
+
+    def write() -> None:
+        send(other, batch("second", []))
+        done.set()
+
+    thread = threading.Thread(target=write)
+    with store.writing() as connection:
+        connection.execute(select(tables.runs)).all()
+        thread.start()
+        assert not done.wait(0.3)
+        connection.execute(update(tables.runs).values(name="first"))
+    thread.join()
+    other.close()
+    assert [row.id for row in list_runs(store)] == ["second"]
+
+
 # ---------------------------------------------------------------- series
 
 
@@ -161,10 +180,18 @@ def test_every_point_of_a_thinned_series_is_a_real_step(long_run: Store) -> None
     assert all(real[point[0]] == point for point in zip(*thinned.values(), strict=True))
 
 
+def test_a_thinned_series_ends_where_the_run_does(long_run: Store) -> None:
+    assert series(long_run, "long", 0, max_points=500)["step"][-1] == 50_000
+
+
+def test_constant_figures_do_not_cost_resolution(long_run: Store) -> None:
+    assert len(series(long_run, "long", 0, max_points=500)["step"]) > 250
+
+
 def test_each_bucket_keeps_its_own_extremes(long_run: Store) -> None:
     thinned = series(long_run, "long", 0, max_points=500)
     whole = series(long_run, "long", 0, max_points=100_000)
-    size = -(-50_000 // (500 // (2 * len(tables.FIGURES))))
+    size = 500  # two figures vary, so five points a bucket, 100 buckets
     kept = set(zip(thinned["step"], thinned["norm"], strict=True))
     points = list(zip(whole["step"], whole["norm"], strict=True))
     for start in range(0, 50_000, size):
