@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
+from torch import nn
+
 from helpers.training import (
     Batches,
     Recording,
@@ -24,7 +26,6 @@ from helpers.training import (
     tokens,
     windows,
 )
-from torch import nn
 
 Accumulate = Callable[[nn.Module, Batches], list[float]]  # gives the losses that it backpropagates
 K = 4

@@ -7,6 +7,7 @@ from collections import deque
 
 from gradledger_monitor.facts import Reading, StepFacts
 from gradledger_monitor.findings import Outcome, Severity
+from gradledger_monitor.ledger import Entry
 from gradledger_monitor.rules.base import (
     Rule,
     Window,
@@ -114,16 +115,24 @@ class TokenWeightsUnequal(Rule):
 
 def _where(facts: StepFacts, reading: Reading) -> str:
     """Between micro-batches, between ranks, or both."""
-    entries = reading.ledger.entries
-    by_rank: dict[int, list[float]] = {}
-    for entry in entries:
-        by_rank.setdefault(entry.rank, []).append(entry.relative)
-    inside = any(max(v) > min(v) * (1 + facts.tolerance) for v in by_rank.values())
-    means = [math.fsum(v) / len(v) for v in by_rank.values()]
-    between = max(means) > min(means) * (1 + facts.tolerance)
-    if inside and between and len(by_rank) > 1:
+    by_rank: dict[int, list[Entry]] = {}
+    for entry in reading.ledger.entries:
+        by_rank.setdefault(entry.rank, []).append(entry)
+    spread = 1 + facts.tolerance
+    inside = any(_most(e) > _least(e) * spread for e in by_rank.values())
+    shares = [sum(e.share for e in es) / sum(e.tokens for e in es) for es in by_rank.values()]
+    between = max(shares) > min(shares) * spread
+    if inside and between:
         return "between micro-batches and between ranks"
     return "between micro-batches" if inside else "between ranks"
+
+
+def _most(entries: list[Entry]) -> float:
+    return max(e.relative for e in entries)
+
+
+def _least(entries: list[Entry]) -> float:
+    return min(e.relative for e in entries)
 
 
 def _loss_sentence(facts: StepFacts) -> str:

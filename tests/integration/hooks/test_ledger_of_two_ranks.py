@@ -1,0 +1,135 @@
+"""The rows of the table that need ranks: two processes, gloo, DDP with no_sync, each number proved.
+
+Which tokens weighed what is solved from the applied gradient and the tokens of *both* ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gradledger_monitor.facts import StepFacts
+from helpers.training import (
+    Truth,
+    accused,
+    assert_ledger_is_true,
+    facts_of,
+    judged,
+    steps_of,
+    tiny_model,
+    token_gradients,
+    tokens,
+)
+
+TESTS = Path(__file__).parents[2]
+RANKS = 2
+
+Rows = list[dict[str, Any]]  # by rank
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    """Everything that two_ranks.py does, done once."""
+    return run_ranks(TESTS / "integration/hooks/two_ranks.py", tmp_path_factory.mktemp("ranks"))
+
+
+def run_ranks(script: Path, folder: Path) -> Rows:
+    """Start one process for each rank, and load what each wrote."""
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
+    outputs = [folder / f"rank{rank}.pt" for rank in range(RANKS)]
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(rank), str(folder / "store"), str(output)],
+            env=environ,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, output in enumerate(outputs)
+    ]
+    for process in started:
+        _, complaint = process.communicate(timeout=120)
+        assert process.returncode == 0, complaint
+    return [torch.load(output) for output in outputs]
+
+
+def facts(rows: Rows, name: str) -> list[StepFacts]:
+    """One row's steps, the ranks merged."""
+    return facts_of([steps_of(rank[name]["lines"]) for rank in rows])
+
+
+def truth(rows: Rows, name: str, index: int) -> Truth:
+    """The weights of all tokens of both ranks, from the gradient that both applied."""
+    (parameters, gradient), (_, others) = (rank[name]["steps"][index] for rank in rows)
+    assert torch.equal(gradient, others)
+    windows = [batch for rank in rows for batch in rank[name]["windows"][index]]
+    return Truth.solve(*token_gradients(tiny_model(), parameters, windows), gradient)
+
+
+def all_tokens(rows: Rows, name: str, index: int) -> int:
+    return sum(tokens(batch) for rank in rows for batch in rank[name]["windows"][index])
+
+
+ROWS = [
+    # row, rule that must be named, true balance
+    pytest.param("right", None, lambda n: 1, id="right: sum / N * R"),
+    pytest.param(
+        "right, K = R", None, lambda n: 1, id="right, with as many micro-batches as ranks"
+    ),
+    pytest.param(
+        "own count", "reduction.token_weights_unequal", lambda n: 1, id="each rank by its own N_r"
+    ),
+    pytest.param("averaged again", "reduction.world_size", lambda n: 1 / RANKS, id="N, averaged"),
+    pytest.param(
+        "averaged again, K = R", "reduction.world_size", lambda n: 1 / RANKS, id="the same, K = R"
+    ),
+    pytest.param(
+        "multiplied twice", "reduction.world_size", lambda n: RANKS, id="R once too often"
+    ),
+    pytest.param(
+        "never divided", "reduction.unnormalised_sum", lambda n: n / RANKS, id="never divided"
+    ),
+    pytest.param(
+        "mean of means", "reduction.token_weights_unequal", lambda n: 1, id="mean of means"
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "rule", "balance"), ROWS)
+def test_each_way_to_reduce_over_ranks_is_measured_and_named(
+    trained: Rows, name: str, rule: str | None, balance: Any
+) -> None:
+    steps = facts(trained, name)
+    assert [fact.step for fact in steps] == [1, 2, 3, 4]
+    for index, fact in enumerate(steps):
+        seen = truth(trained, name, index)
+        assert seen.balance == pytest.approx(balance(all_tokens(trained, name, index)), rel=1e-3)
+        assert_ledger_is_true(fact, seen)
+    assert accused(judged(steps)) == ({rule: 1} if rule else {})
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        ("own count", "between ranks"),
+        ("mean of means, fair ranks", "between micro-batches"),
+        ("mean of means", "between micro-batches and between ranks"),
+    ],
+)
+def test_the_finding_says_where_the_weights_differ(trained: Rows, name: str, where: str) -> None:
+    (finding,) = judged(facts(trained, name)).findings
+    assert finding.evidence["differ"] == where
+
+
+def test_a_rank_whose_record_is_missing_leaves_the_ledger_unmeasured(trained: Rows) -> None:
+    (step, *_) = facts(trained, "right")
+    alone = facts_of([steps_of(trained[0]["right"]["lines"])])[0]
+    half = StepFacts(step.run, 0, 1, {0: alone.records[0]})
+    assert half.ledger is None
+    assert half.unmeasured == "no record of rank 1 arrived"
+    assert judged([half]).verdict == "incomplete"
