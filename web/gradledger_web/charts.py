@@ -66,7 +66,7 @@ RUN_CHARTS: tuple[Chart, ...] = (
         title="Gradient norm",
         hint="What the optimizer got, on a logarithmic axis.",
         series=(Series("norm", "norm", GREEN, "gradient norm"),),
-        yaxis={"type": "log", "tickformat": "~g", "nticks": 6},
+        yaxis={"type": "log", "tickformat": "~g", "nticks": 3},
     ),
     Chart(
         id="balance",

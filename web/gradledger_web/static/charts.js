@@ -24,7 +24,9 @@ function columns(plot, series) {
 
 const POINTS_WITH_MARKERS = 120;
 
-function showMarkers(plot) {
+function finish(plot) {
+  const measured = plot.data.some((trace) => trace.y.some((value) => value !== null));
+  plot.parentElement.toggleAttribute("data-empty", !measured);
   const mode = plot.data[0].x.length > POINTS_WITH_MARKERS ? "lines" : "lines+markers";
   return plot.data[0].mode === mode ? plot : Plotly.restyle(plot, { mode });
 }
@@ -32,19 +34,17 @@ function showMarkers(plot) {
 // All points anew: at first, and when the live line has grown too long to draw.
 export async function fill(plot, series) {
   await Plotly.restyle(plot, columns(plot, series));
-  return showMarkers(plot);
+  return finish(plot);
 }
 
 export async function extend(plot, series) {
   await Plotly.extendTraces(plot, columns(plot, series), plot.data.map((_, index) => index));
-  return showMarkers(plot);
+  return finish(plot);
 }
 
-function rangeIn(event) {
-  if (event["xaxis.range[0]"] !== undefined)
-    return { "xaxis.range": [event["xaxis.range[0]"], event["xaxis.range[1]"]] };
-  if (event["xaxis.autorange"]) return { "xaxis.autorange": true };
-  return null;
+function rangeOf(plot) {
+  const { autorange, range } = plot.layout.xaxis;
+  return autorange ? { "xaxis.autorange": true } : { "xaxis.range": [...range] };
 }
 
 // One x-range for all: what the user does to one chart happens to the others.
@@ -58,7 +58,6 @@ export function share(plots, told) {
   };
   for (const plot of plots)
     plot.on("plotly_relayout", (event) => {
-      const range = busy ? null : rangeIn(event);
-      if (range) follow(plot, range);
+      if (!busy && Object.keys(event).some((key) => key.startsWith("xaxis."))) follow(plot, rangeOf(plot));
     });
 }

@@ -1,0 +1,79 @@
+"""What holds on every page: it fits a phone, obeys the keyboard and the theme, leaks nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from helpers.batches import batch, step
+from helpers.service import Service, running_service
+
+PAGES = ("/", "/runs/r1", "/runs/r1/steps/0/1")
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One service with one run of two ranks for all tests here: they only look."""
+    with running_service(tmp_path_factory.mktemp("pages") / "gradledger.db") as running:
+        for rank in (0, 1):
+            running.post(batch("r1", [step(1), step(2)], world_size=2, rank=rank))
+        yield running
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_fits_a_phone_without_scrolling_sideways(page: Page, path: str) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(path, wait_until="load")
+    page.wait_for_timeout(300)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_keeps_its_layout_while_charts_are_drawn(page: Page, path: str) -> None:
+    page.add_init_script(
+        """window.moved = 0;
+        new PerformanceObserver((list) => {
+          for (const entry of list.getEntries()) window.moved += entry.value;
+        }).observe({ type: "layout-shift", buffered: true });"""
+    )
+    page.goto(path, wait_until="load")
+    page.wait_for_timeout(800)
+    assert page.evaluate("window.moved") < 0.02
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_no_inline_script_is_allowed(service: Service, path: str) -> None:
+    policy = service.get(f"/../..{path}").headers["Content-Security-Policy"]
+    assert "script-src 'self'" in policy
+    assert "unsafe" not in policy
+
+
+def test_the_theme_stays_as_chosen(page: Page) -> None:
+    page.goto("/")
+    toggle = page.locator("#theme")
+    toggle.click()
+    expect(toggle).to_have_text("Light")
+    toggle.click()
+    expect(toggle).to_have_text("Dark")
+    page.goto("/runs/r1")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    expect(page.locator("body")).to_have_css("background-color", "rgb(15, 18, 23)")
+
+
+def test_words_are_explained_in_place_by_the_keyboard(page: Page) -> None:
+    page.goto("/runs/r1")
+    page.locator("#chart-balance .term").press("Enter")
+    expect(page.locator("#word-balance")).to_be_visible()
+    expect(page.locator("#word-balance")).to_contain_text("exactly 1")
+    page.keyboard.press("Escape")
+    expect(page.locator("#word-balance")).to_be_hidden()
+
+
+def test_assets_are_kept_for_ever_and_sent_compressed(service: Service, page: Page) -> None:
+    page.goto("/")
+    address = page.locator("link[rel=stylesheet]").get_attribute("href")
+    headers = service.get(f"/../..{address}").headers
+    assert "immutable" in headers["Cache-Control"]
+    assert headers["Content-Encoding"] == "gzip"

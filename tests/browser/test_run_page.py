@@ -1,0 +1,111 @@
+"""One run, as a browser shows it, live."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from playwright.sync_api import Page, expect
+
+from gradledger.records import MicroBatch, StepRecord
+from helpers.batches import batch, fair_step, step
+from helpers.charts import open_run, points, shows_all, zoom, zoomed
+from helpers.service import Service
+
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>"
+
+
+def steps(first: int, last: int) -> list[StepRecord]:
+    return [step(number) for number in range(first, last + 1)]
+
+
+def test_the_run_page_names_the_bug_its_size_and_its_fix(page: Page, service: Service) -> None:
+    service.post(batch("r1", steps(1, 5), name="mean of means"))
+    open_run(page, "r1", 5)
+    expect(page.locator("#verdict")).to_contain_text("Broken")
+    expect(page.locator("#verdict")).to_contain_text("Token weights differ between micro-batches")
+    finding = page.locator('[data-rule="reduction.token_weights_unequal"]')
+    expect(finding).to_contain_text("25.0 %")  # tokens 10 and 30, half the weight each
+    expect(finding.get_by_role("link", name="step 1")).to_be_visible()
+    expect(finding.locator("pre")).to_contain_text('reduction="sum"')
+
+
+def test_the_fix_is_copied_with_one_click(page: Page, service: Service) -> None:
+    service.post(batch("r1", steps(1, 2)))
+    open_run(page, "r1", 2)
+    fix = page.locator(".finding pre").inner_text()
+    page.get_by_role("button", name="Copy the fix").click()
+    expect(page.get_by_text("Copied", exact=True)).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()").strip() == fix.strip()
+
+
+def test_charts_grow_without_a_reload_and_keep_the_zoom(page: Page, service: Service) -> None:
+    service.post(batch("r1", steps(1, 20)))
+    open_run(page, "r1", 20)
+    page.evaluate("window.stillHere = true")
+    shown = zoom(page)
+    zoomed(page, shown)
+    for first in (21, 31):
+        service.post(batch("r1", steps(first, first + 9)))
+        points(page, first + 9)
+    assert page.evaluate("window.stillHere") is True
+    zoomed(page, shown)
+    expect(page.locator("#verdict")).to_contain_text("40")
+
+
+def test_reset_zoom_shows_the_whole_run_again(page: Page, service: Service) -> None:
+    service.post(batch("r1", steps(1, 20)))
+    open_run(page, "r1", 20)
+    reset = page.get_by_role("button", name="Reset zoom")
+    expect(reset).to_be_hidden()
+    zoomed(page, zoom(page))
+    reset.click()
+    shows_all(page, 20)
+    expect(reset).to_be_hidden()
+
+
+def test_a_run_that_goes_wrong_says_so_on_the_open_page(page: Page, service: Service) -> None:
+    service.post(batch("r1", [fair_step(n) for n in range(1, 4)]))
+    open_run(page, "r1", 3)
+    expect(page.locator("#verdict")).to_contain_text("Balanced")
+    service.post(batch("r1", steps(4, 8)))
+    expect(page.locator("#verdict")).to_contain_text("Broken", timeout=15_000)
+    expect(page.locator(".finding h3")).to_contain_text("Token weights differ")
+
+
+def test_what_was_not_measured_is_shown_as_such_with_its_reason(
+    page: Page, service: Service
+) -> None:
+    unseen = MicroBatch(loss=1.0, missing={"terms": "the loss is inside torch.compile"})
+    service.post(batch("r1", [StepRecord(0, n, 1_000.0 + n, [unseen]) for n in (1, 2)]))
+    open_run(page, "r1", 2)
+    expect(page.locator("#verdict")).to_contain_text("Incomplete")
+    node = page.locator(".tree .is-not_measured").first
+    expect(node).to_contain_text("the loss is inside torch.compile")
+    expect(page.locator("#chart-balance")).to_have_attribute("data-empty", "")
+
+
+def test_the_optimizer_is_chosen_when_there_are_several(page: Page, service: Service) -> None:
+    both = [fair_step(1), fair_step(2), step(1, optimizer=1)]
+    service.post(batch("r1", both, optimizers=["AdamW", "SGD"]))
+    open_run(page, "r1", 2)
+    page.get_by_role("link", name="SGD").click()
+    points(page, 1)
+    expect(page.get_by_role("link", name="SGD")).to_have_attribute("aria-current", "true")
+
+
+def test_a_hostile_name_is_only_text(page: Page, service: Service) -> None:
+    hostile: dict[str, Any] = {"name": HOSTILE, "project": HOSTILE, "config": {HOSTILE: HOSTILE}}
+    service.post(batch("r1", steps(1, 2), **hostile, optimizers=[HOSTILE]))
+    page.goto("/")
+    expect(page.get_by_role("link", name=HOSTILE)).to_be_visible()
+    open_run(page, "r1", 2)
+    assert page.locator("h1").inner_text() == HOSTILE
+    page.goto("/runs/r1/steps/0/1")
+    expect(page.locator(".crumbs")).to_contain_text(HOSTILE)
+    assert page.locator("img[src=x]").count() == 0
+
+
+def test_an_unknown_run_gets_a_page_that_leads_back(page: Page, service: Service) -> None:
+    answer = service.get("/../../runs/nobody")
+    assert answer.status_code == 404
+    assert "There is no such run" in answer.text

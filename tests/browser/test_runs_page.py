@@ -1,0 +1,62 @@
+"""The list of runs, as a browser shows it."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page, expect
+
+from helpers.batches import EndRecord, batch, fair_step, step
+from helpers.service import Service
+
+
+def test_an_empty_dashboard_says_which_command_to_type(page: Page, service: Service) -> None:
+    page.goto("/")
+    commands = page.locator("pre").all_inner_texts()
+    assert f"gradledger run --url {service.url} -- python train.py" in commands
+    assert "gradledger demo" in commands
+
+
+def test_the_command_is_copied_with_one_click(page: Page, service: Service) -> None:
+    page.goto("/")
+    page.get_by_role("button", name="Copy the demo command").click()
+    expect(page.get_by_text("Copied", exact=True)).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == "gradledger demo"
+
+
+def test_the_first_run_appears_without_a_reload(page: Page, service: Service) -> None:
+    page.goto("/")
+    service.post(batch("r1", [fair_step(1)], name="first light"))
+    expect(page.get_by_role("link", name="first light")).to_be_visible(timeout=15_000)
+
+
+def test_each_run_shows_its_verdict_and_what_is_wrong_with_it(page: Page, service: Service) -> None:
+    service.post(batch("bad", [step(1), step(2)], name="mean of means"))
+    service.post(batch("good", [fair_step(1), EndRecord(2_000.0)], name="corrected"))
+    page.goto("/")
+    bad, good = page.locator("[data-run=bad]"), page.locator("[data-run=good]")
+    expect(bad).to_contain_text("Broken", timeout=15_000)
+    expect(bad).to_contain_text("Token weights differ")
+    expect(good).to_contain_text("Balanced", timeout=15_000)
+    expect(good).to_contain_text("ended")
+
+
+def test_search_finds_a_run_and_says_when_none_matches(page: Page, service: Service) -> None:
+    service.post(batch("r1", [fair_step(1)], name="llama", project="sft"))
+    service.post(batch("r2", [fair_step(1)], name="resnet", project="vision"))
+    page.goto("/")
+    search = page.get_by_role("searchbox")
+    search.fill("sft")
+    search.press("Enter")
+    expect(page.get_by_role("link", name="llama")).to_be_visible()
+    expect(page.get_by_role("link", name="resnet")).to_have_count(0)
+    page.get_by_role("searchbox").fill("nothing like it")
+    page.get_by_role("searchbox").press("Enter")
+    expect(page.get_by_text("No run matches")).to_be_visible()
+
+
+def test_more_runs_than_fit_are_a_page_away(page: Page, service: Service) -> None:
+    for number in range(51):
+        service.post(batch(f"r{number}", [fair_step(1)], name=f"run {number}"))
+    page.goto("/")
+    expect(page.locator("tbody tr")).to_have_count(50)
+    page.get_by_role("link", name="Older").click()
+    expect(page.get_by_role("link", name="run 0", exact=True)).to_be_visible()

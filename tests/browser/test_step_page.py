@@ -1,0 +1,68 @@
+"""The ledger of one optimizer step, as a browser shows it."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page, expect
+
+from helpers.batches import batch, fair_step, step
+from helpers.charts import open_run
+from helpers.service import Service
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+
+def test_the_ledger_sets_share_of_gradient_against_share_of_tokens(
+    page: Page, service: Service
+) -> None:
+    service.post(batch("r1", [step(1, tokens=(10, 30))]))
+    page.goto("/runs/r1/steps/0/1")
+    first, second = (page.locator("tbody tr").nth(n).inner_text().split("\t") for n in (0, 1))
+    assert first[:5] == ["1", "NllLoss", "mean", "10", "25.0 %"]
+    assert first[5] == "50.0 %"
+    assert f"2 {TIMES}" in first and f"0.667 {TIMES}" in second
+    expect(page.locator(".sentence")).to_contain_text("25.0 % of the tokens and got 50.0 %")
+
+
+def test_the_picture_draws_both_shares_of_every_micro_batch(page: Page, service: Service) -> None:
+    service.post(batch("r1", [step(1, tokens=(10, 30))]))
+    page.goto("/runs/r1/steps/0/1")
+    expect(page.locator(".plot .bars path")).to_have_count(4)
+    shares = page.evaluate('document.querySelector(".plot").data.map((bar) => bar.y)')
+    assert shares == [[0.25, 0.75], [0.5, 0.5]]
+
+
+def test_a_fair_step_is_called_fair(page: Page, service: Service) -> None:
+    service.post(batch("r1", [fair_step(1)]))
+    page.goto("/runs/r1/steps/0/1")
+    expect(page.locator(".sentence")).to_have_text("Every token of this step counts the same.")
+
+
+def test_a_step_that_some_ranks_have_not_reported_is_called_incomplete(
+    page: Page, service: Service
+) -> None:
+    service.post(batch("r1", [step(1)], world_size=2))
+    page.goto("/runs/r1/steps/0/1")
+    expect(page.get_by_text("1 of 2 ranks have reported")).to_be_visible()
+    expect(page.locator(".sentence")).to_contain_text("not measured")
+
+
+def test_a_point_of_a_chart_and_the_step_field_both_open_the_ledger(
+    page: Page, service: Service
+) -> None:
+    service.post(batch("r1", [step(n) for n in (1, 2, 3)]))
+    open_run(page, "r1", 3)
+    page.get_by_label("Ledger of step").fill("2")
+    page.get_by_role("button", name="Open").press("Enter")
+    expect(page.get_by_role("heading", name="Ledger of step 2")).to_be_visible()
+    page.get_by_role("link", name="Step 3").click()
+    expect(page.get_by_role("heading", name="Ledger of step 3")).to_be_visible()
+    open_run(page, "r1", 3)
+    plot = page.locator("#chart-misallocation .nsewdrag")
+    plot.scroll_into_view_if_needed()
+    middle = plot.bounding_box()
+    assert middle is not None
+    x, y = middle["x"] + middle["width"] / 2, middle["y"] + middle["height"] / 2
+    page.mouse.move(x - 3, y)
+    page.mouse.move(x, y, steps=3)
+    page.mouse.click(x, y)
+    expect(page.get_by_role("heading", name="Ledger of step 2")).to_be_visible()

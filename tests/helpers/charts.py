@@ -1,0 +1,56 @@
+"""What browser tests ask of the charts of a page, and do to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from playwright.sync_api import Page
+
+from helpers.batches import eventually
+
+_POINTS = 'document.querySelector("#chart-loss .plot").data?.[0].x.length ?? 0'
+_RANGES = '[...document.querySelectorAll(".charts .plot")].map((plot) => plot.layout.xaxis.range)'
+
+
+def until(page: Page, expression: str, expected: Any, seconds: float = 20) -> None:
+    """Wait for a value; playwright's own wait_for_function needs eval, which our policy forbids."""
+    reached = eventually(seconds, lambda: bool(page.evaluate(expression) == expected))
+    assert reached, f"{expression} is {page.evaluate(expression)}, not {expected}"
+
+
+def points(page: Page, number: int) -> None:
+    """Wait until the loss chart shows exactly so many points."""
+    until(page, _POINTS, number)
+
+
+def zoom(page: Page) -> list[float]:
+    """Drag over the middle half of one chart; the range that it shows then."""
+    plot = page.locator("#chart-norm .nsewdrag")
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    assert box is not None
+    height = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] / 4, height)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 3 / 4, height, steps=8)
+    page.mouse.up()
+    until(page, f"{_RANGES}[1][0] > 1", True)
+    shown: list[float] = page.evaluate(_RANGES)[1]
+    return shown
+
+
+def zoomed(page: Page, shown: list[float]) -> None:
+    """Wait until every chart shows this range."""
+    until(page, _RANGES, [shown] * 4)
+
+
+def shows_all(page: Page, last: int) -> None:
+    """Wait until every chart shows the run from its first step to its last."""
+    until(page, f"{_RANGES}.every(([from, to]) => from <= 1 && to >= {last})", True)
+
+
+def open_run(page: Page, run: str, number: int) -> None:
+    """Go to a run and wait for the points of its charts."""
+    page.goto(f"/runs/{run}")
+    page.wait_for_selector("#charts[data-ready]")
+    points(page, number)
