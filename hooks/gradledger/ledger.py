@@ -6,17 +6,15 @@ reads values that may still be on their way from a device.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from gradledger import sampling
 from gradledger.deferred import Deferred
-from gradledger.records import Clip, MicroBatch, Reduction, StepRecord, Term
-
-# Relative deviation between coordinates up to which a change of the gradient is one factor.
-UNIFORM = 1e-3
-UNIFORM_HALF = 2e-2
+from gradledger.records import Event, MicroBatch, Op, Reduction, Samples, Scaler, StepRecord, Term
 
 
 @dataclass
@@ -40,7 +38,7 @@ class OpenTerm:
         term = Term(self.kind, self.reduction, size=self.size, rows=self.rows)
         term.positions, term.undivided = self.positions, self.undivided
         term.coefficient = self.coefficient
-        term.missing = self.missing
+        term.missing = dict(self.missing)
         if isinstance(self.tokens, int):
             term.tokens = self.tokens
         elif self.tokens is not None:
@@ -57,9 +55,13 @@ class OpenTerm:
 
     def deferred(self) -> Iterator[Deferred]:
         """What is still to be read."""
-        for item in (self.tokens, self.class_weight, self.upstream):
-            if isinstance(item, Deferred):
-                yield item
+        yield from _present(self.tokens, self.class_weight, self.upstream)
+
+
+def _present(*items: object) -> Iterator[Deferred]:
+    for item in items:
+        if isinstance(item, Deferred):
+            yield item
 
 
 def _scalar_weight(term: Term, upstream: float) -> None:
@@ -87,28 +89,39 @@ class OpenMicroBatch:
     terms: list[OpenTerm] = field(default_factory=list)
     collectives: int | None = None
     backward_ms: float | None = None
+    wrapper: Any = None
+    fingerprint: Deferred | None = None
+    constant_target: Deferred | None = None
     half_precision: bool = False
+    nodes: list[Any] = field(default_factory=list)  # loss nodes, only while backward runs
     missing: dict[str, str] = field(default_factory=dict)
     undo: list[Callable[[], None]] = field(default_factory=list)  # run when backward has ended
 
     def resolve(self) -> MicroBatch:
         """The micro-batch with its numbers read."""
+        constant = _value(self.constant_target)
         return MicroBatch(
-            loss=None if self.loss is None else self.loss.value(),
-            scale=None if self.scale is None else self.scale.value(),
+            number=self.number,
+            loss=_value(self.loss),
+            scale=_value(self.scale),
             terms=[term.resolve() for term in self.terms],
             collectives=self.collectives,
             backward_ms=self.backward_ms,
+            wrapper=self.wrapper,
+            fingerprint=_value(self.fingerprint),
+            constant_target=None if constant is None else bool(constant),
             missing=self.missing,
         )
 
     def deferred(self) -> Iterator[Deferred]:
         """What is still to be read."""
-        for item in (self.loss, self.scale):
-            if item is not None:
-                yield item
+        yield from _present(self.loss, self.scale, self.fingerprint, self.constant_target)
         for term in self.terms:
             yield from term.deferred()
+
+
+def _value(item: Deferred | None) -> float | None:
+    return None if item is None else item.value()
 
 
 @dataclass
@@ -122,34 +135,59 @@ class Counted:
     micro_batch: OpenMicroBatch
     fresh: bool | None = None
     before: Deferred | None = None
+    after: Deferred | None = None  # the gradient sample when backward had ended
+
+    def was_fresh(self) -> bool | None:
+        """Whether the gradients were absent or zero when the backward began."""
+        return self.fresh if self.before is None else not any(self.before.values())
 
     def resolve(self) -> MicroBatch:
         """The micro-batch, with what this optimizer's gradients were when it began."""
         record = self.micro_batch.resolve()
-        record.fresh = self.fresh
-        if self.before is not None:
-            record.fresh = not any(self.before.values())
+        record.fresh = self.was_fresh()
         return record
 
     def deferred(self) -> Iterator[Deferred]:
         """What is still to be read."""
         yield from self.micro_batch.deferred()
-        if self.before is not None:
-            yield self.before
+        yield from _present(self.before, self.after)
 
 
 @dataclass
-class OpenClip:
-    """One clipping by norm; ``whole`` when it covered every parameter of the optimizer."""
+class OpenEvent:
+    """One call that the loop made, with the gradient sample at that moment."""
 
-    max_norm: float
-    norm: Deferred
+    op: Op
     after: int
-    whole: bool
+    own: bool = True
+    limit: float | None = None
+    norm: Deferred | None = None
+    sample: Deferred | None = None
+    whole: bool = False  # a clip that covered every parameter of the optimizer
 
-    def resolve(self) -> Clip:
-        """The clip with its norm read."""
-        return Clip(self.max_norm, self.norm.value(), self.after)
+    def resolve(self, after_backward: Deferred | None, tolerance: float) -> Event:
+        """The event; its factor is measured against the sample of the last backward."""
+        event = Event(self.op, self.after, self.own, self.limit, _value(self.norm))
+        if self.sample is not None and after_backward is not None:
+            factor = sampling.common_factor(
+                after_backward.values(), self.sample.values(), tolerance
+            )
+            event.factor = factor if isinstance(factor, float) else None
+        return event
+
+
+@dataclass
+class OpenScaler:
+    """The GradScaler at the step."""
+
+    ordinal: int
+    scale: Deferred | None
+    tracker: Deferred | None
+
+    def resolve(self) -> Scaler:
+        """The scaler with its numbers read."""
+        tracker = _value(self.tracker)
+        return Scaler(self.ordinal, _value(self.scale), None if tracker is None else round(tracker))
 
 
 @dataclass
@@ -160,82 +198,153 @@ class OpenStep:
     step: int
     time: float
     micro_batches: list[Counted]
+    events: list[OpenEvent] = field(default_factory=list)
     norm: Deferred | None = None
-    clips: list[OpenClip] = field(default_factory=list)
-    sample_after_backward: Deferred | None = None
+    norms: list[tuple[int, Deferred]] = field(default_factory=list)  # parameter group, its norms
     sample_at_step: Deferred | None = None
+    sample_at_last_step: Deferred | None = None
+    combined: bool = False  # the ranks' gradients may have been combined by hand
+    scaler: OpenScaler | None = None
+    found_inf: Deferred | None = None
     grad_scale: Deferred | None = None
-    lr: Any = None
-    sync: Any = "none"
-    skipped: bool = False
+    values: Deferred | None = None  # sampled parameters before the step
+    values_after: Deferred | None = None  # and after it, now and then
+    fields: dict[str, Any] = field(default_factory=dict)  # of the record, known at once
     missing: dict[str, str] = field(default_factory=dict)
 
     def deferred(self) -> Iterator[Deferred]:
         """What is still to be read."""
         for counted in self.micro_batches:
             yield from counted.deferred()
-        for item in (self.norm, self.sample_after_backward, self.sample_at_step, self.grad_scale):
-            if item is not None:
-                yield item
-        for clip in self.clips:
-            yield clip.norm
+        for event in self.events:
+            yield from _present(event.norm, event.sample)
+        for _, norms in self.norms:
+            yield norms
+        if self.scaler is not None:
+            yield from _present(self.scaler.scale, self.scaler.tracker)
+        yield from _present(self.norm, self.sample_at_step, self.found_inf, self.grad_scale)
+        yield from _present(self.values, self.values_after)
+
+    def clip_gives_norm(self) -> bool:
+        """Whether the loop has just taken the norm of everything, so that we need not."""
+        clips = [e for e in self.events if e.op == "clip_norm"]
+        return bool(clips) and clips[-1].whole and clips[-1].after == len(self.micro_batches)
+
+    def last_sample(self) -> Deferred | None:
+        """The gradient sample when the last backward had ended."""
+        return self.micro_batches[-1].after if self.micro_batches else None
 
     def resolve(self) -> StepRecord:
         """The record of this step; reads every number."""
         half = any(c.micro_batch.half_precision for c in self.micro_batches)
-        record = StepRecord(
-            self.optimizer,
-            self.step,
-            self.time,
-            micro_batches=[counted.resolve() for counted in self.micro_batches],
-            norm=self._applied_norm(),
-            clips=[clip.resolve() for clip in self.clips],
-            grad_scale=None if self.grad_scale is None else self.grad_scale.value(),
-            lr=None if self.lr is None else float(self.lr),
-            sync=self.sync,
-            skipped=self.skipped,
-            half_precision=half,
-            missing=self.missing,
-        )
-        self._measure_post_factor(record, UNIFORM_HALF if half else UNIFORM)
+        tolerance = sampling.UNIFORM_HALF if half else sampling.UNIFORM
+        record = StepRecord(self.optimizer, self.step, self.time, **self.fields)
+        record.missing = dict(self.missing)
+        record.half_precision = half
+        record.micro_batches = [counted.resolve() for counted in self.micro_batches]
+        last = self.last_sample()
+        record.events = [event.resolve(last, tolerance) for event in self.events]
+        record.grad_scale = _value(self.grad_scale)
+        record.scaler = None if self.scaler is None else self.scaler.resolve()
+        record.skipped = record.skipped or bool(_value(self.found_inf))
+        self._measure_factor(record, tolerance)
+        self._measure_sample(record)
+        self._measure_norms(record)
+        self._measure_update(record)
         return record
 
-    def _applied_norm(self) -> float | None:
-        """The measured norm; or what the last clip saw, times what it left of it."""
-        if self.norm is not None:
-            return self.norm.value()
-        if not self.clips:
-            return None
-        last = self.clips[-1].resolve()
-        return None if last.norm is None else last.norm * clip_coefficient(last)
+    # ------------------------------------------------------------------ the gradient sample
 
-    def _measure_post_factor(self, record: StepRecord, tolerance: float) -> None:
-        before, after = self.sample_after_backward, self.sample_at_step
+    def _measure_factor(self, record: StepRecord, tolerance: float) -> None:
+        before, after = self.last_sample(), self.sample_at_step
+        record.empty = after is None or not any(after.values())
         if before is None or after is None:
             reason = "the gradient sample was not taken after backward and at the step"
             record.missing.setdefault("post_factor", reason)
             return
-        factor = common_factor(before.values(), after.values(), tolerance)
-        if isinstance(factor, str):
-            record.missing.setdefault("post_factor", factor)
-        else:
+        factor = sampling.common_factor(before.values(), after.values(), tolerance)
+        if isinstance(factor, str) and any(c.was_fresh() for c in self.micro_batches[1:]):
+            factor = self._moved(record, after, tolerance)
+        if isinstance(factor, float):
             record.post_factor = factor
+            return
+        record.missing.setdefault("post_factor", factor)
+        if self.combined:
+            few = sampling.FEW
+            record.samples = Samples(before.values()[:few], after.values()[:few])
+
+    def _moved(self, record: StepRecord, after: Deferred, tolerance: float) -> float | str:
+        """Gradients cleared between micro-batches may have been kept elsewhere, and put back."""
+        ends = [
+            counted.after.values()
+            for counted, following in zip(
+                self.micro_batches, [*self.micro_batches[1:], None], strict=True
+            )
+            if counted.after is not None and (following is None or following.was_fresh())
+        ]
+        total = [sum(column) for column in zip(*ends, strict=False)]
+        factor = sampling.common_factor(total, after.values(), tolerance)
+        if isinstance(factor, float):
+            record.moved = True
+            for micro_batch in record.micro_batches[1:]:
+                micro_batch.fresh = False
+        return factor
+
+    def _measure_sample(self, record: StepRecord) -> None:
+        if self.sample_at_step is not None:
+            values = self.sample_at_step.values()
+            record.zero_share = round(values.count(0.0) / len(values), 4)
+            if not self.micro_batches and self.sample_at_last_step is not None:
+                record.repeat = any(values) and values == self.sample_at_last_step.values()
+        record.noise = sampling.noise(
+            [
+                (counted.after.values(), bool(counted.was_fresh()))
+                for counted in self.micro_batches
+                if counted.after is not None
+            ]
+        )
+
+    # ------------------------------------------------------------------ norms and updates
+
+    def _measure_norms(self, record: StepRecord) -> None:
+        norms = [(group, norm) for group, item in self.norms for norm in item.values()]
+        if norms:
+            record.nonfinite = sum(1 for _, norm in norms if norm - norm != 0)
+            groups = sorted({group for group, _ in norms})
+            if len(groups) > 1:
+                record.group_norms = [
+                    _root_of_squares(n for g, n in norms if g == group) for group in groups
+                ]
+            record.norm = _root_of_squares(norm for _, norm in norms)
+            return
+        clips = [e for e in record.events if e.op == "clip_norm" and e.norm is not None]
+        if clips and self.clip_gives_norm():
+            record.norm = (
+                (clips[-1].norm or 0.0)
+                * clip_coefficient(clips[-1])
+                * self._since(clips[-1], record)
+            )
+
+    @staticmethod
+    def _since(clip: Event, record: StepRecord) -> float:
+        """What the gradients were multiplied by between the clip and the step."""
+        left = (clip.factor or 0.0) * clip_coefficient(clip)
+        return 1.0 if not left or record.post_factor is None else record.post_factor / left
+
+    def _measure_update(self, record: StepRecord) -> None:
+        if self.values is not None:
+            values = self.values.values()
+            record.parameters = sampling.fingerprint(values)
+            if self.values_after is not None:
+                record.update_ratio = sampling.relative_change(values, self.values_after.values())
 
 
-def clip_coefficient(clip: Clip) -> float:
+def _root_of_squares(values: Iterable[float]) -> float:
+    return math.sqrt(sum(v * v for v in values))
+
+
+def clip_coefficient(clip: Event) -> float:
     """What ``clip_grad_norm_`` multiplies by: min(1, max_norm / (norm + 1e-6))."""
-    assert clip.norm is not None
-    return min(1.0, clip.max_norm / (clip.norm + 1e-6))
-
-
-def common_factor(before: list[float], after: list[float], tolerance: float) -> float | str:
-    """The one number that turns ``before`` into ``after``, or why there is none."""
-    if len(before) != len(after):
-        return "the set of gradients changed between backward and the step"
-    ratios = sorted(b / a for a, b in zip(before, after, strict=True) if a != 0)
-    if not ratios:
-        return "all sampled gradients are zero"
-    middle = ratios[len(ratios) // 2]
-    if not all(abs(r - middle) <= tolerance * abs(middle) for r in ratios):
-        return "the gradients were changed after backward, not scaled by one number"
-    return middle
+    if clip.norm is None or clip.limit is None:
+        return 1.0
+    return min(1.0, clip.limit / (clip.norm + 1e-6))

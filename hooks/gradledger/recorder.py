@@ -23,10 +23,13 @@ from gradledger.ledger import OpenMicroBatch, OpenStep
 from gradledger.observers.base import Observer, Patch
 from gradledger.observers.clipping import Clipping
 from gradledger.observers.collectives import Collectives
+from gradledger.observers.data import Data
 from gradledger.observers.gradient_sample import GradientSample
-from gradledger.observers.loss_scale import LossScale
 from gradledger.observers.loss_terms import LossTerms
 from gradledger.observers.norm import Norm
+from gradledger.observers.scaler import Scaler
+from gradledger.observers.schedule import Schedule
+from gradledger.observers.updates import Updates
 from gradledger.windows import Track, Windows
 
 Sink = Callable[[OpenStep], None]
@@ -39,18 +42,22 @@ class Recorder:
         self._sink = sink
         self.windows = Windows()
         self._observers: list[Observer] = [
-            LossScale(self.close_skipped),
+            Scaler(self.windows, self.close_skipped),
             LossTerms(),
+            Data(),
             Collectives(),
             GradientSample(),
             Clipping(self.windows),
             Norm(),
+            Schedule(self.windows),
+            Updates(),
         ]
         self._failed: dict[str, str] = {}  # fact -> reason, of observers that were switched off
         self._patches: list[Patch] = []
         self._handles: list[Any] = []
         self._backwards = 0
         self._running: OpenMicroBatch | None = None
+        self._stepping: dict[int, OpenStep] = {}  # by optimizer, between its two step hooks
 
     # ------------------------------------------------------------------ in place, and out again
 
@@ -119,6 +126,7 @@ class Recorder:
         for undo in micro_batch.undo:
             undo()
         micro_batch.undo.clear()
+        micro_batch.nodes.clear()
 
     # ------------------------------------------------------------------ step: the window closes
 
@@ -134,32 +142,37 @@ class Recorder:
         with guard.fail_open("the optimizer hook"):
             track = self.windows.track(optimizer)
             if _has_closure(args, kwargs):
-                track.stepping_since = self._backwards  # backward runs inside step()
+                track.stepping = True  # backward runs inside step()
             else:
-                self._close(track)
+                self._stepping[id(optimizer)] = self._close(track)
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         with guard.fail_open("the optimizer hook"):
             track = self.windows.track(optimizer)
-            if track.stepping_since is not None:
-                self._close(track)
-                track.stepping_since = None
+            step = self._stepping.pop(id(optimizer), None)
+            if track.stepping:
+                step = self._close(track)
+                track.stepping = False
+            if step is not None:
+                self._each("step_ends", step, track)
+                self._finish(step, track)
 
     def close_skipped(self, optimizer: Any) -> None:
         """The GradScaler found a non-finite gradient: the window ends without a step."""
-        self._close(self.windows.track(optimizer), skipped=True)
+        track = self.windows.track(optimizer)
+        step = self._close(track)
+        step.fields["skipped"] = True
+        self._finish(step, track)
 
-    def _close(self, track: Track, skipped: bool = False) -> None:
-        index = self.windows.number(track)
-        if self._running is not None and track.stepping_since is None:
+    def _close(self, track: Track) -> OpenStep:
+        if self._running is not None and not track.stepping:
             track.add(self._running)  # an optimizer that steps from a hook inside backward
             track.counted = self._running.number
-        micro_batches, clips, sample = track.close()
-        step = OpenStep(index, track.steps, time.time(), micro_batches)
-        step.clips, step.sample_after_backward = clips, sample
-        step.skipped = skipped
-        step.lr = track.optimizer.param_groups[0].get("lr")
+        step = track.close(self.windows.number(track), time.time())
         self._each("step_begins", step, track)
+        return step
+
+    def _finish(self, step: OpenStep, track: Track) -> None:
         step.missing.update(self._failed)
         ship(list(step.deferred()))
         self._sink(step)

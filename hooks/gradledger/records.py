@@ -16,6 +16,9 @@ from typing import Any, Literal
 WIRE_VERSION = 1
 
 Reduction = Literal["none", "mean", "sum"]
+Op = Literal[
+    "clip_norm", "clip_value", "unscale", "scaler_step", "update", "schedule", "new_scaler"
+]
 
 
 @dataclass
@@ -46,22 +49,49 @@ class Term:
 class MicroBatch:
     """One outermost backward call."""
 
+    number: int = 0  # 1, 2, ... over the life of the process: two optimizers may share one
     loss: float | None = None  # value of the root of backward, loss scale included
     scale: float | None = None  # GradScaler scale multiplied into this backward
     terms: list[Term] = field(default_factory=list)
     collectives: int | None = None  # collectives that ran inside this backward
     backward_ms: float | None = None
     fresh: bool | None = None  # the gradients were absent or zero when it began
+    wrapper: Literal["sync", "no_sync", "bypassed"] | None = None  # what DDP's forward saw
+    fingerprint: float | None = None  # of the loss targets; equal data, equal fingerprint
+    constant_target: bool | None = None  # all targets are one number, as in a GAN's real / fake
     missing: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
-class Clip:
-    """One clipping of the gradients by their global norm."""
+class Event:
+    """One call that the loop made inside the window, in order; ``own`` on this optimizer.
 
-    max_norm: float
-    norm: float | None = None  # the total norm that it saw
+    ``factor`` is what the gradients had been multiplied by, between the last backward and it.
+    """
+
+    op: Op
     after: int = 0  # micro-batches of the window that had run
+    own: bool = True
+    limit: float | None = None  # clipping: the largest norm or value that is left
+    norm: float | None = None  # clipping by norm: the total norm that it saw
+    factor: float | None = None
+
+
+@dataclass
+class Scaler:
+    """The GradScaler that stepped this optimizer, as it was at the step."""
+
+    ordinal: int  # 1, 2, ...: a new object is a new number
+    scale: float | None = None
+    tracker: int | None = None  # steps since the last growth or fall
+
+
+@dataclass
+class Samples:
+    """The same gradient coordinates on this rank after its last backward and at the step."""
+
+    after_backward: list[float] = field(default_factory=list)
+    at_step: list[float] = field(default_factory=list)
 
 
 @dataclass
@@ -78,10 +108,27 @@ class StepRecord:
     micro_batches: list[MicroBatch] = field(default_factory=list)
     norm: float | None = None  # global L2 norm of the gradients that the optimizer got
     post_factor: float | None = None
-    clips: list[Clip] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    scaler: Scaler | None = None
     grad_scale: float | None = None
     lr: float | None = None  # of the first parameter group
+    lrs: list[float] = field(default_factory=list)  # of all groups, when there are several
+    group_norms: list[float] = field(default_factory=list)  # by parameter group, likewise
+    sharded: bool = False  # each rank holds a part of the gradients: norms are local
+    zero_share: float | None = None  # share of sampled coordinates that are exactly zero
+    nonfinite: int | None = None  # parameters whose gradient has a non-finite norm
+    update_ratio: float | None = None  # |change| / |value| of sampled parameters, now and then
+    noise: list[float] = field(default_factory=list)  # sampled |G_small|^2, |G_big|^2
     sync: Literal["none", "averaged", "unknown"] = "none"  # what happened to gradients over ranks
+    wrapper: Literal["ddp", "fsdp", "fsdp2"] | None = None
+    collectives_after: int | None = None  # collectives between the last backward and the step
+    sync_bytes: int | None = None  # gradient bytes that one sync moves, by rank
+    outside: int | None = None  # parameters of the optimizer that the wrapper does not hold
+    samples: Samples | None = None  # when ranks were combined in a way that was not seen
+    parameters: float | None = None  # fingerprint of sampled parameters before the step
+    moved: bool = False  # gradients were kept in other buffers between micro-batches
+    repeat: bool = False  # no backward since the last step, and the same gradients are there
+    empty: bool = False  # there are no gradients at all at the step
     skipped: bool = False  # the GradScaler found a non-finite gradient and did not step
     half_precision: bool = False  # the loss, and so the weights, carry fp16 or bf16 rounding
     dropped: int = 0  # records that this rank had to drop so far
@@ -119,6 +166,16 @@ class EvalRecord:
 
 
 @dataclass
+class BeatRecord:
+    """The process lives, while no optimizer step ends: told every few seconds."""
+
+    time: float
+    since_step: float  # seconds since the last step ended, or since the first backward
+    backwards: int = 0  # micro-batches since then
+    type: Literal["beat"] = "beat"
+
+
+@dataclass
 class EndRecord:
     """The process ended cleanly; ``steps`` by optimizer is how many it sent."""
 
@@ -127,7 +184,7 @@ class EndRecord:
     type: Literal["end"] = "end"
 
 
-Record = RunRecord | StepRecord | EvalRecord | EndRecord
+Record = RunRecord | StepRecord | EvalRecord | BeatRecord | EndRecord
 
 
 def encode(record: Record) -> bytes:

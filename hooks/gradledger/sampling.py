@@ -1,31 +1,87 @@
-"""Copies a few coordinates of a few gradients: enough to see what is done to all of them."""
+"""A few coordinates of a few gradients: enough to see what is done to all of them.
+
+``sample`` copies them on the training thread; the rest compares copies on the background thread.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
 from gradledger.deferred import Deferred
 
-COORDINATES = 16
+COORDINATES = 16  # of each watched parameter
+FEW = 16  # of all, where a sample itself is sent
+
+# Relative deviation between coordinates up to which a change of the gradient is one factor.
+UNIFORM = 1e-3
+UNIFORM_HALF = 2e-2
 
 
 def sample(parameters: list[Any]) -> Deferred | None:
     """Copies of evenly spread coordinates of the parameters' gradients, in a fixed order."""
-    gradients = (p.grad for p in parameters if p.grad is not None)
-    views = [view for view in map(_coordinates, gradients) if view is not None]
+    return copy([p.grad for p in parameters if p.grad is not None])
+
+
+def copy(tensors: list[Any]) -> Deferred | None:
+    """Copies of evenly spread coordinates of each tensor; None when there are none."""
+    views = [view for view in map(_coordinates, tensors) if view is not None]
     if not views:
         return None
     with torch.no_grad():
         return Deferred(torch.cat(views))
 
 
-def _coordinates(gradient: Any) -> torch.Tensor | None:
-    local = getattr(gradient, "_local_tensor", gradient)  # a DTensor's own shard
+def _coordinates(tensor: Any) -> torch.Tensor | None:
+    local = getattr(tensor, "_local_tensor", tensor)  # a DTensor's own shard
     if local.is_sparse or local.numel() == 0:
         return None
     count = min(COORDINATES, local.numel())
     stride = max(1, local.numel() // count)
     view: torch.Tensor = local.detach().as_strided((count,), (stride,), local.storage_offset())
     return view
+
+
+def common_factor(before: list[float], after: list[float], tolerance: float) -> float | str:
+    """The one number that turns ``before`` into ``after``, or why there is none."""
+    if len(before) != len(after):
+        return "the set of gradients changed between backward and the step"
+    ratios = sorted(b / a for a, b in zip(before, after, strict=True) if a != 0)
+    if not ratios:
+        return "all sampled gradients are zero"
+    middle = ratios[len(ratios) // 2]
+    if not all(abs(r - middle) <= tolerance * abs(middle) for r in ratios):
+        return "the gradients were changed after backward, not scaled by one number"
+    return middle
+
+
+def noise(ends: list[tuple[list[float], bool]]) -> list[float]:
+    """|G_small|^2 and |G_big|^2 over the sampled coordinates, for the gradient noise scale.
+
+    ``ends`` are the accumulated gradients after each of K backwards, with whether each began
+    fresh. A micro-batch's own gradient is the difference to the one before, K times which
+    estimates the same as their sum (McCandlish et al. 2018, arXiv:1812.06162, appendix A.1).
+    """
+    if len(ends) < 2 or len({len(values) for values, _ in ends}) != 1:
+        return []
+    count, earlier, squares = len(ends), [0.0] * len(ends[0][0]), 0.0
+    for values, fresh in ends:
+        base = [0.0] * len(values) if fresh else earlier
+        squares += sum((count * (v - b)) ** 2 for v, b in zip(values, base, strict=True))
+        earlier = values
+    return [squares / count, sum(v * v for v in earlier)]
+
+
+def fingerprint(values: list[float]) -> float:
+    """A number that differs when any of the values does, but by chance."""
+    return math.fsum(v * (1 + i % 97) for i, v in enumerate(values))
+
+
+def relative_change(before: list[float], after: list[float]) -> float | None:
+    """|after - before| / |before|, over the sampled coordinates."""
+    size = math.sqrt(sum(b * b for b in before))
+    if not size or len(before) != len(after):
+        return None
+    return math.sqrt(sum((a - b) ** 2 for a, b in zip(after, before, strict=True))) / size

@@ -1,4 +1,4 @@
-"""Which micro-batches belong to which optimizer's window.
+"""Which micro-batches and calls belong to which optimizer's window.
 
 A backward belongs to the window of every optimizer whose gradients it added to. That is read from
 a few of the optimizer's parameters without touching a value: adding to a gradient in place moves
@@ -8,15 +8,18 @@ the tensor's version, and a first gradient is a new tensor.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 from gradledger.deferred import Deferred
-from gradledger.ledger import Counted, OpenClip, OpenMicroBatch
+from gradledger.ledger import Counted, OpenEvent, OpenMicroBatch, OpenStep
 from gradledger.sampling import sample
 
 WATCHED_PARAMETERS = 4
 ABSENT = (0, 0)
-MAX_OPEN_MICRO_BATCHES = 4096  # a loop that never steps must not fill the memory
+# A loop that never steps must not fill the memory.
+MAX_OPEN_MICRO_BATCHES = 4096
+MAX_OPEN_EVENTS = 512
 
 
 class Track:
@@ -28,14 +31,14 @@ class Track:
         self.index: int | None = None  # given at the first step, the same on every rank
         self.steps = 0
         self.micro_batches: list[Counted] = []
-        self.clips: list[OpenClip] = []
-        self.sample: Deferred | None = None
+        self.events: list[OpenEvent] = []
         self.watched: list[Any] = []
-        self.counted = 0  # number of the micro-batch that was counted while it still ran
+        self.sample_at_last_step: Deferred | None = None
         self.fresh: bool | None = True  # gradients absent or zero when the last backward began
         self.before: Deferred | None = None  # sampled then, where that was not yet known
+        self.stepping = False  # inside step(closure): the window closes when it returns
+        self.counted = 0  # number of the micro-batch that was counted while it still ran
         self._marks: list[tuple[int, int]] = []
-        self.stepping_since: int | None = None  # backwards seen when the running step() began
 
     @property
     def optimizer(self) -> Any:
@@ -48,12 +51,14 @@ class Track:
         groups = [] if optimizer is None else optimizer.param_groups
         return [p for group in groups for p in group["params"]]
 
+    # ------------------------------------------------------------------ a backward comes and goes
+
     def begin(self) -> None:
         """A backward is about to start: what are the gradients now, and who changed them?"""
         if not self.watched:
             self.watched = _spread([p for p in self.parameters() if p.requires_grad])
         marks = [_mark(p) for p in self.watched]
-        absent = not any(marks_of != ABSENT for marks_of in marks)
+        absent = all(mark == ABSENT for mark in marks)
         changed = marks != self._marks
         self.fresh = True if absent else None if changed else False
         self.before = sample(self.watched) if self.fresh is None else None
@@ -62,19 +67,28 @@ class Track:
     def touched(self) -> bool:
         """Whether gradients were added since the backward began; remembers them as they are."""
         began, self._marks = self._marks, [_mark(p) for p in self.watched]
-        return self._marks != began and any(marks_of != ABSENT for marks_of in self._marks)
+        return self._marks != began and any(mark != ABSENT for mark in self._marks)
 
     def add(self, micro_batch: OpenMicroBatch) -> None:
         """The micro-batch belongs to the open window."""
         if len(self.micro_batches) < MAX_OPEN_MICRO_BATCHES:
             self.micro_batches.append(Counted(micro_batch, self.fresh, self.before))
 
-    def close(self) -> tuple[list[Counted], list[OpenClip], Deferred | None]:
+    def note(self, event: OpenEvent) -> None:
+        """A call of the loop belongs to the open window."""
+        if len(self.events) < MAX_OPEN_EVENTS:
+            event.after = len(self.micro_batches)
+            self.events.append(event)
+
+    # ------------------------------------------------------------------ the window closes
+
+    def close(self, index: int, time: float) -> OpenStep:
         """Take what the window holds and open the next one."""
-        held = self.micro_batches, self.clips, self.sample
-        self.micro_batches, self.clips, self.sample = [], [], None
         self.steps += 1
-        return held
+        step = OpenStep(index, self.steps, time, self.micro_batches, self.events)
+        step.sample_at_last_step = self.sample_at_last_step
+        self.micro_batches, self.events = [], []
+        return step
 
 
 def _mark(parameter: Any) -> tuple[int, int]:
@@ -97,7 +111,7 @@ class Windows:
         self._tracks: dict[int, Track] = {}
         self._numbered: list[Track] = []
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Track]:
         return iter(list(self._tracks.values()))
 
     @property
@@ -114,6 +128,7 @@ class Windows:
         """The track of an optimizer, made on first sight."""
         known = self._tracks.get(id(optimizer))
         if known is None or known.optimizer is not optimizer:
+            self._forget_dropped()
             known = self._tracks[id(optimizer)] = Track(optimizer)
             known.begin()
         return known
@@ -125,8 +140,12 @@ class Windows:
             self._numbered.append(track)
         return track.index
 
-    def forget_dropped(self) -> None:
-        """Let go of optimizers that the script has dropped."""
+    def note(self, op: Any, of: Any = None) -> None:
+        """A call of the loop, told to every open window; ``of`` is the optimizer it was made on."""
+        for track in self:
+            track.note(OpenEvent(op, 0, own=of is None or track.optimizer is of))
+
+    def _forget_dropped(self) -> None:
         for key, track in list(self._tracks.items()):
             if track.optimizer is None:
                 del self._tracks[key]

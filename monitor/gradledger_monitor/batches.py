@@ -12,7 +12,7 @@ import msgspec
 
 from gradledger_monitor import wire
 
-Line = tuple[int, wire.StepRecord | wire.EvalRecord | wire.EndRecord]
+Line = tuple[int, wire.StepRecord | wire.EvalRecord | wire.BeatRecord | wire.EndRecord]
 
 _FIELD = re.compile(r" - at `(.+)`$")
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from gradledger_monitor.ledger import Ledger, Weighed, account
-from gradledger_monitor.wire import MicroBatch, StepRecord, Term, number
+from gradledger_monitor.wire import Event, MicroBatch, StepRecord, Term, number
 
 TOLERANCE = 1e-3  # relative rounding error of fp32 sums
 TOLERANCE_HALF = 1e-2  # where the loss is fp16 or bf16
@@ -273,11 +273,16 @@ def _shared_factor(record: StepRecord) -> float:
     factor = number(record.post_factor)
     if factor is None or not math.isfinite(factor):
         return 1.0
-    for clip in record.clips:
-        norm, most = number(clip.norm), number(clip.max_norm)
-        if clip.after == len(record.micro_batches) and norm is not None and most is not None:
-            factor /= min(1.0, most / (norm + 1e-6)) or 1.0
+    for event in record.events:
+        if event.op == "clip_norm" and event.after == len(record.micro_batches):
+            factor /= clip_coefficient(event) or 1.0
     return factor / (number(record.grad_scale) or 1.0)
+
+
+def clip_coefficient(event: Event) -> float:
+    """What ``clip_grad_norm_`` multiplied by: min(1, max_norm / (norm + 1e-6))."""
+    norm, limit = number(event.norm), number(event.limit)
+    return 1.0 if norm is None or limit is None else min(1.0, limit / (norm + 1e-6))
 
 
 def _own_factor(record: StepRecord, micro_batch: MicroBatch) -> float:

@@ -45,21 +45,51 @@ class Term(Struct, kw_only=True, omit_defaults=True):
 class MicroBatch(Struct, kw_only=True, omit_defaults=True):
     """One outermost backward call."""
 
+    number: Count = 0
     loss: Number | None = None
     scale: Number | None = None
     terms: Annotated[list[Term], Meta(max_length=4_096)] = []
     collectives: Count | None = None
     backward_ms: Annotated[float, Meta(ge=0)] | None = None
     fresh: bool | None = None
+    wrapper: Literal["sync", "no_sync", "bypassed"] | None = None
+    fingerprint: Number | None = None
+    constant_target: bool | None = None
     missing: Missing = {}
 
 
-class Clip(Struct, kw_only=True, omit_defaults=True):
-    """One clipping of the gradients by their global norm."""
+class Event(Struct, kw_only=True, omit_defaults=True):
+    """One call that the loop made inside the window."""
 
-    max_norm: Number
-    norm: Number | None = None
+    op: Literal[
+        "clip_norm",
+        "clip_value",
+        "unscale",
+        "scaler_step",
+        "update",
+        "schedule",
+        "new_scaler",
+    ]
     after: Count = 0
+    own: bool = True
+    limit: Number | None = None
+    norm: Number | None = None
+    factor: Number | None = None
+
+
+class Scaler(Struct, kw_only=True, omit_defaults=True):
+    """The GradScaler that stepped this optimizer."""
+
+    ordinal: Count
+    scale: Number | None = None
+    tracker: Count | None = None
+
+
+class Samples(Struct, kw_only=True, omit_defaults=True):
+    """The same gradient coordinates after the last backward and at the step."""
+
+    after_backward: Annotated[list[Number], Meta(max_length=1_024)] = []
+    at_step: Annotated[list[Number], Meta(max_length=1_024)] = []
 
 
 class StepRecord(Struct, kw_only=True, omit_defaults=True, tag="step"):
@@ -71,10 +101,27 @@ class StepRecord(Struct, kw_only=True, omit_defaults=True, tag="step"):
     micro_batches: Annotated[list[MicroBatch], Meta(max_length=65_536)] = []
     norm: Number | None = None
     post_factor: Number | None = None
-    clips: Annotated[list[Clip], Meta(max_length=65_536)] = []
+    events: Annotated[list[Event], Meta(max_length=4_096)] = []
+    scaler: Scaler | None = None
     grad_scale: Number | None = None
     lr: Number | None = None
+    lrs: Annotated[list[Number], Meta(max_length=65_536)] = []
+    group_norms: Annotated[list[Number], Meta(max_length=65_536)] = []
+    sharded: bool = False
+    zero_share: Number | None = None
+    nonfinite: Count | None = None
+    update_ratio: Number | None = None
+    noise: Annotated[list[Number], Meta(max_length=2)] = []
     sync: Literal["none", "averaged", "unknown"] = "none"
+    wrapper: Literal["ddp", "fsdp", "fsdp2"] | None = None
+    collectives_after: Count | None = None
+    sync_bytes: Count | None = None
+    outside: Count | None = None
+    samples: Samples | None = None
+    parameters: Number | None = None
+    moved: bool = False
+    repeat: bool = False
+    empty: bool = False
     skipped: bool = False
     half_precision: bool = False
     dropped: Count = 0
@@ -106,6 +153,14 @@ class EvalRecord(Struct, kw_only=True, omit_defaults=True, tag="eval"):
     values: dict[Name, Number] = {}
 
 
+class BeatRecord(Struct, kw_only=True, omit_defaults=True, tag="beat"):
+    """The process lives, while no optimizer step ends."""
+
+    time: Annotated[float, Meta(ge=0)]
+    since_step: Annotated[float, Meta(ge=0)]
+    backwards: Count = 0
+
+
 class EndRecord(Struct, kw_only=True, omit_defaults=True, tag="end"):
     """The process ended cleanly."""
 
@@ -113,7 +168,7 @@ class EndRecord(Struct, kw_only=True, omit_defaults=True, tag="end"):
     steps: list[Count] = []
 
 
-Record = RunRecord | StepRecord | EvalRecord | EndRecord
+Record = RunRecord | StepRecord | EvalRecord | BeatRecord | EndRecord
 
 decoder = msgspec.json.Decoder(Record)
 

@@ -11,27 +11,6 @@ if TYPE_CHECKING:
     from gradledger.windows import Track
 
 
-class Observer:
-    """Fills some fields of the open records. A raising method switches the observer off."""
-
-    facts: tuple[str, ...] = ()  # fields that go missing when this observer fails
-
-    def install(self) -> None:
-        """Put the hooks in place."""
-
-    def uninstall(self) -> None:
-        """Restore everything that ``install`` changed."""
-
-    def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
-        """An outermost backward is about to start from ``roots``."""
-
-    def backward_ends(self, micro_batch: OpenMicroBatch, touched: list[Track]) -> None:
-        """It has ended; ``touched`` are the optimizers whose gradients it added to."""
-
-    def step_begins(self, step: OpenStep, track: Track) -> None:
-        """The optimizer of ``track`` is about to apply its gradients."""
-
-
 class Patch:
     """One attribute replaced, and put back unless someone else replaced it since."""
 
@@ -45,3 +24,36 @@ class Patch:
         """Restore the original."""
         if self._owner.__dict__.get(self._name) is self._ours:
             setattr(self._owner, self._name, self._original)
+
+
+class Observer:
+    """Fills some fields of the open records. A raising method switches the observer off."""
+
+    facts: tuple[str, ...] = ()  # fields that go missing when this observer fails
+
+    def __init__(self) -> None:
+        self._patches: list[Patch] = []
+
+    def install(self) -> None:
+        """Put the hooks in place."""
+
+    def uninstall(self) -> None:
+        """Restore everything that ``install`` changed."""
+        while self._patches:
+            self._patches.pop().undo()
+
+    def patch(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+        """Replace an attribute until ``uninstall``."""
+        self._patches.append(Patch(owner, name, wrap))
+
+    def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
+        """An outermost backward is about to start from ``roots``."""
+
+    def backward_ends(self, micro_batch: OpenMicroBatch, touched: list[Track]) -> None:
+        """It has ended; ``touched`` are the optimizers whose gradients it added to."""
+
+    def step_begins(self, step: OpenStep, track: Track) -> None:
+        """The optimizer of ``track`` is about to apply its gradients."""
+
+    def step_ends(self, step: OpenStep, track: Track) -> None:
+        """It has applied them."""

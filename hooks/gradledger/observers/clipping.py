@@ -1,4 +1,4 @@
-"""Observes clipping by norm, also when the function was imported by name.
+"""Observes clipping by norm and by value, also when the function was imported by name.
 
 PyTorch 2.6 and later clip in ``_clip_grads_with_norm_``; older ones in ``clip_grad_norm_`` itself.
 """
@@ -12,34 +12,32 @@ from torch.nn.utils import clip_grad
 
 from gradledger.deferred import Deferred
 from gradledger.guard import fail_open
-from gradledger.ledger import OpenClip
-from gradledger.observers.base import Observer, Patch
+from gradledger.ledger import OpenEvent
+from gradledger.observers.base import Observer
+from gradledger.sampling import sample
 
 if TYPE_CHECKING:
     from gradledger.windows import Windows
 
 
 class Clipping(Observer):
-    """Fills ``clips`` of the window whose parameters were clipped."""
+    """Notes ``clip_norm`` and ``clip_value`` in the window whose parameters were clipped."""
 
-    facts = ("clips",)
+    facts = ("clip_norm", "clip_value")
 
     def __init__(self, windows: Windows) -> None:
+        super().__init__()
         self._windows = windows
-        self._patches: list[Patch] = []
 
     def install(self) -> None:
         """Wrap the one place where gradients are multiplied by the clipping coefficient."""
         if hasattr(clip_grad, "_clip_grads_with_norm_"):
-            self._patches.append(Patch(clip_grad, "_clip_grads_with_norm_", self._wrap))
+            self.patch(clip_grad, "_clip_grads_with_norm_", self._wrap)
         else:
-            self._patches.append(Patch(clip_grad, "clip_grad_norm_", self._wrap_whole))
-            self._patches.append(Patch(torch.nn.utils, "clip_grad_norm_", self._wrap_whole))
-
-    def uninstall(self) -> None:
-        """Restore PyTorch's functions."""
-        while self._patches:
-            self._patches.pop().undo()
+            self.patch(clip_grad, "clip_grad_norm_", self._wrap_whole)
+            self.patch(torch.nn.utils, "clip_grad_norm_", self._wrap_whole)
+        self.patch(clip_grad, "clip_grad_value_", self._wrap_value)
+        self.patch(torch.nn.utils, "clip_grad_value_", self._wrap_value)
 
     def _wrap(self, original: Any) -> Any:
         def _clip_grads_with_norm_(
@@ -47,7 +45,7 @@ class Clipping(Observer):
         ) -> Any:
             parameters = _as_list(parameters)
             with fail_open("the clipping observer"):
-                self._note(parameters, max_norm, total_norm)
+                self._note("clip_norm", parameters, max_norm, total_norm)
             return original(parameters, max_norm, total_norm, *args, **kwargs)
 
         return _clip_grads_with_norm_
@@ -57,19 +55,31 @@ class Clipping(Observer):
             parameters = _as_list(parameters)
             total_norm = original(parameters, max_norm, *args, **kwargs)
             with fail_open("the clipping observer"):
-                self._note(parameters, max_norm, total_norm)
+                self._note("clip_norm", parameters, max_norm, total_norm)
             return total_norm
 
         return clip_grad_norm_
 
-    def _note(self, parameters: list[Any], max_norm: float, total_norm: Any) -> None:
-        norm = getattr(total_norm, "_local_tensor", total_norm)
+    def _wrap_value(self, original: Any) -> Any:
+        def clip_grad_value_(parameters: Any, clip_value: float, *args: Any, **kwargs: Any) -> Any:
+            parameters = _as_list(parameters)
+            with fail_open("the clipping observer"):
+                self._note("clip_value", parameters, clip_value, None)
+            return original(parameters, clip_value, *args, **kwargs)
+
+        return clip_grad_value_
+
+    def _note(self, op: Any, parameters: list[Any], limit: float, total_norm: Any) -> None:
         clipped = {id(p) for p in parameters}
+        norm = None
+        if total_norm is not None:
+            norm = Deferred(getattr(total_norm, "_local_tensor", total_norm))
         for track in self._windows:
             if any(id(p) in clipped for p in track.watched):
-                whole = all(id(p) in clipped for p in track.parameters())
-                after = len(track.micro_batches)
-                track.clips.append(OpenClip(float(max_norm), Deferred(norm), after, whole))
+                event = OpenEvent(op, 0, limit=float(limit), norm=norm)
+                event.sample = sample(track.watched)
+                event.whole = all(id(p) in clipped for p in track.parameters())
+                track.note(event)
 
 
 def _as_list(parameters: Any) -> list[Any]:

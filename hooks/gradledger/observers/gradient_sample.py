@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 
 
 class GradientSample(Observer):
-    """Fills ``post_factor`` of every step."""
+    """Fills what the sample tells: ``post_factor``, ``zero_share``, ``noise``, ``repeat``."""
 
-    facts = ("post_factor",)
+    facts = ("post_factor", "zero_share", "noise")
 
     def backward_ends(self, micro_batch: OpenMicroBatch, touched: list[Track]) -> None:
         """Sample the gradients that this backward added to."""
         for track in touched:
-            track.sample = sample(track.watched)
+            if track.micro_batches:
+                track.micro_batches[-1].after = sample(track.watched)
 
     def step_begins(self, step: OpenStep, track: Track) -> None:
         """Sample once more what the optimizer is about to apply."""
-        step.sample_at_step = sample(track.watched)
+        step.sample_at_step = track.sample_at_last_step = sample(track.watched)

@@ -51,6 +51,12 @@ def watch_upstream(found: Found, term: OpenTerm) -> Any:
     return found.node.register_prehook(arrived)
 
 
+def target_of(node: Any) -> torch.Tensor | None:
+    """The loss node's targets, or what picks its tokens; None when they cannot be read."""
+    target = _saved(node, "target")
+    return target if target is not None else _saved(node, "index")
+
+
 def _summary(gradient: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
     """[tokens that count, total weight, least and most |weight|] of a vector of weights."""
     weights = gradient.detach().double() if gradient.device.type != "mps" else gradient.detach()

@@ -46,6 +46,7 @@ class LossTerms(Observer):
             term = open_term(loss)
             micro_batch.undo.append(watch_upstream(loss, term).remove)
             micro_batch.terms.append(term)
+            micro_batch.nodes.append(loss.smoothed or loss.node)
 
     def backward_ends(self, micro_batch: OpenMicroBatch, touched: list[Track]) -> None:
         """Half precision anywhere between root and loss rounds the weights."""

@@ -1,8 +1,8 @@
-"""Observes the global L2 norm of the gradients that the optimizer gets."""
+"""Observes the L2 norms of the gradients that the optimizer gets."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,22 +15,30 @@ if TYPE_CHECKING:
 
 
 class Norm(Observer):
-    """Fills ``norm``: one fused pass, or none when the loop's clipping has just computed it."""
+    """Fills ``norm`` and its parts: one fused pass, none when the loop has just clipped.
 
-    facts = ("norm",)
+    Sharded gradients give the norm of this rank's part; the service combines them.
+    """
+
+    facts = ("norm", "group_norms", "nonfinite")
 
     def step_begins(self, step: OpenStep, track: Track) -> None:
-        """Take the norm of what is about to be applied."""
-        if step.clips and step.clips[-1].whole and step.clips[-1].after == len(step.micro_batches):
-            return  # the clip's total norm and coefficient give it, without a second pass
-        gradients = [p.grad for p in track.parameters() if p.grad is not None]
-        if any(g.is_sparse for g in gradients):
-            step.missing["norm"] = "sparse gradients"
+        """Take the norms of what is about to be applied, by parameter group."""
+        if step.clip_gives_norm():
             return
-        if gradients:
-            local = [getattr(g, "_local_tensor", g).detach() for g in gradients]
-            norms = torch._foreach_norm(local)
-            device = norms[0].device
-            step.norm = Deferred(
-                torch.linalg.vector_norm(torch.stack([n.to(device) for n in norms]))
-            )
+        for index, group in enumerate(track.optimizer.param_groups):
+            gradients = [p.grad for p in group["params"] if p.grad is not None]
+            if any(g.is_sparse for g in gradients):
+                step.missing["norm"] = "sparse gradients"
+                step.norms.clear()
+                return
+            if gradients:
+                step.norms.append((index, Deferred(_norms(gradients, step))))
+
+
+def _norms(gradients: list[Any], step: OpenStep) -> torch.Tensor:
+    local = [getattr(g, "_local_tensor", g).detach() for g in gradients]
+    if local[0] is not gradients[0] and hasattr(gradients[0], "_local_tensor"):
+        step.fields["sharded"] = True
+    norms = torch._foreach_norm(local)
+    return torch.stack([n.to(norms[0].device).float() for n in norms])
