@@ -1,0 +1,324 @@
+"""Loops that look like a mistake and are none: whatever else they do, no finding."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from helpers.loops import EQUAL, TwoHeads, answer, count, train
+from helpers.training import (
+    IGNORED,
+    Batch,
+    Batches,
+    accused,
+    cross_entropy,
+    recording,
+    tiny_model,
+    windows,
+)
+
+# ---------------------------------------------------------------------- what loops do around it
+
+
+def test_gradients_scaled_after_backward_make_a_sum_right() -> None:
+    """As torchtune does it: sum, then divide every gradient by the number of tokens."""
+
+    def divide(model: nn.Module, window: Batches) -> None:
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad.mul_(1 / count(window))
+
+    seen = train(lambda m, b, w: cross_entropy(m, b, reduction="sum"), windows(6), None, divide)
+    assert answer(seen) == ({}, "balanced")
+    assert [f.figures()["balance"] for f in seen.facts()] == pytest.approx([1] * 6, rel=1e-3)
+
+
+@pytest.mark.parametrize("by_hand_too", [False, True], ids=["alone", "after scaling by hand"])
+def test_clipping_that_engages_does_not_move_the_balance(by_hand_too: bool) -> None:
+    def prepare(model: nn.Module, window: Batches) -> None:
+        for parameter in model.parameters():
+            if by_hand_too and parameter.grad is not None:
+                parameter.grad.mul_(1 / count(window))
+        before = nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        assert before > 0.01
+
+    def loss_of(model: nn.Module, batch: Batch, window: Batches) -> Tensor:
+        loss = cross_entropy(model, batch, reduction="sum")
+        return loss if by_hand_too else loss / count(window)
+
+    seen = train(loss_of, windows(6), None, prepare)
+    assert answer(seen) == ({}, "balanced")
+    for fact in seen.facts():
+        assert fact.figures()["balance"] == pytest.approx(1, rel=1e-3)
+        assert fact.figures()["norm"] == pytest.approx(1e-3, rel=1e-2)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_a_checkpointed_loss_is_either_right_or_unmeasured(reentrant: bool) -> None:
+    """A read of what checkpointing holds back would make the script's backward raise."""
+
+    def loss_of(model: nn.Module, batch: Batch, window: Batches) -> Tensor:
+        inputs = batch[0].clone().requires_grad_()
+        loss: Tensor = checkpoint(
+            lambda x: cross_entropy(model, (x, batch[1]), reduction="sum"),
+            inputs,
+            use_reentrant=reentrant,
+        )
+        return loss / count(window)
+
+    seen = train(loss_of, windows(4))
+    found, verdict = answer(seen)
+    assert found == {}
+    assert verdict in ("balanced", "incomplete")
+    for fact in seen.facts():
+        balance = fact.figures()["balance"]
+        assert balance == pytest.approx(1, rel=1e-3) if fact.unmeasured is None else balance is None
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpointed_model_changes_nothing(reentrant: bool) -> None:
+    def loss_of(model: nn.Module, batch: Batch, window: Batches) -> Tensor:
+        inputs = batch[0].clone().requires_grad_()
+        logits = checkpoint(model, inputs, use_reentrant=reentrant).flatten(0, 1)
+        labels = batch[1].flatten()
+        return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum") / count(
+            window
+        )
+
+    assert answer(train(loss_of, windows(4))) == ({}, "balanced")
+
+
+def test_frozen_parameters_change_nothing() -> None:
+    model = tiny_model()
+    for parameter in list(model.parameters())[:2]:
+        parameter.requires_grad = False
+    seen = train(lambda m, b, w: cross_entropy(m, b, reduction="sum") / count(w), windows(4), model)
+    assert answer(seen) == ({}, "balanced")
+
+
+def test_frozen_parameters_that_the_optimizer_holds_change_nothing() -> None:
+    model = tiny_model()
+    for parameter in list(model.parameters())[:2]:
+        parameter.requires_grad = False
+    with recording() as seen:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for window in windows(4):
+            for batch in window:
+                (cross_entropy(model, batch, reduction="sum") / count(window)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert answer(seen) == ({}, "balanced")
+
+
+def test_gradients_that_are_zeroed_in_place_change_nothing() -> None:
+    model = tiny_model()
+    with recording() as seen:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for window in windows(4):
+            optimizer.zero_grad(set_to_none=False)
+            for batch in window:
+                (cross_entropy(model, batch, reduction="sum") / count(window)).backward()
+            optimizer.step()
+    assert answer(seen) == ({}, "balanced")
+
+
+@pytest.mark.parametrize("zero_first", [True, False])
+def test_a_scaler_in_its_right_order_changes_nothing(zero_first: bool) -> None:
+    model = tiny_model()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+    with recording() as seen:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for window in windows(4):
+            if zero_first:
+                optimizer.zero_grad()
+            for batch in window:
+                with torch.autocast("cpu", dtype=torch.float16):
+                    loss = cross_entropy(model, batch, reduction="sum") / count(window)
+                scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            scaler.step(optimizer)
+            scaler.update()
+            if not zero_first:
+                optimizer.zero_grad()
+    assert answer(seen) == ({}, "balanced")
+    assert [f.figures()["balance"] for f in seen.facts()] == pytest.approx([1] * 4, rel=1e-2)
+
+
+def test_a_fused_optimizer_that_unscales_in_its_kernel_changes_nothing() -> None:
+    model = tiny_model()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+    with recording() as seen:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
+        for window in windows(4):
+            for batch in window:
+                loss = cross_entropy(model, batch, reduction="sum") / count(window)
+                scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    assert answer(seen) == ({}, "balanced")
+    assert [f.figures()["balance"] for f in seen.facts()] == pytest.approx([1] * 4, rel=1e-3)
+
+
+def test_a_closure_is_a_window_of_its_own() -> None:
+    model = tiny_model()
+    with recording() as seen:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for window in windows(4):
+
+            def closure(window: Batches = window) -> float:
+                optimizer.zero_grad()
+                total = 0.0
+                for batch in window:
+                    loss = cross_entropy(model, batch, reduction="sum") / count(window)
+                    loss.backward()
+                    total += loss.item()
+                return total
+
+            optimizer.step(closure)
+    assert answer(seen) == ({}, "balanced")
+    assert [f.micro_batches for f in seen.facts()] == [4] * 4
+
+
+def test_lbfgs_evaluates_its_closure_many_times() -> None:
+    model = tiny_model()
+    with recording() as seen:
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+        for window in windows(3):
+            batch = window[2]
+
+            def closure(batch: Batch = batch) -> Tensor:
+                optimizer.zero_grad()
+                loss = cross_entropy(model, batch)
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+    found, verdict = answer(seen)
+    assert found == {}
+    assert verdict == "balanced"
+    assert len(seen.steps) == 3
+
+
+@pytest.mark.parametrize(
+    "backwards",
+    [
+        pytest.param(1, id="one backward"),
+        pytest.param(
+            2,
+            id="two backwards",
+            marks=pytest.mark.xfail(
+                reason="two losses of one critic look like two undivided micro-batches: B = K = 2"
+            ),
+        ),
+    ],
+)
+def test_a_gan_with_two_optimizers_is_two_tracks(backwards: int) -> None:
+    """The maker's backward leaks into the critic's gradients, which are zeroed before their use."""
+    torch.manual_seed(0)
+    maker, critic = nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+    judge = F.binary_cross_entropy_with_logits
+    with recording() as seen:
+        for_maker = torch.optim.Adam(maker.parameters(), lr=0.01)
+        for_critic = torch.optim.Adam(critic.parameters(), lr=0.01)
+        for _ in range(6):
+            made = maker(torch.randn(5, 4))
+            for_critic.zero_grad()
+            genuine = judge(critic(torch.randn(5, 8)), torch.ones(5, 1))
+            forged = judge(critic(made.detach()), torch.zeros(5, 1))
+            for loss in [(genuine + forged) / 2] if backwards == 1 else [genuine, forged]:
+                loss.backward()
+            for_critic.step()
+            for_maker.zero_grad()
+            judge(critic(made), torch.ones(5, 1)).backward()
+            for_maker.step()
+    assert [f.micro_batches for f in seen.facts(0)] == [backwards] * 6
+    assert [f.micro_batches for f in seen.facts(1)] == [1] * 6
+    assert answer(seen) == ({}, "balanced")
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_two_losses_of_one_backward_each_count(together: bool) -> None:
+    model = TwoHeads()
+    with recording() as seen:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for window in windows(4):
+            for batch in window:
+                out, labels = model(batch[0]), batch[1].flatten()
+                losses = [
+                    F.cross_entropy(head, labels, ignore_index=IGNORED, reduction="sum")
+                    for head in (out.first, out.second)
+                ]
+                share = [loss / count(window) / 2 for loss in losses]
+                if together:
+                    torch.autograd.backward(share)
+                else:
+                    sum(share, torch.zeros(())).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert answer(seen) == ({}, "balanced")
+
+
+def test_two_optimizers_that_share_one_backward_are_two_right_windows() -> None:
+    model = tiny_model()
+    halves = list(model.parameters())[:2], list(model.parameters())[2:]
+    with recording() as seen:
+        optimizers = [torch.optim.SGD(half, lr=0.01) for half in halves]
+        for window in windows(4):
+            for batch in window:
+                (cross_entropy(model, batch, reduction="sum") / count(window)).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+            model.zero_grad()
+    for index in (0, 1):
+        assert [f.figures()["balance"] for f in seen.facts(index)] == pytest.approx([1] * 4)
+    assert answer(seen) == ({}, "balanced")
+
+
+def test_a_micro_batch_without_a_single_label_counts_for_nothing() -> None:
+    data = windows(4)
+    for window in data:
+        window[1][1].fill_(IGNORED)
+    seen = train(lambda m, b, w: cross_entropy(m, b, reduction="sum") / count(w), data)
+    assert answer(seen) == ({}, "balanced")
+    equal = windows(4, lengths=EQUAL)
+    for window in equal:
+        window[1][1].fill_(IGNORED)
+    seen = train(lambda m, b, w: cross_entropy(m, b) / (len(w) - 1), equal)  # its loss is NaN
+    assert answer(seen) == ({}, "balanced")
+
+
+@pytest.mark.parametrize("contract", ["sequence", "sample"])
+def test_a_declared_contract_is_taken_at_its_word(contract: str) -> None:
+    seen = train(lambda m, b, w: cross_entropy(m, b) / len(w), windows(4))
+    assert accused(seen.judgement()) == {"reduction.token_weights_unequal": 1}
+    assert accused(seen.judgement(contract=contract)) == {}
+
+
+def test_a_declared_scale_is_taken_at_its_word() -> None:
+    seen = train(lambda m, b, w: cross_entropy(m, b), windows(4, lengths=EQUAL))
+    assert accused(seen.judgement()) == {"reduction.missing_division": 1}
+    assert accused(seen.judgement(declared_scale=4.0)) == {}
+
+
+def test_two_micro_batches_of_a_copied_model_stay_its_own() -> None:
+    """A teacher that is a copy has no optimizer: its backward belongs to no window."""
+    model = tiny_model()
+    teacher = copy.deepcopy(model)
+    with recording() as seen:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for window in windows(3):
+            for batch in window:
+                cross_entropy(teacher, batch).backward()
+                (cross_entropy(model, batch, reduction="sum") / count(window)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert answer(seen) == ({}, "balanced")
+    assert [f.micro_batches for f in seen.facts()] == [4] * 3
