@@ -108,9 +108,9 @@ class Recording:
 
 
 @contextmanager
-def recording() -> Iterator[Recording]:
+def recording(into: Recording | None = None) -> Iterator[Recording]:
     """Hooks on for the length of a block."""
-    kept = Recording()
+    kept = Recording() if into is None else into
     recorder = Recorder(kept.steps.append)
     recorder.install()
     try:

@@ -5,10 +5,6 @@ Which tokens weighed what is solved from the applied gradient and the tokens of 
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,43 +23,17 @@ from helpers.training import (
     tokens,
 )
 
-TESTS = Path(__file__).parents[2]
+from .conftest import Ranks
+
 RANKS = 2
 
-Rows = list[dict[str, Any]]  # by rank
 
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Rows:
-    """Everything that two_ranks.py does, done once."""
-    return run_ranks(TESTS / "integration/hooks/two_ranks.py", tmp_path_factory.mktemp("ranks"))
-
-
-def run_ranks(script: Path, folder: Path) -> Rows:
-    """Start one process for each rank, and load what each wrote."""
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
-    outputs = [folder / f"rank{rank}.pt" for rank in range(RANKS)]
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(folder / "store"), str(output)],
-            env=environ,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, output in enumerate(outputs)
-    ]
-    for process in started:
-        _, complaint = process.communicate(timeout=120)
-        assert process.returncode == 0, complaint
-    return [torch.load(output) for output in outputs]
-
-
-def facts(rows: Rows, name: str) -> list[StepFacts]:
+def facts(rows: Ranks, name: str) -> list[StepFacts]:
     """One row's steps, the ranks merged."""
     return facts_of([steps_of(rank[name]["lines"]) for rank in rows])
 
 
-def truth(rows: Rows, name: str, index: int) -> Truth:
+def truth(rows: Ranks, name: str, index: int) -> Truth:
     """The weights of all tokens of both ranks, from the gradient that both applied."""
     (parameters, gradient), (_, others) = (rank[name]["steps"][index] for rank in rows)
     assert torch.equal(gradient, others)
@@ -71,7 +41,7 @@ def truth(rows: Rows, name: str, index: int) -> Truth:
     return Truth.solve(*token_gradients(tiny_model(), parameters, windows), gradient)
 
 
-def all_tokens(rows: Rows, name: str, index: int) -> int:
+def all_tokens(rows: Ranks, name: str, index: int) -> int:
     return sum(tokens(batch) for rank in rows for batch in rank[name]["windows"][index])
 
 
@@ -102,13 +72,13 @@ ROWS = [
 
 @pytest.mark.parametrize(("name", "rule", "balance"), ROWS)
 def test_each_way_to_reduce_over_ranks_is_measured_and_named(
-    trained: Rows, name: str, rule: str | None, balance: Any
+    two_ranks: Ranks, name: str, rule: str | None, balance: Any
 ) -> None:
-    steps = facts(trained, name)
+    steps = facts(two_ranks, name)
     assert [fact.step for fact in steps] == [1, 2, 3, 4]
     for index, fact in enumerate(steps):
-        seen = truth(trained, name, index)
-        assert seen.balance == pytest.approx(balance(all_tokens(trained, name, index)), rel=1e-3)
+        seen = truth(two_ranks, name, index)
+        assert seen.balance == pytest.approx(balance(all_tokens(two_ranks, name, index)), rel=1e-3)
         assert_ledger_is_true(fact, seen)
     assert accused(judged(steps)) == ({rule: 1} if rule else {})
 
@@ -121,14 +91,14 @@ def test_each_way_to_reduce_over_ranks_is_measured_and_named(
         ("mean of means", "between micro-batches and between ranks"),
     ],
 )
-def test_the_finding_says_where_the_weights_differ(trained: Rows, name: str, where: str) -> None:
-    (finding,) = judged(facts(trained, name)).findings
+def test_the_finding_says_where_the_weights_differ(two_ranks: Ranks, name: str, where: str) -> None:
+    (finding,) = judged(facts(two_ranks, name)).findings
     assert finding.evidence["differ"] == where
 
 
-def test_a_rank_whose_record_is_missing_leaves_the_ledger_unmeasured(trained: Rows) -> None:
-    (step, *_) = facts(trained, "right")
-    alone = facts_of([steps_of(trained[0]["right"]["lines"])])[0]
+def test_a_rank_whose_record_is_missing_leaves_the_ledger_unmeasured(two_ranks: Ranks) -> None:
+    (step, *_) = facts(two_ranks, "right")
+    alone = facts_of([steps_of(two_ranks[0]["right"]["lines"])])[0]
     half = StepFacts(step.run, 0, 1, {0: alone.records[0]})
     assert half.ledger is None
     assert half.unmeasured == "no record of rank 1 arrived"

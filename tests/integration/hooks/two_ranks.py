@@ -10,16 +10,17 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from helpers.training import (
     Batches,
+    Recording,
     Witness,
     cross_entropy,
     recording,
@@ -87,6 +88,31 @@ def train(loss_of: Callable[[Batches], Loss], data: list[Batches], k: int) -> di
     }
 
 
+def twenty_steps(watched: AbstractContextManager[object], data: list[Batches]) -> list[Tensor]:
+    """Dropout, no_sync, clipping and AdamW: the parameters and the norms that this leaves."""
+    torch.manual_seed(dist.get_rank())
+    model = nn.Sequential(tiny_model(), nn.Dropout(0.3))
+    wrapped = DistributedDataParallel(model)
+    norms = []
+    with watched:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        for window in data:
+            for index, batch in enumerate(window):
+                with nullcontext() if index == len(window) - 1 else wrapped.no_sync():
+                    (cross_entropy(wrapped, batch) / len(window)).backward()
+            norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.3))
+            optimizer.step()
+            optimizer.zero_grad()
+    return [*(p.detach() for p in model.parameters()), *norms, torch.get_rng_state()]
+
+
+def with_and_without(rank: int) -> dict[str, Any]:
+    """Twenty steps twice: with hooks, and without."""
+    data, seen = windows(20, seed=rank), Recording()
+    watched = twenty_steps(recording(seen), data)
+    return {"watched": watched, "alone": twenty_steps(nullcontext(), data), "lines": seen.lines()}
+
+
 def main(rank: int, store: str, output: str) -> None:
     """All rows, one after the other, in one process group."""
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
@@ -95,6 +121,7 @@ def main(rank: int, store: str, output: str) -> None:
     rows["mean of means, fair ranks"] = train(_mean_of_means, fair_between_ranks(rank), k=2)
     rows["right, K = R"] = train(ROWS["right"], data, k=2)
     rows["averaged again, K = R"] = train(ROWS["averaged again"], data, k=2)
+    rows["twenty steps"] = with_and_without(rank)
     torch.save(rows, output)
     dist.destroy_process_group()
     time.sleep(0.3)  # gloo's worker thread must not drop its last work while Python ends
