@@ -19,6 +19,8 @@ GREY = "#808896"
 
 HEIGHT = 210
 
+_SPIKE = {"spikethickness": 1, "spikedash": "solid"}
+
 
 @dataclass(frozen=True)
 class Series:
@@ -46,6 +48,7 @@ class Chart:
     def figure(self) -> Figure:
         """The figure without its data."""
         layout = _layout(self.yaxis)
+        layout["xaxis"] |= {"tickformat": ",~d", "unifiedhovertitle": {"text": "step %{x:,}"}}
         if self.reference is not None:
             layout["shapes"] = [_level(self.reference)]
         return {"data": [_line(series) for series in self.series], "layout": layout}
@@ -109,7 +112,7 @@ def shares(rows: Sequence[Share]) -> Figure:
     weight = _bars("share of gradient", VERMILION, labels, [row.gradient_share for row in rows])
     layout = _layout({"tickformat": ".0%", "rangemode": "tozero"}, height=280)
     layout |= {"barmode": "group", "bargap": 0.3, "bargroupgap": 0.08}
-    layout["xaxis"] |= {"type": "category", "showgrid": False, "tickangle": "auto"}
+    layout["xaxis"] |= {"type": "category", "unifiedhovertitle": {"text": "micro-batch %{x}"}}
     return {"data": [tokens, weight], "layout": layout}
 
 
@@ -149,7 +152,7 @@ def _layout(yaxis: dict[str, Any], height: int = HEIGHT) -> dict[str, Any]:
         "dragmode": "zoom",
         "font": {"size": 12},
         "uirevision": "keep",  # the user's zoom outlives new points
-        "xaxis": {"zeroline": False, "showgrid": False, "nticks": 8, "tickformat": ",~d"},
+        "xaxis": {"zeroline": False, "showgrid": False, "nticks": 8, **_SPIKE},
         "yaxis": {"zeroline": False, "fixedrange": True, "automargin": False, **yaxis},
     }
 

@@ -89,6 +89,7 @@ export async function renew() {
   const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
   if (!answer.ok) return;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  document.title = page.title;
   for (const region of document.querySelectorAll("[data-live][id]")) {
     const fresh = page.getElementById(region.id);
     if (fresh) replace(region, document.adoptNode(fresh));

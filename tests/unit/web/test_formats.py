@@ -1,0 +1,58 @@
+"""How numbers are written for people."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gradledger_web import formats
+
+DASH = formats.NOT_MEASURED
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, DASH), (0, "0"), (1984, "1,984"), (392_311, "392 k"), (7.25e9, "7.25 G")],
+)
+def test_counts_are_grouped_then_prefixed(value: float | None, text: str) -> None:
+    assert formats.count(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, DASH),
+        (1.0, "1"),
+        (2.9745123, "2.975"),
+        (0.00024712, "0.0002471"),
+        (3e-5, "3e-05"),
+        (1234.5678, "1,235"),
+        (100.0, "100"),
+        (math.nan, "NaN"),
+        (math.inf, "∞"),
+    ],
+)
+def test_figures_keep_the_digits_that_matter(value: float | None, text: str) -> None:
+    assert formats.figure(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, DASH), (0.0, "0 %"), (0.0031, "0.31 %"), (0.172, "17.2 %"), (1.0, "100 %")],
+)
+def test_shares_are_percents(value: float | None, text: str) -> None:
+    assert formats.percent(value) == text
+
+
+def test_not_measured_is_never_written_as_zero() -> None:
+    written = (formats.count, formats.figure, formats.percent, formats.times)
+    assert {write(None) for write in written} == {DASH}
+
+
+def test_one_is_singular() -> None:
+    assert [formats.plural(n, "step") for n in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
+
+
+def test_a_path_segment_cannot_leave_its_place() -> None:
+    assert formats.segment("../a b?") == "..%2Fa%20b%3F"
