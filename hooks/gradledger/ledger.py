@@ -93,6 +93,7 @@ class OpenMicroBatch:
     fingerprint: Deferred | None = None
     constant_target: Deferred | None = None
     half_precision: bool = False
+    stepped_by: set[int] = field(default_factory=set)  # optimizers whose window held it
     nodes: list[Any] = field(default_factory=list)  # loss nodes, only while backward runs
     missing: dict[str, str] = field(default_factory=dict)
     undo: list[Callable[[], None]] = field(default_factory=list)  # run when backward has ended
@@ -136,6 +137,7 @@ class Counted:
     fresh: bool | None = None
     before: Deferred | None = None
     after: Deferred | None = None  # the gradient sample when backward had ended
+    claimed: bool = False  # another optimizer had stepped on it before this one did
 
     def was_fresh(self) -> bool | None:
         """Whether the gradients were absent or zero when the backward began."""
@@ -144,7 +146,7 @@ class Counted:
     def resolve(self) -> MicroBatch:
         """The micro-batch, with what this optimizer's gradients were when it began."""
         record = self.micro_batch.resolve()
-        record.fresh = self.was_fresh()
+        record.fresh, record.claimed = self.was_fresh(), self.claimed
         return record
 
     def deferred(self) -> Iterator[Deferred]:
@@ -258,6 +260,9 @@ class OpenStep:
     def _measure_factor(self, record: StepRecord, tolerance: float) -> None:
         before, after = self.last_sample(), self.sample_at_step
         record.empty = after is None or not any(after.values())
+        if after is None and before is not None and any(before.values()):
+            record.post_factor = 0.0  # there were gradients, and now there are none
+            return
         if before is None or after is None:
             reason = "the gradient sample was not taken after backward and at the step"
             record.missing.setdefault("post_factor", reason)

@@ -56,6 +56,7 @@ class MicroBatch:
     collectives: int | None = None  # collectives that ran inside this backward
     backward_ms: float | None = None
     fresh: bool | None = None  # the gradients were absent or zero when it began
+    claimed: bool = False  # another optimizer has stepped on this backward already
     wrapper: Literal["sync", "no_sync", "bypassed"] | None = None  # what DDP's forward saw
     fingerprint: float | None = None  # of the loss targets; equal data, equal fingerprint
     constant_target: bool | None = None  # all targets are one number, as in a GAN's real / fake
@@ -126,6 +127,7 @@ class StepRecord:
     outside: int | None = None  # parameters of the optimizer that the wrapper does not hold
     samples: Samples | None = None  # when ranks were combined in a way that was not seen
     parameters: float | None = None  # fingerprint of sampled parameters before the step
+    sampler: Literal["random", "sequential"] | None = None  # of the DataLoader iterated last
     moved: bool = False  # gradients were kept in other buffers between micro-batches
     repeat: bool = False  # no backward since the last step, and the same gradients are there
     empty: bool = False  # there are no gradients at all at the step

@@ -87,6 +87,9 @@ class Track:
         self.steps += 1
         step = OpenStep(index, self.steps, time, self.micro_batches, self.events)
         step.sample_at_last_step = self.sample_at_last_step
+        for counted in self.micro_batches:
+            counted.claimed = bool(counted.micro_batch.stepped_by - {index})
+            counted.micro_batch.stepped_by.add(index)
         self.micro_batches, self.events = [], []
         return step
 

@@ -52,6 +52,7 @@ class MicroBatch(Struct, kw_only=True, omit_defaults=True):
     collectives: Count | None = None
     backward_ms: Annotated[float, Meta(ge=0)] | None = None
     fresh: bool | None = None
+    claimed: bool = False
     wrapper: Literal["sync", "no_sync", "bypassed"] | None = None
     fingerprint: Number | None = None
     constant_target: bool | None = None
@@ -119,6 +120,7 @@ class StepRecord(Struct, kw_only=True, omit_defaults=True, tag="step"):
     outside: Count | None = None
     samples: Samples | None = None
     parameters: Number | None = None
+    sampler: Literal["random", "sequential"] | None = None
     moved: bool = False
     repeat: bool = False
     empty: bool = False

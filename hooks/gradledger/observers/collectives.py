@@ -39,10 +39,19 @@ class Collectives(Observer):
         """Notice forwards through a data-parallel wrapper, and what they decide."""
         ddp = sys.modules.get("torch.nn.parallel.distributed")
         if ddp is not None:
+            self.patch(ddp.DistributedDataParallel, "__init__", self._wrap_init)
             self.patch(ddp.DistributedDataParallel, "_pre_forward", self._wrap_ddp)
         fsdp = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
         if fsdp is not None:
             self.patch(fsdp.FullyShardedDataParallel, "forward", self._wrap_fsdp)
+
+    def _wrap_init(self, original: Any) -> Any:
+        def __init__(module: Any, *args: Any, **kwargs: Any) -> None:
+            original(module, *args, **kwargs)
+            with fail_open("the collectives observer"):
+                self._meet(module)  # a script may only ever call module.module
+
+        return __init__
 
     def _wrap_ddp(self, original: Any) -> Any:
         def _pre_forward(module: Any, *inputs: Any, **kwargs: Any) -> Any:
@@ -53,10 +62,13 @@ class Collectives(Observer):
 
         return _pre_forward
 
-    def _saw(self, module: Any) -> None:
+    def _meet(self, module: Any) -> None:
         if self._ddp is None or self._ddp() is not module:
             self._ddp = weakref.ref(module)
             self._about.clear()
+
+    def _saw(self, module: Any) -> None:
+        self._meet(module)
         if torch.is_grad_enabled():
             self._forward = "sync" if module.require_backward_grad_sync else "no_sync"
 
@@ -106,7 +118,7 @@ class Collectives(Observer):
         return known
 
     def _describe(self, track: Track) -> dict[str, Any]:
-        parameters = track.parameters()
+        parameters = [p for p in track.parameters() if p.requires_grad]
         if any(hasattr(p, "_local_tensor") for p in parameters):
             return {"wrapper": "fsdp2", "sync_bytes": _bytes(parameters)}
         if self._fsdp:
@@ -123,7 +135,7 @@ class Collectives(Observer):
 
 
 def _bytes(parameters: list[Any]) -> int:
-    local = [getattr(p, "_local_tensor", p) for p in parameters if p.requires_grad]
+    local = [getattr(p, "_local_tensor", p) for p in parameters]
     return sum(p.numel() * p.element_size() for p in local)
 
 

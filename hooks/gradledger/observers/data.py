@@ -6,26 +6,50 @@ fingerprints. The targets themselves never leave the device.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.data import DataLoader
 
 from gradledger.deferred import Deferred
-from gradledger.ledger import OpenMicroBatch
+from gradledger.guard import fail_open
+from gradledger.ledger import OpenMicroBatch, OpenStep
 from gradledger.observers.base import Observer
 from gradledger.observers.loss_nodes import target_of
+
+if TYPE_CHECKING:
+    from gradledger.windows import Track
 
 MOST = 1024  # elements that are read
 
 
 class Data(Observer):
-    """Fills ``fingerprint`` and ``constant_target``; told of loss nodes by ``LossTerms``."""
+    """Fills ``fingerprint`` and ``constant_target`` of micro-batches, and ``sampler`` of steps."""
 
-    facts = ("fingerprint", "constant_target")
+    facts = ("fingerprint", "constant_target", "sampler")
 
     def __init__(self) -> None:
         super().__init__()
         self._places: dict[tuple[int, torch.device], torch.Tensor] = {}
+        self._sampler: str | None = None
+
+    def install(self) -> None:
+        """Notice which sampler a DataLoader draws from."""
+        self.patch(DataLoader, "__iter__", self._wrap_iter)
+
+    def _wrap_iter(self, original: Any) -> Any:
+        def __iter__(loader: Any) -> Any:
+            with fail_open("the data observer"):
+                if torch.is_grad_enabled():  # an evaluation's loader says nothing of training
+                    self._sampler = _kind_of(getattr(loader, "sampler", None))
+            return original(loader)
+
+        return __iter__
+
+    def step_begins(self, step: OpenStep, track: Track) -> None:
+        """The sampler that the window's data came from, as far as is known."""
+        if self._sampler is not None:
+            step.fields["sampler"] = self._sampler
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
         """Fingerprint the targets of the first loss node that has some."""
@@ -50,3 +74,14 @@ class Data(Observer):
             index = torch.arange(1, count + 1, dtype=torch.float64)
             self._places[key] = (index * 0.6180339887498949).frac().to(device, torch.float32)
         return self._places[key]
+
+
+def _kind_of(sampler: Any) -> str | None:
+    """Whether a sampler means to shuffle; None where only its author knows."""
+    shuffle = getattr(sampler, "shuffle", None)  # DistributedSampler
+    if isinstance(shuffle, bool):
+        return "random" if shuffle else "sequential"
+    name = type(sampler).__name__
+    if "Random" in name:
+        return "random"
+    return "sequential" if name == "SequentialSampler" else None
