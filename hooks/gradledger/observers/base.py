@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +13,24 @@ if TYPE_CHECKING:
 
 
 class Patch:
-    """One attribute replaced, and put back unless someone else replaced it since."""
+    """One callable replaced, and put back. Where someone has wrapped it since, it goes passive."""
 
     def __init__(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
         self._owner, self._name = owner, name
-        self._original = owner.__dict__[name]
-        self._ours = wrap(self._original)
-        setattr(owner, name, self._ours)
+        self._original = original = owner.__dict__[name]
+        self._active = True
+        wrapped = wrap(original)
+
+        @functools.wraps(original)
+        def ours(*args: Any, **kwargs: Any) -> Any:
+            return wrapped(*args, **kwargs) if self._active else original(*args, **kwargs)
+
+        self._ours = ours
+        setattr(owner, name, ours)
 
     def undo(self) -> None:
-        """Restore the original."""
+        """Restore the original, or at least do nothing but call it from now on."""
+        self._active = False
         if self._owner.__dict__.get(self._name) is self._ours:
             setattr(self._owner, self._name, self._original)
 
