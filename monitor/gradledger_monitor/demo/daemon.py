@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from gradledger_monitor.settings import Settings
 
+HOST = "127.0.0.1"
 ADDRESS = "gradledger listens on "
 
 
@@ -40,7 +41,8 @@ class Daemon:
 @contextmanager
 def daemon() -> Iterator[Daemon]:
     """Start it, and end it with the block. Ctrl-C is for us, so it gets a session of its own."""
-    command = [sys.executable, "-m", "gradledger.cli", "serve", "--port", str(_port())]
+    serve = [sys.executable, "-m", "gradledger.cli", "serve", "--host", HOST]
+    command = [*serve, "--port", str(_port())]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         yield Daemon(_address(process))
@@ -51,10 +53,10 @@ def daemon() -> Iterator[Daemon]:
 
 def _port() -> int:
     """The usual port, or any free one when that is taken."""
-    settings = Settings()
+    usual = Settings().port
     try:
-        with socket.create_server((settings.host, settings.port)):
-            return settings.port
+        with socket.create_server((HOST, usual)):
+            return usual
     except OSError:
         return 0
 
