@@ -19,8 +19,6 @@ GREY = "#808896"
 
 HEIGHT = 210
 
-_SPIKE = {"spikethickness": 1, "spikedash": "solid"}
-
 
 @dataclass(frozen=True)
 class Series:
@@ -86,7 +84,6 @@ RUN_CHARTS: tuple[Chart, ...] = (
         series=(Series("misallocation", "misallocation", VERMILION, "misallocation", hover=".2%"),),
         yaxis={
             "tickformat": ".0%",
-            "rangemode": "tozero",
             "autorangeoptions": {"include": [0, 0.1]},
             "nticks": 5,
         },
@@ -152,7 +149,7 @@ def _layout(yaxis: dict[str, Any], height: int = HEIGHT) -> dict[str, Any]:
         "dragmode": "zoom",
         "font": {"size": 12},
         "uirevision": "keep",  # the user's zoom outlives new points
-        "xaxis": {"zeroline": False, "showgrid": False, "nticks": 8, **_SPIKE},
+        "xaxis": {"zeroline": False, "showgrid": False, "nticks": 8},
         "yaxis": {"zeroline": False, "fixedrange": True, "automargin": False, **yaxis},
     }
 

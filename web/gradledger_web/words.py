@@ -82,6 +82,7 @@ _LABELS = {
     "relative_weights": "relative weights \N{GREEK SMALL LETTER RHO}",
     "loss_reported": "reported loss",
     "loss_token": "token-weighted loss",
+    "differ": "weights differ",
     "lr": "learning rate",
     "effective_lr": "effective learning-rate factor",
     "effective_lr_factor": "effective learning-rate factor",
