@@ -9,7 +9,11 @@ from gradledger_web import charts, words
 def test_evidence_is_labelled_and_written_by_its_kind() -> None:
     evidence = {"misallocation": 0.172, "tokens": [208, 48], "balance": None, "differ": "here"}
     shown = [(fact.label, fact.text) for fact in words.facts(evidence)]
-    assert shown == [("misallocation d", "17.2 %"), ("tokens", "208, 48"), ("weights differ", "here")]
+    assert shown == [
+        ("misallocation d", "17.2 %"),
+        ("tokens", "208, 48"),
+        ("weights differ", "here"),
+    ]
 
 
 def test_long_lists_are_cut_and_counted() -> None:
