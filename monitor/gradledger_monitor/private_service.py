@@ -37,7 +37,8 @@ class PrivateService:
 def private_service() -> Iterator[PrivateService]:
     """The service, running in a thread of this process until the block is left."""
     with tempfile.TemporaryDirectory(prefix="gradledger-") as folder:
-        settings = Settings(db=f"sqlite:///{Path(folder) / 'check.db'}")
+        # constructed, not read: what the environment says is meant for another service
+        settings = Settings.model_construct(db=f"sqlite:///{Path(folder) / 'check.db'}")
         store = Store(settings.db)
         with socket.create_server(("127.0.0.1", 0)) as listening, _serving(settings, listening):
             yield PrivateService(f"http://127.0.0.1:{listening.getsockname()[1]}", store)

@@ -155,6 +155,7 @@ def test_what_the_environment_says_of_another_service_is_not_heard(
     launch: Launch, tmp_path: Path
 ) -> None:
     there = {"GRADLEDGER_URL": "http://127.0.0.1:9", "GRADLEDGER_RUN": "x" * 200}
+    there |= {"GRADLEDGER_DB": "postgresql://nowhere/none", "GRADLEDGER_PORT": "nonsense"}
     done = launch("check", "--json", tmp_path / "v.json", "--", *train(CORRECTED, 3), **there)
     assert (done.returncode, read(tmp_path / "v.json")["steps"]) == (0, 3)
 

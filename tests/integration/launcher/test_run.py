@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from gradledger import autostart
+from gradledger.cli import HELP
+from gradledger_monitor.cli import app
 
 from .conftest import GRADLEDGER, Launch
 
@@ -87,6 +89,13 @@ def test_help_and_version(launch: Launch) -> None:
     assert "check" in launch("--help").stdout
     assert launch("--version").stdout.startswith("gradledger ")
     assert "--project" in launch("run", "--help").stdout
+
+
+def test_help_names_every_command_of_the_monitor() -> None:
+    registered = [command.callback for command in app.registered_commands]
+    names = [callback.__name__ for callback in registered if callback]
+    assert names
+    assert [name for name in names if f"\n  {name} " not in HELP] == []
 
 
 @pytest.mark.parametrize(
