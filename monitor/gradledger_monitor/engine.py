@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from gradledger_monitor.facts import RunInfo, StepFacts
 from gradledger_monitor.findings import SEVERITIES, Finding, Judgement, Outcome, Status
@@ -46,6 +47,7 @@ class Engine:
     def __init__(self, run: RunInfo, rules: Iterable[Callable[[], Rule]] = RULES) -> None:
         self.run = run
         self._rules = tuple(rules)
+        self._structural = {rule().id() for rule in self._rules if rule().kind == "S"}
         self._tracks: dict[int, _Track] = {}
 
     def see(self, facts: StepFacts) -> None:
@@ -65,7 +67,7 @@ class Engine:
         _inhibit(findings, {line.rule.id(): line.rule.hides for line in self._lines()})
         findings.sort(key=_importance)
         coverage = self._coverage()
-        tree = answer(coverage)
+        tree = answer(coverage, self._structural)
         loud = [f.severity for f in findings if not f.inhibited_by and f.lifecycle != "resolved"]
         said = {rule: _said(outcome) for rule, outcome in coverage.items()}
         return Judgement(verdict(tree, list(loud)), findings, tree, said)
@@ -134,8 +136,12 @@ def _stronger(known: Outcome | None, new: Outcome) -> Outcome:
 def _inhibit(findings: list[Finding], hides: dict[str, tuple[str, ...]]) -> None:
     """A root cause mutes its symptoms: they stay visible, and raise no alarm."""
     for finding in findings:
-        causes = [f.rule for f in findings if finding.rule in hides[f.rule]]
+        causes = [f.rule for f in findings if _hides(hides[f.rule], finding.rule, f.rule)]
         finding.inhibited_by = min(causes) if causes else None
+
+
+def _hides(patterns: tuple[str, ...], symptom: str, cause: str) -> bool:
+    return symptom != cause and any(fnmatchcase(symptom, pattern) for pattern in patterns)
 
 
 def _importance(finding: Finding) -> tuple[bool, int, int, str]:

@@ -94,7 +94,24 @@ class StepFacts:
     @property
     def micro_batches(self) -> int:
         """K of the lowest rank: micro-batches whose gradients were still there at the step."""
-        return len(_kept(self.first))
+        return len(self.kept)
+
+    @cached_property
+    def kept(self) -> list[tuple[int, MicroBatch]]:
+        """The lowest rank's micro-batches that reached the step, with their place."""
+        return _kept(self.first)
+
+    @property
+    def kept_from(self) -> int:
+        """How many micro-batches had run when the gradients that reached the step began."""
+        return self.kept[0][0] if self.kept else 0
+
+    @cached_property
+    def thrown_away(self) -> list[MicroBatch]:
+        """Micro-batches zeroed before any optimizer stepped on them, and not run again."""
+        lost = [m for m in self.first.micro_batches[: self.kept_from] if not m.claimed]
+        again = {number(m.fingerprint) for _, m in self.kept} - {None}
+        return [m for m in lost if m.fingerprint is None or number(m.fingerprint) not in again]
 
     @property
     def tolerance(self) -> float:
@@ -135,6 +152,8 @@ class StepFacts:
                 return record.missing.get("post_factor", "the gradient sample is missing")
             if not math.isfinite(float(record.post_factor)):
                 return "the sampled gradients are not finite"
+            if "clip_norm" in record.missing:
+                return record.missing["clip_norm"]  # the factor may have a clipping in it
         return None
 
     @property
@@ -254,6 +273,8 @@ def _why_unmeasured(record: StepRecord) -> str | None:
         return "no backward was seen in this window"
     if len(_kept(record)) < len(record.micro_batches) and record.post_factor is None:
         return "gradients were moved between micro-batches"
+    if "sync" in record.missing:
+        return record.missing["sync"]
     if record.sync == "unknown":
         return "how the ranks' gradients were combined was not seen"
     for _, micro_batch in _kept(record):
@@ -375,7 +396,9 @@ def _sum_of_roots(record: StepRecord) -> float | None:
 
 def _root(micro_batch: MicroBatch) -> float | None:
     loss = number(micro_batch.loss)
-    return None if loss is None else loss / (number(micro_batch.scale) or 1.0)
+    if loss is None or "scale" in micro_batch.missing:
+        return None
+    return loss / (number(micro_batch.scale) or 1.0)
 
 
 def _sum_of_token_losses(micro_batch: MicroBatch) -> tuple[float, int] | None:

@@ -2,56 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from gradledger_monitor.findings import Outcome, Status, TreeNode, Verdict
+
+NOTHING_SEEN = "nothing that tells was streamed"
 
 
 @dataclass(frozen=True)
 class Question:
-    """A node of the tree: the families of rules that answer it."""
+    """A node of the tree: the rules that answer it, as patterns of their ids."""
 
     node: str
     text: str
-    families: tuple[str, ...]
+    rules: tuple[str, ...]
     structural: bool = True  # unmeasured, it spoils a balanced verdict
 
 
 QUESTIONS: tuple[Question, ...] = (
-    Question("reduction", "Is the reduction contract balanced?", ("reduction",)),
-    Question("loop", "Are gradients zeroed, stepped and scheduled once per window?", ("loop",)),
+    Question("loss", "Does the training loss look normal?", ("norm.nonfinite", "run.*"), False),
+    Question("validation", "Does validation agree with training?", ("eval.*",), False),
+    Question("reduction", "Is the reduction contract balanced?", ("reduction.*",)),
+    Question(
+        "scaler",
+        "Is GradScaler's order and scale healthy?",
+        ("scaler.*", "scheduler.stepped_on_skip"),
+    ),
+    Question("ddp", "Does DDP sync exactly once, on the last micro-batch?", ("ddp.*", "data.*")),
+    Question(
+        "loop",
+        "Are gradients zeroed, stepped and scheduled once per window?",
+        ("loop.*", "scheduler.step_every_microbatch", "batch.*"),
+    ),
+    Question(
+        "norm",
+        "Do gradient norms vary without trending to zero or spiking?",
+        ("norm.spike", "norm.vanishing", "norm.exploding", "clip.*"),
+        False,
+    ),
 )
 
-_WORST: tuple[Status, ...] = ("finding", "ok", "not_measured", "not_applicable")
+
+def answer(coverage: Mapping[str, Outcome], structural: Set[str]) -> list[TreeNode]:
+    """Each question with its status; ``structural`` are the rules that every run must measure."""
+    return [_answer(question, coverage, structural) for question in QUESTIONS]
 
 
-def answer(coverage: Mapping[str, Outcome]) -> list[TreeNode]:
-    """Each question with its status: a finding wins; ok needs one rule that measured."""
-    return [_answer(question, coverage) for question in QUESTIONS]
-
-
-def _answer(question: Question, coverage: Mapping[str, Outcome]) -> TreeNode:
+def _answer(question: Question, coverage: Mapping[str, Outcome], structural: Set[str]) -> TreeNode:
     outcomes = {
         rule: outcome
         for rule, outcome in coverage.items()
-        if rule.split(".", 1)[0] in question.families
+        if any(fnmatchcase(rule, pattern) for pattern in question.rules)
     }
-    status: Status = "not_measured"
-    for candidate in _WORST:
-        if any(outcome.status == candidate for outcome in outcomes.values()):
-            status = candidate
-            break
-    reason = _reason(status, outcomes) if outcomes else "no optimizer step was seen"
-    return TreeNode(question.node, question.text, status, reason)
+    status = _status(outcomes, structural)
+    return TreeNode(question.node, question.text, status, _reason(status, outcomes, structural))
 
 
-def _reason(status: Status, outcomes: Mapping[str, Outcome]) -> str:
+def _status(outcomes: Mapping[str, Outcome], structural: Set[str]) -> Status:
+    """A finding wins; then what had to be measured and was not; then ok."""
+    if not outcomes:
+        return "not_measured"
+    said = {outcome.status for outcome in outcomes.values()}
+    if "finding" in said:
+        return "finding"
+    if any(outcomes[r].status == "not_measured" for r in outcomes if r in structural):
+        return "not_measured"
+    order: tuple[Status, ...] = ("ok", "not_measured", "not_applicable")
+    return next(status for status in order if status in said)
+
+
+def _reason(status: Status, outcomes: Mapping[str, Outcome], structural: Set[str]) -> str:
     if status == "finding":
         return ", ".join(rule for rule, outcome in outcomes.items() if outcome.status == status)
     if status == "ok":
         return ""
-    return next(outcome.reason for outcome in outcomes.values() if outcome.status == status)
+    reasons = [
+        (rule not in structural, outcome.reason)
+        for rule, outcome in outcomes.items()
+        if outcome.status == status
+    ]
+    return min(reasons, default=(True, NOTHING_SEEN), key=lambda pair: pair[0])[1]
 
 
 def verdict(tree: list[TreeNode], severities: list[str]) -> Verdict:

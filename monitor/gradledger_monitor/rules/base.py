@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from gradledger_monitor.facts import StepFacts
 from gradledger_monitor.findings import Outcome, Severity
@@ -39,7 +39,10 @@ class Rule(ABC):
     sees neither clock nor database: the same facts give the same outcomes.
     """
 
-    hides: ClassVar[tuple[str, ...]] = ()  # rules whose findings this one explains
+    # "S": exact counts and arithmetic; "T": statistical, needs a history and says which.
+    kind: ClassVar[Literal["S", "T"]] = "S"
+    # Rules whose findings this one explains, as patterns: "norm.*".
+    hides: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def id(cls) -> str:

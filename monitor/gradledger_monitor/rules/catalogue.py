@@ -3,7 +3,28 @@
 from __future__ import annotations
 
 from gradledger_monitor.rules.base import Rule
-from gradledger_monitor.rules.loop.step_every_microbatch import StepEveryMicrobatch
+from gradledger_monitor.rules.batch.changed_without_lr import ChangedWithoutLr
+from gradledger_monitor.rules.clip.always_engaged import AlwaysEngaged
+from gradledger_monitor.rules.data.same_order_each_epoch import SameOrderEachEpoch
+from gradledger_monitor.rules.ddp.duplicate_data import DuplicateData
+from gradledger_monitor.rules.ddp.missing_no_sync import MissingNoSync
+from gradledger_monitor.rules.ddp.never_synced import NeverSynced
+from gradledger_monitor.rules.ddp.replica_drift import ReplicaDrift
+from gradledger_monitor.rules.ddp.uneven_microbatches import UnevenMicrobatches
+from gradledger_monitor.rules.ddp.wrong_microbatch_synced import WrongMicrobatchSynced
+from gradledger_monitor.rules.loop.clip_every_microbatch import ClipEveryMicrobatch
+from gradledger_monitor.rules.loop.discarded_microbatches import DiscardedMicrobatches
+from gradledger_monitor.rules.loop.double_step import DoubleStep
+from gradledger_monitor.rules.loop.grads_not_zeroed import GradsNotZeroed
+from gradledger_monitor.rules.loop.step_every_microbatch import (
+    StepEveryMicrobatch as LoopStepEveryMicrobatch,
+)
+from gradledger_monitor.rules.loop.zeroed_before_step import ZeroedBeforeStep
+from gradledger_monitor.rules.loop.zeroed_every_microbatch import ZeroedEveryMicrobatch
+from gradledger_monitor.rules.norm.exploding import Exploding
+from gradledger_monitor.rules.norm.nonfinite import Nonfinite
+from gradledger_monitor.rules.norm.spike import Spike
+from gradledger_monitor.rules.norm.vanishing import Vanishing
 from gradledger_monitor.rules.reduction.balance_off import BalanceOff
 from gradledger_monitor.rules.reduction.double_division import DoubleDivision
 from gradledger_monitor.rules.reduction.missing_division import MissingDivision
@@ -12,8 +33,27 @@ from gradledger_monitor.rules.reduction.token_weights_unequal import TokenWeight
 from gradledger_monitor.rules.reduction.unnormalised_sum import UnnormalisedSum
 from gradledger_monitor.rules.reduction.world_size import WorldSize
 from gradledger_monitor.rules.reduction.wrong_denominator import WrongDenominator
+from gradledger_monitor.rules.run.stalled import Stalled
+from gradledger_monitor.rules.scaler.all_grads_zero import AllGradsZero
+from gradledger_monitor.rules.scaler.clip_before_unscale import ClipBeforeUnscale
+from gradledger_monitor.rules.scaler.collapse import Collapse
+from gradledger_monitor.rules.scaler.double_unscale import DoubleUnscale
+from gradledger_monitor.rules.scaler.missing_update import MissingUpdate
+from gradledger_monitor.rules.scaler.reset import Reset
+from gradledger_monitor.rules.scaler.skipped_steps import SkippedSteps
+from gradledger_monitor.rules.scaler.step_bypassed import StepBypassed
+from gradledger_monitor.rules.scaler.unscale_mid_window import UnscaleMidWindow
+from gradledger_monitor.rules.scaler.unscaled_backward import UnscaledBackward
+from gradledger_monitor.rules.scaler.update_between_optimizers import UpdateBetweenOptimizers
+from gradledger_monitor.rules.scaler.update_per_microbatch import UpdatePerMicrobatch
+from gradledger_monitor.rules.scheduler.step_every_microbatch import (
+    StepEveryMicrobatch as SchedulerStepEveryMicrobatch,
+)
+from gradledger_monitor.rules.scheduler.stepped_on_skip import SteppedOnSkip
 
 RULES: tuple[type[Rule], ...] = (
+    Nonfinite,
+    Stalled,
     MissingDivision,
     DoubleDivision,
     WorldSize,
@@ -22,5 +62,37 @@ RULES: tuple[type[Rule], ...] = (
     PartialWindow,
     TokenWeightsUnequal,
     BalanceOff,
-    StepEveryMicrobatch,
+    StepBypassed,
+    ClipBeforeUnscale,
+    UnscaledBackward,
+    DoubleUnscale,
+    UpdatePerMicrobatch,
+    UnscaleMidWindow,
+    UpdateBetweenOptimizers,
+    MissingUpdate,
+    Reset,
+    Collapse,
+    SkippedSteps,
+    AllGradsZero,
+    SteppedOnSkip,
+    NeverSynced,
+    WrongMicrobatchSynced,
+    MissingNoSync,
+    ReplicaDrift,
+    UnevenMicrobatches,
+    DuplicateData,
+    SameOrderEachEpoch,
+    GradsNotZeroed,
+    ZeroedEveryMicrobatch,
+    ZeroedBeforeStep,
+    LoopStepEveryMicrobatch,
+    DoubleStep,
+    ClipEveryMicrobatch,
+    DiscardedMicrobatches,
+    SchedulerStepEveryMicrobatch,
+    ChangedWithoutLr,
+    Spike,
+    Vanishing,
+    Exploding,
+    AlwaysEngaged,
 )

@@ -1,0 +1,1 @@
+"""Does the effective batch stay what it was?"""

@@ -1,0 +1,1 @@
+"""How often does clipping engage?"""

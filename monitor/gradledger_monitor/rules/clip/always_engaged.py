@@ -1,0 +1,68 @@
+"""clip.always_engaged"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from gradledger_monitor.facts import clip_coefficient
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules.base import Rule, Window, finding, not_applicable, not_measured, ok
+from gradledger_monitor.wire import number
+
+SPAN, SHARE = 200, 0.95
+
+FIX = """\
+torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=3.0)   # above the usual norm"""
+
+
+class AlwaysEngaged(Rule):
+    """Clipping scales the gradients down on nearly every step.
+
+    **What it sees**
+
+    More than 95 % of the last 200 steps were clipped by norm.
+
+    **Why it matters**
+
+    The step's length is set by the clip, not by the gradient: normalised gradient descent. That
+    may be meant; then the learning rate means something else than it says.
+
+    **What to do**
+
+    Raise the threshold above the usual norm, or leave it, knowing so.
+
+    **When it is silent**
+
+    Fewer than 200 clipped windows were seen; the loop does not clip.
+
+    **Incidents**
+
+    None: this is information.
+    """
+
+    kind = "T"
+
+    def __init__(self) -> None:
+        self._engaged: deque[bool] = deque(maxlen=SPAN)
+
+    def judge(self, window: Window) -> Outcome:
+        """The share of windows whose clip left less than everything."""
+        clips = [e for e in window.facts.first.events if e.op == "clip_norm" and e.own]
+        if not clips:
+            return not_applicable("the loop does not clip by norm")
+        self._engaged.append(clip_coefficient(clips[-1]) < 1)
+        share = sum(self._engaged) / len(self._engaged)
+        if len(self._engaged) < SPAN:
+            return not_measured(f"{SPAN} clipped steps are needed")
+        if share <= SHARE:
+            return ok()
+        return finding(
+            "info",
+            "Clipping engages on nearly every step",
+            f"{share:.0%} of the last {SPAN} steps were scaled down to a norm of "
+            f"{number(clips[-1].limit):g}.",
+            FIX,
+            share=share,
+            limit=number(clips[-1].limit),
+            norm=number(clips[-1].norm),
+        )

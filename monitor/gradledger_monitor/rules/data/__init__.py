@@ -1,0 +1,1 @@
+"""Is every epoch, and every rank, fed its own data?"""

@@ -1,0 +1,81 @@
+"""data.same_order_each_epoch"""
+
+from __future__ import annotations
+
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules.base import Rule, Window, finding, not_applicable, not_measured, ok
+from gradledger_monitor.wire import number
+
+LEAST = 4  # micro-batches in an epoch
+MOST = 2**20  # fingerprints remembered
+
+FIX = """\
+for epoch in range(epochs):
+    sampler.set_epoch(epoch)         # DistributedSampler shuffles by seed + epoch
+    for batch in loader: ..."""
+
+
+class SameOrderEachEpoch(Rule):
+    """Every epoch repeats the order of the one before.
+
+    **What it sees**
+
+    The sequence of micro-batches of an epoch, by the fingerprints of their targets, repeats
+    exactly, although the DataLoader's sampler is meant to shuffle.
+
+    **Why it matters**
+
+    The gradient of each step is not wrong; but the noise that shuffling gives is gone, and the
+    same micro-batches are combined in every epoch.
+
+    **What to do**
+
+    Call ``sampler.set_epoch(epoch)``, and do not reseed the sampler's generator at each epoch.
+
+    **When it is silent**
+
+    The data are not drawn by a shuffling sampler of a DataLoader; fewer than 4 micro-batches
+    repeat (overfitting one batch on purpose); targets that do not vary.
+
+    **Incidents**
+
+    pytorch/pytorch#31771, NVIDIA/tacotron2#241, huggingface/nanoVLM#124
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[float, int] = {}  # fingerprint -> last place
+        self._count = 0
+        self._distance = 0
+        self._matches = 0
+
+    def judge(self, window: Window) -> Outcome:
+        """The last P micro-batches equal the P before them."""
+        record = window.facts.first
+        if record.sampler != "random":
+            return not_applicable("no shuffling DataLoader sampler was seen")
+        prints = [number(m.fingerprint) for m in record.micro_batches]
+        if any(p is None for p in prints):
+            return not_measured("the loss targets could not be fingerprinted")
+        repeated = max([self._see(p) for p in prints if p is not None], default=0)
+        if repeated < LEAST:
+            return ok()
+        return finding(
+            "warning",
+            "Every epoch repeats the same order",
+            f"The last {repeated} micro-batches came in exactly the order of the {repeated} before "
+            "them, although the sampler is meant to shuffle.",
+            FIX,
+            period=repeated,
+        )
+
+    def _see(self, fingerprint: float) -> int:
+        """The period, once a whole one has repeated; 0 before."""
+        before = self._places.get(fingerprint)
+        distance = 0 if before is None else self._count - before
+        self._matches = self._matches + 1 if distance and distance == self._distance else 1
+        self._distance = distance
+        if len(self._places) > MOST:
+            self._places.clear()
+        self._places[fingerprint] = self._count
+        self._count += 1
+        return distance if distance and self._matches >= distance else 0

@@ -1,0 +1,30 @@
+"""What the rules on data parallelism have in common."""
+
+from __future__ import annotations
+
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules.base import Window, not_applicable, not_measured
+from gradledger_monitor.wire import MicroBatch, StepRecord
+
+
+def unless_parallel(window: Window) -> Outcome | None:
+    """The calm answer for one rank, or where collectives were not counted."""
+    facts = window.facts
+    if facts.run.world_size == 1:
+        return not_applicable("one rank")
+    for record in facts.records.values():
+        if "collectives" in record.missing:
+            return not_measured(record.missing["collectives"])
+    return None
+
+
+def synced(record: StepRecord, micro_batch: MicroBatch) -> bool:
+    """Whether this backward synchronised gradients; other collectives may run in it too."""
+    if not micro_batch.collectives:
+        return False
+    return micro_batch.wrapper == "sync" if record.wrapper == "ddp" else record.wrapper is not None
+
+
+def names(ranks: list[int]) -> str:
+    """A few ranks, in words."""
+    return ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")

@@ -1,0 +1,91 @@
+"""ddp.duplicate_data"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules.base import Rule, Window, finding, not_applicable, not_measured, ok
+from gradledger_monitor.rules.ddp.common import names, unless_parallel
+from gradledger_monitor.wire import StepRecord, number
+
+WINDOWS = 3
+
+FIX = """\
+sampler = DistributedSampler(dataset, shuffle=True)
+loader = DataLoader(dataset, batch_size=B, sampler=sampler)
+for epoch in range(epochs):
+    sampler.set_epoch(epoch)"""
+
+
+class DuplicateData(Rule):
+    """Ranks train on the same data.
+
+    **What it sees**
+
+    Two ranks show the same fingerprints of their loss targets, micro-batch by micro-batch, over
+    three windows in which the fingerprints vary.
+
+    **Why it matters**
+
+    The gradient is that of one rank's batch: the others add cost and nothing else, and an epoch
+    sees each sample once per rank.
+
+    **What to do**
+
+    Use a ``DistributedSampler``, and seed the data by rank where you draw it yourself.
+
+    **When it is silent**
+
+    Targets that do not vary (a contrastive loss's diagonal); tensor- or context-parallel ranks,
+    which share their data by design, when no data-parallel wrapper is in use.
+
+    **Incidents**
+
+    PatrickHua/SimSiam#16, k2-fsa/icefall#1616
+    """
+
+    def __init__(self) -> None:
+        self._windows: deque[dict[int, tuple[float, ...]]] = deque(maxlen=WINDOWS)
+
+    def judge(self, window: Window) -> Outcome:
+        """Equal fingerprints on two ranks, three windows in a row."""
+        calm = unless_parallel(window)
+        if calm is not None:
+            return calm
+        facts = window.facts
+        if facts.first.wrapper is None:
+            return not_applicable("no data-parallel wrapper is in use")
+        if not facts.complete:
+            return not_measured(facts.unmeasured or "a rank's record is missing")
+        prints = {rank: _prints(record) for rank, record in facts.records.items()}
+        if not all(prints.values()):
+            return not_measured("the loss targets could not be fingerprinted")
+        self._windows.append(prints)
+        if len(self._windows) < WINDOWS:
+            return not_measured(f"{WINDOWS} windows are needed")
+        twins = [rank for rank in prints if rank and self._same(min(prints), rank)]
+        if not twins or not self._varied():
+            return ok()
+        return finding(
+            "error",
+            "Ranks train on the same data",
+            f"Rank {names(twins)} of {facts.run.world_size} sees the same targets as rank "
+            f"{min(prints)} in every micro-batch of {WINDOWS} windows.",
+            FIX,
+            ranks=[min(prints), *twins][:64],
+            fingerprints=list(prints[min(prints)])[:16],
+        )
+
+    def _same(self, one: int, other: int) -> bool:
+        return all(prints.get(one) == prints.get(other) for prints in self._windows)
+
+    def _varied(self) -> bool:
+        """Whether the fingerprints say anything: most micro-batches differ from each other."""
+        seen = [p for prints in self._windows for p in prints[min(prints)]]
+        return len(set(seen)) * 2 > len(seen)
+
+
+def _prints(record: StepRecord) -> tuple[float, ...]:
+    prints = [number(m.fingerprint) for m in record.micro_batches if not m.constant_target]
+    return tuple(p for p in prints if p is not None) if None not in prints else ()

@@ -1,0 +1,81 @@
+"""ddp.missing_no_sync"""
+
+from __future__ import annotations
+
+from gradledger_monitor.facts import StepFacts
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.ddp.common import synced, unless_parallel
+
+FIX = """\
+last = (i + 1) % K == 0
+with contextlib.nullcontext() if last else model.no_sync():
+    loss = compute_loss(model(x), y) / K      # forward inside it, too
+    loss.backward()"""
+
+
+class MissingNoSync(Rule):
+    """Gradients are all-reduced on every micro-batch, not only on the last.
+
+    **What it sees**
+
+    Gradient collectives in the backward of micro-batches before the last one of a window.
+
+    **Why it matters**
+
+    It is a cost, not a corruption: with plain DDP the gradient is the same. The ranks move all
+    gradients K times per step where once is enough, and wait for each other each time.
+
+    **What to do**
+
+    Run forward and backward of all but the last micro-batch under ``model.no_sync()``. Around
+    backward alone it does nothing: DDP decides in forward.
+
+    **When it is silent**
+
+    K = 1; the first window, in which DDP rebuilds its buckets; one rank. Under FSDP, syncing
+    each time saves memory on purpose, so it is information only.
+
+    **Incidents**
+
+    huggingface/accelerate#106, facebookresearch/ClassyVision#706, KellerJordan/modded-nanogpt#31,
+    kohya-ss/sd-scripts#1064
+    """
+
+    def judge(self, window: Window) -> Outcome:
+        """Synchronised micro-batches before the last, which is synchronised too."""
+        calm = unless_parallel(window)
+        if calm is not None:
+            return calm
+        facts = window.facts
+        record = facts.first
+        if facts.micro_batches < 2 or facts.step == 1:
+            return ok()
+        places = [index for index, m in facts.kept if synced(record, m)]
+        if len(places) < 2 or places[-1] != len(record.micro_batches) - 1 or not _each_alike(facts):
+            return ok()
+        wasted = len(places) - 1
+        moved = (record.sync_bytes or 0) * wasted
+        spent = [record.micro_batches[p].backward_ms or 0.0 for p in places]
+        sharded = record.wrapper != "ddp"
+        return finding(
+            "info" if sharded else "warning",
+            f"Gradients are synchronised {len(places)} times per step",
+            f"{wasted} of {len(places)} synchronisations per step are not needed: "
+            f"{moved / 1e6:,.1f} MB of gradients for each rank and step. The gradient is the same "
+            "up to rounding; this costs time, not correctness."
+            + (" Under FSDP it saves memory, and may be meant." if sharded else ""),
+            FIX,
+            synchronisations=len(places),
+            wasted=wasted,
+            wasted_bytes=moved,
+            backward_ms=spent[:64],
+            micro_batches=facts.micro_batches,
+        )
+
+
+def _each_alike(facts: StepFacts) -> bool:
+    """Under FSDP every backward gathers; only where all run equally many did each one reduce."""
+    if facts.first.wrapper == "ddp":
+        return True
+    return len({m.collectives for _, m in facts.kept}) == 1

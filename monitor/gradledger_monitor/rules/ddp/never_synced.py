@@ -1,0 +1,81 @@
+"""ddp.never_synced"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradledger_monitor.facts import StepFacts
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules.base import Rule, Window, finding, not_applicable, ok
+from gradledger_monitor.rules.ddp.common import synced, unless_parallel
+from gradledger_monitor.wire import MicroBatch, StepRecord, number
+
+FIX = """\
+loss = compute_loss(model(x), y)        # model is the DDP wrapper, not model.module
+loss.backward()"""
+
+
+class NeverSynced(Rule):
+    """The ranks never synchronise their gradients.
+
+    **What it sees**
+
+    A DDP model, several ranks, and no gradient collective in a whole window that was stepped.
+
+    **Why it matters**
+
+    Each rank trains its own model on its share of the data. Only one of them is saved: the run
+    used the data, and the time, of one rank.
+
+    **What to do**
+
+    Call the wrapper, not ``model.module``, and leave the last micro-batch outside ``no_sync()``.
+
+    **When it is silent**
+
+    Gradients are synchronised by hand between backward and step; no wrapper is in use, and the
+    ranks look independent.
+
+    **Incidents**
+
+    jingyaogong/minimind#853, pytorch/pytorch#104336, huggingface/picotron#5
+    """
+
+    hides = ("ddp.replica_drift", "norm.*", "reduction.*", "ddp.uneven_microbatches")
+
+    def judge(self, window: Window) -> Outcome:
+        """No gradient collective in any rank's window."""
+        calm = unless_parallel(window)
+        if calm is not None:
+            return calm
+        facts = window.facts
+        record = facts.first
+        if record.wrapper is None:
+            return not_applicable("no data-parallel wrapper holds the optimizer's parameters")
+        if record.skipped or not facts.kept or record.collectives_after:
+            return ok()
+        if record.wrapper != "ddp" or any(synced(r, m) for r, m in _all(facts)):
+            return ok()
+        bypassed = all(m.wrapper == "bypassed" for _, m in facts.kept)
+        how = (
+            "forward runs through model.module"
+            if bypassed
+            else "every micro-batch is under no_sync"
+        )
+        return finding(
+            "error",
+            "Gradients are never synchronised between the ranks",
+            f"{facts.run.world_size} ranks step on their own gradients: {how}, and no all-reduce "
+            f"runs in the {facts.micro_batches} micro-batches of the window.",
+            FIX,
+            ranks=facts.run.world_size,
+            micro_batches=facts.micro_batches,
+            bypassed=bypassed,
+            norms={str(r): number(x.norm) for r, x in list(facts.records.items())[:16]},
+        )
+
+
+def _all(facts: StepFacts) -> Iterator[tuple[StepRecord, MicroBatch]]:
+    for record in facts.records.values():
+        for micro_batch in record.micro_batches:
+            yield record, micro_batch

@@ -1,0 +1,103 @@
+"""ddp.replica_drift"""
+
+from __future__ import annotations
+
+import math
+
+from gradledger_monitor.facts import StepFacts
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules.base import Rule, Window, finding, not_applicable, not_measured, ok
+from gradledger_monitor.rules.ddp.common import unless_parallel
+from gradledger_monitor.wire import number
+
+SAME = 1e-6  # relative: replicas should be equal bit by bit
+
+FIX = """\
+class Everything(nn.Module):            # one module that holds all trained parameters
+    ...
+model = DistributedDataParallel(Everything())
+optimizer = torch.optim.AdamW(model.parameters())"""
+
+
+class ReplicaDrift(Rule):
+    """The replicas are no longer the same model.
+
+    **What it sees**
+
+    After a sync, the global gradient norm or the fingerprint of the parameters differs between the
+    ranks of a DDP model; or the optimizer steps parameters that the wrapper does not hold.
+
+    **Why it matters**
+
+    DDP assumes equal replicas. Once they differ, the averaged gradient belongs to none of them,
+    and the rank that is saved is not the model that was trained.
+
+    **What to do**
+
+    Put every trained parameter inside the wrapper; make all ranks start from the same weights, and
+    let all of them take the same steps.
+
+    **When it is silent**
+
+    Sharded parameters; gradients synchronised by hand; another rule names the cause.
+
+    **Incidents**
+
+    speechbrain/speechbrain#2010, pytorch/pytorch#112152
+    """
+
+    def judge(self, window: Window) -> Outcome:
+        """Equal norms and parameters, and nothing outside the wrapper."""
+        calm = unless_parallel(window)
+        if calm is not None:
+            return calm
+        facts = window.facts
+        record = facts.first
+        if record.wrapper != "ddp":
+            return not_applicable("no DDP model")
+        if not facts.complete:
+            return not_measured(facts.unmeasured or "a rank's record is missing")
+        if record.skipped or record.collectives_after:
+            return ok()
+        outside = record.outside or 0
+        norms, parameters = _values(facts, "norm"), _values(facts, "parameters")
+        apart = record.sync == "averaged" and _differ(norms, facts.tolerance)
+        drifted = _differ(parameters, SAME)
+        if not (outside or apart or drifted):
+            return ok()
+        return finding(
+            "error",
+            f"{outside} parameters are trained outside the DDP wrapper"
+            if outside
+            else "The replicas differ between the ranks",
+            _summary(outside, apart, drifted, norms),
+            FIX,
+            outside=outside,
+            norms=norms[:16],
+            parameters_differ=drifted,
+        )
+
+
+def _values(facts: StepFacts, name: str) -> list[float]:
+    values = [number(getattr(record, name)) for record in facts.records.values()]
+    return [v for v in values if v is not None and math.isfinite(v)]
+
+
+def _differ(values: list[float], tolerance: float) -> bool:
+    return len(values) > 1 and max(values) - min(values) > tolerance * max(map(abs, values))
+
+
+def _summary(outside: int, apart: bool, drifted: bool, norms: list[float]) -> str:
+    if outside:
+        return (
+            f"The optimizer steps {outside} parameters that the DDP wrapper does not hold: nothing "
+            "synchronises their gradients, and they differ between the ranks."
+        )
+    seen = []
+    if apart:
+        seen.append(
+            f"after the all-reduce the gradient norms are {min(norms):.6g} to {max(norms):.6g}"
+        )
+    if drifted:
+        seen.append("the sampled parameters are not equal")
+    return f"The ranks do not hold the same model: {' and '.join(seen)}."

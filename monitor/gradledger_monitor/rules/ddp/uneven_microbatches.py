@@ -1,0 +1,65 @@
+"""ddp.uneven_microbatches"""
+
+from __future__ import annotations
+
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, ok
+from gradledger_monitor.rules.ddp.common import unless_parallel
+
+FIX = """\
+tokens = all_reduce_sum(tokens_in_window)
+loss = F.cross_entropy(logits, labels, reduction="sum") * world_size / tokens"""
+
+
+class UnevenMicrobatches(Rule):
+    """The ranks accumulate different numbers of micro-batches in one window.
+
+    **What it sees**
+
+    K differs between the ranks, and the token weights come out unequal.
+
+    **Why it matters**
+
+    DDP averages over ranks whatever they hold: a rank with fewer micro-batches, divided by the
+    usual K, contributes less than its share, and one divided by its own K more.
+
+    **What to do**
+
+    Give every rank the same number of micro-batches (``drop_last``, a padded sampler), or
+    divide by the tokens of all ranks.
+
+    **When it is silent**
+
+    The weights come out equal all the same.
+
+    **Incidents**
+
+    pytorch/pytorch#67253, pytorch/pytorch#38174
+    """
+
+    hides = ("reduction.*",)
+
+    def judge(self, window: Window) -> Outcome:
+        """Different K, unless the ledger is fair."""
+        calm = unless_parallel(window)
+        if calm is not None:
+            return calm
+        facts = window.facts
+        if not facts.complete:
+            return not_measured(facts.unmeasured or "a rank's record is missing")
+        counts = {rank: len(record.micro_batches) for rank, record in facts.records.items()}
+        if len(set(counts.values())) == 1 or any(r.skipped for r in facts.records.values()):
+            return ok()
+        scale = facts.run.declared_scale or 1.0
+        if facts.reading is not None and facts.reading.is_fair(facts.tolerance, scale):
+            return ok()
+        few, many = min(counts.values()), max(counts.values())
+        return finding(
+            "error",
+            "The ranks accumulate different numbers of micro-batches",
+            f"In one window the ranks hold {few} to {many} micro-batches, and their tokens do not "
+            "weigh alike.",
+            FIX,
+            micro_batches={str(rank): count for rank, count in list(counts.items())[:64]},
+            misallocation=None if facts.ledger is None else round(facts.ledger.misallocation, 6),
+        )

@@ -1,0 +1,1 @@
+"""Does validation agree with training?"""

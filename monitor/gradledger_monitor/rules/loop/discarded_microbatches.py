@@ -1,0 +1,75 @@
+"""loop.discarded_microbatches"""
+
+from __future__ import annotations
+
+import math
+
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, ok
+from gradledger_monitor.wire import MicroBatch, StepRecord, number
+
+FIX = """\
+last = i + 1 == len(loader)
+if (i + 1) % K == 0 or last:         # do not lose the tail of the epoch
+    optimizer.step()
+    optimizer.zero_grad()"""
+
+
+class DiscardedMicrobatches(Rule):
+    """Accumulated gradients are thrown away without a step.
+
+    **What it sees**
+
+    Micro-batches whose gradients were zeroed before any optimizer stepped on them.
+
+    **Why it matters**
+
+    Their tokens were paid for and never used: typically the tail of each epoch, always the same
+    share of the data.
+
+    **What to do**
+
+    Step on the last, shorter window, or let it run on into the next epoch; do not zero at the
+    start of an epoch.
+
+    **When it is silent**
+
+    The same data are run again (SAM); the loss or the norm was not finite, and a guard dropped it;
+    the backward belongs to another optimizer.
+
+    **Incidents**
+
+    ultralytics/ultralytics#11217, hpcaitech/ColossalAI#1030, timoschick/pet#36
+    """
+
+    def judge(self, window: Window) -> Outcome:
+        """Micro-batches lost to a zeroing inside the window."""
+        facts = window.facts
+        record = facts.first
+        if not record.micro_batches:
+            return not_measured("no backward was seen in this window")
+        lost = [m for m in facts.thrown_away if _finite(m)]
+        if not lost or _guarded(record):
+            return ok()
+        tokens = sum(t.tokens or 0 for m in lost for t in m.terms)
+        return finding(
+            "warning",
+            "Accumulated gradients are thrown away",
+            f"{len(lost)} micro-batches with {tokens:,} tokens were accumulated and zeroed before "
+            "any step used them.",
+            FIX,
+            thrown_away=len(lost),
+            tokens_thrown_away=tokens,
+            micro_batches=len(record.micro_batches),
+        )
+
+
+def _finite(micro_batch: MicroBatch) -> bool:
+    loss = number(micro_batch.loss)
+    return loss is None or math.isfinite(loss)
+
+
+def _guarded(record: StepRecord) -> bool:
+    """Whether a clip in the window saw a norm that is not finite: the loop had a reason."""
+    norms = [number(e.norm) for e in record.events if e.op == "clip_norm"]
+    return any(n is not None and not math.isfinite(n) for n in norms)

@@ -1,0 +1,71 @@
+"""loop.zeroed_every_microbatch"""
+
+from __future__ import annotations
+
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, ok
+
+FIX = """\
+for i, (x, y) in enumerate(loader):
+    (loss_fn(model(x), y) / K).backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()        # here, not before each backward"""
+
+
+class ZeroedEveryMicrobatch(Rule):
+    """Gradients are zeroed between the micro-batches of one window.
+
+    **What it sees**
+
+    Several backwards before each step, and gradients absent or zero at the start of every one
+    of them.
+
+    **Why it matters**
+
+    Only the last micro-batch reaches the optimizer. The others cost their time and are thrown
+    away; where the loss is divided by K, the step is K times too small as well.
+
+    **What to do**
+
+    Move ``zero_grad()`` out of the inner loop, to the step.
+
+    **When it is silent**
+
+    The same data are run again (SAM, LBFGS); gradients are kept in other buffers and put back
+    (Megatron's main_grad); the earlier backward belongs to another optimizer.
+
+    **Incidents**
+
+    bytetriper/RAE#67, pytorch/torchtitan#3575, huggingface/accelerate#1299
+    """
+
+    hides = ("reduction.*", "loop.step_every_microbatch", "loop.discarded_microbatches")
+
+    def __init__(self) -> None:
+        self._before = False
+
+    def judge(self, window: Window) -> Outcome:
+        """Every backward of the window began fresh, twice in a row."""
+        facts = window.facts
+        lost = facts.thrown_away
+        record = facts.first
+        all_fresh = len(record.micro_batches) > 1 and all(m.fresh for m in record.micro_batches)
+        zeroed = all_fresh and len(lost) == len(record.micro_batches) - 1
+        before, self._before = self._before, zeroed
+        if not record.micro_batches:
+            return not_measured("no backward was seen in this window")
+        if not zeroed or not (before or len(lost) > 1):
+            return ok()
+        total = len(record.micro_batches)
+        tokens = sum(t.tokens or 0 for m in lost for t in m.terms)
+        return finding(
+            "error",
+            "Gradients are zeroed on every micro-batch",
+            f"Each of the {total} backwards of a window starts on zeroed gradients: {len(lost)} of "
+            f"them, with {tokens:,} tokens, never reach the optimizer.",
+            FIX,
+            micro_batches=total,
+            thrown_away=len(lost),
+            tokens_thrown_away=tokens,
+        )

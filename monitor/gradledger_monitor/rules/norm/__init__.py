@@ -1,0 +1,1 @@
+"""Do gradient norms stay finite, and neither vanish nor explode?"""

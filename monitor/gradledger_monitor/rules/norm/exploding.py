@@ -1,0 +1,85 @@
+"""norm.exploding"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, ok
+from gradledger_monitor.wire import number
+
+GROWING, TIMES, EARLY, SUSTAINED = 8, 10.0, 100, 10
+
+FIX = """\
+torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+optimizer = torch.optim.AdamW(model.parameters(), lr=lr / 10)"""
+
+
+class Exploding(Rule):
+    """The gradient norm grows without end.
+
+    **What it sees**
+
+    The norm has grown on each of 8 steps in a row, tenfold in all, and the loss has risen with
+    it; or it stays above 10 times the largest norm of the first 100 steps for 10 steps.
+
+    **Why it matters**
+
+    The run diverges. Later steps only make it worse.
+
+    **What to do**
+
+    Lower the learning rate, lengthen the warm-up, clip by norm.
+
+    **When it is silent**
+
+    The norm grows while the loss falls (early training of LoRA, warm-up).
+
+    **Incidents**
+
+    NVIDIA/Megatron-LM#1532
+    """
+
+    kind = "T"
+
+    hides = ("norm.spike",)
+
+    def __init__(self) -> None:
+        self._last: deque[tuple[float, float]] = deque(maxlen=GROWING + 1)
+        self._most = 0.0
+        self._count = 0
+        self._above = 0
+
+    def judge(self, window: Window) -> Outcome:
+        """Growth on every step, or far above the start for long."""
+        facts = window.facts
+        norm, loss = number(facts.first.norm), facts.loss_reported
+        if facts.first.skipped or norm is None or loss is None or not math.isfinite(norm):
+            return not_measured("norm or loss was not seen")
+        self._count += 1
+        self._last.append((norm, loss))
+        if self._count <= EARLY:
+            self._most = max(self._most, norm)
+        self._above = self._above + 1 if self._count > EARLY and norm > TIMES * self._most else 0
+        if self._above < SUSTAINED and not self._grows():
+            return ok()
+        first = self._last[0]
+        return finding(
+            "warning",
+            "The gradient norm explodes",
+            f"The norm went from {first[0]:.3g} to {norm:.3g} in {len(self._last) - 1} steps, and "
+            f"the loss from {first[1]:.4g} to {loss:.4g}.",
+            FIX,
+            norm=norm,
+            norm_before=first[0],
+            loss=loss,
+            loss_before=first[1],
+        )
+
+    def _grows(self) -> bool:
+        if len(self._last) <= GROWING:
+            return False
+        norms = [norm for norm, _ in self._last]
+        rising = all(b > a for a, b in zip(norms, norms[1:], strict=False))
+        return rising and norms[-1] > TIMES * norms[0] and self._last[-1][1] > self._last[0][1]

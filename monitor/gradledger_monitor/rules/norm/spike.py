@@ -1,0 +1,90 @@
+"""norm.spike"""
+
+from __future__ import annotations
+
+import math
+
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, ok
+from gradledger_monitor.rules.norm.trend import LogTrend
+from gradledger_monitor.wire import number
+
+Z, LEAST, STEPS, NEEDED = 4.0, 3.0, 10, 50
+
+FIX = """\
+torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"""
+
+
+class Spike(Rule):
+    """The gradient norm jumps far out of its range.
+
+    **What it sees**
+
+    The logarithm of the norm lies more than 4 standard deviations above its moving average
+    (weight of the past 0.97), at least 3 times the mean, and either does not come back within
+    10 steps or the loss jumps with it. Needs 50 steps.
+
+    **Why it matters**
+
+    A spike that moves the loss costs many steps of recovery, and may end in divergence.
+
+    **What to do**
+
+    Look at the data of the step; clip by norm; lengthen the warm-up.
+
+    **When it is silent**
+
+    Warm-up; spikes that are gone after 10 steps and leave the loss alone.
+
+    **Incidents**
+
+    huggingface/trl#3231
+    """
+
+    kind = "T"
+
+    def __init__(self) -> None:
+        self._norm, self._loss = LogTrend(), LogTrend()
+        self._high = 0
+
+    def judge(self, window: Window) -> Outcome:
+        """Out of range for long, or together with the loss."""
+        facts = window.facts
+        norm, loss = number(facts.first.norm), facts.loss_reported
+        if facts.first.skipped or norm is None or not math.isfinite(norm) or norm <= 0:
+            return not_measured("no finite gradient norm")
+        if self._norm.count < NEEDED:
+            self._take(norm, loss)
+            return not_measured(f"{NEEDED} steps are needed")
+        out = self._norm.z(norm) > Z and self._norm.ratio(norm) > LEAST
+        self._high = self._high + 1 if out else 0
+        moved = out and _moved(self._loss, loss)
+        ratio = self._norm.ratio(norm)
+        if not out:
+            self._take(norm, loss)
+        if not out or (self._high <= STEPS and not moved):
+            return ok()
+        return finding(
+            "warning",
+            "The gradient norm spikes",
+            f"The norm is {norm:.4g}, {ratio:.1f} times its moving average"
+            + (", and the loss jumps with it." if moved else f", for {self._high} steps now."),
+            FIX,
+            norm=norm,
+            ratio=round(ratio, 4),
+            steps_high=self._high,
+            loss=loss,
+        )
+
+    def _take(self, norm: float, loss: float | None) -> None:
+        self._norm.add(norm)
+        if loss is not None and math.isfinite(loss) and loss > 0:
+            self._loss.add(loss)
+
+
+def _moved(trend: LogTrend, loss: float | None) -> bool:
+    if loss is None or trend.count < NEEDED:
+        return False
+    if not math.isfinite(loss):
+        return True
+    return loss > 0 and trend.z(loss) > Z and trend.ratio(loss) > 1.2

@@ -1,0 +1,36 @@
+"""Running statistics of a positive series, in logarithms (pure)."""
+
+from __future__ import annotations
+
+import math
+
+
+class LogTrend:
+    """Exponential moving mean and variance of log(x), with ``keep`` as the weight of the past."""
+
+    def __init__(self, keep: float = 0.97) -> None:
+        self._keep = keep
+        self.count = 0
+        self._mean = 0.0
+        self._variance = 0.0
+
+    def z(self, value: float) -> float:
+        """How many standard deviations ``value`` lies above the running mean."""
+        deviation = math.sqrt(self._variance) or math.inf
+        return (math.log(value) - self._mean) / max(deviation, FLOOR)
+
+    def ratio(self, value: float) -> float:
+        """``value`` over the running geometric mean."""
+        return value / math.exp(self._mean)
+
+    def add(self, value: float) -> None:
+        """Take the next value in."""
+        x = math.log(value)
+        weight = max(1 - self._keep, 1 / (self.count + 1))
+        delta = x - self._mean
+        self._mean += weight * delta
+        self._variance = (1 - weight) * (self._variance + weight * delta * delta)
+        self.count += 1
+
+
+FLOOR = 0.05  # of the deviation: a series that hardly moves must not make every move a spike

@@ -1,0 +1,82 @@
+"""norm.vanishing"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from statistics import median
+
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, ok
+from gradledger_monitor.wire import number
+
+SPAN, NEEDED, SHARE, STILL = 20, 60, 1e-3, 0.9
+
+FIX = """\
+# look where it fades: norms by layer
+for name, p in model.named_parameters():
+    print(name, p.grad.norm())"""
+
+
+class Vanishing(Rule):
+    """The gradients fade away while the loss stays.
+
+    **What it sees**
+
+    The median norm of the last 20 steps is under a thousandth of the median of the first 20,
+    and the loss has not fallen along: it is still above 90 % of what it was. Needs 60 steps.
+
+    **Why it matters**
+
+    Nothing is learnt any more, at full cost.
+
+    **What to do**
+
+    Look at the learning-rate schedule, dead activations, a saturated loss, fp16 underflow.
+
+    **When it is silent**
+
+    The loss falls along: that is convergence.
+
+    **Incidents**
+
+    Lightning-AI/pytorch-lightning#9330 (a symptom)
+    """
+
+    kind = "T"
+
+    def __init__(self) -> None:
+        self._early: list[tuple[float, float]] = []
+        self._late: deque[tuple[float, float]] = deque(maxlen=SPAN)
+        self._count = 0
+
+    def judge(self, window: Window) -> Outcome:
+        """Median norm and loss, now against the beginning."""
+        facts = window.facts
+        norm, loss = number(facts.first.norm), facts.loss_reported
+        if facts.first.skipped or norm is None or loss is None or not math.isfinite(norm + loss):
+            return not_measured("norm or loss was not seen")
+        self._count += 1
+        if len(self._early) < SPAN:
+            self._early.append((norm, loss))
+        self._late.append((norm, loss))
+        if self._count < NEEDED:
+            return not_measured(f"{NEEDED} steps are needed")
+        early, late = _medians(self._early), _medians(list(self._late))
+        if late[0] >= SHARE * early[0] or late[1] < STILL * early[1]:
+            return ok()
+        return finding(
+            "warning",
+            "The gradients vanish",
+            f"The median norm fell from {early[0]:.3g} to {late[0]:.3g}, while the loss went from "
+            f"{early[1]:.4g} to {late[1]:.4g}.",
+            FIX,
+            norm_early=early[0],
+            norm=late[0],
+            loss_early=early[1],
+            loss=late[1],
+        )
+
+
+def _medians(pairs: list[tuple[float, float]]) -> tuple[float, float]:
+    return median(norm for norm, _ in pairs), median(loss for _, loss in pairs)

@@ -1,0 +1,1 @@
+"""Is GradScaler used in its order, and is its scale healthy?"""

@@ -1,0 +1,69 @@
+"""scaler.collapse"""
+
+from __future__ import annotations
+
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.scaler.common import scale_of, unless_scaled
+
+WARNING, ERROR = 1.0, 2.0**-5
+
+FIX = """\
+# a mean over a mask that may be empty:
+loss = (token_loss * mask).sum() / mask.sum().clamp(min=1)"""
+
+
+class Collapse(Rule):
+    """The loss scale collapses.
+
+    **What it sees**
+
+    The scale has fallen below 1 (an error at 2^-5 and below), from a first scale at least four
+    times as large.
+
+    **Why it matters**
+
+    The scale exists to lift small fp16 gradients above zero. Below 1 it pushes them down: they are
+    flushed to zero, and the model stops learning while the loss is still printed.
+
+    **What to do**
+
+    The scale falls because gradients are not finite again and again: look for the micro-batch that
+    makes NaN (a mean over an empty mask is 0/0), not at the scaler.
+
+    **When it is silent**
+
+    The first halvings of a fresh scaler; a scaler that was given a small initial scale.
+
+    **Incidents**
+
+    dbolya/yolact#359, NVIDIA/apex#715, deepspeedai/DeepSpeed#697
+    """
+
+    kind = "T"
+
+    hides = ("scaler.skipped_steps", "scaler.all_grads_zero", "norm.*", "scheduler.stepped_on_skip")
+
+    def __init__(self) -> None:
+        self._first: float | None = None
+
+    def judge(self, window: Window) -> Outcome:
+        """The scale of the window's last backward."""
+        calm = unless_scaled(window)
+        if calm is not None:
+            return calm
+        scale = scale_of(window.facts.first.micro_batches)
+        if scale is None:
+            return ok()
+        self._first = self._first or scale
+        if scale >= WARNING or scale > self._first / 4:
+            return ok()
+        return finding(
+            "error" if scale <= ERROR else "warning",
+            f"The loss scale has collapsed to {scale:.3g}",
+            f"The GradScaler has halved its scale from {self._first:,.6g} to {scale:.3g} because "
+            "gradients are not finite again and again; small gradients are now flushed to zero.",
+            FIX,
+            scale=scale,
+            first_scale=self._first,
+        )

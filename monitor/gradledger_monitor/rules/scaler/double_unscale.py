@@ -1,0 +1,63 @@
+"""scaler.double_unscale"""
+
+from __future__ import annotations
+
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, ok
+from gradledger_monitor.rules.scaler.common import residual, scale_of, unless_scaled
+
+FIX = """\
+scaler.unscale_(optimizer)      # once; do not divide .grad by the scale as well
+scaler.step(optimizer)
+scaler.update()"""
+
+
+class DoubleUnscale(Rule):
+    """The gradients are divided by the loss scale twice.
+
+    **What it sees**
+
+    The gradient sample shrinks by the square of the scale between the last backward and the step.
+
+    **Why it matters**
+
+    The update is tens of thousands of times too small; under SGD nothing is learnt, and fp16
+    gradients underflow.
+
+    **What to do**
+
+    Unscale once: either ``scaler.unscale_`` or your own division, not both.
+
+    **When it is silent**
+
+    The sample was not taken, or shows one division.
+
+    **Incidents**
+
+    NVIDIA/apex#1512, THUDM/slime#1842
+    """
+
+    hides = ("reduction.*", "norm.*")
+
+    def judge(self, window: Window) -> Outcome:
+        """What is left of the scale is 1/scale."""
+        calm = unless_scaled(window)
+        if calm is not None:
+            return calm
+        record = window.facts.first
+        left, scale = residual(window.facts), scale_of(record.micro_batches) or 1.0
+        if record.skipped:
+            return ok()
+        if left is None:
+            return not_measured(record.missing.get("post_factor", "no gradient sample"))
+        if scale < 4 or not 0.98 < left * scale < 1.02:
+            return ok()
+        return finding(
+            "error",
+            "Gradients are divided by the loss scale twice",
+            f"Between the last backward and the step the gradients shrink by the square of the "
+            f"scale, {scale:,.6g}: the update is {scale:,.6g} times too small.",
+            FIX,
+            scale=scale,
+            factor=left,
+        )

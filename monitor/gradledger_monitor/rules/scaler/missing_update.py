@@ -1,0 +1,76 @@
+"""scaler.missing_update"""
+
+from __future__ import annotations
+
+import math
+
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.scaler.common import own, scale_of, unless_scaled
+from gradledger_monitor.wire import StepRecord
+
+FIX = """\
+if torch.isfinite(norm):
+    scaler.step(optimizer)
+scaler.update()                  # always"""
+
+
+class MissingUpdate(Rule):
+    """Windows end, and ``scaler.update()`` never runs.
+
+    **What it sees**
+
+    A scaled window follows another one of the same optimizer, and no update ran between them; or a
+    window was abandoned after a non-finite norm without an update.
+
+    **Why it matters**
+
+    The scale never grows back and never falls. A guard that skips ``step`` and ``update`` together
+    skips for ever once the scale is too large.
+
+    **What to do**
+
+    Call ``update()`` at the end of every window, also when you skip the step yourself.
+
+    **When it is silent**
+
+    One update for each window, wherever it stands after the step.
+
+    **Incidents**
+
+    espnet/espnet#2362, Haian-Jin/LVSM#19, Azure/MS-AMP#45
+    """
+
+    def __init__(self) -> None:
+        self._stepped = False
+
+    def judge(self, window: Window) -> Outcome:
+        """No update since the window before, or none after an abandoned part of this one."""
+        calm = unless_scaled(window)
+        if calm is not None:
+            return calm
+        record = window.facts.first
+        stepped_before, self._stepped = self._stepped, bool(own(record, "scaler_step"))
+        updates = [e.after for e in record.events if e.op == "update"]
+        abandoned = [place for place in _abandoned(record) if place not in updates]
+        if not abandoned and (updates or not stepped_before):
+            return ok()
+        return finding(
+            "error",
+            "GradScaler.update() is never called"
+            if not abandoned
+            else "A window is abandoned without GradScaler.update()",
+            "A window ended and the next one ran without an update in between: the scale "
+            f"stays at {scale_of(record.micro_batches):,.6g} whatever happens.",
+            FIX,
+            scale=scale_of(record.micro_batches),
+            abandoned_after=abandoned[:16],
+        )
+
+
+def _abandoned(record: StepRecord) -> list[int]:
+    """Places in the window where gradients of a non-finite norm were thrown away."""
+    clips = own(record, "clip_norm")
+    bad = {e.after for e in clips if e.norm is not None and not math.isfinite(float(e.norm))}
+    fresh = [index for index, m in enumerate(record.micro_batches) if m.fresh and index]
+    return [index for index in fresh if index in bad]

@@ -1,0 +1,63 @@
+"""scaler.reset"""
+
+from __future__ import annotations
+
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.scaler.common import unless_scaled
+from gradledger_monitor.wire import number
+
+FIX = """\
+scaler = torch.amp.GradScaler("cuda")           # once, before the first epoch
+scaler.load_state_dict(checkpoint["scaler"])    # on resume"""
+
+
+class Reset(Rule):
+    """A fresh GradScaler replaces a settled one in mid-run.
+
+    **What it sees**
+
+    The optimizer is stepped through another GradScaler object than before, and the scale jumps.
+
+    **Why it matters**
+
+    The new scaler starts at its initial scale, overflows, and skips steps until it has settled
+    again; once per epoch, that is a few lost steps each time.
+
+    **What to do**
+
+    Make one scaler per run. On resume, restore it with ``load_state_dict``.
+
+    **When it is silent**
+
+    One scaler for each optimizer from the start; the new scaler continues at the old scale.
+
+    **Incidents**
+
+    conservationtechlab/animl-py#298, mosaicml/composer#1376, huggingface/accelerate#4289
+    """
+
+    def __init__(self) -> None:
+        self._before: tuple[int, float] | None = None
+
+    def judge(self, window: Window) -> Outcome:
+        """Another scaler object, with another scale."""
+        calm = unless_scaled(window)
+        if calm is not None:
+            return calm
+        scaler = window.facts.first.scaler
+        scale = None if scaler is None else number(scaler.scale)
+        if scaler is None or scale is None:
+            return ok()
+        before, self._before = self._before, (scaler.ordinal, scale)
+        if before is None or before[0] == scaler.ordinal or 0.5 <= scale / (before[1] or 1) <= 2:
+            return ok()
+        return finding(
+            "warning",
+            "A new GradScaler replaces the settled one",
+            f"The scale jumps from {before[1]:,.6g} to {scale:,.6g} because a new GradScaler took "
+            "over: it must settle again, and skips steps while it does.",
+            FIX,
+            scale_before=before[1],
+            scale=scale,
+        )

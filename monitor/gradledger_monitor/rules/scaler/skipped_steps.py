@@ -1,0 +1,75 @@
+"""scaler.skipped_steps"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.scaler.common import unless_scaled
+
+IN_A_ROW, SHARE, RECENT = 5, 0.05, 100
+
+FIX = """\
+# find what is not finite before the scaler does
+torch.autograd.set_detect_anomaly(True)
+assert torch.isfinite(loss), batch"""
+
+
+class SkippedSteps(Rule):
+    """The scaler keeps skipping optimizer steps.
+
+    **What it sees**
+
+    Five skipped steps in a row, or more than 5 of the last 100, once the scale has settled: after
+    the first step that was not skipped.
+
+    **Why it matters**
+
+    A skipped step throws its micro-batches away. A few halvings at the start are calibration;
+    later, they say that gradients overflow or are not finite.
+
+    **What to do**
+
+    Look for NaN or inf in the loss (an empty mask, a log of zero), lower the learning rate, or use
+    bf16 where the hardware has it.
+
+    **When it is silent**
+
+    The first halvings of a fresh scaler; one skip now and then as the scale grows and falls back.
+
+    **Incidents**
+
+    neosr-project/neosr#6, ymcui/Chinese-LLaMA-Alpaca#534
+    """
+
+    kind = "T"
+
+    def __init__(self) -> None:
+        self._settled = False
+        self._last: deque[bool] = deque(maxlen=RECENT)
+
+    def judge(self, window: Window) -> Outcome:
+        """Skips in a row, and among the last hundred."""
+        calm = unless_scaled(window)
+        if calm is not None:
+            return calm
+        skipped = window.facts.first.skipped
+        self._settled = self._settled or not skipped
+        if not self._settled:
+            return ok()
+        self._last.append(skipped)
+        row = len(self._last) if all(self._last) else [*reversed(self._last)].index(False)
+        share = sum(self._last) / RECENT
+        if row < IN_A_ROW and share <= SHARE:
+            return ok()
+        return finding(
+            "warning",
+            "The GradScaler keeps skipping steps",
+            f"{sum(self._last)} of the last {len(self._last)} steps were skipped, {row} in a row: "
+            "their gradients were not finite, and their data were thrown away.",
+            FIX,
+            in_a_row=row,
+            skipped=sum(self._last),
+            of=len(self._last),
+        )

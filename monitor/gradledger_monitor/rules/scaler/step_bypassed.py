@@ -1,0 +1,67 @@
+"""scaler.step_bypassed"""
+
+from __future__ import annotations
+
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules import effects
+from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, ok
+from gradledger_monitor.rules.scaler.common import own, residual, scale_of, unless_scaled
+
+FIX = """\
+scaler.step(optimizer)      # not optimizer.step()
+scaler.update()"""
+
+
+class StepBypassed(Rule):
+    """The optimizer steps on gradients that are still multiplied by the loss scale.
+
+    **What it sees**
+
+    The loss was scaled, but ``optimizer.step()`` was called directly: nothing unscaled the
+    gradients before it, which the gradient sample shows.
+
+    **Why it matters**
+
+    The gradients are as many times too large as the scale, 65,536 at the start. Nothing checks
+    them for overflow, and the scale never moves. SGD diverges; Adam divides the factor out and
+    the loss still falls, while epsilon, clipping and weight decay no longer mean what they say.
+
+    **What to do**
+
+    Step through the scaler: ``scaler.step(optimizer)``, then ``scaler.update()``.
+
+    **When it is silent**
+
+    The gradients were unscaled by ``scaler.unscale_`` or by hand; the scaler is disabled; a fused
+    optimizer unscales inside its kernel.
+
+    **Incidents**
+
+    IAHispano/Applio#860
+    """
+
+    hides = ("reduction.*", "scaler.*", "norm.*", "loop.clip_every_microbatch")
+
+    def judge(self, window: Window) -> Outcome:
+        """No scaler step in the window, and the scale is still in the gradients."""
+        calm = unless_scaled(window)
+        if calm is not None:
+            return calm
+        record = window.facts.first
+        if record.skipped or own(record, "scaler_step"):
+            return ok()
+        left = residual(window.facts)
+        if left is None:
+            return not_measured(record.missing.get("post_factor", "no gradient sample"))
+        if left < 2:
+            return ok()
+        return finding(
+            "error",
+            "The optimizer steps on scaled gradients",
+            f"The loss is multiplied by {left:,.6g}, and optimizer.step() runs without the "
+            f"GradScaler: the gradients it applies are {left:,.6g} times too large. "
+            f"{effects.of_factor(left, window.facts.optimizer_name)}.",
+            FIX,
+            factor=left,
+            scale=scale_of(record.micro_batches),
+        )

@@ -1,0 +1,60 @@
+"""scaler.unscale_mid_window"""
+
+from __future__ import annotations
+
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.scaler.common import own, unless_scaled
+
+FIX = """\
+for loss in window:
+    scaler.scale(loss).backward()
+scaler.unscale_(optimizer)      # once, after the last backward"""
+
+
+class UnscaleMidWindow(Rule):
+    """A backward follows ``unscale_`` in the same window.
+
+    **What it sees**
+
+    ``scaler.unscale_(optimizer)`` is called before the last micro-batch of the window.
+
+    **Why it matters**
+
+    Later micro-batches add scaled gradients to unscaled ones: they weigh as many times more as the
+    scale says, and nothing takes the scale out again.
+
+    **What to do**
+
+    Unscale once, after the last backward and before clipping.
+
+    **When it is silent**
+
+    ``unscale_`` runs after the last backward of the window.
+
+    **Incidents**
+
+    microsoft/Swin-Transformer#311, huggingface/transformers#24840
+    """
+
+    hides = ("reduction.*", "norm.*")
+
+    def judge(self, window: Window) -> Outcome:
+        """An unscale between two backwards of the window."""
+        calm = unless_scaled(window)
+        if calm is not None:
+            return calm
+        record, start = window.facts.first, window.facts.kept_from
+        total = len(record.micro_batches)
+        early = [e.after for e in own(record, "unscale") if start < e.after < total]
+        if not early:
+            return ok()
+        return finding(
+            "error",
+            "Gradients are unscaled before the last backward",
+            f"unscale_ runs after micro-batch {early[0]} of {total}: the gradients added later "
+            "are still scaled.",
+            FIX,
+            unscale_after=early[:16],
+            micro_batches=total,
+        )

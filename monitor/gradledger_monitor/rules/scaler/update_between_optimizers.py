@@ -1,0 +1,60 @@
+"""scaler.update_between_optimizers"""
+
+from __future__ import annotations
+
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.scaler.common import unless_scaled
+
+FIX = """\
+scaler.step(first_optimizer)
+scaler.step(second_optimizer)
+scaler.update()                  # once, after all steps"""
+
+
+class UpdateBetweenOptimizers(Rule):
+    """``scaler.update()`` runs between the steps of two optimizers that share one backward.
+
+    **What it sees**
+
+    After the last backward another optimizer is stepped through the scaler, then the scale is
+    updated, then this optimizer is stepped, with no backward in between.
+
+    **Why it matters**
+
+    When the update moves the scale, the second optimizer unscales by another number than its
+    gradients were multiplied by; an overflow that made the first one skip is forgotten for the
+    second.
+
+    **What to do**
+
+    Step all optimizers, then update once.
+
+    **When it is silent**
+
+    Each optimizer has its own backward after the update (a GAN).
+
+    **Incidents**
+
+    huggingface/accelerate#439, Lightning-AI/pytorch-lightning#20116
+    """
+
+    def judge(self, window: Window) -> Outcome:
+        """step(other), update, step(this), all after the last backward."""
+        calm = unless_scaled(window)
+        if calm is not None:
+            return calm
+        record = window.facts.first
+        total = len(record.micro_batches)
+        calls = [e for e in record.events if e.after == total and e.op in ("scaler_step", "update")]
+        order = ["other" if e.op == "scaler_step" and not e.own else e.op for e in calls]
+        if "other" not in order or "update" not in order[order.index("other") :]:
+            return ok()
+        return finding(
+            "error",
+            "The loss scale is updated between two optimizers",
+            "Another optimizer steps, update() runs, and then this optimizer steps on gradients of "
+            "the same backward: it may be unscaled by a scale that is no longer theirs.",
+            FIX,
+            calls=[*order],
+        )

@@ -1,0 +1,1 @@
+"""Does the LR schedule advance once for every optimizer step?"""

@@ -1,0 +1,64 @@
+"""scheduler.step_every_microbatch"""
+
+from __future__ import annotations
+
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules.base import Rule, Window, finding, not_applicable, not_measured, ok
+from gradledger_monitor.wire import number
+
+FIX = """\
+if (i + 1) % K == 0:
+    optimizer.step()
+    scheduler.step()             # with the optimizer, not with the micro-batch
+    optimizer.zero_grad()"""
+
+
+class StepEveryMicrobatch(Rule):
+    """The LR scheduler is stepped on every micro-batch.
+
+    **What it sees**
+
+    Inside a window of K > 1 micro-batches, a schedule call after each of them.
+
+    **Why it matters**
+
+    A schedule planned in optimizer steps is over after a K-th of the run: warm-up is K times too
+    short, and the learning rate reaches its end while most of the data is still to come.
+
+    **What to do**
+
+    Step the scheduler once per optimizer step, or plan it in micro-batches.
+
+    **When it is silent**
+
+    K = 1; one call per window, whatever number it advances by.
+
+    **Incidents**
+
+    huggingface/accelerate#963, h2oai/h2o-llmstudio#663, karpathy/nanochat#775
+    """
+
+    def judge(self, window: Window) -> Outcome:
+        """A schedule call in every gap between the window's backwards."""
+        record, start = window.facts.first, window.facts.kept_from
+        if "schedule" in record.missing:
+            return not_measured(record.missing["schedule"])
+        places = {event.after for event in record.events if event.op == "schedule"}
+        total = len(record.micro_batches)
+        if not places and not window.past:
+            return not_applicable("no LR scheduler was stepped")
+        if window.facts.micro_batches < 2:
+            return ok()
+        if not all(place in places for place in range(start + 1, total)):
+            return ok()
+        k = window.facts.micro_batches
+        return finding(
+            "warning",
+            f"The LR scheduler steps {k} times per optimizer step",
+            f"scheduler.step() runs after each of the {k} micro-batches of a window: the schedule "
+            f"runs {k} times too fast.",
+            FIX,
+            micro_batches=k,
+            schedule_after=sorted(places)[:32],
+            lr=number(record.lr),
+        )

@@ -1,0 +1,71 @@
+"""scheduler.stepped_on_skip"""
+
+from __future__ import annotations
+
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules.base import Rule, Window, finding, not_applicable, not_measured, ok
+
+MANY, SHARE = 3, 0.05
+
+FIX = """\
+before = scaler.get_scale()
+scaler.step(optimizer)
+scaler.update()
+if scaler.get_scale() >= before:      # the step was not skipped
+    scheduler.step()"""
+
+
+class SteppedOnSkip(Rule):
+    """The LR schedule advances on steps that the scaler skipped.
+
+    **What it sees**
+
+    ``scheduler.step()`` after an optimizer step that the GradScaler skipped.
+
+    **Why it matters**
+
+    Warm-up and decay run ahead of the updates that were really made. A few at the start of a
+    run are harmless; many shift the whole schedule.
+
+    **What to do**
+
+    Step the scheduler only when the scale has not fallen.
+
+    **When it is silent**
+
+    No step was skipped, or the scheduler stood still on those that were.
+
+    **Incidents**
+
+    Lightning-AI/pytorch-lightning#18828, NVIDIA-NeMo/Speech#3293, huggingface/transformers#11144
+    """
+
+    def __init__(self) -> None:
+        self._skipped = False
+        self._on_skip = 0
+        self._all = 0
+
+    def judge(self, window: Window) -> Outcome:
+        """Schedule calls between a skipped step and the next backward."""
+        record = window.facts.first
+        if "schedule" in record.missing:
+            return not_measured(record.missing["schedule"])
+        calls = [event.after for event in record.events if event.op == "schedule"]
+        self._all += len(calls)
+        late = bool(self._skipped and 0 in calls)
+        self._on_skip += late
+        self._skipped = record.skipped
+        if not self._all:
+            return not_applicable("no LR scheduler was stepped")
+        if not late:
+            return ok()
+        many = self._on_skip >= MANY and self._on_skip > SHARE * self._all
+        return finding(
+            "warning" if many else "info",
+            "The LR schedule advances on skipped steps",
+            f"The scheduler has advanced {self._on_skip} times after a step that the GradScaler "
+            f"skipped, of {self._all} advances in all.",
+            FIX,
+            on_skipped=self._on_skip,
+            advances=self._all,
+        )
