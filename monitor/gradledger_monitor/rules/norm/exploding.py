@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from itertools import pairwise
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, ok
@@ -81,5 +82,5 @@ class Exploding(Rule):
         if len(self._last) <= GROWING:
             return False
         norms = [norm for norm, _ in self._last]
-        rising = all(b > a for a, b in zip(norms, norms[1:], strict=False))
+        rising = all(b > a for a, b in pairwise(norms))
         return rising and norms[-1] > TIMES * norms[0] and self._last[-1][1] > self._last[0][1]

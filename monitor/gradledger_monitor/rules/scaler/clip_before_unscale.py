@@ -81,7 +81,7 @@ def _report(event: Event, scale: float, window: Window) -> Outcome:
         "error",
         "Gradients are clipped while still scaled",
         f"The clip to {limit:g} runs before scaler.unscale_, on gradients multiplied by "
-        f"{scale:,.6g}.{seen} After unscaling, the largest update left is {(limit or 0) / scale:.3g}.",
+        f"{scale:,.6g}.{seen} After unscaling, a norm of {(limit or 0) / scale:.3g} is left.",
         FIX,
         scale=scale,
         limit=limit,
