@@ -7,6 +7,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+Handler = Callable[[str, Exception], None]
+
 # Tests replace this to fail on anything swallowed.
 reporter: Callable[[str, BaseException], None] | None = None
 
@@ -14,12 +16,12 @@ _told: set[str] = set()
 
 
 @contextmanager
-def fail_open(where: str) -> Iterator[None]:
-    """Run the body; report an exception once for ``where`` and let the script continue."""
+def fail_open(where: str, handle: Handler | None = None) -> Iterator[None]:
+    """Run the body; hand an exception to ``handle``, or report it, and let the script continue."""
     try:
         yield
     except Exception as error:
-        report(where, error)
+        (handle or report)(where, error)
 
 
 def report(where: str, error: BaseException) -> None:

@@ -258,6 +258,8 @@ class OpenStep:
     # ------------------------------------------------------------------ the gradient sample
 
     def _measure_factor(self, record: StepRecord, tolerance: float) -> None:
+        if "post_factor" in self.missing:
+            return  # no sample is then no news about gradients
         before, after = self.last_sample(), self.sample_at_step
         record.empty = after is None or not any(after.values())
         if after is None and before is not None and any(before.values()):

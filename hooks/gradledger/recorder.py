@@ -6,8 +6,10 @@ closed windows to a sink. An observer that raises is switched off; the rest goes
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -52,6 +54,8 @@ class Recorder:
             Schedule(self.windows),
             Updates(),
         ]
+        for observer in self._observers:
+            observer.failed = functools.partial(self._switch_off, observer)
         self._failed: dict[str, str] = {}  # fact -> reason, of observers that were switched off
         self._patches: list[Patch] = []
         self._handles: list[Any] = []
@@ -100,7 +104,7 @@ class Recorder:
     def _begin(self, tensors: Any) -> OpenMicroBatch:
         self._backwards += 1
         micro_batch = self._running = OpenMicroBatch(self._backwards)
-        with guard.fail_open("the backward hook"):
+        with self._or_give_up("the backward hook"):
             roots = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
             for track in self.windows:
                 track.begin()
@@ -109,8 +113,10 @@ class Recorder:
 
     def _end(self, micro_batch: OpenMicroBatch) -> None:
         micro_batch.backward_ms = round((time.perf_counter() - micro_batch.started) * 1e3, 3)
-        with guard.fail_open("the backward hook"):
+        with self._or_give_up("the backward hook"):
             self._release(micro_batch)
+            if not self._patches:
+                return
             touched = [t for t in self.windows if t.counted != micro_batch.number and t.touched()]
             for track in touched:
                 track.add(micro_batch)
@@ -118,7 +124,7 @@ class Recorder:
             micro_batch.missing.update(self._failed)
 
     def _abandon(self, micro_batch: OpenMicroBatch) -> None:
-        with guard.fail_open("the backward hook"):
+        with self._or_give_up("the backward hook"):
             self._release(micro_batch)
 
     def _release(self, micro_batch: OpenMicroBatch) -> None:
@@ -133,13 +139,13 @@ class Recorder:
     def _wrap_init(self, original: Any) -> Any:
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
-            with guard.fail_open("the optimizer hook"):
+            with self._or_give_up("the optimizer hook"):
                 self.windows.track(optimizer)
 
         return __init__
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        with guard.fail_open("the optimizer hook"):
+        with self._or_give_up("the optimizer hook"):
             track = self.windows.track(optimizer)
             if _has_closure(args, kwargs):
                 track.stepping = True  # backward runs inside step()
@@ -147,7 +153,7 @@ class Recorder:
                 self._stepping[id(optimizer)] = self._close(track)
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        with guard.fail_open("the optimizer hook"):
+        with self._or_give_up("the optimizer hook"):
             track = self.windows.track(optimizer)
             step = self._stepping.pop(id(optimizer), None)
             if track.stepping:
@@ -177,22 +183,31 @@ class Recorder:
         ship(list(step.deferred()))
         self._sink(step)
 
-    # ------------------------------------------------------------------ each observer, alone
+    # ------------------------------------------------------------------ when something fails
+
+    def _or_give_up(self, where: str) -> AbstractContextManager[None]:
+        """The books themselves: after a fault in them, nothing more that they say could be true."""
+        return guard.fail_open(where, self._give_up)
+
+    def _give_up(self, where: str, error: Exception) -> None:
+        guard.report(where, error)
+        self.uninstall()
 
     def _each(self, method: str, *args: Any) -> None:
         for observer in list(self._observers):
             try:
                 getattr(observer, method)(*args)
             except Exception as error:
-                self._switch_off(observer, error)
+                self._switch_off(observer, f"observer {type(observer).__name__}", error)
 
-    def _switch_off(self, observer: Observer, error: Exception) -> None:
-        name = type(observer).__name__
-        guard.report(f"observer {name}", error)
+    def _switch_off(self, observer: Observer, where: str, error: Exception) -> None:
+        guard.report(where, error)
+        if observer not in self._observers:
+            return
         self._observers.remove(observer)
-        reason = f"the observer {name} failed: {type(error).__name__}"
+        reason = f"the {where} failed: {type(error).__name__}"
         self._failed.update(dict.fromkeys(observer.facts, reason))
-        with guard.fail_open(f"observer {name}"):
+        with guard.fail_open(where):
             observer.uninstall()
 
     @property

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from gradledger import guard
 from gradledger.ledger import OpenMicroBatch, OpenStep
 
 if TYPE_CHECKING:
@@ -42,6 +44,11 @@ class Observer:
 
     def __init__(self) -> None:
         self._patches: list[Patch] = []
+        self.failed: guard.Handler = guard.report  # what becomes of an observer that raised
+
+    def safely(self) -> AbstractContextManager[None]:
+        """The part of a wrapper that is ours: it may fail, the script must not notice."""
+        return guard.fail_open(f"observer {type(self).__name__}", self.failed)
 
     def install(self) -> None:
         """Put the hooks in place."""

@@ -11,7 +11,6 @@ import torch
 from torch.nn.utils import clip_grad
 
 from gradledger.deferred import Deferred
-from gradledger.guard import fail_open
 from gradledger.ledger import OpenEvent
 from gradledger.observers.base import Observer
 from gradledger.sampling import sample
@@ -44,7 +43,7 @@ class Clipping(Observer):
             parameters: Any, max_norm: float, total_norm: Any, *args: Any, **kwargs: Any
         ) -> Any:
             parameters = _as_list(parameters)
-            with fail_open("the clipping observer"):
+            with self.safely():
                 self._note("clip_norm", parameters, max_norm, total_norm)
             return original(parameters, max_norm, total_norm, *args, **kwargs)
 
@@ -54,7 +53,7 @@ class Clipping(Observer):
         def clip_grad_norm_(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
             parameters = _as_list(parameters)
             total_norm = original(parameters, max_norm, *args, **kwargs)
-            with fail_open("the clipping observer"):
+            with self.safely():
                 self._note("clip_norm", parameters, max_norm, total_norm)
             return total_norm
 
@@ -63,7 +62,7 @@ class Clipping(Observer):
     def _wrap_value(self, original: Any) -> Any:
         def clip_grad_value_(parameters: Any, clip_value: float, *args: Any, **kwargs: Any) -> Any:
             parameters = _as_list(parameters)
-            with fail_open("the clipping observer"):
+            with self.safely():
                 self._note("clip_value", parameters, clip_value, None)
             return original(parameters, clip_value, *args, **kwargs)
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from gradledger.guard import fail_open
 from gradledger.ledger import OpenMicroBatch, OpenStep
 from gradledger.observers.base import Observer
 
@@ -48,7 +47,7 @@ class Collectives(Observer):
     def _wrap_init(self, original: Any) -> Any:
         def __init__(module: Any, *args: Any, **kwargs: Any) -> None:
             original(module, *args, **kwargs)
-            with fail_open("the collectives observer"):
+            with self.safely():
                 self._meet(module)  # a script may only ever call module.module
 
         return __init__
@@ -56,7 +55,7 @@ class Collectives(Observer):
     def _wrap_ddp(self, original: Any) -> Any:
         def _pre_forward(module: Any, *inputs: Any, **kwargs: Any) -> Any:
             if not torch.compiler.is_compiling():
-                with fail_open("the collectives observer"):
+                with self.safely():
                     self._saw(module)
             return original(module, *inputs, **kwargs)
 

@@ -12,7 +12,6 @@ import torch
 from torch.utils.data import DataLoader
 
 from gradledger.deferred import Deferred
-from gradledger.guard import fail_open
 from gradledger.ledger import OpenMicroBatch, OpenStep
 from gradledger.observers.base import Observer
 from gradledger.observers.loss_nodes import target_of
@@ -39,7 +38,7 @@ class Data(Observer):
 
     def _wrap_iter(self, original: Any) -> Any:
         def __iter__(loader: Any) -> Any:
-            with fail_open("the data observer"):
+            with self.safely():
                 if torch.is_grad_enabled():  # an evaluation's loader says nothing of training
                     self._sampler = _kind_of(getattr(loader, "sampler", None))
             return original(loader)

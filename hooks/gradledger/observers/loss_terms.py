@@ -22,7 +22,7 @@ MAX_TERMS = 256
 class LossTerms(Observer):
     """Fills ``loss`` and ``terms`` of every micro-batch."""
 
-    facts = ("loss", "terms")
+    facts = ("loss", "terms", "fingerprint", "constant_target")
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
         """Walk the graph below each root and wait at its loss nodes."""

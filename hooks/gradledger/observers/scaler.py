@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradledger.deferred import Deferred
-from gradledger.guard import fail_open
 from gradledger.ledger import OpenMicroBatch, OpenScaler, OpenStep
 from gradledger.observers.base import Observer
 
@@ -45,7 +44,7 @@ class Scaler(Observer):
     def _wrap_scale(self, original: Any) -> Any:
         def scale(scaler: Any, outputs: Any) -> Any:
             scaled = original(scaler, outputs)
-            with fail_open("the scaler observer"):
+            with self.safely():
                 if isinstance(scaled, torch.Tensor) and scaler._scale is not None:
                     self._number(scaler)
                     # a copy: update() moves the scale in place
@@ -58,7 +57,7 @@ class Scaler(Observer):
         def unscale_(scaler: Any, optimizer: Any) -> Any:
             result = original(scaler, optimizer)
             if self._stepping is None and scaler.is_enabled():
-                with fail_open("the scaler observer"):
+                with self.safely():
                     self._windows.note("unscale", optimizer)
             return result
 
@@ -69,12 +68,13 @@ class Scaler(Observer):
             if not scaler.is_enabled():
                 return original(scaler, optimizer, *args, **kwargs)
             self._stepped, self._stepping = False, scaler
-            with fail_open("the scaler observer"):
+            with self.safely():
                 self._windows.note("scaler_step", optimizer)
             try:
                 result = original(scaler, optimizer, *args, **kwargs)
-                with fail_open("the scaler observer"):
-                    if not self._stepped:  # no optimizer hook fires for a step that is skipped
+                with self.safely():
+                    # no optimizer hook fires for a step that is skipped
+                    if not self._stepped and self._patches:
                         self._skipped(optimizer)
             finally:
                 self._stepping = None
@@ -86,7 +86,7 @@ class Scaler(Observer):
         def update(scaler: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(scaler, *args, **kwargs)
             if scaler.is_enabled():
-                with fail_open("the scaler observer"):
+                with self.safely():
                     self._windows.note("update")
             return result
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim.lr_scheduler import LRScheduler
 
-from gradledger.guard import fail_open
 from gradledger.ledger import OpenEvent, OpenStep
 from gradledger.observers.base import Observer
 
@@ -38,7 +37,7 @@ class Schedule(Observer):
             finally:
                 if outermost:
                     self._inside = False
-                    with fail_open("the schedule observer"):
+                    with self.safely():
                         self._note(scheduler)
 
         step.__wrapped__ = original  # type: ignore[attr-defined]

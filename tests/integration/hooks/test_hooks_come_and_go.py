@@ -165,7 +165,7 @@ def test_detaching_under_a_wrapper_of_somebody_else_goes_silent() -> None:
         calls.append(1)
         return ours(*args, **kwargs)
 
-    torch.autograd.backward = theirs  # type: ignore[assignment]
+    torch.autograd.backward = theirs
     try:
         recorder.uninstall()
         assert torch.autograd.backward is theirs

@@ -200,4 +200,4 @@ def test_steps_on_scaled_gradients_have_the_scale_as_their_balance() -> None:
         assert truth.balance == pytest.approx(1024, rel=1e-3)
         assert_ledger_is_true(fact, truth)
         assert fact.figures()["scale"] == 1024
-    assert accused(seen.judgement()) == {"reduction.balance_off": 2}
+    assert accused(seen.judgement()) == {"scaler.step_bypassed": 1}
