@@ -34,7 +34,7 @@ zero-code: $(READY) $(TRAINERS:%=.venvs/%/.ready)  ## the published Trainer bug 
 	$(BIN)/pytest -v tests/frameworks/zero_code/published_bug.py
 
 bench: $(READY)  ## what the hooks cost the training thread
-	$(BIN)/python bench/overhead.py
+	$(BIN)/python bench/hooks_overhead.py
 
 clean:  ## remove what this file made
 	rm -rf $(VENV) .venvs
