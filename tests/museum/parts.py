@@ -1,0 +1,132 @@
+"""What the museum's scripts share: tiny models, seeded data, and a process group of two.
+
+The loops are not here: they are the exhibits.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+torch.set_num_threads(1)
+
+VOCABULARY = 24
+IGNORED = -100
+
+Batch = tuple[Tensor, Tensor]
+
+# Rows of each micro-batch: token counts differ inside a window and from window to window.
+RAGGED: tuple[tuple[tuple[int, ...], ...], ...] = (
+    ((5, 3), (2, 2), (11, 9), (4, 2)),
+    ((2, 2), (12, 7), (3, 2), (9, 5)),
+    ((6, 2), (10, 8), (5, 4), (2, 2)),
+)
+EVEN: tuple[tuple[tuple[int, ...], ...], ...] = (((6, 6), (6, 6), (6, 6), (6, 6)),)
+
+
+class TinyLM(nn.Module):
+    """Predicts the next token from the present one and the one before it."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, width)
+        self.mix = nn.Linear(2 * width, width)
+        self.head = nn.Linear(width, VOCABULARY)
+
+    def features(self, ids: Tensor) -> Tensor:
+        """Hidden states [rows, length, width]."""
+        x = self.embed(ids)
+        before = F.pad(x, (0, 0, 1, 0))[:, :-1]
+        hidden: Tensor = torch.tanh(self.mix(torch.cat([x, before], -1)))
+        return hidden
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Logits [rows, length, vocabulary]."""
+        logits: Tensor = self.head(self.features(ids))
+        return logits
+
+
+def sentences(lengths: Sequence[int], generator: torch.Generator) -> Batch:
+    """One sentence per length, padded: ids, and labels with ``IGNORED`` where there is nothing.
+
+    Short and long sentences follow different rules, so that weights matter to the direction.
+    """
+    longest = max(lengths)
+    ids = torch.zeros(len(lengths), longest, dtype=torch.long)
+    labels = torch.full((len(lengths), longest), IGNORED)
+    for row, length in enumerate(lengths):
+        stride = 5 if length < 6 else 11
+        start = int(torch.randint(VOCABULARY, (1,), generator=generator))
+        text = (start + stride * torch.arange(length + 1)) % VOCABULARY
+        noise = torch.rand(length + 1, generator=generator) < 0.15
+        text[noise] = torch.randint(VOCABULARY, (int(noise.sum()),), generator=generator)
+        ids[row, :length], labels[row, :length] = text[:-1], text[1:]
+    return ids, labels
+
+
+def text(
+    count: int, seed: int = 0, lengths: Sequence[Sequence[Sequence[int]]] = RAGGED
+) -> list[list[Batch]]:
+    """``count`` windows of micro-batches of sentences."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [lengths[(index + seed) % len(lengths)] for index in range(count)]
+    return [[sentences(rows, generator) for rows in window] for window in shapes]
+
+
+def token_loss(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
+    """Cross entropy over the labels that count."""
+    return F.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction=reduction
+    )
+
+
+def valid(labels: Tensor) -> int:
+    """Labels that count."""
+    return int((labels != IGNORED).sum())
+
+
+def points(rows: Sequence[int], seed: int = 0, inputs: int = 8, outputs: int = 1) -> list[Batch]:
+    """Micro-batches of a regression with so many rows each."""
+    generator = torch.Generator().manual_seed(seed)
+    true = torch.randn(inputs, outputs, generator=torch.Generator().manual_seed(99))
+    batches = []
+    for count in rows:
+        x = torch.randn(count, inputs, generator=generator)
+        noise = 0.3 * torch.randn(count, outputs, generator=generator)
+        batches.append((x, torch.sin(x @ true) + noise))
+    return batches
+
+
+def mlp(*widths: int) -> nn.Sequential:
+    """Linear layers with Tanh between them."""
+    layers: list[nn.Module] = []
+    for before, after in zip(widths, widths[1:], strict=False):
+        layers += [nn.Linear(before, after), nn.Tanh()]
+    return nn.Sequential(*layers[:-1])
+
+
+@contextmanager
+def two_ranks() -> Iterator[int]:
+    """The gloo process group of this launch, for the length of a block; yields the rank."""
+    dist.init_process_group("gloo")
+    try:
+        yield dist.get_rank()
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            time.sleep(0.3)  # gloo's worker thread must not drop its last work while Python ends
+
+
+def summed(value: float) -> float:
+    """The sum over all ranks."""
+    total = torch.tensor(float(value))
+    dist.all_reduce(total)
+    return float(total)
