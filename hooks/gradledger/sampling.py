@@ -27,11 +27,9 @@ def sample(parameters: list[Any]) -> Deferred | None:
 
 def copy(tensors: list[Any]) -> Deferred | None:
     """Copies of evenly spread coordinates of each tensor; None when there are none."""
-    views = [view for view in map(_coordinates, tensors) if view is not None]
-    if not views:
-        return None
     with torch.no_grad():
-        return Deferred(torch.cat(views))
+        views = [view for view in map(_coordinates, tensors) if view is not None]
+        return Deferred(torch.cat(views)) if views else None
 
 
 def _coordinates(tensor: Any) -> torch.Tensor | None:
@@ -40,7 +38,7 @@ def _coordinates(tensor: Any) -> torch.Tensor | None:
         return None
     count = min(COORDINATES, local.numel())
     stride = max(1, local.numel() // count)
-    view: torch.Tensor = local.detach().as_strided((count,), (stride,), local.storage_offset())
+    view: torch.Tensor = local.as_strided((count,), (stride,), local.storage_offset())
     return view
 
 

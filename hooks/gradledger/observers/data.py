@@ -29,7 +29,7 @@ class Data(Observer):
 
     def __init__(self) -> None:
         super().__init__()
-        self._places: dict[tuple[int, torch.device], torch.Tensor] = {}
+        self._places: dict[torch.device, torch.Tensor] = {}
         self._sampler: str | None = None
 
     def install(self) -> None:
@@ -62,17 +62,14 @@ class Data(Observer):
                 return
 
     def _fingerprint(self, flat: torch.Tensor) -> torch.Tensor:
-        return torch.dot(flat.to(torch.float32), self._place(flat.numel(), flat.device))
+        return torch.dot(flat.to(torch.float32), self._place(flat.device)[: flat.numel()])
 
-    def _place(self, count: int, device: torch.device) -> torch.Tensor:
+    def _place(self, device: torch.device) -> torch.Tensor:
         """Fixed irregular factors, one for each place, so that order counts."""
-        key = (count, device)
-        if key not in self._places:
-            if len(self._places) > 256:
-                self._places.clear()
-            index = torch.arange(1, count + 1, dtype=torch.float64)
-            self._places[key] = (index * 0.6180339887498949).frac().to(device, torch.float32)
-        return self._places[key]
+        if device not in self._places:
+            index = torch.arange(1, MOST + 1, dtype=torch.float64)
+            self._places[device] = (index * 0.6180339887498949).frac().to(device, torch.float32)
+        return self._places[device]
 
 
 def _kind_of(sampler: Any) -> str | None:
