@@ -43,9 +43,10 @@ class Recorder:
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self.windows = Windows()
+        self.losses = LossTerms()
         self._observers: list[Observer] = [
             Scaler(self.windows, self.close_skipped),
-            LossTerms(),
+            self.losses,
             Data(),
             Collectives(),
             GradientSample(),
@@ -88,7 +89,8 @@ class Recorder:
     def _wrap_backward(self, original: Any) -> Any:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if self._running is not None or torch._C._current_graph_task_id() != -1:
-                return original(tensors, *args, **kwargs)  # inside another backward
+                self._nested(tensors)
+                return original(tensors, *args, **kwargs)
             micro_batch = self._begin(tensors)
             try:
                 result = original(tensors, *args, **kwargs)
@@ -105,11 +107,16 @@ class Recorder:
         self._backwards += 1
         micro_batch = self._running = OpenMicroBatch(self._backwards)
         with self._or_give_up("the backward hook"):
-            roots = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
             for track in self.windows:
                 track.begin()
-            self._each("backward_begins", micro_batch, roots)
+            self._each("backward_begins", micro_batch, _roots(tensors))
         return micro_batch
+
+    def _nested(self, tensors: Any) -> None:
+        """One backward inside another is no micro-batch of its own."""
+        with self._or_give_up("the backward hook"):
+            if self._running is not None:
+                self._each("backward_nested", self._running, _roots(tensors))
 
     def _end(self, micro_batch: OpenMicroBatch) -> None:
         micro_batch.backward_ms = round((time.perf_counter() - micro_batch.started) * 1e3, 3)
@@ -214,6 +221,10 @@ class Recorder:
     def failures(self) -> Iterator[str]:
         """Facts that are not measured because their observer failed."""
         return iter(self._failed)
+
+
+def _roots(tensors: Any) -> tuple[Any, ...]:
+    return (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
 
 
 def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

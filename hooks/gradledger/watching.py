@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
+from gradledger import guard
 from gradledger.session import Contract, Session, Settings, start
 
 
@@ -19,6 +20,33 @@ class Ledger:
     def log_eval(self, step: int, /, **values: float) -> None:
         """Report evaluation metrics at an optimizer step, e.g. ``log_eval(100, loss=2.1)``."""
         self._session.log_eval(step, values)
+
+    def micro_batch(
+        self, *, tokens: Any, reduction: Literal["mean", "sum"], scale: float = 1.0
+    ) -> None:
+        """Declare the loss of the next backward, where it cannot be seen: compiled, or custom.
+
+        That loss is ``scale`` times the mean or the sum over ``tokens`` tokens (a number, or a
+        tensor that is on its way). It is the value that leaves the hidden part: a compiled graph
+        or a custom autograd function; whatever the script does to it afterwards is seen. Where
+        the graph has no such part, it is the value that ``backward`` is called on.
+
+        With g the gradient that arrives there, a token's weight is then ``scale * g / tokens``
+        for a mean and ``scale * g`` for a sum.
+        """
+        if reduction not in ("mean", "sum"):
+            raise ValueError(f"reduction must be mean or sum, not {reduction!r}")
+        with guard.fail_open("ledger.micro_batch"):
+            self._session.recorder.losses.declare(tokens, reduction, scale)
+
+    def pause(self) -> None:
+        """Take the hooks out until ``resume``, between two steps: what runs now is not training."""
+        self._session.recorder.uninstall()
+
+    def resume(self) -> None:
+        """Put them back. What a window held when it was paused is forgotten."""
+        self._session.recorder.windows.forget_open()
+        self._session.recorder.install()
 
     def close(self) -> None:
         """Remove every hook and deliver what is left."""

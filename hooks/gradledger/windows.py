@@ -148,6 +148,12 @@ class Windows:
         for track in self:
             track.note(OpenEvent(op, 0, own=of is None or track.optimizer is of))
 
+    def forget_open(self) -> None:
+        """Empty all open windows: the hooks were out for a while, so what they hold is a part."""
+        for track in self:
+            track.micro_batches, track.events = [], []
+            track.begin()
+
     def _forget_dropped(self) -> None:
         for key, track in list(self._tracks.items()):
             if track.optimizer is None:

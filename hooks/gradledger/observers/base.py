@@ -65,6 +65,9 @@ class Observer:
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
         """An outermost backward is about to start from ``roots``."""
 
+    def backward_nested(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
+        """Inside it, another one starts from ``roots``: reentrant checkpointing."""
+
     def backward_ends(self, micro_batch: OpenMicroBatch, touched: list[Track]) -> None:
         """It has ended; ``touched`` are the optimizers whose gradients it added to."""
 

@@ -10,6 +10,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from torch.autograd.function import BackwardCFunction
+
 from gradledger.records import Reduction
 
 MAX_NODES = 400
@@ -46,6 +48,21 @@ _RESHAPES = frozenset(
     {"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "SliceBackward0"}
     | {"ToCopyBackward0", "SqueezeBackward1", "UnsqueezeBackward0", "TransposeBackward0"}
 )
+
+# What leaves a vector of token losses one: a custom loss function is looked for below these only.
+_LINEAR = _RESHAPES | {
+    "MulBackward0",
+    "DivBackward0",
+    "NegBackward0",
+    "WhereBackward0",
+    "IndexBackward0",
+    "MaskedFillBackward0",
+    "MaskedSelectBackward0",
+    "CloneBackward0",
+}
+
+# The name of a cross entropy against probabilities, which is composed of sum, product, log_softmax.
+SOFT_CROSS_ENTROPY = "SoftCrossEntropy"
 
 # Where a model begins: no loss lies below.
 _MODEL_NODES = frozenset(
@@ -100,11 +117,29 @@ class Path:
 
 
 @dataclass
+class _Candidate:
+    """A node that is the loss if no loss node lies below it; ``within`` is the one above it."""
+
+    order: int
+    found: Found
+    within: _Candidate | None = None
+    has_loss: bool = False
+
+    def beaten(self) -> None:
+        """A better loss was found below."""
+        candidate: _Candidate | None = self
+        while candidate is not None:
+            candidate.has_loss = True
+            candidate = candidate.within
+
+
+@dataclass
 class _Visit:
     node: Any
+    output: int  # which of the node's outputs the walk came from
     path: Path
-    reduction: _Visit | None  # the topmost reduction on the way here
-    has_loss: bool = False
+    candidate: _Candidate | None = None  # the last one on the way here
+    linear: bool = False  # nothing but products and reshapes since that one
 
 
 def find_losses(root: Any, scaled: bool = False) -> list[Found]:
@@ -113,11 +148,12 @@ def find_losses(root: Any, scaled: bool = False) -> list[Found]:
     ``scaled`` says that the root is a GradScaler's product: its factor is no coefficient.
 
     A reduction counts only when no loss node lies below it, so the mean over a vector of
-    cross entropies is the cross entropy's vector, not the mean.
+    cross entropies is the cross entropy's vector, not the mean. So does a custom function that
+    gives a vector of token losses: what it wraps may be seen further down.
     """
     found: list[tuple[int, Found]] = []
-    reductions: list[tuple[int, _Visit]] = []
-    queue: deque[_Visit] = deque([_Visit(root, Path(), None)])
+    candidates: list[_Candidate] = []
+    queue: deque[_Visit] = deque([_Visit(root, 0, Path())])
     seen = {root}
     while queue and len(seen) <= MAX_NODES:
         visit = queue.popleft()
@@ -125,31 +161,96 @@ def find_losses(root: Any, scaled: bool = False) -> list[Found]:
         loss = _loss_at(node, name, visit.path)
         if loss is not None:
             found.append((len(seen), loss))
-            if visit.reduction is not None:
-                visit.reduction.has_loss = True
+            if visit.candidate is not None:
+                visit.candidate.beaten()
         elif name not in _MODEL_NODES:
-            reduction = visit.reduction
-            if reduction is None and name in REDUCTIONS:
-                reduction = _Visit(node, visit.path, None)
-                reductions.append((len(seen), reduction))
+            candidate = _candidate(visit, name, len(seen))
+            if candidate is not visit.candidate and candidate is not None:
+                candidates.append(candidate)
+            linear = candidate is not visit.candidate or (visit.linear and name in _LINEAR)
             path = visit.path if scaled and node is root else visit.path.through(node, name)
-            for below, _ in node.next_functions:
+            for below, output in node.next_functions:
                 if below is not None and below not in seen:
                     seen.add(below)
-                    queue.append(_Visit(below, path, reduction))
-    by_hand = [(order, r) for order, r in reductions if not r.has_loss]
-    found += [(order, Found(r.node, r.node.name(), r.path)) for order, r in by_hand]
+                    queue.append(_Visit(below, output, path, candidate, linear))
+    for candidate in reversed(candidates):  # the lowest first
+        if not candidate.has_loss:
+            candidate.beaten()
+            found.append((candidate.order, candidate.found))
     return [loss for _, loss in sorted(found, key=lambda pair: pair[0])]
+
+
+def _candidate(visit: _Visit, name: str, order: int) -> _Candidate | None:
+    """The candidate that holds below this node: itself, or the one above it."""
+    node, above = visit.node, visit.candidate
+    if above is None and name in REDUCTIONS:
+        return _Candidate(order, Found(node, name, visit.path))
+    if above is not None and above.within is None and visit.linear and _is_custom_vector(visit):
+        return _Candidate(order, Found(node, name, visit.path), above)
+    return above
+
+
+def _is_custom_vector(visit: _Visit) -> bool:
+    return isinstance(visit.node, BackwardCFunction) and len(_shape(visit.node, visit.output)) > 0
+
+
+def find_opaque(root: Any) -> tuple[Any, int] | None:
+    """The nearest function that gives a scalar and cannot be looked into, and which output it is.
+
+    A custom autograd function, or a compiled graph with the loss inside.
+    """
+    queue: deque[tuple[Any, int]] = deque([(root, 0)])
+    seen = {root}
+    while queue and len(seen) <= MAX_NODES:
+        node, output = queue.popleft()
+        if len(_shape(node, output)) > 0:
+            continue
+        if isinstance(node, BackwardCFunction):
+            return node, output
+        for below, index in node.next_functions:
+            if below is not None and below not in seen:
+                seen.add(below)
+                queue.append((below, index))
+    return None
+
+
+def _shape(node: Any, output: int) -> tuple[int, ...]:
+    return tuple(node._input_metadata[output].shape)
 
 
 def _loss_at(node: Any, name: str, path: Path) -> Found | None:
     if name in LOSS_NODES or (name in _PICKS and _below(node, _LOG_PROBABILITIES)):
         return Found(node, name, path)
+    if name in ("SumBackward0", "SumBackward1") and soft_target_side(node) is not None:
+        return Found(node, SOFT_CROSS_ENTROPY, path)
     if name == "AddBackward0":
         smoothed = _label_smoothing(node)
         if smoothed is not None:
             return Found(node, smoothed.name(), path, smoothed)
     return None
+
+
+def soft_target_side(node: Any) -> int | None:
+    """Which factor holds the probabilities, where ``node`` sums ``target * log_softmax``.
+
+    The sum must be over everything, or over the classes alone.
+    """
+    product = node.next_functions[0][0]
+    if product is None or product.name() != "MulBackward0":
+        return None
+    sides = [below for below, _ in product.next_functions]
+    for side, (logs, target) in enumerate((sides, sides[::-1])):
+        if target is None and logs is not None and logs.name() in _LOG_PROBABILITIES:
+            summed = getattr(node, "_saved_dim", None)
+            rank = len(node._saved_self_sym_sizes)
+            over = None if summed is None else [d % rank for d in signed(summed)]
+            return 1 - side if over in (None, [signed([logs._saved_dim])[0] % rank]) else None
+    return None
+
+
+def signed(saved: Any) -> list[int]:
+    """Saved numbers; PyTorch hands negative ones out as huge ones."""
+    return [int(n) - 2**64 if int(n) >= 2**63 else int(n) for n in saved]
 
 
 def _constant_factor(node: Any) -> float | None:

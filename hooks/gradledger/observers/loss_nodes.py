@@ -8,13 +8,21 @@ unpacking it would run the forward again and break the user's backward.
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
+from torch.autograd.function import BackwardCFunction
 
 from gradledger.deferred import Deferred
 from gradledger.ledger import OpenTerm
-from gradledger.observers.loss_graph import REDUCTIONS, Found
+from gradledger.observers.loss_graph import (
+    REDUCTIONS,
+    SOFT_CROSS_ENTROPY,
+    Found,
+    signed,
+    soft_target_side,
+)
 from gradledger.records import Reduction
 
 _REDUCTION_NAMES: tuple[Reduction, ...] = ("none", "mean", "sum")
@@ -22,10 +30,22 @@ _HALF = (torch.float16, torch.bfloat16)
 _HIDDEN = "the tensor saved for the loss is held by a saved-tensor hook (checkpointing)"
 
 
+@dataclass(frozen=True)
+class Declared:
+    """What a script says of a loss that cannot be seen: ``scale`` times the mean or sum."""
+
+    KIND: ClassVar = "declared"
+    tokens: Deferred | int
+    reduction: Literal["mean", "sum"]
+    scale: float = 1.0
+
+
 def open_term(found: Found) -> OpenTerm:
     """What is known of the loss node before backward reaches it."""
     node = found.smoothed or found.node
-    if found.name in REDUCTIONS:
+    if found.name == SOFT_CROSS_ENTROPY:
+        term = _of_soft(node)
+    elif found.name in REDUCTIONS:
         term = _of_reduction(node, found.name)
     elif found.name.startswith("NllLoss"):
         term = _of_nll(node, found.name)
@@ -37,18 +57,69 @@ def open_term(found: Found) -> OpenTerm:
     return term
 
 
-def watch_upstream(found: Found, term: OpenTerm) -> Any:
-    """Catch the gradient that arrives at the node; returns the handle to remove afterwards."""
-    valid = _valid_mask(found.smoothed or found.node) if term.reduction == "none" else None
+def watch_upstream(found: Found, term: OpenTerm) -> list[Any]:
+    """Catch the gradient that arrives at the node; returns the handles to remove afterwards.
 
-    def arrived(grads: tuple[Any, ...]) -> None:
-        gradient = grads[0]
+    Where the node's targets are hidden, or known to a custom function alone, the gradient that
+    leaves the node tells which tokens count: those that it is not zero for.
+    """
+    node = found.smoothed or found.node
+    vector, custom = term.reduction == "none", isinstance(node, BackwardCFunction)
+    valid = _valid_mask(node) if vector else None
+    arrived: list[torch.Tensor] = []
+
+    def before(grads: tuple[Any, ...]) -> None:
+        gradient = next((g for g in grads if g is not None), None)
         if gradient is None:
             return
-        vector = term.reduction == "none"
+        if custom:
+            arrived.append(gradient.detach().clone())  # theirs to change in place
         term.upstream = Deferred(_summary(gradient, valid) if vector else gradient)
 
-    return found.node.register_prehook(arrived)
+    def after(gradients: tuple[Any, ...], _: Any) -> None:
+        left = next((g for g in gradients if g is not None), None)
+        if left is None:
+            return
+        if custom:
+            _count_rows(term, arrived, left)
+        else:
+            _count_left(term, left)
+
+    handles = [found.node.register_prehook(before)]
+    if custom or (term.tokens is None and term.missing.get("tokens") == _HIDDEN):
+        handles.append(node.register_hook(after))
+    return handles
+
+
+def watch_declared(node: Any, output: int, term: OpenTerm, scale: float) -> Any:
+    """Catch what arrives at one output of the node that a declaration speaks of."""
+
+    def before(grads: tuple[Any, ...]) -> None:
+        if grads[output] is not None:
+            term.upstream = Deferred(grads[output].detach() * scale)
+
+    return node.register_prehook(before)
+
+
+def _count_rows(term: OpenTerm, arrived: list[torch.Tensor], left: torch.Tensor) -> None:
+    """A custom function's tokens: rows of its input that got a gradient; the rest it ignored."""
+    losses = arrived.pop() if arrived else left
+    exact = left.dtype != torch.float16  # where a small gradient may have become zero
+    if exact and left.dim() and losses.numel() and left.numel() % losses.numel() == 0:
+        rows = left.detach().reshape(losses.numel(), -1)
+        used = torch.linalg.vector_norm(rows, math.inf, dim=1).reshape(losses.shape) != 0
+        term.upstream = Deferred(_summary(losses, used))
+
+
+def _count_left(term: OpenTerm, left: torch.Tensor) -> None:
+    """Tokens of a loss whose targets are hidden: a cross entropy has one gradient for each."""
+    term.missing.pop("tokens", None)
+    if term.reduction == "none":
+        return
+    if term.kind.startswith("NllLoss"):
+        term.tokens = Deferred(torch.count_nonzero(left.detach()))
+    else:
+        _count_elements(term, tuple(left.shape))
 
 
 def target_of(node: Any) -> torch.Tensor | None:
@@ -78,6 +149,9 @@ def _of_nll(node: Any, name: str) -> OpenTerm:
         term.size, term.rows = target.numel(), target.shape[0] if target.dim() else 1
     if reduction == "none":
         return term
+    if _is_hidden(node, "weight"):
+        term.missing["tokens"] = "the loss's class weights are held by a saved-tensor hook"
+        return term
     divisor, weighted = _saved(node, "total_weight"), _has_class_weights(node)
     if weighted and divisor is not None:
         term.class_weight = Deferred(divisor)
@@ -88,6 +162,24 @@ def _of_nll(node: Any, name: str) -> OpenTerm:
         term.tokens = Deferred((target != _ignored(node)).sum())
     else:
         term.missing["tokens"] = _HIDDEN
+    return term
+
+
+def _of_soft(node: Any) -> OpenTerm:
+    """A cross entropy against probabilities; rows whose probabilities are all zero do not count."""
+    product, side = node.next_functions[0][0], soft_target_side(node)
+    whole = node.name() == "SumBackward0"
+    shape = tuple(int(s) for s in node._saved_self_sym_sizes)
+    logs = product.next_functions[1 - (side or 0)][0]
+    classes = signed([logs._saved_dim])[0] % len(shape)
+    term = OpenTerm(SOFT_CROSS_ENTROPY, "sum" if whole else "none")
+    if whole:
+        target = _saved(product, "other" if side else "self")
+        if target is None or tuple(target.shape) != shape:
+            term.tokens = math.prod(shape) // shape[classes]
+        else:
+            term.tokens = Deferred((target.detach().amax(classes) != 0).sum())
+        term.size, term.rows = math.prod(shape) // shape[classes], shape[0]
     return term
 
 
@@ -106,7 +198,8 @@ def _of_elementwise(node: Any, name: str) -> OpenTerm:
 def _of_reduction(node: Any, name: str) -> OpenTerm:
     term = OpenTerm(name, REDUCTIONS[name])
     shape = tuple(int(s) for s in node._saved_self_sym_sizes)
-    if name == "MeanBackward1" and math.prod(shape[d] for d in node._saved_dim) != math.prod(shape):
+    over = [shape[d] for d in signed(getattr(node, "_saved_dim", ()))] or shape
+    if math.prod(over) != math.prod(shape):
         return OpenTerm(name, "none")  # a mean over some dimensions leaves a vector of tokens
     _count_elements(term, shape)
     return term
@@ -130,15 +223,19 @@ def _has_class_weights(node: Any) -> bool:
 
 
 def _ignored(node: Any) -> int:
-    """The ignored class; PyTorch hands the signed number out as an unsigned one."""
-    index = int(node._saved_ignore_index)
-    return index - 2**64 if index >= 2**63 else index
+    """The ignored class."""
+    return signed([node._saved_ignore_index])[0]
+
+
+def _is_hidden(node: Any, name: str) -> bool:
+    """Whether somebody's unpack hook stands between us and a saved tensor."""
+    raw = getattr(node, f"_raw_saved_{name}", None)
+    return getattr(raw, "unpack_hook", None) is not None
 
 
 def _saved(node: Any, name: str) -> torch.Tensor | None:
     """The saved tensor, or None when reading it would call somebody's unpack hook."""
-    raw = getattr(node, f"_raw_saved_{name}", None)
-    if raw is None or getattr(raw, "unpack_hook", None) is not None:
+    if getattr(node, f"_raw_saved_{name}", None) is None or _is_hidden(node, name):
         return None
     value: torch.Tensor | None = getattr(node, f"_saved_{name}", None)
     return value

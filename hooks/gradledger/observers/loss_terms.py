@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from gradledger.deferred import Deferred
-from gradledger.ledger import OpenMicroBatch
+from gradledger.ledger import OpenMicroBatch, OpenTerm
 from gradledger.observers.base import Observer
-from gradledger.observers.loss_graph import find_losses
-from gradledger.observers.loss_nodes import open_term, watch_upstream
+from gradledger.observers.loss_graph import REDUCTIONS, Found, find_losses, find_opaque
+from gradledger.observers.loss_nodes import Declared, open_term, watch_declared, watch_upstream
 
 if TYPE_CHECKING:
     from gradledger.windows import Track
 
 _HALF = (torch.float16, torch.bfloat16)
 MAX_TERMS = 256
+TOO_MANY = f"more than {MAX_TERMS} loss nodes in one backward"
+DECLARE = "declare it with ledger.micro_batch(tokens=..., reduction=...)"
 
 
 class LossTerms(Observer):
@@ -24,32 +26,79 @@ class LossTerms(Observer):
 
     facts = ("loss", "terms", "fingerprint", "constant_target")
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._declared: Declared | None = None  # what the script said of its next backward
+
+    def declare(self, tokens: Any, reduction: Literal["mean", "sum"], scale: float) -> None:
+        """The next backward starts from a loss like this one."""
+        on_device = isinstance(tokens, torch.Tensor)
+        count = Deferred(tokens.detach().clone()) if on_device else int(tokens)
+        self._declared = Declared(count, reduction, float(scale))
+
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
         """Walk the graph below each root and wait at its loss nodes."""
-        for root in roots:
-            if getattr(root, "grad_fn", None) is not None:
-                self._watch(micro_batch, root.grad_fn)
+        graphs = [root.grad_fn for root in roots if getattr(root, "grad_fn", None) is not None]
+        declared, self._declared = self._declared, None
+        if declared is not None and len(graphs) == 1:
+            self._declare(micro_batch, graphs[0], declared)
+        else:
+            for root in graphs:
+                self._watch(micro_batch, find_losses(root, scaled=micro_batch.scale is not None))
         if not micro_batch.terms:
-            micro_batch.missing["terms"] = "no loss node was found below the root of backward"
+            micro_batch.missing.setdefault("terms", _why_none(graphs))
         if len(roots) == 1 and roots[0].numel() == 1:
             micro_batch.loss = Deferred(roots[0])
             micro_batch.half_precision = roots[0].dtype in _HALF
         else:
             micro_batch.missing["loss"] = "backward did not start from one scalar"
 
-    def _watch(self, micro_batch: OpenMicroBatch, root: Any) -> None:
-        found = find_losses(root, scaled=micro_batch.scale is not None)
-        if len(found) > MAX_TERMS:
-            micro_batch.missing["terms"] = f"more than {MAX_TERMS} loss nodes in one backward"
+    def backward_nested(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
+        """Reentrant checkpointing makes the graph of what it wraps only now: is a loss in it?
+
+        Bare reductions are left alone, since what is checkpointed is mostly a model's layer.
+        """
+        declared = any(term.kind == Declared.KIND for term in micro_batch.terms)
+        if declared or micro_batch.missing.get("terms") == TOO_MANY:
             return
-        for loss in found:
-            term = open_term(loss)
-            micro_batch.undo.append(watch_upstream(loss, term).remove)
-            micro_batch.terms.append(term)
+        for root in roots:
+            if getattr(root, "grad_fn", None) is not None:
+                found = [f for f in find_losses(root.grad_fn) if f.name not in REDUCTIONS]
+                for term in self._watch(micro_batch, found):
+                    # what lies between it and the outer root is not known
+                    term.undivided = term.coefficient = None
+                    micro_batch.missing.pop("terms", None)
+
+    def _watch(self, micro_batch: OpenMicroBatch, found: list[Found]) -> list[OpenTerm]:
+        if len(found) + len(micro_batch.terms) > MAX_TERMS:
+            micro_batch.missing["terms"] = TOO_MANY
+            micro_batch.terms.clear()
+            return []
+        terms = [open_term(loss) for loss in found]
+        for loss, term in zip(found, terms, strict=True):
+            micro_batch.undo += [handle.remove for handle in watch_upstream(loss, term)]
             micro_batch.nodes.append(loss.smoothed or loss.node)
+        micro_batch.terms += terms
+        return terms
+
+    def _declare(self, micro_batch: OpenMicroBatch, root: Any, declared: Declared) -> None:
+        """The declaration speaks of the hidden part where there is one, else of the root."""
+        if micro_batch.scale is not None:
+            root = root.next_functions[0][0]  # the GradScaler's product: the loss is below it
+        node, output = find_opaque(root) or (root, 0)
+        term = OpenTerm(Declared.KIND, declared.reduction, declared.tokens)
+        micro_batch.undo.append(watch_declared(node, output, term, declared.scale).remove)
+        micro_batch.terms.append(term)
 
     def backward_ends(self, micro_batch: OpenMicroBatch, touched: list[Track]) -> None:
         """Half precision anywhere between root and loss rounds the weights."""
         for term in micro_batch.terms:
             if term.upstream is not None and term.upstream.dtype in _HALF:
                 micro_batch.half_precision = True
+
+
+def _why_none(roots: list[Any]) -> str:
+    opaque = next(filter(None, map(find_opaque, roots)), None)
+    if opaque is None:
+        return "no loss node was found below the root of backward"
+    return f"the loss is computed inside {opaque[0].name()}, where it cannot be seen: {DECLARE}"
