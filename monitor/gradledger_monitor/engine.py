@@ -6,15 +6,23 @@ Pure: the same facts in the same order give the same judgement, live, replayed o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from gradledger_monitor.facts import RunInfo, StepFacts
-from gradledger_monitor.findings import SEVERITIES, Finding, Judgement, Outcome, Status
+from gradledger_monitor.findings import SEVERITIES, Finding, Judgement, Lifecycle, Outcome, Status
 from gradledger_monitor.rules.balances import Closed
-from gradledger_monitor.rules.base import HISTORY, Rule, Window, not_measured
-from gradledger_monitor.rules.catalogue import RULES
+from gradledger_monitor.rules.base import (
+    HISTORY,
+    Course,
+    CourseRule,
+    Rule,
+    Signature,
+    Window,
+    not_measured,
+)
+from gradledger_monitor.rules.catalogue import COURSE_RULES, RULES
 from gradledger_monitor.tree import answer, verdict
 
 # A finding that no window of the last so many shows is resolved.
@@ -25,65 +33,130 @@ _STRONGEST: tuple[Status, ...] = ("finding", "ok", "not_measured", "not_applicab
 
 @dataclass
 class _Line:
-    """One rule on one optimizer: the rule's state, and the fold of its outcomes."""
+    """One rule's outcomes, folded."""
 
-    rule: Rule
+    rule: str
+    optimizer: int
     outcome: Outcome | None = None  # the strongest so far
     finding: Finding | None = None
     quiet: int = 0  # windows since the finding was last shown
 
+    def fold(self, step: int, outcome: Outcome) -> None:
+        """Take the next outcome in."""
+        self.outcome = _stronger(self.outcome, outcome)
+        if outcome.status == "finding":
+            self.quiet = 0
+            self._show(step, outcome)
+        elif self.finding is not None and outcome.status == "ok":
+            self.quiet += 1
+            if self.quiet >= RESOLVED_AFTER:
+                self.finding.lifecycle = "resolved"
 
-@dataclass
+    def _show(self, step: int, outcome: Outcome) -> None:
+        before = self.finding
+        self.finding = Finding(
+            rule=self.rule,
+            optimizer=self.optimizer,
+            severity=outcome.severity,
+            first_step=before.first_step if before else step,
+            last_step=step,
+            steps=before.steps + 1 if before else 1,
+            title=outcome.title,
+            summary=outcome.summary,
+            fix=outcome.fix,
+            evidence=outcome.evidence,
+            lifecycle=_after(before),
+        )
+
+
+def _after(before: Finding | None) -> Lifecycle:
+    if before is None:
+        return "new"
+    return "regressed" if before.lifecycle == "resolved" else "ongoing"
+
+
 class _Track:
-    """One optimizer's rules and history."""
+    """One optimizer's rules, what became of them, and its history."""
 
-    lines: dict[str, _Line]
-    past: deque[Closed] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    def __init__(self, rules: list[Rule], optimizer: int) -> None:
+        self.rules = rules
+        self.lines = [_Line(rule.id(), optimizer) for rule in rules]
+        self.past: deque[Closed] = deque(maxlen=HISTORY)
 
 
 class Engine:
     """Judges one run, step by step."""
 
-    def __init__(self, run: RunInfo, rules: Iterable[Callable[[], Rule]] = RULES) -> None:
+    def __init__(
+        self,
+        run: RunInfo,
+        rules: Iterable[type[Rule]] = RULES,
+        course_rules: Iterable[type[CourseRule]] = COURSE_RULES,
+    ) -> None:
         self.run = run
-        self._rules = tuple(rules)
-        self._structural = {rule().id() for rule in self._rules if rule().kind == "S"}
+        self._rules, self._course_rules = tuple(rules), tuple(course_rules)
+        both: tuple[type[Signature], ...] = (*self._rules, *self._course_rules)
+        self._kinds = {rule.id(): rule.kind for rule in both}
+        self._hides = {rule.id(): rule.hides for rule in both}
         self._tracks: dict[int, _Track] = {}
+        self._course = Course()
 
     def see(self, facts: StepFacts) -> None:
         """The next step of one optimizer, in order."""
         track = self._tracks.get(facts.optimizer)
         if track is None:
-            lines = {rule.id(): _Line(rule) for rule in (make() for make in self._rules)}
-            track = self._tracks[facts.optimizer] = _Track(lines)
+            track = self._tracks[facts.optimizer] = _Track(
+                [make() for make in self._rules], facts.optimizer
+            )
         window = Window(facts, track.past)
-        for line in track.lines.values():
-            _fold(line, facts, _judge(line.rule, window))
+        for rule, line in zip(track.rules, track.lines, strict=True):
+            line.fold(facts.step, _judge(rule, window))
         track.past.append(window.closed())
+        if facts.optimizer == 0 and facts.loss_reported is not None:
+            self._course.losses[facts.step] = facts.loss_reported
+
+    def evaluated(self, evaluations: dict[str, dict[int, float]]) -> None:
+        """All evaluation metrics so far: metric -> step -> value."""
+        self._course.evaluations = evaluations
 
     def judgement(self) -> Judgement:
         """Everything that the rules say so far."""
-        findings = [line.finding for line in self._lines() if line.finding is not None]
-        _inhibit(findings, {line.rule.id(): line.rule.hides for line in self._lines()})
+        lines = [*self._step_lines(), *self._course_lines()]
+        findings = [replace(line.finding) for line in lines if line.finding is not None]
+        _inhibit(findings, self._hides)
         findings.sort(key=_importance)
-        coverage = self._coverage()
-        tree = answer(coverage, self._structural)
-        loud = [f.severity for f in findings if not f.inhibited_by and f.lifecycle != "resolved"]
+        coverage = _coverage(lines)
+        tree = answer(coverage, {rule for rule, kind in self._kinds.items() if kind == "S"})
         said = {rule: _said(outcome) for rule, outcome in coverage.items()}
-        return Judgement(verdict(tree, list(loud)), findings, tree, said)
+        severities = [f.severity for f in findings if self._counts(f)]
+        return Judgement(verdict(tree, severities), findings, tree, said)
 
-    def _lines(self) -> list[_Line]:
-        tracks = sorted(self._tracks.items())
-        return [line for _, track in tracks for line in track.lines.values()]
+    def _counts(self, finding: Finding) -> bool:
+        """Whether a finding is part of the verdict. A structural mistake was made, and stays so;
+        a statistical one that has passed is history."""
+        passed = finding.lifecycle == "resolved" and self._kinds[finding.rule] == "T"
+        return finding.inhibited_by is None and not passed
 
-    def _coverage(self) -> dict[str, Outcome]:
-        """The strongest outcome of each rule over all optimizers."""
-        coverage: dict[str, Outcome] = {}
-        for line in self._lines():
-            if line.outcome is not None:
-                best = coverage.get(line.rule.id())
-                coverage[line.rule.id()] = _stronger(best, line.outcome)
-        return coverage
+    def _step_lines(self) -> list[_Line]:
+        return [line for _, track in sorted(self._tracks.items()) for line in track.lines]
+
+    def _course_lines(self) -> list[_Line]:
+        lines = []
+        for rule in self._course_rules:
+            line = _Line(rule.id(), 0)
+            for step, outcome in rule().judge_course(self._course) if self._tracks else ():
+                line.fold(step, outcome)
+            lines.append(line)
+        return lines
+
+
+def _coverage(lines: Iterable[_Line]) -> dict[str, Outcome]:
+    """The strongest outcome of each rule over all optimizers."""
+    coverage: dict[str, Outcome] = {}
+    for line in lines:
+        if line.outcome is not None:
+            coverage[line.rule] = _stronger(coverage.get(line.rule), line.outcome)
+    return coverage
 
 
 def _judge(rule: Rule, window: Window) -> Outcome:
@@ -91,40 +164,6 @@ def _judge(rule: Rule, window: Window) -> Outcome:
         return rule.judge(window)
     except Exception as error:  # a rule's bug must not silence the others, nor be silent itself
         return not_measured(f"the rule failed: {type(error).__name__}: {error}")
-
-
-def _fold(line: _Line, facts: StepFacts, outcome: Outcome) -> None:
-    line.outcome = _stronger(line.outcome, outcome)
-    if outcome.status == "finding":
-        line.quiet = 0
-        _show(line, facts, outcome)
-    elif line.finding is not None and outcome.status == "ok":
-        line.quiet += 1
-        if line.quiet >= RESOLVED_AFTER:
-            line.finding.lifecycle = "resolved"
-
-
-def _show(line: _Line, facts: StepFacts, outcome: Outcome) -> None:
-    known = line.finding
-    if known is None:
-        line.finding = Finding(
-            line.rule.id(),
-            facts.optimizer,
-            outcome.severity,
-            facts.step,
-            facts.step,
-            1,
-            outcome.title,
-            outcome.summary,
-            outcome.fix,
-            outcome.evidence,
-        )
-        return
-    known.lifecycle = "regressed" if known.lifecycle == "resolved" else "ongoing"
-    known.severity = outcome.severity
-    known.last_step, known.steps = facts.step, known.steps + 1
-    known.title, known.summary, known.fix = outcome.title, outcome.summary, outcome.fix
-    known.evidence = outcome.evidence
 
 
 def _stronger(known: Outcome | None, new: Outcome) -> Outcome:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from gradledger_monitor.ledger import Ledger, Weighed, account
+from gradledger_monitor.ledger import Ledger, Weighed, account, total
 from gradledger_monitor.wire import Event, MicroBatch, StepRecord, Term, number
 
 TOLERANCE = 1e-3  # relative rounding error of fp32 sums
@@ -210,7 +210,7 @@ class StepFacts:
         """What the loop accumulated: the sum of backward's roots, averaged over the ranks."""
         sums = [_sum_of_roots(record) for record in self.records.values()]
         known = [s for s in sums if s is not None]
-        return math.fsum(known) / len(known) if known and len(known) == len(sums) else None
+        return total(known) / len(known) if known and len(known) == len(sums) else None
 
     @cached_property
     def loss_token(self) -> float | None:
@@ -218,14 +218,14 @@ class StepFacts:
 
         With one loss term, root = weight * (sum of its token losses), so the sum is root / weight.
         """
-        total, tokens = 0.0, 0
+        losses, tokens = 0.0, 0
         for record in self.records.values():
             for _, micro_batch in _kept(record):
                 part = _sum_of_token_losses(micro_batch)
                 if part is None:
                     return None
-                total, tokens = total + part[0], tokens + part[1]
-        return total / tokens if tokens else None
+                losses, tokens = losses + part[0], tokens + part[1]
+        return losses / tokens if tokens else None
 
     def figures(self) -> dict[str, float | None]:
         """The numbers that are charted."""
@@ -391,7 +391,7 @@ def _units(term: Term, unit: str) -> float | None:
 def _sum_of_roots(record: StepRecord) -> float | None:
     roots = [_root(micro_batch) for _, micro_batch in _kept(record)]
     known = [r for r in roots if r is not None]
-    return math.fsum(known) if known and len(known) == len(roots) else None
+    return total(known) if known and len(known) == len(roots) else None
 
 
 def _root(micro_batch: MicroBatch) -> float | None:

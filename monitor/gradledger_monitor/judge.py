@@ -147,6 +147,7 @@ class Judge:
         ready = [one for one, _ in found.values()]
         steps = sorted((s for one in ready for s in one.steps), key=lambda s: (s.step, s.optimizer))
         judged = [fold.see(at.info, step) for step in steps]
+        fold.engine.evaluated(judging.evaluations(self._store, at))
         waits = [one.waiting_since for one in ready if one.waiting_since is not None]
         return Result(
             judged=judged,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -52,12 +52,20 @@ class Ledger:
 def account(lines: Sequence[Weighed]) -> Ledger | None:
     """The ledger of a window; None when no token got any weight, or a weight is not finite."""
     tokens = sum(line.tokens for line in lines)
-    balance = math.fsum(line.tokens * line.weight for line in lines)
+    balance = total(line.tokens * line.weight for line in lines)
     if tokens == 0 or balance == 0 or not math.isfinite(balance):
         return None
     entries = tuple(_entry(line, tokens, balance) for line in lines if line.tokens)
-    off = math.fsum(e.tokens / tokens * abs(e.relative - 1) for e in entries)
+    off = total(e.tokens / tokens * abs(e.relative - 1) for e in entries)
     return Ledger(tokens, balance, off / 2, entries)
+
+
+def total(values: Iterable[float]) -> float:
+    """The exact sum; NaN where a value, or the sum, is not a finite number."""
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):
+        return math.nan
 
 
 def _entry(line: Weighed, tokens: float, balance: float) -> Entry:

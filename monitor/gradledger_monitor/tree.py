@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -86,7 +86,7 @@ def _reason(status: Status, outcomes: Mapping[str, Outcome], structural: Set[str
     return min(reasons, default=(True, NOTHING_SEEN), key=lambda pair: pair[0])[1]
 
 
-def verdict(tree: list[TreeNode], severities: list[str]) -> Verdict:
+def verdict(tree: list[TreeNode], severities: Sequence[str]) -> Verdict:
     """The run's answer, from the tree and the severities of findings that are not inhibited."""
     if "error" in severities:
         return "broken"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -32,11 +33,21 @@ class Window:
         return balances.Closed.of(self.facts, self.balance)
 
 
-class Rule(ABC):
-    """One signature. Its id is its place: ``rules/<family>/<rule>.py``; its docstring the manual.
+@dataclass
+class Course:
+    """The run as a whole: training losses by step of the first optimizer, and evaluations."""
 
-    An instance judges the windows of one optimizer in order and may keep state between them, but
-    sees neither clock nor database: the same facts give the same outcomes.
+    losses: dict[int, float] = field(default_factory=dict)
+    evaluations: dict[str, dict[int, float]] = field(
+        default_factory=dict
+    )  # metric -> step -> value
+
+
+class Signature:
+    """What all rules are: a place, a manual and its manners.
+
+    The id is the place, ``rules/<family>/<rule>.py``; the docstring of the class is the manual.
+    A rule sees neither clock nor database: the same facts give the same outcomes.
     """
 
     # "S": exact counts and arithmetic; "T": statistical, needs a history and says which.
@@ -49,9 +60,24 @@ class Rule(ABC):
         """``family.rule``."""
         return ".".join(cls.__module__.split(".")[-2:])
 
+
+class Rule(Signature, ABC):
+    """A signature of single optimizer steps.
+
+    An instance judges the windows of one optimizer in order, and may keep state between them.
+    """
+
     @abstractmethod
     def judge(self, window: Window) -> Outcome:
         """The answer for one optimizer step."""
+
+
+class CourseRule(Signature, ABC):
+    """A signature of the run's course, judged over all of it each time."""
+
+    @abstractmethod
+    def judge_course(self, course: Course) -> Iterator[tuple[int, Outcome]]:
+        """The answers, each with its step, in order."""
 
 
 def ok() -> Outcome:

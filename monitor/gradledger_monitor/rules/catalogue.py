@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.rules.base import Rule
+from gradledger_monitor.rules.base import CourseRule, Rule
 from gradledger_monitor.rules.batch.changed_without_lr import ChangedWithoutLr
 from gradledger_monitor.rules.clip.always_engaged import AlwaysEngaged
 from gradledger_monitor.rules.data.same_order_each_epoch import SameOrderEachEpoch
@@ -12,6 +12,7 @@ from gradledger_monitor.rules.ddp.never_synced import NeverSynced
 from gradledger_monitor.rules.ddp.replica_drift import ReplicaDrift
 from gradledger_monitor.rules.ddp.uneven_microbatches import UnevenMicrobatches
 from gradledger_monitor.rules.ddp.wrong_microbatch_synced import WrongMicrobatchSynced
+from gradledger_monitor.rules.eval.diverging import Diverging
 from gradledger_monitor.rules.loop.clip_every_microbatch import ClipEveryMicrobatch
 from gradledger_monitor.rules.loop.discarded_microbatches import DiscardedMicrobatches
 from gradledger_monitor.rules.loop.double_step import DoubleStep
@@ -96,3 +97,5 @@ RULES: tuple[type[Rule], ...] = (
     Exploding,
     AlwaysEngaged,
 )
+
+COURSE_RULES: tuple[type[CourseRule], ...] = (Diverging,)

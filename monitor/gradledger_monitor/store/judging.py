@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -17,6 +18,7 @@ from gradledger_monitor.store.packing import unpack_record
 from gradledger_monitor.store.reading import info_of
 from gradledger_monitor.store.tables import (
     FIGURES,
+    evals,
     facts,
     findings,
     judgements,
@@ -110,6 +112,16 @@ def next_steps(
     arrived = [_arrived(group) for _, group in groupby(rows, lambda row: row.step)]
     more = len(rows) == limit
     return (arrived[:-1] if more else arrived), more  # the last may have been cut in two
+
+
+def evaluations(store: Store, at: Standing) -> dict[str, dict[int, float]]:
+    """Evaluation metrics by name and step; of several ranks, the lowest one's."""
+    query = select(evals.c.name, evals.c.step, evals.c.value).where(evals.c.run == at.key)
+    found: dict[str, dict[int, float]] = {}
+    with store.reading() as connection:
+        for name, step, value in connection.execute(query.order_by(evals.c.rank.desc())):
+            found.setdefault(name, {})[step] = math.nan if value is None else value
+    return found
 
 
 def _arrived(rows: Iterator[Row[Any]]) -> Arrived:

@@ -1,0 +1,89 @@
+"""eval.diverging"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules.base import Course, CourseRule, finding, not_measured, ok
+
+RISES = 3  # evaluations in a row
+SPAN = 10  # steps whose training losses are averaged before an evaluation
+
+FIX = """\
+# stop, or go back to, the best evaluation so far; then look for what changed:
+# data that repeats, a train / eval mismatch, a learning rate that is too high"""
+
+
+class Diverging(CourseRule):
+    """Validation loss rises while training loss falls.
+
+    **What it sees**
+
+    A loss or perplexity reported by ``log_eval`` (or by the Trainer) that is higher at each of
+    three evaluations than at the one before, while the mean training loss over the 10 steps
+    before each of them falls.
+
+    **Why it matters**
+
+    The run overfits, or trains on something else than it is judged by. Gradient bookkeeping that
+    weighs tokens wrongly can look like this too: look at the other nodes of the tree first.
+
+    **What to do**
+
+    Keep the best checkpoint. Compare the weighting of the training loss with the evaluation's.
+
+    **When it is silent**
+
+    Fewer than four evaluations; metrics of which it is not known whether less is better.
+
+    **Incidents**
+
+    huggingface/transformers#34191 (a symptom), karpathy/build-nanogpt#30 (a symptom)
+    """
+
+    kind = "T"
+
+    def judge_course(self, course: Course) -> Iterator[tuple[int, Outcome]]:
+        """Each evaluation of each loss, against the three before."""
+        losses = {n: v for n, v in course.evaluations.items() if _is_loss(n)}
+        if not losses:
+            yield 0, not_measured("no validation loss was reported (log_eval)")
+        for name, values in sorted(losses.items()):
+            steps = sorted(values)
+            for end in range(RISES, len(steps)):
+                yield steps[end], _judge(name, steps[end - RISES : end + 1], values, course)
+
+
+def _is_loss(name: str) -> bool:
+    return "loss" in name.lower() or "perplexity" in name.lower()
+
+
+def _judge(name: str, steps: list[int], values: dict[int, float], course: Course) -> Outcome:
+    training = [_mean_before(step, course.losses) for step in steps]
+    known = [loss for loss in training if loss is not None]
+    if len(known) < len(steps):
+        return not_measured("no training loss was seen before an evaluation")
+    rises = all(values[b] > values[a] for a, b in pairwise(steps))
+    falls = all(b < a for a, b in pairwise(known))
+    if not (rises and falls):
+        return ok()
+    first, last = steps[0], steps[-1]
+    return finding(
+        "warning",
+        "Validation diverges from training",
+        f"{name} rose from {values[first]:.4g} (step {first}) to {values[last]:.4g} (step {last}) "
+        f"over {RISES} evaluations, while the training loss fell from {known[0]:.4g} to "
+        f"{known[-1]:.4g}.",
+        FIX,
+        metric=name,
+        steps=steps,
+        validation=[values[s] for s in steps],
+        training=known,
+    )
+
+
+def _mean_before(step: int, losses: dict[int, float]) -> float | None:
+    seen = [losses[s] for s in range(max(1, step - SPAN + 1), step + 1) if s in losses]
+    return sum(seen) / len(seen) if seen else None
