@@ -1,0 +1,91 @@
+"""What the hooks cost and do in processes that do not train: nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from helpers.batches import eventually
+from helpers.service import running_service
+
+
+def python(code: str, **environ: str) -> str:
+    """What a process of its own prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.strip()
+
+
+def test_importing_gradledger_imports_nothing_that_costs() -> None:
+    loaded = python(
+        "import sys; before = set(sys.modules); import gradledger;"
+        "print(*sorted(m for m in set(sys.modules) - before if '.' not in m))"
+    )
+    assert set(loaded.split()) - set(sys.stdlib_module_names) == {"gradledger"}
+
+
+def test_the_public_names_are_these() -> None:
+    names = python("import gradledger; print(*gradledger.__all__)")
+    assert names == "Ledger __version__ watch"
+
+
+# The data set's workers train too, and so does a child that is forked by hand.
+FORKS = """
+import os, sys
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+def train(model, batch):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(batch).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+class Trains(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        train(torch.nn.Linear(3, 2), torch.ones(2, 3))
+        return torch.ones(2, 3)
+
+torch.set_num_threads(1)
+model = torch.nn.Linear(3, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in DataLoader(Trains(), batch_size=2, num_workers=2):
+    model(batch).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+child = os.fork()
+if child == 0:
+    train(model, torch.ones(2, 3))
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+model(torch.ones(2, 3)).square().mean().backward()
+optimizer.step()
+"""
+
+
+def test_forked_children_send_nothing_and_disturb_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "forks.py"
+    script.write_text(FORKS)
+    with running_service(tmp_path / "gradledger.db") as service:
+        run = [sys.executable, "-m", "gradledger.cli", "run", "--url", service.url, "--"]
+        done = subprocess.run(
+            [*run, sys.executable, script], capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        (row,) = service.get("/runs").json()["runs"]
+        assert row["optimizers"] == ["SGD"]
+        series = f"/runs/{row['id']}/series"
+        assert eventually(10, lambda: service.get(series).json()["step"] == [1, 2, 3, 4, 5])
+        assert eventually(10, lambda: service.get("/runs").json()["runs"][0]["ended"])
