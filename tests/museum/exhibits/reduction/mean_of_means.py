@@ -1,6 +1,7 @@
 """The Trainer of 2024: the mean of every micro-batch's mean, whatever the token counts."""
 
 import torch
+
 from museum.parts import TinyLM, text, token_loss
 
 torch.manual_seed(0)

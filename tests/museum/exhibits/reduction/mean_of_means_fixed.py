@@ -1,6 +1,7 @@
 """Since transformers 4.46: the window is fetched first, and its labels are counted."""
 
 import torch
+
 from museum.parts import TinyLM, text, token_loss, valid
 
 torch.manual_seed(0)

@@ -1,0 +1,84 @@
+"""The museum's labels: which script holds which mistake, and what may be said of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HERE = Path(__file__).parent
+Kind = Literal["incident", "twin", "look-alike"]
+
+
+@dataclass(frozen=True)
+class Label:
+    """One table of a ``labels.toml``; see README.md."""
+
+    source: str
+    why: str
+    expected: str = ""
+    also_acceptable: tuple[str, ...] = ()
+    launch: Literal["python", "torchrun2"] = "python"
+    evidence: str = ""
+    objective: str = "tokens"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One script of the museum."""
+
+    script: Path
+    kind: Kind
+    label: Label
+
+    @property
+    def name(self) -> str:
+        """``family/name``."""
+        return f"{self.script.parent.name}/{self.script.stem}"
+
+    @property
+    def ranks(self) -> int:
+        """Processes that the script wants."""
+        return 2 if self.label.launch == "torchrun2" else 1
+
+    @property
+    def expected(self) -> frozenset[str]:
+        """What may be found: the rule that names it, and those as true of it."""
+        if self.kind != "incident":
+            return frozenset()
+        return frozenset([self.label.expected, *self.label.also_acceptable])
+
+
+def collection() -> list[Piece]:
+    """Every script, in the order of the museum."""
+    return [*_incidents(), *_lookalikes()]
+
+
+def _incidents() -> Iterator[Piece]:
+    for labels in sorted(HERE.glob("exhibits/*/labels.toml")):
+        for name, label in _read(labels).items():
+            yield Piece(labels.parent / f"{name}.py", "incident", label)
+            yield Piece(labels.parent / f"{name}_fixed.py", "twin", label)
+
+
+def _lookalikes() -> Iterator[Piece]:
+    for labels in sorted(HERE.glob("lookalikes*/labels.toml")):
+        for name, label in _read(labels).items():
+            yield Piece(labels.parent / f"{name}.py", "look-alike", label)
+
+
+def _read(path: Path) -> dict[str, Label]:
+    tables = tomllib.loads(path.read_text()) if path.exists() else {}
+    return {name: _label(table) for name, table in tables.items()}
+
+
+def _label(table: dict[str, str | list[str]]) -> Label:
+    fields = {key: tuple(v) if isinstance(v, list) else v for key, v in table.items()}
+    return Label(**fields)  # type: ignore[arg-type]

@@ -1,0 +1,152 @@
+"""Plays the museum's scripts: torch is imported once, and every script runs in forks of that.
+
+``Stage`` is held by whoever wants scripts played; it owns a server process (this module as a
+program), which forks one child per rank. A child watches its script in one of two ways:
+``records``, with the real hooks, or ``witness``, without any of ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+SECONDS = 60.0  # that a script may take
+
+TESTS = Path(__file__).parents[1]
+Watch = Callable[[Path, Path], None]  # runs a script, writes what it saw
+
+
+@dataclass(frozen=True)
+class Played:
+    """What became of a script: its exit statuses, what it wrote, and what was seen, by rank."""
+
+    statuses: list[int]
+    seconds: float
+    printed: str
+    seen: list[bytes]
+
+    @property
+    def failed(self) -> bool:
+        """Whether the script itself did not work."""
+        return any(self.statuses)
+
+
+class Stage:
+    """A server process that plays one script at a time."""
+
+    def __init__(self) -> None:
+        environment = os.environ | {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", "museum.stage"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+
+    def play(self, script: Path, ranks: int = 1, watch: str = "records") -> Played:
+        """Run a script to its end, or for ``SECONDS``."""
+        assert self._server.stdin and self._server.stdout
+        with tempfile.TemporaryDirectory() as folder:
+            asked = {"script": str(script), "ranks": ranks, "watch": watch, "folder": folder}
+            self._server.stdin.write(json.dumps(asked).encode() + b"\n")
+            self._server.stdin.flush()
+            answer = json.loads(self._server.stdout.readline())
+            printed = "".join(p.read_text() for p in sorted(Path(folder).glob("*.txt")))
+            seen = [_read(Path(folder) / f"{rank}.seen") for rank in range(ranks)]
+        return Played(answer["statuses"], answer["seconds"], printed, seen)
+
+    def close(self) -> None:
+        """End the server."""
+        assert self._server.stdin and self._server.stdout
+        self._server.stdin.close()
+        self._server.stdout.close()
+        self._server.wait(SECONDS)
+
+
+def _read(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
+
+
+# ---------------------------------------------------------------------- in the server
+
+
+def serve() -> None:
+    """Answer one line with one line until the input ends."""
+    from museum.watching import WATCHES  # noqa: PLC0415 - torch, in the server alone
+
+    for line in sys.stdin:
+        asked = json.loads(line)
+        answer = _play(
+            WATCHES[asked["watch"]], Path(asked["script"]), asked["ranks"], Path(asked["folder"])
+        )
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+def _play(watch: Watch, script: Path, ranks: int, folder: Path) -> dict[str, object]:
+    started, port = time.monotonic(), _free_port()
+    children = []
+    for rank in range(ranks):
+        pid = os.fork()
+        if pid == 0:
+            _child(watch, script, folder, rank, {"WORLD_SIZE": str(ranks), "MASTER_PORT": port})
+        children.append(pid)
+    statuses = _wait(children, started + SECONDS)
+    return {"statuses": statuses, "seconds": round(time.monotonic() - started, 2)}
+
+
+def _child(watch: Watch, script: Path, folder: Path, rank: int, launch: dict[str, str]) -> None:
+    """Never returns; ``os._exit``, because gloo's threads may outlive the interpreter."""
+    status = 1
+    try:
+        printed = os.open(folder / f"{rank}.txt", os.O_CREAT | os.O_WRONLY)
+        for stream in (1, 2):
+            os.dup2(printed, stream)
+        if launch["WORLD_SIZE"] != "1":
+            here = {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1"}
+            os.environ.update(launch | here)
+        sys.argv = [str(script)]
+        sys.path.insert(0, str(script.parent))
+        watch(script, folder / f"{rank}.seen")
+        status = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _wait(children: list[int], deadline: float) -> list[int]:
+    """Exit statuses; whoever is late, or left behind by a failed rank, is killed."""
+    statuses: dict[int, int] = {}
+    while len(statuses) < len(children):
+        for pid in set(children) - set(statuses):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                statuses[pid] = os.waitstatus_to_exitcode(status)
+        if any(statuses.values()) or time.monotonic() > deadline:
+            for pid in set(children) - set(statuses):
+                os.kill(pid, signal.SIGKILL)
+                statuses[pid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        time.sleep(0.01)
+    return [statuses[pid] for pid in children]
+
+
+def _free_port() -> str:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return str(one.getsockname()[1])
+
+
+if __name__ == "__main__":
+    serve()

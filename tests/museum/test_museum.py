@@ -1,0 +1,89 @@
+"""Every script of the museum: played under the real hooks, judged by the real rules.
+
+The server that plays them is shared; a sample also goes through the whole ``gradledger check``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from museum.judging import LOUD
+from museum.labels import HERE, Piece, collection
+from museum.run import verdict_on
+from museum.stage import Stage
+from museum.truth import CHECKS, Testimony
+
+PIECES = collection()
+INCIDENTS = [piece for piece in PIECES if piece.kind == "incident"]
+HEALTHY = 1e-3  # fp32 against double precision
+REAL = 1e-2
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    """The server, for all tests of this file."""
+    one = Stage()
+    yield one
+    one.close()
+
+
+@pytest.mark.parametrize("piece", PIECES, ids=lambda piece: piece.name)
+def test_a_mistake_is_named_and_a_healthy_script_left_alone(stage: Stage, piece: Piece) -> None:
+    verdict = verdict_on(stage, piece)
+    assert not verdict.problem
+    assert verdict.named or piece.kind != "incident", f"found {verdict.found or 'nothing'}"
+    assert not verdict.noise
+
+
+@pytest.mark.parametrize("piece", INCIDENTS, ids=lambda piece: piece.name)
+def test_the_mistake_is_real_and_the_twin_is_without_it(stage: Stage, piece: Piece) -> None:
+    fault = CHECKS[piece.label.evidence].fault
+    assert fault(_told(stage, piece.script, piece.ranks)) > REAL
+    assert fault(_told(stage, _twin(piece), piece.ranks)) <= HEALTHY
+
+
+@pytest.mark.parametrize("piece", PIECES[::10], ids=lambda piece: piece.name)
+def test_the_whole_command_says_the_same(stage: Stage, piece: Piece, tmp_path: Path) -> None:
+    found = _checked(piece, tmp_path / "verdict.json")
+    assert found == verdict_on(stage, piece).found
+
+
+def test_every_script_has_a_label_and_every_label_a_script() -> None:
+    scripts = {*HERE.glob("exhibits/*/*.py"), *HERE.glob("lookalikes*/*.py")}
+    assert {piece.script for piece in PIECES} == scripts
+
+
+def _twin(piece: Piece) -> Path:
+    return piece.script.with_name(f"{piece.script.stem}_fixed.py")
+
+
+def _told(stage: Stage, script: Path, ranks: int) -> list[Testimony]:
+    played = stage.play(script, ranks, watch="witness")
+    assert not played.failed, played.printed
+    return [torch.load(io.BytesIO(each), weights_only=False) for each in played.seen]
+
+
+def _checked(piece: Piece, output: Path) -> dict[str, int]:
+    """Findings of the command that a user would type."""
+    launcher = [] if piece.ranks == 1 else ["-m", "torch.distributed.run", "--standalone"]
+    ranks = [] if piece.ranks == 1 else [f"--nproc_per_node={piece.ranks}"]
+    train = [sys.executable, *launcher, *ranks, str(piece.script)]
+    command = [sys.executable, "-m", "gradledger_monitor.cli", "check", "--json", str(output), "--"]
+    environment = os.environ | {"PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}
+    subprocess.run([*command, *train], env=environment, timeout=120, check=False)
+    findings = json.loads(output.read_text())["findings"]
+    loud = [f for f in findings if f["severity"] in LOUD and not f["inhibited_by"]]
+    found: dict[str, int] = {}
+    for finding in loud:
+        first = found.get(finding["rule"], finding["first_step"])
+        found[finding["rule"]] = min(first, finding["first_step"])
+    return found

@@ -1,0 +1,47 @@
+"""Proves that an incident's mistake is real and its twin's is gone, without hooks, ledger or rules.
+
+A check has two halves. ``tell`` runs in the script's own process when the script has ended: it
+turns the script's names and the witnessed steps into a few tensors. ``fault`` takes what all ranks
+told and says how wrong the training was: 0 for a healthy script, and then only rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from museum.labels import Label, collection
+from museum.truth import counts, gradient, path
+from museum.truth.seen import Step
+
+Testimony = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One kind of proof; see the docstrings of the two functions."""
+
+    tell: Callable[[Label, dict[str, Any], list[Step]], Testimony]
+    fault: Callable[[list[Testimony]], float]
+
+
+CHECKS = {
+    "gradient": Check(gradient.tell, gradient.fault),
+    "clipped": Check(gradient.tell, gradient.fault_after_clipping),
+    "steps": Check(counts.tell_steps, counts.fault_of_steps),
+    "repeated": Check(counts.tell_gradients, counts.fault_of_repeats),
+    "rate": Check(path.tell_rates, path.fault_of_rates),
+    "scaling": Check(path.tell_samples, path.fault_of_scaling),
+    "growth": Check(path.tell_norms, path.fault_of_growth),
+    "decay": Check(path.tell_norms, path.fault_of_decay),
+    "finite": Check(path.tell_norms, path.fault_of_nonfinite),
+    "limit": Check(path.tell_norms, path.fault_of_limit),
+}
+
+
+def testify(script: Path, names: dict[str, Any], steps: list[Step]) -> Testimony:
+    """What the check of the script's label wants to know."""
+    label = next(piece.label for piece in collection() if piece.script == script)
+    return CHECKS[label.evidence].tell(label, names, steps)

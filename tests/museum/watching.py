@@ -1,0 +1,59 @@
+"""Two ways to watch a script: with the real hooks, or with a witness that knows none of them."""
+
+from __future__ import annotations
+
+import io
+import runpy
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.parallel
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from gradledger import guard, identity
+from gradledger.ledger import OpenStep
+from gradledger.recorder import Recorder
+from gradledger.records import RunRecord, encode
+from museum.truth.seen import Step, look
+
+
+def with_hooks(script: Path, output: Path) -> None:
+    """Write what would be sent, line by line."""
+    faults: list[BaseException] = []
+    guard.reporter = lambda where, error: faults.append(error)
+    steps: list[OpenStep] = []
+    recorder = Recorder(steps.append)
+    recorder.install()
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    finally:
+        recorder.uninstall()
+    if faults:
+        raise faults[0]
+    run = RunRecord("run", script.stem, *identity.rank_and_world(_launched()), started=time.time())
+    run.optimizers = recorder.windows.names
+    output.write_bytes(b"".join([encode(run), *(encode(step.resolve()) for step in steps)]))
+
+
+def with_witness(script: Path, output: Path) -> None:
+    """Write what the optimizers applied, and what the check of the label asks of the script."""
+    steps: list[Step] = []
+    handle = register_optimizer_step_pre_hook(lambda optimizer, *_: steps.append(look(optimizer)))
+    names: dict[str, Any] = runpy.run_path(str(script), run_name="__main__")
+    handle.remove()
+    from museum.truth import testify  # noqa: PLC0415 - the checks are not needed for records
+
+    kept = io.BytesIO()
+    torch.save(testify(script, names, steps), kept)
+    output.write_bytes(kept.getvalue())
+
+
+def _launched() -> dict[str, str]:
+    import os  # noqa: PLC0415
+
+    return dict(os.environ)
+
+
+WATCHES = {"records": with_hooks, "witness": with_witness}
