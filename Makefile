@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 TRAINERS := transformers-4.45 transformers-5
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint type unit zero-code bench chromium clean
+.PHONY: help demo test lint type unit zero-code frameworks bench chromium clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -33,6 +33,9 @@ unit: $(READY) chromium  ## pytest alone
 zero-code: $(READY) $(TRAINERS:%=.venvs/%/.ready)  ## the published Trainer bug and its fix, told apart
 	$(BIN)/pytest -v tests/frameworks/zero_code/published_bug.py
 
+frameworks: .venvs/frameworks/.ready  ## Trainer, Accelerate and Lightning, watched
+	OMP_NUM_THREADS=1 .venvs/frameworks/bin/python -m pytest -W ignore tests/frameworks
+
 bench: $(READY)  ## what the hooks cost the training thread
 	$(BIN)/python bench/hooks_overhead.py
 
@@ -55,6 +58,14 @@ $(READY): pyproject.toml
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --upgrade pip
 	$(@D)/bin/pip install --quiet --requirement $<
+	@touch $@
+
+.venvs/frameworks/.ready: tests/frameworks/requirements.txt pyproject.toml
+	@echo "preparing $(@D) (once, some minutes)"
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --upgrade pip
+	$(@D)/bin/pip install --quiet "$(TORCH)"
+	$(@D)/bin/pip install --quiet --requirement $< --editable '.[monitor]'
 	@touch $@
 
 chromium:

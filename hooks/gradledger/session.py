@@ -18,6 +18,7 @@ from typing import Any, Literal
 from gradledger import guard, identity
 from gradledger.delivery.client import Client
 from gradledger.delivery.sender import Sender
+from gradledger.integrations import Found
 from gradledger.ledger import OpenStep
 from gradledger.recorder import Recorder
 from gradledger.records import EndRecord, EvalRecord, RunRecord, encode
@@ -57,6 +58,7 @@ class Session:
         self.settings = settings
         self.recorder = Recorder(self._take)
         self._sender = Sender(Client(settings.url, settings.token), self._head)
+        self._frameworks = Found()
         self._run: RunRecord | None = None
         self._pid = os.getpid()
         self._closed = False
@@ -64,6 +66,7 @@ class Session:
     def open(self) -> None:
         """Put the hooks in place; everything is sent when the process ends."""
         self.recorder.install()
+        self._frameworks.install()
         atexit.register(self.close)
         os.register_at_fork(after_in_child=self.recorder.uninstall)
 
@@ -73,6 +76,7 @@ class Session:
             return
         self._closed = True
         with guard.fail_open("the end of the session"):
+            self._frameworks.uninstall()
             self.recorder.uninstall()
             atexit.unregister(self.close)
             if self._run is not None:
@@ -123,9 +127,18 @@ _session: Session | None = None
 def start(settings: Settings) -> Session:
     """The session of this process, opened on first call."""
     global _session
+    known = current()
+    if known is not None:
+        return known
+    _session = Session(settings)
+    _session.open()
+    return _session
+
+
+def current() -> Session | None:
+    """The session that is open in this process."""
     if _session is None or _session._closed or _session._pid != os.getpid():
-        _session = Session(settings)
-        _session.open()
+        return None
     return _session
 
 

@@ -25,24 +25,34 @@ def arm() -> None:
     if "torch" in sys.modules:
         start()
     else:
-        sys.meta_path.insert(0, TorchWatcher(start))
+        Watcher("torch", start).arm()
 
 
-class TorchWatcher:
-    """A finder that finds nothing itself: it lets the others find torch and waits for the load.
+class Watcher:
+    """A finder that finds nothing itself: it lets the others find a module and waits for the load.
 
     Being asked is no import yet (``importlib.util.find_spec("torch")`` asks too), so it stays
-    until torch has really been executed.
+    until the module has really been executed.
     """
 
-    def __init__(self, then: Callable[[], None]) -> None:
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name = name
         self._then = then
         self._asking = False
+
+    def arm(self) -> None:
+        """Be asked first."""
+        sys.meta_path.insert(0, self)
+
+    def disarm(self) -> None:
+        """Be asked no more."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != "torch" or self._asking:
+        if name != self._name or self._asking:
             return None
         self._asking = True
         try:
@@ -60,7 +70,7 @@ class TorchWatcher:
             execute(module)
             vars(loader).pop("exec_module", None)  # the instance's; the class's is whole again
             if self in sys.meta_path:
-                sys.meta_path.remove(self)
+                self.disarm()
                 self._then()
 
         try:

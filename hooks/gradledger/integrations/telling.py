@@ -1,0 +1,41 @@
+"""What integrations tell the open session, if there is one; nothing here reaches the script."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping
+from typing import Any
+
+from gradledger import guard, session
+
+failing_open = guard.fail_open("an integration")  # around every callback of ours
+
+
+@failing_open
+def evaluation(values: Mapping[str, Any]) -> None:
+    """Metrics of an evaluation, told at the optimizer step that came before it."""
+    open_session = session.current()
+    told = {name: value for name, value in values.items() if _is_number(value)}
+    if open_session is not None and told:
+        steps = open_session.recorder.windows.steps
+        open_session.log_eval(steps[0] if steps else 0, told)
+
+
+def planned_steps(count: float) -> None:
+    """How many optimizer steps the run means to take."""
+    configured({"planned_steps": int(count)} if 0 < count < float("inf") else {})
+
+
+@failing_open
+def configured(values: Mapping[str, Any]) -> None:
+    """What the run is configured with; what the script itself has told stays."""
+    open_session = session.current()
+    if open_session is not None:
+        for name, value in values.items():
+            open_session.settings.config.setdefault(name, value)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, numbers.Real) or getattr(value, "numel", lambda: 0)() == 1

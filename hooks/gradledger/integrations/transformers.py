@@ -1,0 +1,55 @@
+"""Hugging Face Trainer: a callback, found by itself under ``gradledger run`` or ``watch``.
+
+trainer = Trainer(..., callbacks=[GradledgerCallback(name="my run")])
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import TrainerCallback
+
+from gradledger import watching
+from gradledger.integrations import telling
+
+# The Trainer adds these to every evaluation; they say how fast it was, not how good.
+SPEED = ("_runtime", "_per_second", "_compilation_time")
+
+
+class Follower(TrainerCallback):
+    """Tells an open session what the Trainer knows; without one it does nothing."""
+
+    @telling.failing_open
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """How many steps are planned."""
+        telling.planned_steps(state.max_steps)
+
+    @telling.failing_open
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any
+    ) -> None:
+        """The metrics of the evaluation; every process has the same ones, so one tells them."""
+        if state.is_world_process_zero:
+            quality = {k: v for k, v in (metrics or {}).items() if not k.endswith(SPEED)}
+            quality.pop("epoch", None)
+            telling.evaluation(quality)
+
+
+class GradledgerCallback(Follower):
+    """Watches the run from now on; takes the options of ``gradledger.watch``."""
+
+    def __init__(self, **options: Any) -> None:
+        self.ledger = watching.watch(**options)
+
+
+_follower = Follower()
+
+
+def add(trainer: Any) -> None:
+    """Every Trainer made from now on has our callback."""
+    trainer.DEFAULT_CALLBACKS.append(_follower)
+
+
+def remove(trainer: Any) -> None:
+    """No Trainer made from now on has it."""
+    trainer.DEFAULT_CALLBACKS.remove(_follower)

@@ -1,0 +1,23 @@
+"""What the service has kept of a run's evaluations."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+
+def evaluations_of(database: Path) -> list[tuple[str, int, float]]:
+    """Name, step and value of every evaluation metric."""
+    with closing(sqlite3.connect(database)) as connection:
+        return connection.execute("select name, step, value from evals").fetchall()
+
+
+def config_of(database: Path) -> dict[str, Any]:
+    """How the one run there is was configured."""
+    with closing(sqlite3.connect(database)) as connection:
+        (config,) = connection.execute("select config from runs").fetchone()
+    told: dict[str, Any] = json.loads(config)
+    return told

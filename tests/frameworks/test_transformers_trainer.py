@@ -1,0 +1,122 @@
+"""The Hugging Face Trainer, watched: the same bits, its tokens, its clipping, its evaluations."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from frameworks.evaluations import evaluations_of
+from frameworks.zero_code.train import IGNORED, VOCABULARY, collate, sequences
+from helpers.service import running_service
+from helpers.training import Recording, accused, recording
+
+transformers = pytest.importorskip("transformers")
+
+STEPS, MICRO_BATCHES = 20, 4
+
+
+class Counting:
+    """Collates, and counts the labels that the loss will count: all but each row's first."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+
+    def __call__(self, rows: list[dict[str, list[int]]]) -> dict[str, Tensor]:
+        batch = collate(rows)
+        self.tokens.append(int((batch["labels"][:, 1:] != IGNORED).sum()))
+        return batch
+
+
+def trainer_of(folder: Path, collator: Any = collate, **more: Any) -> Any:
+    """A Trainer of a tiny Llama with dropout, four micro-batches a step, and clipping."""
+    transformers.set_seed(0)
+    model = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            max_position_embeddings=256,
+            attention_dropout=0.1,
+        )
+    )
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=MICRO_BATCHES,
+        max_steps=STEPS,
+        max_grad_norm=0.3,
+        save_strategy="no",
+        eval_strategy="steps",
+        eval_steps=STEPS // 2,
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+    )
+    data = sequences(200)
+    return transformers.Trainer(
+        model=model,
+        args=arguments,
+        train_dataset=data[:180],
+        eval_dataset=data[180:],
+        data_collator=collator,
+        **more,
+    )
+
+
+def trained(watched: AbstractContextManager[object], folder: Path, collator: Any) -> list[Tensor]:
+    """Everything that twenty steps leave behind."""
+    with watched:
+        trainer = trainer_of(folder, collator)
+        trainer.train()
+    return [*trainer.model.parameters(), torch.get_rng_state()]
+
+
+def test_twenty_steps_end_in_the_same_bits(tmp_path: Path) -> None:
+    seen = Recording()
+    watched = trained(recording(seen), tmp_path, collate)
+    alone = trained(nullcontext(), tmp_path, collate)
+    assert [len(record.micro_batches) for record in seen.records()] == [MICRO_BATCHES] * STEPS
+    for ours, theirs in zip(watched, alone, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_every_token_is_accounted_for(tmp_path: Path) -> None:
+    seen, counting = Recording(), Counting()
+    counting_train: list[int] = counting.tokens
+    with recording(seen):
+        trainer = trainer_of(tmp_path, counting)
+        trainer.args.eval_strategy = "no"
+        trainer.train()
+    ours = [m.terms[0].tokens for record in seen.records() for m in record.micro_batches]
+    assert ours == counting_train[: len(ours)]
+    assert len(ours) == STEPS * MICRO_BATCHES
+    clips = [event for record in seen.records() for event in record.events]
+    assert [(c.limit, c.after) for c in clips if c.op == "clip_norm"] == [(0.3, 4)] * STEPS
+    judgement = seen.judgement()
+    assert (accused(judgement), judgement.verdict) == ({}, "balanced")
+
+
+def test_the_callback_tells_evaluations_and_the_plan(tmp_path: Path) -> None:
+    from gradledger.integrations.transformers import GradledgerCallback  # noqa: PLC0415
+
+    with running_service(tmp_path / "runs.db") as service:
+        callback = GradledgerCallback(url=service.url, name="named")
+        trainer = trainer_of(tmp_path, callbacks=[callback])
+        trainer.train()
+        callback.ledger.close()
+        reported = {
+            (log["step"], log["eval_loss"])
+            for log in trainer.state.log_history
+            if "eval_loss" in log
+        }
+        kept = evaluations_of(tmp_path / "runs.db")
+    assert {(step, value) for name, step, value in kept if name == "eval_loss"} == reported
+    assert {step for step, _ in reported} == {10, 20}
+    assert {name for name, _, _ in kept} == {"eval_loss"}
