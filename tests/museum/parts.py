@@ -5,6 +5,7 @@ The loops are not here: they are the exhibits.
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -107,7 +108,7 @@ def points(rows: Sequence[int], seed: int = 0, inputs: int = 8, outputs: int = 1
 def mlp(*widths: int) -> nn.Sequential:
     """Linear layers with Tanh between them."""
     layers: list[nn.Module] = []
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in itertools.pairwise(widths):
         layers += [nn.Linear(before, after), nn.Tanh()]
     return nn.Sequential(*layers[:-1])
 
