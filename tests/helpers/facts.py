@@ -1,0 +1,64 @@
+"""Facts of windows that are described instead of trained: quick, and free to be extreme."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gradledger import records
+from gradledger_monitor import wire
+from gradledger_monitor.engine import Engine
+from gradledger_monitor.facts import RunInfo, StepFacts, merge
+from gradledger_monitor.findings import Judgement
+
+CROSS_ENTROPY = "NllLossBackward0"
+
+
+def term(tokens: int, weight: float, reduction: str = "mean", **more: Any) -> records.Term:
+    """A cross entropy over so many tokens, each of which got a weight; nothing is padded."""
+    known = {"size": tokens, "rows": tokens, "positions": 1, "undivided": False}
+    made = records.Term(CROSS_ENTROPY, "mean", tokens, weight=weight)
+    for name, value in {**known, "reduction": reduction, **more}.items():
+        setattr(made, name, value)
+    return made
+
+
+def record(
+    terms: Sequence[records.Term | Sequence[records.Term]], number: int = 1, **more: Any
+) -> records.StepRecord:
+    """A step with one micro-batch for each term, or list of terms."""
+    lists = [[each] if isinstance(each, records.Term) else list(each) for each in terms]
+    batches = [
+        records.MicroBatch(number=index, loss=1.0, terms=each, fresh=index == 1)
+        for index, each in enumerate(lists, 1)
+    ]
+    known: dict[str, Any] = {"norm": 1.0, "post_factor": 1.0, "lr": 0.1, **more}
+    return records.StepRecord(0, number, 1_000.0 + number, batches, **known)
+
+
+def accepted(sent: records.StepRecord) -> wire.StepRecord:
+    """The record as the service reads it."""
+    decoded = wire.decoder.decode(records.encode(sent))
+    assert isinstance(decoded, wire.StepRecord)
+    return decoded
+
+
+def facts(*ranks: records.StepRecord, **run: Any) -> StepFacts:
+    """One step of all ranks, in order."""
+    info = RunInfo("run", "a run", **{"world_size": len(ranks), "optimizers": ["SGD"], **run})
+    by_rank = {rank: accepted(sent) for rank, sent in enumerate(ranks)}
+    return merge(info, ranks[0].optimizer, ranks[0].step, by_rank)
+
+
+def judged(steps: Sequence[StepFacts]) -> Judgement:
+    """The judgement on steps in order."""
+    engine = Engine(steps[0].run)
+    for step in steps:
+        engine.see(step)
+    return engine.judgement()
+
+
+def accused(judgement: Judgement) -> dict[str, int]:
+    """Rules with a finding that nothing inhibits, and the step at which each first fired."""
+    loud = [f for f in judgement.findings if f.inhibited_by is None]
+    return {finding.rule: finding.first_step for finding in loud}

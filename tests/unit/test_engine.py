@@ -1,0 +1,170 @@
+"""Outcomes become findings with a life, a coverage, and one verdict."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+
+from gradledger.records import Term
+from gradledger_monitor.engine import RESOLVED_AFTER, Engine
+from gradledger_monitor.facts import RunInfo, StepFacts
+from gradledger_monitor.findings import Judgement, Outcome
+from gradledger_monitor.rules.base import Rule, Window, ok
+from gradledger_monitor.rules.catalogue import RULES
+from gradledger_monitor.rules.reduction.missing_division import MissingDivision
+from gradledger_monitor.rules.reduction.token_weights_unequal import TokenWeightsUnequal
+from helpers.facts import facts, judged, record, term
+
+
+def means(*tokens: int, share: float | None = None) -> list[Term]:
+    """Micro-batch means, each with the same share."""
+    return [term(n, (share or 1 / len(tokens)) / n) for n in tokens]
+
+
+def step(number: int, terms: list[Term]) -> StepFacts:
+    return facts(record(terms, number))
+
+
+def steps(*runs: tuple[int, list[Term]]) -> list[StepFacts]:
+    """So many steps of each."""
+    chosen = [terms for count, terms in runs for _ in range(count)]
+    return [step(number, terms) for number, terms in enumerate(chosen, 1)]
+
+
+WRONG, RIGHT = means(10, 30), means(20, 20)
+
+
+def only(judgement: Judgement) -> dict[str, object]:
+    (finding,) = judgement.findings
+    return asdict(finding)
+
+
+def test_a_finding_is_new_then_ongoing_and_counts_its_steps() -> None:
+    first, later = only(judged(steps((1, WRONG)))), only(judged(steps((4, WRONG))))
+    assert first["lifecycle"] == "new"
+    assert later["lifecycle"] == "ongoing"
+    assert (later["first_step"], later["last_step"], later["steps"]) == (1, 4, 4)
+
+
+def test_a_finding_that_stays_away_is_resolved_and_one_that_returns_has_regressed() -> None:
+    almost = judged(steps((2, WRONG), (RESOLVED_AFTER - 1, RIGHT)))
+    away = judged(steps((2, WRONG), (RESOLVED_AFTER, RIGHT)))
+    back = judged(steps((2, WRONG), (RESOLVED_AFTER, RIGHT), (1, WRONG)))
+    assert [only(j)["lifecycle"] for j in (almost, away, back)] == [
+        "ongoing",
+        "resolved",
+        "regressed",
+    ]
+    assert only(back)["last_step"] == 2 + RESOLVED_AFTER + 1
+
+
+def test_a_structural_mistake_that_was_made_stays_in_the_verdict() -> None:
+    assert judged(steps((2, WRONG), (RESOLVED_AFTER, RIGHT))).verdict == "broken"
+
+
+@pytest.mark.parametrize(
+    ("terms", "verdict"),
+    [
+        (means(20, 20), "balanced"),
+        (means(10, 30), "broken"),  # d = 0.25
+        (means(50, 60), "suspect"),  # d = 0.045
+        (means(100, 101), "balanced"),  # d = 0.0025: information
+        (means(20, 20, share=1.0), "suspect"),  # the division by K is missing
+        ([], "incomplete"),
+    ],
+)
+def test_the_verdict_is_the_worst_that_is_known(terms: list[Term], verdict: str) -> None:
+    assert judged(steps((3, terms))).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("terms", "severity"),
+    [(means(10, 30), "error"), (means(50, 60), "warning"), (means(100, 101), "info")],
+)
+def test_misallocation_decides_how_bad_it_is(terms: list[Term], severity: str) -> None:
+    assert only(judged(steps((3, terms))))["severity"] == severity
+
+
+def test_a_cause_mutes_its_symptom_but_does_not_hide_it() -> None:
+    judgement = judged(steps((2, means(10, 30, share=1.0))))
+    muted = {finding.rule: finding.inhibited_by for finding in judgement.findings}
+    assert muted == {
+        MissingDivision.id(): None,
+        TokenWeightsUnequal.id(): MissingDivision.id(),
+    }
+    assert judgement.findings[0].rule == MissingDivision.id()
+    assert judgement.verdict == "suspect"
+
+
+def test_a_run_that_was_never_measured_is_incomplete_and_says_why() -> None:
+    blind = [facts(record(means(10, 30), n, skipped=False, sync="unknown")) for n in (1, 2)]
+    judgement = judged(blind)
+    assert judgement.verdict == "incomplete"
+    nodes = {node.node: (node.status, node.reason) for node in judgement.tree}
+    assert nodes["reduction"][0] == "not_measured"
+    assert "combined was not seen" in nodes["reduction"][1]
+
+
+def test_a_run_without_a_step_is_incomplete() -> None:
+    assert Engine(RunInfo("r", "n")).judgement().verdict == "incomplete"
+
+
+def test_what_was_measured_once_counts_as_covered() -> None:
+    judgement = judged([facts(record([], 1)), *[step(n, RIGHT) for n in (2, 3)]])
+    assert judgement.coverage[TokenWeightsUnequal.id()] == "ok"
+    assert judgement.verdict == "balanced"
+
+
+def test_optimizers_are_judged_apart() -> None:
+    engine = Engine(RunInfo("r", "n", optimizers=["SGD", "Adam"]))
+    for number in (1, 2):
+        for optimizer, terms in enumerate((RIGHT, WRONG)):
+            sent = record(terms, number)
+            sent.optimizer = optimizer
+            engine.see(facts(sent))
+    assert only(engine.judgement())["optimizer"] == 1
+
+
+class Raises(Rule):
+    """A rule with a bug."""
+
+    def judge(self, window: Window) -> Outcome:
+        raise ZeroDivisionError("a bug")
+
+
+class Content(Rule):
+    """A rule that is always content."""
+
+    def judge(self, window: Window) -> Outcome:
+        return ok()
+
+
+def test_a_rule_with_a_bug_says_so_and_silences_nobody() -> None:
+    class Silent(Content):
+        @classmethod
+        def id(cls) -> str:
+            return "test.content"
+
+    engine = Engine(RunInfo("r", "n"), [Raises, Silent], [])
+    engine.see(step(1, RIGHT))
+    coverage = engine.judgement().coverage
+    assert coverage[Raises.id()] == "not_measured: the rule failed: ZeroDivisionError: a bug"
+    assert coverage["test.content"] == "ok"
+
+
+def test_judging_again_changes_nothing() -> None:
+    course = steps((3, RIGHT), (2, WRONG), (4, means(7, 9)), (1, means(5, 5, share=1.0)))
+    assert asdict(judged(course)) == asdict(judged(course))
+    engine = Engine(course[0].run)
+    asked = []
+    for each in course:
+        engine.see(each)
+        asked.append(asdict(engine.judgement()))
+    assert asked[-1] == asdict(judged(course))
+    assert asked[0] == asdict(judged(course[:1]))
+
+
+def test_every_rule_has_its_own_id() -> None:
+    ids = [rule.id() for rule in RULES]
+    assert len(set(ids)) == len(ids)

@@ -1,0 +1,164 @@
+"""What one step's records amount to: every figure is right, or absent with a reason."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from gradledger.records import Event, MicroBatch, StepRecord, Term
+from helpers.facts import facts, record, term
+
+FAIR = [term(10, 1 / 40), term(30, 1 / 40)]
+
+
+def means(*tokens: int, divide: float | None = None) -> list[Term]:
+    """A mean over each micro-batch, averaged over them."""
+    by = len(tokens) if divide is None else divide
+    return [term(n, 1 / (n * by)) for n in tokens]
+
+
+def test_the_ledger_of_one_rank_is_that_of_its_terms() -> None:
+    step = facts(record(means(10, 30)))
+    assert step.ledger is not None
+    assert (step.ledger.tokens, step.ledger.balance) == (40, pytest.approx(1))
+    assert step.ledger.misallocation == pytest.approx(0.25)
+    assert [(e.micro_batch, e.relative) for e in step.ledger.entries] == [
+        (0, pytest.approx(2)),
+        (1, pytest.approx(2 / 3)),
+    ]
+
+
+def test_averaged_ranks_share_one_ledger_in_which_each_counts_once() -> None:
+    right = [term(10, 2 / 80), term(30, 2 / 80)]  # sum / N * R
+    step = facts(record(right, sync="averaged"), record(right, sync="averaged"))
+    assert step.ledger is not None
+    assert (step.ledger.tokens, step.ledger.balance) == (80, pytest.approx(1))
+
+
+def test_ranks_that_share_no_gradient_are_judged_alone() -> None:
+    step = facts(record(FAIR), record(means(1, 2)))
+    assert step.ledger is not None
+    assert (step.ledger.tokens, step.ledger.balance) == (40, pytest.approx(1))
+
+
+def test_gradients_that_were_zeroed_do_not_count() -> None:
+    sent = record([term(5, 7.0), *FAIR])
+    sent.micro_batches[1].fresh = True
+    step = facts(sent)
+    assert step.ledger is not None
+    assert (step.micro_batches, step.ledger.tokens) == (2, 40)
+    assert step.ledger.balance == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("factor", "more", "balance"),
+    [
+        (0.5, {}, 0.5),
+        (0.1, {"events": [Event("clip_norm", 2, limit=1.0, norm=10.0)]}, 1.0),
+        (1.0, {"events": [Event("clip_norm", 2, limit=1.0, norm=0.5)]}, 1.0),
+        (0.1, {"events": [Event("clip_norm", 1, limit=1.0, norm=10.0)]}, 0.1),
+        (8.0, {"grad_scale": 8.0}, 1.0),
+    ],
+    ids=["scaled by hand", "clipped", "clipping did not engage", "clipped earlier", "fused"],
+)
+def test_what_happens_after_backward_is_in_the_balance_and_clipping_is_not(
+    factor: float, more: dict[str, Any], balance: float
+) -> None:
+    step = facts(record(FAIR, post_factor=factor, **more))
+    assert step.figures()["balance"] == pytest.approx(balance, rel=1e-5)
+
+
+def test_the_true_loss_weighs_tokens_and_the_reported_one_does_not() -> None:
+    sent = record(means(10, 30))
+    sent.micro_batches[0].loss, sent.micro_batches[1].loss = 4.0 / 2, 2.0 / 2
+    figures = facts(sent).figures()
+    assert figures["loss_reported"] == pytest.approx(3.0)
+    assert figures["loss_token"] == pytest.approx((10 * 4 + 30 * 2) / 40)
+
+
+def test_a_scaled_loss_is_reported_as_the_script_knows_it() -> None:
+    sent = record([term(10, 1024 / 10)], post_factor=1 / 1024)
+    sent.micro_batches[0].loss, sent.micro_batches[0].scale = 2048.0, 1024.0
+    figures = facts(sent).figures()
+    assert (figures["loss_reported"], figures["loss_token"]) == (2.0, pytest.approx(2.0))
+    assert (figures["balance"], figures["scale"]) == (pytest.approx(1), 1024)
+
+
+def test_class_weights_may_be_what_the_loss_divides_by() -> None:
+    terms = [term(4, 1 / 12, "sum", class_weight=w) for w in (2.0, 10.0)]
+    reading = facts(record(terms)).reading
+    assert reading is not None
+    assert (reading.unit, reading.ledger.balance) == ("class_weight", pytest.approx(1))
+
+
+UNMEASURED = [
+    (lambda r: r.micro_batches.clear(), "no backward was seen in this window"),
+    (lambda r: setattr(r, "skipped", True), "the GradScaler skipped this step"),
+    (
+        lambda r: setattr(r, "sync", "unknown"),
+        "how the ranks' gradients were combined was not seen",
+    ),
+    (lambda r: r.micro_batches[1].terms.clear(), "no loss term was seen"),
+    (lambda r: setattr(r.micro_batches[0].terms[0], "weight", math.inf), "not finite"),
+    (lambda r: setattr(r.micro_batches[0].terms[0], "weight", None), "was not seen"),
+    (lambda r: setattr(r.micro_batches[0].terms[0], "tokens", None), "was not seen"),
+    (lambda r: r.missing.update(sync="the observer failed"), "the observer failed"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "reason"), UNMEASURED)
+def test_a_window_that_was_not_wholly_seen_has_no_ledger_and_a_reason(
+    spoil: Any, reason: str
+) -> None:
+    sent = record(means(10, 30))
+    spoil(sent)
+    step = facts(sent)
+    figures = step.figures()
+    assert reason in (step.unmeasured or "")
+    assert step.ledger is None
+    assert (figures["balance"], figures["misallocation"], figures["tokens"]) == (None, None, None)
+
+
+def test_the_rank_that_was_not_seen_is_named() -> None:
+    blind = record([], sync="averaged")
+    step = facts(record(FAIR, sync="averaged"), blind)
+    assert step.unmeasured == "rank 1: no backward was seen in this window"
+
+
+def test_a_rank_that_is_missing_is_named() -> None:
+    assert facts(record(FAIR, sync="averaged"), world_size=3).unmeasured == (
+        "no record of rank 1, 2 arrived"
+    )
+
+
+@pytest.mark.parametrize("factor", [None, math.nan, math.inf])
+def test_without_the_factor_weights_are_known_relative_to_each_other_only(
+    factor: float | None,
+) -> None:
+    step = facts(record(means(10, 30), post_factor=factor))
+    figures = step.figures()
+    assert figures["misallocation"] == pytest.approx(0.25)
+    assert figures["balance"] is None
+    assert step.factor_unmeasured
+
+
+def test_a_figure_that_was_not_measured_is_absent_and_never_zero() -> None:
+    bare = StepRecord(0, 1, 1.0, [MicroBatch()])
+    figures = facts(bare).figures()
+    assert {name for name, value in figures.items() if value is not None} == {"micro_batches"}
+
+
+def test_half_precision_is_given_more_room() -> None:
+    assert facts(record(FAIR)).tolerance < facts(record(FAIR, half_precision=True)).tolerance
+
+
+def test_a_mean_over_no_label_at_all_adds_nothing() -> None:
+    empty = Term("NllLossBackward0", "mean", 0, size=9, missing={"weight": "no tokens"})
+    sent = record([*FAIR, empty])
+    sent.micro_batches[2].loss = math.nan
+    step = facts(sent)
+    assert step.ledger is not None
+    assert (step.ledger.tokens, step.ledger.balance) == (40, pytest.approx(1))
+    assert step.loss_token is not None

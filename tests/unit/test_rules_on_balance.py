@@ -1,0 +1,210 @@
+"""Windows of every size: the mistake that was made is named, and no other.
+
+The loops of tests/integration/hooks prove that real training gives these weights; here they are
+written down directly, for thousands of token counts, micro-batches and ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from gradledger.records import StepRecord, Term
+from gradledger_monitor.facts import StepFacts
+from helpers.facts import accused, facts, judged, record, term
+
+Window = list[int]  # tokens of each micro-batch
+
+quick = settings(max_examples=40, deadline=None)
+counts = st.integers(1, 4000)
+
+
+def several(windows: st.SearchStrategy[Window]) -> st.SearchStrategy[list[Window]]:
+    """Three windows with the same number of micro-batches and different sums."""
+    return st.tuples(windows, windows, windows).map(list).filter(_comparable)
+
+
+def _comparable(windows: list[Window]) -> bool:
+    return len({len(w) for w in windows}) == 1 and len({sum(w) for w in windows}) == 3
+
+
+same_k = st.integers(2, 16).flatmap(
+    lambda k: several(st.lists(counts, min_size=k, max_size=k).filter(lambda w: len(set(w)) > 1))
+)
+
+
+def steps(windows: list[Window], weigh: Callable[[Window], list[Term]]) -> list[StepFacts]:
+    return [facts(record(weigh(w), number)) for number, w in enumerate(windows, 1)]
+
+
+def summed(divisor: Callable[[Window], float]) -> Callable[[Window], list[Term]]:
+    """Every token weighs one over the divisor."""
+    return lambda window: [term(n, 1 / divisor(window), "sum") for n in window]
+
+
+def averaged(divisor: Callable[[Window], float]) -> Callable[[Window], list[Term]]:
+    """Each micro-batch's mean, over the divisor."""
+    return lambda window: [term(n, 1 / (n * divisor(window))) for n in window]
+
+
+def uneven(window: Window) -> float:
+    """Misallocation of a mean of means."""
+    k, n = len(window), sum(window)
+    return sum(abs(m / n - 1 / k) for m in window) / 2
+
+
+@quick
+@given(same_k)
+def test_a_sum_over_n_is_right(windows: list[Window]) -> None:
+    judgement = judged(steps(windows, summed(sum)))
+    assert (accused(judgement), judgement.verdict) == ({}, "balanced")
+
+
+@quick
+@given(same_k)
+def test_a_mean_of_means_is_named_at_once_whenever_it_is_off(windows: list[Window]) -> None:
+    off = [number for number, window in enumerate(windows, 1) if uneven(window) > 2e-3]
+    assume(all(uneven(window) > 2e-3 or uneven(window) < 5e-4 for window in windows))
+    named = {"reduction.token_weights_unequal": off[0]} if off else {}
+    assert accused(judged(steps(windows, averaged(len)))) == named
+
+
+@quick
+@given(same_k)
+def test_a_missing_division_is_named_at_once(windows: list[Window]) -> None:
+    judgement = judged(steps(windows, averaged(lambda window: 1)))
+    assert accused(judgement) == {"reduction.missing_division": 1}
+
+
+@quick
+@given(same_k)
+def test_a_double_division_is_named_at_once(windows: list[Window]) -> None:
+    once = {"reduction.double_division": 1}
+    assert accused(judged(steps(windows, averaged(lambda w: len(w) ** 2)))) == once
+    assert accused(judged(steps(windows, summed(lambda w: sum(w) * len(w))))) == once
+
+
+@quick
+@given(same_k)
+def test_a_sum_that_is_never_divided_is_named_at_once(windows: list[Window]) -> None:
+    judgement = judged(steps(windows, summed(lambda window: 1)))
+    assert accused(judgement) == {"reduction.unnormalised_sum": 1}
+
+
+@quick
+@given(same_k)
+def test_the_count_of_another_window_is_a_wrong_denominator(windows: list[Window]) -> None:
+    """Each window is divided by the tokens of the first."""
+    k = len(windows[0])
+    balances = [sum(window) / sum(windows[0]) for window in windows]
+    assume(all(abs(b - 1) > 0.02 for b in balances[1:]))
+    assume(abs(balances[1] / balances[2] - 1) > 0.02)
+    assume(all(abs(b / s - 1) > 0.01 for b in balances for s in (k, 1 / k)))
+    judgement = judged(steps(windows, summed(lambda window: sum(windows[0]))))
+    assert set(accused(judgement)) == {"reduction.wrong_denominator"}
+    assert accused(judgement)["reduction.wrong_denominator"] <= 3
+
+
+@quick
+@given(st.integers(2, 12), st.integers(1, 500), st.data())
+def test_a_short_window_still_divided_by_k_is_named_where_it_is(
+    k: int, tokens: int, data: st.DataObject
+) -> None:
+    short = data.draw(st.integers(1, k - 1))
+    windows = [[tokens] * k, [tokens] * k, [tokens] * short]
+    assert accused(judged(steps(windows, averaged(lambda window: k)))) == {
+        "reduction.partial_window": 3
+    }
+    assert accused(judged(steps(windows, averaged(len)))) == {}
+
+
+@quick
+@given(st.integers(2, 64), st.lists(counts, min_size=2, max_size=6))
+def test_steps_on_single_micro_batches_that_are_divided_all_the_same(
+    m: int, tokens: list[int]
+) -> None:
+    windows = [[n] for n in tokens]
+    judgement = judged(steps(windows, averaged(lambda window: m)))
+    assert accused(judgement) == {"loop.step_every_microbatch": 2}
+
+
+def over_ranks(
+    windows: list[list[Window]], divisor: Callable[[Window, list[Window]], float]
+) -> list[StepFacts]:
+    """Steps of several ranks whose gradients are averaged."""
+
+    def one(window: Window, ranks: list[Window], number: int) -> StepRecord:
+        terms = [term(n, 1 / divisor(window, ranks), "sum") for n in window]
+        made = record(terms, number, sync="averaged", wrapper="ddp")
+        for micro_batch in made.micro_batches:
+            micro_batch.wrapper, micro_batch.collectives = "no_sync", 0
+        made.micro_batches[-1].wrapper, made.micro_batches[-1].collectives = "sync", 1
+        return made
+
+    return [
+        facts(*(one(window, ranks, number) for window in ranks))
+        for number, ranks in enumerate(windows, 1)
+    ]
+
+
+rank_windows = st.tuples(st.integers(2, 8), st.integers(1, 6)).flatmap(
+    lambda shape: st.lists(
+        st.lists(
+            st.lists(counts, min_size=shape[1], max_size=shape[1]),
+            min_size=shape[0],
+            max_size=shape[0],
+        ),
+        min_size=2,
+        max_size=3,
+    )
+)
+
+
+def everyones(ranks: list[Window]) -> int:
+    return sum(map(sum, ranks))
+
+
+@quick
+@given(rank_windows)
+def test_a_global_sum_times_the_world_size_is_right(windows: list[list[Window]]) -> None:
+    judgement = judged(over_ranks(windows, lambda mine, all_: everyones(all_) / len(all_)))
+    assert accused(judgement) == {}
+
+
+@quick
+@given(rank_windows)
+def test_a_global_sum_that_is_averaged_again_is_named_at_once(
+    windows: list[list[Window]],
+) -> None:
+    assume(all(everyones(ranks) > len(ranks) for ranks in windows))
+    judgement = judged(over_ranks(windows, lambda mine, all_: everyones(all_)))
+    assert accused(judgement) == {"reduction.world_size": 1}
+
+
+@quick
+@given(rank_windows)
+def test_each_rank_by_its_own_count_is_named_whenever_it_is_off(
+    windows: list[list[Window]],
+) -> None:
+    off = [uneven([sum(window) for window in ranks]) for ranks in windows]
+    assume(all(d > 2e-3 or d < 5e-4 for d in off))
+    wrong = [number for number, d in enumerate(off, 1) if d > 2e-3]
+    judgement = judged(over_ranks(windows, lambda mine, all_: sum(mine)))
+    assert accused(judgement) == ({"reduction.token_weights_unequal": wrong[0]} if wrong else {})
+    if wrong:
+        (finding,) = judgement.findings
+        assert finding.evidence["differ"] == "between ranks"
+
+
+@pytest.mark.parametrize("k", [2, 4, 8])
+def test_padding_in_the_divisor_is_named_at_once(k: int) -> None:
+    """Each micro-batch is divided by its padded size, and by K."""
+    windows = [[(index * 7 + number * 3) % 50 + 5 for index in range(k)] for number in (1, 2, 3)]
+    made = [
+        facts(record([term(n, 1 / (64 * k), "sum", size=64) for n in window], number))
+        for number, window in enumerate(windows, 1)
+    ]
+    assert accused(judged(made)) == {"reduction.wrong_denominator": 1}
