@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 
 def evaluations_of(database: Path) -> list[tuple[str, int, float]]:
@@ -19,5 +20,5 @@ def config_of(database: Path) -> dict[str, Any]:
     """How the one run there is was configured."""
     with closing(sqlite3.connect(database)) as connection:
         (config,) = connection.execute("select config from runs").fetchone()
-    told: dict[str, Any] = json.loads(config)
+    told: dict[str, Any] = msgspec.msgpack.decode(config)
     return told

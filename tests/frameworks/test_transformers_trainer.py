@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -10,13 +13,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from frameworks.evaluations import evaluations_of
+import gradledger
+from frameworks.evaluations import config_of, evaluations_of
 from frameworks.zero_code.train import IGNORED, VOCABULARY, collate, sequences
 from helpers.service import running_service
 from helpers.training import Recording, accused, recording
 
 transformers = pytest.importorskip("transformers")
 
+TESTS = Path(__file__).parents[1]
 STEPS, MICRO_BATCHES = 20, 4
 
 
@@ -89,13 +94,12 @@ def test_twenty_steps_end_in_the_same_bits(tmp_path: Path) -> None:
 
 def test_every_token_is_accounted_for(tmp_path: Path) -> None:
     seen, counting = Recording(), Counting()
-    counting_train: list[int] = counting.tokens
     with recording(seen):
         trainer = trainer_of(tmp_path, counting)
         trainer.args.eval_strategy = "no"
         trainer.train()
     ours = [m.terms[0].tokens for record in seen.records() for m in record.micro_batches]
-    assert ours == counting_train[: len(ours)]
+    assert ours == counting.tokens[: len(ours)]
     assert len(ours) == STEPS * MICRO_BATCHES
     clips = [event for record in seen.records() for event in record.events]
     assert [(c.limit, c.after) for c in clips if c.op == "clip_norm"] == [(0.3, 4)] * STEPS
@@ -120,3 +124,44 @@ def test_the_callback_tells_evaluations_and_the_plan(tmp_path: Path) -> None:
     assert {(step, value) for name, step, value in kept if name == "eval_loss"} == reported
     assert {step for step, _ in reported} == {10, 20}
     assert {name for name, _, _ in kept} == {"eval_loss"}
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from frameworks.test_transformers_trainer import trainer_of
+
+trainer_of(Path(sys.argv[1])).train()
+"""
+
+
+def test_a_script_that_knows_nothing_of_us_tells_its_evaluations(tmp_path: Path) -> None:
+    database = tmp_path / "runs.db"
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    with running_service(database) as service:
+        started = [sys.executable, "-m", "gradledger.cli", "run", "--url", service.url, "--"]
+        done = subprocess.run(
+            [*started, sys.executable, script, tmp_path],
+            env={**os.environ, "PYTHONPATH": str(TESTS)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "gradledger" not in done.stderr
+        assert {(name, step) for name, step, _ in evaluations_of(database)} == {
+            ("eval_loss", 10),
+            ("eval_loss", 20),
+        }
+        assert config_of(database) == {"planned_steps": STEPS}
+
+
+def test_nothing_is_left_in_transformers() -> None:
+    from transformers import trainer  # noqa: PLC0415
+
+    before = list(trainer.DEFAULT_CALLBACKS)
+    ledger = gradledger.watch()
+    assert len(trainer.DEFAULT_CALLBACKS) == len(before) + 1
+    ledger.close()
+    assert before == trainer.DEFAULT_CALLBACKS

@@ -1,0 +1,124 @@
+"""Accelerate's accumulation loop, watched: the same bits, whole windows, and its known mistake."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from frameworks.evaluations import config_of, evaluations_of
+from helpers.loops import EQUAL
+from helpers.service import running_service
+from helpers.training import (
+    Batch,
+    Batches,
+    Recording,
+    accused,
+    cross_entropy,
+    recording,
+    tiny_model,
+    tokens,
+    windows,
+)
+
+accelerate = pytest.importorskip("accelerate")
+
+STEPS, MICRO_BATCHES = 20, 4
+UNEQUAL = "reduction.token_weights_unequal"
+
+
+def mean(model: nn.Module, batch: Batch, window: Batches) -> Tensor:
+    """As the guide shows it; Accelerate divides by the number of micro-batches."""
+    return cross_entropy(model, batch)
+
+
+def over_all_tokens(model: nn.Module, batch: Batch, window: Batches) -> Tensor:
+    """As the guide on accumulation shows it for losses that are no mean of equal parts."""
+    count = sum(map(tokens, window))
+    return cross_entropy(model, batch, reduction="sum") * MICRO_BATCHES / count
+
+
+def trained(watched: AbstractContextManager[object], data: list[Batches], loss_of: Any) -> Any:
+    """The loop of Accelerate's guide, with dropout, clipping and a schedule."""
+    accelerate.state.AcceleratorState._reset_state(True)
+    model = nn.Sequential(tiny_model(), nn.Dropout(0.3))
+    with watched:
+        accelerator = accelerate.Accelerator(gradient_accumulation_steps=MICRO_BATCHES, cpu=True)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        schedule = torch.optim.lr_scheduler.LinearLR(optimizer)
+        loader: Any = DataLoader(list(chain.from_iterable(data)), batch_size=None)  # type: ignore[arg-type]
+        model, optimizer, schedule, loader = accelerator.prepare(model, optimizer, schedule, loader)
+        for index, batch in enumerate(loader):
+            with accelerator.accumulate(model):
+                loss = loss_of(model, batch, data[index // MICRO_BATCHES])
+                accelerator.backward(loss)
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), 0.3)
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+    return [*model.parameters(), torch.get_rng_state()]
+
+
+def test_twenty_steps_end_in_the_same_bits() -> None:
+    seen, data = Recording(), windows(STEPS)
+    watched, alone = (trained(w, data, mean) for w in (recording(seen), nullcontext()))
+    for ours, theirs in zip(watched, alone, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_the_wrapped_optimizer_is_counted_once() -> None:
+    seen = Recording()
+    trained(recording(seen), windows(STEPS), mean)
+    assert {step.optimizer for step in seen.steps} == {0}
+    records = seen.records()
+    assert [len(record.micro_batches) for record in records] == [MICRO_BATCHES] * STEPS
+    ours = [m.terms[0].tokens for record in records for m in record.micro_batches]
+    assert ours == [tokens(batch) for batch in chain.from_iterable(windows(STEPS))]
+
+
+def test_its_mean_of_micro_batch_means_is_named() -> None:
+    seen = Recording()
+    trained(recording(seen), windows(STEPS), mean)
+    judgement = seen.judgement()
+    assert accused(judgement) == {UNEQUAL: 1}
+    assert judgement.verdict == "broken"
+
+
+@pytest.mark.parametrize(
+    ("loss_of", "lengths"), [(mean, EQUAL), (over_all_tokens, None)], ids=["equal", "over tokens"]
+)
+def test_a_right_loop_is_balanced(loss_of: Any, lengths: Any) -> None:
+    seen = Recording()
+    data = windows(STEPS, lengths=lengths) if lengths else windows(STEPS)
+    trained(recording(seen), data, loss_of)
+    judgement = seen.judgement()
+    assert (accused(judgement), judgement.verdict) == ({}, "balanced")
+
+
+def test_the_tracker_tells_evaluations_and_the_configuration(tmp_path: Path) -> None:
+    from gradledger.integrations.accelerate import GradledgerTracker  # noqa: PLC0415
+
+    accelerate.state.AcceleratorState._reset_state(True)
+    model = tiny_model()
+    with running_service(tmp_path / "runs.db") as service:
+        tracker = GradledgerTracker(url=service.url)
+        accelerator = accelerate.Accelerator(log_with=[tracker], cpu=True)
+        accelerator.init_trackers("a project", {"batch_size": 2})
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step, batch in enumerate(chain.from_iterable(windows(1))):
+            accelerator.backward(cross_entropy(model, batch))
+            optimizer.step()
+            accelerator.log({"loss": 1.0, "eval_loss": torch.tensor(0.5)}, step=100 * step)
+        accelerator.end_training()
+        tracker.tracker.close()
+        assert evaluations_of(tmp_path / "runs.db") == [
+            ("eval_loss", step, 0.5) for step in (1, 2, 3, 4)
+        ]
+        assert config_of(tmp_path / "runs.db") == {"batch_size": 2}
