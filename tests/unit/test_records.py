@@ -1,0 +1,119 @@
+"""What is written on the wire, and what the background thread works out before."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradledger.ledger import OpenStep, OpenTerm
+from gradledger.records import EndRecord, MicroBatch, Record, RunRecord, StepRecord, Term, encode
+from gradledger.sampling import common_factor, noise
+from helpers import strategies
+
+
+def said(record: Record) -> dict[str, Any]:
+    line = encode(record)
+    assert line.count(b"\n") == 1
+    assert line.endswith(b"\n")
+    plain: dict[str, Any] = json.loads(line, parse_constant=pytest.fail)
+    return plain
+
+
+def test_a_record_says_what_it_is_and_nothing_that_it_does_not_know() -> None:
+    assert said(StepRecord(0, 7, 1.5)) == {"type": "step", "optimizer": 0, "step": 7, "time": 1.5}
+    assert said(EndRecord(2.0)) == {"type": "end", "time": 2.0}
+    assert said(RunRecord("r", "n")) == {"type": "run", "v": 1, "run": "r", "name": "n"}
+
+
+def test_a_loss_of_zero_is_said_and_an_unknown_one_is_not() -> None:
+    both = said(StepRecord(0, 1, 1.0, [MicroBatch(loss=0.0), MicroBatch()]))
+    assert both["micro_batches"] == [{"loss": 0.0}, {}]
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [(math.nan, "NaN"), (math.inf, "Infinity"), (-math.inf, "-Infinity")],
+)
+def test_what_json_cannot_say_is_spelled(value: float, word: str) -> None:
+    assert said(StepRecord(0, 1, 1.0, norm=value))["norm"] == word
+
+
+@given(strategies.step_records)
+def test_every_step_is_one_line_of_strict_json(record: StepRecord) -> None:
+    said(record)
+
+
+def test_a_configuration_of_any_objects_can_be_written() -> None:
+    config = {"path": object, "nested": {"of": (1, 2)}, "nan": math.nan}
+    told = said(RunRecord("r", "n", config=config))["config"]
+    assert told == {"path": str(object), "nested": {"of": [1, 2]}, "nan": "NaN"}
+
+
+def test_a_window_in_which_nothing_was_seen_gives_reasons() -> None:
+    record = OpenStep(0, 1, 1.0, []).resolve()
+    assert record.post_factor is None
+    assert record.norm is None
+    assert "post_factor" in record.missing
+
+
+def test_a_term_that_backward_never_reached_gives_a_reason() -> None:
+    term = OpenTerm("NllLossBackward0", "mean", tokens=3).resolve()
+    assert (term.tokens, term.weight) == (3, None)
+    assert term.missing == {"weight": "backward did not reach this loss node"}
+
+
+def test_a_mean_over_nothing_has_no_weight() -> None:
+    term = Term("NllLossBackward0", "mean", tokens=0)
+    assert said(StepRecord(0, 1, 1.0, [MicroBatch(terms=[term])]))["micro_batches"] == [
+        {"terms": [{"kind": "NllLossBackward0", "reduction": "mean", "tokens": 0}]}
+    ]
+
+
+values = st.lists(
+    st.floats(1e-3, 1e3) | st.floats(-1e3, -1e-3) | st.just(0.0), min_size=1, max_size=20
+)
+
+
+@given(values, st.floats(1e-4, 1e4))
+def test_one_factor_is_found_whatever_the_gradients(before: list[float], factor: float) -> None:
+    found = common_factor(before, [b * factor for b in before], 1e-3)
+    if any(before):
+        assert found == pytest.approx(factor, rel=1e-6)
+    else:
+        assert found == "all sampled gradients are zero"
+
+
+@given(values)
+def test_gradients_that_were_zeroed_have_a_factor_of_zero(before: list[float]) -> None:
+    assert common_factor(before, [0.0] * len(before), 1e-3) in (
+        0.0,
+        "all sampled gradients are zero",
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        ([1.0, 2.0], [1.0], "the set of gradients changed"),
+        ([0.0, 0.0], [0.0, 0.0], "all sampled gradients are zero"),
+        ([1.0, 2.0, 3.0], [2.0, 4.0, 5.0], "not scaled by one number"),
+        ([1.0, 1.0], [1.0, -1.0], "not scaled by one number"),
+    ],
+)
+def test_without_one_factor_there_is_a_reason(
+    before: list[float], after: list[float], reason: str
+) -> None:
+    found = common_factor(before, after, 1e-3)
+    assert isinstance(found, str)
+    assert reason in found
+
+
+def test_the_noise_of_equal_micro_batches_is_that_of_their_sum() -> None:
+    ends = [([1.0, 2.0], True), ([2.0, 4.0], False)]
+    assert noise(ends) == [pytest.approx(4 + 16), pytest.approx(4 + 16)]
+    assert noise(ends[:1]) == []
