@@ -32,7 +32,10 @@ def step(
 ) -> StepRecord:
     """A step whose micro-batch means are averaged: each micro-batch weighs the same."""
     share = 1 / len(tokens)
-    batches = [MicroBatch(loss=2.0 * share, terms=[term(count, share / count)]) for count in tokens]
+    batches = [
+        MicroBatch(loss=2.0 * share, terms=[term(count, share / count)], fresh=place == 0)
+        for place, count in enumerate(tokens)
+    ]
     time = 1_000.0 + number
     return StepRecord(
         optimizer, number, time, batches, norm=1.0, post_factor=1.0, lr=0.1, sync=sync
@@ -42,7 +45,10 @@ def step(
 def fair_step(number: int, *, tokens: tuple[int, ...] = (10, 30)) -> StepRecord:
     """A step in which every token weighs the same."""
     weight = 1 / sum(tokens)
-    batches = [MicroBatch(loss=2.0 * n * weight, terms=[term(n, weight)]) for n in tokens]
+    batches = [
+        MicroBatch(loss=2.0 * n * weight, terms=[term(n, weight)], fresh=place == 0)
+        for place, n in enumerate(tokens)
+    ]
     return StepRecord(0, number, 1_000.0 + number, batches, norm=1.0, post_factor=1.0, lr=0.1)
 
 

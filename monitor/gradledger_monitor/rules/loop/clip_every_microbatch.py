@@ -54,7 +54,7 @@ class ClipEveryMicrobatch(Rule):
         inside = [
             e
             for e in clips
-            if facts.kept_from < e.after < total and math.isfinite(number(e.limit) or 0.0)
+            if facts.kept_from < e.after < total and math.isfinite(number(e.limit) or math.inf)
         ]
         if not clips and not window.past:
             return not_applicable("the loop does not clip")
