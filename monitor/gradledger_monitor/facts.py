@@ -183,6 +183,17 @@ class StepFacts:
         return any(_spread(seen.term) for seen in self.seen)
 
     @cached_property
+    def own_losses(self) -> bool:
+        """Whether the backwards of a window are losses of their own, not parts of one batch.
+
+        A critic's are: real against fake, each with one constant target, or with opposite signs.
+        """
+        if self.micro_batches > 1 and all(_aims_at_one_number(m) for _, m in self.kept):
+            return True
+        signs = {(s.key, (number(s.term.weight) or 0.0) > 0) for s in self.seen}
+        return len(signs) > len({key for key, _ in signs})
+
+    @cached_property
     def readings(self) -> list[Reading]:
         """All honest readings of the window, the plainest first."""
         return list(_readings(self.seen))
@@ -264,6 +275,11 @@ def _kept(record: StepRecord) -> list[tuple[int, MicroBatch]]:
     numbered = list(enumerate(record.micro_batches))
     begins = [index for index, micro_batch in numbered if micro_batch.fresh]
     return numbered[begins[-1] :] if begins else numbered
+
+
+def _aims_at_one_number(micro_batch: MicroBatch) -> bool:
+    """All targets are the same: more than one of them, for one alone says nothing."""
+    return bool(micro_batch.constant_target) and any((t.size or 0) > 1 for t in micro_batch.terms)
 
 
 def _why_unmeasured(record: StepRecord) -> str | None:

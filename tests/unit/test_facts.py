@@ -161,3 +161,20 @@ def test_a_mean_over_no_label_at_all_adds_nothing() -> None:
     assert step.ledger is not None
     assert (step.ledger.tokens, step.ledger.balance) == pytest.approx((40, 1))
     assert step.loss_token is not None
+
+
+def regression(tokens: int, *, constant: bool) -> MicroBatch:
+    term = Term("MseLossBackward0", "mean", tokens, size=tokens, weight=1 / tokens)
+    return MicroBatch(loss=1.0, terms=[term], constant_target=constant)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "constant", "own"),
+    [((8, 8), (True, True), True), ((8, 8), (True, False), False), ((1, 1), (True, True), False)],
+    ids=["real and fake", "a batch and another", "single samples"],
+)
+def test_losses_with_constant_targets_are_losses_of_their_own(
+    tokens: tuple[int, int], constant: tuple[bool, bool], own: bool
+) -> None:
+    batches = [regression(n, constant=c) for n, c in zip(tokens, constant, strict=True)]
+    assert facts(StepRecord(0, 1, 1.0, batches, post_factor=1.0)).own_losses is own

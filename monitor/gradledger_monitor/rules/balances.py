@@ -34,6 +34,7 @@ Pattern = Literal[
 
 WANDERS = 10  # times the tolerance by which two balances differ when B is not constant
 MOST_MICRO_BATCHES = 4096  # the largest m for which B = 1/m is read as a division by m
+OWN_LOSSES = "each backward of the window is a loss of its own, as a critic's real and fake are"
 _ROUND = (1, 2, 3, 5)  # first digits of coefficients that people write
 
 
@@ -83,6 +84,8 @@ def diagnose(facts: StepFacts, past: Iterable[Closed]) -> Diagnosis:
         return Diagnosis("by_design", f"the run declares one weight per {facts.run.contract}")
     if facts.weighted_inside:
         return Diagnosis("by_design", "the loss weighs the tokens of a micro-batch differently")
+    if facts.own_losses:
+        return Diagnosis("by_design", OWN_LOSSES)
     if facts.reading is None:
         return Diagnosis("unmeasured", "no token got any weight")
     return _named(facts, facts.reading, list(past))
@@ -106,6 +109,12 @@ def _named(facts: StepFacts, reading: Reading, past: list[Closed]) -> Diagnosis:
         return Diagnosis("partial", reading=reading, ratio=k / full)
     if _coefficient_explains(facts, reading, balance):
         return Diagnosis("coefficient", reading=reading)
+    if any(
+        _Near(r.ledger.balance, facts.tolerance)(1.0) for r in facts.readings if r.name == "kind"
+    ):
+        return Diagnosis(
+            "unmeasured", "several losses make one mean, of parts or of tasks: not seen"
+        )
     summed = _reductions(facts, reading) <= {"sum", "none"}
     if ranks > 1 and (near(ranks) or near(1 / ranks)) and (summed or k != ranks):
         return Diagnosis("world", reading=reading, ratio=round(balance, 6))
@@ -195,6 +204,8 @@ def _coefficient_explains(facts: StepFacts, reading: Reading, balance: float) ->
 
 def _one_divided_cross_entropy(facts: StepFacts) -> bool:
     terms = [seen.term for seen in facts.seen]
+    if len(terms) != len({(seen.rank, seen.micro_batch) for seen in facts.seen}):
+        return False
     return all(t.kind.startswith("NllLoss") and t.undivided is False for t in terms)
 
 

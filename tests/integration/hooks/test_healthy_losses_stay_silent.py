@@ -195,22 +195,22 @@ def contrastive(model: nn.Module, batch: Batch, window: Batches) -> Tensor:
 
 def squares_mean(model: nn.Module, batch: Batch, window: Batches) -> Tensor:
     outputs = model(batch[0])
-    return F.mse_loss(outputs, torch.ones_like(outputs)) / len(window)
+    return F.mse_loss(outputs, torch.rand_like(outputs)) / len(window)
 
 
 def half_of_squares(model: nn.Module, batch: Batch, window: Batches) -> Tensor:
     outputs = model(batch[0])
-    return 0.5 * F.mse_loss(outputs, torch.ones_like(outputs))
+    return 0.5 * F.mse_loss(outputs, torch.rand_like(outputs))
 
 
 def yes_or_no(model: nn.Module, batch: Batch, window: Batches) -> Tensor:
     outputs = model(batch[0])
-    return F.binary_cross_entropy_with_logits(outputs, torch.ones_like(outputs)) / len(window)
+    return F.binary_cross_entropy_with_logits(outputs, torch.rand_like(outputs)) / len(window)
 
 
 def yes_or_no_of_probabilities(model: nn.Module, batch: Batch, window: Batches) -> Tensor:
     outputs = model(batch[0]).sigmoid()
-    return F.binary_cross_entropy(outputs, torch.ones_like(outputs)) / len(window)
+    return F.binary_cross_entropy(outputs, torch.rand_like(outputs)) / len(window)
 
 
 def distilled(model: nn.Module, batch: Batch, window: Batches) -> Tensor:

@@ -8,6 +8,7 @@ from collections import deque
 from gradledger_monitor.facts import Reading, StepFacts
 from gradledger_monitor.findings import Outcome, Severity
 from gradledger_monitor.ledger import Entry
+from gradledger_monitor.rules.balances import OWN_LOSSES
 from gradledger_monitor.rules.base import (
     Rule,
     Window,
@@ -52,8 +53,9 @@ class TokenWeightsUnequal(Rule):
     **When it is silent**
 
     All micro-batches hold equally many tokens (then the mean of means is right); the loss itself
-    weighs the tokens of one micro-batch differently (advantages, a mean per sequence); the run
-    declares ``contract="sequence"`` or ``"sample"``.
+    weighs the tokens of one micro-batch differently (advantages, a mean per sequence); each
+    backward is a loss of its own (a critic's real and fake); the run declares
+    ``contract="sequence"`` or ``"sample"``.
 
     **Incidents**
 
@@ -73,6 +75,8 @@ class TokenWeightsUnequal(Rule):
             return not_applicable(f"the run declares one weight per {facts.run.contract}")
         if facts.weighted_inside:
             return not_applicable("the loss itself weighs the tokens of one micro-batch apart")
+        if facts.own_losses:
+            return not_applicable(OWN_LOSSES)
         reading = facts.reading
         if reading is None:
             return not_measured("no token got any weight")
@@ -92,8 +96,8 @@ class TokenWeightsUnequal(Rule):
         light = min(ledger.entries, key=lambda e: e.relative)
         where = _where(facts, reading)
         summary = (
-            f"{ledger.misallocation:.1%} of the gradient's weight sits on the wrong tokens. "
-            f"Weights differ {where}: a token of the micro-batch with {heavy.tokens:,.0f} tokens "
+            f"In step {facts.step}, {ledger.misallocation:.1%} of the gradient's weight sits on the "
+            f"wrong tokens ({recent:.1%} over the last {len(self._recent)} steps). Weights differ {where}: a token of the micro-batch with {heavy.tokens:,.0f} tokens "
             f"counts {heavy.relative / light.relative:.1f} times as much as one of the micro-batch "
             f"with {light.tokens:,.0f}."
         )
