@@ -6,6 +6,7 @@ import typer
 
 from gradledger_monitor.cli.check import check
 from gradledger_monitor.cli.demo import demo
+from gradledger_monitor.cli.rules import rules
 from gradledger_monitor.cli.serve import serve
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ def gradledger() -> None:
 app.command(context_settings={"allow_interspersed_args": False})(check)
 app.command()(demo)
 app.command()(serve)
+app.command()(rules)
 # further commands, one line each, in the order in which help shows them
 
 

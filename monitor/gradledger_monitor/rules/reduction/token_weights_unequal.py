@@ -96,10 +96,11 @@ class TokenWeightsUnequal(Rule):
         light = min(ledger.entries, key=lambda e: e.relative)
         where = _where(facts, reading)
         summary = (
-            f"In step {facts.step}, {ledger.misallocation:.1%} of the gradient's weight sits on the "
-            f"wrong tokens ({recent:.1%} over the last {len(self._recent)} steps). Weights differ {where}: a token of the micro-batch with {heavy.tokens:,.0f} tokens "
-            f"counts {heavy.relative / light.relative:.1f} times as much as one of the micro-batch "
-            f"with {light.tokens:,.0f}."
+            f"In step {facts.step}, {ledger.misallocation:.1%} of the gradient's weight sits on "
+            f"the wrong tokens; {recent:.1%} over the last {len(self._recent)} steps. Weights differ "
+            f"{where}: a token of the micro-batch with {heavy.tokens:,.0f} tokens counts "
+            f"{heavy.relative / light.relative:.1f} times as much as one of the micro-batch with "
+            f"{light.tokens:,.0f}."
         )
         return finding(
             severity,

@@ -11,7 +11,7 @@ from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, o
 SPAN, NEEDED, TIMES, SECONDS = 50, 10, 10.0, 60.0
 
 FIX = """\
-py-spy dump --pid PID        # what is it waiting for?"""
+# what is it waiting for? ask from outside:  py-spy dump --pid PID"""
 
 
 class Stalled(Rule):

@@ -1,0 +1,70 @@
+"""Every rule is in the catalogue, where its id says, with a manual page that is true to form."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import gradledger_monitor.rules as package
+from gradledger_monitor.cli.rules import write_pages
+from gradledger_monitor.rules import manual
+from gradledger_monitor.tree import QUESTIONS, answer
+
+HEADINGS = [
+    "What it sees",
+    "Why it matters",
+    "What to do",
+    "When it is silent",
+    "Incidents",
+]
+FOLDER = Path(str(package.__file__)).parent
+each_rule = pytest.mark.parametrize("name", list(manual.signatures()))
+
+
+def test_the_catalogue_holds_every_rule_in_the_folder() -> None:
+    found = {
+        f"{path.parent.name}.{path.stem}"
+        for path in FOLDER.glob("*/*.py")
+        if re.search(r"^class \w+\((Course)?Rule\)", path.read_text(), re.M)
+    }
+    assert found == set(manual.signatures())
+
+
+@each_rule
+def test_a_manual_page_has_its_headings_in_order(name: str) -> None:
+    text = manual.page(manual.signatures()[name])
+    assert re.findall(r"^\*\*(.+)\*\*$", text, re.M) == HEADINGS
+
+
+@each_rule
+def test_a_fix_is_python(name: str) -> None:
+    compile(manual.fix(manual.signatures()[name]), name, "exec")
+
+
+@each_rule
+def test_what_a_rule_hides_exists(name: str) -> None:
+    known = manual.signatures()
+    for pattern in known[name].hides:
+        start = pattern.removesuffix("*")
+        assert any(other.startswith(start) for other in known), pattern
+
+
+@each_rule
+def test_one_question_of_the_tree_asks_each_rule(name: str) -> None:
+    node = answer({}, set())
+    assert len(node) == len(QUESTIONS)
+    asked = [q.node for q in QUESTIONS if any(_matches(name, p) for p in q.rules)]
+    assert len(asked) == 1, asked
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return name.startswith(pattern.removesuffix("*")) if pattern.endswith("*") else name == pattern
+
+
+def test_the_committed_pages_are_those_that_the_rules_write(tmp_path: Path) -> None:
+    write_pages(tmp_path)
+    committed = Path(__file__).parents[2] / "docs" / "rules"
+    written = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert written == {path.name: path.read_text() for path in committed.iterdir()}
