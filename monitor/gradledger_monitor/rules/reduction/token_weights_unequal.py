@@ -97,8 +97,8 @@ class TokenWeightsUnequal(Rule):
         where = _where(facts, reading)
         summary = (
             f"In step {facts.step}, {ledger.misallocation:.1%} of the gradient's weight sits on "
-            f"the wrong tokens; {recent:.1%} over the last {len(self._recent)} steps. Weights differ "
-            f"{where}: a token of the micro-batch with {heavy.tokens:,.0f} tokens counts "
+            f"the wrong tokens; {recent:.1%} over the last {len(self._recent)} steps. Weights "
+            f"differ {where}: a token of the micro-batch with {heavy.tokens:,.0f} tokens counts "
             f"{heavy.relative / light.relative:.1f} times as much as one of the micro-batch with "
             f"{light.tokens:,.0f}."
         )
