@@ -94,6 +94,7 @@ class OpenMicroBatch:
     constant_target: Deferred | None = None
     half_precision: bool = False
     stepped_by: set[int] = field(default_factory=set)  # optimizers whose window held it
+    unseen: set[int] = field(default_factory=set)  # parameters whose gradients went elsewhere
     nodes: list[Any] = field(default_factory=list)  # loss nodes, only while backward runs
     missing: dict[str, str] = field(default_factory=dict)
     undo: list[Callable[[], None]] = field(default_factory=list)  # run when backward has ended

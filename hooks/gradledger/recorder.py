@@ -124,7 +124,8 @@ class Recorder:
             self._release(micro_batch)
             if not self._patches:
                 return
-            touched = [t for t in self.windows if t.counted != micro_batch.number and t.touched()]
+            mine = (t for t in self.windows if t.counted != micro_batch.number)
+            touched = [track for track in mine if track.touched(micro_batch.unseen)]
             for track in touched:
                 track.add(micro_batch)
             self._each("backward_ends", micro_batch, touched)

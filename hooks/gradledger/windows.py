@@ -8,7 +8,7 @@ the tensor's version, and a first gradient is a new tensor.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any
 
 from gradledger.deferred import Deferred
@@ -37,6 +37,7 @@ class Track:
         self.fresh: bool | None = True  # gradients absent or zero when the last backward began
         self.before: Deferred | None = None  # sampled then, where that was not yet known
         self.stepping = False  # inside step(closure): the window closes when it returns
+        self.unseen = False  # gradients of the last backward are kept out of ``.grad``
         self.counted = 0  # number of the micro-batch that was counted while it still ran
         self._marks: list[tuple[int, int]] = []
 
@@ -60,14 +61,19 @@ class Track:
         marks = [_mark(p) for p in self.watched]
         absent = all(mark == ABSENT for mark in marks)
         changed = marks != self._marks
-        self.fresh = True if absent else None if changed else False
+        self.fresh = False if self.unseen else True if absent else None if changed else False
         self.before = sample(self.watched) if self.fresh is None else None
         self._marks = marks
 
-    def touched(self) -> bool:
-        """Whether gradients were added since the backward began; remembers them as they are."""
+    def touched(self, unseen: Set[int] = frozenset()) -> bool:
+        """Whether gradients were added since the backward began; remembers them as they are.
+
+        ``unseen`` are parameters whose gradients FSDP keeps elsewhere until it reduces them.
+        """
         began, self._marks = self._marks, [_mark(p) for p in self.watched]
-        return self._marks != began and any(mark != ABSENT for mark in self._marks)
+        self.unseen = any(id(p) in unseen for p in self.watched)
+        added = self._marks != began and any(mark != ABSENT for mark in self._marks)
+        return added or self.unseen
 
     def add(self, micro_batch: OpenMicroBatch) -> None:
         """The micro-batch belongs to the open window."""
@@ -91,6 +97,7 @@ class Track:
             counted.claimed = bool(counted.micro_batch.stepped_by - {index})
             counted.micro_batch.stepped_by.add(index)
         self.micro_batches, self.events = [], []
+        self.unseen = False
         return step
 
 

@@ -19,6 +19,9 @@ from gradledger.observers.base import Observer
 if TYPE_CHECKING:
     from gradledger.windows import Track
 
+FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
+FSDP2 = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+
 
 class Collectives(Observer):
     """Fills ``collectives`` and ``wrapper`` of micro-batches, and how a step was synchronised."""
@@ -29,9 +32,14 @@ class Collectives(Observer):
         super().__init__()
         self._before: int | None = None
         self._after_backward: int | None = None
-        self._forward: Any = None  # what the wrapper's forward saw since the last backward
-        self._ddp: weakref.ref[Any] | None = None
+        self._forward: Any = None  # what the wrappers' forwards saw since the last backward
+        self._ddp: weakref.WeakSet[Any] = weakref.WeakSet()  # a script may train several
         self._fsdp = False
+        self._running: OpenMicroBatch | None = None
+        self._to_find: dict[str, tuple[str, str, Any]] = {
+            FSDP1: ("FullyShardedDataParallel", "forward", self._wrap_fsdp),
+            FSDP2: ("FSDPParamGroup", "post_backward", self._wrap_fsdp2),
+        }
         self._about: dict[int, dict[str, Any]] = {}  # what is constant, by optimizer
 
     def install(self) -> None:
@@ -40,9 +48,16 @@ class Collectives(Observer):
         if ddp is not None:
             self.patch(ddp.DistributedDataParallel, "__init__", self._wrap_init)
             self.patch(ddp.DistributedDataParallel, "_pre_forward", self._wrap_ddp)
-        fsdp = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
-        if fsdp is not None:
-            self.patch(fsdp.FullyShardedDataParallel, "forward", self._wrap_fsdp)
+        self._find_fsdp()
+
+    def _find_fsdp(self) -> None:
+        """FSDP is only imported by scripts that use it, after us."""
+        for name, (owner, method, wrap) in list(self._to_find.items()):
+            module = sys.modules.get(name)
+            if hasattr(module, owner):
+                del self._to_find[name]
+                self.patch(getattr(module, owner), method, wrap)
+                self._about.clear()
 
     def _wrap_init(self, original: Any) -> Any:
         def __init__(module: Any, *args: Any, **kwargs: Any) -> None:
@@ -62,32 +77,52 @@ class Collectives(Observer):
         return _pre_forward
 
     def _meet(self, module: Any) -> None:
-        if self._ddp is None or self._ddp() is not module:
-            self._ddp = weakref.ref(module)
+        if module not in self._ddp:
+            self._ddp.add(module)
             self._about.clear()
 
     def _saw(self, module: Any) -> None:
         self._meet(module)
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and self._forward != "sync":
             self._forward = "sync" if module.require_backward_grad_sync else "no_sync"
 
     def _wrap_fsdp(self, original: Any) -> Any:
         def forward(module: Any, *inputs: Any, **kwargs: Any) -> Any:
-            self._fsdp = True
+            if not self._fsdp:
+                self._fsdp = True
+                self._about.clear()
             return original(module, *inputs, **kwargs)
 
         return forward
 
+    def _wrap_fsdp2(self, original: Any) -> Any:
+        def post_backward(group: Any, *unused: Any) -> Any:
+            with self.safely():
+                if self._running is not None:
+                    self._reduced(group, self._running)
+            return original(group, *unused)
+
+        return post_backward
+
+    def _reduced(self, group: Any, micro_batch: OpenMicroBatch) -> None:
+        """FSDP2 decides here; what it does not reduce it accumulates where ``.grad`` is not."""
+        if micro_batch.wrapper != "sync":
+            micro_batch.wrapper = "sync" if group.reduce_grads else "no_sync"
+        if not group.reduce_grads:
+            micro_batch.unseen.update(id(p.sharded_param) for p in group.fsdp_params)
+
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
         """Read the sequence numbers before backward."""
-        self._before = sequence_number()
-        if self._ddp is not None:
+        if self._to_find:
+            self._find_fsdp()
+        self._before, self._running = sequence_number(), micro_batch
+        if self._ddp:
             micro_batch.wrapper = self._forward or "bypassed"
             self._forward = None
 
     def backward_ends(self, micro_batch: OpenMicroBatch, touched: list[Track]) -> None:
         """The difference is the number of collectives of this backward."""
-        self._after_backward = sequence_number()
+        self._after_backward, self._running = sequence_number(), None
         if self._before is not None and self._after_backward is not None:
             micro_batch.collectives = self._after_backward - self._before
 
@@ -104,8 +139,7 @@ class Collectives(Observer):
 
     def _sync(self, step: OpenStep) -> str:
         inside = sum(c.micro_batch.collectives or 0 for c in step.micro_batches)
-        ddp = None if self._ddp is None else self._ddp()
-        custom = bool(getattr(ddp, "_comm_hooks", None))
+        custom = any(getattr(ddp, "_comm_hooks", None) for ddp in self._ddp)
         if inside and step.fields.get("wrapper") and not custom:
             return "averaged"
         return "unknown" if inside or step.fields.get("collectives_after") else "none"
@@ -122,10 +156,7 @@ class Collectives(Observer):
             return {"wrapper": "fsdp2", "sync_bytes": _bytes(parameters)}
         if self._fsdp:
             return {"wrapper": "fsdp", "sync_bytes": _bytes(parameters)}
-        ddp = None if self._ddp is None else self._ddp()
-        if ddp is None:
-            return {}
-        held = {id(p) for p in ddp.parameters()}
+        held = {id(p) for ddp in self._ddp for p in ddp.parameters()}
         synced = [p for p in parameters if id(p) in held]
         if not synced:
             return {}

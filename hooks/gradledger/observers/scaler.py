@@ -45,7 +45,7 @@ class Scaler(Observer):
         def scale(scaler: Any, outputs: Any) -> Any:
             scaled = original(scaler, outputs)
             with self.safely():
-                if isinstance(scaled, torch.Tensor) and scaler._scale is not None:
+                if scaler.is_enabled() and isinstance(scaled, torch.Tensor):
                     self._number(scaler)
                     # a copy: update() moves the scale in place
                     self._scaled = weakref.ref(scaled), Deferred(scaler._scale.detach().clone())

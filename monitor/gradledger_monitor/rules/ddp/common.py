@@ -22,7 +22,9 @@ def synced(record: StepRecord, micro_batch: MicroBatch) -> bool:
     """Whether this backward synchronised gradients; other collectives may run in it too."""
     if not micro_batch.collectives:
         return False
-    return micro_batch.wrapper == "sync" if record.wrapper == "ddp" else record.wrapper is not None
+    if record.wrapper == "ddp" or micro_batch.wrapper is not None:
+        return micro_batch.wrapper == "sync"
+    return record.wrapper is not None
 
 
 def names(ranks: list[int]) -> str:

@@ -75,7 +75,7 @@ class MissingNoSync(Rule):
 
 
 def _each_alike(facts: StepFacts) -> bool:
-    """Under FSDP every backward gathers; only where all run equally many did each one reduce."""
-    if facts.first.wrapper == "ddp":
+    """FSDP1 gathers in every backward; only where all run equally many did each one reduce."""
+    if facts.first.wrapper == "ddp" or all(m.wrapper is not None for _, m in facts.kept):
         return True
     return len({m.collectives for _, m in facts.kept}) == 1

@@ -37,6 +37,8 @@ class Reset(Rule):
     conservationtechlab/animl-py#298, mosaicml/composer#1376, huggingface/accelerate#4289
     """
 
+    hides = ("scaler.skipped_steps",)
+
     def __init__(self) -> None:
         self._before: tuple[int, float] | None = None
 
