@@ -31,6 +31,8 @@ CHECKS = {
     "gradient": Check(gradient.tell, gradient.fault),
     "clipped": Check(gradient.tell, gradient.fault_after_clipping),
     "steps": Check(counts.tell_steps, counts.fault_of_steps),
+    "steps_per_layer": Check(counts.tell_layers, counts.fault_of_steps),
+    "leak": Check(counts.tell_leaks, counts.fault_of_leaks),
     "repeated": Check(counts.tell_gradients, counts.fault_of_repeats),
     "rate": Check(path.tell_rates, path.fault_of_rates),
     "scaling": Check(path.tell_samples, path.fault_of_scaling),

@@ -6,6 +6,8 @@ import itertools
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from museum.labels import Label
 from museum.truth.seen import Step
@@ -34,3 +36,30 @@ def fault_of_repeats(ranks: list[dict[str, Any]]) -> float:
     pairs = list(itertools.pairwise(gradients))
     again = [a.equal(b) or not b.any() for a, b in pairs]
     return sum(again) / len(again)
+
+
+def tell_layers(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
+    """Reads ``windows`` and ``optimizer_of``: one step of every layer's optimizer for each."""
+    return {"steps": len(steps) / len(names["optimizer_of"]), "windows": len(names["windows"])}
+
+
+def tell_leaks(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
+    """Reads the GAN of that name: the discriminator's applied gradients beside its own loss's."""
+    own = [step for step in steps if step.optimizer is names["optimizer_D"]]
+    pairs = zip(own, names["discriminated"], strict=True)
+    return {"errors": [_leak(names["discriminator"], *pair) for pair in pairs]}
+
+
+def _leak(discriminator: nn.Module, step: Step, images: tuple[Tensor, Tensor]) -> float:
+    leaves = [p.clone().requires_grad_() for p in step.parameters]
+    named = dict(zip(dict(discriminator.named_parameters()), leaves, strict=True))
+    real, fake = (torch.func.functional_call(discriminator, named, (each,)) for each in images)
+    loss = (F.softplus(-real).mean() + F.softplus(fake).mean()) / 2
+    true = torch.cat([g.flatten() for g in torch.autograd.grad(loss, leaves)])
+    applied = torch.cat([g.flatten() for g in step.gradients if g is not None])
+    return float((applied - true).norm() / true.norm())
+
+
+def fault_of_leaks(ranks: list[dict[str, Any]]) -> float:
+    """The largest relative error of a discriminator's gradient."""
+    return max(ranks[0]["errors"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -89,12 +90,17 @@ def _one_step(
     order = {id(p): i for i, p in enumerate(_parameters(step))}
     index = {name: order[id(p)] for name, p in model.named_parameters()}
     leaves = {name: step.parameters[i].double().requires_grad_() for name, i in index.items()}
-    call = lambda *inputs: torch.func.functional_call(model, leaves, inputs)  # noqa: E731
+    call = functools.partial(_call, model, leaves)
     parts = [objective(call, batch) for batch in window]
     total = torch.stack([loss for loss, _ in parts]).sum()
     true = torch.autograd.grad(total, list(leaves.values()))
     applied = _flat(_or_zero(step, i) for i in index.values())
     return _flat(true), sum(count for _, count in parts), applied
+
+
+def _call(model: nn.Module, leaves: dict[str, Tensor], *inputs: Tensor) -> Any:
+    wide = tuple(each.double() if each.is_floating_point() else each for each in inputs)
+    return torch.func.functional_call(model, leaves, wide)
 
 
 def _or_zero(step: Step, index: int) -> Tensor:
