@@ -72,7 +72,7 @@ class Clipping(Observer):
         clipped = {id(p) for p in parameters}
         norm = None
         if total_norm is not None:
-            norm = Deferred(getattr(total_norm, "_local_tensor", total_norm))
+            norm = Deferred(getattr(total_norm, "_local_tensor", total_norm).detach().clone())
         for track in self._windows:
             if any(id(p) in clipped for p in track.watched):
                 event = OpenEvent(op, 0, limit=float(limit), norm=norm)
