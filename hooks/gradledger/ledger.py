@@ -30,6 +30,7 @@ class OpenTerm:
     class_weight: Deferred | None = None
     undivided: bool | None = None
     coefficient: float | None = None
+    head: int | None = None
     upstream: Deferred | None = None  # scalar, or [tokens, total, least, most] of a vector
     missing: dict[str, str] = field(default_factory=dict)
 
@@ -37,7 +38,7 @@ class OpenTerm:
         """The term with its numbers read."""
         term = Term(self.kind, self.reduction, size=self.size, rows=self.rows)
         term.positions, term.undivided = self.positions, self.undivided
-        term.coefficient = self.coefficient
+        term.coefficient, term.head = self.coefficient, self.head
         term.missing = dict(self.missing)
         if isinstance(self.tokens, int):
             term.tokens = self.tokens

@@ -42,6 +42,7 @@ class Term:
     class_weight: float | None = None  # sum of class weights, when the loss has some
     undivided: bool | None = None  # no division between the root and this term
     coefficient: float | None = None  # product of the constants multiplied on the way there
+    head: int | None = None  # cross entropies of one micro-batch that share their last projection
     missing: dict[str, str] = field(default_factory=dict)
 
 

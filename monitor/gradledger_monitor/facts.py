@@ -329,11 +329,13 @@ def _own_factor(record: StepRecord, micro_batch: MicroBatch) -> float:
 
 
 def _keyed(micro_batch: MicroBatch) -> Iterator[tuple[str, Term]]:
-    """Terms by kind and occurrence, e.g. NllLossBackward0#1."""
-    counts: dict[str, int] = {}
-    for term in micro_batch.terms:
-        index = counts[term.kind] = counts.get(term.kind, -1) + 1
-        yield f"{term.kind}#{index}", term
+    """Terms by kind and occurrence, e.g. NllLossBackward0#1; parts of one loss are one."""
+    numbers: dict[str, dict[object, int]] = {}
+    for place, term in enumerate(micro_batch.terms):
+        known = numbers.setdefault(term.kind, {})
+        # two tasks on one head have coefficients of their own, as a rule; chunks have not
+        part = place if term.head is None else (term.head, number(term.coefficient))
+        yield f"{term.kind}#{known.setdefault(part, len(known))}", term
 
 
 def _spread(term: Term) -> bool:

@@ -39,6 +39,7 @@ class Term(Struct, kw_only=True, omit_defaults=True):
     class_weight: Number | None = None
     undivided: bool | None = None
     coefficient: Number | None = None
+    head: Count | None = None
     missing: Missing = {}
 
 

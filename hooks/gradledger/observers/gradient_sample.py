@@ -30,3 +30,6 @@ class GradientSample(Observer):
     def step_begins(self, step: OpenStep, track: Track) -> None:
         """Sample once more what the optimizer is about to apply."""
         step.sample_at_step = track.sample_at_last_step = sample(track.watched)
+        last = step.micro_batches[-1] if step.micro_batches else None
+        if last is not None and last.after is None and last.micro_batch.number == track.counted:
+            last.after = step.sample_at_step  # a step taken by a hook while backward still runs

@@ -61,6 +61,10 @@ _LINEAR = _RESHAPES | {
     "CloneBackward0",
 }
 
+# What makes logits, and how far it may be from the loss.
+_PROJECTIONS = frozenset({"AddmmBackward0", "MmBackward0", "BmmBackward0", "ConvolutionBackward0"})
+_HEAD_DEPTH = 24
+
 # The name of a cross entropy against probabilities, which is composed of sum, product, log_softmax.
 SOFT_CROSS_ENTROPY = "SoftCrossEntropy"
 
@@ -211,6 +215,35 @@ def find_opaque(root: Any) -> tuple[Any, int] | None:
             if below is not None and below not in seen:
                 seen.add(below)
                 queue.append((below, index))
+    return None
+
+
+def head_of(loss: Found) -> Any:
+    """What the logits of a cross entropy come from: the parameter of the last projection.
+
+    The chunks of one loss share it, and so do several forwards of one model. Where no parameter
+    is found it is the node that made the logits, which chunks share; None for other losses.
+    """
+    node = loss.smoothed or loss.node
+    if not (node.name().startswith("NllLoss") or loss.name in (*_PICKS, SOFT_CROSS_ENTROPY)):
+        return None
+    for _ in range(_HEAD_DEPTH):
+        below = node.next_functions[0][0] if node.next_functions else None
+        if node.name() in _PROJECTIONS or below is None:
+            break
+        node = below
+    parameter = _parameter_of(node)
+    return node if parameter is None else parameter
+
+
+def _parameter_of(projection: Any) -> Any:
+    for node, _ in reversed(projection.next_functions):  # the weight comes after the input
+        for _ in range(4):  # transposed, cast
+            if node is None or node.name() == "torch::autograd::AccumulateGrad":
+                break
+            node = node.next_functions[0][0] if len(node.next_functions) == 1 else None
+        if node is not None and node.name() == "torch::autograd::AccumulateGrad":
+            return node.variable
     return None
 
 

@@ -9,7 +9,7 @@ import torch
 from gradledger.deferred import Deferred
 from gradledger.ledger import OpenMicroBatch, OpenTerm
 from gradledger.observers.base import Observer
-from gradledger.observers.loss_graph import REDUCTIONS, Found, find_losses, find_opaque
+from gradledger.observers.loss_graph import REDUCTIONS, Found, find_losses, find_opaque, head_of
 from gradledger.observers.loss_nodes import Declared, open_term, watch_declared, watch_upstream
 
 if TYPE_CHECKING:
@@ -65,8 +65,9 @@ class LossTerms(Observer):
             if getattr(root, "grad_fn", None) is not None:
                 found = [f for f in find_losses(root.grad_fn) if f.name not in REDUCTIONS]
                 for term in self._watch(micro_batch, found):
-                    # what lies between it and the outer root is not known
+                    # what lies between it and the outer root, or below it, is not known
                     term.undivided = term.coefficient = None
+                    term.head = 0 if term.head is not None else None
                     micro_batch.missing.pop("terms", None)
 
     def _watch(self, micro_batch: OpenMicroBatch, found: list[Found]) -> list[OpenTerm]:
@@ -75,6 +76,7 @@ class LossTerms(Observer):
             micro_batch.terms.clear()
             return []
         terms = [open_term(loss) for loss in found]
+        _number_heads(found, terms)
         for loss, term in zip(found, terms, strict=True):
             micro_batch.undo += [handle.remove for handle in watch_upstream(loss, term)]
             micro_batch.nodes.append(loss.smoothed or loss.node)
@@ -95,6 +97,14 @@ class LossTerms(Observer):
         for term in micro_batch.terms:
             if term.upstream is not None and term.upstream.dtype in _HALF:
                 micro_batch.half_precision = True
+
+
+def _number_heads(found: list[Found], terms: list[OpenTerm]) -> None:
+    numbers: dict[int, int] = {}
+    for loss, term in zip(found, terms, strict=True):
+        head = head_of(loss)
+        if head is not None:
+            term.head = numbers.setdefault(id(head), len(numbers) + 1)
 
 
 def _why_none(roots: list[Any]) -> str:

@@ -1,0 +1,101 @@
+"""A loss in whatever wrapping: the same bits, its tokens and their weights, and the right answer.
+
+Where a loss cannot be seen at all, nothing is said of it but why, and what to do about that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from helpers.loops import answer, count
+from helpers.training import Batch, Batches, Recording, recording, tiny_model, tokens, windows
+
+from .ways import HIDDEN, SEEN, Way
+
+# the compiler looks at the .grad of activations
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+
+UNEQUAL = "reduction.token_weights_unequal"
+STEPS = 6
+
+Reduced = Callable[[Way, Batch, Batches], Tensor]
+
+
+def right(way: Way, batch: Batch, window: Batches) -> Tensor:
+    return way(batch[0], batch[1], "sum") / count(window)
+
+
+def mean_of_means(way: Way, batch: Batch, window: Batches) -> Tensor:
+    return way(batch[0], batch[1], "mean") / len(window)
+
+
+def train(
+    way: Way,
+    reduced: Reduced,
+    watched: AbstractContextManager[object],
+    steps: int = STEPS,
+) -> list[Tensor]:
+    """The usual loop over a model with dropout; what it leaves behind."""
+    model = nn.Sequential(tiny_model(), nn.Dropout(0.2))
+    with watched:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        for window in windows(steps):
+            for inputs, labels in window:
+                logits = model(inputs).flatten(0, 1)
+                loss = reduced(way, (logits, labels.flatten()), window)
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return [*model.parameters(), torch.get_rng_state()]
+
+
+@pytest.mark.parametrize("way", [*SEEN, *HIDDEN])
+def test_twenty_steps_end_in_the_same_bits(way: Way) -> None:
+    watched = train(way, right, recording(), steps=20)
+    for ours, theirs in zip(watched, train(way, right, nullcontext(), steps=20), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("way", SEEN)
+def test_every_token_is_counted_with_its_weight(way: Way) -> None:
+    seen = Recording()
+    train(way, right, recording(seen))
+    for facts, window in zip(seen.facts(), windows(STEPS), strict=True):
+        ledger = facts.ledger
+        assert ledger is not None, facts.unmeasured
+        by_batch = [
+            sum(e.tokens for e in ledger.entries if e.micro_batch == index) for index in range(4)
+        ]
+        assert by_batch == [tokens(batch) for batch in window]
+        assert ledger.balance == pytest.approx(1.0, rel=1e-5)
+        assert ledger.misallocation < 1e-6
+
+
+@pytest.mark.parametrize("way", SEEN)
+def test_a_right_loop_is_balanced(way: Way) -> None:
+    seen = Recording()
+    train(way, right, recording(seen))
+    assert answer(seen) == ({}, "balanced")
+
+
+@pytest.mark.parametrize("way", SEEN)
+def test_a_mean_of_means_is_named(way: Way) -> None:
+    seen = Recording()
+    train(way, mean_of_means, recording(seen))
+    assert answer(seen) == ({UNEQUAL: 1}, "broken")
+
+
+@pytest.mark.parametrize("reduced", [right, mean_of_means])
+@pytest.mark.parametrize("way", HIDDEN)
+def test_a_loss_that_cannot_be_seen_is_not_judged(way: Way, reduced: Reduced) -> None:
+    seen = Recording()
+    train(way, reduced, recording(seen))
+    assert answer(seen) == ({}, "incomplete")
+    reason = seen.facts()[0].unmeasured
+    assert reason is not None
+    assert "ledger.micro_batch(tokens=..., reduction=...)" in reason
