@@ -21,7 +21,7 @@ class Deferred:
     __slots__ = ("_event", "_host", "dtype", "tensor")
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor: torch.Tensor | None = tensor.detach()
+        self.tensor: torch.Tensor | None = tensor.detach() if tensor.requires_grad else tensor
         self.dtype = tensor.dtype
         self._host: torch.Tensor | None = None
         self._event: Any = None

@@ -91,8 +91,7 @@ class OpenMicroBatch:
     collectives: int | None = None
     backward_ms: float | None = None
     wrapper: Any = None
-    fingerprint: Deferred | None = None
-    constant_target: Deferred | None = None
+    targets: Deferred | None = None  # some of what the loss compares with
     half_precision: bool = False
     stepped_by: set[int] = field(default_factory=set)  # optimizers whose window held it
     unseen: set[int] = field(default_factory=set)  # parameters whose gradients went elsewhere
@@ -102,7 +101,7 @@ class OpenMicroBatch:
 
     def resolve(self) -> MicroBatch:
         """The micro-batch with its numbers read."""
-        constant = _value(self.constant_target)
+        targets = None if self.targets is None else self.targets.values()
         return MicroBatch(
             number=self.number,
             loss=_value(self.loss),
@@ -111,14 +110,14 @@ class OpenMicroBatch:
             collectives=self.collectives,
             backward_ms=self.backward_ms,
             wrapper=self.wrapper,
-            fingerprint=_value(self.fingerprint),
-            constant_target=None if constant is None else bool(constant),
+            fingerprint=None if targets is None else sampling.fingerprint(targets),
+            constant_target=None if targets is None else sampling.says_nothing(targets),
             missing=self.missing,
         )
 
     def deferred(self) -> Iterator[Deferred]:
         """What is still to be read."""
-        yield from _present(self.loss, self.scale, self.fingerprint, self.constant_target)
+        yield from _present(self.loss, self.scale, self.targets)
         for term in self.terms:
             yield from term.deferred()
 

@@ -57,6 +57,7 @@ class Recorder:
         ]
         for observer in self._observers:
             observer.failed = functools.partial(self._switch_off, observer)
+        self._listeners: dict[str, list[Observer]] = {}
         self._failed: dict[str, str] = {}  # fact -> reason, of observers that were switched off
         self._patches: list[Patch] = []
         self._handles: list[Any] = []
@@ -202,17 +203,30 @@ class Recorder:
         self.uninstall()
 
     def _each(self, method: str, *args: Any) -> None:
-        for observer in list(self._observers):
+        for observer in self._listening(method):
             try:
                 getattr(observer, method)(*args)
             except Exception as error:
                 self._switch_off(observer, f"observer {type(observer).__name__}", error)
+
+    def _listening(self, method: str) -> list[Observer]:
+        """Observers that do something at this moment; most do nothing at most moments."""
+        known = self._listeners.get(method)
+        if known is None:
+            base = getattr(Observer, method)
+            both = ("install", "uninstall")  # uninstall has a body of its own
+            known = [
+                o for o in self._observers if method in both or getattr(type(o), method) is not base
+            ]
+            self._listeners[method] = known
+        return known
 
     def _switch_off(self, observer: Observer, where: str, error: Exception) -> None:
         guard.report(where, error)
         if observer not in self._observers:
             return
         self._observers.remove(observer)
+        self._listeners.clear()
         reason = f"the {where} failed: {type(error).__name__}"
         self._failed.update(dict.fromkeys(observer.facts, reason))
         with guard.fail_open(where):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -25,21 +26,28 @@ def sample(parameters: list[Any]) -> Deferred | None:
     return copy([p.grad for p in parameters if p.grad is not None])
 
 
-def copy(tensors: list[Any]) -> Deferred | None:
+def copy(tensors: list[Any], most: int = COORDINATES) -> Deferred | None:
     """Copies of evenly spread coordinates of each tensor; None when there are none."""
-    with torch.no_grad():
-        views = [view for view in map(_coordinates, tensors) if view is not None]
-        return Deferred(torch.cat(views)) if views else None
+    views = [view for view in (_coordinates(t, most) for t in tensors) if view is not None]
+    return Deferred(torch.cat(views)) if views else None
 
 
-def _coordinates(tensor: Any) -> torch.Tensor | None:
-    local = getattr(tensor, "_local_tensor", tensor)  # a DTensor's own shard
-    if local.is_sparse or local.numel() == 0:
+def _coordinates(tensor: Any, most: int) -> torch.Tensor | None:
+    # a DTensor's own shard; a plain tensor is asked for no attribute that it lacks, which is slow
+    local = tensor if type(tensor) is torch.Tensor else getattr(tensor, "_local_tensor", tensor)
+    size = local.numel()
+    if size == 0 or local.is_sparse:
         return None
-    count = min(COORDINATES, local.numel())
-    stride = max(1, local.numel() // count)
-    view: torch.Tensor = local.as_strided((count,), (stride,), local.storage_offset())
-    return view
+    count = min(most, size)
+    stride = size // count
+    flat: torch.Tensor = local.detach() if local.requires_grad else local
+    if flat.is_contiguous() or _channels_last(flat):
+        return flat.as_strided((count,), (stride,), flat.storage_offset())
+    return flat.reshape(-1)[: count * stride : stride]
+
+
+def _channels_last(tensor: torch.Tensor) -> bool:
+    return tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
 
 
 def common_factor(before: list[float], after: list[float], tolerance: float) -> float | str:
@@ -75,6 +83,12 @@ def noise(ends: list[tuple[list[float], bool]]) -> list[float]:
 def fingerprint(values: list[float]) -> float:
     """A number that differs when any of the values does, but by chance."""
     return math.fsum(v * (1 + i % 97) for i, v in enumerate(values))
+
+
+def says_nothing(targets: list[float]) -> bool:
+    """One number all over, as a GAN's real and fake, or 0, 1, 2, ... as a contrastive loss's."""
+    steps = {b - a for a, b in pairwise(targets)}
+    return len(targets) > 2 and len(steps) == 1
 
 
 def relative_change(before: list[float], after: list[float]) -> float | None:

@@ -1,7 +1,7 @@
-"""Observes the data: a fingerprint of each micro-batch's loss targets, taken on the device.
+"""Observes the data: a fingerprint of each micro-batch's loss targets.
 
 Two ranks that were fed the same data, or an epoch that repeats the last one's order, show equal
-fingerprints. The targets themselves never leave the device.
+fingerprints. A few targets are copied; only a number made of them leaves the process.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader
 
-from gradledger.deferred import Deferred
+from gradledger import sampling
 from gradledger.ledger import OpenMicroBatch, OpenStep
 from gradledger.observers.base import Observer
 from gradledger.observers.loss_nodes import target_of
@@ -19,7 +19,7 @@ from gradledger.observers.loss_nodes import target_of
 if TYPE_CHECKING:
     from gradledger.windows import Track
 
-MOST = 1024  # elements that are read
+MOST = 64  # targets that are copied, evenly spread
 
 
 class Data(Observer):
@@ -29,7 +29,6 @@ class Data(Observer):
 
     def __init__(self) -> None:
         super().__init__()
-        self._places: dict[torch.device, torch.Tensor] = {}
         self._sampler: str | None = None
 
     def install(self) -> None:
@@ -51,25 +50,12 @@ class Data(Observer):
             step.fields["sampler"] = self._sampler
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
-        """Fingerprint the targets of the first loss node that has some."""
+        """Copy targets of the first loss node that has some."""
         for node in micro_batch.nodes:
             target = target_of(node)
             if target is not None and target.numel():
-                flat = target.detach().reshape(-1)[:MOST]
-                micro_batch.fingerprint = Deferred(self._fingerprint(flat))
-                if flat.is_floating_point():
-                    micro_batch.constant_target = Deferred((flat == flat[0]).all())
+                micro_batch.targets = sampling.copy([target], MOST)
                 return
-
-    def _fingerprint(self, flat: torch.Tensor) -> torch.Tensor:
-        return torch.dot(flat.to(torch.float32), self._place(flat.device)[: flat.numel()])
-
-    def _place(self, device: torch.device) -> torch.Tensor:
-        """Fixed irregular factors, one for each place, so that order counts."""
-        if device not in self._places:
-            index = torch.arange(1, MOST + 1, dtype=torch.float64)
-            self._places[device] = (index * 0.6180339887498949).frac().to(device, torch.float32)
-        return self._places[device]
 
 
 def _kind_of(sampler: Any) -> str | None:

@@ -1,4 +1,4 @@
-"""Numbers are read in the background, later: they must be what they were, whatever the loop does."""
+"""Numbers are read later, in the background: they must be what they were by then."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from helpers.training import cross_entropy, recording, tiny_model, tokens, windo
 
 def test_a_running_loss_that_is_summed_in_place_spoils_nothing() -> None:
     """``total = loss.detach(); total += ...`` writes into the first loss itself."""
-    model, totals = tiny_model(), []
+    model, totals = tiny_model(), list[float]()
     with recording() as seen:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for window in windows(3):
-            total = None
+            total: torch.Tensor | None = None
             for batch in window:
                 loss = cross_entropy(model, batch) / len(window)
                 loss.backward()
@@ -25,6 +25,7 @@ def test_a_running_loss_that_is_summed_in_place_spoils_nothing() -> None:
                     total += loss.detach()
             optimizer.step()
             optimizer.zero_grad()
+            assert total is not None
             totals.append(float(total))
             total.zero_()
     assert [f.loss_reported for f in seen.facts()] == pytest.approx(totals, rel=1e-6)
