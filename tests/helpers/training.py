@@ -7,7 +7,7 @@ other are what the ledger must have found.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,7 +73,7 @@ def tokens(batch: Batch) -> int:
     return int((batch[1] != IGNORED).sum())
 
 
-def cross_entropy(model: nn.Module, batch: Batch, **options: Any) -> Tensor:
+def cross_entropy(model: Callable[[Tensor], Tensor], batch: Batch, **options: Any) -> Tensor:
     """The loss as people write it."""
     inputs, labels = batch
     logits = model(inputs).flatten(0, 1)
