@@ -48,7 +48,8 @@ class LossTerms(Observer):
         if not micro_batch.terms:
             micro_batch.missing.setdefault("terms", _why_none(graphs))
         if len(roots) == 1 and roots[0].numel() == 1:
-            micro_batch.loss = Deferred(roots[0])
+            # a copy: loops sum their losses in place, into the first one's memory
+            micro_batch.loss = Deferred(roots[0].detach().clone())
             micro_batch.half_precision = roots[0].dtype in _HALF
         else:
             micro_batch.missing["loss"] = "backward did not start from one scalar"
