@@ -38,7 +38,13 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 def _assemble(settings: Settings) -> State:
     store = Store(settings.db)
     told = Live()
-    judge = Judge(store, settings.rank_timeout, settings.judge_interval, told.publish)
+    judge = Judge(
+        store,
+        settings.rank_timeout,
+        settings.judge_interval,
+        told.publish,
+        choices=settings.choices,
+    )
     return State(settings, store, judge, told, CapacityLimiter(settings.ingest_workers))
 
 

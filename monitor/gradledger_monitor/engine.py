@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from typing import TypeVar
 
 from gradledger_monitor.facts import RunInfo, StepFacts
 from gradledger_monitor.findings import SEVERITIES, Finding, Judgement, Lifecycle, Outcome, Status
@@ -20,10 +21,14 @@ from gradledger_monitor.rules.base import (
     Rule,
     Signature,
     Window,
+    not_applicable,
     not_measured,
 )
 from gradledger_monitor.rules.catalogue import COURSE_RULES, RULES
+from gradledger_monitor.rules.choices import OFF, Choices
 from gradledger_monitor.tree import answer, verdict
+
+Kind = TypeVar("Kind", bound=Signature)
 
 # A finding that no window of the last so many shows is resolved.
 RESOLVED_AFTER = 20
@@ -92,8 +97,10 @@ class Engine:
         run: RunInfo,
         rules: Iterable[type[Rule]] = RULES,
         course_rules: Iterable[type[CourseRule]] = COURSE_RULES,
+        choices: Choices = Choices(),  # noqa: B008 (frozen)
     ) -> None:
         self.run = run
+        self._choices = choices
         self._rules, self._course_rules = tuple(rules), tuple(course_rules)
         both: tuple[type[Signature], ...] = (*self._rules, *self._course_rules)
         self._kinds = {rule.id(): rule.kind for rule in both}
@@ -105,15 +112,18 @@ class Engine:
         """The next step of one optimizer, in order."""
         track = self._tracks.get(facts.optimizer)
         if track is None:
-            track = self._tracks[facts.optimizer] = _Track(
-                [make() for make in self._rules], facts.optimizer
-            )
+            rules = [self._make(rule) for rule in self._rules]
+            track = self._tracks[facts.optimizer] = _Track(rules, facts.optimizer)
         window = Window(facts, track.past)
         for rule, line in zip(track.rules, track.lines, strict=True):
-            line.fold(facts.step, _judge(rule, window))
+            off = self._choices.is_off(line.rule)
+            line.fold(facts.step, not_applicable(OFF) if off else _judge(rule, window))
         track.past.append(window.closed())
         if facts.optimizer == 0 and facts.loss_reported is not None:
             self._course.losses[facts.step] = facts.loss_reported
+
+    def _make(self, rule: type[Kind]) -> Kind:
+        return rule.made(self._choices.thresholds.get(rule.id(), {}))
 
     def evaluated(self, evaluations: dict[str, dict[int, float]]) -> None:
         """All evaluation metrics so far: metric -> step -> value."""
@@ -144,8 +154,11 @@ class Engine:
         lines = []
         for rule in self._course_rules:
             line = _Line(rule.id(), 0)
-            for step, outcome in rule().judge_course(self._course) if self._tracks else ():
-                line.fold(step, outcome)
+            if self._choices.is_off(rule.id()):
+                line.fold(0, not_applicable(OFF))
+            elif self._tracks:
+                for step, outcome in self._make(rule).judge_course(self._course):
+                    line.fold(step, outcome)
             lines.append(line)
         return lines
 

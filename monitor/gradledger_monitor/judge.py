@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from gradledger_monitor import facts
 from gradledger_monitor.engine import Engine
 from gradledger_monitor.findings import Judgement
+from gradledger_monitor.rules.choices import Choices
 from gradledger_monitor.store import judging
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.judging import Judged, Outrun, Result, Standing
@@ -65,7 +66,9 @@ class Judge:
         interval: float = 1.0,
         listener: Listener | None = None,
         now: Callable[[], float] = time.time,
+        choices: Choices = Choices(),  # noqa: B008 (frozen)
     ) -> None:
+        self._choices = choices
         self._store = store
         self._patience = patience
         self._interval = interval
@@ -183,7 +186,7 @@ class Judge:
         return fold
 
     def _replayed(self, at: Standing) -> Fold:
-        fold = Fold(Engine(at.info), at.generation)
+        fold = Fold(Engine(at.info, choices=self._choices), at.generation)
         if at.rewind:
             fold.catching_up_to = dict(at.progress)
             return fold

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from gradledger_monitor.paths import data_folder
+from gradledger_monitor.rules.choices import Choices
+from gradledger_monitor.rules.manual import signatures
 
 
 def default_database() -> str:
@@ -31,6 +33,12 @@ class Settings(BaseSettings):
     ingest_workers: int = Field(
         default=4, ge=1, description="Batches decoded and stored at one time."
     )
+    rules_off: list[str] = Field(
+        default_factory=list, description="Rules that are not asked, as patterns: clip.*"
+    )
+    thresholds: dict[str, dict[str, float]] = Field(
+        default_factory=dict, description="Thresholds of rules, by rule and name, as JSON."
+    )
     rank_timeout: float = Field(
         default=30.0, ge=0, description="Seconds that a step waits for the ranks it still misses."
     )
@@ -39,3 +47,13 @@ class Settings(BaseSettings):
         gt=0,
         description="Seconds between looks for records that another process stored.",
     )
+
+    @model_validator(mode="after")
+    def _choices_are_about_rules(self) -> Settings:
+        self.choices.check(signatures())
+        return self
+
+    @property
+    def choices(self) -> Choices:
+        """What was chosen about the rules."""
+        return Choices(tuple(self.rules_off), self.thresholds)

@@ -107,6 +107,8 @@ def _named(facts: StepFacts, reading: Reading, past: list[Closed]) -> Diagnosis:
     full = next((c.micro_batches for c in reversed(past) if c.pattern == "fair"), None)
     if full is not None and full != k and near(k / full):
         return Diagnosis("partial", reading=reading, ratio=k / full)
+    if facts.averaged and near(ranks) and k != ranks:
+        return Diagnosis("world", reading=reading, ratio=ranks)
     if _coefficient_explains(facts, reading, balance):
         return Diagnosis("coefficient", reading=reading)
     if any(

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from gradledger_monitor.facts import StepFacts
 from gradledger_monitor.findings import Outcome, Severity
 from gradledger_monitor.rules import balances
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Value = TypeVar("Value", int, float)
 
 HISTORY = 64  # windows of the same optimizer that a rule may look back on
 
@@ -43,6 +48,18 @@ class Course:
     )  # metric -> step -> value
 
 
+class Parameter(Generic[Value]):
+    """A threshold of a rule: a default that settings may replace, and what it means."""
+
+    def __init__(self, default: Value, meaning: str) -> None:
+        self.default: Value = default
+        self.meaning = meaning
+
+    def __get__(self, rule: object, owner: type) -> Value:
+        default: Value = self.default
+        return default  # a value that settings gave lies in the rule itself, and wins
+
+
 class Signature:
     """What all rules are: a place, a manual and its manners.
 
@@ -59,6 +76,20 @@ class Signature:
     def id(cls) -> str:
         """``family.rule``."""
         return ".".join(cls.__module__.split(".")[-2:])
+
+    @classmethod
+    def parameters(cls) -> dict[str, Parameter[Any]]:
+        """The rule's thresholds by name."""
+        return {name: p for name, p in vars(cls).items() if isinstance(p, Parameter)}
+
+    @classmethod
+    def made(cls, values: Mapping[str, float]) -> Self:
+        """A rule with some of its thresholds replaced."""
+        known = cls.parameters()
+        rule = cls.__new__(cls)
+        vars(rule).update({name: type(known[name].default)(v) for name, v in values.items()})
+        rule.__init__()  # type: ignore[misc]
+        return rule
 
 
 class Rule(Signature, ABC):

@@ -44,4 +44,12 @@ def markdown(rule: type[Signature]) -> str:
     return (
         f"# `{rule.id()}`\n\n{page(rule)}\n\n**The fix it shows**\n\n"
         f"```python\n{fix(rule)}\n```\n\n**Kind**\n\n{KINDS[rule.kind]}. It mutes {mutes}.\n"
+        f"{_thresholds(rule)}"
     )
+
+
+def _thresholds(rule: type[Signature]) -> str:
+    rows = [f"| `{n}` | {p.default:g} | {p.meaning} |" for n, p in rule.parameters().items()]
+    if not rows:
+        return ""
+    return "\n".join(["", "| threshold | default | meaning |", "|---|---|---|", *rows, ""])

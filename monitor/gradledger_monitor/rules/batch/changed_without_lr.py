@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
+from gradledger_monitor.facts import StepFacts
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, ok
+from gradledger_monitor.rules.base import Parameter, Rule, Window, finding, not_measured, ok
 from gradledger_monitor.wire import number
-
-FACTOR, WINDOWS, LR = 1.5, 3, 0.05
 
 FIX = """\
 lr = base_lr * (batch / base_batch) ** exponent     # 1: linear, 0.5: root, 0: a decision too"""
@@ -19,8 +19,9 @@ class ChangedWithoutLr(Rule):
 
     **What it sees**
 
-    Micro-batches per step times ranks moves by a factor of 1.5 or more and stays there for three
-    windows, while the learning rate keeps its value to 5 %.
+    Samples per step over all ranks move by a factor of 1.5 or more and stay there for three
+    windows, while the learning rate keeps its value to 5 %. Where the loss was given one flat row
+    of tokens, samples are not known, and micro-batches are counted in their place.
 
     **Why it matters**
 
@@ -34,17 +35,21 @@ class ChangedWithoutLr(Rule):
 
     **When it is silent**
 
-    Longer sequences at an equal number of sequences; a short last window of an epoch; a
-    learning rate that moves along.
+    Longer sequences at an equal number of sequences; fewer micro-batches of more tokens, as many
+    in all; a short last window of an epoch; a learning rate that moves along.
 
     **Incidents**
 
     Lightning-AI/litgpt#1927, axolotl-ai-cloud/axolotl#130
     """
 
+    factor = Parameter(1.5, "change of the batch that is reported")
+    windows = Parameter(3, "windows for which it must hold")
+    lr = Parameter(0.05, "relative change of the learning rate that counts as none")
+
     def __init__(self) -> None:
-        self._settled: tuple[int, float] | None = None  # batch, learning rate
-        self._new: list[tuple[int, float]] = []
+        self._settled: _Batch | None = None
+        self._new: list[_Batch] = []
 
     def judge(self, window: Window) -> Outcome:
         """A new batch, held for three windows, at the old learning rate."""
@@ -52,29 +57,74 @@ class ChangedWithoutLr(Rule):
         rate = number(facts.first.lr)
         if rate is None or not facts.kept:
             return not_measured("learning rate or micro-batches were not seen")
-        now = facts.micro_batches * facts.run.world_size, rate
-        if self._settled is None:
-            self._settled = now
-        ratio = now[0] / self._settled[0]
-        if 1 / FACTOR < ratio < FACTOR:
+        now = _Batch.of(facts, rate)
+        before = self._settled or now
+        if not now.differs(before, self.factor):
             self._settled, self._new = now, []
             return ok()
-        self._new = [*self._new, now] if self._new and self._new[-1][0] == now[0] else [now]
-        if len(self._new) < WINDOWS:
+        self._new = [*self._new, now] if self._new and now.is_as_large(self._new[-1]) else [now]
+        if len(self._new) < self.windows:
             return ok()
-        before, moved = self._settled, rate / (self._settled[1] or rate or 1.0)
         self._settled, self._new = now, []
-        if abs(moved - 1) > LR:
-            return ok()
-        return finding(
-            "warning",
-            f"The effective batch changes by {ratio:.3g}, the learning rate does not",
-            f"Micro-batches per step over all ranks went from {before[0]} to {now[0]} and stay; "
-            f"the learning rate went from {before[1]:.4g} to {rate:.4g} (an exponent of "
-            f"{math.log(moved or 1) / math.log(ratio):.2g}).",
-            FIX,
-            batch_before=before[0],
-            batch=now[0],
-            lr_before=before[1],
-            lr=rate,
+        return ok() if abs(_ratio(rate, before.rate) - 1) > self.lr else _report(before, now)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """What one step was made of, over all ranks."""
+
+    micro_batches: int
+    samples: int | None  # where the loss shows them
+    tokens: int | None
+    rate: float
+
+    @classmethod
+    def of(cls, facts: StepFacts, rate: float) -> _Batch:
+        terms = [m.terms[0] if m.terms else None for _, m in facts.kept]
+        ranks, seen = facts.run.world_size, [t for t in terms if t is not None]
+        rows = [t.rows for t in seen if t.rows and t.size and t.rows < t.size]
+        sizes = [t.size for t in seen if t.size]
+        return cls(
+            facts.micro_batches * ranks,
+            sum(rows) * ranks if len(rows) == len(terms) else None,
+            sum(sizes) * ranks if len(sizes) == len(terms) else None,
+            rate,
         )
+
+    def differs(self, other: _Batch, factor: float) -> bool:
+        """Another effective batch, beyond the factor."""
+        if self.samples and other.samples:
+            return _moved(self.samples, other.samples, factor)
+        if self.tokens and other.tokens and not _moved(self.tokens, other.tokens, factor):
+            return False
+        return _moved(self.micro_batches, other.micro_batches, factor)
+
+    def is_as_large(self, other: _Batch) -> bool:
+        return (self.micro_batches, self.samples) == (other.micro_batches, other.samples)
+
+
+def _moved(now: int, before: int, factor: float) -> bool:
+    return not 1 / factor < now / before < factor
+
+
+def _ratio(now: float, before: float) -> float:
+    return now / (before or now or 1.0)
+
+
+def _report(before: _Batch, now: _Batch) -> Outcome:
+    unit, old, new = "Micro-batches", before.micro_batches, now.micro_batches
+    if before.samples and now.samples:
+        unit, old, new = "Samples", before.samples, now.samples
+    ratio, moved = new / old, _ratio(now.rate, before.rate)
+    return finding(
+        "warning",
+        f"The effective batch changes by {ratio:.3g}, the learning rate does not",
+        f"{unit} per step over all ranks went from {old} to {new} and stay; "
+        f"the learning rate went from {before.rate:.4g} to {now.rate:.4g} (an exponent of "
+        f"{math.log(moved or 1) / math.log(ratio):.2g}).",
+        FIX,
+        batch_before=old,
+        batch=new,
+        lr_before=before.rate,
+        lr=now.rate,
+    )

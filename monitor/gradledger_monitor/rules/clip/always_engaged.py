@@ -6,10 +6,16 @@ from collections import deque
 
 from gradledger_monitor.facts import clip_coefficient
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, not_applicable, not_measured, ok
+from gradledger_monitor.rules.base import (
+    Parameter,
+    Rule,
+    Window,
+    finding,
+    not_applicable,
+    not_measured,
+    ok,
+)
 from gradledger_monitor.wire import number
-
-SPAN, SHARE = 200, 0.95
 
 FIX = """\
 torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=3.0)   # above the usual norm"""
@@ -40,10 +46,13 @@ class AlwaysEngaged(Rule):
     None: this is information.
     """
 
+    span = Parameter(200, "clipped steps that are looked at")
+    share = Parameter(0.95, "share of them scaled down")
+
     kind = "T"
 
     def __init__(self) -> None:
-        self._engaged: deque[bool] = deque(maxlen=SPAN)
+        self._engaged: deque[bool] = deque(maxlen=self.span)
 
     def judge(self, window: Window) -> Outcome:
         """The share of windows whose clip left less than everything."""
@@ -52,14 +61,14 @@ class AlwaysEngaged(Rule):
             return not_applicable("the loop does not clip by norm")
         self._engaged.append(clip_coefficient(clips[-1]) < 1)
         share = sum(self._engaged) / len(self._engaged)
-        if len(self._engaged) < SPAN:
-            return not_measured(f"{SPAN} clipped steps are needed")
-        if share <= SHARE:
+        if len(self._engaged) < self.span:
+            return not_measured(f"{self.span} clipped steps are needed")
+        if share <= self.share:
             return ok()
         return finding(
             "info",
             "Clipping engages on nearly every step",
-            f"{share:.0%} of the last {SPAN} steps were scaled down to a norm of "
+            f"{share:.0%} of the last {self.span} steps were scaled down to a norm of "
             f"{number(clips[-1].limit):g}.",
             FIX,
             share=share,

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, not_applicable, not_measured, ok
+from gradledger_monitor.rules.base import (
+    Parameter,
+    Rule,
+    Window,
+    finding,
+    not_applicable,
+    not_measured,
+    ok,
+)
 from gradledger_monitor.wire import number
 
-LEAST = 4  # micro-batches in an epoch
 MOST = 2**20  # fingerprints remembered
 
 FIX = """\
@@ -42,6 +49,8 @@ class SameOrderEachEpoch(Rule):
     pytorch/pytorch#31771, NVIDIA/tacotron2#241, huggingface/nanoVLM#124
     """
 
+    least = Parameter(4, "micro-batches that an epoch holds at least")
+
     def __init__(self) -> None:
         self._places: dict[float, int] = {}  # fingerprint -> last place
         self._count = 0
@@ -57,7 +66,7 @@ class SameOrderEachEpoch(Rule):
         if any(p is None for p in prints):
             return not_measured("the loss targets could not be fingerprinted")
         repeated = max([self._see(p) for p in prints if p is not None], default=0)
-        if repeated < LEAST:
+        if repeated < self.least:
             return ok()
         return finding(
             "warning",

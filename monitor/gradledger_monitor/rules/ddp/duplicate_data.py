@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections import deque
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, not_applicable, not_measured, ok
+from gradledger_monitor.rules.base import (
+    Parameter,
+    Rule,
+    Window,
+    finding,
+    not_applicable,
+    not_measured,
+    ok,
+)
 from gradledger_monitor.rules.ddp.common import names, unless_parallel
 from gradledger_monitor.wire import StepRecord, number
-
-WINDOWS = 3
 
 FIX = """\
 sampler = DistributedSampler(dataset, shuffle=True)
@@ -45,8 +51,10 @@ class DuplicateData(Rule):
     PatrickHua/SimSiam#16, k2-fsa/icefall#1616
     """
 
+    windows = Parameter(3, "windows in a row with equal data")
+
     def __init__(self) -> None:
-        self._windows: deque[dict[int, tuple[float, ...]]] = deque(maxlen=WINDOWS)
+        self._windows: deque[dict[int, tuple[float, ...]]] = deque(maxlen=self.windows)
 
     def judge(self, window: Window) -> Outcome:
         """Equal fingerprints on two ranks, three windows in a row."""
@@ -62,8 +70,8 @@ class DuplicateData(Rule):
         if not all(prints.values()):
             return not_measured("the loss targets could not be fingerprinted")
         self._windows.append(prints)
-        if len(self._windows) < WINDOWS:
-            return not_measured(f"{WINDOWS} windows are needed")
+        if len(self._windows) < self.windows:
+            return not_measured(f"{self.windows} windows are needed")
         twins = [rank for rank in prints if rank and self._same(min(prints), rank)]
         if not twins or not self._varied():
             return ok()
@@ -71,7 +79,7 @@ class DuplicateData(Rule):
             "error",
             "Ranks train on the same data",
             f"Rank {names(twins)} of {facts.run.world_size} sees the same targets as rank "
-            f"{min(prints)} in every micro-batch of {WINDOWS} windows.",
+            f"{min(prints)} in every micro-batch of {self.windows} windows.",
             FIX,
             ranks=[min(prints), *twins][:64],
             fingerprints=list(prints[min(prints)])[:16],

@@ -7,10 +7,8 @@ from collections import deque
 from itertools import pairwise
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, ok
+from gradledger_monitor.rules.base import Parameter, Rule, Window, finding, not_measured, ok
 from gradledger_monitor.wire import number
-
-GROWING, TIMES, EARLY, SUSTAINED = 8, 10.0, 100, 10
 
 FIX = """\
 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -42,12 +40,17 @@ class Exploding(Rule):
     NVIDIA/Megatron-LM#1532
     """
 
+    growing = Parameter(8, "steps of growth in a row")
+    times = Parameter(10.0, "growth that is reported")
+    early = Parameter(100, "steps whose largest norm is the measure")
+    sustained = Parameter(10, "steps far above it")
+
     kind = "T"
 
     hides = ("norm.spike",)
 
     def __init__(self) -> None:
-        self._last: deque[tuple[float, float]] = deque(maxlen=GROWING + 1)
+        self._last: deque[tuple[float, float]] = deque(maxlen=self.growing + 1)
         self._most = 0.0
         self._count = 0
         self._above = 0
@@ -60,10 +63,12 @@ class Exploding(Rule):
             return not_measured("norm or loss was not seen")
         self._count += 1
         self._last.append((norm, loss))
-        if self._count <= EARLY:
+        if self._count <= self.early:
             self._most = max(self._most, norm)
-        self._above = self._above + 1 if self._count > EARLY and norm > TIMES * self._most else 0
-        if self._above < SUSTAINED and not self._grows():
+        self._above = (
+            self._above + 1 if self._count > self.early and norm > self.times * self._most else 0
+        )
+        if self._above < self.sustained and not self._grows():
             return ok()
         first = self._last[0]
         return finding(
@@ -79,8 +84,8 @@ class Exploding(Rule):
         )
 
     def _grows(self) -> bool:
-        if len(self._last) <= GROWING:
+        if len(self._last) <= self.growing:
             return False
         norms = [norm for norm, _ in self._last]
         rising = all(b > a for a, b in pairwise(norms))
-        return rising and norms[-1] > TIMES * norms[0] and self._last[-1][1] > self._last[0][1]
+        return rising and norms[-1] > self.times * norms[0] and self._last[-1][1] > self._last[0][1]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, ok
+from gradledger_monitor.rules.base import Parameter, Rule, Window, finding, not_measured, ok
 from gradledger_monitor.rules.norm.trend import LogTrend
 from gradledger_monitor.wire import number
-
-Z, LEAST, STEPS, NEEDED = 4.0, 3.0, 10, 50
 
 FIX = """\
 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"""
@@ -41,6 +39,11 @@ class Spike(Rule):
     huggingface/trl#3231
     """
 
+    z = Parameter(4.0, "standard deviations of log norm")
+    least = Parameter(3.0, "times the moving average")
+    steps = Parameter(10, "steps after which a spike has not come back")
+    needed = Parameter(50, "steps of history")
+
     kind = "T"
 
     def __init__(self) -> None:
@@ -53,16 +56,16 @@ class Spike(Rule):
         norm, loss = number(facts.first.norm), facts.loss_reported
         if facts.first.skipped or norm is None or not math.isfinite(norm) or norm <= 0:
             return not_measured("no finite gradient norm")
-        if self._norm.count < NEEDED:
+        if self._norm.count < self.needed:
             self._take(norm, loss)
-            return not_measured(f"{NEEDED} steps are needed")
-        out = self._norm.z(norm) > Z and self._norm.ratio(norm) > LEAST
+            return not_measured(f"{self.needed} steps are needed")
+        out = self._norm.z(norm) > self.z and self._norm.ratio(norm) > self.least
         self._high = self._high + 1 if out else 0
-        moved = out and _moved(self._loss, loss)
+        moved = out and self._moves(loss)
         ratio = self._norm.ratio(norm)
         if not out:
             self._take(norm, loss)
-        if not out or (self._high <= STEPS and not moved):
+        if not out or (self._high <= self.steps and not moved):
             return ok()
         return finding(
             "warning",
@@ -81,10 +84,10 @@ class Spike(Rule):
         if loss is not None and math.isfinite(loss) and loss > 0:
             self._loss.add(loss)
 
-
-def _moved(trend: LogTrend, loss: float | None) -> bool:
-    if loss is None or trend.count < NEEDED:
-        return False
-    if not math.isfinite(loss):
-        return True
-    return loss > 0 and trend.z(loss) > Z and trend.ratio(loss) > 1.2
+    def _moves(self, loss: float | None) -> bool:
+        """Whether the loss leaves its range as well."""
+        if loss is None or self._loss.count < self.needed:
+            return False
+        if not math.isfinite(loss):
+            return True
+        return loss > 0 and self._loss.z(loss) > self.z and self._loss.ratio(loss) > 1.2

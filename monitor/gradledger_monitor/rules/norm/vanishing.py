@@ -7,10 +7,10 @@ from collections import deque
 from statistics import median
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, ok
+from gradledger_monitor.rules.base import Parameter, Rule, Window, finding, not_measured, ok
 from gradledger_monitor.wire import number
 
-SPAN, NEEDED, SHARE, STILL = 20, 60, 1e-3, 0.9
+START = 3  # losses whose median stands for where the run began
 
 FIX = """\
 # look where it fades: norms by layer
@@ -24,7 +24,8 @@ class Vanishing(Rule):
     **What it sees**
 
     The median norm of the last 20 steps is under a thousandth of the median of the first 20,
-    and the loss has not fallen along: it is still above 90 % of what it was. Needs 60 steps.
+    and the loss has not fallen along: it is still above 90 % of what it was in the first three.
+    Needs 60 steps.
 
     **Why it matters**
 
@@ -43,11 +44,16 @@ class Vanishing(Rule):
     Lightning-AI/pytorch-lightning#9330 (a symptom)
     """
 
+    span = Parameter(20, "steps of which a median is taken")
+    needed = Parameter(60, "steps of history")
+    share = Parameter(0.001, "of the early norm that is left")
+    still = Parameter(0.9, "of the early loss that is left at least")
+
     kind = "T"
 
     def __init__(self) -> None:
         self._early: list[tuple[float, float]] = []
-        self._late: deque[tuple[float, float]] = deque(maxlen=SPAN)
+        self._late: deque[tuple[float, float]] = deque(maxlen=self.span)
         self._count = 0
 
     def judge(self, window: Window) -> Outcome:
@@ -57,13 +63,14 @@ class Vanishing(Rule):
         if facts.first.skipped or norm is None or loss is None or not math.isfinite(norm + loss):
             return not_measured("norm or loss was not seen")
         self._count += 1
-        if len(self._early) < SPAN:
+        if len(self._early) < self.span:
             self._early.append((norm, loss))
         self._late.append((norm, loss))
-        if self._count < NEEDED:
-            return not_measured(f"{NEEDED} steps are needed")
+        if self._count < self.needed:
+            return not_measured(f"{self.needed} steps are needed")
         early, late = _medians(self._early), _medians(list(self._late))
-        if late[0] >= SHARE * early[0] or late[1] < STILL * early[1]:
+        early = early[0], median(loss for _, loss in self._early[:START])
+        if late[0] >= self.share * early[0] or late[1] < self.still * early[1]:
             return ok()
         return finding(
             "warning",

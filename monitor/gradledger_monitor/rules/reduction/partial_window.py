@@ -39,6 +39,8 @@ class PartialWindow(Rule):
     Lightning-AI/pytorch-lightning#19987
     """
 
+    hides = ("batch.changed_without_lr",)
+
     def judge(self, window: Window) -> Outcome:
         """B = k/K in a window of k, after fair windows of K."""
         calm = unless(window, "partial")

@@ -10,6 +10,7 @@ from gradledger_monitor.findings import Outcome, Severity
 from gradledger_monitor.ledger import Entry
 from gradledger_monitor.rules.balances import OWN_LOSSES
 from gradledger_monitor.rules.base import (
+    Parameter,
     Rule,
     Window,
     finding,
@@ -17,9 +18,6 @@ from gradledger_monitor.rules.base import (
     not_measured,
     ok,
 )
-
-ERROR, WARNING = 0.05, 0.01  # misallocation, the mean over RECENT windows
-RECENT = 50
 
 FIX = """\
 # before: the mean of micro-batch means
@@ -63,8 +61,12 @@ class TokenWeightsUnequal(Rule):
     Lightning-AI/pytorch-lightning#21386, karpathy/nanochat#59, pytorch/torchtitan#2206
     """
 
+    error = Parameter(0.05, "misallocation that is an error")
+    warning = Parameter(0.01, "misallocation that is a warning")
+    recent = Parameter(50, "windows over which it is averaged")
+
     def __init__(self) -> None:
-        self._recent: deque[float] = deque(maxlen=RECENT)
+        self._recent: deque[float] = deque(maxlen=self.recent)
 
     def judge(self, window: Window) -> Outcome:
         """Even under some honest reading, or the misallocation of the plainest one."""
@@ -90,8 +92,8 @@ class TokenWeightsUnequal(Rule):
         ledger = reading.ledger
         recent = math.fsum(self._recent) / len(self._recent)
         severity: Severity = "info"
-        if recent >= WARNING:
-            severity = "error" if recent >= ERROR else "warning"
+        if recent >= self.warning:
+            severity = "error" if recent >= self.error else "warning"
         heavy = max(ledger.entries, key=lambda e: e.relative)
         light = min(ledger.entries, key=lambda e: e.relative)
         where = _where(facts, reading)

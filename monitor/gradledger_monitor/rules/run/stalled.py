@@ -6,9 +6,7 @@ from collections import deque
 from statistics import median
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, ok
-
-SPAN, NEEDED, TIMES, SECONDS = 50, 10, 10.0, 60.0
+from gradledger_monitor.rules.base import Parameter, Rule, Window, finding, not_measured, ok
 
 FIX = """\
 # what is it waiting for? ask from outside:  py-spy dump --pid PID"""
@@ -39,10 +37,15 @@ class Stalled(Rule):
     pytorch/pytorch#38174 (ranks with different numbers of batches)
     """
 
+    span = Parameter(50, "gaps between steps that are usual")
+    needed = Parameter(10, "steps of history")
+    times = Parameter(10.0, "times the usual gap")
+    seconds = Parameter(60.0, "seconds that a gap lasts at least")
+
     kind = "T"
 
     def __init__(self) -> None:
-        self._gaps: deque[float] = deque(maxlen=SPAN)
+        self._gaps: deque[float] = deque(maxlen=self.span)
         self._before: float | None = None
 
     def judge(self, window: Window) -> Outcome:
@@ -50,12 +53,12 @@ class Stalled(Rule):
         now = window.facts.time
         gap = None if self._before is None else now - self._before
         self._before = now
-        if gap is None or len(self._gaps) < NEEDED:
+        if gap is None or len(self._gaps) < self.needed:
             self._gaps.extend([] if gap is None else [gap])
-            return not_measured(f"{NEEDED} steps are needed")
+            return not_measured(f"{self.needed} steps are needed")
         usual = median(self._gaps)
         self._gaps.append(gap)
-        if gap < SECONDS or gap < TIMES * usual:
+        if gap < self.seconds or gap < self.times * usual:
             return ok()
         return finding(
             "warning",

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.base import Parameter, Rule, Window, finding, ok
 from gradledger_monitor.rules.scaler.common import scale_of, unless_scaled
-
-WARNING, ERROR = 1.0, 2.0**-5
 
 FIX = """\
 # a mean over a mask that may be empty:
@@ -40,6 +38,9 @@ class Collapse(Rule):
     dbolya/yolact#359, NVIDIA/apex#715, deepspeedai/DeepSpeed#697
     """
 
+    warning = Parameter(1.0, "scale below which it is a warning")
+    error = Parameter(0.03125, "scale at or below which it is an error")
+
     kind = "T"
 
     hides = ("scaler.skipped_steps", "scaler.all_grads_zero", "norm.*", "scheduler.stepped_on_skip")
@@ -56,10 +57,10 @@ class Collapse(Rule):
         if scale is None:
             return ok()
         self._first = self._first or scale
-        if scale >= WARNING or scale > self._first / 4:
+        if scale >= self.warning or scale > self._first / 4:
             return ok()
         return finding(
-            "error" if scale <= ERROR else "warning",
+            "error" if scale <= self.error else "warning",
             f"The loss scale has collapsed to {scale:.3g}",
             f"The GradScaler has halved its scale from {self._first:,.6g} to {scale:.3g} because "
             "gradients are not finite again and again; small gradients are now flushed to zero.",

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import deque
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.base import Parameter, Rule, Window, finding, ok
 from gradledger_monitor.rules.scaler.common import unless_scaled
-
-IN_A_ROW, SHARE, RECENT = 5, 0.05, 100
 
 FIX = """\
 # find what is not finite before the scaler does
@@ -43,11 +41,15 @@ class SkippedSteps(Rule):
     neosr-project/neosr#6, ymcui/Chinese-LLaMA-Alpaca#534
     """
 
+    in_a_row = Parameter(5, "skipped steps in a row")
+    share = Parameter(0.05, "share of the recent steps")
+    recent = Parameter(100, "steps that are recent")
+
     kind = "T"
 
     def __init__(self) -> None:
         self._settled = False
-        self._last: deque[bool] = deque(maxlen=RECENT)
+        self._last: deque[bool] = deque(maxlen=self.recent)
 
     def judge(self, window: Window) -> Outcome:
         """Skips in a row, and among the last hundred."""
@@ -60,8 +62,8 @@ class SkippedSteps(Rule):
             return ok()
         self._last.append(skipped)
         row = len(self._last) if all(self._last) else [*reversed(self._last)].index(False)
-        share = sum(self._last) / RECENT
-        if row < IN_A_ROW and share <= SHARE:
+        share = sum(self._last) / self.recent
+        if row < self.in_a_row and share <= self.share:
             return ok()
         return finding(
             "warning",

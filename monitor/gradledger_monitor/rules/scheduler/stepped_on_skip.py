@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, not_applicable, not_measured, ok
-
-MANY, SHARE = 3, 0.05
+from gradledger_monitor.rules.base import (
+    Parameter,
+    Rule,
+    Window,
+    finding,
+    not_applicable,
+    not_measured,
+    ok,
+)
 
 FIX = """\
 before = scaler.get_scale()
@@ -40,6 +46,9 @@ class SteppedOnSkip(Rule):
     Lightning-AI/pytorch-lightning#18828, NVIDIA-NeMo/Speech#3293, huggingface/transformers#11144
     """
 
+    many = Parameter(3, "advances on skipped steps")
+    share = Parameter(0.05, "share of all advances")
+
     def __init__(self) -> None:
         self._skipped = False
         self._on_skip = 0
@@ -59,7 +68,7 @@ class SteppedOnSkip(Rule):
             return not_applicable("no LR scheduler was stepped")
         if not late:
             return ok()
-        many = self._on_skip >= MANY and self._on_skip > SHARE * self._all
+        many = self._on_skip >= self.many and self._on_skip > self.share * self._all
         return finding(
             "warning" if many else "info",
             "The LR schedule advances on skipped steps",
