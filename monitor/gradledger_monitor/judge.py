@@ -203,6 +203,10 @@ class Judge:
                 fold.see(at.info, step)
 
 
-def judge_pending(store: Store, patience: float = 30.0) -> list[str]:
+def judge_pending(
+    store: Store,
+    patience: float = 30.0,
+    choices: Choices = Choices(),  # noqa: B008 (frozen)
+) -> list[str]:
     """Judge all that can be judged now, in this thread; ``patience=0`` waits for no rank."""
-    return Judge(store, patience).judge_pending()
+    return Judge(store, patience, choices=choices).judge_pending()

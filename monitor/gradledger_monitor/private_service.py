@@ -13,6 +13,7 @@ import uvicorn
 
 from gradledger_monitor.app import create_app
 from gradledger_monitor.judge import judge_pending
+from gradledger_monitor.rules.choices import Choices
 from gradledger_monitor.settings import Settings
 from gradledger_monitor.store.database import Store
 
@@ -23,25 +24,31 @@ SECONDS_TO_FINISH = 10
 class PrivateService:
     """Where to send records, and where to read what became of them."""
 
-    def __init__(self, url: str, store: Store) -> None:
+    def __init__(self, url: str, store: Store, choices: Choices) -> None:
         self.url = url
         self.store = store
+        self._choices = choices
 
     def judge_all(self) -> None:
         """Judge everything that has come, waiting for no rank: nothing more will."""
-        while judge_pending(self.store, patience=0):
+        while judge_pending(self.store, 0, self._choices):
             pass
 
 
 @contextmanager
-def private_service() -> Iterator[PrivateService]:
+def private_service(choices: Choices) -> Iterator[PrivateService]:
     """The service, running in a thread of this process until the block is left."""
     with tempfile.TemporaryDirectory(prefix="gradledger-") as folder:
         # constructed, not read: what the environment says is meant for another service
-        settings = Settings.model_construct(db=f"sqlite:///{Path(folder) / 'check.db'}")
+        settings = Settings.model_construct(
+            db=f"sqlite:///{Path(folder) / 'check.db'}",
+            rules_off=list(choices.off),
+            thresholds=choices.thresholds,
+        )
         store = Store(settings.db)
         with socket.create_server(("127.0.0.1", 0)) as listening, _serving(settings, listening):
-            yield PrivateService(f"http://127.0.0.1:{listening.getsockname()[1]}", store)
+            url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+            yield PrivateService(url, store, choices)
         store.close()
 
 

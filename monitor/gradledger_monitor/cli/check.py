@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
 from gradledger import autostart
 from gradledger_monitor import child
 from gradledger_monitor.findings import SEVERITIES, Judgement
 from gradledger_monitor.private_service import PrivateService, private_service
 from gradledger_monitor.report_text import console, report
+from gradledger_monitor.rules.choices import Choices
+from gradledger_monitor.settings import Settings
 from gradledger_monitor.store import reading
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.together import anything_measured, together
@@ -65,7 +68,7 @@ def check(
     if json_file and not json_file.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {json_file.parent}", param_hint="--json")
     name = name or autostart.name_of(command)
-    with private_service() as service:
+    with private_service(_choices()) as service:
         ended = _run(command, name, service, max_steps)
         service.judge_all()
         checked = _checked(service.store)
@@ -74,6 +77,14 @@ def check(
         json_file.write_text(json.dumps(_as_json(name, checked, answer), indent=2) + "\n")
     _show(checked, ended)
     raise typer.Exit(_status(answer, ended, fail_on))
+
+
+def _choices() -> Choices:
+    """What the environment says about the rules; nothing else of it is meant for this service."""
+    try:
+        return Settings().choices
+    except ValidationError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _run(
