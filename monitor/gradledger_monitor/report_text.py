@@ -11,6 +11,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from gradledger_monitor.findings import Finding, Judgement, TreeNode
+from gradledger_monitor.rules.choices import OFF
 
 WIDEST = 100
 STYLES = {
@@ -51,6 +52,7 @@ def report(name: str, steps: int, ranks: int, judgement: Judgement) -> Renderabl
         *(_finding(finding) for finding in judgement.findings),
         Text(),
         *(_node(node) for node in judgement.tree),
+        *_switched_off(judgement),
     )
 
 
@@ -82,6 +84,12 @@ def _node(node: TreeNode) -> Text:
     mark, style = MARKS[node.status]
     reason = f" ({node.reason})" if node.reason and node.status != "ok" else ""
     return Text.assemble((f"  {mark:<15}", style), node.question, (reason, "dim"))
+
+
+def _switched_off(judgement: Judgement) -> Iterator[Text]:
+    off = [rule for rule, said in judgement.coverage.items() if said.endswith(OFF)]
+    if off:
+        yield Text(f"\n{_many(len(off), 'rule')} {OFF}: {', '.join(off)}", style="yellow")
 
 
 def _when(finding: Finding) -> str:
