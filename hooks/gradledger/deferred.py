@@ -26,6 +26,11 @@ class Deferred:
         self._host: torch.Tensor | None = None
         self._event: Any = None
 
+    @property
+    def ready(self) -> bool:
+        """Whether the values can be read without waiting."""
+        return self._event is None or bool(self._event.query())
+
     def values(self) -> list[float]:
         """The values, in order; waits for the copy, so only for the background thread."""
         while self._event is not None and not self._event.query():

@@ -14,36 +14,66 @@ from typing import Any
 
 def rank_and_world(environ: Mapping[str, str]) -> tuple[int, int]:
     """Rank and world size, from torch.distributed if it is initialised, else the environment."""
-    dist = sys.modules.get("torch.distributed")
-    if dist is not None and dist.is_available() and dist.is_initialized():
+    dist = _initialised()
+    if dist is not None:
         return dist.get_rank(), dist.get_world_size()
     try:
-        return int(environ.get("RANK", 0)), max(1, int(environ.get("WORLD_SIZE", 1)))
+        rank, world = int(environ.get("RANK", 0)), int(environ.get("WORLD_SIZE", 1))
     except ValueError:
         return 0, 1
+    return (rank, world) if 0 <= rank < world else (0, 1)
 
 
-def run_id(environ: Mapping[str, str], world_size: int) -> str:
+def run_id(base: str | None, environ: Mapping[str, str], world_size: int, nth: int = 1) -> str:
     """The run's identity: equal on all ranks of one launch, different for every launch.
 
-    ``GRADLEDGER_RUN`` is shared by everything that one command starts, which may be several
-    trainings one after the other; what follows it tells the launches apart.
+    ``base`` is shared by everything that one command starts, which may be several trainings one
+    after the other, and ``nth`` counts those of one process; what follows tells them apart.
     """
-    base = environ.get("GRADLEDGER_RUN") or time.strftime("%Y%m%d-%H%M%S")
+    base = base or time.strftime("%Y%m%d-%H%M%S")
+    mine = f"{base}-{secrets.token_hex(3)}"
     if world_size == 1:
-        return f"{base}-{secrets.token_hex(3)}"
-    return f"{base}-{hashlib.sha256(_launch(environ).encode()).hexdigest()[:6]}"
+        return mine
+    return _agreed(environ, mine, nth) or f"{base}-{_digest(_launch(environ, nth))}"
 
 
-def _launch(environ: Mapping[str, str]) -> str:
-    """What all ranks of one launch have in common, and no other launch."""
+def _initialised() -> Any:
+    """``torch.distributed``, if the script has started it."""
+    dist = sys.modules.get("torch.distributed")
+    return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
+
+
+def _agreed(environ: Mapping[str, str], mine: str, nth: int) -> str | None:
+    """What the first rank to get there proposed, kept in the store that the launch began with.
+
+    No collective: each rank asks once, in its own time. A store belongs to one launch, whatever
+    the launcher, on however many nodes, and it was needed a moment ago to build the process group.
+    """
+    dist = _initialised()
+    if dist is None:
+        return None
+    key = f"gradledger/{environ.get('TORCHELASTIC_RESTART_COUNT', '')}/{nth}"
+    try:
+        store = dist.distributed_c10d._get_default_store()
+        answer: bytes = store.compare_set(key, "", mine)
+    except (RuntimeError, AttributeError, ValueError):
+        return None  # a backend without a store, or with one that cannot do this
+    return answer.decode()
+
+
+def _launch(environ: Mapping[str, str], nth: int) -> str:
+    """Without a store: what all ranks of one launch have in common, and mostly no other launch."""
     names = ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"]
     names += ["SLURM_JOB_ID", "SLURM_STEP_ID"]
     parts = [environ.get(name, "") for name in names]
     one_node = environ.get("LOCAL_WORLD_SIZE") == environ.get("WORLD_SIZE")
     if one_node and "SLURM_STEP_ID" not in environ:
         parts.append(str(os.getppid()))  # the launcher
-    return "|".join(parts)
+    return "|".join([*parts, str(nth)])
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
 def environment() -> dict[str, str]:
@@ -53,10 +83,15 @@ def environment() -> dict[str, str]:
         "python": platform.python_version(),
         "torch": str(getattr(torch, "__version__", "not imported")),
         "host": platform.node(),
-        "command": " ".join(sys.argv)[:512],
+        "command": sayable(" ".join(sys.argv)[:512]),
     }
     for package in ("transformers", "accelerate", "lightning", "deepspeed", "torchtune"):
         module = sys.modules.get(package)
         if module is not None:
             facts[package] = str(getattr(module, "__version__", "unknown"))
     return facts
+
+
+def sayable(text: str) -> str:
+    """What can go over the wire: an argument may hold bytes that are no text."""
+    return text.encode(errors="replace").decode()

@@ -233,6 +233,11 @@ class Recorder:
             observer.uninstall()
 
     @property
+    def backwards(self) -> int:
+        """How many outermost backwards have begun."""
+        return self._backwards
+
+    @property
     def failures(self) -> Iterator[str]:
         """Facts that are not measured because their observer failed."""
         return iter(self._failed)

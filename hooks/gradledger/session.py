@@ -1,7 +1,8 @@
 """One process's session: the recorder, the sender, and what the run record says.
 
 ``start_from_environment`` is what ``gradledger run`` calls in every child that imports torch;
-``start`` is what ``gradledger.watch`` calls. A process that never steps an optimizer sends nothing.
+``start`` is what ``gradledger.watch`` calls. A process that never steps an optimizer sends nothing,
+and a forked child has no session until it asks for one.
 """
 
 from __future__ import annotations
@@ -10,45 +11,42 @@ import atexit
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from multiprocessing.util import Finalize
+from typing import Any
 
 from gradledger import guard, identity
 from gradledger.delivery.client import Client
-from gradledger.delivery.sender import Sender
+from gradledger.delivery.courier import BEAT_SECONDS
+from gradledger.delivery.sender import Known, Sender
 from gradledger.integrations import Found
 from gradledger.ledger import OpenStep
 from gradledger.recorder import Recorder
-from gradledger.records import EndRecord, EvalRecord, RunRecord, encode
+from gradledger.records import BeatRecord, EndRecord, EvalRecord, RunRecord, StepRecord
+from gradledger.settings import DEFAULT_URL, Contract, Settings
 
-DEFAULT_URL = "http://127.0.0.1:4777"
+__all__ = ["DEFAULT_URL", "Contract", "Session", "Settings", "start", "start_from_environment"]
 
-Contract = Literal["token", "sequence", "sample"]
+_runs = 0  # that this process has spoken for
 
 
-@dataclass
-class Settings:
-    """Where to send, and how the run calls itself."""
+@dataclass(frozen=True)
+class Window:
+    """A closed window, to be resolved when the device has delivered its values."""
 
-    url: str = DEFAULT_URL
-    token: str | None = None
-    name: str | None = None
-    project: str = "default"
-    contract: Contract | None = None
-    scale: float | None = None
-    config: dict[str, Any] = field(default_factory=dict)
+    step: OpenStep
 
-    @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> Settings:
-        """``GRADLEDGER_*`` variables; see the settings table in the documentation."""
-        return cls(
-            url=environ.get("GRADLEDGER_URL") or DEFAULT_URL,
-            token=environ.get("GRADLEDGER_TOKEN") or None,
-            name=environ.get("GRADLEDGER_NAME") or None,
-            project=environ.get("GRADLEDGER_PROJECT") or "default",
-        )
+    @property
+    def ready(self) -> bool:
+        """Whether every value is here."""
+        return all(value.ready for value in self.step.deferred())
+
+    def resolve(self) -> StepRecord:
+        """The record of the step."""
+        return self.step.resolve()
 
 
 class Session:
@@ -57,9 +55,11 @@ class Session:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.recorder = Recorder(self._take)
-        self._sender = Sender(Client(settings.url, settings.token), self._head)
+        client = Client(settings.url, settings.token)
+        self._sender = Sender(client, self._speaker, self._pulse, settings.place)
         self._frameworks = Found()
         self._run: RunRecord | None = None
+        self._latest = (0.0, 0)  # when the last step ended, and how many backwards had run
         self._pid = os.getpid()
         self._closed = False
 
@@ -68,42 +68,54 @@ class Session:
         self.recorder.install()
         self._frameworks.install()
         atexit.register(self.close)
-        os.register_at_fork(after_in_child=self.recorder.uninstall)
+        # a forked worker of multiprocessing ends without atexit
+        self._finalize = Finalize(None, self.close, exitpriority=0)
 
     def close(self) -> None:
         """Remove the hooks and deliver what is left."""
-        if self._closed or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             return
-        self._closed = True
         with guard.fail_open("the end of the session"):
-            self._frameworks.uninstall()
-            self.recorder.uninstall()
-            atexit.unregister(self.close)
+            if not self._closed:
+                self._closed = True
+                self._detach()
+                atexit.unregister(self.close)
+                self._finalize.cancel()
+            # again, where a signal interrupts the first time: the process must not end before
             if self._run is not None:
-                end = EndRecord(time.time(), self.recorder.windows.steps)
-                left = self._sender.close(encode(end))
-                if left:
-                    sys.stderr.write(f"gradledger: {left} records could not be sent\n")
+                self._sender.close(EndRecord(time.time(), self.recorder.windows.steps))
+
+    def forget(self) -> None:
+        """In a forked child: the session is the parent's."""
+        with guard.fail_open("the fork"):
+            self._detach()
+            self._sender.abandon()
 
     def log_eval(self, step: int, values: Mapping[str, float]) -> None:
         """Send evaluation metrics."""
         record = EvalRecord(step, time.time(), {k: float(v) for k, v in values.items()})
         self._identify()
-        self._sender.put_line(encode(record))
+        self._sender.put(Known(record))
+
+    def _detach(self) -> None:
+        self._frameworks.uninstall()
+        self.recorder.uninstall()
 
     def _take(self, step: OpenStep) -> None:
         self._identify()
-        self._sender.put(step.resolve)
+        self._latest = (step.time, self.recorder.backwards)
+        self._sender.put(Window(step))
 
     def _identify(self) -> None:
         """At the first record: by now the script has initialised torch.distributed, if ever."""
+        global _runs
         if self._run is not None:
             return
+        _runs += 1
         rank, world = identity.rank_and_world(os.environ)
-        run = identity.run_id(os.environ, world)
-        script = os.path.basename(sys.argv[0]) or "python"
+        script = identity.sayable(os.path.basename(sys.argv[0]))[:256] or "python"
         self._run = RunRecord(
-            run,
+            identity.run_id(self.settings.run, os.environ, world, _runs),
             self.settings.name or script,
             rank,
             world,
@@ -115,10 +127,20 @@ class Session:
             declared_scale=self.settings.scale,
         )
 
-    def _head(self) -> bytes:
+    # ------------------------------------------------------------------ for the background threads
+
+    def _speaker(self) -> RunRecord:
         assert self._run is not None
         self._run.optimizers = self.recorder.windows.names
-        return encode(self._run)
+        return self._run
+
+    def _pulse(self) -> BeatRecord | None:
+        """That the process lives, when no step has ended for long."""
+        ended, backwards = self._latest
+        now = time.time()
+        if not ended or now - ended < BEAT_SECONDS:
+            return None
+        return BeatRecord(now, now - ended, self.recorder.backwards - backwards)
 
 
 _session: Session | None = None
@@ -151,6 +173,8 @@ def start_from_environment() -> None:
 
 def _deliver_on_sigterm() -> None:
     """Without a handler SIGTERM ends Python at once; deliver first, then end the same way."""
+    if threading.current_thread() is not threading.main_thread():
+        return
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         return
 
@@ -161,3 +185,13 @@ def _deliver_on_sigterm() -> None:
         os.kill(os.getpid(), number)
 
     signal.signal(signal.SIGTERM, deliver)
+
+
+def _forget_in_child() -> None:
+    global _session
+    if _session is not None:
+        _session.forget()
+        _session = None
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,15 +1,26 @@
-"""One HTTP conversation with the service: post a batch, say what became of it."""
+"""One HTTP conversation with the service: post a batch, say what became of it.
+
+Only an answer that is unmistakably the service's acknowledges anything. Whatever else comes back,
+slowly, endlessly or never, is a reason to try again later.
+"""
 
 from __future__ import annotations
 
 import gzip
 import http.client
 import json
+import socket
+import time
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from email.utils import parsedate_to_datetime
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
-TIMEOUT_SECONDS = 10.0
+SILENCE_SECONDS = 10.0  # between two bytes
+ANSWER_SECONDS = 30.0  # for the whole answer, however it trickles
+MOST_ANSWER_BYTES = 2**20
+LONGEST_WAIT_SECONDS = 600.0  # that a service may ask for
 GZIP_LEVEL = 1
 
 Fate = Literal["accepted", "retry", "too_large"]
@@ -22,10 +33,11 @@ class Answer:
     fate: Fate
     refused: int = 0
     problem: str = ""
+    wait: float = 0.0  # seconds for which the service asked to be left alone
 
 
 class Client:
-    """Keeps one connection to ``url`` open between batches."""
+    """Keeps one connection to ``url`` open between batches. Raises ValueError for a bad URL."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
         parts = urlsplit(url)
@@ -36,20 +48,56 @@ class Client:
         self._path = parts.path.rstrip("/") + "/api/v1/records"
         self._token = token
         self._connection: http.client.HTTPConnection | None = None
+        self._began: float | None = None
 
     def post(self, lines: list[bytes]) -> Answer:
         """Send one batch. A dead or failing service is an answer, not an exception."""
+        body = gzip.compress(b"".join(lines), GZIP_LEVEL)
+        self._began = time.monotonic()
         try:
-            return self._exchange(gzip.compress(b"".join(lines), GZIP_LEVEL))
+            return self._patiently(body)
         except (OSError, http.client.HTTPException) as error:
             self.close()
             return Answer("retry", problem=f"{type(error).__name__}: {error}")
+        finally:
+            self._began = None
 
     def close(self) -> None:
         """Drop the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    # ------------------------------------------------------------------ for another thread
+
+    def waiting(self) -> float:
+        """For how many seconds an exchange has been going on."""
+        began = self._began
+        return 0.0 if began is None else time.monotonic() - began
+
+    def cut_if_late(self) -> None:
+        """End an exchange that takes longer than any honest one."""
+        if self.waiting() > ANSWER_SECONDS:
+            self.cut()
+
+    def cut(self) -> None:
+        """End the exchange that is going on: its thread sees a closed connection."""
+        connection = self._connection
+        found = None if connection is None else connection.sock
+        if found is not None:
+            with suppress(OSError):
+                # of the plain socket: TLS would first say goodbye to a peer that does not listen
+                socket.socket.shutdown(found, socket.SHUT_RDWR)
+
+    # ------------------------------------------------------------------ one exchange
+
+    def _patiently(self, body: bytes) -> Answer:
+        """A service closes a connection that was idle: that is no failure of its own."""
+        if self._connection is not None:
+            with suppress(ConnectionError, http.client.HTTPException):
+                return self._exchange(body)
+            self.close()
+        return self._exchange(body)
 
     def _exchange(self, body: bytes) -> Answer:
         headers = {"Content-Type": "application/x-ndjson", "Content-Encoding": "gzip"}
@@ -58,30 +106,55 @@ class Client:
         connection = self._connect()
         connection.request("POST", self._path, body=body, headers=headers)
         response = connection.getresponse()
-        return _judge(response.status, response.read(1 << 20))
+        told = response.read(MOST_ANSWER_BYTES)
+        if not response.isclosed():
+            self.close()  # there is more to come, and nobody wants it
+        return _judge(response.status, response.headers.get("Retry-After", ""), told)
 
     def _connect(self) -> http.client.HTTPConnection:
         if self._connection is None:
             kind = http.client.HTTPSConnection if self._https else http.client.HTTPConnection
-            self._connection = kind(self._host, self._port, timeout=TIMEOUT_SECONDS)
+            self._connection = kind(self._host, self._port, timeout=SILENCE_SECONDS)
         return self._connection
 
 
-def _judge(status: int, body: bytes) -> Answer:
-    if status == 200:
-        return Answer("accepted")
+def _judge(status: int, retry_after: str, body: bytes) -> Answer:
+    if status in (200, 422):
+        return _acknowledged(status, body)
     if status == 413:
-        return Answer("too_large", problem="413")
-    if status == 422:
-        errors = _errors(body)
-        first = errors[0] if errors else {}
-        return Answer("accepted", len(errors), f"{first.get('field')}: {first.get('reason')}")
-    return Answer("retry", problem=f"HTTP status {status}")
+        return Answer("too_large", problem="HTTP status 413")
+    wait = _seconds(retry_after) if status in (429, 503) else 0.0
+    return Answer("retry", problem=f"HTTP status {status}", wait=wait)
 
 
-def _errors(body: bytes) -> list[dict[str, object]]:
+def _acknowledged(status: int, body: bytes) -> Answer:
+    document = _document(body)
+    errors = document.get("errors", [])
+    if not isinstance(document.get("stored"), int) or not isinstance(errors, list):
+        return Answer("retry", problem=f"HTTP status {status}, and not from a gradledger service")
+    if not errors:
+        return Answer("accepted")
+    first = errors[0] if isinstance(errors[0], dict) else {}
+    refused = document.get("refused", len(errors))
+    reason = f"{first.get('field')}: {first.get('reason')}"
+    return Answer("accepted", refused if isinstance(refused, int) else len(errors), reason)
+
+
+def _document(body: bytes) -> dict[str, Any]:
     try:
-        errors = json.loads(body).get("errors", [])
-    except (ValueError, AttributeError):
-        return []
-    return [e for e in errors if isinstance(e, dict)] if isinstance(errors, list) else []
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _seconds(retry_after: str) -> float:
+    """What a Retry-After header asks for: a number of seconds, or a date."""
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(retry_after).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError):
+            return 0.0
+    return min(max(seconds, 0.0), LONGEST_WAIT_SECONDS) if seconds == seconds else 0.0

@@ -1,159 +1,187 @@
-"""The background thread: resolves open records, batches their lines, and delivers them.
+"""From closed windows to the service or the disk, on background threads.
 
-The training thread only appends to a bounded queue. What the bound drops is counted, and the
-count travels in every later record.
+The training thread only appends to a bounded queue. Ten times a second one thread reads the values
+of what was queued and puts the lines into the backlog; the courier, another, speaks with the
+service. What the courier has not brought away within a tick goes to the disk, so that a killed
+process loses what it closed within the last tick, and within the one before it if the service
+stopped answering just then.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
 
 from gradledger import guard
+from gradledger.delivery.backlog import Backlog
 from gradledger.delivery.client import Client
-from gradledger.records import StepRecord, encode
+from gradledger.delivery.courier import Courier
+from gradledger.delivery.notices import Notices, say
+from gradledger.delivery.spool import Place
+from gradledger.records import BeatRecord, EndRecord, EvalRecord, RunRecord, StepRecord, encode
 
-QUEUE_STEPS = 4096  # closed windows that wait to be resolved
-BUFFER_BYTES = 64 * 2**20  # encoded lines that wait for the service
-BATCH_LINES = 500
-BATCH_BYTES = 8 * 2**20
+QUEUE_STEPS = 4096  # closed windows whose values have not been read
 TICK_SECONDS = 0.1
-BACKOFF_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
-EXIT_SECONDS = 5.0
+READY_SECONDS = 1.0  # at the end, for values that are on their way from a device
+# How long the end of the process waits for the service
+EXIT_SECONDS = 5.0  # if it works, or if no disk holds what is left
+EXIT_SECONDS_FAILING = 2.0
+EXIT_SECONDS_UNANSWERED = 0.2  # if it has let a batch wait for long already
 
-Produce = Callable[[], StepRecord]
+
+class Pending(Protocol):
+    """A record whose numbers may still be on their way."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether they have arrived."""
+
+    def resolve(self) -> StepRecord | EvalRecord:
+        """The record; waits for the numbers."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """A record that waits for nothing."""
+
+    record: EvalRecord
+    ready: bool = True
+
+    def resolve(self) -> EvalRecord:
+        """The record."""
+        return self.record
 
 
 class Sender:
-    """Takes steps from the training thread and brings them to the service, in order."""
+    """Takes records from the training thread and brings them to the service, in order."""
 
-    def __init__(self, client: Client, head: Callable[[], bytes]) -> None:
-        self._client, self._head = client, head
-        self._queue: deque[Produce] = deque()
-        self._lines: deque[bytes] = deque()
-        self._bytes = 0
-        self.dropped = 0
-        self._failures = 0
-        self._not_before = 0.0
+    def __init__(
+        self,
+        client: Client,
+        speaker: Callable[[], RunRecord],
+        pulse: Callable[[], BeatRecord | None],
+        place: Place | None,
+    ) -> None:
+        notices = Notices()
+        self._client = client
+        self._backlog = Backlog(speaker, place, notices)
+        self._courier = Courier(client, self._backlog, speaker, pulse, notices)
+        self._queue: deque[Pending] = deque()
+        self._overflow = 0  # windows for which the queue had no room
         self._stop = threading.Event()
+        self._last: EndRecord | None = None
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
-        self._told = False
 
-    def put(self, produce: Produce) -> None:
+    def put(self, pending: Pending) -> None:
         """Called on the training thread: remember what to resolve, never wait."""
         if len(self._queue) >= QUEUE_STEPS:
-            self.dropped += 1
+            self._overflow += 1
             return
-        self._queue.append(produce)
+        self._queue.append(pending)
         if self._thread is None:
             self._start()
 
-    def put_line(self, line: bytes) -> None:
-        """A line that is ready to go."""
-        self._keep(line)
-        if self._thread is None:
-            self._start()
-
-    def close(self, last: bytes | None = None, seconds: float = EXIT_SECONDS) -> int:
-        """Deliver what is left, for at most ``seconds``; returns how many lines remain unsent."""
+    def close(self, last: EndRecord) -> None:
+        """Deliver what is left, or leave it on the disk; bounded in time. Safe to call again."""
         if os.getpid() != self._pid or self._thread is None:
-            return 0
-        self._last, self._deadline = last, time.monotonic() + seconds
+            return
+        self._last = self._last or last
         self._stop.set()
-        self._thread.join(seconds + 1.0)
-        return len(self._lines) + len(self._queue)
+        self._thread.join(READY_SECONDS + EXIT_SECONDS + 1.0)
+
+    def abandon(self) -> None:
+        """In a forked child: nothing here is its own."""
+        self._backlog.abandon()
 
     def _start(self) -> None:
         if os.getpid() != self._pid:
-            return  # a forked child, a DataLoader worker for instance, stays silent
-        thread = threading.Thread(target=self._run, name="gradledger", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:
-            return  # the interpreter is going down
-        self._thread = thread
+            return
+        bring = threading.Thread(target=self._courier.run, name="gradledger-courier", daemon=True)
+        gather = threading.Thread(target=self._run, name="gradledger", daemon=True)
+        with suppress(RuntimeError):  # the interpreter is going down
+            bring.start()
+            gather.start()
+            self._thread = gather
 
-    # ------------------------------------------------------------------ on the background thread
+    # ------------------------------------------------------------------ on the gathering thread
 
     def _run(self) -> None:
         while not self._stop.wait(TICK_SECONDS):
             with guard.fail_open("the sender"):
-                self._resolve()
-                if time.monotonic() >= self._not_before:
-                    self._deliver()
+                self._tick()
         with guard.fail_open("the sender"):
             self._finish()
 
-    def _finish(self) -> None:
-        self._resolve()
-        if self._last is not None:
-            self._keep(self._last)
-        while self._lines and time.monotonic() < self._deadline:
-            if not self._deliver():
-                time.sleep(TICK_SECONDS)
-        self._client.close()
+    def _tick(self) -> None:
+        late = len(self._backlog) > 0
+        self._gather()
+        if late:
+            self._backlog.spill()
+        if len(self._backlog):
+            self._courier.wake()
+        self._client.cut_if_late()
 
-    def _resolve(self) -> None:
-        while self._queue:
-            produce = self._queue.popleft()
+    def _gather(self) -> None:
+        lines: list[bytes] = []
+        while self._queue and self._queue[0].ready:
+            pending = self._queue.popleft()
             with guard.fail_open("a record"):
-                record = produce()
-                record.dropped = self.dropped
-                self._keep(encode(record))
+                record = pending.resolve()
+                if isinstance(record, StepRecord):
+                    record.dropped = self._dropped()
+                lines.append(encode(record))
+        if lines:
+            self._backlog.add(lines)
 
-    def _keep(self, line: bytes) -> None:
-        self._lines.append(line)
-        self._bytes += len(line)
-        while self._bytes > BUFFER_BYTES:
-            self._bytes -= len(self._lines.popleft())
-            self.dropped += 1
+    def _dropped(self) -> int:
+        return self._overflow + self._backlog.dropped + self._courier.refused
 
-    def _deliver(self) -> bool:
-        """Send batches until nothing is left or the service fails."""
-        size = BATCH_LINES
-        while self._lines:
-            batch = self._batch(size)
-            answer = self._client.post([self._head(), *batch])
-            if answer.fate == "retry":
-                self._hold(answer.problem)
-                return False
-            if answer.fate == "too_large" and len(batch) > 1:
-                size = max(1, len(batch) // 2)
-                continue
-            self._accepted(batch, answer.refused, answer.problem)
-        return True
+    # ------------------------------------------------------------------ the end
 
-    def _batch(self, most: int) -> list[bytes]:
-        batch: list[bytes] = []
-        size = 0
-        for line in self._lines:
-            if len(batch) == most or size > BATCH_BYTES:
-                break
-            batch.append(line)
-            size += len(line)
-        return batch
+    def _finish(self) -> None:
+        late = len(self._backlog) > 0
+        self._gather_all()
+        if self._last is not None:
+            self._backlog.add([encode(self._last)])
+        if late:
+            self._backlog.spill()
+        self._courier.finish()
+        self._courier.done.wait(self._patience())
+        self._backlog.spill()
+        self._client.cut()
+        self._tell_what_is_left()
+        self._backlog.close()
 
-    def _accepted(self, batch: list[bytes], refused: int, problem: str) -> None:
-        for _ in batch:
-            self._bytes -= len(self._lines.popleft())
-        self._failures, self._not_before = 0, 0.0
-        if refused:
-            self.dropped += refused
-            self._tell(f"the service refused {refused} records ({problem})")
+    def _gather_all(self) -> None:
+        end = time.monotonic() + READY_SECONDS
+        self._gather()
+        while self._queue and time.monotonic() < end:
+            time.sleep(0.005)
+            self._gather()
+        self._overflow += len(self._queue)
 
-    def _hold(self, problem: str) -> None:
-        wait = BACKOFF_SECONDS[min(self._failures, len(BACKOFF_SECONDS) - 1)]
-        self._not_before = time.monotonic() + wait
-        self._failures += 1
-        if self._failures == len(BACKOFF_SECONDS):
-            self._tell(f"the service cannot be reached ({problem}); training goes on, will retry")
+    def _patience(self) -> float:
+        if not (self._courier.failing or self._courier.unanswered):
+            return EXIT_SECONDS
+        self._backlog.spill()
+        if self._backlog.in_memory():
+            return EXIT_SECONDS
+        return EXIT_SECONDS_UNANSWERED if self._courier.unanswered else EXIT_SECONDS_FAILING
 
-    def _tell(self, text: str) -> None:
-        if not self._told:
-            self._told = True
-            sys.stderr.write(f"gradledger: {text}\n")
+    def _tell_what_is_left(self) -> None:
+        lost, kept = self._backlog.in_memory(), len(self._backlog) - self._backlog.in_memory()
+        place, why = self._backlog.place, self._courier.problem or "no answer"
+        if kept and place is not None:
+            say(
+                f"{kept} records are not sent yet ({why}): the next run that reaches {place.url} "
+                f"sends them, or `gradledger import {place.own}`"
+            )
+        if lost:
+            say(f"{lost} records could not be sent ({why}), and no disk took them")

@@ -1,0 +1,163 @@
+"""One append-only file of JSON lines that wait for the service, and who may touch it.
+
+Its first line is the run record, repeated where it changes, so that the file can be read alone.
+The process that has it open holds the kernel's advisory lock on it, which ends with the process
+however that ends: a file that can be locked has no owner any more. It is deleted only by the holder
+of that lock, and only after the service acknowledged all of it.
+
+Written without fsync: a killed process loses nothing that was written, a machine that loses its
+power what its kernel had not yet brought to the disk. There is one fsync, when a process ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+SUFFIX = ".jsonl"
+CHUNK_BYTES = 2**20
+
+_RUN = re.compile(rb'"type"\s*:\s*"run"')
+
+
+class SpoolFile:
+    """An open, locked file, and how far it has been acknowledged."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self.thinned = False
+        self.records = 0  # of those that this process wrote, how many wait
+        self.size = os.fstat(descriptor).st_size
+        self._descriptor = descriptor
+        self._at = 0  # the first line that is not acknowledged
+        self._head = b""  # the run record in force there
+        self._written_head = b""
+
+    @classmethod
+    def create(cls, path: Path) -> SpoolFile:
+        """A new file; FileExistsError if there is one. It is locked before others can see it."""
+        if path.exists():
+            raise FileExistsError(path)
+        unseen = path.with_suffix(".new")
+        descriptor = os.open(unseen, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        with suppress(OSError):  # where nothing can be locked, nobody else takes it either
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.rename(unseen, path)
+        return cls(path, descriptor)
+
+    @classmethod
+    def take(cls, path: Path) -> SpoolFile | None:
+        """An existing file that nobody else has; None if somebody has, or it is gone."""
+        try:
+            descriptor = os.open(path, os.O_RDWR)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return cls(path, descriptor)
+        except OSError:
+            pass
+        os.close(descriptor)
+        return None
+
+    # ------------------------------------------------------------------ writing
+
+    def append(self, head: bytes, lines: list[bytes]) -> None:
+        """Write all lines or none; OSError where the disk does not take them."""
+        data = b"".join(lines if head == self._written_head else [head, *lines])
+        try:
+            self._write(data)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, self.size)
+            raise
+        self.size += len(data)
+        self.records += len(lines)
+        self._written_head = head
+
+    def _write(self, data: bytes) -> None:
+        left, at = memoryview(data), self.size
+        while left:
+            written = os.pwrite(self._descriptor, left, at)
+            left, at = left[written:], at + written
+
+    # ------------------------------------------------------------------ reading, from where it is
+
+    def peek(self, most_lines: int, most_bytes: int) -> list[bytes]:
+        """A run record and the records that follow; empty when nothing is left."""
+        batch, size, count = [self._head] if self._head else [], 0, 0
+        for line in self._lines():
+            size, run = size + len(line), is_run(line)
+            if not run and (count == most_lines or (count and size > most_bytes)):
+                break
+            batch.append(line)
+            count += not run
+        return batch if count else []
+
+    def advance(self, records: int) -> None:
+        """So many records are acknowledged."""
+        for line in self._lines():
+            if is_run(line):
+                self._head = line
+            elif records == 0:
+                break
+            else:
+                records -= 1
+                self.records -= 1
+            self._at += len(line)
+
+    def _lines(self) -> Iterator[bytes]:
+        """Whole lines; the torn last one of a process that died while it wrote is none."""
+        at, rest = self._at, b""
+        while chunk := os.pread(self._descriptor, CHUNK_BYTES, at):
+            at += len(chunk)
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                yield line + b"\n"
+
+    # ------------------------------------------------------------------ its end
+
+    def replace(self, other: SpoolFile) -> None:
+        """Become the content of another file, which ceases to be a file of its own."""
+        os.rename(other.path, self.path)
+        os.close(self._descriptor)
+        self._descriptor, self.size = other._descriptor, other.size
+        self._at, self._head, self._written_head = 0, b"", other._written_head
+
+    def remove(self) -> None:
+        """Delete it and let go of it."""
+        with suppress(OSError):
+            self.path.unlink()
+        self.close()
+
+    def set_aside(self) -> None:
+        """Keep it for a person to look at, under a name that nobody sends again."""
+        os.rename(self.path, self.path.with_suffix(".refused"))
+
+    def sync(self) -> None:
+        """Bring it to the disk."""
+        with suppress(OSError):
+            os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Let go of it, for another process to take."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def is_run(line: bytes) -> bool:
+    """Whether a line is a run record."""
+    if _RUN.search(line) is None:
+        return False
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(record, dict) and record.get("type") == "run"

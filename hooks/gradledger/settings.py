@@ -1,0 +1,119 @@
+"""What a person may change about the hooks, from ``GRADLEDGER_*`` environment variables.
+
+A value that cannot be meant is said once, and the default is used: training never fails on it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
+
+from gradledger.delivery.notices import Notices
+from gradledger.delivery.spool import DEFAULT_BYTES, DEFAULT_FOLDER, Place
+
+DEFAULT_URL = "http://127.0.0.1:4777"
+NO_SPOOL = "off"
+SMALLEST_SPOOL = 2**16
+
+Contract = Literal["token", "sequence", "sample"]
+T = TypeVar("T")
+
+_notices = Notices()
+
+
+@dataclass
+class Settings:
+    """Where to send, and how the run calls itself."""
+
+    url: str = DEFAULT_URL
+    token: str | None = None
+    run: str | None = None  # identity that everything one command starts has in common
+    name: str | None = None
+    project: str = "default"
+    contract: Contract | None = None
+    scale: float | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    spool: Path | None = None  # where to keep what cannot be sent; None keeps nothing
+    spool_bytes: int = DEFAULT_BYTES  # of one process; of all together, eight times that
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Settings:
+        """``GRADLEDGER_*`` variables; see the settings table in the documentation."""
+
+        def said(name: str, meant: Callable[[str], T], default: T) -> T:
+            return _said(environ, name, meant, default)
+
+        return cls(
+            url=said("URL", _url, DEFAULT_URL),
+            token=said("TOKEN", _token, None),
+            run=said("RUN", _run, None),
+            name=said("NAME", _name, None),
+            project=said("PROJECT", _name, None) or "default",
+            spool=said("SPOOL", _folder, _folder(DEFAULT_FOLDER)),
+            spool_bytes=said("SPOOL_BYTES", _bytes, DEFAULT_BYTES),
+        )
+
+    @property
+    def place(self) -> Place | None:
+        """Where records wait that could not be sent to this URL."""
+        return None if self.spool is None else Place(self.spool, self.url, self.spool_bytes)
+
+
+def _said(environ: Mapping[str, str], name: str, meant: Callable[[str], T], default: T) -> T:
+    value = environ.get(f"GRADLEDGER_{name}", "").strip()
+    if not value:
+        return default
+    try:
+        return meant(value)
+    except ValueError as error:
+        shown = "" if name == "TOKEN" else f"={value[:80]!r}"
+        _notices.once(name, f"GRADLEDGER_{name}{shown} is ignored: {error}")
+        return default
+
+
+# ---------------------------------------------------------------- ValueError where it is not meant
+
+
+def _url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("it must be like http://host:4777")
+    _ = parts.port  # raises for one that is none
+    return value
+
+
+def _token(value: str) -> str | None:
+    if not re.fullmatch(r"[!-~]+", value):
+        raise ValueError("a token has neither spaces nor other signs than ASCII")
+    return value
+
+
+def _run(value: str) -> str | None:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,120}", value):
+        raise ValueError("up to 120 letters, digits, '.', '_' and '-'")
+    return value
+
+
+def _name(value: str) -> str | None:
+    if len(value) > 256:
+        raise ValueError("it is longer than 256 characters")
+    return value
+
+
+def _folder(value: str) -> Path | None:
+    if value == NO_SPOOL:
+        return None
+    folder = Path(os.path.expanduser(value))
+    return None if str(folder).startswith("~") else folder.absolute()  # a user without a home
+
+
+def _bytes(value: str) -> int:
+    number = int(value)
+    if number < SMALLEST_SPOOL:
+        raise ValueError(f"it must be {SMALLEST_SPOOL} or more")
+    return number
