@@ -16,6 +16,7 @@ from gradledger import guard, identity
 from gradledger.ledger import OpenStep
 from gradledger.recorder import Recorder
 from gradledger.records import RunRecord, encode
+from museum.truth import tape
 from museum.truth.seen import Step, look
 
 
@@ -41,7 +42,9 @@ def with_witness(script: Path, output: Path) -> None:
     """Write what the optimizers applied, and what the check of the label asks of the script."""
     steps: list[Step] = []
     handle = register_optimizer_step_pre_hook(lambda optimizer, *_: steps.append(look(optimizer)))
-    names: dict[str, Any] = runpy.run_path(str(script), run_name="__main__")
+    with tape.recording() as kept_tape:
+        names: dict[str, Any] = runpy.run_path(str(script), run_name="__main__")
+    names["tape"] = kept_tape
     handle.remove()
     from museum.truth import testify  # noqa: PLC0415 - the checks are not needed for records
 

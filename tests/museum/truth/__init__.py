@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from museum.labels import Label, collection
-from museum.truth import counts, gradient, path
+from museum.truth import counts, gradient, path, ranks, scaling
 from museum.truth.seen import Step
 
 Testimony = dict[str, Any]
@@ -40,6 +40,15 @@ CHECKS = {
     "decay": Check(path.tell_norms, path.fault_of_decay),
     "finite": Check(path.tell_norms, path.fault_of_nonfinite),
     "limit": Check(path.tell_norms, path.fault_of_limit),
+    "gradient_in_half": Check(scaling.tell_gradients, scaling.fault_of_gradients),
+    "updates": Check(scaling.tell_path, scaling.fault_of_updates),
+    "scale_jumps": Check(scaling.tell_path, scaling.fault_of_jumps),
+    "scale_collapses": Check(scaling.tell_path, scaling.fault_of_collapse),
+    "schedule": Check(scaling.tell_path, scaling.fault_of_schedule),
+    "replicas": Check(ranks.tell_replicas, ranks.fault_of_replicas),
+    "all_reduces": Check(ranks.tell_all_reduces, ranks.fault_of_all_reduces),
+    "duplicates": Check(ranks.tell_targets, ranks.fault_of_duplicates),
+    "order": Check(ranks.tell_targets, ranks.fault_of_order),
 }
 
 

@@ -68,8 +68,15 @@ def two_heads(call: Call, batch: Any) -> tuple[Tensor, float]:
     return main + 0.1 * auxiliary / others * count, count
 
 
+def peaked(call: Call, batch: Any) -> tuple[Tensor, float]:
+    """Cross entropy, and the squared log of what softmax divides by."""
+    loss, count = tokens(call, batch)
+    return loss + call(batch[0]).logsumexp(-1).square().sum(), count
+
+
 OBJECTIVES: dict[str, Objective] = {
-    f.__name__: f for f in (tokens, squares, advantages, distilled, sentence_rows, two_heads)
+    f.__name__: f
+    for f in (tokens, squares, advantages, distilled, sentence_rows, two_heads, peaked)
 }
 
 

@@ -1,0 +1,20 @@
+"""The flag is set before the forward."""
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from museum.parts import EVEN, TinyLM, text, token_loss, two_ranks
+
+with two_ranks() as rank:
+    torch.manual_seed(0)
+    model = DistributedDataParallel(TinyLM())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    windows = text(6, seed=1 + rank, lengths=EVEN)
+
+    for window in windows:
+        for i, (ids, labels) in enumerate(window):
+            model.require_backward_grad_sync = i == len(window) - 1
+            loss = token_loss(model(ids), labels) / len(window)
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()

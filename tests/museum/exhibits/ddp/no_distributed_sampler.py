@@ -1,0 +1,22 @@
+"""The usual shuffling DataLoader on every rank, all seeded alike: every rank draws the same."""
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+from museum.parts import TinyLM, sentences, token_loss, two_ranks
+
+with two_ranks() as rank:
+    torch.manual_seed(0)
+    model = DistributedDataParallel(TinyLM())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    generator = torch.Generator().manual_seed(1)
+    corpus = [tuple(x[0] for x in sentences((8,), generator)) for _ in range(48)]
+    loader = DataLoader(corpus, batch_size=4, shuffle=True)
+
+    for _ in range(3):
+        for ids, labels in loader:
+            loss = token_loss(model(ids), labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()

@@ -1,0 +1,26 @@
+"""no_sync() of both."""
+
+from contextlib import ExitStack
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from museum.parts import EVEN, TinyLM, text, token_loss, two_ranks
+
+with two_ranks() as rank:
+    torch.manual_seed(0)
+    model = DistributedDataParallel(TinyLM())
+    adapter = DistributedDataParallel(torch.nn.Linear(24, 24))
+    optimizer = torch.optim.AdamW([*model.parameters(), *adapter.parameters()], lr=3e-3)
+    windows = text(6, seed=1 + rank, lengths=EVEN)
+
+    for window in windows:
+        for i, (ids, labels) in enumerate(window):
+            with ExitStack() as quiet:
+                if i + 1 < len(window):
+                    quiet.enter_context(model.no_sync())
+                    quiet.enter_context(adapter.no_sync())
+                loss = token_loss(adapter(model(ids)), labels) / len(window)
+                loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()

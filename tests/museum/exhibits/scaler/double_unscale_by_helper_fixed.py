@@ -1,0 +1,29 @@
+"""prepare_grads() leaves the unscaling to the scaler."""
+
+import torch
+
+from museum.parts import EVEN, TinyLM, text, token_loss
+
+torch.manual_seed(0)
+max_norm = 0.1
+model = TinyLM()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+scaler = torch.amp.GradScaler("cpu")
+windows = text(8, lengths=EVEN)
+
+
+def prepare_grads(model, optimizer):
+    """Unscale, then clip."""
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+
+
+for window in windows:
+    for ids, labels in window:
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = token_loss(model(ids), labels) / len(window)
+        scaler.scale(loss).backward()
+    prepare_grads(model, optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()

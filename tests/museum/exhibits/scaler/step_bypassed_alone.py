@@ -1,0 +1,19 @@
+"""Mixed precision was bolted on: the loss is scaled, and the old optimizer.step() was left."""
+
+import torch
+
+from museum.parts import EVEN, TinyLM, text, token_loss
+
+torch.manual_seed(0)
+model = TinyLM()
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+scaler = torch.amp.GradScaler("cpu")
+windows = text(8, lengths=EVEN)
+
+for window in windows:
+    for ids, labels in window:
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = token_loss(model(ids), labels) / len(window)
+        scaler.scale(loss).backward()
+    optimizer.step()
+    optimizer.zero_grad()

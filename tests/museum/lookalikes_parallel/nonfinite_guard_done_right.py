@@ -1,0 +1,24 @@
+"""A guard that drops the step of a non-finite window, and updates the scaler all the same."""
+
+import torch
+
+from museum.parts import EVEN, TinyLM, text, token_loss
+
+torch.manual_seed(0)
+max_norm = 0.1
+model = TinyLM()
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**22)
+windows = text(24, lengths=EVEN)
+
+for window in windows:
+    for ids, labels in window:
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = token_loss(model(ids), labels) / len(window)
+        scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    if torch.isfinite(norm):
+        scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()

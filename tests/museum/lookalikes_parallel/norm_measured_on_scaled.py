@@ -1,0 +1,21 @@
+"""clip_grad_norm_ with an infinite limit only measures, and the log divides by the scale."""
+
+import torch
+
+from museum.parts import EVEN, TinyLM, text, token_loss
+
+torch.manual_seed(0)
+model = TinyLM()
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+scaler = torch.amp.GradScaler("cpu")
+windows = text(8, lengths=EVEN)
+
+for window in windows:
+    for ids, labels in window:
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = token_loss(model(ids), labels) / len(window)
+        scaler.scale(loss).backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), torch.inf) / scaler.get_scale()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
