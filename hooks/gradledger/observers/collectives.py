@@ -34,7 +34,7 @@ class Collectives(Observer):
         self._after_backward: int | None = None
         self._forward: Any = None  # what the wrappers' forwards saw since the last backward
         self._ddp: weakref.WeakSet[Any] = weakref.WeakSet()  # a script may train several
-        self._fsdp = False
+        self._fsdp: weakref.WeakSet[Any] = weakref.WeakSet()  # FSDP1's outermost modules
         self._running: OpenMicroBatch | None = None
         self._to_find: dict[str, tuple[str, str, Any]] = {
             FSDP1: ("FullyShardedDataParallel", "forward", self._wrap_fsdp),
@@ -88,9 +88,10 @@ class Collectives(Observer):
 
     def _wrap_fsdp(self, original: Any) -> Any:
         def forward(module: Any, *inputs: Any, **kwargs: Any) -> Any:
-            if not self._fsdp:
-                self._fsdp = True
-                self._about.clear()
+            with self.safely():
+                if module._is_root is not False and module not in self._fsdp:  # None at first
+                    self._fsdp.add(module)
+                    self._about.clear()
             return original(module, *inputs, **kwargs)
 
         return forward
@@ -111,6 +112,14 @@ class Collectives(Observer):
         if not group.reduce_grads:
             micro_batch.unseen.update(id(p.sharded_param) for p in group.fsdp_params)
 
+    @staticmethod
+    def _accumulates(module: Any, micro_batch: OpenMicroBatch) -> None:
+        """FSDP1 decides when backward runs; until it reduces, ``.grad`` may not show a thing."""
+        if micro_batch.wrapper != "sync":
+            micro_batch.wrapper = "sync" if module._sync_gradients else "no_sync"
+        if not module._sync_gradients:
+            micro_batch.unseen.update(id(p) for p in module.parameters())
+
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
         """Read the sequence numbers before backward."""
         if self._to_find:
@@ -119,6 +128,8 @@ class Collectives(Observer):
         if self._ddp:
             micro_batch.wrapper = self._forward or "bypassed"
             self._forward = None
+        for module in self._fsdp:
+            self._accumulates(module, micro_batch)
 
     def backward_ends(self, micro_batch: OpenMicroBatch, touched: list[Track]) -> None:
         """The difference is the number of collectives of this backward."""

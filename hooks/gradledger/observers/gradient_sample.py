@@ -24,7 +24,7 @@ class GradientSample(Observer):
     def backward_ends(self, micro_batch: OpenMicroBatch, touched: list[Track]) -> None:
         """Sample the gradients that this backward added to."""
         for track in touched:
-            if track.micro_batches:
+            if track.micro_batches and not track.unseen:
                 track.micro_batches[-1].after = sample(track.watched)
 
     def step_begins(self, step: OpenStep, track: Track) -> None:

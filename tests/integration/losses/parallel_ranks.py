@@ -1,0 +1,143 @@
+"""Trains on two ranks in the ways that are not plain DDP, and writes down what was seen.
+
+    python parallel_ranks.py RANK STORE OUTPUT
+
+Not a test itself: the tests start two of these and judge what both wrote.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from helpers.training import (
+    Batches,
+    Recording,
+    cross_entropy,
+    recording,
+    tiny_model,
+    tokens,
+    windows,
+)
+
+RANKS = 2
+STEPS = 20
+
+Loop = Any  # of a model, its data, and whether to be right
+
+
+def _loss(model: Any, batch: Any, window: Batches, right: bool) -> Tensor:
+    """A part of the mean over all ranks' tokens, given that the ranks are averaged; or not."""
+    if not right:
+        return cross_entropy(model, batch) / len(window)
+    everyones = torch.tensor(sum(map(tokens, window)))
+    dist.all_reduce(everyones)
+    return cross_entropy(model, batch, reduction="sum") * RANKS / everyones
+
+
+def by_hand(model: nn.Module, data: list[Batches], right: bool) -> Any:
+    """No wrapper: the loop averages the gradients itself, after the last backward."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for window in data:
+        for batch in window:
+            _loss(model, batch, window, right).backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            assert parameter.grad is not None
+            parameter.grad /= RANKS
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def comm_hook(model: nn.Module, data: list[Batches], right: bool) -> Any:
+    """DDP with a hook of the user's own, of which there can be only one."""
+    calls = []
+
+    def averaged(bucket: Any) -> torch.futures.Future[Tensor]:
+        calls.append(bucket.index())
+        work: Any = dist.all_reduce(bucket.buffer() / RANKS, async_op=True)
+        future: torch.futures.Future[Tensor] = work.get_future().then(lambda f: f.value()[0])
+        return future
+
+    wrapped = DistributedDataParallel(model)
+    wrapped.register_comm_hook(None, lambda state, bucket: averaged(bucket))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for window in data:
+        for index, batch in enumerate(window):
+            with nullcontext() if index == len(window) - 1 else wrapped.no_sync():
+                _loss(wrapped, batch, window, right).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return len(calls)
+
+
+def fsdp2(model: nn.Module, data: list[Batches], right: bool) -> Any:
+    """fully_shard, gradients reduced with the last micro-batch of each window."""
+    for layer in (model[0], model[2], model):  # type: ignore[index]
+        fully_shard(layer)
+    sharded: Any = model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for window in data:
+        for index, batch in enumerate(window):
+            sharded.set_requires_gradient_sync(index == len(window) - 1)
+            _loss(model, batch, window, right).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.3)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def fsdp1(model: nn.Module, data: list[Batches], right: bool) -> Any:
+    """The older wrapper, with no_sync."""
+    wrapped = FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
+    optimizer = torch.optim.AdamW(wrapped.parameters(), lr=0.01)
+    for window in data:
+        for index, batch in enumerate(window):
+            with nullcontext() if index == len(window) - 1 else wrapped.no_sync():
+                _loss(wrapped, batch, window, right).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+LOOPS: list[Loop] = [by_hand, comm_hook, fsdp2, fsdp1]
+
+
+def run(
+    loop: Loop, right: bool, watched: AbstractContextManager[object], rank: int
+) -> dict[str, Any]:
+    """What a loop leaves behind."""
+    model = tiny_model()
+    with watched:
+        returned = loop(model, windows(STEPS, seed=rank), right)
+    local = [getattr(p, "_local_tensor", p).detach().clone() for p in model.parameters()]
+    return {"parameters": local, "returned": returned}
+
+
+def both(loop: Loop, right: bool, rank: int) -> dict[str, Any]:
+    """With hooks, and without."""
+    seen = Recording()
+    watched = run(loop, right, recording(seen), rank)
+    alone = run(loop, right, nullcontext(), rank)
+    return {"watched": watched, "alone": alone, "lines": seen.lines()}
+
+
+def main(rank: int, store: str, output: str) -> None:
+    """All loops, right and wrong, in one process group."""
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
+    told = {
+        (loop.__name__, right): both(loop, right, rank) for loop in LOOPS for right in (True, False)
+    }
+    torch.save(told, output)
+    dist.destroy_process_group()
+    time.sleep(0.3)  # gloo's worker thread must not drop its last work while Python ends
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])

@@ -1,0 +1,85 @@
+"""Two ranks that are not plain DDP: all-reduced by hand, a comm hook of one's own, FSDP."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from helpers.training import accused, facts_of, judged, steps_of
+
+HERE = Path(__file__).parent
+TESTS = HERE.parent.parent
+RANKS, STEPS = 2, 20
+UNEQUAL = "reduction.token_weights_unequal"
+
+Told = dict[tuple[str, bool], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Told]:
+    """What each rank of parallel_ranks.py wrote."""
+    folder = tmp_path_factory.mktemp("ranks")
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    outputs = [folder / f"rank{rank}.pt" for rank in range(RANKS)]
+    command = [sys.executable, str(HERE / "parallel_ranks.py")]
+    started = [
+        subprocess.Popen(
+            [*command, str(rank), str(folder / "store"), str(output)],
+            env=environ,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, output in enumerate(outputs)
+    ]
+    for process in started:
+        _, complaint = process.communicate(timeout=240)
+        assert process.returncode == 0, complaint
+        assert "gradledger" not in complaint
+    return [torch.load(output) for output in outputs]
+
+
+@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize("name", ["by_hand", "comm_hook", "fsdp2", "fsdp1"])
+def test_twenty_steps_end_in_the_same_bits(ranks: list[Told], name: str, right: bool) -> None:
+    for told in ranks:
+        way = told[name, right]
+        assert len(steps_of(way["lines"])) == STEPS
+        watched, alone = way["watched"], way["alone"]
+        assert watched["returned"] == alone["returned"]
+        for ours, theirs in zip(watched["parameters"], alone["parameters"], strict=True):
+            assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["fsdp2", "fsdp1"])
+def test_sharded_ranks_are_judged(ranks: list[Told], name: str) -> None:
+    assert _answer(ranks, name, True) == ({}, "balanced")
+    assert _answer(ranks, name, False) == ({UNEQUAL: 1}, "broken")
+
+
+@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize("name", ["by_hand", "comm_hook"])
+def test_nobody_is_accused_where_the_combining_is_not_seen(
+    ranks: list[Told], name: str, right: bool
+) -> None:
+    found, verdict = _answer(ranks, name, right)
+    assert (found, verdict) in (
+        ({}, "incomplete"),
+        ({}, "balanced") if right else ({UNEQUAL: 1}, "broken"),
+    )
+
+
+def _answer(ranks: list[Told], name: str, right: bool) -> tuple[dict[str, int], str]:
+    judgement = judged(facts_of([steps_of(told[name, right]["lines"]) for told in ranks]))
+    return accused(judgement), judgement.verdict
+
+
+def test_the_users_own_comm_hook_keeps_working(ranks: list[Told]) -> None:
+    for told in ranks:
+        assert told["comm_hook", True]["watched"]["returned"] >= STEPS

@@ -1,0 +1,285 @@
+"""Loops that step, accumulate or normalise in their own way: the same bits, the right answer."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from helpers.loops import answer, count
+from helpers.training import (
+    Batches,
+    Recording,
+    cross_entropy,
+    recording,
+    tiny_model,
+    tokens,
+    windows,
+)
+
+# the compiler looks at the .grad of activations
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+
+STEPS = 6
+UNEQUAL = "reduction.token_weights_unequal"
+
+Loop = Callable[[nn.Module, list[Batches]], None]
+
+
+def share(model: nn.Module, batch: tuple[Tensor, Tensor], window: Batches) -> Tensor:
+    """A micro-batch's part of the mean over the window's tokens."""
+    return cross_entropy(model, batch, reduction="sum") / count(window)
+
+
+def torchtune(model: nn.Module, data: list[Batches]) -> None:
+    """Gradients are divided by the number of tokens after the last backward, then clipped."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for window in data:
+        for batch in window:
+            (cross_entropy(model, batch) * tokens(batch)).backward()
+        scaler = torch.tensor(1 / count(window))
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad *= scaler
+        nn.utils.clip_grad_norm_(model.parameters(), 0.3)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+
+def torchtitan(model: nn.Module, data: list[Batches]) -> None:
+    """A sum over tokens, divided by the valid tokens of all micro-batches, known beforehand."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for window in data:
+        optimizer.zero_grad()
+        valid = torch.tensor(sum(map(tokens, window)), dtype=torch.float32)
+        losses = []
+        for batch in window:
+            loss = cross_entropy(model, batch, reduction="sum") / valid
+            loss.backward()
+            losses.append(loss.detach())
+        torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+        nn.utils.clip_grad_norm_(model.parameters(), 0.3, foreach=True)
+        optimizer.step()
+
+
+def two_backwards(model: nn.Module, data: list[Batches]) -> None:
+    """A loss and a penalty, each with a backward of its own."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for window in data:
+        for batch in window:
+            share(model, batch, window).backward()
+            (0.01 * model(batch[0]).square().mean() / len(window)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def gan(model: nn.Module, data: list[Batches]) -> None:
+    """Two optimizers; the generator's backward leaves gradients in the critic."""
+    critic = nn.Sequential(nn.Linear(7, 8), nn.ReLU(), nn.Linear(8, 1))
+    of_model = torch.optim.Adam(model.parameters(), lr=1e-3)
+    of_critic = torch.optim.Adam(critic.parameters(), lr=1e-3)
+    for window in data:
+        inputs = torch.cat([inputs.flatten(0, 1) for inputs, _ in window])
+        real, made = torch.randn(len(inputs), 7), model(inputs)
+        ones, zeros = torch.ones(len(inputs), 1), torch.zeros(len(inputs), 1)
+        of_critic.zero_grad()
+        told = F.binary_cross_entropy_with_logits(critic(real), ones)
+        (told + F.binary_cross_entropy_with_logits(critic(made.detach()), zeros)).backward()
+        of_critic.step()
+        of_model.zero_grad()
+        F.binary_cross_entropy_with_logits(critic(made), ones).backward()
+        of_model.step()
+
+
+def lbfgs(model: nn.Module, data: list[Batches]) -> None:
+    """One step calls its closure many times."""
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+    for window in data:
+
+        def closure(window: Batches = window) -> float:
+            optimizer.zero_grad()
+            total = 0.0
+            for batch in window:
+                loss = share(model, batch, window)
+                loss.backward()
+                total += loss.item()
+            return total
+
+        optimizer.step(closure)
+
+
+def sharpness_aware(model: nn.Module, data: list[Batches]) -> None:
+    """SAM: the gradients of the first pass only say where to take those of the second."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for window in data:
+        for batch in window:
+            share(model, batch, window).backward()
+        moves = [0.05 * p.grad for p in model.parameters() if p.grad is not None]
+        _move(model, moves, 1)
+        optimizer.zero_grad()
+        for batch in window:
+            share(model, batch, window).backward()
+        _move(model, moves, -1)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@torch.no_grad()
+def _move(model: nn.Module, moves: list[Tensor], sign: int) -> None:
+    for parameter, move in zip(model.parameters(), moves, strict=True):
+        parameter.add_(move, alpha=sign)
+
+
+def in_backward(model: nn.Module, data: list[Batches]) -> None:
+    """Each parameter is stepped by a hook as soon as its gradient is there."""
+    for parameter in model.parameters():
+        optimizer = torch.optim.SGD([parameter], lr=0.01)
+
+        def step(_: Tensor, optimizer: torch.optim.SGD = optimizer) -> None:
+            optimizer.step()
+            optimizer.zero_grad()
+
+        parameter.register_post_accumulate_grad_hook(step)
+    for window in data:
+        for batch in window:
+            cross_entropy(model, batch).backward()
+
+
+def one_backward(model: nn.Module, data: list[Batches]) -> None:
+    """K forwards, whose losses are added up before the one backward."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for window in data:
+        torch.stack([share(model, batch, window) for batch in window]).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def one_backward_of_means(model: nn.Module, data: list[Batches]) -> None:
+    """The same with the old mistake."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for window in data:
+        torch.stack([cross_entropy(model, batch) for batch in window]).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def _compiled(model: nn.Module, data: list[Batches], backend: str, reduction: str) -> None:
+    torch.compiler.reset()
+    made: Any = torch.compile(model, backend=backend, dynamic=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for window in data:
+        for batch in window:
+            by = count(window) if reduction == "sum" else len(window)
+            (cross_entropy(made, batch, reduction=reduction) / by).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def compiled_model(model: nn.Module, data: list[Batches]) -> None:
+    """The loss stands outside the compiled part."""
+    _compiled(model, data, "aot_eager", "sum")
+
+
+def compiled_model_of_means(model: nn.Module, data: list[Batches]) -> None:
+    """The same with the old mistake."""
+    _compiled(model, data, "aot_eager", "mean")
+
+
+def accumulated_norms(model: nn.Module, data: list[Batches]) -> None:
+    """A penalty on the gradient: autograd.grad with a graph, inside the loss."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for window in data:
+        for batch in window:
+            loss = share(model, batch, window)
+            slopes = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+            (loss + 0.01 * torch.stack([s.square().sum() for s in slopes]).sum()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def mean_over_a_dimension(model: nn.Module, data: list[Batches]) -> None:
+    """A regression whose mean names its dimension from the end."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for window in data:
+        model(window[0][0]).square().flatten().mean(-1).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+RIGHT: list[Loop] = [
+    torchtune,
+    torchtitan,
+    two_backwards,
+    gan,
+    lbfgs,
+    sharpness_aware,
+    in_backward,
+    one_backward,
+    compiled_model,
+    accumulated_norms,
+    mean_over_a_dimension,
+]
+WRONG: list[Loop] = [one_backward_of_means, compiled_model_of_means]
+
+
+def run(loop: Loop, watched: AbstractContextManager[object], steps: int) -> list[Tensor]:
+    """What a loop leaves behind."""
+    torch.manual_seed(0)
+    model = nn.Sequential(tiny_model(), nn.Dropout(0.2))
+    with watched:
+        loop(model, windows(steps))
+    return [*model.parameters(), torch.get_rng_state()]
+
+
+@pytest.mark.parametrize("loop", [*RIGHT, *WRONG])
+def test_twenty_steps_end_in_the_same_bits(loop: Loop) -> None:
+    seen = Recording()
+    watched, alone = run(loop, recording(seen), 20), run(loop, nullcontext(), 20)
+    assert len(seen.records()) >= 20
+    for ours, theirs in zip(watched, alone, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("loop", RIGHT)
+def test_a_right_loop_is_balanced(loop: Loop) -> None:
+    seen = Recording()
+    run(loop, recording(seen), STEPS)
+    assert answer(seen) == ({}, "balanced")
+
+
+@pytest.mark.parametrize("loop", WRONG)
+def test_a_mean_of_means_is_named(loop: Loop) -> None:
+    seen = Recording()
+    run(loop, recording(seen), STEPS)
+    assert answer(seen) == ({UNEQUAL: 1}, "broken")
+
+
+def test_the_normalised_gradient_has_the_true_balance() -> None:
+    """torchtune: every token weighs 1, then all are divided by their number and clipped."""
+    seen = Recording()
+    run(torchtune, recording(seen), STEPS)
+    for facts, window in zip(seen.facts(), windows(STEPS), strict=True):
+        assert facts.ledger is not None
+        assert facts.ledger.tokens == count(window)
+        assert facts.ledger.balance == pytest.approx(1.0, rel=1e-4)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+def test_a_model_compiled_for_real_ends_in_the_same_bits() -> None:
+    def loop(model: nn.Module, data: list[Batches]) -> None:
+        _compiled(model, data, "inductor", "sum")
+
+    seen = Recording()
+    with warnings.catch_warnings():  # the compiler's own
+        warnings.simplefilter("ignore")
+        watched, alone = run(loop, recording(seen), 3), run(loop, nullcontext(), 3)
+    for ours, theirs in zip(watched, alone, strict=True):
+        assert torch.equal(ours, theirs)
+    assert answer(seen) == ({}, "balanced")
