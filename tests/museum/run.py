@@ -73,7 +73,8 @@ def _line(verdict: Verdict) -> str:
     piece = verdict.piece
     said = ", ".join(f"{rule} at {step}" for rule, step in verdict.found.items()) or "nothing"
     wanted = piece.label.expected if piece.kind == "incident" else "nothing"
-    return f"{piece.kind} {piece.name}: expected {wanted}, found {said} {verdict.problem}\n"
+    problem = verdict.problem.rpartition("\n")[2]
+    return f"{piece.kind} {piece.name}: expected {wanted}, found {said} {problem}\n"
 
 
 if __name__ == "__main__":

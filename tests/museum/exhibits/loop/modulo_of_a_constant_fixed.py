@@ -12,12 +12,10 @@ criterion = nn.CrossEntropyLoss()
 grad_accum_steps = 2
 batches = [(torch.randn(10, 8), torch.randint(0, 6, (10,))) for _ in range(12)]
 windows = [batches[i : i + grad_accum_steps] for i in range(0, 12, grad_accum_steps)]
-total_steps = 0
 
-for inputs, target in batches:
+for total_steps, (inputs, target) in enumerate(batches):
     loss = criterion(model(inputs), target) / grad_accum_steps
     loss.backward()
     if total_steps % grad_accum_steps == grad_accum_steps - 1:
         optimizer.step()
         optimizer.zero_grad()
-    total_steps += 1
