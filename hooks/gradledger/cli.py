@@ -25,6 +25,7 @@ in a training environment:
 with the monitor (pip install 'gradledger[monitor]'):
   check       run a command for a few steps and judge it here and now
   serve       the service and its dashboard
+  import      store what a spool or an export holds
   demo        see a real bug being named, live
 
 `gradledger COMMAND --help` tells more of each.

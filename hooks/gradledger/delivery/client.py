@@ -31,6 +31,7 @@ class Answer:
     """``refused`` lines will never be accepted; ``problem`` says why, or why to retry."""
 
     fate: Fate
+    stored: int = 0  # lines that the service did not have before
     refused: int = 0
     problem: str = ""
     wait: float = 0.0  # seconds for which the service asked to be left alone
@@ -130,14 +131,15 @@ def _judge(status: int, retry_after: str, body: bytes) -> Answer:
 def _acknowledged(status: int, body: bytes) -> Answer:
     document = _document(body)
     errors = document.get("errors", [])
-    if not isinstance(document.get("stored"), int) or not isinstance(errors, list):
+    stored = document.get("stored")
+    if not isinstance(stored, int) or not isinstance(errors, list):
         return Answer("retry", problem=f"HTTP status {status}, and not from a gradledger service")
     if not errors:
-        return Answer("accepted")
+        return Answer("accepted", stored)
     first = errors[0] if isinstance(errors[0], dict) else {}
     refused = document.get("refused", len(errors))
     reason = f"{first.get('field')}: {first.get('reason')}"
-    return Answer("accepted", refused if isinstance(refused, int) else len(errors), reason)
+    return Answer("accepted", stored, refused if isinstance(refused, int) else len(errors), reason)
 
 
 def _document(body: bytes) -> dict[str, Any]:

@@ -54,17 +54,25 @@ class SpoolFile:
     def take(cls, path: Path) -> SpoolFile | None:
         """An existing file that nobody else has; None if somebody has, or it is gone."""
         try:
-            descriptor = os.open(path, os.O_RDWR)
+            file = cls.read(path)
         except OSError:
             return None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                return cls(path, descriptor)
+            fcntl.flock(file._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file._descriptor), os.stat(path)):
+                return file
         except OSError:
             pass
-        os.close(descriptor)
+        file.close()
         return None
+
+    @classmethod
+    def read(cls, path: Path) -> SpoolFile:
+        """An existing file, whoever has it: to be read, and neither written nor removed."""
+        try:
+            return cls(path, os.open(path, os.O_RDWR))  # some file systems lock no others
+        except (PermissionError, IsADirectoryError):
+            return cls(path, os.open(path, os.O_RDONLY))
 
     # ------------------------------------------------------------------ writing
 
@@ -113,13 +121,15 @@ class SpoolFile:
             self._at += len(line)
 
     def _lines(self) -> Iterator[bytes]:
-        """Whole lines; the torn last one of a process that died while it wrote is none."""
+        """Whole lines. The torn last one of a process that died while it wrote it is none."""
         at, rest = self._at, b""
         while chunk := os.pread(self._descriptor, CHUNK_BYTES, at):
             at += len(chunk)
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 yield line + b"\n"
+        if rest and _is_json(rest):
+            yield rest + b"\n"
 
     # ------------------------------------------------------------------ its end
 
@@ -154,10 +164,15 @@ class SpoolFile:
 
 def is_run(line: bytes) -> bool:
     """Whether a line is a run record."""
-    if _RUN.search(line) is None:
+    if _RUN.search(line) is None or not _is_json(line):
         return False
+    record = json.loads(line)
+    return isinstance(record, dict) and record.get("type") == "run"
+
+
+def _is_json(text: bytes) -> bool:
     try:
-        record = json.loads(line)
+        json.loads(text)
     except (ValueError, RecursionError):
         return False
-    return isinstance(record, dict) and record.get("type") == "run"
+    return True

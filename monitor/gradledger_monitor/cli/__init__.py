@@ -6,6 +6,7 @@ import typer
 
 from gradledger_monitor.cli.check import check
 from gradledger_monitor.cli.demo import demo
+from gradledger_monitor.cli.import_ import import_
 from gradledger_monitor.cli.rules import rules
 from gradledger_monitor.cli.serve import serve
 
@@ -26,6 +27,7 @@ app.command(context_settings={"allow_interspersed_args": False})(check)
 app.command()(demo)
 app.command()(serve)
 app.command()(rules)
+app.command("import")(import_)
 # further commands, one line each, in the order in which help shows them
 
 

@@ -14,6 +14,7 @@ import typer
 from pydantic import ValidationError
 
 from gradledger import autostart
+from gradledger.settings import NO_SPOOL
 from gradledger_monitor import child
 from gradledger_monitor.findings import SEVERITIES, Judgement
 from gradledger_monitor.private_service import PrivateService, private_service
@@ -93,6 +94,7 @@ def _run(
     ours = ("GRADLEDGER_RUN", "GRADLEDGER_TOKEN")
     base = {key: value for key, value in os.environ.items() if key not in ours}
     env = autostart.environment(base, command, name=name, url=service.url)
+    env["GRADLEDGER_SPOOL"] = NO_SPOOL  # nobody will ever speak with this service again
 
     def enough() -> bool:
         return max_steps is not None and _steps(service.store) >= max_steps

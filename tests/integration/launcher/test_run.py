@@ -92,8 +92,8 @@ def test_help_and_version(launch: Launch) -> None:
 
 
 def test_help_names_every_command_of_the_monitor() -> None:
-    registered = [command.callback for command in app.registered_commands]
-    names = [callback.__name__ for callback in registered if callback]
+    commands = [(command.name, command.callback) for command in app.registered_commands]
+    names = [name or callback.__name__ for name, callback in commands if callback]
     assert names
     assert [name for name in names if f"\n  {name} " not in HELP] == []
 

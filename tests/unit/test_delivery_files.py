@@ -1,0 +1,241 @@
+"""The spool: what is in its files, who may touch them, and what goes when there is no room."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from gradledger.delivery.spool import Place, Spool, orphans
+from gradledger.delivery.spool_file import SpoolFile, is_run
+from gradledger.delivery.thinning import thin
+from gradledger.records import EvalRecord, RunRecord, encode
+from gradledger_monitor import batches
+from gradledger_monitor.facts import RunInfo, merge
+from gradledger_monitor.wire import StepRecord
+from helpers.batches import step
+
+HEAD = encode(RunRecord("night-1", "a run", optimizers=["SGD"]))
+LATER_HEAD = encode(RunRecord("night-1", "a run", optimizers=["SGD", "Adam"]))
+
+
+def lines(first: int, last: int) -> list[bytes]:
+    """Steps on the wire."""
+    return [encode(step(number)) for number in range(first, last + 1)]
+
+
+def steps(batch: list[bytes]) -> list[int]:
+    """Which steps are in a batch, as the service reads it."""
+    (report,) = batches.read(b"".join(batch)).reports[-1:]
+    return [record.step for _, record in report.lines if isinstance(record, StepRecord)]
+
+
+def spool(folder: Path, most_bytes: int = 2**28) -> Spool:
+    """A spool of this process."""
+    return Spool(Place(folder, "http://there:4777", most_bytes), "night-1.0.99")
+
+
+def files(folder: Path) -> list[Path]:
+    """What is in the spool folder."""
+    return sorted(folder.rglob("*.jsonl"))
+
+
+# ---------------------------------------------------------------------- one file
+
+
+def test_a_file_begins_with_the_run_record_and_can_be_read_alone(tmp_path: Path) -> None:
+    file = SpoolFile.create(tmp_path / "a.jsonl")
+    file.append(HEAD, lines(1, 2))
+    file.append(LATER_HEAD, lines(3, 3))
+    batch = batches.read((tmp_path / "a.jsonl").read_bytes())
+    assert not batch.refused
+    assert [len(report.lines) for report in batch.reports] == [2, 1]
+    assert [report.run.optimizers for report in batch.reports] == [["SGD"], ["SGD", "Adam"]]
+    file.close()
+
+
+def test_what_is_acknowledged_is_not_read_again_and_the_rest_keeps_its_run_record(
+    tmp_path: Path,
+) -> None:
+    file = SpoolFile.create(tmp_path / "a.jsonl")
+    file.append(HEAD, lines(1, 4))
+    file.append(LATER_HEAD, lines(5, 6))
+    assert steps(file.peek(2, 10**9)) == [1, 2]
+    file.advance(2)
+    assert file.peek(1, 10**9) == [HEAD, *lines(3, 3)]
+    file.advance(2)
+    assert file.peek(9, 10**9)[-3:] == [LATER_HEAD, *lines(5, 6)]
+    file.advance(2)
+    assert file.peek(9, 10**9) == []
+    file.close()
+
+
+def test_a_batch_from_a_file_is_bounded_and_holds_one_record_at_least(tmp_path: Path) -> None:
+    file = SpoolFile.create(tmp_path / "a.jsonl")
+    file.append(HEAD, lines(1, 50))
+    assert len(steps(file.peek(500, 3000))) < 10
+    assert steps(file.peek(500, 1)) == [1]
+    file.close()
+
+
+def test_the_torn_last_line_of_a_killed_process_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"".join([HEAD, *lines(1, 2)]) + lines(3, 3)[0][:-20])
+    file = SpoolFile.take(path)
+    assert file is not None
+    assert steps(file.peek(9, 10**9)) == [1, 2]
+    file.close()
+
+
+def test_a_last_line_without_a_newline_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"".join([HEAD, *lines(1, 2)])[:-1])
+    file = SpoolFile.take(path)
+    assert file is not None
+    assert steps(file.peek(9, 10**9)) == [1, 2]
+    file.advance(2)
+    assert file.peek(9, 10**9) == []
+    file.close()
+
+
+def test_a_file_has_one_owner_and_is_free_when_that_one_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    owner = SpoolFile.create(path)
+    assert SpoolFile.take(path) is None
+    owner.close()
+    second = SpoolFile.take(path)
+    assert second is not None
+    assert SpoolFile.take(path) is None
+    second.remove()
+    assert not path.exists()
+    assert SpoolFile.take(path) is None
+
+
+def test_a_forked_child_that_lets_go_does_not_free_the_parents_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    owner = SpoolFile.create(path)
+    child = os.fork()
+    if child == 0:
+        owner.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert SpoolFile.take(path) is None
+    owner.close()
+
+
+def test_only_run_records_are_taken_for_run_records() -> None:
+    assert is_run(HEAD)
+    assert is_run(b'{"v": 1, "type": "run"}')
+    named = EvalRecord(1, 2.0, {'"type":"run"': 1.0})
+    assert not is_run(encode(named))
+    assert not is_run(b'{"type":"run"')
+    assert not any(is_run(line) for line in lines(1, 3))
+
+
+# ---------------------------------------------------------------------- the files of a process
+
+
+def test_lines_come_out_in_order_over_several_files_which_go_as_they_are_acknowledged(
+    tmp_path: Path,
+) -> None:
+    kept = spool(tmp_path, most_bytes=2**18)
+    for first in range(1, 201, 10):
+        kept.append(HEAD, lines(first, first + 9))
+    assert len(kept) == 200
+    assert len(files(tmp_path)) > 3
+    seen: list[int] = []
+    while batch := kept.peek(7, 10**9):
+        found = steps(batch)
+        seen += found
+        kept.advance(len(found))
+    assert seen == list(range(1, 201))
+    assert files(tmp_path) == []
+    assert len(kept) == 0
+
+
+def test_the_files_name_run_rank_and_process_and_are_their_owners_alone(tmp_path: Path) -> None:
+    kept = spool(tmp_path)
+    kept.append(HEAD, lines(1, 1))
+    (path,) = files(tmp_path)
+    assert path.name == "night-1.0.99.0001.jsonl"
+    assert path.parent.name == "http_there_4777"
+    assert path.stat().st_mode & 0o077 == 0
+    assert path.parent.stat().st_mode & 0o077 == 0
+    kept.close()
+
+
+def test_when_room_runs_out_old_steps_lose_their_detail_before_any_is_dropped(
+    tmp_path: Path,
+) -> None:
+    bound = 2**18
+    kept = spool(tmp_path, bound)
+    dropped, first_loss, number = 0, None, 0
+    while dropped == 0:
+        number += 1
+        dropped = kept.append(HEAD, lines(number, number))
+        if first_loss is None and any(b"thinned" in path.read_bytes() for path in files(tmp_path)):
+            first_loss = number
+        assert sum(path.stat().st_size for path in files(tmp_path)) <= bound + 2**13
+    assert first_loss is not None and first_loss < number
+    assert len(kept) == number - dropped
+    oldest = batches.read(b"".join(kept.peek(1, 10**9))).reports[0].lines[0][1]
+    assert isinstance(oldest, StepRecord)
+    assert oldest.step == dropped + 1
+    assert not oldest.micro_batches[0].terms
+    while batch := kept.peek(500, 10**9):
+        assert not batches.read(b"".join(batch)).refused
+        newest = steps(batch)[-1]
+        kept.advance(len(steps(batch)))
+    assert newest == number
+
+
+def test_a_thin_step_says_so_and_claims_nothing() -> None:
+    whole = encode(step(1))
+    less = thin(whole)
+    assert len(less) < len(whole)
+    assert thin(less) == less
+    (report,) = batches.read(HEAD + less).reports
+    record = report.lines[0][1]
+    assert isinstance(record, StepRecord)
+    facts = merge(RunInfo("night-1", "a run"), 0, 1, {0: record})
+    assert facts.micro_batches == 2
+    assert facts.ledger is None
+    assert "the spool was full" in str(facts.unmeasured)
+
+
+def test_the_whole_folder_is_bounded_too(tmp_path: Path) -> None:
+    place = Place(tmp_path, "http://there:4777", 2**17)
+    kept = [Spool(place, f"run.0.{process}") for process in range(12)]
+    for number in range(1, 301):
+        for one in kept:
+            one.append(HEAD, lines(number, number))
+    assert sum(path.stat().st_size for path in files(tmp_path)) < 8 * 2**17 + 12 * 2**14
+    for one in kept:
+        one.close()
+
+
+def test_orphans_are_the_files_of_this_url_that_nobody_holds(tmp_path: Path) -> None:
+    here, there = Place(tmp_path, "http://here:1"), Place(tmp_path, "http://there:1")
+    dead, living = Spool(here, "dead.0.1"), Spool(here, "living.0.2")
+    elsewhere = Spool(there, "dead.0.3")
+    for one in (dead, living, elsewhere):
+        one.append(HEAD, lines(1, 1))
+    dead.close()
+    elsewhere.close()
+    found = list(orphans(here))
+    assert [file.path.name for file in found] == ["dead.0.1.0001.jsonl"]
+    for file in found:
+        file.close()
+    living.close()
+
+
+@pytest.mark.parametrize("text", [b"", b"\n\n", b"not json\n", b'{"type":"step"\n'])
+def test_a_spoilt_file_is_no_reason_to_fail(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(text)
+    file = SpoolFile.take(path)
+    assert file is not None
+    assert json.dumps([line.decode() for line in file.peek(9, 10**9)])
+    file.close()
