@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from gradledger import guard
+
+# How long an example takes is the machine's affair, not the code's.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 Swallowed = list[tuple[str, BaseException]]
 

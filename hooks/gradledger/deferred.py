@@ -16,15 +16,26 @@ _POLL_SECONDS = 0.001
 
 
 class Deferred:
-    """A small tensor whose values are wanted later."""
+    """A small tensor whose values are wanted later.
 
-    __slots__ = ("_event", "_host", "dtype", "tensor")
+    ``volatile`` says that somebody may write over it before then. A single number on the CPU is
+    read at once, which costs less than to keep it.
+    """
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor: torch.Tensor | None = tensor.detach() if tensor.requires_grad else tensor
-        self.dtype = tensor.dtype
+    __slots__ = ("_event", "_host", "_number", "dtype", "tensor")
+
+    def __init__(self, tensor: torch.Tensor, volatile: bool = False) -> None:
+        local = tensor if type(tensor) is torch.Tensor else getattr(tensor, "_local_tensor", tensor)
+        self.dtype = local.dtype
+        self.tensor: torch.Tensor | None = None
+        self._number: float | None = None
         self._host: torch.Tensor | None = None
         self._event: Any = None
+        if local.device.type == "cpu" and local.numel() == 1:
+            self._number = float(local.item())
+        else:
+            kept = local.detach() if local.requires_grad else local
+            self.tensor = kept.clone() if volatile else kept
 
     @property
     def ready(self) -> bool:
@@ -33,6 +44,8 @@ class Deferred:
 
     def values(self) -> list[float]:
         """The values, in order; waits for the copy, so only for the background thread."""
+        if self._number is not None:
+            return [self._number]
         while self._event is not None and not self._event.query():
             time.sleep(_POLL_SECONDS)
         source = self.tensor if self._host is None else self._host

@@ -1,11 +1,13 @@
 """A few coordinates of a few gradients: enough to see what is done to all of them.
 
-``sample`` copies them on the training thread; the rest compares copies on the background thread.
+``Coordinates`` copies them on the training thread; the rest compares copies on the background
+thread.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from itertools import pairwise
 from typing import Any
 
@@ -21,15 +23,41 @@ UNIFORM = 1e-3
 UNIFORM_HALF = 2e-2
 
 
-def sample(parameters: list[Any]) -> Deferred | None:
-    """Copies of evenly spread coordinates of the parameters' gradients, in a fixed order."""
-    return copy([p.grad for p in parameters if p.grad is not None])
+class Coordinates:
+    """Coordinates of a few parameters' gradients.
+
+    The views are kept as long as the gradients are the same tensors, so that a copy is one call;
+    ``release`` lets go of them, for they keep the gradients' memory.
+    """
+
+    def __init__(self) -> None:
+        self._gradients: list[Any] = []
+        self._views: list[torch.Tensor] = []
+
+    def copy(self, parameters: list[Any]) -> Deferred | None:
+        """The coordinates as they are, in a fixed order; None when there are no gradients."""
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if not self._holds(gradients):
+            self._gradients, self._views = gradients, _views(gradients, COORDINATES)
+        return Deferred(torch.cat(self._views)) if self._views else None
+
+    def release(self) -> None:
+        """Keep nothing."""
+        self._gradients, self._views = [], []
+
+    def _holds(self, gradients: list[Any]) -> bool:
+        held = self._gradients
+        return len(held) == len(gradients) and all(map(operator.is_, held, gradients))
 
 
 def copy(tensors: list[Any], most: int = COORDINATES) -> Deferred | None:
     """Copies of evenly spread coordinates of each tensor; None when there are none."""
-    views = [view for view in (_coordinates(t, most) for t in tensors) if view is not None]
+    views = _views(tensors, most)
     return Deferred(torch.cat(views)) if views else None
+
+
+def _views(tensors: list[Any], most: int) -> list[torch.Tensor]:
+    return [view for view in (_coordinates(t, most) for t in tensors) if view is not None]
 
 
 def _coordinates(tensor: Any, most: int) -> torch.Tensor | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from gradledger.deferred import Deferred
 from gradledger.ledger import Counted, OpenEvent, OpenMicroBatch, OpenStep
-from gradledger.sampling import sample
+from gradledger.sampling import Coordinates
 
 WATCHED_PARAMETERS = 4
 ABSENT = (0, 0)
@@ -33,6 +33,7 @@ class Track:
         self.micro_batches: list[Counted] = []
         self.events: list[OpenEvent] = []
         self.watched: list[Any] = []
+        self.coordinates = Coordinates()
         self.sample_at_last_step: Deferred | None = None
         self.fresh: bool | None = True  # gradients absent or zero when the last backward began
         self.before: Deferred | None = None  # sampled then, where that was not yet known
@@ -62,7 +63,9 @@ class Track:
         absent = all(mark == ABSENT for mark in marks)
         changed = marks != self._marks
         self.fresh = False if self.unseen else True if absent else None if changed else False
-        self.before = sample(self.watched) if self.fresh is None else None
+        if absent:
+            self.coordinates.release()
+        self.before = self.sample() if self.fresh is None else None
         self._marks = marks
 
     def touched(self, unseen: Set[int] = frozenset()) -> bool:
@@ -75,6 +78,10 @@ class Track:
         added = self._marks != began and any(mark != ABSENT for mark in self._marks)
         return added or self.unseen
 
+    def sample(self) -> Deferred | None:
+        """A few coordinates of the gradients as they are now."""
+        return self.coordinates.copy(self.watched)
+
     def add(self, micro_batch: OpenMicroBatch) -> None:
         """The micro-batch belongs to the open window."""
         if len(self.micro_batches) < MAX_OPEN_MICRO_BATCHES:
@@ -85,6 +92,13 @@ class Track:
         if len(self.events) < MAX_OPEN_EVENTS:
             event.after = len(self.micro_batches)
             self.events.append(event)
+
+    def dropped(self) -> bool:
+        """Whether scaled gradients of the open window were zeroed after a look at their norm."""
+        looked = any(event.op == "clip_norm" for event in self.events)
+        again = any(counted.fresh for counted in self.micro_batches[1:])
+        scaled = any(counted.micro_batch.scale is not None for counted in self.micro_batches)
+        return looked and again and scaled and self.optimizer is not None
 
     # ------------------------------------------------------------------ the window closes
 

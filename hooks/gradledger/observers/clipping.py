@@ -13,7 +13,6 @@ from torch.nn.utils import clip_grad
 from gradledger.deferred import Deferred
 from gradledger.ledger import OpenEvent
 from gradledger.observers.base import Observer
-from gradledger.sampling import sample
 
 if TYPE_CHECKING:
     from gradledger.windows import Windows
@@ -72,11 +71,11 @@ class Clipping(Observer):
         clipped = {id(p) for p in parameters}
         norm = None
         if total_norm is not None:
-            norm = Deferred(getattr(total_norm, "_local_tensor", total_norm).detach().clone())
+            norm = Deferred(getattr(total_norm, "_local_tensor", total_norm), volatile=True)
         for track in self._windows:
             if any(id(p) in clipped for p in track.watched):
                 event = OpenEvent(op, 0, limit=float(limit), norm=norm)
-                event.sample = sample(track.watched)
+                event.sample = track.sample()
                 event.whole = all(id(p) in clipped for p in track.parameters())
                 track.note(event)
 

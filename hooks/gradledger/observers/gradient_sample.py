@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from gradledger.ledger import OpenMicroBatch, OpenStep
 from gradledger.observers.base import Observer
-from gradledger.sampling import sample
 
 if TYPE_CHECKING:
     from gradledger.windows import Track
@@ -25,11 +24,12 @@ class GradientSample(Observer):
         """Sample the gradients that this backward added to."""
         for track in touched:
             if track.micro_batches and not track.unseen:
-                track.micro_batches[-1].after = sample(track.watched)
+                track.micro_batches[-1].after = track.sample()
 
     def step_begins(self, step: OpenStep, track: Track) -> None:
         """Sample once more what the optimizer is about to apply."""
-        step.sample_at_step = track.sample_at_last_step = sample(track.watched)
+        step.sample_at_step = track.sample_at_last_step = track.sample()
+        track.coordinates.release()
         last = step.micro_batches[-1] if step.micro_batches else None
         if last is not None and last.after is None and last.micro_batch.number == track.counted:
             last.after = step.sample_at_step  # a step taken by a hook while backward still runs

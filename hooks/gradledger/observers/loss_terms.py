@@ -33,7 +33,7 @@ class LossTerms(Observer):
     def declare(self, tokens: Any, reduction: Literal["mean", "sum"], scale: float) -> None:
         """The next backward starts from a loss like this one."""
         on_device = isinstance(tokens, torch.Tensor)
-        count = Deferred(tokens.detach().clone()) if on_device else int(tokens)
+        count = Deferred(tokens, volatile=True) if on_device else int(tokens)
         self._declared = Declared(count, reduction, float(scale))
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
@@ -49,7 +49,7 @@ class LossTerms(Observer):
             micro_batch.missing.setdefault("terms", _why_none(graphs))
         if len(roots) == 1 and roots[0].numel() == 1:
             # a copy: loops sum their losses in place, into the first one's memory
-            micro_batch.loss = Deferred(roots[0].detach().clone())
+            micro_batch.loss = Deferred(roots[0], volatile=True)
             micro_batch.half_precision = roots[0].dtype in _HALF
         else:
             micro_batch.missing["loss"] = "backward did not start from one scalar"

@@ -48,7 +48,7 @@ class Scaler(Observer):
                 if scaler.is_enabled() and isinstance(scaled, torch.Tensor):
                     self._number(scaler)
                     # a copy: update() moves the scale in place
-                    self._scaled = weakref.ref(scaled), Deferred(scaler._scale.detach().clone())
+                    self._scaled = weakref.ref(scaled), Deferred(scaler._scale, volatile=True)
             return scaled
 
         return scale
@@ -113,12 +113,12 @@ class Scaler(Observer):
             tracker = self._stepping._growth_tracker
             step.scaler = OpenScaler(
                 self._number(self._stepping),
-                Deferred(self._stepping._scale.detach().clone()),
-                None if tracker is None else Deferred(tracker.detach().clone()),
+                Deferred(self._stepping._scale, volatile=True),
+                None if tracker is None else Deferred(tracker, volatile=True),
             )
         scale = getattr(track.optimizer, "grad_scale", None)
         if isinstance(scale, torch.Tensor):
-            step.grad_scale = Deferred(scale.detach().clone())
+            step.grad_scale = Deferred(scale, volatile=True)
             found = getattr(track.optimizer, "found_inf", None)
             if isinstance(found, torch.Tensor):
-                step.found_inf = Deferred(found.detach().clone())
+                step.found_inf = Deferred(found, volatile=True)
