@@ -85,6 +85,13 @@ class Recorder:
         while self._patches:
             self._patches.pop().undo()
 
+    def finish(self) -> None:
+        """The process ends: tell of windows that a guard kept dropping, and no step ever closed."""
+        with self._or_give_up("the end of the recording"):
+            for track in self.windows:
+                if self._patches and track.dropped():
+                    self.close_skipped(track.optimizer)
+
     # ------------------------------------------------------------------ backward: a micro-batch
 
     def _wrap_backward(self, original: Any) -> Any:

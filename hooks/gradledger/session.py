@@ -78,6 +78,7 @@ class Session:
         with guard.fail_open("the end of the session"):
             if not self._closed:
                 self._closed = True
+                self.recorder.finish()
                 self._detach()
                 atexit.unregister(self.close)
                 self._finalize.cancel()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # what the first optimizer imports, a second: once, not in every fork
 import torch.nn.parallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -28,7 +29,9 @@ def with_hooks(script: Path, output: Path) -> None:
     recorder = Recorder(steps.append)
     recorder.install()
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        names = runpy.run_path(str(script), run_name="__main__")
+        recorder.finish()  # while the script's names are alive, as at the interpreter's exit
+        names.clear()
     finally:
         recorder.uninstall()
     if faults:

@@ -25,7 +25,8 @@ class ReplicaDrift(Rule):
     **What it sees**
 
     After a sync, the global gradient norm or the fingerprint of the parameters differs between the
-    ranks of a DDP model; or the optimizer steps parameters that the wrapper does not hold.
+    ranks of a DDP model, or their learning rates do; or the optimizer steps parameters that the
+    wrapper does not hold.
 
     **Why it matters**
 
@@ -62,19 +63,20 @@ class ReplicaDrift(Rule):
         outside = record.outside or 0
         norms, parameters = _values(facts, "norm"), _values(facts, "parameters")
         apart = record.sync == "averaged" and _differ(norms, facts.tolerance)
-        drifted = _differ(parameters, SAME)
-        if not (outside or apart or drifted):
+        drifted, rates = _differ(parameters, SAME), _values(facts, "lr")
+        if not (outside or apart or drifted or _differ(rates, SAME)):
             return ok()
         return finding(
             "error",
             f"{outside} parameters are trained outside the DDP wrapper"
             if outside
             else "The replicas differ between the ranks",
-            _summary(outside, apart, drifted, norms),
+            _summary(outside, apart, drifted, norms, rates),
             FIX,
             outside=outside,
             norms=norms[:16],
             parameters_differ=drifted,
+            learning_rates=rates[:16],
         )
 
 
@@ -87,7 +89,9 @@ def _differ(values: list[float], tolerance: float) -> bool:
     return len(values) > 1 and max(values) - min(values) > tolerance * max(map(abs, values))
 
 
-def _summary(outside: int, apart: bool, drifted: bool, norms: list[float]) -> str:
+def _summary(
+    outside: int, apart: bool, drifted: bool, norms: list[float], rates: list[float]
+) -> str:
     if outside:
         return (
             f"The optimizer steps {outside} parameters that the DDP wrapper does not hold: nothing "
@@ -100,4 +104,6 @@ def _summary(outside: int, apart: bool, drifted: bool, norms: list[float]) -> st
         )
     if drifted:
         seen.append("the sampled parameters are not equal")
-    return f"The ranks do not hold the same model: {' and '.join(seen)}."
+    if _differ(rates, SAME):
+        seen.append(f"they step at learning rates of {min(rates):.4g} to {max(rates):.4g}")
+    return f"The ranks do not train the same model: {' and '.join(seen)}."

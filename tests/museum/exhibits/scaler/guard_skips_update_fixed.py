@@ -15,7 +15,7 @@ for window in windows:
         with torch.autocast("cpu", dtype=torch.float16):
             loss = token_loss(model(ids), labels) / len(window)
         scaler.scale(loss).backward()
-    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), torch.inf)
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad()
