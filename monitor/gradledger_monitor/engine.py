@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from gradledger_monitor.facts import RunInfo, StepFacts
 from gradledger_monitor.findings import SEVERITIES, Finding, Judgement, Lifecycle, Outcome, Status
+from gradledger_monitor.rules import idioms
 from gradledger_monitor.rules.balances import Closed
 from gradledger_monitor.rules.base import (
     HISTORY,
@@ -132,7 +133,8 @@ class Engine:
     def judgement(self) -> Judgement:
         """Everything that the rules say so far."""
         lines = [*self._step_lines(), *self._course_lines()]
-        findings = [replace(line.finding) for line in lines if line.finding is not None]
+        found = [line.finding for line in lines if line.finding is not None]
+        findings = [replace(f, fix=idioms.fix(self.run, f.rule, f.fix)) for f in found]
         _inhibit(findings, self._hides)
         findings.sort(key=_importance)
         coverage = _coverage(lines)

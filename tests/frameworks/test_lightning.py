@@ -175,7 +175,7 @@ def test_validations_and_the_plan_are_told(package: str, named: bool, tmp_path: 
         trainer.fit(module_of(package), batches_of(data), batches_of(data[:1]))
         ledger.close()
         kept = evaluations_of(database)
-        assert config_of(database) == {"planned_steps": 16}
+        assert config_of(database) == {"framework": "lightning", "planned_steps": 16}
     assert [(name, step) for name, step, _ in kept] == [("val_loss", 8), ("val_loss", 16)]
     assert kept[-1][2] == pytest.approx(float(trainer.callback_metrics["val_loss"]))
 

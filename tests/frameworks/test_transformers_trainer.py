@@ -154,7 +154,7 @@ def test_a_script_that_knows_nothing_of_us_tells_its_evaluations(tmp_path: Path)
             ("eval_loss", 10),
             ("eval_loss", 20),
         }
-        assert config_of(database) == {"planned_steps": STEPS}
+        assert config_of(database) == {"framework": "transformers", "planned_steps": STEPS}
 
 
 def test_nothing_is_left_in_transformers() -> None:

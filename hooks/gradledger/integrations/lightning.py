@@ -28,8 +28,8 @@ class Follower:
 
     @telling.failing_open
     def on_train_start(self, trainer: Any, module: Any) -> None:
-        """How many steps are planned."""
-        telling.planned_steps(trainer.estimated_stepping_batches)
+        """Whose loop it is, and how many steps are planned."""
+        telling.training_begins("lightning", trainer.estimated_stepping_batches)
 
     @telling.failing_open
     def on_validation_start(self, trainer: Any, module: Any) -> None:

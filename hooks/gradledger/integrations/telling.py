@@ -21,9 +21,10 @@ def evaluation(values: Mapping[str, Any]) -> None:
         open_session.log_eval(steps[0] if steps else 0, told)
 
 
-def planned_steps(count: float) -> None:
-    """How many optimizer steps the run means to take."""
-    configured({"planned_steps": int(count)} if 0 < count < float("inf") else {})
+def training_begins(framework: str, steps: float) -> None:
+    """Whose loop it is, and how many optimizer steps it means to take."""
+    planned = {"planned_steps": int(steps)} if 0 < steps < float("inf") else {}
+    configured({"framework": framework, **planned})
 
 
 @failing_open

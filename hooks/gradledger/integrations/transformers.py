@@ -21,8 +21,8 @@ class Follower(TrainerCallback):
 
     @telling.failing_open
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """How many steps are planned."""
-        telling.planned_steps(state.max_steps)
+        """Whose loop it is, and how many steps are planned."""
+        telling.training_begins("transformers", state.max_steps)
 
     @telling.failing_open
     def on_evaluate(

@@ -1,0 +1,40 @@
+"""A fix speaks the user's idiom: it is Python, it is about a rule that exists, and it is chosen."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from gradledger_monitor.facts import RunInfo
+from gradledger_monitor.rules.idioms import IDIOMS, fix, framework
+from gradledger_monitor.rules.manual import signatures
+
+SNIPPETS = [(rule, name, code) for rule, by in IDIOMS.items() for name, code in by.items()]
+
+
+@pytest.mark.parametrize(("rule", "name", "code"), SNIPPETS)
+def test_every_idiom_is_python_for_a_rule_that_exists(rule: str, name: str, code: str) -> None:
+    assert rule in signatures()
+    assert name in ("transformers", "accelerate", "lightning")
+    ast.parse("def f():\n" + "\n".join(f"    {line}" for line in code.splitlines()))
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (RunInfo("r", "n"), "plain"),
+        (RunInfo("r", "n", config={"framework": "lightning"}), "lightning"),
+        (RunInfo("r", "n", environment={"accelerate": "1.15.0"}), "accelerate"),
+        # transformers imports accelerate; whose loop it is, only the Trainer's callback tells
+        (RunInfo("r", "n", environment={"accelerate": "1", "transformers": "5"}), "plain"),
+    ],
+)
+def test_the_framework_is_the_one_whose_loop_it_is(run: RunInfo, expected: str) -> None:
+    assert framework(run) == expected
+
+
+def test_a_rule_without_an_idiom_keeps_its_own_fix() -> None:
+    run = RunInfo("r", "n", config={"framework": "lightning"})
+    assert fix(run, "loop.double_step", "once") == "once"
+    assert "automatic_optimization" in fix(run, "reduction.token_weights_unequal", "plain")
