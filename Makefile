@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 TRAINERS := transformers-4.45 transformers-5
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint type unit zero-code frameworks bench chromium clean
+.PHONY: help demo test lint type unit museum zero-code frameworks bench chromium clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -29,6 +29,10 @@ type: $(READY)  ## mypy --strict
 
 unit: $(READY) chromium  ## pytest alone
 	$(BIN)/pytest -n 2 --dist loadfile
+
+museum: $(READY)  ## the bug museum: what is found and what is left alone, written to docs/detection.md
+	cd tests && ../$(BIN)/python -m museum.run --jobs 2 --write ../docs/detection.md
+	$(BIN)/pytest -n 2 --dist load tests/museum
 
 zero-code: $(READY) $(TRAINERS:%=.venvs/%/.ready)  ## the published Trainer bug and its fix, told apart
 	$(BIN)/pytest -v tests/frameworks/zero_code/published_bug.py

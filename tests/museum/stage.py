@@ -119,7 +119,7 @@ def _child(watch: Watch, script: Path, folder: Path, rank: int, launch: dict[str
         watch(script, folder / f"{rank}.seen")
         status = 0
     except BaseException:
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

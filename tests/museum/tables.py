@@ -6,7 +6,7 @@ from typing import Any
 
 from museum.judging import Verdict
 
-COMMAND = "cd tests && python -m museum.run --write ../docs/detection.md"
+COMMAND = "make museum"
 
 
 def _of(verdicts: list[Verdict], kind: str) -> list[Verdict]:
@@ -82,14 +82,15 @@ def document(verdicts: list[Verdict]) -> str:
             "|---|---|---|---|---|",
             *[_incident(v, verdicts) for v in incidents],
             "",
+            "Not named yet:" if _missed(verdicts) else "All are named.",
+            "",
+            *_missed(verdicts),
+            "",
             "## Look-alikes",
             "",
-            "| script | like | why it is healthy | found |",
-            "|---|---|---|---|",
-            *[
-                f"| {v.piece.name} | {v.piece.label.source} | {v.piece.label.why} | {_found(v)} |"
-                for v in alikes
-            ],
+            "| script | like | why it is healthy | found | verdict |",
+            "|---|---|---|---|---|",
+            *[_lookalike(v) for v in alikes],
             "",
         ]
     )
@@ -115,6 +116,17 @@ def _incident(verdict: Verdict, verdicts: list[Verdict]) -> str:
     said = _found(twin) if twin else "not run"
     cells = [piece.name, piece.label.source, piece.label.expected, _found(verdict), said]
     return f"| {' | '.join(cells)} |"
+
+
+def _lookalike(verdict: Verdict) -> str:
+    label = verdict.piece.label
+    cells = [verdict.piece.name, label.source, label.why, _found(verdict), verdict.verdict]
+    return f"| {' | '.join(cells)} |"
+
+
+def _missed(verdicts: list[Verdict]) -> list[str]:
+    known = [v for v in _of(verdicts, "incident") if not v.right]
+    return [f"- {v.piece.name}: {v.piece.label.missed or 'reason not known'}" for v in known]
 
 
 def _found(verdict: Verdict) -> str:

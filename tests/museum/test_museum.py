@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 
 from museum.judging import LOUD
 from museum.labels import HERE, Piece, collection
@@ -24,6 +25,14 @@ from museum.truth import CHECKS, Testimony
 
 PIECES = collection()
 INCIDENTS = [piece for piece in PIECES if piece.kind == "incident"]
+
+
+def _expected_to_pass(piece: Piece) -> ParameterSet:
+    missed = piece.kind == "incident" and piece.label.missed
+    marks = [pytest.mark.xfail(reason=piece.label.missed)] if missed else []
+    return pytest.param(piece, id=piece.name, marks=marks)
+
+
 HEALTHY = 1e-3  # fp32 against double precision
 REAL = 1e-2
 
@@ -36,7 +45,7 @@ def stage() -> Iterator[Stage]:
     one.close()
 
 
-@pytest.mark.parametrize("piece", PIECES, ids=lambda piece: piece.name)
+@pytest.mark.parametrize("piece", [_expected_to_pass(piece) for piece in PIECES])
 def test_a_mistake_is_named_and_a_healthy_script_left_alone(stage: Stage, piece: Piece) -> None:
     verdict = verdict_on(stage, piece)
     assert not verdict.problem

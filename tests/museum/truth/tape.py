@@ -61,7 +61,7 @@ def _counted(tape: Tape) -> Callable[..., None]:
 
     def reduce(state: None, bucket: Any) -> Any:
         tape.all_reduces[-1] += bucket.is_last()
-        return allreduce_hook(state, bucket)
+        return allreduce_hook(state, bucket)  # type: ignore[arg-type]  # None: the default group
 
     reduce.__annotations__ = {}  # PyTorch compares them with types
     return __init__
