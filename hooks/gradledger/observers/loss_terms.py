@@ -77,7 +77,8 @@ class LossTerms(Observer):
             micro_batch.terms.clear()
             return []
         terms = [open_term(loss) for loss in found]
-        _number_heads(found, terms)
+        if len(found) > 1:
+            _number_heads(found, terms)
         for loss, term in zip(found, terms, strict=True):
             micro_batch.undo += [handle.remove for handle in watch_upstream(loss, term)]
             micro_batch.nodes.append(loss.smoothed or loss.node)
