@@ -40,7 +40,7 @@ class GradsNotZeroed(Rule):
     karpathy/llm.c#548, Hsintien-Ng/idinvert_pytorch-reproduced#1, pytorch/pytorch#47175
     """
 
-    hides = ("reduction.*", "norm.*", "loop.step_every_microbatch")
+    hides = ("reduction.*", "norm.*", "batch.*", "loop.step_every_microbatch")
 
     def __init__(self) -> None:
         self._skipped = False
