@@ -65,7 +65,9 @@ class LossTerms(Observer):
         for root in roots:
             if getattr(root, "grad_fn", None) is not None:
                 found = [f for f in find_losses(root.grad_fn) if f.name not in REDUCTIONS]
-                for term in self._watch(micro_batch, found):
+                terms = self._watch(micro_batch, found)
+                _number_heads(found[: len(terms)], terms)
+                for term in terms:
                     # what lies between it and the outer root, or below it, is not known
                     term.undivided = term.coefficient = None
                     term.head = 0 if term.head is not None else None
