@@ -58,9 +58,9 @@ class MicroBatch:
     backward_ms: float | None = None
     fresh: bool | None = None  # the gradients were absent or zero when it began
     claimed: bool = False  # another optimizer has stepped on this backward already
-    wrapper: Literal["sync", "no_sync", "bypassed"] | None = None  # what DDP's forward saw
+    wrapper: Literal["sync", "no_sync", "bypassed"] | None = None  # what the wrapper decided
     fingerprint: float | None = None  # of the loss targets; equal data, equal fingerprint
-    constant_target: bool | None = None  # all targets are one number, as in a GAN's real / fake
+    constant_target: bool | None = None  # targets tell nothing of the data: sampling.says_nothing
     missing: dict[str, str] = field(default_factory=dict)
 
 
