@@ -1,0 +1,134 @@
+"""Real trainings in processes of their own, and what reached a service or a disk of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from helpers.batches import eventually
+from helpers.service import Service
+
+# What every script here begins with. It takes `steps` optimizer steps of two micro-batches.
+PRELUDE = """
+import os, signal, sys, time
+import torch
+import torch.nn.functional as F
+import gradledger
+
+torch.set_num_threads(1)
+
+def train(steps, pause=0.0):
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        for tokens in (2, 6):
+            logits = model(torch.randn(tokens, 4))
+            (F.cross_entropy(logits, torch.randint(0, 3, (tokens,))) / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(pause)
+"""
+WATCHED = [sys.executable, "-m", "gradledger.cli", "run", "--"]
+
+
+@dataclass
+class Ended:
+    """A script that has run."""
+
+    status: int
+    out: str
+    err: str
+
+
+@dataclass
+class Scripts:
+    """Runs scripts in one folder, with one spool."""
+
+    folder: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def spool(self) -> Path:
+        """Where they leave what they cannot send."""
+        return self.folder / "spool"
+
+    def start(self, code: str, url: str, *command: str, **environ: str) -> subprocess.Popen[str]:
+        """Start a script, under ``gradledger run`` unless another command is given."""
+        path = self.folder / f"script{len(list(self.folder.glob('script*.py')))}.py"
+        path.write_text(PRELUDE + code)
+        env = {k: v for k, v in os.environ.items() if not k.startswith("GRADLEDGER_")}
+        env |= {"GRADLEDGER_URL": url, "GRADLEDGER_SPOOL": str(self.spool), "OMP_NUM_THREADS": "1"}
+        words = [*(command or (*WATCHED, sys.executable)), str(path)]
+        process = subprocess.Popen(
+            words,
+            env={**env, **environ},
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.started.append(process)
+        return process
+
+    def end(self) -> None:
+        """End what a failed test left running, its children too."""
+        for process in self.started:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+
+    def run(self, code: str, url: str, *command: str, **environ: str) -> Ended:
+        """Run a script to its end."""
+        process = self.start(code, url, *command, **environ)
+        out, err = process.communicate(timeout=90)
+        return Ended(process.returncode, out, err)
+
+    def on_disk(self) -> int:
+        """How many steps wait in the spool."""
+        texts = [path.read_bytes() for path in self.spool.rglob("*.jsonl")]
+        return sum(text.count(b'"type":"step"') for text in texts)
+
+    def gradledger(self, *words: object) -> Ended:
+        """Run a command of ours."""
+        command = [sys.executable, "-m", "gradledger.cli", *map(str, words)]
+        env = {k: v for k, v in os.environ.items() if not k.startswith("GRADLEDGER_")}
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, env=env, cwd=self.folder
+        )
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def scripts(tmp_path: Path) -> Iterator[Scripts]:
+    """Scripts of one test."""
+    started = Scripts(tmp_path)
+    yield started
+    started.end()
+
+
+@pytest.fixture
+def nowhere() -> str:
+    """The address of a service that is down."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"http://127.0.0.1:{free.getsockname()[1]}"
+
+
+def stored(service: Service) -> dict[str, list[int]]:
+    """The judged steps of every run, by its id."""
+    runs = [run["id"] for run in service.get("/runs").json()["runs"]]
+    return {run: service.get(f"/runs/{run}/series").json()["step"] for run in runs}
+
+
+def all_stored(service: Service, *counts: int) -> bool:
+    """Whether there are so many runs, with steps 1 to each count, in whatever order."""
+    wanted = sorted(list(range(1, count + 1)) for count in counts)
+    return eventually(20, lambda: sorted(stored(service).values()) == wanted)

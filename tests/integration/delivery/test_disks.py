@@ -1,0 +1,125 @@
+"""A disk that takes nothing, settings that mean nothing: training goes on, and it is said once."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from helpers.batches import eventually
+from helpers.misbehaving import says, server, takes
+from helpers.service import running_service
+
+from .conftest import WATCHED, Scripts, all_stored
+
+LIMITED = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))  # as a full disk: EFBIG for ENOSPC
+"""
+
+
+def test_a_full_disk_does_not_stop_training_and_what_it_holds_is_whole(
+    scripts: Scripts, nowhere: str
+) -> None:
+    done = scripts.run(f"{LIMITED}\ntrain(300, pause=0.005)\nprint('trained')", nowhere)
+    assert (done.status, done.out) == (0, "trained\n")
+    assert done.err.count("takes no records (File too large)") == 1
+    kept = scripts.on_disk()
+    assert kept > 0
+    assert f"gradledger: {kept} records are not sent yet" in done.err
+    assert f"gradledger: {301 - kept} records could not be sent" in done.err
+    (path,) = scripts.spool.rglob("*.jsonl")
+    assert path.read_bytes().endswith(b"}\n")
+
+
+def test_a_full_disk_loses_nothing_when_the_service_comes_back(scripts: Scripts) -> None:
+    with server(says(500)) as service:
+        process = scripts.start(f"{LIMITED}\ntrain(300, pause=0.005)\ntime.sleep(3)", service.url)
+        assert eventually(30, lambda: scripts.on_disk() > 0)
+        time.sleep(1)
+        service.behaviour = takes
+        _, complaint = process.communicate(timeout=60)
+        assert service.steps() == list(range(1, 301))
+    assert complaint.count("gradledger:") == 1
+    assert scripts.on_disk() == 0
+
+
+def test_a_home_that_cannot_be_written_does_not_stop_training(
+    scripts: Scripts, nowhere: str
+) -> None:
+    environ = {"HOME": "/proc/none", "GRADLEDGER_SPOOL": ""}
+    done = scripts.run("train(10)\nprint('trained')", nowhere, **environ)
+    assert (done.status, done.out) == (0, "trained\n")
+    told = [line for line in done.err.splitlines() if line.startswith("gradledger:")]
+    assert len(told) == 2
+    assert "takes no records (No such file or directory)" in told[0]
+    assert "11 records could not be sent" in told[1]
+
+
+def test_values_that_mean_nothing_are_said_once_and_the_defaults_are_used(
+    scripts: Scripts, tmp_path: Path
+) -> None:
+    bad = {
+        "GRADLEDGER_URL": "tcp//nowhere",
+        "GRADLEDGER_TOKEN": "secret with spaces",
+        "GRADLEDGER_NAME": "n" * 300,
+        "GRADLEDGER_SPOOL_BYTES": "plenty",
+        "GRADLEDGER_RUN": "my run!",
+    }
+    code = """
+from gradledger.settings import Settings
+Settings.from_environment(os.environ)
+train(2)
+"""
+    with running_service(tmp_path / "gradledger.db") as service:
+        # the default address is nobody's here: the run is watched where the script says
+        watch = f"gradledger.watch(url={service.url!r})"
+        done = scripts.run(f"{watch}\n{code}", service.url, sys.executable, **bad)
+        assert done.status == 0
+        told = [line for line in done.err.splitlines() if line.startswith("gradledger:")]
+        assert len(told) == len(bad)
+        for name in bad:
+            assert sum(name in line for line in told) == 1
+        assert "secret" not in done.err
+        assert eventually(10, lambda: len(service.get("/runs").json()["runs"]) == 1)
+        (run,) = service.get("/runs").json()["runs"]
+        assert run["name"] == "script0.py"
+
+
+def test_a_long_step_beats_so_that_a_stall_can_be_told(scripts: Scripts, tmp_path: Path) -> None:
+    code = """
+import gradledger.session
+gradledger.session.BEAT_SECONDS = gradledger.delivery.courier.BEAT_SECONDS = 0.3
+train(2)
+print("slow", flush=True)
+torch.nn.Linear(2, 1)(torch.ones(2)).backward()
+time.sleep(4)
+os._exit(0)
+"""
+    with running_service(tmp_path / "gradledger.db") as service:
+        process = scripts.start(code, service.url)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "slow\n"
+        time.sleep(1)
+
+        def last_seen() -> float:
+            return float(service.get("/runs").json()["runs"][0]["last_seen"])
+
+        first = last_seen()
+        assert eventually(5, lambda: last_seen() > first + 1)
+        process.communicate()
+        (run,) = service.get("/runs").json()["runs"]
+        assert run["steps"] == 2
+
+
+def test_bytes_that_are_no_text_in_the_arguments_do_not_cost_the_run(
+    scripts: Scripts, tmp_path: Path
+) -> None:
+    code = "import sys; exec(open(sys.argv[2]).read())"
+    odd = os.fsdecode(b"--data=\xff\xfe")
+    with running_service(tmp_path / "gradledger.db") as service:
+        command = [*WATCHED, sys.executable, "-c", code, odd]
+        done = scripts.run("train(2)", service.url, *command)
+        assert (done.status, done.err) == (0, "")
+        assert all_stored(service, 2)

@@ -1,0 +1,184 @@
+"""However a training ends, what it did is at the service, or on the disk and sent later."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.batches import eventually
+from helpers.service import running_service
+
+from .conftest import Scripts, all_stored
+
+STEPS = 12
+# A process that is killed loses what it closed within the last tick; these wait for two.
+ENDS = {
+    "returns": ("", 0),
+    "raises": ("raise RuntimeError('mine')", 1),
+    "exits": ("sys.exit(3)", 3),
+    "is asked to end": ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)", -signal.SIGTERM),
+    "is interrupted": ("os.kill(os.getpid(), signal.SIGINT); time.sleep(60)", -signal.SIGINT),
+    "leaves at once": ("time.sleep(0.3); os._exit(4)", 4),
+    "is killed": ("time.sleep(0.3); os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_with_the_service_down_every_step_is_on_the_disk(
+    end: str, scripts: Scripts, nowhere: str
+) -> None:
+    code, status = ENDS[end]
+    done = scripts.run(f"train({STEPS})\n{code}", nowhere)
+    assert done.status == status
+    assert scripts.on_disk() == STEPS
+    assert done.err.count("gradledger:") == (0 if end in ("leaves at once", "is killed") else 1)
+
+
+@pytest.mark.parametrize("end", ["returns", "raises", "is asked to end", "is killed"])
+def test_with_the_service_up_every_step_is_there(
+    end: str, scripts: Scripts, tmp_path: Path
+) -> None:
+    code, status = ENDS[end]
+    with running_service(tmp_path / "gradledger.db") as service:
+        done = scripts.run(f"train({STEPS})\n{code}", service.url)
+        assert done.status == status
+        assert "gradledger" not in done.err
+        assert all_stored(service, STEPS)
+        (run,) = service.get("/runs").json()["runs"]
+        assert run["ended"] == (end != "is killed")
+    assert not scripts.spool.exists()
+
+
+def test_what_a_killed_training_left_is_sent_by_the_next_one_to_the_same_service(
+    scripts: Scripts, tmp_path: Path, nowhere: str
+) -> None:
+    code, _ = ENDS["is killed"]
+    scripts.run(f"train({STEPS})\n{code}", nowhere)
+    assert scripts.on_disk() == STEPS
+    port = int(nowhere.rsplit(":", 1)[1])
+    with running_service(tmp_path / "gradledger.db", port) as service:
+        assert scripts.run("train(3)\ntime.sleep(1)", service.url).err == ""
+        assert all_stored(service, 3, STEPS)
+    assert scripts.on_disk() == 0
+    assert not list(scripts.spool.rglob("*.jsonl"))
+
+
+def test_a_service_that_never_answers_holds_up_neither_the_training_nor_its_end(
+    scripts: Scripts,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel accepts, nobody answers
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        code = """
+ledger = gradledger.watch()
+train(30, pause=0.05)
+began = time.monotonic()
+ledger.close()
+print(time.monotonic() - began)
+"""
+        done = scripts.run(code, url)
+    assert done.status == 0
+    assert float(done.out) < 0.6
+    assert scripts.on_disk() == 30
+
+
+def test_a_training_with_everything_sent_ends_in_under_a_fifth_of_a_second(
+    scripts: Scripts, tmp_path: Path
+) -> None:
+    code = """
+for _ in range(4):
+    with gradledger.watch():
+        train(30, pause=0.02)
+        began = time.monotonic()
+    print(time.monotonic() - began)
+"""
+    with running_service(tmp_path / "gradledger.db") as service:
+        took = map(float, scripts.run(code, service.url).out.split())
+        assert all_stored(service, 30, 30, 30, 30)
+    assert sorted(took)[1] < 0.2
+
+
+def test_a_killed_training_loses_no_more_than_the_last_moment(
+    scripts: Scripts, nowhere: str
+) -> None:
+    process = scripts.start(
+        """
+for _ in range(10_000):
+    print(time.monotonic(), flush=True)
+    train(1)
+    time.sleep(0.01)
+""",
+        nowhere,
+    )
+    assert process.stdout is not None
+    began = [float(process.stdout.readline())]
+    while began[-1] - began[0] < 1.5:
+        began.append(float(process.stdout.readline()))
+    process.kill()
+    began += map(float, process.communicate()[0].splitlines())
+    # steps that had ended two ticks before, with a little for a busy machine
+    assert scripts.on_disk() >= sum(began[-1] - each > 0.25 for each in began) - 1
+
+
+# ---------------------------------------------------------------------- several runs
+
+
+def test_runs_one_after_the_other_in_one_process_are_runs_of_their_own(
+    scripts: Scripts, tmp_path: Path
+) -> None:
+    code = """
+for steps in (2, 3):
+    with gradledger.watch(name=f"run {steps}"):
+        train(steps)
+train(1)
+ledger = gradledger.watch()
+train(4)
+ledger.close()
+"""
+    with running_service(tmp_path / "gradledger.db") as service:
+        assert scripts.run(code, service.url, sys.executable).err == ""
+        assert all_stored(service, 2, 3, 4)
+        names = {run["name"] for run in service.get("/runs").json()["runs"]}
+        assert {"run 2", "run 3"} < names
+
+
+FORKS = """
+import multiprocessing
+
+def child(steps):
+    train(7)  # unseen: nobody asked
+    with_session = gradledger.watch(name="child")
+    train(steps)
+    # no close: the process ends as multiprocessing ends it
+
+if __name__ == "__main__":
+    gradledger.watch(name="parent")
+    train(2)
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=child, args=(5,))
+    process.start()
+    process.join()
+    pid = os.fork()
+    if pid == 0:
+        train(9)  # unseen
+        os._exit(0)
+    os.waitpid(pid, 0)
+    train(1)
+"""
+
+
+def test_a_forked_child_is_silent_until_it_watches_and_is_then_a_run_of_its_own(
+    scripts: Scripts, tmp_path: Path
+) -> None:
+    with running_service(tmp_path / "gradledger.db") as service:
+        done = scripts.run(FORKS, service.url, sys.executable)
+        assert (done.status, done.err) == (0, "")
+
+        def told() -> set[tuple[str, int, bool]]:
+            runs = service.get("/runs").json()["runs"]
+            return {(run["name"], run["steps"], run["ended"]) for run in runs}
+
+        assert eventually(20, lambda: told() == {("parent", 3, True), ("child", 5, True)})

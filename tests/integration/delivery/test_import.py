@@ -1,0 +1,108 @@
+"""``gradledger import``: a spool or an export by hand, to a service or straight to a database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradledger.delivery.spool_file import SpoolFile
+from gradledger.records import EndRecord, RunRecord, encode
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.reading import step_records
+from helpers.batches import batch, step
+from helpers.service import running_service
+
+from .conftest import Scripts, all_stored
+
+ENDED = EndRecord(9.0, [30])
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    """Two runs that somebody left, one of them in two files."""
+    folder = tmp_path / "spool" / "http_there_1"
+    folder.mkdir(parents=True)
+    parts = {"a.0.1.0001": range(1, 21), "a.0.1.0002": range(21, 31), "b.0.2.0001": range(1, 6)}
+    for name, numbers in parts.items():
+        body = batch(name[0], map(step, numbers))
+        (folder / f"{name}.jsonl").write_bytes(body)
+    return tmp_path / "spool"
+
+
+def test_a_folder_goes_to_a_service_and_again_changes_nothing(
+    scripts: Scripts, spool: Path
+) -> None:
+    with running_service(spool.parent / "gradledger.db") as service:
+        done = scripts.gradledger("import", spool, "--url", service.url)
+        assert (done.status, done.err) == (0, "")
+        told = "3 files, 35 records: 35 stored, 0 already there, 0 refused\n"
+        assert done.out == told
+        assert all_stored(service, 30, 5)
+        again = scripts.gradledger("import", spool, "--url", service.url)
+        assert "0 stored, 35 already there, 0 refused" in again.out
+    assert len(list(spool.rglob("*.jsonl"))) == 3
+
+
+def test_a_file_goes_straight_into_a_database_and_away_if_asked(
+    scripts: Scripts, spool: Path
+) -> None:
+    database = f"sqlite:///{spool.parent / 'other.db'}"
+    files = sorted(spool.rglob("a.*"))
+    done = scripts.gradledger("import", "--db", database, "--remove", *files)
+    assert (done.status, done.err) == (0, "")
+    assert not any(path.exists() for path in files)
+    store = Store(database)
+    assert [bool(step_records(store, "a", 0, number)) for number in (1, 30, 31)] == [
+        True,
+        True,
+        False,
+    ]
+    store.close()
+
+
+def test_a_file_that_is_still_written_is_read_and_stays(scripts: Scripts, tmp_path: Path) -> None:
+    path = tmp_path / "living.jsonl"
+    living = SpoolFile.create(path)
+    living.append(encode(RunRecord("living", "living")), [encode(step(1))])
+    database = f"sqlite:///{tmp_path / 'other.db'}"
+    done = scripts.gradledger("import", path, "--db", database, "--remove")
+    assert done.status == 0
+    assert "1 stored" in done.out
+    assert "a process may still write it" in done.err
+    assert path.exists()
+    living.close()
+
+
+def test_what_is_refused_is_named_counted_and_kept(scripts: Scripts, spool: Path) -> None:
+    path = spool / "odd.jsonl"
+    path.write_bytes(b'{"type": "odd"}\n' + batch("c", [step(1)]))
+    done = scripts.gradledger(
+        "import", path, "--db", f"sqlite:///{spool.parent / 'other.db'}", "--remove"
+    )
+    assert done.status == 1
+    assert "1 stored, 0 already there, 1 refused" in done.out
+    assert "odd.jsonl: 1 refused" in done.err
+    assert path.exists()
+
+
+def test_a_service_that_is_down_is_said_and_nothing_is_removed(
+    scripts: Scripts, spool: Path, nowhere: str
+) -> None:
+    done = scripts.gradledger("import", spool, "--url", nowhere, "--remove")
+    assert done.status == 1
+    assert "no records are taken (ConnectionRefusedError" in done.err
+    assert len(list(spool.rglob("*.jsonl"))) == 3
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["import", "no-such-file"],
+        ["import", ".", "--url", "nonsense"],
+        ["import", ".", "--db", "nonsense"],
+        ["import", ".", "--db", "sqlite://", "--url", "http://there:1"],
+    ],
+)
+def test_bad_usage_exits_2(scripts: Scripts, words: list[str]) -> None:
+    assert scripts.gradledger(*words).status == 2
