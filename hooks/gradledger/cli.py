@@ -26,6 +26,7 @@ with the monitor (pip install 'gradledger[monitor]'):
   check       run a command for a few steps and judge it here and now
   serve       the service and its dashboard
   import      store what a spool or an export holds
+  rules       the catalogue of what is looked for
   demo        see a real bug being named, live
 
 `gradledger COMMAND --help` tells more of each.
