@@ -7,6 +7,7 @@ program), which forks one child per rank. A child watches its script in one of t
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -111,6 +112,7 @@ def _child(watch: Watch, script: Path, folder: Path, rank: int, launch: dict[str
         printed = os.open(folder / f"{rank}.txt", os.O_CREAT | os.O_WRONLY)
         for stream in (1, 2):
             os.dup2(printed, stream)
+        faulthandler.dump_traceback_later(SECONDS * 0.9)  # where it hangs, if it does
         if launch["WORLD_SIZE"] != "1":
             here = {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1"}
             os.environ.update(launch | here)
