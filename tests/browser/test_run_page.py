@@ -79,7 +79,7 @@ def test_what_was_not_measured_is_shown_as_such_with_its_reason(
     service.post(batch("r1", [StepRecord(0, n, 1_000.0 + n, [unseen]) for n in (1, 2)]))
     open_run(page, "r1", 2)
     expect(page.locator("#verdict")).to_contain_text("Incomplete")
-    node = page.locator(".tree .is-not_measured").first
+    node = page.locator(".tree .is-not_measured", has_text="reduction contract")
     expect(node).to_contain_text("the loss is inside torch.compile")
     expect(page.locator("#chart-balance")).to_have_attribute("data-empty", "")
 

@@ -20,7 +20,7 @@ from gradledger_monitor.findings import SEVERITIES, Judgement
 from gradledger_monitor.private_service import PrivateService, private_service
 from gradledger_monitor.report_text import console, report
 from gradledger_monitor.rules.choices import Choices
-from gradledger_monitor.settings import Settings
+from gradledger_monitor.settings import RuleSettings
 from gradledger_monitor.store import reading
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.together import anything_measured, together
@@ -83,7 +83,7 @@ def check(
 def _choices() -> Choices:
     """What the environment says about the rules; nothing else of it is meant for this service."""
     try:
-        return Settings().choices
+        return RuleSettings().choices
     except ValidationError as error:
         raise typer.BadParameter(str(error)) from error
 

@@ -19,8 +19,8 @@ from .conftest import GRADLEDGER, Launch
 WAITS = """
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
     sys.exit(6)
