@@ -1,8 +1,7 @@
 """One optimizer step with the records of all ranks merged: everything that a rule may see.
 
-A window can be read in more than one way: its main loss alone or all losses of a kind together,
-tokens counted or weighted by class. Each is a ``Reading`` with its own ledger. A run that honours
-the contract under one honest reading is right, so rules ask for the best reading.
+Records say what was seen on each rank; facts say what weight that gave each term's tokens in the
+gradient that was applied. How a window may be read is in ``readings``.
 """
 
 from __future__ import annotations
@@ -13,12 +12,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from gradledger_monitor.ledger import Ledger, Weighed, account, total
+from gradledger_monitor.ledger import Ledger, total
+from gradledger_monitor.losses import sum_of_roots, sum_of_token_losses
+from gradledger_monitor.readings import Reading, Seen, readings, spread
 from gradledger_monitor.wire import Event, MicroBatch, StepRecord, Term, number
 
 TOLERANCE = 1e-3  # relative rounding error of fp32 sums
 TOLERANCE_HALF = 1e-2  # where the loss is fp16 or bf16
-UNIFORM_INSIDE = 2e-3  # spread of weights inside one micro-batch that is still one weight
 
 Rows = dict[int, StepRecord]
 
@@ -35,34 +35,6 @@ class RunInfo:
     declared_scale: float | None = None
     environment: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One way to read a window: which terms count, and in which unit."""
-
-    name: str  # "main", "kind" or "all"
-    unit: str  # "tokens", "class_weight", "rows" or "positions"
-    ledger: Ledger
-
-    def is_fair(self, tolerance: float, scale: float = 1.0) -> bool:
-        """Whether the token-mean contract holds: every token alike, and a balance of ``scale``."""
-        return self.is_even(tolerance) and abs(self.ledger.balance / scale - 1) <= tolerance
-
-    def is_even(self, tolerance: float) -> bool:
-        """Whether every token got the same weight."""
-        return self.ledger.misallocation <= tolerance
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A term where it was seen, with the factor from its weight to the applied gradient."""
-
-    rank: int
-    micro_batch: int
-    key: str
-    term: Term
-    factor: float
 
 
 @dataclass(frozen=True)
@@ -180,7 +152,7 @@ class StepFacts:
     @cached_property
     def weighted_inside(self) -> bool:
         """Whether the loss gives the tokens of one micro-batch different weights by design."""
-        return any(_spread(seen.term) for seen in self.seen)
+        return any(spread(seen.term) for seen in self.seen)
 
     @cached_property
     def own_losses(self) -> bool:
@@ -196,7 +168,7 @@ class StepFacts:
     @cached_property
     def readings(self) -> list[Reading]:
         """All honest readings of the window, the plainest first."""
-        return list(_readings(self.seen))
+        return list(readings(self.seen))
 
     @cached_property
     def reading(self) -> Reading | None:
@@ -219,20 +191,17 @@ class StepFacts:
     @cached_property
     def loss_reported(self) -> float | None:
         """What the loop accumulated: the sum of backward's roots, averaged over the ranks."""
-        sums = [_sum_of_roots(record) for record in self.records.values()]
+        sums = [sum_of_roots([m for _, m in _kept(r)]) for r in self.records.values()]
         known = [s for s in sums if s is not None]
         return total(known) / len(known) if known and len(known) == len(sums) else None
 
     @cached_property
     def loss_token(self) -> float | None:
-        """What one large batch would have reported: the sum of token losses over N.
-
-        With one loss term, root = weight * (sum of its token losses), so the sum is root / weight.
-        """
+        """What one large batch would have reported: the sum of token losses over N."""
         losses, tokens = 0.0, 0
         for record in self.records.values():
             for _, micro_batch in _kept(record):
-                part = _sum_of_token_losses(micro_batch)
+                part = sum_of_token_losses(micro_batch)
                 if part is None:
                     return None
                 losses, tokens = losses + part[0], tokens + part[1]
@@ -336,100 +305,3 @@ def _keyed(micro_batch: MicroBatch) -> Iterator[tuple[str, Term]]:
         # two tasks on one head have coefficients of their own, as a rule; chunks have not
         part = place if term.head is None else (term.head, number(term.coefficient))
         yield f"{term.kind}#{known.setdefault(part, len(known))}", term
-
-
-def _spread(term: Term) -> bool:
-    least, most, weight = number(term.weight_min), number(term.weight_max), number(term.weight)
-    if least is None or most is None or weight is None:
-        return False
-    return least < most * (1 - UNIFORM_INSIDE) or abs(weight) < most * (1 - UNIFORM_INSIDE)
-
-
-# ---------------------------------------------------------------------- readings
-
-
-def _readings(seen: list[Seen]) -> Iterator[Reading]:
-    """Each term alone, all of the heaviest's kind, then everything, in every unit that fits."""
-    if not seen:
-        return
-    keys = _heaviest_first(seen)
-    kind = keys[0].split("#", 1)[0]
-    groups = [("main", [s for s in seen if s.key == key]) for key in keys]
-    if len([key for key in keys if key.startswith(f"{kind}#")]) > 1:
-        groups.append(("kind", [s for s in seen if s.term.kind == kind]))
-    if any(s.term.kind != kind for s in seen):
-        groups.append(("all", seen))
-    for name, group in groups:
-        for unit in ("tokens", "class_weight", "rows", "positions"):
-            reading = _reading(name, unit, group)
-            if reading is not None:
-                yield reading
-
-
-def _heaviest_first(seen: list[Seen]) -> list[str]:
-    totals: dict[str, float] = {}
-    for s in seen:
-        weight = abs(number(s.term.weight) or 0.0) * s.factor
-        totals[s.key] = totals.get(s.key, 0.0) + (s.term.tokens or 0) * weight
-    return sorted(totals, key=lambda key: (-totals[key], key))
-
-
-def _reading(name: str, unit: str, group: list[Seen]) -> Reading | None:
-    lines = []
-    for s in group:
-        tokens, weight = s.term.tokens or 0, abs(number(s.term.weight) or 0.0)
-        units = _units(s.term, unit)
-        if not units:
-            return None
-        if s.term.reduction == "mean":  # the mean's total weight is fixed: more units, less each
-            weight *= tokens / units
-        lines.append(Weighed(s.rank, s.micro_batch, s.key, units, weight * s.factor))
-    ledger = account(lines)
-    return None if ledger is None else Reading(name, unit, ledger)
-
-
-def _units(term: Term, unit: str) -> float | None:
-    """How many of a unit the term holds; None where that unit cannot be meant.
-
-    A class-weighted loss may divide by the sum of its class weights. A summed loss over elements
-    (pixels, classes) may be meant per row or per position: its author chose the divisor.
-    """
-    if unit == "tokens":
-        return term.tokens
-    if unit == "class_weight":
-        return number(term.class_weight)
-    if term.reduction == "mean" or term.kind.startswith("NllLoss"):
-        return None
-    return term.rows if unit == "rows" else term.positions
-
-
-# ---------------------------------------------------------------------- losses
-
-
-def _sum_of_roots(record: StepRecord) -> float | None:
-    roots = [_root(micro_batch) for _, micro_batch in _kept(record)]
-    known = [r for r in roots if r is not None]
-    return total(known) if known and len(known) == len(roots) else None
-
-
-def _root(micro_batch: MicroBatch) -> float | None:
-    loss = number(micro_batch.loss)
-    if loss is None or "scale" in micro_batch.missing:
-        return None
-    return loss / (number(micro_batch.scale) or 1.0)
-
-
-def _sum_of_token_losses(micro_batch: MicroBatch) -> tuple[float, int] | None:
-    terms = [t for t in micro_batch.terms if t.tokens != 0]
-    if not terms and micro_batch.terms:
-        return 0.0, 0
-    loss = number(micro_batch.loss)
-    weights = {number(t.weight) for t in terms}
-    if loss is None or any(_spread(t) or t.tokens is None for t in terms):
-        return None
-    if len({t.kind for t in terms}) != 1 or len(weights) != 1:
-        return None
-    weight = weights.pop()
-    if not weight:
-        return None
-    return loss / weight, sum(t.tokens or 0 for t in terms)

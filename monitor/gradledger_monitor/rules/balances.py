@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from gradledger_monitor.facts import Reading, Seen, StepFacts
+from gradledger_monitor.facts import StepFacts
+from gradledger_monitor.readings import Reading, Seen
 from gradledger_monitor.wire import number
 
 Pattern = Literal[

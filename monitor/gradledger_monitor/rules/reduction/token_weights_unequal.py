@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from gradledger_monitor.facts import Reading, StepFacts
+from gradledger_monitor.facts import StepFacts
 from gradledger_monitor.findings import Outcome, Severity
 from gradledger_monitor.ledger import Entry
+from gradledger_monitor.readings import Reading
 from gradledger_monitor.rules.balances import OWN_LOSSES
 from gradledger_monitor.rules.base import (
     Parameter,

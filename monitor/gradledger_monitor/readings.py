@@ -1,0 +1,106 @@
+"""The honest ways to read a window: which of its terms count, and in which unit.
+
+Its main loss alone or all losses of a kind together, tokens counted or weighted by class: each is
+a ``Reading`` with its own ledger. A run that honours the contract under one of them is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gradledger_monitor.ledger import Ledger, Weighed, account
+from gradledger_monitor.wire import Term, number
+
+UNIFORM_INSIDE = 2e-3  # spread of weights inside one micro-batch that is still one weight
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to read a window: which terms count, and in which unit."""
+
+    name: str  # "main", "kind" or "all"
+    unit: str  # "tokens", "class_weight", "rows" or "positions"
+    ledger: Ledger
+
+    def is_fair(self, tolerance: float, scale: float = 1.0) -> bool:
+        """Whether the token-mean contract holds: every token alike, and a balance of ``scale``."""
+        return self.is_even(tolerance) and abs(self.ledger.balance / scale - 1) <= tolerance
+
+    def is_even(self, tolerance: float) -> bool:
+        """Whether every token got the same weight."""
+        return self.ledger.misallocation <= tolerance
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A term where it was seen, with the factor from its weight to the applied gradient."""
+
+    rank: int
+    micro_batch: int
+    key: str
+    term: Term
+    factor: float
+
+
+def readings(seen: list[Seen]) -> Iterator[Reading]:
+    """Each term alone, all of the heaviest's kind, then everything, in every unit that fits."""
+    if not seen:
+        return
+    keys = _heaviest_first(seen)
+    kind = keys[0].split("#", 1)[0]
+    groups = [("main", [s for s in seen if s.key == key]) for key in keys]
+    if len([key for key in keys if key.startswith(f"{kind}#")]) > 1:
+        groups.append(("kind", [s for s in seen if s.term.kind == kind]))
+    if any(s.term.kind != kind for s in seen):
+        groups.append(("all", seen))
+    for name, group in groups:
+        for unit in ("tokens", "class_weight", "rows", "positions"):
+            reading = _reading(name, unit, group)
+            if reading is not None:
+                yield reading
+
+
+def _heaviest_first(seen: list[Seen]) -> list[str]:
+    totals: dict[str, float] = {}
+    for s in seen:
+        weight = abs(number(s.term.weight) or 0.0) * s.factor
+        totals[s.key] = totals.get(s.key, 0.0) + (s.term.tokens or 0) * weight
+    return sorted(totals, key=lambda key: (-totals[key], key))
+
+
+def _reading(name: str, unit: str, group: list[Seen]) -> Reading | None:
+    lines = []
+    for s in group:
+        tokens, weight = s.term.tokens or 0, abs(number(s.term.weight) or 0.0)
+        units = _units(s.term, unit)
+        if not units:
+            return None
+        if s.term.reduction == "mean":  # the mean's total weight is fixed: more units, less each
+            weight *= tokens / units
+        lines.append(Weighed(s.rank, s.micro_batch, s.key, units, weight * s.factor))
+    ledger = account(lines)
+    return None if ledger is None else Reading(name, unit, ledger)
+
+
+def _units(term: Term, unit: str) -> float | None:
+    """How many of a unit the term holds; None where that unit cannot be meant.
+
+    A class-weighted loss may divide by the sum of its class weights. A summed loss over elements
+    (pixels, classes) may be meant per row or per position: its author chose the divisor.
+    """
+    if unit == "tokens":
+        return term.tokens
+    if unit == "class_weight":
+        return number(term.class_weight)
+    if term.reduction == "mean" or term.kind.startswith("NllLoss"):
+        return None
+    return term.rows if unit == "rows" else term.positions
+
+
+def spread(term: Term) -> bool:
+    """Whether the loss gave the term's tokens different weights."""
+    least, most, weight = number(term.weight_min), number(term.weight_max), number(term.weight)
+    if least is None or most is None or weight is None:
+        return False
+    return least < most * (1 - UNIFORM_INSIDE) or abs(weight) < most * (1 - UNIFORM_INSIDE)
