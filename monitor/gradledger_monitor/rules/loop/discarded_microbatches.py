@@ -35,21 +35,26 @@ class DiscardedMicrobatches(Rule):
     **When it is silent**
 
     The same data are run again (SAM); the loss or the norm was not finite, and a guard dropped it;
-    the backward belongs to another optimizer.
+    the loop steps after single micro-batches, and drops one; the backward belongs to another
+    optimizer.
 
     **Incidents**
 
     ultralytics/ultralytics#11217, hpcaitech/ColossalAI#1030, timoschick/pet#36
     """
 
+    def __init__(self) -> None:
+        self._single = False  # some window was stepped after one micro-batch: nothing accumulates
+
     def judge(self, window: Window) -> Outcome:
         """Micro-batches lost to a zeroing inside the window."""
         facts = window.facts
         record = facts.first
+        self._single = self._single or len(record.micro_batches) == 1
         if not record.micro_batches:
             return not_measured("no backward was seen in this window")
         lost = [m for m in facts.thrown_away if _finite(m)]
-        if not lost or _guarded(record):
+        if not lost or self._single or _guarded(record):
             return ok()
         tokens = sum(t.tokens or 0 for m in lost for t in m.terms)
         return finding(

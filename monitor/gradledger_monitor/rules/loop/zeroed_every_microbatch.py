@@ -13,6 +13,9 @@ for i, (x, y) in enumerate(loader):
         optimizer.zero_grad()        # here, not before each backward"""
 
 
+DIVIDED = 0.01  # relative rounding of a balance of 1/K
+
+
 class ZeroedEveryMicrobatch(Rule):
     """Gradients are zeroed between the micro-batches of one window.
 
@@ -33,7 +36,8 @@ class ZeroedEveryMicrobatch(Rule):
     **When it is silent**
 
     The same data are run again (SAM, LBFGS); gradients are kept in other buffers and put back
-    (Megatron's main_grad); the earlier backward belongs to another optimizer.
+    (Megatron's main_grad); the earlier backward belongs to another optimizer; the loop steps after
+    single micro-batches and drops one now and then (a guard).
 
     **Incidents**
 
@@ -43,21 +47,24 @@ class ZeroedEveryMicrobatch(Rule):
     hides = ("reduction.*", "loop.step_every_microbatch", "loop.discarded_microbatches")
 
     def __init__(self) -> None:
-        self._before = False
+        self._before = 0  # micro-batches of the last window, if all of them began fresh
+        self._single = False  # some window was stepped after one micro-batch
 
     def judge(self, window: Window) -> Outcome:
-        """Every backward of the window began fresh, twice in a row."""
+        """Every backward began fresh: in two windows alike, or in one that divides by K."""
         facts = window.facts
         lost = facts.thrown_away
         record = facts.first
         all_fresh = len(record.micro_batches) > 1 and all(m.fresh for m in record.micro_batches)
         zeroed = all_fresh and len(lost) == len(record.micro_batches) - 1
-        before, self._before = self._before, zeroed
+        total = len(record.micro_batches)
+        before, self._before = self._before, total if zeroed else 0
+        self._single = self._single or total == 1
         if not record.micro_batches:
             return not_measured("no backward was seen in this window")
-        if not zeroed or not (before or len(lost) > 1):
+        alike = before == total or _divides_by(total, window)
+        if not zeroed or self._single or not alike:
             return ok()
-        total = len(record.micro_batches)
         tokens = sum(t.tokens or 0 for m in lost for t in m.terms)
         return finding(
             "error",
@@ -69,3 +76,9 @@ class ZeroedEveryMicrobatch(Rule):
             thrown_away=len(lost),
             tokens_thrown_away=tokens,
         )
+
+
+def _divides_by(total: int, window: Window) -> bool:
+    """Whether the one micro-batch that is left was divided for an accumulation over all."""
+    reading = window.balance.reading
+    return reading is not None and abs(reading.ledger.balance * total - 1) < DIVIDED
