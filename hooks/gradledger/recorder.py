@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -243,11 +243,6 @@ class Recorder:
     def backwards(self) -> int:
         """How many outermost backwards have begun."""
         return self._backwards
-
-    @property
-    def failures(self) -> Iterator[str]:
-        """Facts that are not measured because their observer failed."""
-        return iter(self._failed)
 
 
 def _roots(tensors: Any) -> tuple[Any, ...]:
