@@ -202,7 +202,6 @@ class OpenStep:
     time: float
     micro_batches: list[Counted]
     events: list[OpenEvent] = field(default_factory=list)
-    norm: Deferred | None = None
     norms: list[tuple[int, Deferred]] = field(default_factory=list)  # parameter group, its norms
     sample_at_step: Deferred | None = None
     sample_at_last_step: Deferred | None = None
@@ -225,7 +224,7 @@ class OpenStep:
             yield norms
         if self.scaler is not None:
             yield from _present(self.scaler.scale, self.scaler.tracker)
-        yield from _present(self.norm, self.sample_at_step, self.found_inf, self.grad_scale)
+        yield from _present(self.sample_at_step, self.found_inf, self.grad_scale)
         yield from _present(self.values, self.values_after)
 
     def clip_gives_norm(self) -> bool:

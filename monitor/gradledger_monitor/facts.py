@@ -141,7 +141,7 @@ class StepFacts:
         """All terms of the window that have tokens, with the factor on their weights."""
         terms: list[Seen] = []
         for rank, record in sorted(self._accounted.items()):
-            shared = _shared_factor(record) / (self.run.world_size if self.averaged else 1)
+            shared = shared_factor(record) / (self.run.world_size if self.averaged else 1)
             for index, micro_batch in _kept(record):
                 factor = shared * _own_factor(record, micro_batch)
                 for key, term in _keyed(micro_batch):
@@ -274,7 +274,7 @@ def _why_unmeasured(record: StepRecord) -> str | None:
     return None
 
 
-def _shared_factor(record: StepRecord) -> float:
+def shared_factor(record: StepRecord) -> float:
     """What the loop did after backward, clipping taken out: the factor ``a_r``."""
     factor = number(record.post_factor)
     if factor is None or not math.isfinite(factor):

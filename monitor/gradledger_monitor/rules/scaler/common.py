@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.facts import StepFacts, clip_coefficient
+import math
+
+from gradledger_monitor.facts import StepFacts, shared_factor
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import Window, not_applicable, not_measured
 from gradledger_monitor.wire import Event, MicroBatch, StepRecord, number
@@ -33,9 +35,6 @@ def residual(facts: StepFacts) -> float | None:
     """What is left of the scale in the gradients that were applied: 1 when it was taken out."""
     record = facts.first
     factor, scale = number(record.post_factor), scale_of(record.micro_batches)
-    if factor is None or scale is None or factor - factor != 0:
+    if factor is None or scale is None or not math.isfinite(factor):
         return None
-    for event in own(record, "clip_norm"):
-        if event.after == len(record.micro_batches):
-            factor /= clip_coefficient(event) or 1.0
-    return factor * scale / (number(record.grad_scale) or 1.0)
+    return shared_factor(record) * scale
