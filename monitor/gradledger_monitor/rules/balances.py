@@ -54,11 +54,9 @@ class Diagnosis:
 class Closed:
     """What is remembered of an earlier window."""
 
-    step: int
     micro_batches: int
     balance: float | None
     tokens: float | None
-    misallocation: float | None
     pattern: Pattern
 
     @classmethod
@@ -67,11 +65,9 @@ class Closed:
         ledger = facts.ledger
         known = ledger is not None and facts.factor_unmeasured is None
         return cls(
-            facts.step,
             facts.micro_batches,
             ledger.balance if ledger is not None and known else None,
             ledger.tokens if ledger is not None else None,
-            ledger.misallocation if ledger is not None else None,
             diagnosis.pattern,
         )
 
