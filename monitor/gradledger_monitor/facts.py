@@ -7,11 +7,12 @@ gradient that was applied. How a window may be read is in ``readings``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from gradledger_monitor.batch_size import samples_of, tokens_of, whole
 from gradledger_monitor.ledger import Ledger, total
 from gradledger_monitor.losses import sum_of_roots, sum_of_token_losses
 from gradledger_monitor.readings import Reading, Seen, readings, spread
@@ -101,6 +102,27 @@ class StepFacts:
         """Class of the optimizer, e.g. AdamW."""
         names = self.run.optimizers
         return names[self.optimizer] if self.optimizer < len(names) else "optimizer"
+
+    # ------------------------------------------------------------------ the effective batch
+
+    @cached_property
+    def micro_batch_samples(self) -> dict[int, list[int | None]]:
+        """By rank: samples (a language model's sequences) in each micro-batch that was kept."""
+        return {r: [samples_of(m) for _, m in _kept(x)] for r, x in self.records.items()}
+
+    @cached_property
+    def samples(self) -> int | None:
+        """The effective batch of this step over all ranks, in samples; None where not known."""
+        return self._over_ranks(whole(each) for each in self.micro_batch_samples.values())
+
+    @cached_property
+    def batch_tokens(self) -> int | None:
+        """The same in tokens that count, whatever weight they got."""
+        kept = map(_kept, self.records.values())
+        return self._over_ranks(whole(tokens_of(m) for _, m in each) for each in kept)
+
+    def _over_ranks(self, parts: Iterable[int | None]) -> int | None:
+        return whole(parts) if self.complete else None
 
     # ------------------------------------------------------------------ weights
 

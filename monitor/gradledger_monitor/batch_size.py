@@ -1,0 +1,46 @@
+"""How large the batch of an optimizer step is, in samples and in tokens; None where not known.
+
+A loss's target has one row for each sample, unless the script flattened it: then a row may be a
+sample (a classifier's) or a token of one (a language model's), and the target alone cannot tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gradledger_monitor.wire import MicroBatch, Term
+
+
+def samples_of(micro_batch: MicroBatch) -> int | None:
+    """Samples of one micro-batch on its rank; for a language model these are sequences.
+
+    Known where every loss of the micro-batch shows the same number of rows, and not flat ones. The
+    chunks of one loss are parts of a batch, and say nothing of the whole.
+    """
+    rows = {_rows(term) for term in micro_batch.terms}
+    return rows.pop() if len(rows) == 1 and not _in_chunks(micro_batch.terms) else None
+
+
+def tokens_of(micro_batch: MicroBatch) -> int | None:
+    """Tokens of one micro-batch that count on its rank; of several losses, those of the largest."""
+    counts = [term.tokens for term in micro_batch.terms]
+    known = [count for count in counts if count is not None]
+    if not known or len(known) < len(counts):
+        return None
+    return sum(known) if _in_chunks(micro_batch.terms) else max(known)
+
+
+def whole(parts: Iterable[int | None]) -> int | None:
+    """The sum, where every part is known and there is one."""
+    listed = list(parts)
+    known = [part for part in listed if part is not None]
+    return sum(known) if known and len(known) == len(listed) else None
+
+
+def _rows(term: Term) -> int | None:
+    return term.rows if term.rows and term.size and term.rows < term.size else None
+
+
+def _in_chunks(terms: list[Term]) -> bool:
+    heads = [(term.kind, term.head) for term in terms if term.head is not None]
+    return len(set(heads)) < len(heads)

@@ -1,0 +1,61 @@
+"""How many samples and tokens a step is made of: counted where it shows, else unknown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradledger.records import StepRecord, Term
+from helpers.facts import facts, record, term
+
+
+def rows(samples: int, length: int, **more: Any) -> Term:
+    """A loss over so many sequences, four tokens of which are padding."""
+    tokens = samples * length - 4
+    return term(tokens, 1 / 100, rows=samples, size=samples * length, **more)
+
+
+def test_samples_and_tokens_are_added_up_over_micro_batches_and_ranks() -> None:
+    step = facts(record([rows(8, 16), rows(8, 10)]), record([rows(8, 16), rows(4, 16)]))
+    assert step.micro_batch_samples == {0: [8, 8], 1: [8, 4]}
+    assert step.samples == 28
+    assert step.batch_tokens == 124 + 76 + 124 + 60
+
+
+def test_a_flat_target_does_not_say_whether_its_rows_are_samples() -> None:
+    step = facts(record([term(32, 1 / 32)]))  # as many rows as elements
+    assert step.micro_batch_samples == {0: [None]}
+    assert step.samples is None
+    assert step.batch_tokens == 32
+
+
+def test_one_unknown_micro_batch_leaves_the_step_unknown() -> None:
+    step = facts(record([rows(8, 16), term(32, 1 / 32)]))
+    assert step.micro_batch_samples == {0: [8, None]}
+    assert step.samples is None
+
+
+def test_losses_of_one_batch_count_it_once() -> None:
+    step = facts(record([[rows(8, 16), rows(8, 5)]]))
+    assert (step.samples, step.batch_tokens) == (8, 124)
+
+
+def test_losses_of_different_batches_leave_it_unknown() -> None:
+    assert facts(record([[rows(8, 16), rows(2, 16)]])).samples is None
+
+
+def test_chunks_of_one_loss_add_up_in_tokens_and_hide_the_samples() -> None:
+    step = facts(record([[rows(8, 16, head=1), rows(8, 16, head=1)]]))
+    assert (step.samples, step.batch_tokens) == (None, 248)
+
+
+def test_what_was_thrown_away_is_no_part_of_the_batch() -> None:
+    sent = record([rows(8, 16), rows(4, 16)])
+    sent.micro_batches[1].fresh = True
+    assert facts(sent).samples == 4
+
+
+def test_without_every_rank_or_any_micro_batch_nothing_is_known() -> None:
+    alone = facts(record([rows(8, 16)]), world_size=2)
+    assert (alone.samples, alone.batch_tokens) == (None, None)
+    empty = facts(StepRecord(0, 1, 1.0))
+    assert (empty.samples, empty.batch_tokens) == (None, None)
