@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 import gradledger
 from gradledger_monitor import problems
-from gradledger_monitor.api import ingest, live, operations, pages, runs
+from gradledger_monitor.api import acknowledgements, ingest, live, operations, pages, runs
 from gradledger_monitor.api.documents import ProblemDocument
 from gradledger_monitor.api.headers import SecurityHeaders
 from gradledger_monitor.api.live import Live
@@ -62,7 +62,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.store = app.state.service.store
     problems.install(app)
     app.add_middleware(SecurityHeaders)
-    for part in (ingest, runs, live, operations, pages):
+    for part in (ingest, runs, acknowledgements, live, operations, pages):
         app.include_router(part.router)
     _document_problems(app)
     return app

@@ -72,13 +72,18 @@ class _Line:
             fix=outcome.fix,
             evidence=outcome.evidence,
             lifecycle=_after(before),
+            since_step=step if before is None or _is_over(before) else before.since_step,
         )
 
 
 def _after(before: Finding | None) -> Lifecycle:
     if before is None:
         return "new"
-    return "regressed" if before.lifecycle == "resolved" else "ongoing"
+    return "regressed" if _is_over(before) else "ongoing"
+
+
+def _is_over(finding: Finding) -> bool:
+    return finding.lifecycle == "resolved"
 
 
 class _Track:

@@ -26,6 +26,16 @@ class Outcome:
     evidence: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Acknowledgement:
+    """A person's word that a finding is known. It stays a finding; nothing is switched off."""
+
+    note: str
+    by: str | None  # who said so, where that is known
+    at: float  # Unix seconds
+    until: float | None = None  # Unix seconds after which it counts no more
+
+
 @dataclass
 class Finding:
     """A rule's claim about a run: the outcomes of all its steps folded into one."""
@@ -42,6 +52,8 @@ class Finding:
     evidence: dict[str, Any]
     lifecycle: Lifecycle = "new"
     inhibited_by: str | None = None
+    since_step: int = 0  # where it began, or began again after it was resolved
+    acknowledged: Acknowledgement | None = None
 
 
 @dataclass(frozen=True)

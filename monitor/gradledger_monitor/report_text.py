@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -10,7 +11,7 @@ from rich.padding import Padding
 from rich.rule import Rule
 from rich.text import Text
 
-from gradledger_monitor.findings import Finding, Judgement, TreeNode
+from gradledger_monitor.findings import Acknowledgement, Finding, Judgement, TreeNode
 from gradledger_monitor.rules.choices import OFF
 
 WIDEST = 100
@@ -71,6 +72,8 @@ def _details(finding: Finding) -> Iterator[Text]:
     yield Text(f"{finding.rule}, {_when(finding)}", style="dim")
     if finding.inhibited_by:
         yield Text(f"a symptom of {finding.inhibited_by}", style="dim")
+    if finding.acknowledged:
+        yield Text(_acknowledged(finding.acknowledged), style="green")
     yield Text(finding.summary)
     figures = [f"{key} {_figure(value)}" for key, value in finding.evidence.items() if _flat(value)]
     if figures:
@@ -78,6 +81,12 @@ def _details(finding: Finding) -> Iterator[Text]:
     if finding.fix:
         yield Text("\nfix", style="bold")
         yield Text(finding.fix.strip("\n"))
+
+
+def _acknowledged(said: Acknowledgement) -> str:
+    by = f" by {said.by}" if said.by else ""
+    until = f", until {datetime.fromtimestamp(said.until):%Y-%m-%d %H:%M}" if said.until else ""
+    return f"acknowledged{by}{until}: {said.note}"
 
 
 def _node(node: TreeNode) -> Text:

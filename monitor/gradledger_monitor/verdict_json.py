@@ -35,4 +35,6 @@ def verdict_json(run: str, steps: int, ranks: int, judgement: Judgement) -> dict
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    return {name: getattr(finding, name) for name in _FINDING}
+    said = finding.acknowledged
+    told = {name: getattr(finding, name) for name in _FINDING}
+    return told | {"acknowledged": asdict(said) if said else None}

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from gradledger_monitor.findings import Finding, Severity, TreeNode, Verdict
+from gradledger_monitor.findings import Acknowledgement, Finding, Severity, TreeNode, Verdict
 from gradledger_monitor.ledger import Ledger
 from gradledger_monitor.store.reading import RunRow
 
@@ -54,6 +54,7 @@ class FoundDocument(BaseModel):
     fix: str
     evidence: dict[str, Any]
     inhibited_by: str | None
+    acknowledged: Acknowledgement | None
 
 
 class VerdictDocument(BaseModel):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from gradledger_monitor.cli.acknowledge import acknowledge
 from gradledger_monitor.cli.check import check
 from gradledger_monitor.cli.demo import demo
 from gradledger_monitor.cli.import_ import import_
@@ -28,6 +29,7 @@ app.command()(demo)
 app.command()(serve)
 app.command()(rules)
 app.command("import")(import_)
+app.command()(acknowledge)
 # further commands, one line each, in the order in which help shows them
 
 

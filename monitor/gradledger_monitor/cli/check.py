@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -16,12 +18,14 @@ from pydantic import ValidationError
 from gradledger import autostart
 from gradledger.settings import NO_SPOOL
 from gradledger_monitor import child
-from gradledger_monitor.findings import SEVERITIES, Judgement
+from gradledger_monitor.findings import SEVERITIES, Acknowledgement, Judgement
 from gradledger_monitor.private_service import PrivateService, private_service
 from gradledger_monitor.report_text import console, report
 from gradledger_monitor.rules.choices import Choices
+from gradledger_monitor.rules.manual import signatures
 from gradledger_monitor.settings import RuleSettings
-from gradledger_monitor.store import reading
+from gradledger_monitor.store import acknowledging, reading
+from gradledger_monitor.store.acknowledging import NoSuchFinding
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.together import anything_measured, together
 from gradledger_monitor.verdict_json import verdict_json
@@ -60,23 +64,31 @@ def check(
         FailOn, typer.Option(help="The least severity that makes the check fail.")
     ] = FailOn.warning,
     name: Annotated[str | None, typer.Option(help="What to call the run.")] = None,
+    acknowledge: Annotated[
+        list[str] | None,
+        typer.Option(help="RULE=NOTE: it is known; shown, and no reason to fail.", metavar="TEXT"),
+    ] = None,
 ) -> None:
     """Run a command and judge it here and now.
 
-    Exits 0 when there is nothing to report, 1 with findings, 2 on bad usage, 3 when the command
-    itself failed, 4 when nothing could be measured.
+    Exits 0 when there is nothing to report, 1 with findings that were not acknowledged, 2 on bad
+    usage, 3 when the command itself failed, 4 when nothing could be measured.
     """
     if json_file and not json_file.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {json_file.parent}", param_hint="--json")
+    known = _known(acknowledge or [])
     name = name or autostart.name_of(command)
     with private_service(_choices()) as service:
         ended = _run(command, name, service, max_steps)
         service.judge_all()
+        unseen = [rule for rule, note in known if not _acknowledge(service.store, rule, note)]
         checked = _checked(service.store)
     answer = together([one.judgement for one in checked])
     if json_file:
         json_file.write_text(json.dumps(_as_json(name, checked, answer), indent=2) + "\n")
     _show(checked, ended)
+    for rule in unseen:
+        typer.echo(f"gradledger check: {rule} was acknowledged, and found nothing", err=True)
     raise typer.Exit(_status(answer, ended, fail_on))
 
 
@@ -86,6 +98,28 @@ def _choices() -> Choices:
         return RuleSettings().choices
     except ValidationError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def _known(acknowledged: list[str]) -> list[tuple[str, str]]:
+    """Rules and notes, as the command line gives them."""
+    pairs = [
+        (rule.strip(), note.strip()) for rule, _, note in (a.partition("=") for a in acknowledged)
+    ]
+    for rule, note in pairs:
+        if rule not in signatures() or not note:
+            why = f"{rule!r} is not RULE=NOTE with a rule that `gradledger rules` lists"
+            raise typer.BadParameter(why, param_hint="--acknowledge")
+    return pairs
+
+
+def _acknowledge(store: Store, rule: str, note: str) -> bool:
+    """Whether the rule found anything in any run of the command."""
+    said, found = Acknowledgement(note, None, time.time()), False
+    for run in reading.list_runs(store, MOST_RUNS):
+        with suppress(NoSuchFinding):
+            acknowledging.acknowledge(store, run.id, rule, said)
+            found = True
+    return found
 
 
 def _run(
@@ -148,5 +182,5 @@ def _status(answer: Judgement, ended: child.Ended | None, fail_on: FailOn) -> in
     if not anything_measured(answer):
         return NOTHING_MEASURED
     least = SEVERITIES.index(fail_on.value)
-    causes = (one for one in answer.findings if one.inhibited_by is None)
-    return FINDINGS if any(SEVERITIES.index(one.severity) >= least for one in causes) else 0
+    news = (f for f in answer.findings if f.inhibited_by is None and f.acknowledged is None)
+    return FINDINGS if any(SEVERITIES.index(one.severity) >= least for one in news) else 0

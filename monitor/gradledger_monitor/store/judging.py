@@ -214,7 +214,9 @@ def _write_facts(connection: Connection, run: int, judged: list[Judged]) -> None
 
 
 def _write_judgement(connection: Connection, run: int, judgement: Judgement) -> None:
-    found = ({"position": at, **asdict(one)} for at, one in enumerate(judgement.findings))
+    found = [{"position": at, **asdict(one)} for at, one in enumerate(judgement.findings)]
+    for row in found:
+        del row["acknowledged"]  # a person's word, kept apart
     _replace(connection, findings, run, found)
     tree = [asdict(node) for node in judgement.tree]
     row = {"verdict": judgement.verdict, "tree": tree, "coverage": judgement.coverage}

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, or_, select
 
 from gradledger_monitor import wire
 from gradledger_monitor.facts import RunInfo
-from gradledger_monitor.findings import Finding, Judgement, TreeNode
+from gradledger_monitor.findings import Acknowledgement, Finding, Judgement, TreeNode
 from gradledger_monitor.store import thinning
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.packing import unpack_record
 from gradledger_monitor.store.tables import (
     FIGURES,
+    acknowledgements,
     facts,
     findings,
     judgements,
@@ -77,7 +79,7 @@ def get_run(store: Store, run: str) -> RunRow | None:
 def run_info(store: Store, run: str) -> RunInfo:
     """What facts and rules may know of a run."""
     with store.reading() as connection:
-        return info_of(_existing(connection, run))
+        return info_of(existing(connection, run))
 
 
 def info_of(row: Row[Any]) -> RunInfo:
@@ -94,7 +96,8 @@ def info_of(row: Row[Any]) -> RunInfo:
     )
 
 
-def _existing(connection: Connection, run: str) -> Row[Any]:
+def existing(connection: Connection, run: str) -> Row[Any]:
+    """The row of a run; raises ``UnknownRun``."""
     row = connection.execute(select(runs).where(runs.c.id == run)).first()
     if row is None:
         raise UnknownRun(run)
@@ -166,25 +169,42 @@ def _varying(connection: Connection, here: list[ColumnElement[bool]]) -> list[in
 # ---------------------------------------------------------------- judgement
 
 
-def judgement(store: Store, run: str) -> Judgement:
-    """What the rules say about a run so far; ``incomplete`` before anything was judged."""
+def judgement(store: Store, run: str, now: float | None = None) -> Judgement:
+    """What the rules say about a run so far; ``incomplete`` before anything was judged.
+
+    ``now`` (Unix seconds, by default the clock) decides which acknowledgements have run out.
+    """
     with store.reading() as connection:
-        key = _existing(connection, run).key
+        key = existing(connection, run).key
         row = connection.execute(select(judgements).where(judgements.c.run == key)).first()
         found = connection.execute(_findings_of(key)).all()
     if row is None:
         return Judgement("incomplete", [], [], {})
+    now = time.time() if now is None else now
     tree = [TreeNode(**node) for node in row.tree]
-    return Judgement(row.verdict, [_finding(finding) for finding in found], tree, row.coverage)
+    return Judgement(row.verdict, [_finding(one, now) for one in found], tree, row.coverage)
 
 
 def _findings_of(key: int) -> Select[Any]:
-    return select(findings).where(findings.c.run == key).order_by(findings.c.position)
+    """Findings, each beside what was said of it since it began."""
+    said = acknowledgements.c
+    about = and_(
+        said.run == findings.c.run,
+        said.rule == findings.c.rule,
+        said.optimizer == findings.c.optimizer,
+        said.seen_step >= findings.c.since_step,
+    )
+    query = select(findings, said.note, said.by, said.at, said.until)
+    query = query.outerjoin(acknowledgements, about)
+    return query.where(findings.c.run == key).order_by(findings.c.position)
 
 
-def _finding(row: Row[Any]) -> Finding:
-    names = Finding.__dataclass_fields__
-    return Finding(**{name: row._mapping[name] for name in names})
+def _finding(row: Row[Any], now: float) -> Finding:
+    names = Finding.__dataclass_fields__.keys() - {"acknowledged"}
+    said = None
+    if row.note is not None and (row.until is None or now < row.until):
+        said = Acknowledgement(row.note, row.by, row.at, row.until)
+    return Finding(**{name: row._mapping[name] for name in names}, acknowledged=said)
 
 
 def reached(store: Store, run: str) -> dict[int, int]:

@@ -148,6 +148,22 @@ findings = Table(
     Column("evidence", Packed, nullable=False),
     Column("lifecycle", String(16), nullable=False),
     Column("inhibited_by", String(128)),
+    Column("since_step", BigInteger, nullable=False, server_default="0"),
+)
+
+# What people said of findings. ``seen_step`` is the last step that showed the finding then: what
+# begins again later is another matter. Judging anew replaces findings, and never these.
+acknowledgements = Table(
+    "acknowledgements",
+    metadata,
+    _run_column(),
+    Column("rule", String(128), primary_key=True),
+    Column("optimizer", Integer, primary_key=True),
+    Column("seen_step", BigInteger, nullable=False),
+    Column("note", Text, nullable=False),
+    Column("by", String(256)),
+    Column("at", Double, nullable=False),
+    Column("until", Double),
 )
 
 judgements = Table(

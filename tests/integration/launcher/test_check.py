@@ -21,7 +21,7 @@ CLASSIC, CORRECTED = "mean-of-means", "token-mean"
 SHAPE = {"run", "verdict", "steps", "ranks", "findings", "tree", "coverage"}
 FINDING_SHAPE = {
     "rule", "severity", "first_step", "last_step", "steps", "title", "summary", "fix",
-    "evidence", "inhibited_by",
+    "evidence", "inhibited_by", "acknowledged",
 }  # fmt: skip
 
 
@@ -172,3 +172,30 @@ def test_an_interrupt_reaches_the_command(environ: dict[str, str], tmp_path: Pat
         os.kill(process.pid, signal.SIGINT)
         assert process.wait(timeout=30) == 3
         assert "killed by SIGINT" in process.stderr.read()
+
+
+def test_an_acknowledged_finding_is_shown_and_does_not_fail_the_check(
+    launch: Launch, tmp_path: Path
+) -> None:
+    said = f"{UNEQUAL}=lengths are meant to differ"
+    command = ["--acknowledge", said, "--", *train(CLASSIC, 6)]
+    done = launch("check", "--json", tmp_path / "v.json", *command)
+    report = read(tmp_path / "v.json")
+    assert done.returncode == 0, done.stderr
+    assert report["verdict"] == "broken"
+    assert report["findings"][0]["acknowledged"]["note"] == "lengths are meant to differ"
+    assert "acknowledged: lengths are meant to differ" in done.stderr
+
+
+def test_an_acknowledgement_excuses_nothing_else_and_is_reported_when_it_is_stale(
+    launch: Launch,
+) -> None:
+    done = launch("check", "--acknowledge", "loop.double_step=known", "--", *train(CLASSIC, 6))
+    assert done.returncode == 1, done.stderr
+    assert "loop.double_step was acknowledged, and found nothing" in done.stderr
+
+
+@pytest.mark.parametrize("said", ["loop.double_step", "loop.no_such=note", "loop.double_step= "])
+def test_an_acknowledgement_names_a_rule_and_says_why(launch: Launch, said: str) -> None:
+    done = launch("check", "--acknowledge", said, "--", *train(CLASSIC, 1))
+    assert done.returncode == 2 and "--acknowledge" in done.stderr
