@@ -19,7 +19,7 @@ class Verdict:
     """One script, judged."""
 
     piece: Piece
-    found: dict[str, int]  # rule -> first step, of findings that raise an alarm
+    found: dict[str, int]  # rule -> first step, of findings that are heard
     verdict: str
     steps: int
     problem: str = ""  # why the script could not be judged
@@ -68,10 +68,15 @@ def judge(piece: Piece, seen: list[bytes]) -> Verdict:
     return _verdict(piece, engine.judgement(), len(facts))
 
 
+def is_heard(piece: Piece, rule: str, severity: str) -> bool:
+    """Whether a finding counts: it raises an alarm, or is what this script is labelled with."""
+    return severity in LOUD or rule == piece.label.expected
+
+
 def _verdict(piece: Piece, judgement: Judgement, steps: int) -> Verdict:
-    loud = [f for f in judgement.findings if f.inhibited_by is None and f.severity in LOUD]
+    causes = [f for f in judgement.findings if f.inhibited_by is None]
     found: dict[str, int] = {}
-    for finding in loud:
+    for finding in (f for f in causes if is_heard(piece, f.rule, f.severity)):
         found[finding.rule] = min(finding.first_step, found.get(finding.rule, finding.first_step))
     return Verdict(piece, found, judgement.verdict, steps)
 

@@ -17,6 +17,14 @@ HERE = Path(__file__).parent
 Kind = Literal["incident", "twin", "look-alike"]
 
 
+# Rules that no script can show, and where they are tested instead.
+WITHOUT_EXHIBIT = {
+    "eval.diverging": "evaluations are reported through gradledger or a framework's integration, "
+    "which scripts here know nothing of; see tests/unit/test_rules_without_exhibit.py",
+    "run.stalled": "a script would have to stand still for a minute; see the same tests",
+}
+
+
 @dataclass(frozen=True)
 class Label:
     """One table of a ``labels.toml``; see README.md."""

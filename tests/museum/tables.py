@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from museum.judging import Verdict
+from museum.labels import WITHOUT_EXHIBIT
 
 COMMAND = "make museum"
 
@@ -85,6 +86,10 @@ def document(verdicts: list[Verdict]) -> str:
             "Not named yet:" if _missed(verdicts) else "All are named.",
             "",
             *_missed(verdicts),
+            "",
+            "Rules without a script:",
+            "",
+            *[f"- `{rule}`: {why}" for rule, why in WITHOUT_EXHIBIT.items()],
             "",
             "## Look-alikes",
             "",

@@ -17,8 +17,9 @@ import pytest
 import torch
 from _pytest.mark import ParameterSet
 
-from museum.judging import LOUD
-from museum.labels import HERE, Piece, collection
+from gradledger_monitor.rules.manual import signatures
+from museum.judging import is_heard
+from museum.labels import HERE, WITHOUT_EXHIBIT, Piece, collection
 from museum.run import verdict_on
 from museum.stage import Stage
 from museum.truth import CHECKS, Testimony
@@ -71,6 +72,12 @@ def test_every_script_has_a_label_and_every_label_a_script() -> None:
     assert {piece.script for piece in PIECES} == scripts
 
 
+def test_every_rule_has_an_exhibit_or_a_reason_for_having_none() -> None:
+    shown = {piece.label.expected for piece in INCIDENTS}
+    assert shown.isdisjoint(WITHOUT_EXHIBIT)
+    assert shown | WITHOUT_EXHIBIT.keys() == signatures().keys()
+
+
 def _twin(piece: Piece) -> Path:
     return piece.script.with_name(f"{piece.script.stem}_fixed.py")
 
@@ -90,9 +97,9 @@ def _checked(piece: Piece, output: Path) -> dict[str, int]:
     environment = os.environ | {"PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}
     subprocess.run([*command, *train], env=environment, timeout=120, check=False)
     findings = json.loads(output.read_text())["findings"]
-    loud = [f for f in findings if f["severity"] in LOUD and not f["inhibited_by"]]
+    causes = [f for f in findings if not f["inhibited_by"]]
     found: dict[str, int] = {}
-    for finding in loud:
+    for finding in (f for f in causes if is_heard(piece, f["rule"], f["severity"])):
         first = found.get(finding["rule"], finding["first_step"])
         found[finding["rule"]] = min(first, finding["first_step"])
     return found

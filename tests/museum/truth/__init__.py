@@ -38,6 +38,7 @@ CHECKS = {
     "scaling": Check(path.tell_samples, path.fault_of_scaling),
     "growth": Check(path.tell_norms, path.fault_of_growth),
     "decay": Check(path.tell_norms, path.fault_of_decay),
+    "jump": Check(path.tell_norms, path.fault_of_jump),
     "finite": Check(path.tell_norms, path.fault_of_nonfinite),
     "limit": Check(path.tell_norms, path.fault_of_limit),
     "gradient_in_half": Check(scaling.tell_gradients, scaling.fault_of_gradients),

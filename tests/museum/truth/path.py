@@ -67,6 +67,12 @@ def fault_of_decay(ranks: list[dict[str, Any]]) -> float:
     return max(0.0, math.log10(norms[len(norms) // 2] * 1e-3 / max(1e-300, ranks[0]["norms"][-1])))
 
 
+def fault_of_jump(ranks: list[dict[str, Any]]) -> float:
+    """Decades by which the largest norm lies above ten times the median; 0 below."""
+    norms = sorted(ranks[0]["norms"])
+    return max(0.0, math.log10(norms[-1] / norms[len(norms) // 2] / 10))
+
+
 def fault_of_nonfinite(ranks: list[dict[str, Any]]) -> float:
     """The share of steps that applied inf or nan."""
     norms = ranks[0]["norms"]
