@@ -23,7 +23,7 @@ class Service:
 
     process: subprocess.Popen[str]
     url: str
-    database: Path
+    database: str
     output: list[str] = field(default_factory=list)
 
     @property
@@ -52,10 +52,14 @@ class Service:
         return httpx2.get(f"{self.url}/api/v1{path}", timeout=30)
 
 
-def start_service(database: Path, port: int = 0, **settings: str) -> Service:
-    """Start the service and wait until it listens; settings are ``GRADLEDGER_*`` variables."""
+def start_service(database: Path | str, port: int = 0, **settings: str) -> Service:
+    """Start the service on a file or URL and wait until it listens.
+
+    Settings are ``GRADLEDGER_*`` variables.
+    """
+    url = f"sqlite:///{database}" if isinstance(database, Path) else database
     command = [sys.executable, "-m", "gradledger_monitor.cli", "serve"]
-    command += ["--db", f"sqlite:///{database}", "--port", str(port)]
+    command += ["--db", url, "--port", str(port)]
     named = {f"GRADLEDGER_{name.upper()}": value for name, value in settings.items()}
     process = subprocess.Popen(
         command,
@@ -72,7 +76,7 @@ def start_service(database: Path, port: int = 0, **settings: str) -> Service:
         output.append(line)
         if line.startswith("gradledger listens on "):
             watchdog.cancel()
-            service = Service(process, line.split()[-1], database, output)
+            service = Service(process, line.split()[-1], url, output)
             threading.Thread(target=_collect, args=(service,), daemon=True).start()
             return service
     watchdog.cancel()
@@ -86,7 +90,7 @@ def _collect(service: Service) -> None:
 
 
 @contextmanager
-def running_service(database: Path, port: int = 0, **settings: str) -> Iterator[Service]:
+def running_service(database: Path | str, port: int = 0, **settings: str) -> Iterator[Service]:
     """A service for the length of a block."""
     service = start_service(database, port, **settings)
     try:

@@ -37,11 +37,19 @@ def engine_options(url: URL) -> dict[str, Any]:
 
 
 def prepare(engine: Engine) -> None:
-    """Take the transactions of SQLite out of the hands of its driver."""
-    if engine.dialect.name != "sqlite":
+    """Make commits wait for the disk, and take SQLite's transactions away from its driver."""
+    if engine.dialect.name == "postgresql":
+        event.listen(engine, "connect", _on_postgres_connect)
         return
     event.listen(engine, "connect", _on_sqlite_connect)
     event.listen(engine, "begin", _on_sqlite_begin)
+
+
+def _on_postgres_connect(connection: Any, _: ConnectionPoolEntry) -> None:
+    # a server may be told not to wait; what we acknowledge, the sender deletes
+    wait = "SELECT set_config('synchronous_commit', 'on', false)"
+    connection.execute(f"{wait} WHERE current_setting('synchronous_commit') = 'off'")
+    connection.commit()
 
 
 def _on_sqlite_connect(connection: Any, _: ConnectionPoolEntry) -> None:

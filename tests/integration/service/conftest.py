@@ -1,27 +1,74 @@
-"""Fixtures: one server for the tests that leave no trace on each other, and stores of their own."""
+"""Fixtures: servers and stores, each on the embedded database and on Postgres."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from gradledger_monitor.store.database import Store
+from helpers.postgres import Postgres, running_postgres
 from helpers.service import Service, running_service
 
+Databases = Callable[[], str]  # the URL of a new, empty database
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A running service; runs in it are kept apart by their ids."""
-    with running_service(tmp_path_factory.mktemp("service") / "gradledger.db") as running:
-        yield running
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A Postgres server for all tests of this process."""
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Which database a test runs on: both, one after the other."""
+    return str(request.param)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    """A migrated database in a file."""
-    made = Store(f"sqlite:///{tmp_path / 'gradledger.db'}")
+def databases(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Databases]:
+    """Makes new, empty databases."""
+    with _databases(backend, tmp_path, request) as make:
+        yield make
+
+
+@pytest.fixture
+def database(databases: Databases) -> str:
+    """The URL of one."""
+    return databases()
+
+
+@pytest.fixture
+def store(database: str) -> Iterator[Store]:
+    """A migrated database."""
+    made = Store(database)
     made.migrate()
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def service(
+    backend: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Service]:
+    """A running service; runs in it are kept apart by their ids."""
+    with _databases(backend, tmp_path_factory.mktemp("service"), request) as make:
+        with running_service(make()) as running:
+            yield running
+
+
+@contextmanager
+def _databases(backend: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[Databases]:
+    made: list[str] = []
+    server = request.getfixturevalue("postgres") if backend == "postgres" else None
+
+    def make() -> str:
+        made.append(server.create() if server else f"sqlite:///{folder / f'{len(made)}.db'}")
+        return made[-1]
+
+    yield make
+    for url in made if server else ():
+        server.drop(url)

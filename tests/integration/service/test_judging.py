@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -18,6 +17,9 @@ from gradledger_monitor.store.judging import Outrun, Result, commit, standing
 from gradledger_monitor.store.reading import get_run, judgement, series
 from gradledger_monitor.store.writing import Stored, store_batch
 from helpers.batches import EndRecord, batch, fair_step, step
+
+
+Databases = Callable[[], str]
 
 
 class Clock:
@@ -67,11 +69,11 @@ def test_a_fair_run_is_balanced(store: Store) -> None:
     assert judgement(store, "r").verdict == "balanced"
 
 
-def test_ranks_may_come_in_any_order(tmp_path: Path) -> None:
+def test_ranks_may_come_in_any_order(databases: Databases) -> None:
     sent = [(rank, number) for rank in range(3) for number in range(1, 21)]
     answers = []
     for seed in range(4):
-        store = Store(f"sqlite:///{tmp_path / f'{seed}.db'}")
+        store = Store(databases())
         store.migrate()
         judge = Judge(store)
         shuffled = random.Random(seed).sample(sent, len(sent)) if seed else sent

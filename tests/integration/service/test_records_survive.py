@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 import time
-from pathlib import Path
 
 import httpx2
 
@@ -49,9 +48,8 @@ class Sender(threading.Thread):
 
 
 def test_no_record_is_lost_or_doubled_when_the_service_is_killed_again_and_again(
-    tmp_path: Path,
+    database: str,
 ) -> None:
-    database = tmp_path / "gradledger.db"
     service = start_service(database)
     senders = [Sender(service.url, rank) for rank in (0, 1)]
     for sender in senders:
@@ -75,12 +73,12 @@ def test_no_record_is_lost_or_doubled_when_the_service_is_killed_again_and_again
         service.stop()
 
 
-def _check_whole(service: Service, database: Path) -> None:
+def _check_whole(service: Service, database: str) -> None:
     def judged() -> bool:
         return bool(service.get("/runs/crashing").json()["steps"] == STEPS)
 
     assert eventually(20, judged), service.get("/runs/crashing").json()
-    store = Store(f"sqlite:///{database}")
+    store = Store(database)
     for number in range(1, STEPS + 1):
         found = step_records(store, "crashing", 0, number)
         assert sorted(found) == [0, 1]
@@ -96,9 +94,9 @@ def _check_whole(service: Service, database: Path) -> None:
     )
 
 
-def test_a_batch_sent_twice_changes_nothing(tmp_path: Path) -> None:
+def test_a_batch_sent_twice_changes_nothing(database: str) -> None:
     body = batch("again", [step(1), step(2), EvalRecord(2, 5.0, {"loss": 1.5}), EndRecord(9.0)])
-    with running_service(tmp_path / "gradledger.db") as service:
+    with running_service(database) as service:
         assert service.post(body).json() == {"stored": 4, "duplicates": 0}
         assert eventually(10, lambda: bool(service.get("/runs/again").json()["steps"] == 2))
         before = service.get("/runs/again/verdict").json()
@@ -108,8 +106,7 @@ def test_a_batch_sent_twice_changes_nothing(tmp_path: Path) -> None:
         assert service.get("/runs/again/verdict").json() == before
 
 
-def test_a_restart_keeps_findings_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    database = tmp_path / "gradledger.db"
+def test_a_restart_keeps_findings_and_goes_on_where_it_was(database: str) -> None:
     with running_service(database) as service:
         service.post(batch("long", map(step, range(1, 11))))
         assert eventually(10, lambda: bool(service.get("/runs/long").json()["steps"] == 10))
@@ -123,8 +120,7 @@ def test_a_restart_keeps_findings_and_goes_on_where_it_was(tmp_path: Path) -> No
         assert (after["first_step"], after["last_step"], after["steps"]) == (1, 20, 20)
 
 
-def test_what_was_stored_and_not_judged_before_a_crash_is_judged_after_it(tmp_path: Path) -> None:
-    database = tmp_path / "gradledger.db"
+def test_what_was_stored_and_not_judged_before_a_crash_is_judged_after_it(database: str) -> None:
     service = start_service(database)
     service.post(batch("late", map(step, range(1, 400))))
     service.kill()

