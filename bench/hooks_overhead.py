@@ -56,9 +56,9 @@ class TimedRecorder(Recorder):
         super().__init__(self.closed.append)
         self.in_backward = self.in_step = 0.0
 
-    def _begin(self, tensors: Any) -> Any:
+    def _begin(self, tensors: Any, lent: bool) -> Any:
         began = time.thread_time()
-        micro_batch = super()._begin(tensors)
+        micro_batch = super()._begin(tensors, lent)
         self.in_backward += time.thread_time() - began
         return micro_batch
 

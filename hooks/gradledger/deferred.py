@@ -18,24 +18,25 @@ _POLL_SECONDS = 0.001
 class Deferred:
     """A small tensor whose values are wanted later.
 
-    ``volatile`` says that somebody may write over it before then. A single number on the CPU is
-    read at once, which costs less than to keep it.
+    ``volatile`` says that somebody may write over it before then: on the CPU it is read at once,
+    on a device it is copied.
     """
 
-    __slots__ = ("_event", "_host", "_number", "dtype", "tensor")
+    __slots__ = ("_event", "_host", "_read", "dtype", "tensor")
 
     def __init__(self, tensor: torch.Tensor, volatile: bool = False) -> None:
         local = tensor if type(tensor) is torch.Tensor else getattr(tensor, "_local_tensor", tensor)
         self.dtype = local.dtype
         self.tensor: torch.Tensor | None = None
-        self._number: float | None = None
+        self._read: Any = None
         self._host: torch.Tensor | None = None
         self._event: Any = None
-        if local.device.type == "cpu" and local.numel() == 1:
-            self._number = float(local.item())
+        if not volatile:
+            self.tensor = local.detach() if local.requires_grad else local
+        elif local.is_cpu:
+            self._read = local.tolist()
         else:
-            kept = local.detach() if local.requires_grad else local
-            self.tensor = kept.clone() if volatile else kept
+            self.tensor = local.detach().clone()
 
     @property
     def ready(self) -> bool:
@@ -44,13 +45,13 @@ class Deferred:
 
     def values(self) -> list[float]:
         """The values, in order; waits for the copy, so only for the background thread."""
-        if self._number is not None:
-            return [self._number]
+        if self._read is not None:
+            return _numbers(self._read)
         while self._event is not None and not self._event.query():
             time.sleep(_POLL_SECONDS)
         source = self.tensor if self._host is None else self._host
         assert source is not None
-        return [float(v) for v in source.reshape(-1).tolist()]
+        return _numbers(source.reshape(-1).tolist())
 
     def value(self) -> float:
         """The single value."""
@@ -59,6 +60,10 @@ class Deferred:
     def arrive(self, host: torch.Tensor, event: Any) -> None:
         """The value now comes from ``host`` once ``event`` has completed."""
         self._host, self._event, self.tensor = host, event, None
+
+
+def _numbers(read: Any) -> list[float]:
+    return [float(n) for n in read] if isinstance(read, list) else [float(read)]
 
 
 def ship(wanted: list[Deferred]) -> None:

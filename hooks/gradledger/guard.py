@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ContextDecorator
 
 Handler = Callable[[str, Exception], None]
 
@@ -15,13 +15,26 @@ reporter: Callable[[str, BaseException], None] | None = None
 _told: set[str] = set()
 
 
-@contextmanager
-def fail_open(where: str, handle: Handler | None = None) -> Iterator[None]:
-    """Run the body; hand an exception to ``handle``, or report it, and let the script continue."""
-    try:
-        yield
-    except Exception as error:
-        (handle or report)(where, error)
+class fail_open(ContextDecorator):
+    """Run the body; hand an exception to ``handle``, or report it, and let the script continue.
+
+    It has no state of its own, so one may be kept and entered again and again.
+    """
+
+    __slots__ = ("_handle", "_where")
+
+    def __init__(self, where: str, handle: Handler | None = None) -> None:
+        self._where, self._handle = where, handle
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        """Swallow what is an ``Exception``; an interrupt or an exit goes on its way."""
+        if error is None or not isinstance(error, Exception):
+            return False
+        (self._handle or report)(self._where, error)
+        return True
 
 
 def report(where: str, error: BaseException) -> None:

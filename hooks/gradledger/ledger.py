@@ -12,12 +12,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from gradledger import sampling
 from gradledger.deferred import Deferred
 from gradledger.records import Event, MicroBatch, Op, Reduction, Samples, Scaler, StepRecord, Term
 
+HALF = (torch.float16, torch.bfloat16)
 
-@dataclass
+
+@dataclass(slots=True)
 class OpenTerm:
     """A loss node found in the graph; ``upstream`` arrives when backward reaches the node."""
 
@@ -32,6 +36,7 @@ class OpenTerm:
     coefficient: float | None = None
     head: int | None = None
     upstream: Deferred | None = None  # scalar, or [tokens, total, least, most] of a vector
+    target: Any = None  # what the loss compares with, only until backward begins
     missing: dict[str, str] = field(default_factory=dict)
 
     def resolve(self) -> Term:
@@ -79,7 +84,7 @@ def _vector_weight(term: Term, summary: list[float]) -> None:
         term.weight, term.weight_min, term.weight_max = total / term.tokens, least, most
 
 
-@dataclass
+@dataclass(slots=True)
 class OpenMicroBatch:
     """One outermost backward while it runs, and after."""
 
@@ -91,11 +96,10 @@ class OpenMicroBatch:
     collectives: int | None = None
     backward_ms: float | None = None
     wrapper: Any = None
+    lent: bool = False  # backward was given gradients, which are the script's to write over
     targets: Deferred | None = None  # some of what the loss compares with
-    half_precision: bool = False
-    stepped_by: set[int] = field(default_factory=set)  # optimizers whose window held it
-    unseen: set[int] = field(default_factory=set)  # parameters whose gradients went elsewhere
-    nodes: list[Any] = field(default_factory=list)  # loss nodes, only while backward runs
+    stepped_by: frozenset[int] = frozenset()  # optimizers whose window held it
+    unseen: frozenset[int] = frozenset()  # parameters whose gradients went elsewhere
     missing: dict[str, str] = field(default_factory=dict)
     undo: list[Callable[[], None]] = field(default_factory=list)  # run when backward has ended
 
@@ -115,6 +119,11 @@ class OpenMicroBatch:
             missing=self.missing,
         )
 
+    def is_half(self) -> bool:
+        """Half precision anywhere between root and loss rounds the weights."""
+        seen = [self.loss, *(term.upstream for term in self.terms)]
+        return any(item is not None and item.dtype in HALF for item in seen)
+
     def deferred(self) -> Iterator[Deferred]:
         """What is still to be read."""
         yield from _present(self.loss, self.scale, self.targets)
@@ -126,7 +135,7 @@ def _value(item: Deferred | None) -> float | None:
     return None if item is None else item.value()
 
 
-@dataclass
+@dataclass(slots=True)
 class Counted:
     """A micro-batch as one optimizer's window counts it.
 
@@ -238,7 +247,7 @@ class OpenStep:
 
     def resolve(self) -> StepRecord:
         """The record of this step; reads every number."""
-        half = any(c.micro_batch.half_precision for c in self.micro_batches)
+        half = any(c.micro_batch.is_half() for c in self.micro_batches)
         tolerance = sampling.UNIFORM_HALF if half else sampling.UNIFORM
         record = StepRecord(self.optimizer, self.step, self.time, **self.fields)
         record.missing = dict(self.missing)

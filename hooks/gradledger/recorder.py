@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -57,13 +56,16 @@ class Recorder:
         ]
         for observer in self._observers:
             observer.failed = functools.partial(self._switch_off, observer)
-        self._listeners: dict[str, list[Observer]] = {}
+        self._listeners: dict[str, list[tuple[Observer, Callable[..., None]]]] = {}
         self._failed: dict[str, str] = {}  # fact -> reason, of observers that were switched off
         self._patches: list[Patch] = []
         self._handles: list[Any] = []
         self._backwards = 0
         self._running: OpenMicroBatch | None = None
         self._stepping: dict[int, OpenStep] = {}  # by optimizer, between its two step hooks
+        # The books themselves: after a fault in them, nothing more that they say could be true.
+        self._around_backward = guard.fail_open("the backward hook", self._give_up)
+        self._around_step = guard.fail_open("the optimizer hook", self._give_up)
 
     # ------------------------------------------------------------------ in place, and out again
 
@@ -87,7 +89,7 @@ class Recorder:
 
     def finish(self) -> None:
         """The process ends: tell of windows that a guard kept dropping, and no step ever closed."""
-        with self._or_give_up("the end of the recording"):
+        with guard.fail_open("the end of the recording", self._give_up):
             for track in self.windows:
                 if self._patches and track.dropped():
                     self.close_skipped(track.optimizer)
@@ -99,7 +101,8 @@ class Recorder:
             if self._running is not None or torch._C._current_graph_task_id() != -1:
                 self._nested(tensors)
                 return original(tensors, *args, **kwargs)
-            micro_batch = self._begin(tensors)
+            lent = args[0] if args else kwargs.get("grad_tensors")
+            micro_batch = self._begin(tensors, lent is not None)
             try:
                 result = original(tensors, *args, **kwargs)
             except BaseException:
@@ -111,10 +114,10 @@ class Recorder:
         backward.__doc__ = original.__doc__
         return backward
 
-    def _begin(self, tensors: Any) -> OpenMicroBatch:
+    def _begin(self, tensors: Any, lent: bool) -> OpenMicroBatch:
         self._backwards += 1
-        micro_batch = self._running = OpenMicroBatch(self._backwards)
-        with self._or_give_up("the backward hook"):
+        micro_batch = self._running = OpenMicroBatch(self._backwards, lent=lent)
+        with self._around_backward:
             for track in self.windows:
                 track.begin()
             self._each("backward_begins", micro_batch, _roots(tensors))
@@ -122,25 +125,26 @@ class Recorder:
 
     def _nested(self, tensors: Any) -> None:
         """One backward inside another is no micro-batch of its own."""
-        with self._or_give_up("the backward hook"):
+        with self._around_backward:
             if self._running is not None:
                 self._each("backward_nested", self._running, _roots(tensors))
 
     def _end(self, micro_batch: OpenMicroBatch) -> None:
         micro_batch.backward_ms = round((time.perf_counter() - micro_batch.started) * 1e3, 3)
-        with self._or_give_up("the backward hook"):
+        with self._around_backward:
             self._release(micro_batch)
             if not self._patches:
                 return
-            mine = (t for t in self.windows if t.counted != micro_batch.number)
-            touched = [track for track in mine if track.touched(micro_batch.unseen)]
-            for track in touched:
-                track.add(micro_batch)
+            touched = []
+            for track in self.windows:
+                if track.counted != micro_batch.number and track.touched(micro_batch.unseen):
+                    track.add(micro_batch)
+                    touched.append(track)
             self._each("backward_ends", micro_batch, touched)
             micro_batch.missing.update(self._failed)
 
     def _abandon(self, micro_batch: OpenMicroBatch) -> None:
-        with self._or_give_up("the backward hook"):
+        with self._around_backward:
             self._release(micro_batch)
 
     def _release(self, micro_batch: OpenMicroBatch) -> None:
@@ -148,20 +152,19 @@ class Recorder:
         for undo in micro_batch.undo:
             undo()
         micro_batch.undo.clear()
-        micro_batch.nodes.clear()
 
     # ------------------------------------------------------------------ step: the window closes
 
     def _wrap_init(self, original: Any) -> Any:
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
-            with self._or_give_up("the optimizer hook"):
+            with self._around_step:
                 self.windows.track(optimizer)
 
         return __init__
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        with self._or_give_up("the optimizer hook"):
+        with self._around_step:
             track = self.windows.track(optimizer)
             if _has_closure(args, kwargs):
                 track.stepping = True  # backward runs inside step()
@@ -169,7 +172,7 @@ class Recorder:
                 self._stepping[id(optimizer)] = self._close(track)
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        with self._or_give_up("the optimizer hook"):
+        with self._around_step:
             track = self.windows.track(optimizer)
             step = self._stepping.pop(id(optimizer), None)
             if track.stepping:
@@ -201,39 +204,35 @@ class Recorder:
 
     # ------------------------------------------------------------------ when something fails
 
-    def _or_give_up(self, where: str) -> AbstractContextManager[None]:
-        """The books themselves: after a fault in them, nothing more that they say could be true."""
-        return guard.fail_open(where, self._give_up)
-
     def _give_up(self, where: str, error: Exception) -> None:
         guard.report(where, error)
         self.uninstall()
 
     def _each(self, method: str, *args: Any) -> None:
-        for observer in self._listening(method):
+        listeners = self._listeners.get(method)
+        if listeners is None:
+            listeners = self._listeners[method] = self._listening(method)
+        for observer, tell in listeners:
             try:
-                getattr(observer, method)(*args)
+                tell(*args)
             except Exception as error:
-                self._switch_off(observer, f"observer {type(observer).__name__}", error)
+                self._switch_off(observer, observer.title, error)
 
-    def _listening(self, method: str) -> list[Observer]:
+    def _listening(self, method: str) -> list[tuple[Observer, Callable[..., None]]]:
         """Observers that do something at this moment; most do nothing at most moments."""
-        known = self._listeners.get(method)
-        if known is None:
-            base = getattr(Observer, method)
-            both = ("install", "uninstall")  # uninstall has a body of its own
-            known = [
-                o for o in self._observers if method in both or getattr(type(o), method) is not base
-            ]
-            self._listeners[method] = known
-        return known
+        base = getattr(Observer, method)
+        both = ("install", "uninstall")  # uninstall has a body of its own
+        does = [
+            o for o in self._observers if method in both or getattr(type(o), method) is not base
+        ]
+        return [(observer, getattr(observer, method)) for observer in does]
 
     def _switch_off(self, observer: Observer, where: str, error: Exception) -> None:
         guard.report(where, error)
         if observer not in self._observers:
             return
         self._observers.remove(observer)
-        self._listeners.clear()
+        self._listeners = {}
         reason = f"the {where} failed: {type(error).__name__}"
         self._failed.update(dict.fromkeys(observer.facts, reason))
         with guard.fail_open(where):

@@ -50,6 +50,12 @@ class Coordinates:
         return len(held) == len(gradients) and all(map(operator.is_, held, gradients))
 
 
+def read(tensor: Any, most: int) -> Deferred | None:
+    """Evenly spread numbers of a tensor that may be written over; None when it has none."""
+    view = _coordinates(tensor, most)
+    return None if view is None else Deferred(view, volatile=True)
+
+
 def copy(tensors: list[Any], most: int = COORDINATES) -> Deferred | None:
     """Copies of evenly spread coordinates of each tensor; None when there are none."""
     views = _views(tensors, most)

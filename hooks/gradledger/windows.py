@@ -59,13 +59,15 @@ class Track:
         """A backward is about to start: what are the gradients now, and who changed them?"""
         if not self.watched:
             self.watched = _spread([p for p in self.parameters() if p.requires_grad])
-        marks = [_mark(p) for p in self.watched]
-        absent = all(mark == ABSENT for mark in marks)
-        changed = marks != self._marks
-        self.fresh = False if self.unseen else True if absent else None if changed else False
-        if absent:
+        marks = self._look()
+        self.fresh, self.before = False, None
+        if self.unseen:
+            pass
+        elif marks.count(ABSENT) == len(marks):
+            self.fresh = True
             self.coordinates.release()
-        self.before = self.sample() if self.fresh is None else None
+        elif marks != self._marks:
+            self.fresh, self.before = None, self.sample()
         self._marks = marks
 
     def touched(self, unseen: Set[int] = frozenset()) -> bool:
@@ -73,10 +75,14 @@ class Track:
 
         ``unseen`` are parameters whose gradients FSDP keeps elsewhere until it reduces them.
         """
-        began, self._marks = self._marks, [_mark(p) for p in self.watched]
-        self.unseen = any(id(p) in unseen for p in self.watched)
-        added = self._marks != began and any(mark != ABSENT for mark in self._marks)
+        began, self._marks = self._marks, self._look()
+        self.unseen = bool(unseen) and any(id(p) in unseen for p in self.watched)
+        added = self._marks != began and self._marks.count(ABSENT) < len(self._marks)
         return added or self.unseen
+
+    def _look(self) -> list[tuple[int, int]]:
+        gradients = [p.grad for p in self.watched]
+        return [ABSENT if g is None else (id(g), g._version) for g in gradients]
 
     def sample(self) -> Deferred | None:
         """A few coordinates of the gradients as they are now."""
@@ -109,15 +115,10 @@ class Track:
         step.sample_at_last_step = self.sample_at_last_step
         for counted in self.micro_batches:
             counted.claimed = bool(counted.micro_batch.stepped_by - {index})
-            counted.micro_batch.stepped_by.add(index)
+            counted.micro_batch.stepped_by |= {index}
         self.micro_batches, self.events = [], []
         self.unseen = False
         return step
-
-
-def _mark(parameter: Any) -> tuple[int, int]:
-    gradient = parameter.grad
-    return ABSENT if gradient is None else (id(gradient), gradient._version)
 
 
 def _spread(parameters: list[Any]) -> list[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from gradledger import guard
@@ -45,10 +44,16 @@ class Observer:
     def __init__(self) -> None:
         self._patches: list[Patch] = []
         self.failed: guard.Handler = guard.report  # what becomes of an observer that raised
+        self._guard = guard.fail_open(self.title, lambda where, error: self.failed(where, error))
 
-    def safely(self) -> AbstractContextManager[None]:
+    @property
+    def title(self) -> str:
+        """How the observer is called in a message."""
+        return f"observer {type(self).__name__}"
+
+    def safely(self) -> guard.fail_open:
         """The part of a wrapper that is ours: it may fail, the script must not notice."""
-        return guard.fail_open(f"observer {type(self).__name__}", self.failed)
+        return self._guard
 
     def install(self) -> None:
         """Put the hooks in place."""

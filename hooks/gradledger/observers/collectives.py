@@ -19,6 +19,8 @@ from gradledger.observers.base import Observer
 if TYPE_CHECKING:
     from gradledger.windows import Track
 
+_world: Any = dist.distributed_c10d._world if dist.is_available() else None
+
 FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
 FSDP2 = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 
@@ -33,6 +35,7 @@ class Collectives(Observer):
         self._before: int | None = None
         self._after_backward: int | None = None
         self._forward: Any = None  # what the wrappers' forwards saw since the last backward
+        self._wrapped = False  # whether a data-parallel wrapper was ever met
         self._ddp: weakref.WeakSet[Any] = weakref.WeakSet()  # a script may train several
         self._fsdp: weakref.WeakSet[Any] = weakref.WeakSet()  # FSDP1's outermost modules
         self._running: OpenMicroBatch | None = None
@@ -40,6 +43,7 @@ class Collectives(Observer):
             FSDP1: ("FullyShardedDataParallel", "forward", self._wrap_fsdp),
             FSDP2: ("FSDPParamGroup", "post_backward", self._wrap_fsdp2),
         }
+        self._modules = 0  # how many were imported when FSDP was last looked for
         self._about: dict[int, dict[str, Any]] = {}  # what is constant, by optimizer
 
     def install(self) -> None:
@@ -52,6 +56,7 @@ class Collectives(Observer):
 
     def _find_fsdp(self) -> None:
         """FSDP is only imported by scripts that use it, after us."""
+        self._modules = len(sys.modules)
         for name, (owner, method, wrap) in list(self._to_find.items()):
             module = sys.modules.get(name)
             if hasattr(module, owner):
@@ -79,6 +84,7 @@ class Collectives(Observer):
     def _meet(self, module: Any) -> None:
         if module not in self._ddp:
             self._ddp.add(module)
+            self._wrapped = True
             self._about.clear()
 
     def _saw(self, module: Any) -> None:
@@ -91,6 +97,7 @@ class Collectives(Observer):
             with self.safely():
                 if module._is_root is not False and module not in self._fsdp:  # None at first
                     self._fsdp.add(module)
+                    self._wrapped = True
                     self._about.clear()
             return original(module, *inputs, **kwargs)
 
@@ -110,7 +117,7 @@ class Collectives(Observer):
         if micro_batch.wrapper != "sync":
             micro_batch.wrapper = "sync" if group.reduce_grads else "no_sync"
         if not group.reduce_grads:
-            micro_batch.unseen.update(id(p.sharded_param) for p in group.fsdp_params)
+            micro_batch.unseen |= {id(p.sharded_param) for p in group.fsdp_params}
 
     @staticmethod
     def _accumulates(module: Any, micro_batch: OpenMicroBatch) -> None:
@@ -118,13 +125,18 @@ class Collectives(Observer):
         if micro_batch.wrapper != "sync":
             micro_batch.wrapper = "sync" if module._sync_gradients else "no_sync"
         if not module._sync_gradients:
-            micro_batch.unseen.update(id(p) for p in module.parameters())
+            micro_batch.unseen |= {id(p) for p in module.parameters()}
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
         """Read the sequence numbers before backward."""
-        if self._to_find:
+        if len(sys.modules) != self._modules:
             self._find_fsdp()
         self._before, self._running = sequence_number(), micro_batch
+        if self._wrapped:
+            self._decided(micro_batch)
+
+    def _decided(self, micro_batch: OpenMicroBatch) -> None:
+        """What the wrappers have decided for this backward."""
         if self._ddp:
             micro_batch.wrapper = self._forward or "bypassed"
             self._forward = None
@@ -182,8 +194,8 @@ def _bytes(parameters: list[Any]) -> int:
 
 def sequence_number() -> int | None:
     """Collectives that all process groups have run; None outside distributed training."""
-    if not dist.is_available() or not dist.is_initialized():
+    groups: Any = _world.pg_map if _world is not None else ()
+    if not groups:
         return None
-    groups: Any = dist.distributed_c10d._world.pg_map
     numbers: list[int] = [group._get_sequence_number_for_group() for group in groups]
     return sum(numbers)

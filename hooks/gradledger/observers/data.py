@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader
 from gradledger import sampling
 from gradledger.ledger import OpenMicroBatch, OpenStep
 from gradledger.observers.base import Observer
-from gradledger.observers.loss_nodes import target_of
 
 if TYPE_CHECKING:
     from gradledger.windows import Track
@@ -50,12 +49,11 @@ class Data(Observer):
             step.fields["sampler"] = self._sampler
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
-        """Copy targets of the first loss node that has some."""
-        for node in micro_batch.nodes:
-            target = target_of(node)
-            if target is not None and target.numel():
-                micro_batch.targets = sampling.copy([target], MOST)
-                return
+        """Copy targets of the first loss that has some."""
+        for term in micro_batch.terms:
+            target, term.target = term.target, None
+            if target is not None and micro_batch.targets is None:
+                micro_batch.targets = sampling.read(target, MOST)
 
 
 def _kind_of(sampler: Any) -> str | None:

@@ -15,6 +15,7 @@ from torch.autograd.function import BackwardCFunction
 from gradledger.records import Reduction
 
 MAX_NODES = 400
+MAX_CONSTANTS = 8
 
 # Losses that PyTorch implements as one node.
 LOSS_NODES = frozenset(
@@ -61,6 +62,9 @@ _LINEAR = _RESHAPES | {
     "CloneBackward0",
 }
 
+# What a loop puts between its loss and backward: K, the world size, a weight, the loss scale.
+_SCALINGS = frozenset({"DivBackward0", "MulBackward0", "ToCopyBackward0"})
+
 # What makes logits, and how far it may be from the loss.
 _PROJECTIONS = frozenset({"AddmmBackward0", "MmBackward0", "BmmBackward0", "ConvolutionBackward0"})
 _HEAD_DEPTH = 24
@@ -88,7 +92,7 @@ _MODEL_NODES = frozenset(
 )
 
 
-@dataclass
+@dataclass(slots=True)
 class Found:
     """A loss node, and the path from the root to it.
 
@@ -102,7 +106,7 @@ class Found:
     smoothed: Any = None  # the cross entropy inside, when the node sums it with label smoothing
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Path:
     """What lies between the root and a node."""
 
@@ -120,7 +124,10 @@ class Path:
         return self
 
 
-@dataclass
+DIRECT = Path()
+
+
+@dataclass(slots=True)
 class _Candidate:
     """A node that is the loss if no loss node lies below it; ``within`` is the one above it."""
 
@@ -137,7 +144,7 @@ class _Candidate:
             candidate = candidate.within
 
 
-@dataclass
+@dataclass(slots=True)
 class _Visit:
     node: Any
     output: int  # which of the node's outputs the walk came from
@@ -155,9 +162,12 @@ def find_losses(root: Any, scaled: bool = False) -> list[Found]:
     cross entropies is the cross entropy's vector, not the mean. So does a custom function that
     gives a vector of token losses: what it wraps may be seen further down.
     """
+    below_constants = _straight_down(root, scaled)
+    if below_constants is not None:
+        return [below_constants]
     found: list[tuple[int, Found]] = []
     candidates: list[_Candidate] = []
-    queue: deque[_Visit] = deque([_Visit(root, 0, Path())])
+    queue: deque[_Visit] = deque([_Visit(root, 0, DIRECT)])
     seen = {root}
     while queue and len(seen) <= MAX_NODES:
         visit = queue.popleft()
@@ -182,6 +192,24 @@ def find_losses(root: Any, scaled: bool = False) -> list[Found]:
             candidate.beaten()
             found.append((candidate.order, candidate.found))
     return [loss for _, loss in sorted(found, key=lambda pair: pair[0])]
+
+
+def _straight_down(root: Any, scaled: bool) -> Found | None:
+    """The loss node, where nothing but products with constants lies above it, as in most loops."""
+    node, path = root, DIRECT
+    for _ in range(MAX_CONSTANTS):
+        name = node.name()
+        if name in LOSS_NODES:
+            return Found(node, name, path)
+        if name not in _SCALINGS:
+            return None
+        below = [function for function, _ in node.next_functions if function is not None]
+        if len(below) != 1:
+            return None
+        if not scaled or node is not root:
+            path = path.through(node, name)
+        node = below[0]
+    return None
 
 
 def _candidate(visit: _Visit, name: str, order: int) -> _Candidate | None:

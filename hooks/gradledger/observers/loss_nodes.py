@@ -8,6 +8,7 @@ unpacking it would run the forward again and break the user's backward.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -15,7 +16,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from gradledger.deferred import Deferred
-from gradledger.ledger import OpenTerm
+from gradledger.ledger import HALF, OpenTerm
 from gradledger.observers.loss_graph import (
     REDUCTIONS,
     SOFT_CROSS_ENTROPY,
@@ -26,7 +27,7 @@ from gradledger.observers.loss_graph import (
 from gradledger.records import Reduction
 
 _REDUCTION_NAMES: tuple[Reduction, ...] = ("none", "mean", "sum")
-_HALF = (torch.float16, torch.bfloat16)
+_HIDDEN_WEIGHTS = "the loss's class weights are held by a saved-tensor hook"
 _HIDDEN = "the tensor saved for the loss is held by a saved-tensor hook (checkpointing)"
 
 
@@ -43,22 +44,38 @@ class Declared:
 def open_term(found: Found) -> OpenTerm:
     """What is known of the loss node before backward reaches it."""
     node = found.smoothed or found.node
-    if found.name == SOFT_CROSS_ENTROPY:
+    if found.name.startswith("NllLoss"):
+        term = _of_nll(node, found.name)
+    elif found.name == SOFT_CROSS_ENTROPY:
         term = _of_soft(node)
     elif found.name in REDUCTIONS:
         term = _of_reduction(node, found.name)
-    elif found.name.startswith("NllLoss"):
-        term = _of_nll(node, found.name)
     elif hasattr(node, "_saved_reduction"):
         term = _of_elementwise(node, found.name)
     else:
-        term = OpenTerm(found.name, "none")
+        term = OpenTerm(found.name, "none", target=_picked(node))
     term.undivided, term.coefficient = not found.path.divided, found.path.coefficient
     return term
 
 
-def watch_upstream(found: Found, term: OpenTerm) -> list[Any]:
-    """Catch the gradient that arrives at the node; returns the handles to remove afterwards.
+def watch_upstream(found: Found, term: OpenTerm, lent: bool) -> list[Callable[[], None]]:
+    """Catch the gradient that arrives at the node; returns what ends the watch.
+
+    ``lent`` says that it may be the script's own tensor, so that it must be copied.
+    """
+    node = found.smoothed or found.node
+    if term.reduction == "none" or term.tokens is None or isinstance(node, BackwardCFunction):
+        return _watch_both_sides(found, term)
+
+    def before(grads: tuple[Any, ...]) -> None:
+        if grads[0] is not None:
+            term.upstream = Deferred(grads[0], volatile=lent)
+
+    return [found.node.register_prehook(before).remove]
+
+
+def _watch_both_sides(found: Found, term: OpenTerm) -> list[Callable[[], None]]:
+    """Watch a loss of many weights, or one whose tokens are not known yet.
 
     Where the node's targets are hidden, or known to a custom function alone, the gradient that
     leaves the node tells which tokens count: those that it is not zero for.
@@ -74,7 +91,10 @@ def watch_upstream(found: Found, term: OpenTerm) -> list[Any]:
             return
         if custom:
             arrived.append(gradient.detach().clone())  # theirs to change in place
-        term.upstream = Deferred(_summary(gradient, valid) if vector else gradient)
+        if vector:
+            term.upstream = Deferred(_summary(gradient, valid))
+        else:
+            term.upstream = Deferred(gradient, volatile=True)
 
     def after(gradients: tuple[Any, ...], _: Any) -> None:
         left = next((g for g in gradients if g is not None), None)
@@ -85,20 +105,21 @@ def watch_upstream(found: Found, term: OpenTerm) -> list[Any]:
         else:
             _count_left(term, left)
 
-    handles = [found.node.register_prehook(before)]
+    undo = [found.node.register_prehook(before).remove]
     if custom or (term.tokens is None and term.missing.get("tokens") == _HIDDEN):
-        handles.append(node.register_hook(after))
-    return handles
+        undo.append(node.register_hook(after).remove)
+    return undo
 
 
-def watch_declared(node: Any, output: int, term: OpenTerm, scale: float) -> Any:
+def watch_declared(node: Any, output: int, term: OpenTerm, scale: float) -> Callable[[], None]:
     """Catch what arrives at one output of the node that a declaration speaks of."""
 
     def before(grads: tuple[Any, ...]) -> None:
         if grads[output] is not None:
             term.upstream = Deferred(grads[output].detach() * scale)
 
-    return node.register_prehook(before)
+    undo: Callable[[], None] = node.register_prehook(before).remove
+    return undo
 
 
 def _count_rows(term: OpenTerm, arrived: list[torch.Tensor], left: torch.Tensor) -> None:
@@ -122,8 +143,8 @@ def _count_left(term: OpenTerm, left: torch.Tensor) -> None:
         _count_elements(term, tuple(left.shape))
 
 
-def target_of(node: Any) -> torch.Tensor | None:
-    """The loss node's targets, or what picks its tokens; None when they cannot be read."""
+def _picked(node: Any) -> torch.Tensor | None:
+    """The targets of a loss written by hand or by a user's function, where it saved them."""
     target = _saved(node, "target")
     return target if target is not None else _saved(node, "index")
 
@@ -142,26 +163,25 @@ def _summary(gradient: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor
 
 
 def _of_nll(node: Any, name: str) -> OpenTerm:
-    reduction = _REDUCTION_NAMES[node._saved_reduction]
-    term = OpenTerm(name, reduction)
-    target = _saved(node, "target")
-    if target is not None:
-        term.size, term.rows = target.numel(), target.shape[0] if target.dim() else 1
-    if reduction == "none":
+    term = OpenTerm(name, _REDUCTION_NAMES[node._saved_reduction])
+    term.target = target = _saved(node, "target")
+    if target is None:
+        if term.reduction != "none":
+            weighted = _is_hidden(node, "weight")
+            term.missing["tokens"] = _HIDDEN_WEIGHTS if weighted else _HIDDEN
         return term
-    if _is_hidden(node, "weight"):
-        term.missing["tokens"] = "the loss's class weights are held by a saved-tensor hook"
+    term.size, term.rows = target.numel(), target.shape[0] if target.dim() else 1
+    if term.reduction == "none":
         return term
-    divisor, weighted = _saved(node, "total_weight"), _has_class_weights(node)
-    if weighted and divisor is not None:
+    # what holds one tensor of a node holds all, so these are as free to read as the targets
+    divisor, weighted = node._saved_total_weight, node._saved_weight is not None
+    if weighted:
         term.class_weight = Deferred(divisor)
-    if divisor is not None and not weighted and divisor.dtype not in _HALF:
-        term.tokens = Deferred(divisor)
-    elif target is not None:
-        # total_weight is no count when classes are weighted, and is rounded in half precision
+    if weighted or divisor.dtype in HALF:
+        # it is no count when classes are weighted, and is rounded in half precision
         term.tokens = Deferred((target != _ignored(node)).sum())
     else:
-        term.missing["tokens"] = _HIDDEN
+        term.tokens = Deferred(divisor)
     return term
 
 
@@ -186,6 +206,7 @@ def _of_soft(node: Any) -> OpenTerm:
 def _of_elementwise(node: Any, name: str) -> OpenTerm:
     term = OpenTerm(name, _REDUCTION_NAMES[node._saved_reduction])
     target = _saved(node, "target")
+    term.target = target
     if target is None:
         target = _saved(node, "self")
     if target is None:
@@ -216,10 +237,6 @@ def _valid_mask(node: Any) -> torch.Tensor | None:
         return None
     target = _saved(node, "target")
     return None if target is None else target != _ignored(node)
-
-
-def _has_class_weights(node: Any) -> bool:
-    return _saved(node, "weight") is not None
 
 
 def _ignored(node: Any) -> int:

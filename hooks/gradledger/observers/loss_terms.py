@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 
@@ -12,10 +12,6 @@ from gradledger.observers.base import Observer
 from gradledger.observers.loss_graph import REDUCTIONS, Found, find_losses, find_opaque, head_of
 from gradledger.observers.loss_nodes import Declared, open_term, watch_declared, watch_upstream
 
-if TYPE_CHECKING:
-    from gradledger.windows import Track
-
-_HALF = (torch.float16, torch.bfloat16)
 MAX_TERMS = 256
 TOO_MANY = f"more than {MAX_TERMS} loss nodes in one backward"
 DECLARE = "declare it with ledger.micro_batch(tokens=..., reduction=...)"
@@ -50,7 +46,6 @@ class LossTerms(Observer):
         if len(roots) == 1 and roots[0].numel() == 1:
             # a copy: loops sum their losses in place, into the first one's memory
             micro_batch.loss = Deferred(roots[0], volatile=True)
-            micro_batch.half_precision = roots[0].dtype in _HALF
         else:
             micro_batch.missing["loss"] = "backward did not start from one scalar"
 
@@ -82,8 +77,7 @@ class LossTerms(Observer):
         if len(found) > 1:
             _number_heads(found, terms)
         for loss, term in zip(found, terms, strict=True):
-            micro_batch.undo += [handle.remove for handle in watch_upstream(loss, term)]
-            micro_batch.nodes.append(loss.smoothed or loss.node)
+            micro_batch.undo += watch_upstream(loss, term, micro_batch.lent)
         micro_batch.terms += terms
         return terms
 
@@ -93,14 +87,8 @@ class LossTerms(Observer):
             root = root.next_functions[0][0]  # the GradScaler's product: the loss is below it
         node, output = find_opaque(root) or (root, 0)
         term = OpenTerm(Declared.KIND, declared.reduction, declared.tokens)
-        micro_batch.undo.append(watch_declared(node, output, term, declared.scale).remove)
+        micro_batch.undo.append(watch_declared(node, output, term, declared.scale))
         micro_batch.terms.append(term)
-
-    def backward_ends(self, micro_batch: OpenMicroBatch, touched: list[Track]) -> None:
-        """Half precision anywhere between root and loss rounds the weights."""
-        for term in micro_batch.terms:
-            if term.upstream is not None and term.upstream.dtype in _HALF:
-                micro_batch.half_precision = True
 
 
 def _number_heads(found: list[Found], terms: list[OpenTerm]) -> None:
