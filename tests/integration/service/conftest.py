@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,20 +56,24 @@ def service(
     backend: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Service]:
     """A running service; runs in it are kept apart by their ids."""
-    with _databases(backend, tmp_path_factory.mktemp("service"), request) as make:
-        with running_service(make()) as running:
-            yield running
+    folder = tmp_path_factory.mktemp("service")
+    with _databases(backend, folder, request) as make, running_service(make()) as running:
+        yield running
 
 
 @contextmanager
 def _databases(backend: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[Databases]:
+    if backend == "sqlite":
+        numbers = itertools.count()
+        yield lambda: f"sqlite:///{folder / f'{next(numbers)}.db'}"
+        return
+    server: Postgres = request.getfixturevalue("postgres")
     made: list[str] = []
-    server = request.getfixturevalue("postgres") if backend == "postgres" else None
 
     def make() -> str:
-        made.append(server.create() if server else f"sqlite:///{folder / f'{len(made)}.db'}")
+        made.append(server.create())
         return made[-1]
 
     yield make
-    for url in made if server else ():
+    for url in made:
         server.drop(url)

@@ -150,7 +150,7 @@ def test_a_run_or_finding_that_is_not_there_is_named(service: Service, place: st
 def gradledger(service: Service, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command line, on the service's database."""
     command = [sys.executable, "-m", "gradledger_monitor.cli", "acknowledge", *arguments]
-    command += ["--db", f"sqlite:///{service.database}"]
+    command += ["--db", service.database]
     environment = {**os.environ, "COLUMNS": "200"}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
 

@@ -18,7 +18,6 @@ from gradledger_monitor.store.reading import get_run, judgement, series
 from gradledger_monitor.store.writing import Stored, store_batch
 from helpers.batches import EndRecord, batch, fair_step, step
 
-
 Databases = Callable[[], str]
 
 
