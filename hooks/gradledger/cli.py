@@ -27,6 +27,8 @@ with the monitor (pip install 'gradledger[monitor]'):
   serve       the service and its dashboard
   import      store what a spool or an export holds
   rules       the catalogue of what is looked for
+  token       create, list and revoke the tokens that the service asks for
+  config      every setting of the service, and where its value comes from
   demo        see a real bug being named, live
 
 `gradledger COMMAND --help` tells more of each.

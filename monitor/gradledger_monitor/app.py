@@ -5,21 +5,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from anyio import CapacityLimiter
 from fastapi import FastAPI
 
 import gradledger
 from gradledger_monitor import problems
-from gradledger_monitor.api import acknowledgements, ingest, live, operations, pages, runs
-from gradledger_monitor.api.documents import ProblemDocument
+from gradledger_monitor.api import acknowledgements, ingest, live, login, operations, pages, runs
+from gradledger_monitor.api.access import Access
+from gradledger_monitor.api.bearers import Bearers
 from gradledger_monitor.api.headers import SecurityHeaders
 from gradledger_monitor.api.live import Live
+from gradledger_monitor.api.openapi import describe
+from gradledger_monitor.api.origins import OnlyOurHosts, OnlyOurPages
+from gradledger_monitor.api.rates import Buckets
+from gradledger_monitor.api.requests import Requests
 from gradledger_monitor.api.state import State
 from gradledger_monitor.judge import Judge
+from gradledger_monitor.metrics import Metrics
 from gradledger_monitor.settings import Settings
 from gradledger_monitor.store.database import Store
+
+GUESSES_PER_SECOND = 0.2
+GUESSES_AT_ONCE = 10
+GUARDS = (Access, OnlyOurPages, OnlyOurHosts, SecurityHeaders, Requests)  # the last comes first
 
 
 @asynccontextmanager
@@ -45,7 +54,23 @@ def _assemble(settings: Settings) -> State:
         told.publish,
         choices=settings.choices,
     )
-    return State(settings, store, judge, told, CapacityLimiter(settings.ingest_workers))
+    limit = CapacityLimiter(settings.ingest_workers)
+    return State(
+        settings,
+        store,
+        judge,
+        told,
+        limit,
+        metrics=Metrics(store, lambda: _busy(limit)),
+        bearers=Bearers(settings, store),
+        read_rates=Buckets(settings.reads_per_second),
+        batch_rates=Buckets(settings.batches_per_second),
+        guess_rates=Buckets(GUESSES_PER_SECOND, GUESSES_AT_ONCE),
+    )
+
+
+def _busy(limit: CapacityLimiter) -> int:
+    return limit.borrowed_tokens + limit.statistics().tasks_waiting
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -61,23 +86,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.service = _assemble(settings or Settings())
     app.state.store = app.state.service.store
     problems.install(app)
-    app.add_middleware(SecurityHeaders)
-    for part in (ingest, runs, acknowledgements, live, operations, pages):
+    for guard in GUARDS:
+        app.add_middleware(guard)
+    for part in (ingest, runs, acknowledgements, live, login, operations, pages):
         app.include_router(part.router)
-    _document_problems(app)
+    describe(app)
     return app
-
-
-def _document_problems(app: FastAPI) -> None:
-    """Add the shape of a problem to the OpenAPI document, which routes refer to."""
-    generate = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        document = generate()
-        schema = ProblemDocument.model_json_schema(ref_template="#/components/schemas/{model}")
-        definitions = schema.pop("$defs", {})
-        schemas = document.setdefault("components", {}).setdefault("schemas", {})
-        schemas |= {**definitions, "ProblemDocument": schema}
-        return document
-
-    app.openapi = openapi  # type: ignore[method-assign]

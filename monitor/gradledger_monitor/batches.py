@@ -41,6 +41,11 @@ class Batch:
     reports: list[Report] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
 
+    def newest(self) -> float | None:
+        """When the newest step ended, by the clock of the training process."""
+        lines = (line for report in self.reports for _, line in report.lines)
+        return max((line.time for line in lines if isinstance(line, wire.StepRecord)), default=None)
+
 
 class _Tag(msgspec.Struct):
     type: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,3 +15,9 @@ def migrations_folder() -> Path:
 def data_folder() -> Path:
     """The user's own folder for the embedded database."""
     return Path.home() / ".gradledger"
+
+
+def configuration_file() -> Path:
+    """The TOML file with settings, which need not exist unless ``GRADLEDGER_CONFIG`` names it."""
+    named = os.environ.get("GRADLEDGER_CONFIG")
+    return Path(named) if named else data_folder() / "gradledger.toml"

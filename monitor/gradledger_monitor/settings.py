@@ -1,14 +1,27 @@
-"""Every setting of the service, from ``GRADLEDGER_*`` environment variables."""
+"""Every setting of the service; ``sources.py`` says where their values come from."""
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+from sqlalchemy import make_url
 from typing_extensions import Self
 
+from gradledger_monitor.hosts import is_loopback
 from gradledger_monitor.paths import data_folder
 from gradledger_monitor.rules.choices import Choices
 from gradledger_monitor.rules.manual import signatures
+from gradledger_monitor.sources import PREFIX, sources
+
+Words = Annotated[list[str], NoDecode]  # in the environment: a,b,c
+Key = Annotated[SecretStr, Field(min_length=32)]
 
 
 def default_database() -> str:
@@ -19,7 +32,7 @@ def default_database() -> str:
 class RuleSettings(BaseSettings):
     """What a person may change about the rules, in the service and in ``gradledger check``."""
 
-    model_config = SettingsConfigDict(env_prefix="GRADLEDGER_", extra="ignore")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore")
 
     rules_off: list[str] = Field(
         default_factory=list, description="Rules that are not asked, as patterns: clip.*"
@@ -27,6 +40,18 @@ class RuleSettings(BaseSettings):
     thresholds: dict[str, dict[str, float]] = Field(
         default_factory=dict, description="Thresholds of rules, by rule and name, as JSON."
     )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Ours, in the order in which they decide."""
+        return sources(settings_cls, init_settings, names)
 
     @model_validator(mode="after")
     def _are_about_rules(self) -> Self:
@@ -63,3 +88,57 @@ class Settings(RuleSettings):
         gt=0,
         description="Seconds between looks for records that another process stored.",
     )
+    access: Literal["auto", "open", "token"] = Field(
+        default="auto",
+        description="Who may use it: open to all who reach it, whoever shows a token, or auto: "
+        "open on this machine's own addresses with the embedded database, else by token.",
+    )
+    admin_token: Key | None = Field(
+        default=None,
+        description="A token that may do everything, beside those in the database; at least 32 "
+        "characters.",
+    )
+    session_key: Key | None = Field(
+        default=None,
+        description="Signs the cookies of browsers; the same for all that share a database. "
+        "Without it, browsers log in again after a restart.",
+    )
+    allowed_hosts: Words = Field(
+        default_factory=list,
+        description="Names under which browsers may ask for it, beside addresses and localhost; "
+        "* allows all.",
+    )
+    trusted_proxies: Words = Field(
+        default_factory=list,
+        description="Addresses or networks of proxies that may say who the client is.",
+    )
+    reads_per_second: float = Field(
+        default=100, ge=0, description="Requests a caller may make, but for records; 0: any."
+    )
+    batches_per_second: float = Field(
+        default=5_000, ge=0, description="Batches of records a caller may send; 0: any."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="warning", description="The least of what is logged; info has every request."
+    )
+    log_format: Literal["auto", "json", "text"] = Field(
+        default="auto", description="One JSON object a line, or text; auto: text on a terminal."
+    )
+
+    @field_validator("allowed_hosts", "trusted_proxies", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return value.replace(",", " ").split() if isinstance(value, str) else value
+
+    @property
+    def guarded(self) -> bool:
+        """Whether callers must show a token."""
+        if self.access == "auto":
+            embedded = make_url(self.db).get_backend_name() == "sqlite"
+            return not (embedded and is_loopback(self.host))
+        return self.access == "token"
+
+
+def names() -> set[str]:
+    """Every setting that a configuration file may name."""
+    return set(Settings.model_fields)

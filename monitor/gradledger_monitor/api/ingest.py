@@ -11,9 +11,8 @@ from fastapi import APIRouter, Request
 from gradledger_monitor import batches
 from gradledger_monitor.api import bodies
 from gradledger_monitor.api.documents import Acknowledged, refusals
-from gradledger_monitor.api.state import Answer, GivenState
+from gradledger_monitor.api.state import Answer, GivenState, State
 from gradledger_monitor.problems import Problem
-from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.writing import Stored, store_batch
 
 router = APIRouter(prefix="/api/v1", tags=["records"])
@@ -36,17 +35,22 @@ async def post_records(request: Request, state: GivenState) -> Answer:
     body = await bodies.read(request, limit)
     encoding = request.headers.get("content-encoding", "")
     result = await to_thread.run_sync(
-        _take_in, state.store, body, encoding, limit, limiter=state.ingest_limit
+        _take_in, state, body, encoding, limit, limiter=state.ingest_limit
     )
     state.judge.wake()
     return _answer(result)
 
 
-def _take_in(store: Store, body: bytes, encoding: str, limit: int) -> Stored:
+def _take_in(state: State, body: bytes, encoding: str, limit: int) -> Stored:
+    began = time.perf_counter()
     batch = batches.read(bodies.decompress(body, encoding, limit))
     if not batch.reports and not batch.refused:
         raise Problem(400, "The body holds no record.")
-    return store_batch(store, batch, time.time())
+    stored = store_batch(state.store, batch, time.time())
+    state.metrics.took_in(stored, time.perf_counter() - began)
+    if (newest := batch.newest()) is not None:
+        state.metrics.lag.observe(max(0.0, time.time() - newest))
+    return stored
 
 
 def _answer(result: Stored) -> Answer:

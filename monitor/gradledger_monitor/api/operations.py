@@ -1,15 +1,21 @@
-"""What operators ask: is the process alive, and can it do its work."""
+"""What operators ask: is the process alive, can it do its work, and how does it do."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import APIRouter
 from sqlalchemy import text
+from starlette.responses import Response
 
+from gradledger_monitor import metrics
 from gradledger_monitor.api.documents import refusals
 from gradledger_monitor.api.state import Answer, GivenState
 from gradledger_monitor.problems import Problem
 
 router = APIRouter(tags=["operations"])
+
+METRICS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}}
 
 
 @router.get("/healthz")
@@ -26,3 +32,9 @@ def get_readiness(state: GivenState) -> Answer:
     if not state.judge.works():
         raise Problem(503, "The judge has ended.")
     return Answer({"status": "ready"})
+
+
+@router.get("/metrics", response_class=Response, responses=METRICS)
+def get_metrics(state: GivenState) -> Response:
+    """All metrics, for Prometheus."""
+    return Response(state.metrics.text(), media_type=metrics.CONTENT_TYPE)

@@ -9,9 +9,13 @@ import msgspec
 from anyio import CapacityLimiter
 from fastapi import Depends, Request
 from starlette.responses import Response
+from starlette.types import Scope
 
+from gradledger_monitor.api.bearers import Bearers
 from gradledger_monitor.api.live import Live
+from gradledger_monitor.api.rates import Buckets
 from gradledger_monitor.judge import Judge
+from gradledger_monitor.metrics import Metrics
 from gradledger_monitor.settings import Settings
 from gradledger_monitor.store.database import Store
 
@@ -25,11 +29,21 @@ class State:
     judge: Judge
     live: Live
     ingest_limit: CapacityLimiter
+    metrics: Metrics
+    bearers: Bearers
+    read_rates: Buckets
+    batch_rates: Buckets
+    guess_rates: Buckets  # of those who show tokens that are none
+
+
+def state_of(scope: Scope) -> State:
+    """The service that a request is for."""
+    state: State = scope["app"].state.service
+    return state
 
 
 def _state(request: Request) -> State:
-    state: State = request.app.state.service
-    return state
+    return state_of(request.scope)
 
 
 def _store(request: Request) -> Store:

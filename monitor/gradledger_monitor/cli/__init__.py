@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import typer
 
+from gradledger_monitor.cli import token
 from gradledger_monitor.cli.acknowledge import acknowledge
 from gradledger_monitor.cli.check import check
+from gradledger_monitor.cli.config import config
 from gradledger_monitor.cli.demo import demo
 from gradledger_monitor.cli.import_ import import_
 from gradledger_monitor.cli.rules import rules
@@ -30,6 +32,8 @@ app.command()(serve)
 app.command()(rules)
 app.command("import")(import_)
 app.command()(acknowledge)
+app.add_typer(token.app, name="token")
+app.command()(config)
 # further commands, one line each, in the order in which help shows them
 
 

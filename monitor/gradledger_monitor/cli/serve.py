@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import ipaddress
+import logging
 import signal
 import socket
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated
 
 import typer
 import uvicorn
 from fastapi import FastAPI
-from pydantic import ValidationError
+from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
+from gradledger_monitor import logs
 from gradledger_monitor.app import create_app
+from gradledger_monitor.cli.configuration import GivenDatabase, database, settings
+from gradledger_monitor.hosts import is_loopback
 from gradledger_monitor.settings import Settings
+from gradledger_monitor.store import tokens
+
+log = logging.getLogger(__name__)
 
 SECONDS_TO_FINISH = 10
 
@@ -31,52 +38,56 @@ class _Server(uvicorn.Server):
 
 
 def serve(
-    db: Annotated[str | None, typer.Option(help="SQLAlchemy URL of the database.")] = None,
+    db: GivenDatabase = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one.")] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen beyond this machine without access control.")
+        bool, typer.Option("--insecure", help="Let everybody in who reaches it, without a token.")
     ] = False,
 ) -> None:
     """Take records in, judge runs, show them in the browser."""
-    given: dict[str, Any] = {"db": db, "host": host, "port": port}
-    settings = _settings({name: value for name, value in given.items() if value is not None})
-    if not insecure and not _is_loopback(settings.host):
-        raise typer.BadParameter(
-            f"{settings.host} can be reached from other machines, and anyone there could read and "
-            "write runs; say --insecure if that is meant",
-            param_hint="--host",
-        )
+    read = settings(db=db, host=host, port=port, access="open" if insecure else None)
+    logs.configure(read.log_level, read.log_format)
     try:
-        service = create_app(settings)
+        if not insecure:
+            _check_reach(read)
+        service = create_app(read)
     except (ValueError, ArgumentError, ModuleNotFoundError) as error:
         raise typer.BadParameter(f"{error}", param_hint="--db") from error
-    _run(service, settings)
+    _run(service, read)
 
 
-def _settings(given: dict[str, Any]) -> Settings:
-    try:
-        return Settings(**given)
-    except ValidationError as error:
-        wrong = [f"GRADLEDGER_{e['loc'][0]}".upper() + f": {e['msg']}" for e in error.errors()]
-        raise typer.BadParameter("; ".join(wrong)) from error
+def _check_reach(read: Settings) -> None:
+    """Refuse to be reached from other machines as long as nobody could show a token."""
+    if is_loopback(read.host) or (read.guarded and _somebody_has_a_token(read)):
+        return
+    raise typer.BadParameter(
+        f"{read.host} can be reached from other machines, and anyone there could read and write "
+        "runs: make a token first (gradledger token create NAME --scope admin), or say --insecure "
+        "if that is meant",
+        param_hint="--host",
+    )
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
+def _somebody_has_a_token(read: Settings) -> bool:
+    if read.admin_token is not None:
         return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    url = make_url(read.db)
+    if url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
+        return False  # and to look would make it
+    with database(read.db) as store:
+        return any(token.revoked is None for token in tokens.listed(store))
 
 
-def _run(service: FastAPI, settings: Settings) -> None:
+def _run(service: FastAPI, read: Settings) -> None:
     config = uvicorn.Config(
         service,
-        host=settings.host,
-        port=settings.port,
-        log_level="warning",
+        host=read.host,
+        port=read.port,
+        log_config=None,
+        access_log=False,
+        proxy_headers=bool(read.trusted_proxies),
+        forwarded_allow_ips=read.trusted_proxies,
         timeout_graceful_shutdown=SECONDS_TO_FINISH,
         server_header=False,
     )

@@ -41,7 +41,7 @@ class Daemon:
 @contextmanager
 def daemon() -> Iterator[Daemon]:
     """Start it, and end it with the block. Ctrl-C is for us, so it gets a session of its own."""
-    serve = [sys.executable, "-m", "gradledger.cli", "serve", "--host", HOST]
+    serve = [sys.executable, "-m", "gradledger.cli", "serve", "--host", HOST, "--insecure"]
     command = [*serve, "--port", str(_port())]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:

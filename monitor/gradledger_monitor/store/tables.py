@@ -174,3 +174,15 @@ judgements = Table(
     Column("tree", Packed, nullable=False),
     Column("coverage", Packed, nullable=False),
 )
+
+# Who may speak with the service: of each token only its hash, and what its bearer may do.
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", String(16), primary_key=True),
+    Column("name", String(256), nullable=False),
+    Column("digest", String(64), nullable=False, unique=True),
+    Column("scopes", String(64), nullable=False),
+    Column("created", Double, nullable=False),
+    Column("revoked", Double),
+)

@@ -87,6 +87,7 @@ function replace(region, fresh) {
 // Fetches this page again and renews its live regions: the server stays the only one who renders.
 export async function renew() {
   const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  if (answer.redirected) return location.reload(); // logged out meanwhile
   if (!answer.ok) return;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   document.title = page.title;

@@ -1,0 +1,42 @@
+"""What commands share: the settings as they are, and the database they name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from sqlalchemy.exc import ArgumentError
+
+from gradledger_monitor.settings import Settings
+from gradledger_monitor.sources import variable
+from gradledger_monitor.store.database import Store
+
+GivenDatabase = Annotated[str | None, typer.Option("--db", help="SQLAlchemy URL of the database.")]
+
+
+def settings(**given: Any) -> Settings:
+    """The settings; what was given on the command line comes first. Ends where one is wrong."""
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        wrong = [f"{variable(str(e['loc'][0]))}: {e['msg']}" for e in error.errors()]
+        raise typer.BadParameter("; ".join(wrong)) from error
+    except ValueError as error:  # of a file, or of JSON in a variable
+        raise typer.BadParameter(str(error)) from error
+
+
+@contextmanager
+def database(url: str) -> Iterator[Store]:
+    """The database, migrated, for the length of a block. Ends where the URL names none."""
+    try:
+        store = Store(url)
+    except (ValueError, ArgumentError, ModuleNotFoundError) as error:
+        raise typer.BadParameter(f"{error}", param_hint="--db") from error
+    try:
+        store.migrate()
+        yield store
+    finally:
+        store.close()

@@ -1,0 +1,53 @@
+"""Names of hosts: which of them mean this machine, and which a stranger's page cannot borrow."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Collection
+from functools import cache
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach that address."""
+    if host.lower() == "localhost":
+        return True
+    address = _address(host)
+    return address is not None and address.is_loopback
+
+
+def name_in(header: str) -> str:
+    """The host that a ``Host`` header names, without its port; empty where it makes no sense."""
+    value = header.strip().lower()
+    if value.startswith("["):
+        inside, closed, rest = value[1:].partition("]")
+        return inside if closed and _is_port(rest) else ""
+    host, colon, port = value.partition(":")
+    return host.rstrip(".") if _is_port(colon + port) else ""
+
+
+def is_ours(host: str, allowed: Collection[str]) -> bool:
+    """Whether a browser that names this host can only mean us.
+
+    A page of a stranger reaches us under a name of its own that it points at our address (DNS
+    rebinding); it cannot do that with a plain address, ``localhost`` or a name we go by.
+    """
+    if host == "localhost" or _address(host) is not None or host == _own_name():
+        return True
+    return "*" in allowed or any(host == name.lower() for name in allowed)
+
+
+@cache
+def _own_name() -> str:
+    return socket.gethostname().lower()
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _is_port(text: str) -> bool:
+    return text in ("", ":") or (text.startswith(":") and text[1:].isdecimal())
