@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from gradledger_monitor.batch_size import samples_of, tokens_of, whole
+from gradledger_monitor.combining import UNSEEN, Combining, by_hand, retold
 from gradledger_monitor.ledger import Ledger, total
 from gradledger_monitor.losses import sum_of_roots, sum_of_token_losses
 from gradledger_monitor.readings import Reading, Seen, readings, spread
@@ -46,6 +47,7 @@ class StepFacts:
     optimizer: int
     step: int
     records: Rows
+    combining: Combining | None = None  # what a loop that synchronises by itself did
 
     # ------------------------------------------------------------------ the plain facts
 
@@ -98,6 +100,18 @@ class StepFacts:
         return self.run.world_size > 1 and self.first.sync == "averaged"
 
     @property
+    def combined_by_hand(self) -> float | None:
+        """c, where the loop made the gradient c times the sum over the ranks; 1/R is an average.
+
+        Clipping after it is taken out, and so is the loss scale.
+        """
+        if self.combining is None or self.combining.factor is None:
+            return None
+        scales = {number(m.scale) for r in self.records.values() for _, m in _kept(r)}
+        scale = scales.pop() if len(scales) == 1 else None
+        return shared_factor(self.first) * (scale or 1.0) / self.run.world_size
+
+    @property
     def optimizer_name(self) -> str:
         """Class of the optimizer, e.g. AdamW."""
         names = self.run.optimizers
@@ -133,7 +147,7 @@ class StepFacts:
             absent = sorted(set(range(self.run.world_size)) - set(self.records))
             return f"no record of rank {', '.join(map(str, absent[:8]))} arrived"
         for rank, record in self.records.items():
-            reason = _why_unmeasured(record)
+            reason = _why_unmeasured(record, self.combining)
             if reason:
                 return reason if self.run.world_size == 1 else f"rank {rank}: {reason}"
         return None
@@ -251,7 +265,11 @@ class StepFacts:
 
 def merge(run: RunInfo, optimizer: int, step: int, records: Rows) -> StepFacts:
     """One step's facts from the records of its ranks."""
-    return StepFacts(run, optimizer, step, dict(sorted(records.items())))
+    ordered = dict(sorted(records.items()))
+    if not 1 < run.world_size <= len(ordered):
+        return StepFacts(run, optimizer, step, ordered)
+    combining = by_hand(ordered)
+    return StepFacts(run, optimizer, step, retold(ordered, combining), combining)
 
 
 # ---------------------------------------------------------------------- from record to weights
@@ -273,7 +291,7 @@ def _aims_at_one_number(micro_batch: MicroBatch) -> bool:
     return bool(micro_batch.constant_target) and any((t.size or 0) > 1 for t in micro_batch.terms)
 
 
-def _why_unmeasured(record: StepRecord) -> str | None:
+def _why_unmeasured(record: StepRecord, combining: Combining | None) -> str | None:
     if record.skipped:
         return "the GradScaler skipped this step"
     if not record.micro_batches:
@@ -283,7 +301,7 @@ def _why_unmeasured(record: StepRecord) -> str | None:
     if "sync" in record.missing:
         return record.missing["sync"]
     if record.sync == "unknown":
-        return "how the ranks' gradients were combined was not seen"
+        return combining.reason if combining is not None else UNSEEN
     for _, micro_batch in _kept(record):
         if not micro_batch.terms:
             return micro_batch.missing.get("terms", "no loss term was seen")

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from gradledger.ledger import OpenMicroBatch, OpenStep
 from gradledger.observers.base import Observer
+from gradledger.observers.local_gradients import LocalGradients, own_hook
 
 if TYPE_CHECKING:
     from gradledger.windows import Track
@@ -38,6 +39,7 @@ class Collectives(Observer):
         self._wrapped = False  # whether a data-parallel wrapper was ever met
         self._ddp: weakref.WeakSet[Any] = weakref.WeakSet()  # a script may train several
         self._fsdp: weakref.WeakSet[Any] = weakref.WeakSet()  # FSDP1's outermost modules
+        self._local = LocalGradients(type(self).__name__)
         self._running: OpenMicroBatch | None = None
         self._to_find: dict[str, tuple[str, str, Any]] = {
             FSDP1: ("FullyShardedDataParallel", "forward", self._wrap_fsdp),
@@ -53,6 +55,11 @@ class Collectives(Observer):
             self.patch(ddp.DistributedDataParallel, "__init__", self._wrap_init)
             self.patch(ddp.DistributedDataParallel, "_pre_forward", self._wrap_ddp)
         self._find_fsdp()
+
+    def uninstall(self) -> None:
+        """Restore everything that ``install`` changed, and let go of the parameters."""
+        super().uninstall()
+        self._local.release()
 
     def _find_fsdp(self) -> None:
         """FSDP is only imported by scripts that use it, after us."""
@@ -148,6 +155,9 @@ class Collectives(Observer):
         self._after_backward, self._running = sequence_number(), None
         if self._before is not None and self._after_backward is not None:
             micro_batch.collectives = self._after_backward - self._before
+        if self._ddp and own_hook(self._ddp):
+            for track in touched:
+                self._local.watch(track, self.failed)
 
     def step_begins(self, step: OpenStep, track: Track) -> None:
         """Say what happened to the gradients over the ranks in this window."""
@@ -159,11 +169,13 @@ class Collectives(Observer):
         step.fields.update(self._constant(track))
         step.fields["sync"] = self._sync(step)
         step.combined = step.fields["sync"] != "averaged"
+        local = self._local.take(track)
+        if local is not None and step.micro_batches[-1:]:
+            step.micro_batches[-1].after = local  # before the comm hook, where no one else looked
 
     def _sync(self, step: OpenStep) -> str:
         inside = sum(c.micro_batch.collectives or 0 for c in step.micro_batches)
-        custom = any(getattr(ddp, "_comm_hooks", None) for ddp in self._ddp)
-        if inside and step.fields.get("wrapper") and not custom:
+        if inside and step.fields.get("wrapper") and not own_hook(self._ddp):
             return "averaged"
         return "unknown" if inside or step.fields.get("collectives_after") else "none"
 

@@ -25,6 +25,7 @@ Pattern = Literal[
     "double",  # B = 1/K
     "partial",  # B = k/K in a short or long window
     "world",  # B = R or 1/R
+    "world_or_weight",  # B = R, and a constant in front of the loss is R too
     "sum",  # every token weighs 1: B = N
     "padding",  # the divisor counts padding
     "early_step",  # K = 1 and B = 1/m
@@ -36,6 +37,7 @@ Pattern = Literal[
 WANDERS = 10  # times the tolerance by which two balances differ when B is not constant
 MOST_MICRO_BATCHES = 4096  # the largest m for which B = 1/m is read as a division by m
 OWN_LOSSES = "each backward of the window is a loss of its own, as a critic's real and fake are"
+PARTS_OR_TASKS = "several losses make one mean, of parts or of tasks: not seen"
 _ROUND = (1, 2, 3, 5)  # first digits of coefficients that people write
 
 
@@ -104,16 +106,15 @@ def _named(facts: StepFacts, reading: Reading, past: list[Closed]) -> Diagnosis:
     full = next((c.micro_batches for c in reversed(past) if c.pattern == "fair"), None)
     if full is not None and full != k and near(k / full):
         return Diagnosis("partial", reading=reading, ratio=k / full)
+    explained = _coefficient_explains(facts, reading, balance)
     if facts.averaged and near(ranks) and k != ranks:
-        return Diagnosis("world", reading=reading, ratio=ranks)
-    if _coefficient_explains(facts, reading, balance):
+        return Diagnosis("world_or_weight" if explained else "world", reading=reading, ratio=ranks)
+    if _combined_off(facts, balance):
+        return Diagnosis("world", reading=reading, ratio=round(balance, 6))
+    if explained or _halved_squares(facts, reading, balance):
         return Diagnosis("coefficient", reading=reading)
-    if any(
-        _Near(r.ledger.balance, facts.tolerance)(1.0) for r in facts.readings if r.name == "kind"
-    ):
-        return Diagnosis(
-            "unmeasured", "several losses make one mean, of parts or of tasks: not seen"
-        )
+    if any(_Near(r.ledger.balance, facts.tolerance)(1.0) for r in _together(facts, reading)):
+        return Diagnosis("unmeasured", PARTS_OR_TASKS)
     summed = _reductions(facts, reading) <= {"sum", "none"}
     if ranks > 1 and (near(ranks) or near(1 / ranks)) and (summed or k != ranks):
         return Diagnosis("world", reading=reading, ratio=round(balance, 6))
@@ -151,6 +152,21 @@ class _Near:
 
 
 # ---------------------------------------------------------------------- evidence
+
+
+def _combined_off(facts: StepFacts, balance: float) -> bool:
+    """A loop that combines the ranks by itself is off by R, and so is the balance, equally."""
+    factor, ranks = facts.combined_by_hand, facts.run.world_size
+    if factor is None:
+        return False
+    near = _Near(factor * ranks, facts.tolerance)
+    return any(near(r) and _Near(balance, facts.tolerance)(r) for r in (ranks, 1 / ranks))
+
+
+def _together(facts: StepFacts, reading: Reading) -> list[Reading]:
+    """Readings in which several losses, of which one is read alone, are one."""
+    names = ("kind", "main") if reading.name == "part" else ("kind",)
+    return [r for r in facts.readings if r.name in names]
 
 
 def _of(facts: StepFacts, reading: Reading) -> list[Seen]:
@@ -199,6 +215,12 @@ def _coefficient_explains(facts: StepFacts, reading: Reading, balance: float) ->
         return False
     coefficient = coefficients.pop()
     return coefficient is not None and _Near(balance, facts.tolerance)(abs(coefficient) or 1.0)
+
+
+def _halved_squares(facts: StepFacts, reading: Reading, balance: float) -> bool:
+    """Half the mean squared error, as textbooks write it, though the half may be 1/K or 1/R."""
+    kinds = {seen.term.kind for seen in _of(facts, reading)}
+    return kinds == {"MseLossBackward0"} and _Near(balance, facts.tolerance)(0.5)
 
 
 def _one_divided_cross_entropy(facts: StepFacts) -> bool:

@@ -62,8 +62,7 @@ class MissingNoSync(Rule):
             "info" if sharded else "warning",
             f"Gradients are synchronised {len(places)} times per step",
             f"{wasted} of {len(places)} synchronisations per step are not needed: "
-            f"{moved / 1e6:,.1f} MB of gradients for each rank and step. The gradient is the same "
-            "up to rounding; this costs time, not correctness."
+            f"{moved / 1e6:,.1f} MB of gradients for each rank and step. {_cost(facts)}"
             + (" Under FSDP it saves memory, and may be meant." if sharded else ""),
             FIX,
             synchronisations=len(places),
@@ -72,6 +71,12 @@ class MissingNoSync(Rule):
             backward_ms=spent[:64],
             micro_batches=facts.micro_batches,
         )
+
+
+def _cost(facts: StepFacts) -> str:
+    if facts.averaged:
+        return "The gradient is the same up to rounding; this costs time, not correctness."
+    return "What it does to the gradient depends on the comm hook, which was not seen to average."
 
 
 def _each_alike(facts: StepFacts) -> bool:

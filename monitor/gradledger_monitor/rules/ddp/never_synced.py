@@ -52,7 +52,7 @@ class NeverSynced(Rule):
         record = facts.first
         if record.wrapper is None:
             return not_applicable("no data-parallel wrapper holds the optimizer's parameters")
-        if record.skipped or not facts.kept or record.collectives_after:
+        if record.skipped or not facts.kept or _perhaps_by_hand(facts):
             return ok()
         if record.wrapper != "ddp" or any(synced(r, m) for r, m in _all(facts)):
             return ok()
@@ -73,6 +73,13 @@ class NeverSynced(Rule):
             bypassed=bypassed,
             norms={str(r): number(x.norm) for r, x in list(facts.records.items())[:16]},
         )
+
+
+def _perhaps_by_hand(facts: StepFacts) -> bool:
+    """Collectives after backward may combine the gradients, unless each rank keeps its own."""
+    norms = [number(r.norm) or 0.0 for r in facts.records.values()]
+    apart = max(norms) - min(norms) > facts.tolerance * max(norms)
+    return bool(facts.first.collectives_after) and (facts.first.sync != "none" or not apart)
 
 
 def _all(facts: StepFacts) -> Iterator[tuple[StepRecord, MicroBatch]]:

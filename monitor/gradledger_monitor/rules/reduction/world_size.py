@@ -12,19 +12,28 @@ FIX = """\
 tokens = global_sum(tokens_in_window)            # over all ranks
 loss = F.cross_entropy(logits, labels, reduction="sum") * world_size / tokens"""
 
+FIX_BY_HAND = """\
+# where each rank's loss is normalised by its own share: divide by the world size, once
+dist.all_reduce(p.grad)
+p.grad /= world_size
+# where the loss is divided by the tokens of all ranks: leave the sum as it is
+dist.all_reduce(p.grad)"""
+
 
 class WorldSize(Rule):
     """The world size is missing from the normalisation, or is in it once too often.
 
     **What it sees**
 
-    With R ranks, the balance is 1/R or R where it should be 1.
+    With R ranks, the balance is 1/R or R where it should be 1. Where a constant R in front of the
+    loss explains it, that may be a weight that is meant: this is told as information.
 
     **Why it matters**
 
     DDP and FSDP divide the summed gradient by the number of ranks. A loss that is already divided
     by the tokens of all ranks is then R times too small; one that is multiplied by R without that
-    is R times too large. The result changes with the number of GPUs.
+    is R times too large. The result changes with the number of GPUs. A loop that all-reduces by
+    itself makes the same mistake where it never divides by R, or once too often.
 
     **What to do**
 
@@ -44,19 +53,50 @@ class WorldSize(Rule):
         ranks = window.facts.run.world_size
         if ranks == 1:
             return not_applicable("one rank")
-        calm = unless(window, "world")
+        calm = unless(window, "world", "world_or_weight")
         if calm is not None:
             return calm
-        small = balance(window) < 1
-        size = "small" if small else "large"
+        if window.balance.pattern == "world_or_weight":
+            return _ambiguous(window, ranks)
+        size = "small" if balance(window) < 1 else "large"
+        by_hand = window.facts.combined_by_hand
         return finding(
             "warning",
             f"The gradient is {ranks} times too {size}: the world size",
-            f"The balance over {ranks} ranks is {balance(window):.4g}. The ranks' gradients are "
-            f"averaged, and the loss is {'divided' if small else 'multiplied'} by the world size "
-            f"besides. {effects.of_factor(balance(window), window.facts.optimizer_name)}.",
-            FIX,
+            f"The balance over {ranks} ranks is {balance(window):.4g}. {_how(window)} "
+            f"{effects.of_factor(balance(window), window.facts.optimizer_name)}.",
+            FIX if by_hand is None else FIX_BY_HAND,
             balance=round(balance(window), 6),
             world_size=ranks,
             factor=round(balance(window), 6),
+            combined_by_hand=None if by_hand is None else round(by_hand, 6),
         )
+
+
+def _ambiguous(window: Window, ranks: int) -> Outcome:
+    return finding(
+        "info",
+        f"The loss is multiplied by {ranks}, which is also the number of ranks",
+        f"The balance over {ranks} ranks is {balance(window):.4g}, and a constant in front of the "
+        "loss explains it. Is that the world size, then it is there once too often: the ranks' "
+        "gradients are averaged, and each rank's loss is a mean already. Is it a weight that is "
+        f"meant, then declare scale={ranks}. "
+        f"{effects.of_factor(balance(window), window.facts.optimizer_name)}.",
+        FIX,
+        balance=round(balance(window), 6),
+        world_size=ranks,
+        factor=round(balance(window), 6),
+    )
+
+
+def _how(window: Window) -> str:
+    by_hand, scale = window.facts.combined_by_hand, window.facts.run.declared_scale or 1.0
+    if by_hand is None:
+        done = "divided" if balance(window) < 1 else "multiplied"
+        return (
+            f"The ranks' gradients are averaged, and the loss is {done} by the world size besides."
+        )
+    return (
+        f"The loop multiplies the sum of the ranks' gradients by {by_hand:.4g}; "
+        f"{by_hand * scale / balance(window):.4g} would be right for this loss."
+    )

@@ -1,0 +1,201 @@
+"""Trains on two ranks that combine their gradients by themselves, and writes down what was seen.
+
+    python combined_ranks.py RANK STORE OUTPUT
+
+Not a test itself: the tests start two of these and judge what both wrote.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from helpers.training import (
+    Batches,
+    Witness,
+    cross_entropy,
+    recording,
+    tiny_model,
+    tokens,
+    windows,
+)
+
+RANKS = 2
+WINDOWS = 4
+
+Combine = Callable[[nn.Module], None]
+Share = Callable[[int, int], float]  # the divisor, of the tokens of this rank and of all
+
+
+# ---------------------------------------------------------------------- after backward, by hand
+
+
+def gradients(model: nn.Module) -> list[Tensor]:
+    """Those that are there."""
+    return [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def times(factor: float) -> Combine:
+    """The sum over the ranks, times a factor."""
+
+    def combine(model: nn.Module) -> None:
+        for gradient in gradients(model):
+            dist.all_reduce(gradient)
+            gradient *= factor
+
+    return combine
+
+
+def flattened(model: nn.Module) -> None:
+    """One bucket for all gradients, averaged and copied back."""
+    bucket = torch.cat([gradient.flatten() for gradient in gradients(model)])
+    dist.all_reduce(bucket)
+    bucket /= RANKS
+    parts = bucket.split([gradient.numel() for gradient in gradients(model)])
+    for gradient, part in zip(gradients(model), parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
+def clipped(model: nn.Module) -> None:
+    """Averaged, then clipped."""
+    times(1 / RANKS)(model)
+    nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+
+
+def by_rank(model: nn.Module) -> None:
+    """Every rank weighs its own gradient before the sum."""
+    for gradient in gradients(model):
+        gradient *= 0.5 + dist.get_rank()
+    times(1 / RANKS)(model)
+
+
+def only_told(model: nn.Module) -> None:
+    """The ranks tell each other a loss, and step on their own gradients."""
+    dist.all_reduce(torch.zeros(()))
+
+
+# ---------------------------------------------------------------------- within backward, by DDP
+
+
+def hooked(factor: float) -> Any:
+    """A comm hook of the user's own: the sum over the ranks, times a factor."""
+
+    def combine(bucket: Any) -> torch.futures.Future[Tensor]:
+        work: Any = dist.all_reduce(bucket.buffer() * factor, async_op=True)
+        future: torch.futures.Future[Tensor] = work.get_future().then(lambda f: f.value()[0])
+        return future
+
+    return lambda state, bucket: combine(bucket)
+
+
+def rounded(bucket: Any) -> torch.futures.Future[Tensor]:
+    """Keeps a decimal of each: what is applied is no sum of anything."""
+    future: torch.futures.Future[Tensor] = hooked(1)(None, bucket)
+    return future.then(lambda f: (f.value() * 100).round() / 100)
+
+
+# ---------------------------------------------------------------------- the loops
+
+
+def everyones(window: Batches) -> tuple[int, int]:
+    """Tokens of this rank, and of all ranks."""
+    mine = sum(map(tokens, window))
+    of_all = torch.tensor(mine)
+    dist.all_reduce(of_all)
+    return mine, int(of_all)
+
+
+def train(combine: Combine, share: Share, data: list[Batches], k: int = 4) -> dict[str, Any]:
+    """No wrapper: whatever is combined is combined before the step."""
+    model = tiny_model()
+    with recording() as seen:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        witness = Witness(model, optimizer)
+        for window in data:
+            divisor = share(*everyones(window[:k]))
+            for batch in window[:k]:
+                (cross_entropy(model, batch, reduction="sum") / divisor).backward()
+            combine(model)
+            optimizer.step()
+            optimizer.zero_grad()
+    return told(seen.lines(), witness, data, k)
+
+
+def wrapped(
+    hook: Any, share: Share, data: list[Batches], k: int = 4, first: int | None = None
+) -> dict[str, Any]:
+    """DDP with a comm hook, synchronised from a micro-batch on: by the last one alone."""
+    model = tiny_model()
+    parallel = DistributedDataParallel(model)
+    parallel.register_comm_hook(None, hook)
+    first = k - 1 if first is None else first
+    with recording() as seen:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        witness = Witness(model, optimizer)
+        for window in data:
+            divisor = share(*everyones(window[:k]))
+            for index, batch in enumerate(window[:k]):
+                with nullcontext() if index >= first else parallel.no_sync():
+                    (cross_entropy(parallel, batch, reduction="sum") / divisor).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    left = sum(len(p._post_accumulate_grad_hooks or ()) for p in model.parameters())
+    return {**told(seen.lines(), witness, data, k), "hooks left": left}
+
+
+def told(lines: list[bytes], witness: Witness, data: list[Batches], k: int) -> dict[str, Any]:
+    """What a test needs to judge a row."""
+    steps = [(step.parameters, step.gradient) for step in witness.steps]
+    return {"lines": lines, "steps": steps, "windows": [window[:k] for window in data]}
+
+
+def of_all(factor: float) -> Share:
+    """Divide by a multiple of the tokens of all ranks."""
+    return lambda mine, everyones: everyones * factor
+
+
+def rows(data: list[Batches]) -> dict[str, dict[str, Any]]:
+    """All ways, one after the other."""
+    fair = of_all(1 / RANKS)  # for gradients that are then averaged
+    half = 1 / RANKS
+    return {
+        "averaged": train(times(half), fair, data),
+        "summed": train(times(1), of_all(1), data),
+        "flattened": train(flattened, fair, data),
+        "clipped": train(clipped, fair, data),
+        "never divided": train(times(1), fair, data),
+        "never divided, K = R": train(times(1), fair, data, k=2),
+        "divided twice": train(times(half / RANKS), fair, data),
+        "K forgotten": train(times(half), of_all(1 / RANKS / 4), data),
+        "own count": train(times(half), lambda mine, everyones: mine, data),
+        "by rank": train(by_rank, fair, data),
+        "only told": train(only_told, lambda mine, everyones: mine, data),
+        "hook averages": wrapped(hooked(half), fair, data),
+        "hook averages, K = 1": wrapped(hooked(half), fair, data, k=1),
+        "hook averages each": wrapped(hooked(half), fair, data, first=0),
+        "hook sums": wrapped(hooked(1), fair, data),
+        "hook sums each": wrapped(hooked(1), fair, data, first=0),
+        "fp16 compressed": wrapped(fp16_compress_hook, fair, data),
+        "hook rounds": wrapped(lambda state, bucket: rounded(bucket), fair, data),
+    }
+
+
+def main(rank: int, store: str, output: str) -> None:
+    """All rows in one process group."""
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
+    torch.save(rows(windows(WINDOWS, seed=rank)), output)
+    dist.destroy_process_group()
+    time.sleep(0.3)  # gloo's worker thread must not drop its last work while Python ends
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])

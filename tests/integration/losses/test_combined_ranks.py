@@ -1,0 +1,175 @@
+"""Ranks that combine their gradients by themselves are judged like DDP's, where it can be proved.
+
+Which tokens weighed what is solved from the applied gradient and the tokens of *both* ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gradledger_monitor.facts import StepFacts
+from helpers.training import (
+    Truth,
+    accused,
+    assert_ledger_is_true,
+    facts_of,
+    judged,
+    steps_of,
+    tiny_model,
+    token_gradients,
+)
+
+HERE = Path(__file__).parent
+TESTS = HERE.parent.parent
+RANKS = 2
+UNEQUAL, WORLD = "reduction.token_weights_unequal", "reduction.world_size"
+
+Told = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Told]:
+    """What each rank of combined_ranks.py wrote."""
+    folder = tmp_path_factory.mktemp("ranks")
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
+    outputs = [folder / f"rank{rank}.pt" for rank in range(RANKS)]
+    command = [sys.executable, str(HERE / "combined_ranks.py")]
+    started = [
+        subprocess.Popen(
+            [*command, str(rank), str(folder / "store"), str(output)],
+            env=environ,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, output in enumerate(outputs)
+    ]
+    for process in started:
+        _, complaint = process.communicate(timeout=240)
+        assert process.returncode == 0, complaint
+        assert "gradledger" not in complaint
+    return [torch.load(output) for output in outputs]
+
+
+def facts(ranks: list[Told], name: str) -> list[StepFacts]:
+    """One row's steps, the ranks merged."""
+    return facts_of([steps_of(rank[name]["lines"]) for rank in ranks])
+
+
+def truth(ranks: list[Told], name: str, index: int) -> Truth:
+    """The weights of all tokens of both ranks, from the gradient that both applied."""
+    (parameters, gradient), (_, others) = (rank[name]["steps"][index] for rank in ranks)
+    assert torch.equal(gradient, others)
+    windows = [batch for rank in ranks for batch in rank[name]["windows"][index]]
+    return Truth.solve(*token_gradients(tiny_model(), parameters, windows), gradient)
+
+
+ROWS = [
+    # row, what the sum over the ranks is multiplied by, rule that must be named, true balance
+    ("averaged", 1 / RANKS, None, 1),
+    ("summed", 1, None, 1),
+    ("flattened", 1 / RANKS, None, 1),
+    ("never divided", 1, WORLD, RANKS),
+    ("never divided, K = R", 1, WORLD, RANKS),
+    ("divided twice", 1 / RANKS**2, WORLD, 1 / RANKS),
+    ("K forgotten", 1 / RANKS, "reduction.missing_division", 4),
+    ("own count", 1 / RANKS, UNEQUAL, 1),
+    ("hook averages", 1 / RANKS, None, 1),
+    ("hook sums", 1, WORLD, RANKS),
+]
+
+
+@pytest.mark.parametrize(("name", "factor", "rule", "balance"), ROWS, ids=[row[0] for row in ROWS])
+def test_each_way_to_combine_by_hand_is_measured_and_named(
+    ranks: list[Told], name: str, factor: float, rule: str | None, balance: float
+) -> None:
+    steps = facts(ranks, name)
+    assert [fact.step for fact in steps] == [1, 2, 3, 4]
+    for index, fact in enumerate(steps):
+        seen = truth(ranks, name, index)
+        assert fact.combined_by_hand == pytest.approx(factor, rel=1e-4)
+        assert seen.balance == pytest.approx(balance, rel=1e-3)
+        assert_ledger_is_true(fact, seen)
+    judgement = judged(steps)
+    assert accused(judgement) == ({rule: 1} if rule else {})
+    assert judgement.verdict == ("broken" if rule == UNEQUAL else "suspect" if rule else "balanced")
+
+
+def test_the_finding_says_which_factor_the_loop_applies_and_which_would_be_right(
+    ranks: list[Told],
+) -> None:
+    (finding,) = judged(facts(ranks, "never divided")).findings
+    assert "multiplies the sum of the ranks' gradients by 1; 0.5 would be right" in finding.summary
+    assert finding.evidence["combined_by_hand"] == 1
+    (finding,) = judged(facts(ranks, "own count")).findings
+    assert finding.evidence["differ"] == "between ranks"
+
+
+def test_clipping_what_was_combined_does_not_move_the_balance(ranks: list[Told]) -> None:
+    steps = facts(ranks, "clipped")
+    assert [f.figures()["balance"] for f in steps] == pytest.approx([1] * 4, rel=1e-3)
+    assert [f.figures()["norm"] for f in steps] == pytest.approx([1e-3] * 4, rel=1e-2)
+    judgement = judged(steps)
+    assert (accused(judgement), judgement.verdict) == ({}, "balanced")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("by rank", "combined, but not as a sum"),
+        ("hook rounds", "combined, but not as a sum"),
+    ],
+)
+def test_what_is_no_sum_of_the_ranks_is_not_measured_and_says_so(
+    ranks: list[Told], name: str, reason: str
+) -> None:
+    judgement = judged(facts(ranks, name))
+    assert (accused(judgement), judgement.verdict) == ({}, "incomplete")
+    (reduction,) = [node for node in judgement.tree if node.node == "reduction"]
+    assert reduction.reason.endswith(reason)
+
+
+def test_a_sum_on_top_of_sums_is_not_measured_nor_called_harmless(ranks: list[Told]) -> None:
+    judgement = judged(facts(ranks, "hook sums each"))
+    (finding,) = judgement.findings
+    assert finding.rule == "ddp.missing_no_sync"
+    assert "What it does to the gradient depends on the comm hook" in finding.summary
+    (reduction,) = [node for node in judgement.tree if node.node == "reduction"]
+    assert reduction.reason.endswith("combined anew on top of combined ones")
+
+
+def test_ranks_that_only_tell_each_other_a_loss_are_judged_alone(ranks: list[Told]) -> None:
+    steps = facts(ranks, "only told")
+    assert [f.figures()["balance"] for f in steps] == pytest.approx([1] * 4, rel=1e-3)
+    judgement = judged(steps)
+    assert (accused(judgement), judgement.verdict) == ({}, "balanced")
+
+
+def test_a_hook_of_pytorchs_own_that_averages_is_known(ranks: list[Told]) -> None:
+    steps = facts(ranks, "fp16 compressed")
+    assert {f.first.sync for f in steps} == {"averaged"}
+    assert [f.figures()["balance"] for f in steps] == pytest.approx([1] * 4, rel=1e-3)
+    assert judged(steps).verdict == "balanced"
+
+
+def test_a_hook_that_averages_may_run_on_every_micro_batch(ranks: list[Told]) -> None:
+    steps = facts(ranks, "hook averages each")
+    for index, fact in enumerate(steps[1:], 1):
+        assert_ledger_is_true(fact, truth(ranks, "hook averages each", index))
+    assert accused(judged(steps)) == {"ddp.missing_no_sync": 2}
+
+
+def test_no_hook_is_left_on_a_parameter(ranks: list[Told]) -> None:
+    assert {rank[name]["hooks left"] for rank in ranks for name in rank if "hook" in name} == {0}
+
+
+def test_a_hook_is_measured_from_its_second_backward_on(ranks: list[Told]) -> None:
+    first, *others = facts(ranks, "hook averages, K = 1")
+    assert first.unmeasured == "rank 0: how the ranks' gradients were combined was not seen"
+    assert [f.combined_by_hand for f in others] == pytest.approx([1 / RANKS] * 3, rel=1e-4)
