@@ -47,22 +47,24 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 def _assemble(settings: Settings) -> State:
     store = Store(settings.db)
     told = Live()
+    limit = CapacityLimiter(settings.ingest_workers)
+    metrics = Metrics(store, lambda: _busy(limit))
     judge = Judge(
         store,
         settings.rank_timeout,
         settings.judge_interval,
         told.publish,
         choices=settings.choices,
+        timer=metrics.ruled,
     )
-    limit = CapacityLimiter(settings.ingest_workers)
     return State(
         settings,
         store,
         judge,
         told,
         limit,
-        metrics=Metrics(store, lambda: _busy(limit)),
-        bearers=Bearers(settings, store),
+        metrics,
+        Bearers(settings, store),
         read_rates=Buckets(settings.reads_per_second),
         batch_rates=Buckets(settings.batches_per_second),
         guess_rates=Buckets(GUESSES_PER_SECOND, GUESSES_AT_ONCE),

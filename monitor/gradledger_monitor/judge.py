@@ -28,6 +28,7 @@ RUNS_IN_MEMORY = 128
 STEP_ASIDE = 60.0  # seconds that a run which cannot be judged is left alone
 
 Listener = Callable[[str, dict[int, int], Judgement], None]  # run, steps reached, judgement
+Timer = Callable[[int, float], None]  # steps, seconds that the rules took on them
 
 
 @dataclass
@@ -67,8 +68,10 @@ class Judge:
         listener: Listener | None = None,
         now: Callable[[], float] = time.time,
         choices: Choices = Choices(),  # noqa: B008 (frozen)
+        timer: Timer | None = None,
     ) -> None:
         self._choices = choices
+        self._timer = timer
         self._store = store
         self._patience = patience
         self._interval = interval
@@ -149,7 +152,10 @@ class Judge:
         found = {o: self._ready(at, o, fold.reached.get(o, 0)) for o in at.progress}
         ready = [one for one, _ in found.values()]
         steps = sorted((s for one in ready for s in one.steps), key=lambda s: (s.step, s.optimizer))
+        began = time.perf_counter()
         judged = [fold.see(at.info, step) for step in steps]
+        if self._timer:
+            self._timer(len(judged), time.perf_counter() - began)
         fold.engine.evaluated(judging.evaluations(self._store, at))
         waits = [one.waiting_since for one in ready if one.waiting_since is not None]
         return Result(

@@ -70,6 +70,11 @@ class Metrics:
         self.records.labels("refused").inc(len(batch.refused))
         self.ingest.observe(seconds)
 
+    def ruled(self, steps: int, seconds: float) -> None:
+        """Count steps that the rules were asked about."""
+        self.judged.inc(steps)
+        self.rules.observe(seconds)
+
     def text(self) -> bytes:
         """All of it, in the format of Prometheus. Reads the database."""
         return generate_latest(self._registry)

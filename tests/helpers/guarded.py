@@ -1,0 +1,69 @@
+"""A service that asks for tokens, and those who have one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from gradledger_monitor.store import tokens
+from gradledger_monitor.store.database import Store
+from helpers.service import Service, running_service
+
+ADMIN = "an-admin-token-of-at-least-32-characters"
+NDJSON = {"Content-Type": "application/x-ndjson"}
+
+
+@dataclass
+class Guarded:
+    """The service, and its database as its owner sees it."""
+
+    service: Service
+    store: Store
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return self.service.url
+
+    def token(self, *scopes: str) -> str:
+        """A new token."""
+        return tokens.create(self.store, "someone", scopes, time.time())[1]
+
+    def revoke(self, secret: str) -> None:
+        """Take a token back."""
+        token = tokens.of_secret(self.store, secret)
+        assert token and tokens.revoke(self.store, token.id, time.time())
+
+    def ask(
+        self, method: str, path: str, token: str | None = None, **options: Any
+    ) -> httpx2.Response:
+        """Make a request, with a token or without."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers |= options.pop("headers", {})
+        return httpx2.request(method, self.url + path, headers=headers, timeout=30, **options)
+
+    def get(self, path: str, token: str | None = None, **headers: str) -> httpx2.Response:
+        """Ask for a path."""
+        return self.ask("GET", path, token, headers=headers)
+
+    def send(self, body: bytes, token: str | None = None) -> httpx2.Response:
+        """Send records."""
+        return self.ask("POST", "/api/v1/records", token, content=body, headers=NDJSON)
+
+
+@contextmanager
+def guarded_service(folder: Path, **settings: str) -> Iterator[Guarded]:
+    """A service on its embedded database that asks for tokens, for the length of a block."""
+    told = {"access": "token", "admin_token": ADMIN, **settings}
+    with running_service(folder / "gradledger.db", **told) as service:
+        store = Store(f"sqlite:///{folder / 'gradledger.db'}")
+        try:
+            yield Guarded(service, store)
+        finally:
+            store.close()

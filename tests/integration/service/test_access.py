@@ -1,0 +1,198 @@
+"""Who may do what: tokens and their scopes, and a service that others cannot reach unasked."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gradledger.delivery.client import Client
+from gradledger.records import RunRecord, encode
+from gradledger_monitor.settings import Settings
+from gradledger_monitor.store import tokens
+from gradledger_monitor.store.database import Store
+from helpers.batches import batch, step
+from helpers.guarded import ADMIN, Guarded, guarded_service
+from helpers.service import running_service
+
+CLI = [sys.executable, "-m", "gradledger_monitor.cli"]
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """A service that asks for tokens."""
+    with guarded_service(tmp_path_factory.mktemp("guarded")) as made:
+        made.send(batch("r1", [step(1)]), ADMIN)
+        yield made
+
+
+def test_without_a_token_nothing_is_told_and_nothing_stored(guarded: Guarded) -> None:
+    for method, path in (
+        ("GET", "/api/v1/runs"),
+        ("GET", "/api/v1/runs/r1/events"),
+        ("GET", "/api/v1/openapi.json"),
+        ("GET", "/metrics"),
+        ("POST", "/api/v1/records"),
+        ("PUT", "/api/v1/runs/r1/findings/x/acknowledgement"),
+        ("GET", "/api/v1/nowhere"),
+    ):
+        answer = guarded.ask(method, path)
+        assert answer.status_code == 401, path
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert "GRADLEDGER_TOKEN" in answer.json()["detail"]
+
+
+def test_what_a_load_balancer_and_a_login_page_need_is_open(guarded: Guarded) -> None:
+    for path in ("/healthz", "/readyz", "/login"):
+        assert guarded.get(path).status_code == 200, path
+
+
+@pytest.mark.parametrize(
+    ("scope", "reads", "sends", "changes"),
+    [("ingest", 403, 200, 403), ("read", 200, 403, 403), ("admin", 200, 200, 404)],
+)
+def test_a_token_allows_what_its_scope_says(
+    guarded: Guarded, scope: str, reads: int, sends: int, changes: int
+) -> None:
+    token = guarded.token(scope)
+    assert guarded.get("/api/v1/runs", token).status_code == reads
+    assert guarded.get("/metrics", token).status_code == reads
+    assert guarded.send(batch("r1", [step(1)]), token).status_code == sends
+    known = "/api/v1/runs/nobody/findings/loop.double_step/acknowledgement"
+    assert guarded.ask("PUT", known, token, json={"note": "n"}).status_code == changes
+
+
+def test_a_refusal_names_the_scope_that_is_missing(guarded: Guarded) -> None:
+    answer = guarded.get("/api/v1/runs", guarded.token("ingest"))
+    assert "scope read" in answer.json()["detail"] and "ingest" in answer.json()["detail"]
+
+
+def test_a_revoked_token_is_worthless_at_once(guarded: Guarded) -> None:
+    token = guarded.token("read")
+    assert guarded.get("/api/v1/runs", token).status_code == 200
+    guarded.revoke(token)
+    assert guarded.get("/api/v1/runs", token).status_code == 401
+
+
+def test_a_token_that_is_none_is_refused(guarded: Guarded) -> None:
+    for header in ("Bearer wrong", "Bearer", "Basic dXNlcjpwYXNz", "Bearer \xff"):
+        value = header.encode("latin-1")
+        answer = guarded.ask("GET", "/api/v1/runs", headers={b"Authorization": value})
+        assert answer.status_code == 401, header
+
+
+def test_only_the_hash_of_a_token_is_in_the_database(guarded: Guarded, tmp_path: Path) -> None:
+    secret = guarded.token("read")
+    folder = Path(guarded.store.engine.url.database or "").parent
+    kept = b"".join(file.read_bytes() for file in folder.iterdir())
+    assert tokens.digest(secret).encode() in kept
+    assert secret.removeprefix(tokens.PREFIX).encode() not in kept
+
+
+def test_guessing_is_slowed_down_and_who_has_a_token_is_not(tmp_path: Path) -> None:
+    with guarded_service(tmp_path) as guarded:
+        answers = [guarded.get("/api/v1/runs", f"guess-{n}") for n in range(12)]
+        assert [one.status_code for one in answers[:10]] == [401] * 10
+        assert answers[-1].status_code == 429
+        assert 1 <= int(answers[-1].headers["retry-after"]) <= 5
+        assert guarded.get("/api/v1/runs", ADMIN).status_code == 200
+
+
+def test_a_caller_who_asks_too_often_is_told_when_to_come_again(tmp_path: Path) -> None:
+    with guarded_service(tmp_path, reads_per_second="0.5", batches_per_second="0.1") as guarded:
+        mine, yours = guarded.token("admin"), guarded.token("admin")
+        assert guarded.get("/api/v1/runs", mine).status_code == 200
+        slow = guarded.get("/api/v1/runs", mine)
+        assert (slow.status_code, slow.headers["retry-after"]) == (429, "2")
+        assert guarded.get("/api/v1/runs", yours).status_code == 200
+        assert guarded.send(batch("r", [step(1)]), mine).status_code == 200
+        assert guarded.send(batch("r", [step(2)]), mine).status_code == 429
+        assert guarded.get("/healthz").status_code == 200
+
+
+def test_the_hooks_show_their_token(guarded: Guarded) -> None:
+    lines = [encode(RunRecord("hooked", "hooked")), encode(step(1))]
+    for token, fate in ((None, "retry"), ("wrong", "retry"), (guarded.token("ingest"), "accepted")):
+        client = Client(guarded.url, token)
+        assert client.post(lines).fate == fate
+        client.close()
+
+
+# ---------------------------------------------------------------- when a token is asked for
+
+
+@pytest.mark.parametrize(
+    ("access", "host", "db", "asked"),
+    [
+        ("auto", "127.0.0.1", "sqlite:///a.db", False),
+        ("auto", "::1", "sqlite:///a.db", False),
+        ("auto", "localhost", "sqlite:///a.db", False),
+        ("auto", "127.0.0.1", "postgresql+psycopg://host/name", True),
+        ("auto", "0.0.0.0", "sqlite:///a.db", True),
+        ("auto", "::", "sqlite:///a.db", True),
+        ("open", "0.0.0.0", "sqlite:///a.db", False),
+        ("token", "127.0.0.1", "sqlite:///a.db", True),
+    ],
+)
+def test_a_token_is_asked_for_unless_only_this_machine_comes_to_its_own_database(
+    access: str, host: str, db: str, asked: bool
+) -> None:
+    assert Settings.model_validate({"access": access, "host": host, "db": db}).guarded is asked
+
+
+def test_by_default_nobody_needs_a_token_on_this_machine(tmp_path: Path) -> None:
+    with running_service(tmp_path / "a.db", access="auto") as service:
+        assert service.post(batch("r", [step(1)])).status_code == 200
+        assert service.get("/runs").status_code == 200
+
+
+def test_beyond_this_machine_it_listens_once_there_is_a_token(tmp_path: Path) -> None:
+    database = tmp_path / "a.db"
+    made = _run("token", "create", "ana", "--scope", "read", "--db", f"sqlite:///{database}")
+    secret = made.stdout.strip()
+    assert secret.startswith(tokens.PREFIX) and secret not in made.stderr
+    with running_service(database, access="auto", host="0.0.0.0") as service:
+        reach = f"http://127.0.0.1:{service.port}"
+        here = Guarded(service, Store(f"sqlite:///{database}"))
+        service.url = reach
+        assert here.get("/api/v1/runs").status_code == 401
+        assert here.get("/api/v1/runs", secret).status_code == 200
+        here.store.close()
+
+
+def test_after_the_last_token_was_revoked_it_does_not_listen_beyond(tmp_path: Path) -> None:
+    db = ("--db", f"sqlite:///{tmp_path / 'a.db'}")
+    _run("token", "create", "ana", "--scope", "read", *db)
+    token = _run("token", "list", *db).stdout.split()[0]
+    _run("token", "revoke", token, *db)
+    assert "revoked" in _run("token", "list", *db).stdout
+    done = subprocess.run(
+        [*CLI, "serve", "--host", "0.0.0.0", "--port", "0", *db],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 2 and "--insecure" in done.stderr
+
+
+def test_a_token_too_short_to_be_safe_is_refused(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*CLI, "serve", "--db", f"sqlite:///{tmp_path / 'a.db'}"],
+        env={**os.environ, "GRADLEDGER_ADMIN_TOKEN": "short", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 2 and "GRADLEDGER_ADMIN_TOKEN" in done.stderr
+    assert "32" in done.stderr and "'short'" not in done.stderr
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*CLI, *arguments], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    return done
