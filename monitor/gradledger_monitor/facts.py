@@ -7,6 +7,7 @@ gradient that was applied. How a window may be read is in ``readings``.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -180,9 +181,11 @@ class StepFacts:
             shared = shared_factor(record) / (self.run.world_size if self.averaged else 1)
             for index, micro_batch in _kept(record):
                 factor = shared * _own_factor(record, micro_batch)
+                parts: Counter[str] = Counter()
                 for key, term in _keyed(micro_batch):
+                    parts[key] += 1
                     if term.tokens and term.weight is not None:
-                        terms.append(Seen(rank, index, key, term, factor))
+                        terms.append(Seen(rank, index, key, term, factor, parts[key]))
         return terms
 
     @cached_property

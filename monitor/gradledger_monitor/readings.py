@@ -19,7 +19,7 @@ UNIFORM_INSIDE = 2e-3  # spread of weights inside one micro-batch that is still 
 class Reading:
     """One way to read a window: which terms count, and in which unit."""
 
-    name: str  # "main", "kind" or "all"
+    name: str  # "main", "part", "kind" or "all"
     unit: str  # "tokens", "class_weight", "rows" or "positions"
     ledger: Ledger
 
@@ -41,15 +41,22 @@ class Seen:
     key: str
     term: Term
     factor: float
+    part: int = 1  # which of the micro-batch's terms under this key
 
 
 def readings(seen: list[Seen]) -> Iterator[Reading]:
-    """Each term alone, all of the heaviest's kind, then everything, in every unit that fits."""
+    """Each term alone, all of the heaviest's kind, then everything, in every unit that fits.
+
+    Several terms on one head are parts of one loss, or losses of their own: both are read.
+    """
     if not seen:
         return
     keys = _heaviest_first(seen)
     kind = keys[0].split("#", 1)[0]
     groups = [("main", [s for s in seen if s.key == key]) for key in keys]
+    parts = sorted({(s.key, s.part) for s in seen})
+    if len(parts) > len(keys):
+        groups += [("part", [s for s in seen if (s.key, s.part) == part]) for part in parts]
     if len([key for key in keys if key.startswith(f"{kind}#")]) > 1:
         groups.append(("kind", [s for s in seen if s.term.kind == kind]))
     if any(s.term.kind != kind for s in seen):

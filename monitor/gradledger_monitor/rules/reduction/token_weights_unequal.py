@@ -9,7 +9,7 @@ from gradledger_monitor.facts import StepFacts
 from gradledger_monitor.findings import Outcome, Severity
 from gradledger_monitor.ledger import Entry
 from gradledger_monitor.readings import Reading
-from gradledger_monitor.rules.balances import OWN_LOSSES
+from gradledger_monitor.rules.balances import OWN_LOSSES, PARTS_OR_TASKS
 from gradledger_monitor.rules.base import (
     Parameter,
     Rule,
@@ -83,6 +83,9 @@ class TokenWeightsUnequal(Rule):
         reading = facts.reading
         if reading is None:
             return not_measured("no token got any weight")
+        scale = facts.run.declared_scale or 1.0
+        if reading.name == "part" and not reading.is_fair(facts.tolerance, scale):
+            return not_measured(PARTS_OR_TASKS)
         even = reading.is_even(facts.tolerance)
         self._recent.append(0.0 if even else reading.ledger.misallocation)
         if even or window.balance.pattern == "padding":
