@@ -1,0 +1,136 @@
+"""Pages of strangers in a user's browser: they can neither read here nor change anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+
+from gradledger_monitor.hosts import is_ours, name_in
+from helpers.batches import batch, step
+from helpers.guarded import ADMIN, Guarded, guarded_service
+from helpers.service import Service, running_service
+
+RECORDS = "/api/v1/records"
+NDJSON = {"Content-Type": "application/x-ndjson"}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service open to all on this machine, which goes by one name."""
+    folder = tmp_path_factory.mktemp("open")
+    names = "monitor.example, runs.example"
+    with running_service(folder / "a.db", access="auto", allowed_hosts=names) as running:
+        yield running
+
+
+def ask(service: Service, host: str, path: str = "/api/v1/runs") -> httpx2.Response:
+    """Ask under the name of a host."""
+    return httpx2.get(service.url + path, headers={"Host": host})
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.0.0.1:4777", "[::1]:4777", "localhost", "LocalHost:1", "10.1.2.3"]
+)
+def test_addresses_and_localhost_are_ours(service: Service, host: str) -> None:
+    assert ask(service, host).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["monitor.example", "runs.example:443", "Monitor.Example."])
+def test_a_name_that_was_said_is_ours(service: Service, host: str) -> None:
+    assert ask(service, host).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "[::1",
+        "a:b:c",
+        "x@y",
+        "",
+    ],
+)
+@pytest.mark.parametrize("path", ["/", "/api/v1/runs", "/healthz"])
+def test_under_a_name_that_is_not_ours_nothing_is_told(
+    service: Service, host: str, path: str
+) -> None:
+    answer = ask(service, host, path)
+    assert answer.status_code == 421
+    assert "GRADLEDGER_ALLOWED_HOSTS" in answer.json()["detail"]
+
+
+def test_who_shows_a_token_may_use_any_name(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with guarded_service(tmp_path_factory.mktemp("named")) as guarded:
+        assert guarded.get("/api/v1/runs", ADMIN, Host="node17.cluster").status_code == 200
+        assert guarded.get("/api/v1/runs", "wrong", Host="node17.cluster").status_code == 401
+        assert guarded.get("/api/v1/runs", Host="node17.cluster").status_code == 421
+
+
+def test_every_host_is_ours_where_that_was_said() -> None:
+    assert is_ours("anything.example", ["*"])
+    assert name_in("[2001:db8::1]:80") == "2001:db8::1"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+    ],
+    ids=str,
+)
+def test_a_page_of_another_site_changes_nothing(service: Service, told: dict[str, str]) -> None:
+    run = batch("foreign", [step(1)])
+    known = "/api/v1/runs/foreign/findings/loop.double_step/acknowledgement"
+    for method, path, body in (
+        ("POST", RECORDS, run),
+        ("PUT", known, b'{"note": "n"}'),
+        ("POST", "/logout", b""),
+        ("POST", "/login", b"token=x"),
+    ):
+        headers = {**NDJSON, **told}
+        answer = httpx2.request(method, service.url + path, content=body, headers=headers)
+        assert answer.status_code == 403, path
+        assert "another site" in answer.json()["detail"]
+    assert service.get("/runs/foreign").status_code == 404
+
+
+@pytest.mark.parametrize("told", [{"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}])
+def test_our_own_pages_and_people_may(service: Service, told: dict[str, str]) -> None:
+    assert service.post(batch("own", [step(1)]), **told).status_code == 200
+
+
+def test_an_old_browser_says_only_the_origin(service: Service) -> None:
+    assert service.post(batch("old", [step(1)]), Origin=service.url).status_code == 200
+
+
+def test_a_page_elsewhere_may_be_left_by_a_link_to_us(service: Service) -> None:
+    answer = httpx2.get(f"{service.url}/", headers={"Sec-Fetch-Site": "cross-site"})
+    assert answer.status_code == 200
+
+
+def test_no_answer_may_be_read_by_scripts_of_other_sites(service: Service) -> None:
+    headers = {"Origin": "https://evil.example"}
+    answer = httpx2.get(f"{service.url}/api/v1/runs", headers=headers)
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+    assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+    asked = {**headers, "Access-Control-Request-Method": "POST"}
+    assert httpx2.options(service.url + RECORDS, headers=asked).status_code in (403, 405)
+
+
+def test_a_guarded_service_hides_its_cookie_from_other_sites(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with guarded_service(tmp_path_factory.mktemp("cookie")) as guarded:
+        assert "samesite=lax" in _log_in(guarded).headers["set-cookie"].lower()
+
+
+def _log_in(guarded: Guarded) -> httpx2.Response:
+    return guarded.ask("POST", "/login", data={"token": ADMIN})
