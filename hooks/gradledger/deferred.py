@@ -38,6 +38,14 @@ class Deferred:
         else:
             self.tensor = local.detach().clone()
 
+    @classmethod
+    def of(cls, numbers: list[float]) -> Deferred:
+        """Numbers that are known already."""
+        known = cls.__new__(cls)
+        known.tensor = known.dtype = known._event = known._host = None
+        known._read = numbers
+        return known
+
     @property
     def ready(self) -> bool:
         """Whether the values can be read without waiting."""

@@ -1,7 +1,6 @@
-"""Observes the data: a fingerprint of each micro-batch's loss targets.
+"""Observes where the data comes from: the kind of sampler that a DataLoader draws from.
 
-Two ranks that were fed the same data, or an epoch that repeats the last one's order, show equal
-fingerprints. A few targets are copied; only a number made of them leaves the process.
+The data themselves are told apart by fingerprints of the loss's targets (``loss_terms``).
 """
 
 from __future__ import annotations
@@ -11,20 +10,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader
 
-from gradledger import sampling
-from gradledger.ledger import OpenMicroBatch, OpenStep
+from gradledger.ledger import OpenStep
 from gradledger.observers.base import Observer
 
 if TYPE_CHECKING:
     from gradledger.windows import Track
 
-MOST = 64  # targets that are copied, evenly spread
-
 
 class Data(Observer):
-    """Fills ``fingerprint`` and ``constant_target`` of micro-batches, and ``sampler`` of steps."""
+    """Fills ``sampler`` of steps."""
 
-    facts = ("fingerprint", "constant_target", "sampler")
+    facts = ("sampler",)
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,13 +43,6 @@ class Data(Observer):
         """The sampler that the window's data came from, as far as is known."""
         if self._sampler is not None:
             step.fields["sampler"] = self._sampler
-
-    def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
-        """Copy targets of the first loss that has some."""
-        for term in micro_batch.terms:
-            target, term.target = term.target, None
-            if target is not None and micro_batch.targets is None:
-                micro_batch.targets = sampling.read(target, MOST)
 
 
 def _kind_of(sampler: Any) -> str | None:

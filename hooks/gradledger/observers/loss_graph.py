@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.autograd.function import BackwardCFunction
 
@@ -106,8 +106,7 @@ class Found:
     smoothed: Any = None  # the cross entropy inside, when the node sums it with label smoothing
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
+class Path(NamedTuple):
     """What lies between the root and a node."""
 
     divided: bool = False
@@ -116,7 +115,7 @@ class Path:
     def through(self, node: Any, name: str) -> Path:
         """The path continued through ``node``."""
         if name.startswith("DivBackward"):
-            return Path(True, self.coefficient)
+            return DIVIDED if self.coefficient is None else Path(True, self.coefficient)
         if name.startswith("MulBackward"):
             constant = _constant_factor(node)
             if constant is not None:
@@ -125,6 +124,7 @@ class Path:
 
 
 DIRECT = Path()
+DIVIDED = Path(divided=True)
 
 
 @dataclass(slots=True)
@@ -203,12 +203,12 @@ def _straight_down(root: Any, scaled: bool) -> Found | None:
             return Found(node, name, path)
         if name not in _SCALINGS:
             return None
-        below = [function for function, _ in node.next_functions if function is not None]
-        if len(below) != 1:
+        (below, _), *constants = node.next_functions
+        if below is None or any(function is not None for function, _ in constants):
             return None
         if not scaled or node is not root:
             path = path.through(node, name)
-        node = below[0]
+        node = below
     return None
 
 

@@ -24,6 +24,7 @@ from gradledger.observers.loss_graph import (
     signed,
     soft_target_side,
 )
+from gradledger.observers.loss_samples import samples_behind
 from gradledger.records import Reduction
 
 _REDUCTION_NAMES: tuple[Reduction, ...] = ("none", "mean", "sum")
@@ -171,6 +172,8 @@ def _of_nll(node: Any, name: str) -> OpenTerm:
             term.missing["tokens"] = _HIDDEN_WEIGHTS if weighted else _HIDDEN
         return term
     term.size, term.rows = target.numel(), target.shape[0] if target.dim() else 1
+    if target.dim() == 1 and term.rows > 1:
+        term.samples = samples_behind(node, term.rows)
     if term.reduction == "none":
         return term
     # what holds one tensor of a node holds all, so these are as free to read as the targets
@@ -246,13 +249,13 @@ def _ignored(node: Any) -> int:
 
 def _is_hidden(node: Any, name: str) -> bool:
     """Whether somebody's unpack hook stands between us and a saved tensor."""
-    raw = getattr(node, f"_raw_saved_{name}", None)
-    return getattr(raw, "unpack_hook", None) is not None
+    return getattr(getattr(node, "_raw_saved_" + name, None), "unpack_hook", None) is not None
 
 
 def _saved(node: Any, name: str) -> torch.Tensor | None:
     """The saved tensor, or None when reading it would call somebody's unpack hook."""
-    if getattr(node, f"_raw_saved_{name}", None) is None or _is_hidden(node, name):
+    raw = getattr(node, "_raw_saved_" + name, None)
+    if raw is None or getattr(raw, "unpack_hook", None) is not None:
         return None
-    value: torch.Tensor | None = getattr(node, f"_saved_{name}", None)
+    value: torch.Tensor | None = getattr(node, "_saved_" + name, None)
     return value

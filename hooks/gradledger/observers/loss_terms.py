@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import torch
 
+from gradledger import sampling
 from gradledger.deferred import Deferred
 from gradledger.ledger import OpenMicroBatch, OpenTerm
 from gradledger.observers.base import Observer
@@ -13,12 +14,13 @@ from gradledger.observers.loss_graph import REDUCTIONS, Found, find_losses, find
 from gradledger.observers.loss_nodes import Declared, open_term, watch_declared, watch_upstream
 
 MAX_TERMS = 256
+MAX_TARGETS = 64  # that are copied, evenly spread, for a fingerprint of the data
 TOO_MANY = f"more than {MAX_TERMS} loss nodes in one backward"
 DECLARE = "declare it with ledger.micro_batch(tokens=..., reduction=...)"
 
 
 class LossTerms(Observer):
-    """Fills ``loss`` and ``terms`` of every micro-batch."""
+    """Fills ``loss`` and ``terms`` of every micro-batch, and samples the targets."""
 
     facts = ("loss", "terms", "fingerprint", "constant_target")
 
@@ -33,7 +35,7 @@ class LossTerms(Observer):
         self._declared = Declared(count, reduction, float(scale))
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
-        """Walk the graph below each root and wait at its loss nodes."""
+        """Walk the graph below each root, wait at its loss nodes, and copy what they tell."""
         graphs = [root.grad_fn for root in roots if getattr(root, "grad_fn", None) is not None]
         declared, self._declared = self._declared, None
         if declared is not None and len(graphs) == 1:
@@ -48,6 +50,16 @@ class LossTerms(Observer):
             micro_batch.loss = Deferred(roots[0], volatile=True)
         else:
             micro_batch.missing["loss"] = "backward did not start from one scalar"
+
+        self._copy_target(micro_batch)
+
+    @staticmethod
+    def _copy_target(micro_batch: OpenMicroBatch) -> None:
+        """Some targets of the first loss that has any, while they are in hand."""
+        for term in micro_batch.terms:
+            target, term.target = term.target, None
+            if target is not None and micro_batch.targets is None:
+                micro_batch.targets = sampling.read(target, MAX_TARGETS)
 
     def backward_nested(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
         """Reentrant checkpointing makes the graph of what it wraps only now: is a loss in it?
