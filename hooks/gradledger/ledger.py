@@ -30,6 +30,7 @@ class OpenTerm:
     tokens: Deferred | int | None = None
     size: int | None = None
     rows: int | None = None
+    samples: int | None = None
     positions: int | None = None
     class_weight: Deferred | None = None
     undivided: bool | None = None
@@ -42,7 +43,8 @@ class OpenTerm:
     def resolve(self) -> Term:
         """The term with its numbers read."""
         term = Term(self.kind, self.reduction, size=self.size, rows=self.rows)
-        term.positions, term.undivided = self.positions, self.undivided
+        term.samples, term.positions = self.samples, self.positions
+        term.undivided = self.undivided
         term.coefficient, term.head = self.coefficient, self.head
         term.missing = dict(self.missing)
         if isinstance(self.tokens, int):

@@ -34,7 +34,8 @@ class Term:
     reduction: Reduction
     tokens: int | None = None  # counted: not ignored, not masked to zero
     size: int | None = None  # all elements of the target, ignored ones too
-    rows: int | None = None  # samples: the first dimension of the target
+    rows: int | None = None  # the first dimension of the target
+    samples: int | None = None  # behind a flat target, where the graph proves their number
     positions: int | None = None  # elements without the last dimension
     weight: float | None = None
     weight_min: float | None = None

@@ -1,7 +1,7 @@
 """How large the batch of an optimizer step is, in samples and in tokens; None where not known.
 
 A loss's target has one row for each sample, unless the script flattened it: then a row may be a
-sample (a classifier's) or a token of one (a language model's), and the target alone cannot tell.
+sample (a classifier's) or a token of one (a language model's). The hooks tell where the graph does.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ def whole(parts: Iterable[int | None]) -> int | None:
 
 
 def _rows(term: Term) -> int | None:
+    if term.samples:
+        return term.samples
     return term.rows if term.rows and term.size and term.rows < term.size else None
 
 

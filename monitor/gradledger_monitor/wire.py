@@ -32,6 +32,7 @@ class Term(Struct, kw_only=True, omit_defaults=True):
     tokens: Count | None = None
     size: Count | None = None
     rows: Count | None = None
+    samples: Count | None = None
     positions: Count | None = None
     weight: Number | None = None
     weight_min: Number | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from gradledger_monitor.batch_size import whole
 from gradledger_monitor.facts import StepFacts
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import Parameter, Rule, Window, finding, not_measured, ok
@@ -21,7 +22,7 @@ class ChangedWithoutLr(Rule):
 
     Samples per step over all ranks move by a factor of 1.5 or more and stay there for three
     windows, while the learning rate keeps its value to 5 %. Where the loss was given one flat row
-    of tokens, samples are not known, and micro-batches are counted in their place.
+    and the graph does not show how many samples it holds, micro-batches are counted instead.
 
     **Why it matters**
 
@@ -75,28 +76,26 @@ class _Batch:
 
     micro_batches: int
     samples: int | None  # where the loss shows them
-    tokens: int | None
+    tokens: int | None  # padding included
     rate: float
 
     @classmethod
     def of(cls, facts: StepFacts, rate: float) -> _Batch:
-        terms = [m.terms[0] if m.terms else None for _, m in facts.kept]
-        ranks, seen = facts.run.world_size, [t for t in terms if t is not None]
-        rows = [t.rows for t in seen if t.rows and t.size and t.rows < t.size]
-        sizes = [t.size for t in seen if t.size]
+        sizes = [m.terms[0].size if m.terms else None for _, m in facts.kept]
+        positions, ranks = whole(sizes), facts.run.world_size
         return cls(
             facts.micro_batches * ranks,
-            sum(rows) * ranks if len(rows) == len(terms) else None,
-            sum(sizes) * ranks if len(sizes) == len(terms) else None,
+            facts.samples,
+            None if positions is None else positions * ranks,
             rate,
         )
 
     def differs(self, other: _Batch, factor: float) -> bool:
         """Another effective batch, beyond the factor."""
-        if self.samples and other.samples:
-            return _moved(self.samples, other.samples, factor)
         if self.tokens and other.tokens and not _moved(self.tokens, other.tokens, factor):
             return False
+        if self.samples and other.samples:
+            return _moved(self.samples, other.samples, factor)
         return _moved(self.micro_batches, other.micro_batches, factor)
 
     def is_as_large(self, other: _Batch) -> bool:
