@@ -65,15 +65,15 @@ async def _on_database_down(_: Request, error: Exception) -> Response:
     return Problem(503, detail, {"Retry-After": "5"}).response()
 
 
-async def _on_any_error(_: Request, error: Exception) -> Response:
-    # the server logs the traceback: starlette raises the error again after this answer
-    return Problem(500, "The service failed on this request; its log says why.").response()
+def failure(request: str) -> Problem:
+    """The answer to a request on which we failed; ``request`` is its id in the log."""
+    detail = "The service failed on this request; its log says why, under this id."
+    return Problem(500, detail, request_id=request)
 
 
 def install(app: FastAPI) -> None:
-    """Make every error of the app a problem document."""
+    """Make every error of the app that we know of a problem document."""
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(OperationalError, _on_database_down)
-    app.add_exception_handler(Exception, _on_any_error)

@@ -58,7 +58,10 @@ class ConfigurationFile(TomlConfigSettingsSource):
         self.place = configuration_file()
         if "GRADLEDGER_CONFIG" in os.environ and not self.place.is_file():
             raise ValueError(f"GRADLEDGER_CONFIG={self.place}: there is no such file")
-        super().__init__(settings_cls, self.place)
+        try:
+            super().__init__(settings_cls, self.place)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{self.place}: {error}") from error
         unknown = sorted(set(self.toml_data) - known())
         if unknown:
             raise ValueError(f"{self.place}: there is no setting {', '.join(unknown)}")

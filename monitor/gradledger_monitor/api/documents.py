@@ -78,7 +78,7 @@ class LineError(BaseModel):
 
 
 class ProblemDocument(BaseModel):
-    """RFC 9457. The last four members come with refused records."""
+    """RFC 9457. The four after ``detail`` come with refused records."""
 
     type: str
     title: str
@@ -88,6 +88,7 @@ class ProblemDocument(BaseModel):
     stored: int | None = None
     duplicates: int | None = None
     refused: int | None = None
+    request_id: str | None = None
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:

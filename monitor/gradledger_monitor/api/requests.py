@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gradledger_monitor.api.access import caller
 from gradledger_monitor.api.state import state_of
 from gradledger_monitor.logs import request_id
+from gradledger_monitor.problems import failure
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ QUIET = ("/healthz", "/readyz", "/metrics", "/static/")
 
 
 class Requests:
-    """Names, times and logs every request."""
+    """Names, times and logs every request, and answers where nobody else could."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -32,7 +33,7 @@ class Requests:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         began = time.perf_counter()
-        status = 500  # unless we hear otherwise: whatever is raised becomes that
+        status = 0  # not answered yet
         name = _name(scope)
         request_id.set(name)
 
@@ -45,6 +46,10 @@ class Requests:
 
         try:
             await self._app(scope, receive, send_named)
+        except Exception:
+            if not status:
+                await failure(name).response()(scope, receive, send_named)
+            raise  # the server logs it, with the id
         finally:
             _account(scope, status, time.perf_counter() - began)
 

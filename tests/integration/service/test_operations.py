@@ -1,0 +1,225 @@
+"""What an operator works with: metrics, logs of requests, the configuration, a clean end."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gradledger.records import encode
+from helpers.batches import EndRecord, batch, eventually, step
+from helpers.service import Service, running_service
+
+CLI = [sys.executable, "-m", "gradledger_monitor.cli"]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service that logs everything, as JSON."""
+    folder = tmp_path_factory.mktemp("operated")
+    with running_service(folder / "a.db", log_level="debug", log_format="json") as running:
+        yield running
+
+
+def metrics(service: Service) -> dict[str, float]:
+    """All samples by name and labels."""
+    text = httpx2.get(f"{service.url}/metrics").text
+    return {
+        sample.name + json.dumps(sample.labels, sort_keys=True): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def logged(service: Service) -> list[dict[str, Any]]:
+    """Every line that was logged, each one a JSON object."""
+    lines = [line for line in service.output if not line.startswith("gradledger listens")]
+    return [json.loads(line) for line in lines]
+
+
+def test_metrics_say_what_came_and_what_became_of_it(service: Service) -> None:
+    body = batch("counted", [step(1), step(2), EndRecord(3.0, [2])])
+    assert service.post(body).status_code == 200
+    assert service.post(body + b"nonsense\n").status_code == 422
+    assert eventually(10, lambda: metrics(service).get("gradledger_judged_steps_total{}") == 2)
+    found = metrics(service)
+    assert found['gradledger_records_total{"outcome": "stored"}'] == 3
+    assert found['gradledger_records_total{"outcome": "duplicate"}'] == 3
+    assert found['gradledger_records_total{"outcome": "refused"}'] == 1
+    assert found["gradledger_ingest_seconds_count{}"] == 2
+    assert found['gradledger_ingest_lag_seconds_bucket{"le": "86400.0"}'] == 0  # steps of 1970
+    assert found['gradledger_runs{"verdict": "broken"}'] == 1
+    unequal = {"lifecycle": "ongoing", "rule": "reduction.token_weights_unequal"}
+    assert any(
+        name.startswith("gradledger_findings") and unequal["rule"] in name and value == 1
+        for name, value in found.items()
+    )
+    assert found["gradledger_runs_pending{}"] == 0
+    assert found["gradledger_ingest_queue{}"] == 0
+    assert found["gradledger_rules_seconds_count{}"] >= 1
+    asked = '{"method": "POST", "route": "/api/v1/records", "status": "422"}'
+    assert found[f"gradledger_request_seconds_count{asked}"] == 1
+
+
+def test_addresses_nobody_thought_of_make_no_metrics_of_their_own(service: Service) -> None:
+    before = len(metrics(service))
+    for number in range(5):
+        httpx2.get(f"{service.url}/nowhere/{number}")
+        httpx2.request(f"ODD{number}", f"{service.url}/nowhere")
+        service.get(f"/runs/nobody-{number}")
+    assert len(metrics(service)) - before < 4 * 18  # a histogram each: 404, 405 and the run's route
+
+
+def test_every_request_has_an_id_that_its_log_line_has_too(service: Service) -> None:
+    given = service.get("/runs")
+    name = given.headers["x-request-id"]
+    assert eventually(5, lambda: any(line.get("request_id") == name for line in logged(service)))
+    (line,) = [line for line in logged(service) if line.get("request_id") == name]
+    assert (line["method"], line["path"], line["status"]) == ("GET", "/api/v1/runs", 200)
+    assert line["level"] == "info" and line["ms"] > 0 and line["time"].endswith("Z")
+
+
+def test_the_id_of_a_proxy_is_kept_if_it_makes_sense(service: Service) -> None:
+    sent = {"X-Request-ID": "proxy-7.42"}
+    assert (
+        httpx2.get(f"{service.url}/healthz", headers=sent).headers["x-request-id"] == "proxy-7.42"
+    )
+    for odd in ("a b", "x" * 65, '"}{"level":"error', "\x1b[31m"):
+        answer = httpx2.get(f"{service.url}/healthz", headers={"X-Request-ID": odd})
+        assert answer.headers["x-request-id"] != odd
+
+
+def test_what_strangers_send_writes_no_lines_of_its_own(service: Service) -> None:
+    forged = '{"level":"error","message":"all is lost"}'
+    with socket.create_connection(("127.0.0.1", service.port)) as connection:
+        path = f"/%0a{forged.replace(' ', '%20')}%0a%1b[31m"
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        assert b"404" in connection.recv(4096)
+    hostile = {"name": f"x\n{forged}\n\x1b[31m", "config": {"a": f"\n{forged}"}}
+    assert service.post(batch("hostile", [step(1)], **hostile)).status_code == 200
+    assert eventually(5, lambda: any("\x1b" in str(line.get("path")) for line in logged(service)))
+    assert not [line for line in logged(service) if line["message"] == "all is lost"]
+    assert "\x1b" not in "".join(service.output)
+
+
+def test_a_request_that_fails_is_found_by_its_id(tmp_path: Path) -> None:
+    with running_service(tmp_path / "a.db", log_format="json") as service:
+        for file in tmp_path.glob("a.db*"):
+            file.write_bytes(b"no database at all" * 1000)
+        answer = service.get("/runs")
+        name = answer.headers["x-request-id"]
+        assert answer.status_code == 500 and answer.json()["request_id"] == name
+        assert "default-src" in answer.headers["content-security-policy"]
+        assert eventually(5, lambda: any(x.get("request_id") == name for x in logged(service)))
+        (line,) = [line for line in logged(service) if line.get("request_id") == name]
+        assert "DatabaseError" in line["exception"]
+
+
+def test_text_for_people_has_one_line_for_one_event(tmp_path: Path) -> None:
+    with running_service(tmp_path / "a.db", log_level="info", log_format="text") as service:
+        httpx2.get(f"{service.url}/a%0ab%1b[0m")
+        assert eventually(5, lambda: any("/a\\nb\\x1b" in line for line in service.output))
+        assert "\x1b" not in "".join(service.output)
+
+
+# ---------------------------------------------------------------- configuration
+
+
+def config(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What `gradledger config` prints in an environment and a home of its own."""
+    home = {"HOME": str(tmp_path), "COLUMNS": "200"}
+    env = {**os.environ, **home, **environment}
+    return subprocess.run([*CLI, "config"], env=env, capture_output=True, text=True, timeout=30)
+
+
+def test_the_configuration_says_where_each_value_comes_from(tmp_path: Path) -> None:
+    secret = tmp_path / "db-secret"
+    secret.write_text("postgresql+psycopg://me:hidden@host/name\n")
+    file = tmp_path / "settings.toml"
+    file.write_text('port = 5000\nhost = "::1"\nallowed_hosts = ["a.example"]\n')
+    told = config(
+        tmp_path,
+        GRADLEDGER_DB_FILE=str(secret),
+        GRADLEDGER_CONFIG=str(file),
+        GRADLEDGER_PORT="6000",
+        GRADLEDGER_ADMIN_TOKEN="hidden" * 6,
+    ).stdout.splitlines()
+    assert "GRADLEDGER_DB=postgresql+psycopg://me:***@host/name  (GRADLEDGER_DB_FILE)" in told
+    assert "GRADLEDGER_PORT=6000  (GRADLEDGER_PORT)" in told
+    assert f"GRADLEDGER_HOST=::1  ({file})" in told
+    assert f'GRADLEDGER_ALLOWED_HOSTS=["a.example"]  ({file})' in told
+    assert "GRADLEDGER_ADMIN_TOKEN=(set, hidden)  (GRADLEDGER_ADMIN_TOKEN)" in told
+    assert "GRADLEDGER_LOG_LEVEL=warning  (default)" in told
+    assert "# callers must show a token" in told
+    assert "hidden@" not in "".join(told) and "hiddenhidden" not in "".join(told)
+
+
+def test_the_file_in_the_home_folder_is_read_unasked(tmp_path: Path) -> None:
+    (tmp_path / ".gradledger").mkdir()
+    (tmp_path / ".gradledger" / "gradledger.toml").write_text("rank_timeout = 5\n")
+    assert "GRADLEDGER_RANK_TIMEOUT=5.0  (" in config(tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    ("environment", "file", "why"),
+    [
+        ({}, "prot = 1\n", "there is no setting prot"),
+        ({}, "port = \n", "gradledger.toml"),
+        ({}, 'port = "many"\n', "GRADLEDGER_PORT"),
+        ({"GRADLEDGER_CONFIG": "/nowhere.toml"}, "", "/nowhere.toml: there is no such file"),
+        ({"GRADLEDGER_DB_FILE": "/nowhere"}, "", "GRADLEDGER_DB_FILE=/nowhere"),
+        ({"GRADLEDGER_DB": "a", "GRADLEDGER_DB_FILE": "b"}, "", "are both set"),
+        ({"GRADLEDGER_RULES_OFF": "not json"}, "", "rules_off"),
+    ],
+    ids=str,
+)
+def test_a_configuration_that_makes_no_sense_says_what_is_wrong(
+    tmp_path: Path, environment: dict[str, str], file: str, why: str
+) -> None:
+    (tmp_path / ".gradledger").mkdir()
+    (tmp_path / ".gradledger" / "gradledger.toml").write_text(file)
+    done = config(tmp_path, **environment)
+    assert done.returncode == 2 and why in done.stderr and "Traceback" not in done.stderr
+
+
+# ---------------------------------------------------------------- the end
+
+
+def test_asked_to_end_it_stores_what_it_had_begun_to_take_in(tmp_path: Path) -> None:
+    body = batch("drained", [step(1), step(2)])
+    half = len(body) // 2
+    answered: list[bytes] = []
+    with running_service(tmp_path / "a.db") as service:
+        connection = socket.create_connection(("127.0.0.1", service.port))
+        head = (
+            f"POST /api/v1/records HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+        )
+        connection.sendall(f"{head}Content-Type: application/x-ndjson\r\n\r\n".encode())
+        connection.sendall(body[:half])
+        assert eventually(5, lambda: metrics(service)["gradledger_ingest_queue{}"] == 0)
+        ended = threading.Thread(target=lambda: answered.append(str(service.stop(15)).encode()))
+        ended.start()
+        assert eventually(5, lambda: not _listens(service.port))
+        connection.sendall(body[half:])
+        assert b" 200 " in connection.recv(4096).split(b"\r\n")[0]
+        ended.join(20)
+        connection.close()
+    assert answered == [b"0"]
+    with running_service(tmp_path / "a.db") as service:
+        assert service.post(body).json() == {"stored": 0, "duplicates": 2}
+        assert service.post(batch("drained", []) + encode(step(3))).json()["stored"] == 1
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
