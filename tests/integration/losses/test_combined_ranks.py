@@ -5,9 +5,6 @@ Which tokens weighed what is solved from the applied gradient and the tokens of 
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,7 @@ import pytest
 import torch
 
 from gradledger_monitor.facts import StepFacts
+from helpers.ranks import play
 from helpers.training import (
     Truth,
     accused,
@@ -26,8 +24,6 @@ from helpers.training import (
     token_gradients,
 )
 
-HERE = Path(__file__).parent
-TESTS = HERE.parent.parent
 RANKS = 2
 UNEQUAL, WORLD = "reduction.token_weights_unequal", "reduction.world_size"
 
@@ -37,24 +33,7 @@ Told = dict[str, dict[str, Any]]
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Told]:
     """What each rank of combined_ranks.py wrote."""
-    folder = tmp_path_factory.mktemp("ranks")
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
-    outputs = [folder / f"rank{rank}.pt" for rank in range(RANKS)]
-    command = [sys.executable, str(HERE / "combined_ranks.py")]
-    started = [
-        subprocess.Popen(
-            [*command, str(rank), str(folder / "store"), str(output)],
-            env=environ,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, output in enumerate(outputs)
-    ]
-    for process in started:
-        _, complaint = process.communicate(timeout=240)
-        assert process.returncode == 0, complaint
-        assert "gradledger" not in complaint
-    return [torch.load(output) for output in outputs]
+    return play(Path(__file__).parent / "combined_ranks.py", tmp_path_factory.mktemp("ranks"))
 
 
 def facts(ranks: list[Told], name: str) -> list[StepFacts]:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from helpers.ranks import play
 from helpers.training import accused, facts_of, judged, steps_of
 
-HERE = Path(__file__).parent
-TESTS = HERE.parent.parent
 RANKS, STEPS = 2, 20
 UNEQUAL = "reduction.token_weights_unequal"
 
@@ -24,25 +20,7 @@ Told = dict[tuple[str, bool], dict[str, Any]]
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Told]:
     """What each rank of parallel_ranks.py wrote."""
-    folder = tmp_path_factory.mktemp("ranks")
-    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    outputs = [folder / f"rank{rank}.pt" for rank in range(RANKS)]
-    command = [sys.executable, str(HERE / "parallel_ranks.py")]
-    started = [
-        subprocess.Popen(
-            [*command, str(rank), str(folder / "store"), str(output)],
-            env=environ,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, output in enumerate(outputs)
-    ]
-    for process in started:
-        _, complaint = process.communicate(timeout=240)
-        assert process.returncode == 0, complaint
-        assert "gradledger" not in complaint
-    return [torch.load(output) for output in outputs]
+    return play(Path(__file__).parent / "parallel_ranks.py", tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("right", [True, False])

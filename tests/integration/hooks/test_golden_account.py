@@ -1,0 +1,236 @@
+"""Every deterministic field of a run's records, against an account that was drawn up on paper.
+
+The model is y = w * x with w = 1, in float64; a sample's loss is (y - target)^2 / 4, four samples a
+window, so its gradient is (y - target) * x / 2. With SGD at rates that are powers of two all
+numbers are exact: what is compared is equal, to the bit, and a field too many fails as well.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.ranks import play
+from helpers.training import facts_of, steps_of
+
+from . import golden
+
+MEASURED = ("time", "backward_ms")  # of a clock
+
+Plain = dict[str, Any]
+
+
+def account(line: bytes) -> Plain:
+    """What a line says, but for what a clock said."""
+    said: Plain = json.loads(line)
+    for part in [said, *said["micro_batches"]]:
+        for name in MEASURED:
+            assert part.pop(name, 1.0) > 0
+    return said
+
+
+def squares(samples: int, weight: float) -> list[Plain]:
+    """One loss over so many samples, each of which has that weight; divided, by a constant."""
+    of_target = {"tokens": samples, "size": samples, "rows": samples, "positions": samples}
+    known = {"kind": "MseLossBackward0", "reduction": "sum", "undivided": False}
+    return [{**known, **of_target, "weight": weight}]
+
+
+def micro_batch(
+    number: int, samples: int, loss: Any, weight: float, fingerprint: Any, **more: Any
+) -> Plain:
+    """The first of two begins fresh. Fingerprint: the targets t0, t1, ... give t0 + 2 t1 + ..."""
+    known = {"number": number, "fresh": number % 2 == 1, "constant_target": False}
+    terms = squares(samples, weight)
+    return {**known, "loss": loss, "terms": terms, "fingerprint": fingerprint, **more}
+
+
+# ---------------------------------------------------------------------- one rank, under a scaler
+
+COEFFICIENT = 0.25 / (4.5 + 1e-6)  # of the third step's clipping
+
+ONE_RANK: list[Plain] = [
+    {
+        # w = 1. x = 1, 2, 1 to 0, 0, 2: errors 1, 2, -1, squares 6, gradient (1 + 4 - 1) / 2 = 2;
+        # x = 2 to 1: error 1, square 1, gradient 1. The scale is 8: losses 12 and 2, weights 8 / 4.
+        "type": "step",
+        "optimizer": 0,
+        "step": 1,
+        "micro_batches": [
+            micro_batch(1, 3, 12.0, 2.0, 6.0, scale=8.0),
+            micro_batch(2, 1, 2.0, 2.0, 1.0, scale=8.0),
+        ],
+        "events": [
+            {"op": "unscale", "after": 2},
+            {"op": "clip_norm", "after": 2, "limit": 100.0, "norm": 3.0, "factor": 1 / 8},
+            {"op": "scaler_step", "after": 2},
+        ],
+        "scaler": {"ordinal": 1, "scale": 8.0, "tracker": 0},
+        "norm": 3.0,
+        "post_factor": 1 / 8,  # the unscaling; the clipping did not engage
+        "lr": 0.5,
+        "zero_share": 0.0,
+        "parameters": 1.0,
+        "update_ratio": 1.5,  # w = 1 - 0.5 * 3
+        # scaled gradients 16 and 8, twice which estimate the sum: (32^2 + 16^2) / 2, and 24^2
+        "noise": [640.0, 576.0],
+    },
+    {
+        # w = -0.5. Errors -0.5, -1, -2.5, squares 7.5, gradient (-0.5 - 2 - 2.5) / 2 = -2.5; then a
+        # target of infinity, so nothing is stepped.
+        "type": "step",
+        "optimizer": 0,
+        "step": 2,
+        "micro_batches": [
+            micro_batch(3, 3, 15.0, 2.0, 6.0, scale=8.0),
+            micro_batch(4, 1, "Infinity", 2.0, "Infinity", scale=8.0),
+        ],
+        "events": [
+            {"op": "update"},
+            {"op": "schedule"},
+            {"op": "unscale", "after": 2},
+            {"op": "clip_norm", "after": 2, "limit": 100.0, "norm": "Infinity"},
+            {"op": "scaler_step", "after": 2},
+        ],
+        "scaler": {"ordinal": 1, "scale": 8.0, "tracker": 1},
+        "skipped": True,
+        "norm": "NaN",  # clipping multiplied infinity by 100 / infinity
+        "lr": 0.25,
+        "zero_share": 0.0,
+        "noise": ["Infinity", "Infinity"],
+        "missing": {
+            "post_factor": "the gradients were changed after backward, not scaled by one number"
+        },
+    },
+    {
+        # w = -0.5 still, the scale has fallen to 4, the rate was scheduled on the skipped step too.
+        # Gradients -2.5, and (-1 - 1) * 2 / 2 = -2: the norm is 4.5, and is clipped to 0.25.
+        "type": "step",
+        "optimizer": 0,
+        "step": 3,
+        "micro_batches": [
+            micro_batch(5, 3, 7.5, 1.0, 6.0, scale=4.0),
+            micro_batch(6, 1, 4.0, 1.0, 1.0, scale=4.0),
+        ],
+        "events": [
+            {"op": "update"},
+            {"op": "schedule"},
+            {"op": "unscale", "after": 2},
+            {"op": "clip_norm", "after": 2, "limit": 0.25, "norm": 4.5, "factor": 1 / 4},
+            {"op": "scaler_step", "after": 2},
+        ],
+        "scaler": {"ordinal": 1, "scale": 4.0, "tracker": 0},
+        "norm": pytest.approx(4.5 * COEFFICIENT, rel=1e-12),
+        "post_factor": pytest.approx(COEFFICIENT / 4, rel=1e-12),
+        "lr": 0.125,
+        "zero_share": 0.0,
+        "noise": [(20.0**2 + 16.0**2) / 2, 18.0**2],
+    },
+]
+
+
+def test_one_rank_under_a_scaler_is_what_paper_says() -> None:
+    lines = golden.on_one_rank()
+    assert [account(line) for line in lines] == ONE_RANK
+
+
+def test_the_ledger_of_one_rank_is_what_paper_says() -> None:
+    first, skipped, third = facts_of([steps_of(golden.on_one_rank())])
+    assert skipped.unmeasured == "the GradScaler skipped this step"
+    for step, loss in ((first, 7 / 4), (third, 11.5 / 4)):
+        assert step.ledger is not None
+        assert [(e.tokens, e.relative) for e in step.ledger.entries] == [(3, 1.0), (1, 1.0)]
+        assert (step.ledger.tokens, step.ledger.misallocation) == (4, 0.0)
+        assert (step.loss_reported, step.loss_token) == (loss, loss)
+    assert first.ledger is not None
+    assert [e.weight for e in first.ledger.entries] == [1 / 4, 1 / 4]
+    assert first.ledger.balance == 1.0
+    assert first.batch_tokens == 4
+
+
+# ---------------------------------------------------------------------- two ranks, under DDP
+
+
+def both(
+    number: int, first: tuple[int, float, float], second: tuple[int, float, float]
+) -> list[Plain]:
+    """Samples, loss and fingerprint; the second runs the one all-reduce of the one bucket."""
+    (some, loss, targets), (others, other, goals) = first, second
+    alone = {"wrapper": "no_sync", "collectives": 0}
+    return [
+        micro_batch(number, some, loss, 1 / 4, targets, **alone),
+        micro_batch(number + 1, others, other, 1 / 4, goals, wrapper="sync", collectives=1),
+    ]
+
+
+STEP: Plain = {
+    "type": "step",
+    "optimizer": 0,
+    "post_factor": 1.0,
+    "lr": 0.5,
+    "zero_share": 0.0,
+    "nonfinite": 0,
+    "sync": "averaged",
+    "wrapper": "ddp",
+    "collectives_after": 0,
+    "sync_bytes": 8,  # one float64
+    "outside": 0,
+}
+# w = 1: gradients 2 + 1 on the first rank, and 1 + 1 on the second, are averaged to 2.5.
+# w = -0.25: -1.75 - 1.5, and -2.125 - 0.25, to -2.8125.
+BEGUN: Plain = {**STEP, "step": 1, "norm": 2.5, "parameters": 1.0, "update_ratio": 1.25}
+ENDED: Plain = {**STEP, "step": 2, "norm": 2.8125}
+
+TWO_RANKS: list[list[Plain]] = [
+    [
+        {**BEGUN, "micro_batches": both(1, (3, 6 / 4, 6.0), (1, 1 / 4, 1.0))},
+        {**ENDED, "micro_batches": both(3, (3, 5.375 / 4, 6.0), (1, 2.25 / 4, 1.0))},
+    ],
+    [
+        # x = 2, 1 to 1, 1, and x = 1, 1 to 0, 0
+        {**BEGUN, "micro_batches": both(1, (2, 1 / 4, 3.0), (2, 2 / 4, 0.0))},
+        {**ENDED, "micro_batches": both(3, (2, 3.8125 / 4, 3.0), (2, 0.125 / 4, 0.0))},
+    ],
+]
+
+# A micro-batch's own gradient, twice, and what both ranks stepped on: the last one's own is not
+# seen, for DDP combines it before backward ends.
+NOISE = [
+    [[(2 * 2.0) ** 2, 2.5**2], [(2 * 1.75) ** 2, 2.8125**2]],
+    [[(2 * 1.0) ** 2, 2.5**2], [(2 * 2.125) ** 2, 2.8125**2]],
+]
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[list[bytes]]:
+    """What each rank would send."""
+    return play(Path(golden.__file__), tmp_path_factory.mktemp("ranks"))
+
+
+def test_two_ranks_under_ddp_are_what_paper_says(two_ranks: list[list[bytes]]) -> None:
+    told = [[account(line) for line in lines] for lines in two_ranks]
+    for step in (step for rank in told for step in rank):
+        assert len(step.pop("noise")) == 2  # see the next test
+    assert told == TWO_RANKS
+
+
+@pytest.mark.xfail(
+    reason="the last micro-batch's own gradient is taken for what DDP made of all ranks'"
+)
+def test_the_noise_of_two_ranks_is_what_paper_says(two_ranks: list[list[bytes]]) -> None:
+    told = [[account(line)["noise"] for line in lines] for lines in two_ranks]
+    assert told == NOISE
+
+
+def test_the_ledger_of_two_ranks_is_what_paper_says(two_ranks: list[list[bytes]]) -> None:
+    for step, losses in zip(
+        facts_of([steps_of(lines) for lines in two_ranks]), (10 / 8, 11.5625 / 8), strict=True
+    ):
+        assert step.ledger is not None
+        assert [e.tokens for e in step.ledger.entries] == [3, 1, 2, 2]
+        assert {e.weight for e in step.ledger.entries} == {1 / 8}
+        assert (step.ledger.tokens, step.ledger.balance) == (8, 1.0)
+        assert (step.loss_reported, step.loss_token) == (losses, losses)
