@@ -6,6 +6,8 @@ thread is in it. Two figures of the same thing:
 
   inside   time between entering and leaving the hooks, added up: little noise, but it leaves out
            what happens inside backward, and caches that the hooks leave cold for the model
+  again    what a backward's beginning costs when the hooks do the same once more at once: the
+           difference is the caches that the model left cold, which no code of ours can warm
   added    the difference of whole windows with and without: everything, and the noise of the model
 
 Prints medians, and the middle half. Give the number of windows to train as an argument.
@@ -29,6 +31,14 @@ from gradledger_monitor.demo import byte_lm
 TARGET_US = 60.0
 BLOCK = 6  # windows in a row, with hooks or without
 WARM_UP = 2  # of each block
+
+AGAIN = "  the beginning again"  # is no part of the other figures
+LINES = (
+    "inside, each micro-batch",
+    "  of it, beginning backward",
+    AGAIN,
+    "inside, each step besides",
+)
 
 Window = list[tuple[Tensor, Tensor]]
 K = byte_lm.MICRO_BATCHES
@@ -54,12 +64,16 @@ class TimedRecorder(Recorder):
     def __init__(self) -> None:
         self.closed: list[OpenStep] = []
         super().__init__(self.closed.append)
-        self.in_backward = self.in_step = 0.0
+        self.in_backward = self.in_step = self.beginning = self.again = 0.0
 
     def _begin(self, tensors: Any, lent: bool) -> Any:
         began = time.thread_time()
+        self._abandon(super()._begin(tensors, lent))
+        between = time.thread_time()
         micro_batch = super()._begin(tensors, lent)
-        self.in_backward += time.thread_time() - began
+        self.again += time.thread_time() - between
+        self.beginning += between - began
+        self.in_backward += between - began
         return micro_batch
 
     def _end(self, micro_batch: Any) -> None:
@@ -77,10 +91,11 @@ class TimedRecorder(Recorder):
         super()._after_step(optimizer, args, kwargs)
         self.in_step += time.thread_time() - began
 
-    def take(self) -> tuple[float, float]:
-        """Microseconds in each backward's hooks and in the step's; forgets the window."""
-        spent = self.in_backward * 1e6 / K, self.in_step * 1e6
-        self.in_backward = self.in_step = 0.0
+    def take(self) -> list[float]:
+        """Microseconds for each line of the table; forgets the window."""
+        each = [self.in_backward, self.beginning, self.again]
+        spent = [*(seconds * 1e6 / K for seconds in each), self.in_step * 1e6]
+        self.in_backward = self.in_step = self.beginning = self.again = 0.0
         for step in self.closed:
             step.resolve()  # the background thread's work
         self.closed.clear()
@@ -112,25 +127,26 @@ def measure(title: str, model: nn.Module, windows: int, length: int | None) -> f
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
     recorder.uninstall()
     text = text_of(length)
-    backwards, steps, added, plain = [], [], [], []
+    inside: list[list[float]] = []
+    added, plain = [], []
     for _ in range(max(2, windows // BLOCK)):
         block = [next(text) for _ in range(BLOCK)]
         alone = [train(model, optimizer, window) for window in block]
         recorder.install()
         for number, window in enumerate(block):
             took = train(model, optimizer, window)
-            in_backward, in_step = recorder.take()
+            spent = recorder.take()
             if number >= WARM_UP:
-                backwards.append(in_backward)
-                steps.append(in_step)
-                added.append((took - alone[number]) / K)
+                inside.append(spent)
+                added.append((took - alone[number]) / K - spent[LINES.index(AGAIN)])
                 plain.append(alone[number] / K)
         recorder.uninstall()
     print(f"{title} (a micro-batch takes {statistics.median(plain):,.0f} us without hooks)")
-    line("inside, each micro-batch", backwards)
-    line("inside, each step besides", steps)
+    lines = zip(LINES, zip(*inside, strict=True), strict=True)
+    for name, values in lines:
+        line(name, list(values))
     line("added, each micro-batch", added)
-    return statistics.median(backwards)
+    return statistics.median(spent for spent, *_ in inside)
 
 
 def line(name: str, values: list[float]) -> None:
