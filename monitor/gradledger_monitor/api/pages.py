@@ -63,7 +63,8 @@ def list_runs(
 def _command(request: Request) -> str:
     here = str(request.base_url).rstrip("/")
     url = "" if here in ("http://127.0.0.1:4777", "http://localhost:4777") else f"--url {here} "
-    return f"gradledger run {url}-- python train.py"
+    token = "GRADLEDGER_TOKEN=... " if caller.get() else ""
+    return f"{token}gradledger run {url}-- python train.py"
 
 
 @router.get("/runs/{run}")
