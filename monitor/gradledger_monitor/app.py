@@ -21,14 +21,15 @@ from gradledger_monitor.api.origins import OnlyOurHosts, OnlyOurPages
 from gradledger_monitor.api.rates import Buckets
 from gradledger_monitor.api.requests import Requests
 from gradledger_monitor.api.state import State
-from gradledger_monitor.judge import Judge
+from gradledger_monitor.judge import Judge, Look
 from gradledger_monitor.metrics import Metrics
 from gradledger_monitor.settings import Settings
 from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.notifying import news_on
 
 GUESSES_PER_SECOND = 0.2
 GUESSES_AT_ONCE = 10
-GUARDS = (Access, OnlyOurPages, OnlyOurHosts, SecurityHeaders, Requests)  # the last comes first
+GUARDS = (Access, OnlyOurPages, OnlyOurHosts, Requests, SecurityHeaders)  # the last comes first
 
 
 @asynccontextmanager
@@ -36,32 +37,38 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: State = app.state.service
     service.live.attach(asyncio.get_running_loop())
     await asyncio.to_thread(service.store.migrate)
+    service.news.start()
     service.judge.start()
     try:
         yield
     finally:
         await asyncio.to_thread(service.judge.stop)
+        await asyncio.to_thread(service.news.stop)
         service.store.close()
 
 
 def _assemble(settings: Settings) -> State:
     store = Store(settings.db)
-    told = Live()
+    news, pages_told = news_on(store), Live()
     limit = CapacityLimiter(settings.ingest_workers)
     metrics = Metrics(store, lambda: _busy(limit))
+
+    def judged(look: Look) -> None:
+        metrics.ruled(look.steps, look.seconds)
+        live.tell(news, look)
+
     judge = Judge(
-        store,
-        settings.rank_timeout,
-        settings.judge_interval,
-        told.publish,
-        choices=settings.choices,
-        timer=metrics.ruled,
+        store, settings.rank_timeout, settings.judge_interval, judged, choices=settings.choices
     )
+    news.hear(ingest.RECORDS, lambda _: judge.wake())
+    news.hear(live.JUDGED, pages_told.hear)
+    news.after_a_gap(lambda: pages_told.catch_up(store))
     return State(
         settings,
         store,
         judge,
-        told,
+        news,
+        pages_told,
         limit,
         metrics,
         Bearers(settings, store),

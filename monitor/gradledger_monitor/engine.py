@@ -21,6 +21,7 @@ from gradledger_monitor.rules.base import (
     CourseRule,
     Rule,
     Signature,
+    Silence,
     Window,
     not_applicable,
     not_measured,
@@ -34,7 +35,7 @@ Kind = TypeVar("Kind", bound=Signature)
 # A finding that no window of the last so many shows is resolved.
 RESOLVED_AFTER = 20
 
-_STRONGEST: tuple[Status, ...] = ("finding", "ok", "not_measured", "not_applicable")
+_STRENGTH: dict[Status, int] = {"finding": 3, "ok": 2, "not_measured": 1, "not_applicable": 0}
 
 
 @dataclass
@@ -49,6 +50,8 @@ class _Line:
 
     def fold(self, step: int, outcome: Outcome) -> None:
         """Take the next outcome in."""
+        if outcome is self.outcome and self.finding is None:
+            return  # most often nothing is new
         self.outcome = _stronger(self.outcome, outcome)
         if outcome.status == "finding":
             self.quiet = 0
@@ -89,10 +92,23 @@ def _is_over(finding: Finding) -> bool:
 class _Track:
     """One optimizer's rules, what became of them, and its history."""
 
-    def __init__(self, rules: list[Rule], optimizer: int) -> None:
-        self.rules = rules
+    def __init__(self, rules: list[Rule], optimizer: int, choices: Choices) -> None:
         self.lines = [_Line(rule.id(), optimizer) for rule in rules]
         self.past: deque[Closed] = deque(maxlen=HISTORY)
+        self.asked: list[tuple[Rule, _Line]] = []
+        for rule, line in zip(rules, self.lines, strict=True):
+            if choices.is_off(line.rule):
+                line.fold(0, not_applicable(OFF))
+            else:
+                self.asked.append((rule, line))
+
+
+@dataclass(frozen=True)
+class Memory:
+    """All that an engine knows between two steps: with it, another goes on where this one was."""
+
+    tracks: dict[int, _Track]
+    losses: dict[int, float]
 
 
 class Engine:
@@ -119,14 +135,35 @@ class Engine:
         track = self._tracks.get(facts.optimizer)
         if track is None:
             rules = [self._make(rule) for rule in self._rules]
-            track = self._tracks[facts.optimizer] = _Track(rules, facts.optimizer)
+            track = _Track(rules, facts.optimizer, self._choices)
+            self._tracks[facts.optimizer] = track
         window = Window(facts, track.past)
-        for rule, line in zip(track.rules, track.lines, strict=True):
-            off = self._choices.is_off(line.rule)
-            line.fold(facts.step, not_applicable(OFF) if off else _judge(rule, window))
+        for rule, line in track.asked:
+            line.fold(facts.step, _judge(rule, window))
         track.past.append(window.closed())
         if facts.optimizer == 0 and facts.loss_reported is not None:
-            self._course.losses[facts.step] = facts.loss_reported
+            self._course.add(facts.step, facts.loss_reported)
+
+    def patience(self, optimizer: int) -> float | None:
+        """Seconds without a step of an optimizer after which some rule asks for a ``Silence``."""
+        track = self._tracks.get(optimizer)
+        said = [rule.patience() for rule, _ in track.asked] if track else []
+        return min((seconds for seconds in said if seconds is not None), default=None)
+
+    def hear_nothing(self, optimizer: int, after: int, silence: Silence) -> None:
+        """A silence after a step of an optimizer, in its place between the steps."""
+        for rule, line in self._tracks[optimizer].asked:
+            outcome = rule.judge_silence(silence)
+            if outcome is not None:
+                line.fold(after, outcome)
+
+    def memory(self) -> Memory:
+        """What it knows; it is not to be changed."""
+        return Memory(self._tracks, self._course.losses)
+
+    def recall(self, memory: Memory) -> None:
+        """Go on where another engine was, of the same rules and choices."""
+        self._tracks, self._course.losses = memory.tracks, memory.losses
 
     def _make(self, rule: type[Kind]) -> Kind:
         return rule.made(self._choices.thresholds.get(rule.id(), {}))
@@ -189,7 +226,7 @@ def _judge(rule: Rule, window: Window) -> Outcome:
 def _stronger(known: Outcome | None, new: Outcome) -> Outcome:
     if known is None:
         return new
-    return new if _STRONGEST.index(new.status) < _STRONGEST.index(known.status) else known
+    return new if _STRENGTH[new.status] > _STRENGTH[known.status] else known
 
 
 def _inhibit(findings: list[Finding], hides: dict[str, tuple[str, ...]]) -> None:

@@ -1,60 +1,51 @@
 """The judge: takes up runs with news, feeds their steps to the rules in order, writes the answer.
 
-The clock of the service lives here: how long a step waits for its ranks. Rules never see it.
-What is held in memory is only a cache: the same answer comes of the stored records alone.
+The clock of the service lives here: how long a step waits for its ranks, and when a run stands
+still. Rules never see it. What is held in memory is only a cache: the same answer comes of the
+stored records alone. Of several processes on one database, each run is judged by one at a time.
 """
 
 from __future__ import annotations
 
 import logging
+import pickle
+import random
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from gradledger_monitor import facts
+from gradledger_monitor import clock
 from gradledger_monitor.engine import Engine
 from gradledger_monitor.findings import Judgement
+from gradledger_monitor.fold import Fold, Place, stamp
+from gradledger_monitor.rules.base import Silence
 from gradledger_monitor.rules.choices import Choices
-from gradledger_monitor.store import judging
+from gradledger_monitor.store import judging, snapshots
+from gradledger_monitor.store.claims import claims_on
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.judging import Judged, Outrun, Result, Standing
-from gradledger_monitor.waiting import Arrived, Patience, Ready, sort_out
+from gradledger_monitor.store.judging import Standing
+from gradledger_monitor.store.verdicts import Outrun, Result, commit
+from gradledger_monitor.waiting import Patience, Ready, sort_out
 
 log = logging.getLogger(__name__)
 
 RUNS_IN_MEMORY = 128
 STEP_ASIDE = 60.0  # seconds that a run which cannot be judged is left alone
+LIVE = 600.0  # seconds that a step may come late and still tell when its run stands still
+BEATS_LOST = 35.0  # seconds without one of the beats that come every ten
 
-Listener = Callable[[str, dict[int, int], Judgement], None]  # run, steps reached, judgement
-Timer = Callable[[int, float], None]  # steps, seconds that the rules took on them
 
+@dataclass(frozen=True)
+class Look:
+    """What one look at a run brought, for whoever listens."""
 
-@dataclass
-class Fold:
-    """A run judged so far: the state of its rules, and where it stands."""
-
-    engine: Engine
-    generation: int
-    reached: dict[int, int] = field(default_factory=dict)
-    steps: int = 0
-    tokens: int = 0
-    catching_up_to: dict[int, int] = field(default_factory=dict)
-
-    def see(self, info: facts.RunInfo, step: Arrived) -> Judged:
-        """Feed one step to the rules."""
-        merged = facts.merge(info, step.optimizer, step.step, step.records)
-        self.engine.see(merged)
-        figures = merged.figures()
-        self.reached[step.optimizer] = step.step
-        self.steps += 1
-        self.tokens += int(figures["tokens"] or 0)
-        return Judged(step.optimizer, step.step, merged.time, len(step.records), figures)
-
-    def caught_up(self) -> bool:
-        """Whether everything that was once judged has been judged again after a rewind."""
-        return all(self.reached.get(o, 0) >= step for o, step in self.catching_up_to.items())
+    run: str
+    reached: dict[int, int]  # last step judged, of the optimizers of which steps were
+    judgement: Judgement | None  # None while steps are judged again that were before
+    steps: int
+    seconds: float  # that the rules took
 
 
 class Judge:
@@ -65,14 +56,13 @@ class Judge:
         store: Store,
         patience: float = 30.0,
         interval: float = 1.0,
-        listener: Listener | None = None,
-        now: Callable[[], float] = time.time,
+        listener: Callable[[Look], None] | None = None,
+        now: Callable[[], float] = clock.now,
         choices: Choices = Choices(),  # noqa: B008 (frozen)
-        timer: Timer | None = None,
     ) -> None:
-        self._choices = choices
-        self._timer = timer
+        self._choices, self._stamp = choices, stamp(choices)
         self._store = store
+        self._claims = claims_on(store)
         self._patience = patience
         self._interval = interval
         self._listener = listener
@@ -107,20 +97,31 @@ class Judge:
     def _work(self) -> None:
         while not self._stopping:
             try:
-                self.judge_pending()
+                self._claims.refresh()
+                self._judge_all()
             except Exception:  # the database may be away for a while; the judge must outlive that
                 log.exception("the judge could not look for records; it will try again")
             self._news.wait(self._interval)
             self._news.clear()
+        self._claims.drop()
 
     # ------------------------------------------------------------ one look
 
     def judge_pending(self) -> list[str]:
-        """Judge all that can be judged now; the runs that were taken up."""
-        names = judging.pending(self._store, self._now() - self._patience)
-        taken = [run for run in names if self._aside.get(run, 0.0) <= self._now()]
-        for run in taken:
-            if not self._stopping:
+        """Judge all that can be judged now and no other process judges; the runs taken up."""
+        try:
+            return self._judge_all()
+        finally:
+            self._claims.give_back()
+
+    def _judge_all(self) -> list[str]:
+        now = self._now()
+        due = list(judging.pending(self._store, now - self._patience, now).items())
+        at = random.randrange(len(due)) if due else 0  # several processes begin in several places
+        taken = []
+        for run, key in due[at:] + due[:at]:
+            if self._aside.get(run, 0.0) <= now and not self._stopping and self._claims.take(key):
+                taken.append(run)
                 self._judge_or_step_aside(run)
         return taken
 
@@ -138,72 +139,130 @@ class Judge:
         """Judge the next steps of a run, as many as fit in memory; whether that was all."""
         at = judging.standing(self._store, run)
         fold = self._fold(run, at)
+        began = time.perf_counter()
         result = self._judge(at, fold)
+        seconds = time.perf_counter() - began
+        due = snapshots.is_due(fold) or (result.finished and at.over)
         try:
-            judging.commit(self._store, at, result)
+            commit(self._store, at, result, fold if due else None, self._stamp)
         except Outrun:
             self._folds.pop(run, None)
             return False
         fold.generation = at.generation + 1
-        self._tell(run, result)
+        self._tell(run, result, seconds)
         return result.finished
 
     def _judge(self, at: Standing, fold: Fold) -> Result:
-        found = {o: self._ready(at, o, fold.reached.get(o, 0)) for o in at.progress}
+        before = dict(fold.at.reached)
+        fold.engine.evaluated(judging.evaluations(self._store, at))
+        found = {o: self._ready(at, fold, o) for o in at.progress}
         ready = [one for one, _ in found.values()]
         steps = sorted((s for one in ready for s in one.steps), key=lambda s: (s.step, s.optimizer))
-        began = time.perf_counter()
         judged = [fold.see(at.info, step) for step in steps]
-        if self._timer:
-            self._timer(len(judged), time.perf_counter() - began)
-        fold.engine.evaluated(judging.evaluations(self._store, at))
+        for optimizer in at.progress:
+            fold.hear_silence(optimizer)
         waits = [one.waiting_since for one in ready if one.waiting_since is not None]
+        silence = None if judged or waits else self._silence(at, fold)
         return Result(
+            before=before,
             judged=judged,
             judgement=fold.engine.judgement() if fold.caught_up() else None,
-            progress={o: fold.reached.get(o, 0) for o in at.progress},
-            steps=fold.steps,
-            tokens=fold.tokens,
+            progress={o: fold.at.reached.get(o, 0) for o in at.progress},
+            steps=fold.at.steps,
+            tokens=fold.at.tokens,
             waiting_since=min(waits, default=None),
             finished=not any(more for _, more in found.values()),
             unsure={o for o, (one, _) in found.items() if one.unsure},
+            silence=silence,
+            stall_at=self._stall_at(at, fold),
         )
 
-    def _ready(self, at: Standing, optimizer: int, after: int) -> tuple[Ready, bool]:
+    def _ready(self, at: Standing, fold: Fold, optimizer: int) -> tuple[Ready, bool]:
+        after = fold.at.reached.get(optimizer, 0)
         arrived, more = judging.next_steps(self._store, at, optimizer, after)
-        patience = Patience(at.info.world_size, at.ended, self._now() - self._patience)
+        now = self._now()
+        if arrived:  # a clock set back must not make the first of them wait for longer
+            first = arrived[0]
+            arrived[0] = fold.waited_for(first, min(first.received, now))
+        patience = Patience(at.info.world_size, at.ended, now - self._patience)
         ready = sort_out(arrived, after, patience)
         return ready, more and ready.waiting_since is None
 
-    def _tell(self, run: str, result: Result) -> None:
-        if self._listener and result.judged and result.judgement:
+    def _tell(self, run: str, result: Result, seconds: float) -> None:
+        if self._listener and (result.judged or result.silence):
             reached = {one.optimizer: one.step for one in result.judged}
-            self._listener(run, reached, result.judgement)
+            if result.silence:
+                reached |= [result.silence[0]]
+            self._listener(Look(run, reached, result.judgement, len(result.judged), seconds))
+
+    # ------------------------------------------------------------ runs that stand still
+
+    def _stall_at(self, at: Standing, fold: Fold) -> float | None:
+        """When the run stands still, if no step comes; None when that will not be said."""
+        optimizer = fold.last_heard()
+        if optimizer is None or at.over or fold.was_silent(optimizer):
+            return None
+        patience = fold.engine.patience(optimizer)
+        if patience is None or abs(fold.at.late[optimizer]) > LIVE:
+            return None
+        return fold.at.heard[optimizer] + patience
+
+    def _silence(self, at: Standing, fold: Fold) -> tuple[Place, Silence] | None:
+        """What is written down when that moment has come; it is taken in at once."""
+        optimizer, since = fold.last_heard(), self._stall_at(at, fold)
+        if optimizer is None or since is None or since > self._now():
+            return None
+        signs = judging.signs_of_life(self._store, at)
+        heard = fold.at.heard[optimizer]
+        beats = [s.backwards for s in signs.values() if s.beat is not None and s.beat > heard]
+        silence = Silence(
+            seconds=self._now() - heard,
+            silent=sorted(r for r, s in signs.items() if self._now() - s.last_seen > BEATS_LOST),
+            backwards=max((b for b in beats if b is not None), default=None),
+        )
+        place = optimizer, fold.at.reached[optimizer]
+        fold.silences = {**fold.silences, place: silence}
+        fold.hear_silence(optimizer)
+        return place, silence
 
     # ------------------------------------------------------------ memory
 
     def _fold(self, run: str, at: Standing) -> Fold:
         fold = self._folds.pop(run, None)
         if fold is None or fold.generation != at.generation or at.rewind:
-            fold = self._replayed(at)
+            fold = self._taken_up(at)
+        fold.silences = at.silences
         self._folds[run] = fold
         if len(self._folds) > RUNS_IN_MEMORY:
             self._folds.popitem(last=False)
         return fold
 
-    def _replayed(self, at: Standing) -> Fold:
-        fold = Fold(Engine(at.info, choices=self._choices), at.generation)
+    def _taken_up(self, at: Standing) -> Fold:
+        """A run as far as it was judged: from what was kept of it, and the steps since."""
+        fold = self._restored(at)
+        fold.silences = at.silences
         if at.rewind:
             fold.catching_up_to = dict(at.progress)
             return fold
+        fold.engine.evaluated(judging.evaluations(self._store, at))
         for optimizer, last in at.progress.items():
             self._replay(fold, at, optimizer, last)
         return fold
 
+    def _restored(self, at: Standing) -> Fold:
+        fold = Fold(Engine(at.info, choices=self._choices), at.generation)
+        kept = snapshots.newest(self._store, at.key, self._stamp)
+        try:
+            if kept is not None:
+                fold.go_on(kept)
+        except pickle.UnpicklingError:
+            log.exception("run %s is judged from its first step", at.info.run)
+        return fold
+
     def _replay(self, fold: Fold, at: Standing, optimizer: int, last: int) -> None:
-        more = last > 0
+        more = last > fold.at.reached.get(optimizer, 0)
         while more:
-            after = fold.reached.get(optimizer, 0)
+            after = fold.at.reached.get(optimizer, 0)
             arrived, more = judging.next_steps(self._store, at, optimizer, after, last)
             for step in arrived:
                 fold.see(at.info, step)

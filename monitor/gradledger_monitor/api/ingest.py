@@ -17,6 +17,7 @@ from gradledger_monitor.store.writing import Stored, store_batch
 
 router = APIRouter(prefix="/api/v1", tags=["records"])
 
+RECORDS = "records"
 SHOWN_ERRORS = 1_000
 
 _BODY = {"content": {bodies.JSON_LINES[0]: {"schema": {"type": "string"}}}, "required": True}
@@ -37,7 +38,7 @@ async def post_records(request: Request, state: GivenState) -> Answer:
     result = await to_thread.run_sync(
         _take_in, state, body, encoding, limit, limiter=state.ingest_limit
     )
-    state.judge.wake()
+    state.news.tell(RECORDS, "")
     return _answer(result)
 
 

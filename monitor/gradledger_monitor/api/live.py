@@ -15,14 +15,36 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from gradledger_monitor.api.documents import refusals
 from gradledger_monitor.findings import Judgement
+from gradledger_monitor.judge import Look
+from gradledger_monitor.news import News
 from gradledger_monitor.problems import Problem
 from gradledger_monitor.store import reading
 from gradledger_monitor.store.database import Store
 
 router = APIRouter(prefix="/api/v1/runs", tags=["live"])
 
+JUDGED = "judged"
 PING_SECONDS = 15
 GRACE_SECONDS = 3.0
+
+
+class _Told(msgspec.Struct):
+    run: str
+    event: dict[str, Any]
+
+
+_decoder = msgspec.json.Decoder(_Told)
+
+
+def tell(news: News, look: Look) -> None:
+    """Bring what a judge said to the pages that all processes serve."""
+    if look.judgement is None:
+        return
+    said = _told(look.judgement)
+    for optimizer, step in look.reached.items():
+        event = {"optimizer": optimizer, "step": step, **said}
+        message = msgspec.json.encode(_Told(look.run, event)).decode()
+        news.tell(JUDGED, f"{look.run} {optimizer}", message)
 
 
 class Subscription:
@@ -53,7 +75,7 @@ async def _wait_for_one(event: anyio.Event, others: anyio.CancelScope) -> None:
 
 
 class Live:
-    """Carries events from the judge's thread to the pages that listen."""
+    """Carries what judges say, in any thread, to the pages that listen."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -63,10 +85,17 @@ class Live:
         """Name the loop in which pages are served."""
         self._loop = loop
 
-    def publish(self, run: str, reached: dict[int, int], judgement: Judgement) -> None:
-        """Tell those who listen to a run; called in the judge's thread."""
-        told = _told(judgement)
-        events = [{"optimizer": o, "step": step, **told} for o, step in reached.items()]
+    def hear(self, message: str) -> None:
+        """Tell those who listen to a run what a judge said of it, here or in another process."""
+        told = _decoder.decode(message)
+        self._pass_on(told.run, [told.event])
+
+    def catch_up(self, store: Store) -> None:
+        """Tell all who listen where things stand, when something may have been missed."""
+        for run in list(self._listeners):
+            self._pass_on(run, _standing(store, run))
+
+    def _pass_on(self, run: str, events: list[dict[str, Any]]) -> None:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._deliver, run, events)
 

@@ -16,6 +16,7 @@ from gradledger_monitor.api.live import Live
 from gradledger_monitor.api.rates import Buckets
 from gradledger_monitor.judge import Judge
 from gradledger_monitor.metrics import Metrics
+from gradledger_monitor.news import News
 from gradledger_monitor.settings import Settings
 from gradledger_monitor.store.database import Store
 
@@ -27,6 +28,7 @@ class State:
     settings: Settings
     store: Store
     judge: Judge
+    news: News
     live: Live
     ingest_limit: CapacityLimiter
     metrics: Metrics

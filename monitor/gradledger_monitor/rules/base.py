@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from gradledger_monitor.facts import StepFacts
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 Value = TypeVar("Value", int, float)
 
 HISTORY = 64  # windows of the same optimizer that a rule may look back on
+
+# An evaluation may come so many steps late, and finds the losses before it still there, also
+# while the judge is so many steps ahead of what it has written.
+LATE_STEPS = 2_048
+BEFORE_EVALUATION = 10  # steps whose losses an evaluation is compared with
 
 
 @dataclass
@@ -40,12 +45,35 @@ class Window:
 
 @dataclass
 class Course:
-    """The run as a whole: training losses by step of the first optimizer, and evaluations."""
+    """The run as a whole: evaluations, and the training losses of the first optimizer by step.
+
+    Of a long run, the losses that stay are the last ones and those just before evaluations.
+    """
 
     losses: dict[int, float] = field(default_factory=dict)
     evaluations: dict[str, dict[int, float]] = field(
         default_factory=dict
     )  # metric -> step -> value
+
+    def add(self, step: int, loss: float) -> None:
+        """The next training loss."""
+        self.losses[step] = loss
+        if step % LATE_STEPS == 0:
+            self._forget(step - 2 * LATE_STEPS)
+
+    def _forget(self, before: int) -> None:
+        evaluated = {step for values in self.evaluations.values() for step in values}
+        near = {s - back for s in evaluated for back in range(BEFORE_EVALUATION)}
+        self.losses = {s: v for s, v in self.losses.items() if s > before or s in near}
+
+
+@dataclass(frozen=True)
+class Silence:
+    """No step had ended for so long when the service wrote this down: a record like others."""
+
+    seconds: float  # since the last step came
+    silent: list[int]  # ranks that showed no other sign of life either, of late
+    backwards: int | None  # that ran since, on the rank that counted most; None is not known
 
 
 class Parameter(Generic[Value]):
@@ -102,6 +130,14 @@ class Rule(Signature, ABC):
     def judge(self, window: Window) -> Outcome:
         """The answer for one optimizer step."""
 
+    def patience(self) -> float | None:
+        """Seconds without a step after which the rule asks for a ``Silence``; None is never."""
+        return None
+
+    def judge_silence(self, silence: Silence) -> Outcome | None:
+        """The answer when no step came after the last one judged."""
+        return None
+
 
 class CourseRule(Signature, ABC):
     """A signature of the run's course, judged over all of it each time."""
@@ -111,11 +147,15 @@ class CourseRule(Signature, ABC):
         """The answers, each with its step, in order."""
 
 
+_OK = Outcome("ok")
+
+
 def ok() -> Outcome:
     """Measured, and in order."""
-    return Outcome("ok")
+    return _OK
 
 
+@lru_cache(maxsize=256)
 def not_applicable(reason: str) -> Outcome:
     """The question does not arise in this run."""
     return Outcome("not_applicable", reason)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, event
+from sqlalchemy import Connection, Engine, Table, bindparam, event, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
@@ -21,6 +22,22 @@ def insert(connection: Connection, table: Table) -> Insert:
     if connection.dialect.name == "postgresql":
         return postgresql.insert(table)
     return sqlite.insert(table)
+
+
+def insert_many(
+    connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]
+) -> tuple[Insert, Any]:
+    """An INSERT of rows that have the same keys, and what to execute it with.
+
+    Postgres takes them as one array a column, in one statement rather than one for each row.
+    """
+    if connection.dialect.name != "postgresql":
+        return sqlite.insert(table), rows
+    names = list(rows[0])
+    arrays = (bindparam(name, type_=postgresql.ARRAY(table.c[name].type)) for name in names)
+    lined_up = func.unnest(*arrays).table_valued(*names).render_derived()
+    statement = postgresql.insert(table).from_select(names, select(*lined_up.c))
+    return statement, {name: [row[name] for row in rows] for name in names}
 
 
 def in_memory(url: URL) -> bool:

@@ -37,8 +37,9 @@ def _run_column() -> Column[int]:
 
 
 # ``revision`` counts batches and ``judged_revision`` says up to which the judge has looked;
-# ``waiting_since`` is when the oldest step came that still misses ranks. ``generation`` counts
-# judgements: whoever judges from an older one must begin again.
+# ``waiting_since`` is when the oldest step came that still misses ranks, and ``stall_at`` when the
+# judge is to say that the run stands still. ``generation`` counts judgements: whoever judges from
+# an older one must begin again.
 runs = Table(
     "runs",
     metadata,
@@ -64,6 +65,7 @@ runs = Table(
     Column("generation", BigInteger, nullable=False),
     Column("rewind", Boolean, nullable=False),
     Column("waiting_since", Double),
+    Column("stall_at", Double),
     Index("ix_runs_last_seen", "last_seen"),
 )
 
@@ -74,6 +76,8 @@ ranks = Table(
     Column("rank", Integer, primary_key=True),
     Column("last_seen", Double, nullable=False),
     Column("ended", Double),
+    Column("beat", Double),  # when it last said that it lives while no step ends
+    Column("backwards", BigInteger),  # and how many backwards it had run since the last step
 )
 
 steps = Table(
@@ -99,12 +103,40 @@ evals = Table(
 )
 
 # Where each optimizer's judgement stands: later steps are judged next, earlier ones came late.
+# Up to ``given_up``, records may have been removed to make room: no step there is judged again.
 progress = Table(
     "progress",
     metadata,
     _run_column(),
     Column("optimizer", Integer, primary_key=True),
     Column("step", BigInteger, nullable=False),
+    Column("given_up", BigInteger, nullable=False, server_default="0"),
+)
+
+# What the judge noted when no step came: part of the record, for its moment cannot be had again.
+silences = Table(
+    "silences",
+    metadata,
+    _run_column(),
+    Column("optimizer", Integer, primary_key=True),
+    Column("after", BigInteger, primary_key=True),
+    Column("seconds", Double, nullable=False),
+    Column("silent", Packed, nullable=False),
+    Column("backwards", BigInteger),
+)
+
+# The judge's memory of a run at some of its steps, so that it need not begin with the first.
+# Written over by level, so that one is about as far back as one has to go; level -1 stays.
+snapshots = Table(
+    "snapshots",
+    metadata,
+    _run_column(),
+    Column("level", Integer, primary_key=True),
+    Column("steps", BigInteger, nullable=False),
+    Column("taken", Double, nullable=False),
+    Column("reached", Packed, nullable=False),  # last step by optimizer
+    Column("stamp", String(64), nullable=False),
+    Column("state", LargeBinary, nullable=False),
 )
 
 FIGURES = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,8 @@ from sqlalchemy import Connection, Row, func, select, tuple_, update
 
 from gradledger_monitor import wire
 from gradledger_monitor.batches import Batch, Refusal, Report
-from gradledger_monitor.store import dialects
+from gradledger_monitor.rules.base import BEFORE_EVALUATION, LATE_STEPS
+from gradledger_monitor.store import dialects, snapshots
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.packing import pack_record, unpack_record
 from gradledger_monitor.store.tables import evals, progress, ranks, runs, steps
@@ -49,11 +50,13 @@ def _store_report(connection: Connection, report: Report, now: float, result: St
     rank = report.run.rank
     _store_rank(connection, run, rank, now)
     of_steps = [(n, line) for n, line in report.lines if isinstance(line, wire.StepRecord)]
+    of_beats = [line for _, line in report.lines if isinstance(line, wire.BeatRecord)]
     of_evals = [line for _, line in report.lines if isinstance(line, wire.EvalRecord)]
     of_ends = [line for _, line in report.lines if isinstance(line, wire.EndRecord)]
     _store_steps(connection, run, rank, now, of_steps, result)
     _store_evals(connection, run, rank, of_evals, result)
     _store_ends(connection, run, rank, of_ends, result)
+    _store_beats(connection, run, rank, now, of_beats)
 
 
 # ---------------------------------------------------------------- the run itself
@@ -74,7 +77,13 @@ def _store_run(connection: Connection, record: wire.RunRecord, now: float) -> in
     connection.execute(dialects.insert(connection, runs).on_conflict_do_nothing(), born)
     query = select(runs).where(runs.c.id == record.run).with_for_update()
     row = connection.execute(query).one()
-    connection.execute(update(runs).where(runs.c.key == row.key).values(_heard(row, record, now)))
+    told = _heard(row, record)
+    # what was judged under another description is judged again
+    if row.generation and any(row._mapping[name] != value for name, value in told.items()):
+        _rewind(connection, row.key)
+    told |= {"started": min(row.started, record.started or now), "last_seen": now}
+    told["revision"] = runs.c.revision + 1
+    connection.execute(update(runs).where(runs.c.key == row.key).values(told))
     return int(row.key)
 
 
@@ -94,20 +103,20 @@ def _text(value: str) -> str:
     return value.replace("\0", "\N{REPLACEMENT CHARACTER}")  # Postgres takes none
 
 
-def _heard(row: Row[Any], record: wire.RunRecord, now: float) -> dict[str, Any]:
-    """What changes in the row of a run when one of its processes speaks."""
+def _heard(row: Row[Any], record: wire.RunRecord) -> dict[str, Any]:
+    """How a run is described now that one of its processes spoke."""
     told = _description(record) if record.rank == 0 else {}
     told["optimizers"] = max(row.optimizers, record.optimizers, key=len)
     told["world_size"] = max(row.world_size, record.world_size)
-    # what was judged under another description is judged again
-    changed = any(row._mapping[name] != value for name, value in told.items())
-    return {
-        **told,
-        "started": min(row.started, record.started or now),
-        "last_seen": now,
-        "revision": runs.c.revision + 1,
-        "rewind": row.rewind or (changed and row.generation > 0),
-    }
+    return told
+
+
+def _rewind(connection: Connection, run: int, since: Mapping[int, int] | None = None) -> None:
+    """Have the judge begin again, before these steps of optimizers or before all."""
+    snapshots.forget(connection, run, since)
+    # whoever judges at this moment does it from an older generation, and will notice
+    told = {"rewind": True, "generation": runs.c.generation + 1}
+    connection.execute(update(runs).where(runs.c.key == run).values(told))
 
 
 # ---------------------------------------------------------------- ranks and their ends
@@ -135,6 +144,15 @@ def _store_ends(
         connection.execute(update(runs).where(runs.c.key == run).values(ended=ended))
 
 
+def _store_beats(
+    connection: Connection, run: int, rank: int, now: float, records: Sequence[wire.BeatRecord]
+) -> None:
+    for record in records[-1:]:
+        here = (ranks.c.run == run, ranks.c.rank == rank)
+        told = {"beat": now, "backwards": record.backwards}
+        connection.execute(update(ranks).where(*here).values(told))
+
+
 # ---------------------------------------------------------------- steps
 
 
@@ -148,19 +166,31 @@ def _store_steps(
 ) -> None:
     if not lines:
         return
+    judged = _judged(connection, run)
+    given_up = {optimizer: at.given_up for optimizer, at in judged.items() if at.given_up}
+    if given_up:
+        gone = [(n, r) for n, r in lines if r.step <= given_up.get(r.optimizer, 0)]
+        result.refused += [Refusal(number, "$.step", _given_up(record)) for number, record in gone]
+        lines = [(n, r) for n, r in lines if r.step > given_up.get(r.optimizer, 0)]
     rows = [
         {"optimizer": record.optimizer, "step": record.step, "record": pack_record(record)}
         | {"run": run, "rank": rank, "received": now}
         for _, record in lines
     ]
-    statement = dialects.insert(connection, steps).on_conflict_do_nothing()
-    new = connection.execute(statement.returning(steps.c.optimizer, steps.c.step), rows)
-    inserted = {(row.optimizer, row.step) for row in new}
-    _note_progress(connection, run, inserted)
+    inserted = set(_insert_steps(connection, rows)) if rows else set()
+    _note_progress(connection, run, inserted, judged)
     again = _repeated(lines, inserted)
     conflicts = list(_conflicts(connection, run, rank, again))
     result.refused += conflicts
     result.count(len(inserted), len(lines) - len(conflicts))
+
+
+def _insert_steps(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> Iterator[StepKey]:
+    """Those of the steps that were not there before."""
+    statement, values = dialects.insert_many(connection, steps, rows)
+    columns = (steps.c.optimizer, steps.c.step)
+    new = statement.on_conflict_do_nothing().returning(*columns)
+    return ((row.optimizer, row.step) for row in connection.execute(new, values))
 
 
 def _repeated(lines: Iterable[StepLine], inserted: set[StepKey]) -> list[StepLine]:
@@ -202,16 +232,43 @@ def _stored(
     return found
 
 
-def _note_progress(connection: Connection, run: int, inserted: set[StepKey]) -> None:
-    new = [
-        {"run": run, "optimizer": optimizer, "step": 0} for optimizer in {o for o, _ in inserted}
-    ]
+@dataclass(frozen=True)
+class _Progress:
+    """How far an optimizer was judged, and up to where its records were given up."""
+
+    step: int
+    given_up: int
+
+
+NOT_JUDGED = _Progress(0, 0)
+
+
+def _judged(connection: Connection, run: int) -> dict[int, _Progress]:
+    columns = (progress.c.optimizer, progress.c.step, progress.c.given_up)
+    query = select(*columns).where(progress.c.run == run)
+    return {optimizer: _Progress(*at) for optimizer, *at in connection.execute(query)}
+
+
+def _given_up(record: wire.StepRecord) -> str:
+    return (
+        f"step {record.step} of optimizer {record.optimizer} comes too late: the records of these "
+        "steps were removed to make room, and it can neither be judged nor told from one of them"
+    )
+
+
+def _note_progress(
+    connection: Connection, run: int, inserted: set[StepKey], judged: Mapping[int, _Progress]
+) -> None:
+    new = {optimizer for optimizer, _ in inserted} - judged.keys()
     if new:
-        connection.execute(dialects.insert(connection, progress).on_conflict_do_nothing(), new)
-    query = select(progress.c.optimizer, progress.c.step).where(progress.c.run == run)
-    judged = {row.optimizer: row.step for row in connection.execute(query)}
-    if any(step <= judged.get(optimizer, 0) for optimizer, step in inserted):
-        connection.execute(update(runs).where(runs.c.key == run).values(rewind=True))
+        rows = [{"run": run, "optimizer": optimizer, "step": 0} for optimizer in new]
+        connection.execute(dialects.insert(connection, progress).on_conflict_do_nothing(), rows)
+    late: dict[int, int] = {}
+    for optimizer, step in inserted:
+        if step <= judged.get(optimizer, NOT_JUDGED).step:
+            late[optimizer] = min(step, late.get(optimizer, step))
+    if late:
+        _rewind(connection, run, late)
 
 
 # ---------------------------------------------------------------- evaluations
@@ -235,6 +292,15 @@ def _store_evals(
         statement = dialects.insert(connection, evals).on_conflict_do_nothing()
         new = connection.execute(statement.returning(evals.c.name), rows).all() if rows else []
         result.count(min(len(new), 1), 1)
+        if new:
+            _note_evaluation(connection, run, record.step)
+
+
+def _note_evaluation(connection: Connection, run: int, step: int) -> None:
+    """The losses before an evaluation that comes very late are no longer in the judge's memory."""
+    judged = _judged(connection, run).get(0, NOT_JUDGED)
+    if step - BEFORE_EVALUATION < judged.step - LATE_STEPS:
+        _rewind(connection, run, {0: step})
 
 
 def _value(value: wire.Number) -> float | None:

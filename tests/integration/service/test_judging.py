@@ -13,8 +13,9 @@ from gradledger_monitor import batches
 from gradledger_monitor.findings import Judgement
 from gradledger_monitor.judge import Judge, judge_pending
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.judging import Outrun, Result, commit, standing
+from gradledger_monitor.store.judging import standing
 from gradledger_monitor.store.reading import get_run, judgement, series
+from gradledger_monitor.store.verdicts import Outrun, Result, commit
 from gradledger_monitor.store.writing import Stored, store_batch
 from helpers.batches import EndRecord, batch, fair_step, step
 
@@ -172,9 +173,9 @@ def test_a_judgement_made_from_an_old_state_is_not_written(store: Store) -> None
     send(store, [step(1), step(2)])
     old = standing(store, "r")
     judge_pending(store)
-    nothing = Result([], Judgement("balanced", [], [], {}), {0: 0}, 0, 0, None, True, set())
+    nothing = Result({}, [], Judgement("balanced", [], [], {}), {0: 0}, 0, 0, None, True, set())
     with pytest.raises(Outrun):
-        commit(store, old, nothing)
+        commit(store, old, nothing, None, "")
     assert judgement(store, "r").verdict == "broken" and judged(store) == 2
 
 

@@ -6,10 +6,16 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Course, CourseRule, finding, not_measured, ok
+from gradledger_monitor.rules.base import (
+    BEFORE_EVALUATION,
+    Course,
+    CourseRule,
+    finding,
+    not_measured,
+    ok,
+)
 
 RISES = 3  # evaluations in a row
-SPAN = 10  # steps whose training losses are averaged before an evaluation
 
 FIX = """\
 # stop, or go back to, the best evaluation so far; then look for what changed:
@@ -85,5 +91,5 @@ def _judge(name: str, steps: list[int], values: dict[int, float], course: Course
 
 
 def _mean_before(step: int, losses: dict[int, float]) -> float | None:
-    seen = [losses[s] for s in range(max(1, step - SPAN + 1), step + 1) if s in losses]
+    seen = [losses[s] for s in range(max(1, step - BEFORE_EVALUATION + 1), step + 1) if s in losses]
     return sum(seen) / len(seen) if seen else None

@@ -6,10 +6,20 @@ from collections import deque
 from statistics import median
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Parameter, Rule, Window, finding, not_measured, ok
+from gradledger_monitor.rules.base import (
+    Parameter,
+    Rule,
+    Silence,
+    Window,
+    finding,
+    not_measured,
+    ok,
+)
 
 FIX = """\
 # what is it waiting for? ask from outside:  py-spy dump --pid PID"""
+
+MOST_SHOWN = 8
 
 
 class Stalled(Rule):
@@ -17,8 +27,8 @@ class Stalled(Rule):
 
     **What it sees**
 
-    The time between two steps is more than 10 times the median of the last 50 and at least a
-    minute.
+    No step for more than 10 times the median gap of the last 50 steps, and at least a minute. The
+    service says so while it lasts; when the next step comes, it is the gap between the two.
 
     **Why it matters**
 
@@ -30,7 +40,8 @@ class Stalled(Rule):
 
     **When it is silent**
 
-    Fewer than 10 steps; evaluation or checkpointing that takes no longer than that.
+    Fewer than 10 steps; evaluation or checkpointing that takes no longer than that; a run that has
+    ended; records that came more than ten minutes late, as from a spool.
 
     **Incidents**
 
@@ -56,9 +67,9 @@ class Stalled(Rule):
         if gap is None or len(self._gaps) < self.needed:
             self._gaps.extend([] if gap is None else [gap])
             return not_measured(f"{self.needed} steps are needed")
-        usual = median(self._gaps)
+        usual, limit = median(self._gaps), self.patience() or 0.0
         self._gaps.append(gap)
-        if gap < self.seconds or gap < self.times * usual:
+        if gap < limit:
             return ok()
         return finding(
             "warning",
@@ -68,3 +79,34 @@ class Stalled(Rule):
             seconds=gap,
             usual_seconds=usual,
         )
+
+    def patience(self) -> float | None:
+        """The gap that is too long, once enough are known."""
+        if len(self._gaps) < self.needed:
+            return None
+        return max(self.seconds, self.times * median(self._gaps))
+
+    def judge_silence(self, silence: Silence) -> Outcome:
+        """No step has come for that long."""
+        usual = median(self._gaps)
+        return finding(
+            "warning",
+            "The run stands still",
+            f"No step has ended for {silence.seconds:,.0f} s; {usual:.2f} s are usual. "
+            f"{_life(silence)}",
+            FIX,
+            seconds=silence.seconds,
+            usual_seconds=usual,
+            silent_ranks=silence.silent,
+        )
+
+
+def _life(silence: Silence) -> str:
+    if silence.silent:
+        shown = ", ".join(map(str, silence.silent[:MOST_SHOWN]))
+        more = len(silence.silent) - MOST_SHOWN
+        ranks = shown if more <= 0 else f"{shown} and {more} more"
+        return f"Nothing at all is heard of rank {ranks}: a process that hangs still beats."
+    if silence.backwards is None:
+        return "All ranks were heard of since."
+    return f"All ranks were heard of since, and ran {silence.backwards:,} backwards."

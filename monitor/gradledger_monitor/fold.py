@@ -1,0 +1,148 @@
+"""A run judged so far, and what of it is kept for another process to go on with (pure)."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import gradledger_monitor
+from gradledger_monitor import facts
+from gradledger_monitor.engine import Engine, Memory
+from gradledger_monitor.rules.base import Silence
+from gradledger_monitor.rules.choices import Choices
+from gradledger_monitor.waiting import Arrived
+
+Place = tuple[int, int]  # optimizer, step
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One step as it is shown: the figures, and of how many ranks."""
+
+    optimizer: int
+    step: int
+    time: float
+    ranks: int
+    figures: dict[str, float | None]
+
+
+@dataclass
+class Position:
+    """How far a fold has come."""
+
+    reached: dict[int, int] = field(default_factory=dict)  # last step by optimizer
+    heard: dict[int, float] = field(default_factory=dict)  # when that step came
+    late: dict[int, float] = field(default_factory=dict)  # how long after it ended
+    silent_after: dict[int, int] = field(default_factory=dict)  # the last silence taken in
+    steps: int = 0
+    tokens: int = 0
+
+
+@dataclass
+class Fold:
+    """The state of a run's rules, and where it stands."""
+
+    engine: Engine
+    generation: int
+    at: Position = field(default_factory=Position)
+    silences: Mapping[Place, Silence] = field(default_factory=dict)
+    catching_up_to: dict[int, int] = field(default_factory=dict)
+    kept_at: int = 0  # steps when it was last kept
+    waits: dict[int, Arrived] = field(default_factory=dict)  # what is waited for, by optimizer
+
+    def see(self, info: facts.RunInfo, step: Arrived) -> Judged:
+        """Feed one step to the rules."""
+        optimizer = step.optimizer
+        self.hear_silence(optimizer)
+        merged = facts.merge(info, optimizer, step.step, step.records)
+        self.engine.see(merged)
+        figures = merged.figures()
+        self.at.reached[optimizer] = step.step
+        self.at.heard[optimizer] = step.received
+        self.at.late[optimizer] = step.received - merged.time
+        self.at.steps += 1
+        self.at.tokens += int(figures["tokens"] or 0)
+        return Judged(optimizer, step.step, merged.time, len(step.records), figures)
+
+    def hear_silence(self, optimizer: int) -> None:
+        """Take in what was written down about the time since the last step, if anything was."""
+        after = self.at.reached.get(optimizer, 0)
+        silence = self.silences.get((optimizer, after))
+        if silence is not None and not self.was_silent(optimizer):
+            self.at.silent_after[optimizer] = after
+            self.engine.hear_nothing(optimizer, after, silence)
+
+    def waited_for(self, step: Arrived, since: float) -> Arrived:
+        """A step that may have to wait for ranks, come at the latest when it was first seen."""
+        known = self.waits.get(step.optimizer)
+        if known is not None and known.step == step.step:
+            since = min(since, known.received)
+        self.waits[step.optimizer] = waits = replace(step, received=since)
+        return waits
+
+    def last_heard(self) -> int | None:
+        """The optimizer of which the last step came."""
+        return max(self.at.heard, key=lambda o: self.at.heard[o], default=None)
+
+    def was_silent(self, optimizer: int) -> bool:
+        """Whether a silence since its last step was taken in."""
+        return self.at.silent_after.get(optimizer) == self.at.reached.get(optimizer, 0)
+
+    def caught_up(self) -> bool:
+        """Whether everything that was once judged has been judged again after a rewind."""
+        return all(self.at.reached.get(o, 0) >= step for o, step in self.catching_up_to.items())
+
+    # ------------------------------------------------------------ kept
+
+    def keep(self) -> bytes:
+        """All that is needed to go on from here."""
+        return zlib.compress(pickle.dumps((self.at, self.engine.memory()), protocol=5), 1)
+
+    def go_on(self, kept: bytes) -> None:
+        """Take over from what was kept. Raises ``UnpicklingError`` where that is not possible."""
+        at, memory = _Unpickler(io.BytesIO(zlib.decompress(kept))).load()
+        if not isinstance(at, Position) or not isinstance(memory, Memory):
+            raise pickle.UnpicklingError("not a kept fold")
+        self.at, self.kept_at = at, at.steps
+        self.engine.recall(memory)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes containers, and objects of the classes that judge; nothing that could do harm.
+
+    After "Restricting Globals" in the documentation of pickle.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        package, _, rest = module.partition(".")
+        ours = package == gradledger_monitor.__name__ and rest.partition(".")[0] in _JUDGING
+        if (module, name) != ("collections", "deque") and not ours:
+            raise pickle.UnpicklingError(f"{module}.{name} is no part of a fold")
+        found = super().find_class(module, name)
+        if not isinstance(found, type) or found.__module__ != module:
+            raise pickle.UnpicklingError(f"{module}.{name} is no class of that module")
+        return found
+
+
+_JUDGING = {"engine", "facts", "findings", "fold", "rules", "wire"}
+
+
+def stamp(choices: Choices) -> str:
+    """Names this code and these choices: what others kept is of no use to it."""
+    return sha256(_code() + repr(choices).encode()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _code() -> bytes:
+    folder = Path(gradledger_monitor.__file__).parent
+    told = sha256()
+    for path in sorted([*folder.glob("*.py"), *(folder / "rules").rglob("*.py")]):
+        told.update(path.read_bytes())
+    return told.digest()

@@ -1,0 +1,148 @@
+"""What the judge writes: one look at a run, in one transaction, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Table, and_, delete, func, insert, select, update
+
+from gradledger_monitor.findings import Judgement
+from gradledger_monitor.fold import Fold, Judged, Place
+from gradledger_monitor.rules.base import Silence
+from gradledger_monitor.store import dialects, snapshots
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.judging import Standing
+from gradledger_monitor.store.tables import (
+    FIGURES,
+    facts,
+    findings,
+    judgements,
+    progress,
+    runs,
+    silences,
+    steps,
+)
+
+
+class Outrun(Exception):
+    """The run was judged elsewhere, or a late record came, while this judgement was made."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one look at a run brought, to be written in one transaction."""
+
+    before: dict[int, int]  # last step judged by optimizer, before this look
+    judged: list[Judged]
+    judgement: Judgement | None  # None leaves the old one in place
+    progress: dict[int, int]
+    steps: int
+    tokens: int
+    waiting_since: float | None
+    finished: bool  # nothing more is ready at the standing's revision
+    unsure: set[int]  # optimizers of which steps were taken that miss something
+    silence: tuple[Place, Silence] | None = None
+    stall_at: float | None = None
+
+
+def commit(store: Store, at: Standing, result: Result, fold: Fold | None, stamp: str) -> None:
+    """Write a judgement with everything that it rests on, or raise ``Outrun`` and write nothing.
+
+    The state of a ``fold`` is kept with it, under the stamp of the code that made it.
+    """
+    with store.writing() as connection:
+        _take_turn(connection, at, result)
+        for optimizer in result.unsure:
+            _check_unchanged(connection, at, result, optimizer)
+        _write_progress(connection, at, result.progress)
+        _write_facts(connection, at.key, result.judged)
+        if result.silence is not None:
+            _write_silence(connection, at.key, *result.silence)
+        if result.judgement is not None:
+            _write_judgement(connection, at.key, result.judgement)
+        if fold is not None:
+            snapshots.write(connection, at.key, fold, stamp)
+
+
+def _take_turn(connection: Connection, at: Standing, result: Result) -> None:
+    told: dict[str, Any] = {
+        "generation": at.generation + 1,
+        "rewind": False,
+        "waiting_since": result.waiting_since,
+        "stall_at": result.stall_at,
+        "steps": result.steps,
+        "tokens": result.tokens,
+    }
+    if result.finished:
+        told["judged_revision"] = at.revision
+    if result.judgement is not None:
+        told["verdict"] = result.judgement.verdict
+        told["primary_title"] = _primary(result.judgement)
+    same = (runs.c.key == at.key, runs.c.generation == at.generation)
+    turn = connection.execute(update(runs).where(*same).values(told))
+    if turn.rowcount != 1:
+        raise Outrun
+
+
+def _primary(judgement: Judgement) -> str | None:
+    return next((f.title for f in judgement.findings if f.inhibited_by is None), None)
+
+
+def _check_unchanged(connection: Connection, at: Standing, result: Result, optimizer: int) -> None:
+    taken = sum(step.ranks for step in result.judged if step.optimizer == optimizer)
+    within = steps.c.step.between(result.before.get(optimizer, 0) + 1, result.progress[optimizer])
+    here = and_(steps.c.run == at.key, steps.c.optimizer == optimizer, within)
+    if connection.scalar(select(func.count()).select_from(steps).where(here)) != taken:
+        raise Outrun
+
+
+def _write_progress(connection: Connection, at: Standing, reached: dict[int, int]) -> None:
+    for optimizer, step in reached.items():
+        here = and_(progress.c.run == at.key, progress.c.optimizer == optimizer)
+        connection.execute(update(progress).where(here).values(step=step))
+
+
+def _replace(
+    connection: Connection, table: Table, run: int, rows: Iterable[dict[str, Any]]
+) -> None:
+    connection.execute(delete(table).where(table.c.run == run))
+    new = [{"run": run, **row} for row in rows]
+    if new:
+        connection.execute(insert(table), new)
+
+
+def _write_facts(connection: Connection, run: int, judged: list[Judged]) -> None:
+    rows = [
+        {
+            "run": run,
+            "optimizer": one.optimizer,
+            "step": one.step,
+            "time": one.time,
+            "ranks": one.ranks,
+            **{name: one.figures.get(name) for name in FIGURES},
+        }
+        for one in judged
+    ]
+    if rows:
+        statement, values = dialects.insert_many(connection, facts, rows)
+        told = {name: statement.excluded[name] for name in ("time", "ranks", *FIGURES)}
+        keys = ["run", "optimizer", "step"]
+        connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=told), values)
+
+
+def _write_silence(connection: Connection, run: int, place: Place, silence: Silence) -> None:
+    optimizer, after = place
+    row = {"run": run, "optimizer": optimizer, "after": after, **asdict(silence)}
+    connection.execute(dialects.insert(connection, silences).on_conflict_do_nothing(), row)
+
+
+def _write_judgement(connection: Connection, run: int, judgement: Judgement) -> None:
+    found = [{"position": at, **asdict(one)} for at, one in enumerate(judgement.findings)]
+    for row in found:
+        del row["acknowledged"]  # a person's word, kept apart
+    _replace(connection, findings, run, found)
+    tree = [asdict(node) for node in judgement.tree]
+    row = {"verdict": judgement.verdict, "tree": tree, "coverage": judgement.coverage}
+    _replace(connection, judgements, run, [row])
