@@ -130,6 +130,8 @@ class StepRecord:
     samples: Samples | None = None  # when ranks were combined in a way that was not seen
     parameters: float | None = None  # fingerprint of sampled parameters before the step
     sampler: Literal["random", "sequential"] | None = None  # of the DataLoader iterated last
+    batches: int | None = None  # that the one training DataLoader gave since the last step
+    batch_size: int | None = None  # samples in each of them
     moved: bool = False  # gradients were kept in other buffers between micro-batches
     repeat: bool = False  # no backward since the last step, and the same gradients are there
     empty: bool = False  # there are no gradients at all at the step

@@ -1,24 +1,27 @@
 """How large the batch of an optimizer step is, in samples and in tokens; None where not known.
 
 A loss's target has one row for each sample, unless the script flattened it: then a row may be a
-sample (a classifier's) or a token of one (a language model's). The hooks tell where the graph does.
+sample (a classifier's) or a token of one (a language model's). The hooks tell where the graph does,
+and a DataLoader tells where it gave one batch for each micro-batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gradledger_monitor.wire import MicroBatch, Term
+from gradledger_monitor.wire import MicroBatch, StepRecord, Term
 
 
-def samples_of(micro_batch: MicroBatch) -> int | None:
-    """Samples of one micro-batch on its rank; for a language model these are sequences.
+def samples_of(micro_batch: MicroBatch, record: StepRecord) -> int | None:
+    """Samples of one micro-batch of a rank's record; for a language model these are sequences.
 
-    Known where every loss of the micro-batch shows the same number of rows, and not flat ones. The
-    chunks of one loss are parts of a batch, and say nothing of the whole.
+    Known where every loss of the micro-batch shows as many rows, and where these are not flat, or
+    are whole batches of the loader. The chunks of one loss say nothing of the whole.
     """
     rows = {_rows(term) for term in micro_batch.terms}
-    return rows.pop() if len(rows) == 1 and not _in_chunks(micro_batch.terms) else None
+    if len(rows) != 1 or _in_chunks(micro_batch.terms):
+        return None
+    return rows.pop() or _of_loader(micro_batch.terms[0], record)
 
 
 def tokens_of(micro_batch: MicroBatch) -> int | None:
@@ -41,6 +44,12 @@ def _rows(term: Term) -> int | None:
     if term.samples:
         return term.samples
     return term.rows if term.rows and term.size and term.rows < term.size else None
+
+
+def _of_loader(term: Term, record: StepRecord) -> int | None:
+    """What the loader put into each batch, if the flat target can be made of one of them."""
+    size = record.batch_size if record.batches == len(record.micro_batches) else None
+    return size if size and term.size and term.size % size == 0 else None
 
 
 def _in_chunks(terms: list[Term]) -> bool:

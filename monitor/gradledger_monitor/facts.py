@@ -123,7 +123,7 @@ class StepFacts:
     @cached_property
     def micro_batch_samples(self) -> dict[int, list[int | None]]:
         """By rank: samples (a language model's sequences) in each micro-batch that was kept."""
-        return {r: [samples_of(m) for _, m in _kept(x)] for r, x in self.records.items()}
+        return {r: [samples_of(m, x) for _, m in _kept(x)] for r, x in self.records.items()}
 
     @cached_property
     def samples(self) -> int | None:

@@ -20,6 +20,8 @@ NonFinite = Literal["NaN", "Infinity", "-Infinity"]
 Number = float | NonFinite
 Missing = dict[Name, Reason]
 
+# part of addresses and of names of files, so neither of the two that mean a folder
+RUN_ID = r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]+\Z"
 MAX_RANKS = 65_536
 MAX_OPTIMIZERS = 4_096
 
@@ -123,6 +125,8 @@ class StepRecord(Struct, kw_only=True, omit_defaults=True, tag="step"):
     samples: Samples | None = None
     parameters: Number | None = None
     sampler: Literal["random", "sequential"] | None = None
+    batches: Count | None = None
+    batch_size: Count | None = None
     moved: bool = False
     repeat: bool = False
     empty: bool = False
@@ -135,7 +139,7 @@ class StepRecord(Struct, kw_only=True, omit_defaults=True, tag="step"):
 class RunRecord(Struct, kw_only=True, omit_defaults=True, tag="run"):
     """Who is speaking: the first line of every batch."""
 
-    run: Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._-]+$")]
+    run: Annotated[str, Meta(min_length=1, max_length=128, pattern=RUN_ID)]
     name: Name
     rank: Annotated[int, Meta(ge=0, lt=MAX_RANKS)] = 0
     world_size: Annotated[int, Meta(ge=1, le=MAX_RANKS)] = 1

@@ -87,6 +87,8 @@ step_records = st.builds(
     samples=st.none() | st.builds(records.Samples, after_backward=samples_of, at_step=samples_of),
     parameters=maybe_number,
     sampler=st.none() | st.sampled_from(["random", "sequential"]),
+    batches=maybe_count,
+    batch_size=maybe_count,
     moved=st.booleans(),
     repeat=st.booleans(),
     empty=st.booleans(),

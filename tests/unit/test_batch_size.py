@@ -59,3 +59,12 @@ def test_without_every_rank_or_any_micro_batch_nothing_is_known() -> None:
     assert (alone.samples, alone.batch_tokens) == (None, None)
     empty = facts(StepRecord(0, 1, 1.0))
     assert (empty.samples, empty.batch_tokens) == (None, None)
+
+
+def test_the_loader_tells_samples_from_tokens_where_it_gave_each_micro_batch() -> None:
+    flat = [term(32, 1 / 64), term(32, 1 / 64)]
+    assert facts(record(flat, batches=2, batch_size=32)).samples == 64  # a classifier's rows
+    assert facts(record(flat, batches=2, batch_size=8)).samples == 16  # sequences of four tokens
+    assert facts(record(flat, batches=1, batch_size=32)).samples is None  # a batch cut in two
+    assert facts(record(flat, batches=2, batch_size=24)).samples is None  # another loader's
+    assert facts(record([rows(8, 16)], batches=3, batch_size=7)).samples == 8  # seen, not told

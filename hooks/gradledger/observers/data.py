@@ -1,4 +1,4 @@
-"""Observes where the data comes from: the kind of sampler that a DataLoader draws from.
+"""Observes where the data comes from: a DataLoader's kind of sampler, and the batches it gave.
 
 The data themselves are told apart by fingerprints of the loss's targets (``loss_terms``).
 """
@@ -12,37 +12,44 @@ from torch.utils.data import DataLoader
 
 from gradledger.ledger import OpenStep
 from gradledger.observers.base import Observer
+from gradledger.observers.loads import Loads
 
 if TYPE_CHECKING:
     from gradledger.windows import Track
 
 
 class Data(Observer):
-    """Fills ``sampler`` of steps."""
+    """Fills ``sampler``, ``batches`` and ``batch_size`` of steps."""
 
-    facts = ("sampler",)
+    facts = ("sampler", "batches", "batch_size")
 
     def __init__(self) -> None:
         super().__init__()
         self._sampler: str | None = None
+        self._loads = Loads()
 
     def install(self) -> None:
-        """Notice which sampler a DataLoader draws from."""
+        """Notice when a DataLoader is iterated."""
         self.patch(DataLoader, "__iter__", self._wrap_iter)
 
     def _wrap_iter(self, original: Any) -> Any:
         def __iter__(loader: Any) -> Any:
+            iterator = original(loader)
             with self.safely():
                 if torch.is_grad_enabled():  # an evaluation's loader says nothing of training
                     self._sampler = _kind_of(getattr(loader, "sampler", None))
-            return original(loader)
+                    self._loads.begin(loader, iterator)
+            return iterator
 
         return __iter__
 
     def step_begins(self, step: OpenStep, track: Track) -> None:
-        """The sampler that the window's data came from, as far as is known."""
+        """The sampler and the batches that the window's data came from, as far as is known."""
         if self._sampler is not None:
             step.fields["sampler"] = self._sampler
+        drawn = self._loads.drawn(track)
+        if drawn is not None:
+            step.fields["batches"], step.fields["batch_size"] = drawn
 
 
 def _kind_of(sampler: Any) -> str | None:

@@ -1,0 +1,128 @@
+"""The effective batch in samples, told by real DataLoaders where the graph proves none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from gradledger_monitor.facts import StepFacts
+from helpers.training import recording
+
+INPUTS, CLASSES, LENGTH = 6, 4, 5
+
+Batch = list[Tensor]
+Drawn = list[Batch]  # the micro-batches of a window
+
+
+def points(count: int, *shape: int) -> TensorDataset:
+    """Inputs, and a class for each sample, or for each of its tokens."""
+    torch.manual_seed(0)
+    return TensorDataset(
+        torch.randn(count, *shape, INPUTS), torch.randint(0, CLASSES, (count, *shape))
+    )
+
+
+class Stream(IterableDataset[Any]):
+    """Samples without a length."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        return iter(points(48))
+
+
+class Gated(nn.Module):
+    """Gets rows that were flattened already, and multiplies: its graph does not show samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.gate = nn.Linear(INPUTS, CLASSES), nn.Linear(INPUTS, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Class scores of each row."""
+        scores: Tensor = self.head(x) * self.gate(x)
+        return scores
+
+
+def train(windows: Iterator[Drawn]) -> list[StepFacts]:
+    """One optimizer step for each window; the target is flattened, as it mostly is."""
+    model = Gated()
+    with recording() as seen:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for window in windows:
+            for x, y in window:
+                loss = F.cross_entropy(model(x.flatten(0, -2)), y.flatten())
+                (loss / len(window)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return seen.facts()
+
+
+def accumulated(loader: Any, k: int = 2) -> Iterator[Drawn]:
+    """Windows of k batches, the last of an epoch as long as it comes."""
+    batches = iter(loader)
+    while window := list(islice(batches, k)):
+        yield window
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("dataset", [points(48), points(48, LENGTH)], ids=["classes", "tokens"])
+def test_samples_of_a_flat_target_are_the_loaders(dataset: Dataset[Any], workers: int) -> None:
+    loader = DataLoader(dataset, 8, drop_last=True, num_workers=workers)
+    steps = train(accumulated(loader))
+    assert [s.micro_batch_samples for s in steps] == [{0: [8, 8]}] * 3
+    assert [s.samples for s in steps] == [16] * 3
+
+
+def test_a_stream_is_counted_too() -> None:
+    assert [s.samples for s in train(accumulated(DataLoader(Stream(), 8)))] == [16] * 3
+
+
+def test_the_last_batch_of_an_epoch_may_be_short_and_is_not_guessed() -> None:
+    steps = train(accumulated(DataLoader(points(44), 8)))  # 5 and a half batches
+    assert [s.samples for s in steps] == [16, 16, None]
+
+
+def test_epochs_after_the_first_are_counted_alike() -> None:
+    loader = DataLoader(points(48), 8, drop_last=True, num_workers=1, persistent_workers=True)
+    steps = train(window for _ in range(3) for window in accumulated(loader))
+    assert [s.samples for s in steps] == [16] * 9
+
+
+def test_a_batch_that_is_cut_into_micro_batches_is_not_counted_twice() -> None:
+    cut = (
+        [list(pair) for pair in zip(x.chunk(2), y.chunk(2), strict=True)]
+        for x, y in DataLoader(points(48), 8, drop_last=True)
+    )
+    assert [s.samples for s in train(cut)] == [None] * 6
+
+
+def test_two_loaders_at_once_leave_it_unknown() -> None:
+    both = zip(
+        DataLoader(points(48), 8, drop_last=True),
+        DataLoader(points(24), 4, drop_last=True),
+        strict=True,
+    )
+    assert {s.samples for s in train([a] for a, _ in both)} == {None}
+
+
+def test_an_evaluation_between_steps_does_not_count() -> None:
+    def windows() -> Iterator[Drawn]:
+        held_out = DataLoader(points(16), 4)
+        for window in accumulated(DataLoader(points(48), 8, drop_last=True)):
+            with torch.no_grad():
+                assert len(list(held_out)) == 4
+            yield window
+
+    assert [s.samples for s in train(windows())] == [16] * 3
+
+
+def test_batches_of_various_sizes_are_not_taken_for_equal_ones() -> None:
+    by_length = [[0, 1, 2], [3, 4, 5, 6, 7], [8, 9]]
+    loader = DataLoader(points(10), batch_sampler=by_length)
+    assert {s.samples for s in train(accumulated(loader, 1))} == {None}
