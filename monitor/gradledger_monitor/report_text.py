@@ -12,6 +12,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from gradledger_monitor.findings import Acknowledgement, Finding, Judgement, TreeNode
+from gradledger_monitor.printable import harmless, printable
 from gradledger_monitor.rules.choices import OFF
 
 WIDEST = 100
@@ -47,8 +48,9 @@ def console(stream: TextIO) -> Console:
 
 def report(name: str, steps: int, ranks: int, judgement: Judgement) -> RenderableType:
     """The verdict, the findings with their fixes, and the questions behind them."""
+    judgement = harmless(judgement)  # of words that come from a training process
     return Group(
-        Rule(f"gradledger: {name}", align="left", style="dim"),
+        Rule(f"gradledger: {printable(name)}", align="left", style="dim"),
         _headline(steps, ranks, judgement),
         *(_finding(finding) for finding in judgement.findings),
         Text(),

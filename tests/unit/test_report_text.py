@@ -61,3 +61,10 @@ def test_a_symptom_names_its_cause() -> None:
 
 def test_a_question_that_was_not_measured_says_why() -> None:
     assert "Is the contract balanced? (no loss was seen)" in text()
+
+
+def test_nothing_that_a_run_says_moves_the_cursor() -> None:
+    hostile = "x\x1b[2J\r\x9b31m"
+    said = text(title=hostile, summary=hostile, evidence={hostile: hostile})
+    assert "\x1b" not in said and "\x9b" not in said and "\r" not in said
+    assert "x\\x1b[2J\\r" in said

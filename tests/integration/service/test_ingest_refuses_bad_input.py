@@ -50,6 +50,8 @@ BAD_LINES = {
 }
 BAD_RUNS: dict[str, tuple[dict[str, Any], str]] = {
     "a path": ({"run": "../../etc/passwd"}, "$.run"),
+    "the folder above": ({"run": ".."}, "$.run"),
+    "a line and its end": ({"run": "r\n"}, "$.run"),
     "an empty id": ({"run": ""}, "$.run"),
     "an endless name": ({"run": "r", "name": "x" * 1000}, "$.name"),
     "a rank outside its world": ({"run": "r", "rank": 2, "world_size": 2}, "$.rank"),
