@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from gradledger.records import EvalRecord, StepRecord
+from gradledger.records import EvalRecord, Record, StepRecord
 from helpers.batches import batch, eventually, step
 from helpers.service import Service
 
@@ -45,8 +45,8 @@ def send(service: Service, payload: str) -> None:
         "config": {payload: payload, "nested": [{payload: payload}]},
         "environment": {payload: payload},
     }
-    evaluated = [EvalRecord(n, 1_000.0 + n, {payload: 1.0 * n, "loss": 1.0}) for n in (1, 2)]
-    records = [*(hostile_step(n, payload) for n in (1, 2, 3)), *evaluated]
+    records: list[Record] = [hostile_step(n, payload) for n in (1, 2, 3)]
+    records += [EvalRecord(n, 1_000.0 + n, {payload: 1.0 * n, "loss": 1.0}) for n in (1, 2)]
     assert service.post(batch("hostile", records, **said)).status_code == 200
     assert eventually(10, lambda: bool(service.get("/runs/hostile").json()["steps"] == 3))
 

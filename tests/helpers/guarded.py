@@ -61,7 +61,7 @@ class Guarded:
 def guarded_service(folder: Path, **settings: str) -> Iterator[Guarded]:
     """A service on its embedded database that asks for tokens, for the length of a block."""
     told = {"access": "token", "admin_token": ADMIN, **settings}
-    with running_service(folder / "gradledger.db", **told) as service:
+    with running_service(folder / "gradledger.db", 0, **told) as service:
         store = Store(f"sqlite:///{folder / 'gradledger.db'}")
         try:
             yield Guarded(service, store)
