@@ -125,6 +125,8 @@ class StepRecord(Struct, kw_only=True, omit_defaults=True, tag="step"):
     samples: Samples | None = None
     parameters: Number | None = None
     sampler: Literal["random", "sequential"] | None = None
+    batches: Count | None = None
+    batch_size: Count | None = None
     moved: bool = False
     repeat: bool = False
     empty: bool = False
