@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path
 from fastapi.responses import Response
 from pydantic import BaseModel, Field, StringConstraints
 
+from gradledger_monitor.api.access import caller
 from gradledger_monitor.api.documents import refusals
 from gradledger_monitor.api.runs import RunId
 from gradledger_monitor.api.state import Answer, GivenStore
@@ -41,7 +42,7 @@ def acknowledge(store: GivenStore, run: RunId, rule: RuleId, said: Said) -> Answ
     if said.until is not None and said.until <= now:
         errors = [{"field": "body.until", "reason": "must lie in the future, in Unix seconds"}]
         raise Problem(422, "The request has values that are not accepted.", errors=errors)
-    told = Acknowledgement(said.note, said.by, now, said.until)
+    told = Acknowledgement(said.note, said.by or _name(), now, said.until)
     try:
         acknowledging.acknowledge(store, run, rule, told)
     except (UnknownRun, NoSuchFinding) as error:
@@ -56,6 +57,12 @@ def take_back(store: GivenStore, run: RunId, rule: RuleId) -> None:
         acknowledging.take_back(store, run, rule)
     except (UnknownRun, NoSuchFinding) as error:
         raise _absent(run, error) from error
+
+
+def _name() -> str | None:
+    """Whose token it came with, where the service asks for one."""
+    known = caller.get()
+    return known.token.name if known else None
 
 
 def _absent(run: str, error: LookupError) -> Problem:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -19,6 +20,7 @@ from gradledger_monitor.store.reading import UnknownRun, judgement
 from gradledger_monitor.store.writing import store_batch
 from gradledger_monitor.verdict_json import verdict_json
 from helpers.batches import batch, eventually, fair_step, step
+from helpers.guarded import ADMIN, guarded_service
 from helpers.service import Service
 
 RULE = "reduction.token_weights_unequal"
@@ -145,6 +147,16 @@ def test_a_run_or_finding_that_is_not_there_is_named(service: Service, place: st
         url = f"{service.url}/api/v1/runs/{run}/findings/{rule}/acknowledgement"
         answer = httpx2.put(url, json={"note": "known"})
         assert answer.status_code == 404 and run in answer.json()["detail"]
+
+
+def test_where_tokens_are_asked_for_it_is_said_in_the_name_of_one(tmp_path: Path) -> None:
+    with guarded_service(tmp_path) as guarded:
+        guarded.send(batch("r", [step(1)]), ADMIN)
+        steps = "/api/v1/runs/r"
+        assert eventually(10, lambda: bool(guarded.get(steps, ADMIN).json()["steps"] == 1))
+        path = f"/api/v1/runs/r/findings/{RULE}/acknowledgement"
+        answer = guarded.ask("PUT", path, guarded.token("admin"), json={"note": "known"})
+        assert (answer.status_code, answer.json()["by"]) == (200, "someone")
 
 
 def gradledger(service: Service, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -20,7 +20,8 @@ class Spike(Rule):
 
     The logarithm of the norm lies more than 4 standard deviations above its moving average
     (weight of the past 0.97), at least 3 times the mean, and either does not come back within
-    10 steps or the loss jumps with it. Needs 50 steps.
+    10 steps, or takes the loss along, which then stays up for 3 steps more. A jump of norm and
+    loss to more than 30 times the mean norm is told at once. Needs 50 steps.
 
     **Why it matters**
 
@@ -32,7 +33,8 @@ class Spike(Rule):
 
     **When it is silent**
 
-    Warm-up; spikes that are gone after 10 steps and leave the loss alone.
+    Warm-up; spikes that are gone after 10 steps and leave the loss where it was, as one batch of
+    heavy-tailed data does.
 
     **Incidents**
 
@@ -42,6 +44,8 @@ class Spike(Rule):
     z = Parameter(4.0, "standard deviations of log norm")
     least = Parameter(3.0, "times the moving average")
     steps = Parameter(10, "steps after which a spike has not come back")
+    stays = Parameter(3, "steps for which the loss must stay up after the jump")
+    extreme = Parameter(30.0, "times the moving average that is told at once")
     needed = Parameter(50, "steps of history")
 
     kind = "T"
@@ -49,6 +53,8 @@ class Spike(Rule):
     def __init__(self) -> None:
         self._norm, self._loss = LogTrend(), LogTrend()
         self._high = 0
+        self._loss_up = 0  # steps since a jump for which the loss has been out of its range
+        self._jump = (0.0, 0.0)  # the norm then, and its ratio
 
     def judge(self, window: Window) -> Outcome:
         """Out of range for long, or together with the loss."""
@@ -61,12 +67,12 @@ class Spike(Rule):
             return not_measured(f"{self.needed} steps are needed")
         out = self._norm.z(norm) > self.z and self._norm.ratio(norm) > self.least
         self._high = self._high + 1 if out else 0
-        moved = out and self._moves(loss)
-        ratio = self._norm.ratio(norm)
+        moved = self._moved(out, norm, loss)
         if not out:
             self._take(norm, loss)
-        if not out or (self._high <= self.steps and not moved):
+        if not moved and self._high <= self.steps:
             return ok()
+        norm, ratio = self._jump if moved else (norm, self._norm.ratio(norm))
         return finding(
             "warning",
             "The gradient norm spikes",
@@ -79,13 +85,22 @@ class Spike(Rule):
             loss=loss,
         )
 
+    def _moved(self, out: bool, norm: float, loss: float | None) -> bool:
+        """Whether a jump of the norm took the loss along, far or for long."""
+        up = (out or self._loss_up > 0) and self._loss_is_up(loss)
+        self._loss_up = self._loss_up + 1 if up else 0
+        ratio = self._norm.ratio(norm)
+        if up and (self._loss_up == 1 or ratio > self._jump[1]):
+            self._jump = (norm, ratio)
+        return self._loss_up > self.stays or (up and out and ratio > self.extreme)
+
     def _take(self, norm: float, loss: float | None) -> None:
         self._norm.add(norm)
         if loss is not None and math.isfinite(loss) and loss > 0:
             self._loss.add(loss)
 
-    def _moves(self, loss: float | None) -> bool:
-        """Whether the loss leaves its range as well."""
+    def _loss_is_up(self, loss: float | None) -> bool:
+        """Whether the loss has left its range as well."""
         if loss is None or self._loss.count < self.needed:
             return False
         if not math.isfinite(loss):
