@@ -1,0 +1,33 @@
+"""``docker-compose.yml`` as a test sees it: with its variables filled in."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "docker-compose.yml"
+SECRETS = "/run/secrets/"
+_VARIABLE = re.compile(r"\$\{[A-Z_]+:-([^}]*)\}")
+
+
+def compose() -> dict[str, Any]:
+    """The file, where no variable is set."""
+    text = _VARIABLE.sub(r"\1", FILE.read_text())
+    loaded: dict[str, Any] = yaml.safe_load(text)
+    return loaded
+
+
+def service(name: str) -> dict[str, Any]:
+    """One of its services."""
+    found: dict[str, Any] = compose()["services"][name]
+    return found
+
+
+def environment(name: str, secrets: Path) -> dict[str, str]:
+    """What a service's container has in its environment; its secrets lie in a folder."""
+    said: dict[str, str] = service(name)["environment"]
+    return {key: str(value).replace(SECRETS, f"{secrets}/") for key, value in said.items()}
