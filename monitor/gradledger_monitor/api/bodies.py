@@ -6,12 +6,39 @@ import zlib
 from collections.abc import AsyncIterator
 
 from anyio import move_on_after
+from starlette.datastructures import Headers
 from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gradledger_monitor.problems import Problem
 
 JSON_LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 DRAIN_SECONDS = 10.0
+MOST_OTHER_BYTES = 2**16  # of a body that is no batch of records
+
+
+class SmallBodies:
+    """Refuses bodies that are large, or do not say how large they are, but where records go."""
+
+    def __init__(self, app: ASGIApp, records: str) -> None:
+        self._app = app
+        self._records = records
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        problem = None
+        if scope["type"] == "http" and scope["path"] != self._records:
+            problem = _too_much(Headers(scope=scope))
+        if problem is None:
+            return await self._app(scope, receive, send)
+        await problem.response()(scope, receive, send)
+
+
+def _too_much(headers: Headers) -> Problem | None:
+    if "transfer-encoding" in headers:
+        return Problem(411, "The body does not say how long it is: Content-Length.")
+    if int(headers.get("content-length", 0)) > MOST_OTHER_BYTES:  # the server has checked it is one
+        return too_large(MOST_OTHER_BYTES)
+    return None
 
 
 def check_type(request: Request) -> None:
@@ -45,7 +72,7 @@ async def _drain(stream: AsyncIterator[bytes]) -> None:
 
 def too_large(limit: int) -> Problem:
     """The answer to a body above the limit."""
-    return Problem(413, f"The batch is larger than {limit} bytes; send smaller batches.")
+    return Problem(413, f"The body is larger than {limit} bytes; send less at a time.")
 
 
 def decompress(body: bytes, encoding: str, limit: int) -> bytes:

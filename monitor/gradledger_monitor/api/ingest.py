@@ -20,7 +20,16 @@ router = APIRouter(prefix="/api/v1", tags=["records"])
 RECORDS = "records"
 SHOWN_ERRORS = 1_000
 
-_BODY = {"content": {bodies.JSON_LINES[0]: {"schema": {"type": "string"}}}, "required": True}
+# who speaks, one optimizer step of two micro-batches, the end of the process
+EXAMPLE = """\
+{"type":"run","v":1,"run":"20270131-120000-a1b2c3","name":"my run","optimizers":["AdamW"]}
+{"type":"step","optimizer":0,"step":1,"time":1801396800.5,"norm":1.7,"lr":0.0003,"micro_batches":[\
+{"loss":0.5,"terms":[{"kind":"NllLossBackward0","reduction":"sum","tokens":10,"weight":0.025}]},\
+{"loss":1.5,"terms":[{"kind":"NllLossBackward0","reduction":"sum","tokens":30,"weight":0.025}]}]}
+{"type":"end","time":1801396801.0,"steps":[1]}
+"""
+_LINES = {"schema": {"type": "string"}, "example": EXAMPLE}
+_BODY = {"content": {bodies.JSON_LINES[0]: _LINES}, "required": True}
 
 
 @router.post(

@@ -10,7 +10,8 @@ from gradledger_monitor.api.access import needed
 from gradledger_monitor.api.documents import ProblemDocument, refusals
 
 SCHEME = "token"
-EVERYWHERE = (421, 503)  # for another host; without the database
+EVERYWHERE: tuple[int, ...] = (421, 503)  # for another host; without the database
+BODIES = (400, 411, 413)  # not what it says it is; of no known length; too long
 ASKED_FOR = (401, 403, 429)  # no token; one that may not, or a page of another site; too often
 
 
@@ -25,7 +26,10 @@ def describe(app: FastAPI) -> None:
         components["securitySchemes"] = {SCHEME: {"type": "http", "scheme": "bearer"}}
         for path, item in document["paths"].items():
             for method, operation in item.items():
-                _add_refusals(operation, needed(method.upper(), path))
+                scope = needed(method.upper(), path)
+                _add_refusals(operation, scope)
+                if scope is not None and app.state.service.settings.guarded:
+                    operation["security"] = [{SCHEME: [scope]}]
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]
@@ -39,7 +43,6 @@ def _add_problem(schemas: dict[str, Any]) -> None:
 
 def _add_refusals(operation: dict[str, Any], scope: str | None) -> None:
     statuses = EVERYWHERE if scope is None else (*ASKED_FOR, *EVERYWHERE)
+    statuses += BODIES if "requestBody" in operation else ()
     for status, told in refusals(*statuses).items():
         operation["responses"].setdefault(str(status), told)
-    if scope is not None:
-        operation["security"] = [{}, {SCHEME: [scope]}]  # none where none is asked for

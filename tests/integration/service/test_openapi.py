@@ -1,0 +1,69 @@
+"""The OpenAPI document is asked everything it allows, by Schemathesis, of a real server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gradledger_monitor.api.ingest import EXAMPLE
+from helpers.batches import batch, eventually, step
+from helpers.guarded import ADMIN, guarded_service
+from helpers.service import Service, running_service
+
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_schema_conformance",
+    "response_headers_conformance",
+    "unsupported_method",
+    "use_after_free",
+)
+STREAM = "/events$"  # never ends where there is such a run
+HOOKS = Path(__file__).parents[2] / "helpers" / "json_lines.py"
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    """A service with a run, which answers as fast as it is asked."""
+    fast = {"reads_per_second": "0", "batches_per_second": "0"}
+    with running_service(tmp_path / "a.db", 0, **fast) as running:
+        running.post(batch("r1", [step(1), step(2)]))
+        assert eventually(10, lambda: bool(running.get("/runs/r1").json()["steps"] == 2))
+        yield running
+
+
+def explore(url: str, folder: Path, *options: str) -> None:
+    """Let Schemathesis ask; fails with what it found."""
+    command = [sys.executable, "-m", "schemathesis.cli", "run", f"{url}/api/v1/openapi.json"]
+    command += ["--exclude-path-regex", STREAM, "--max-examples", "25", "--seed", "4"]
+    command += ["--request-timeout", "20", "--continue-on-failure", "--no-color"]
+    environment = {**os.environ, "SCHEMATHESIS_HOOKS": str(HOOKS)}
+    done = subprocess.run(
+        [*command, *options], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_request_breaks_it_and_every_answer_is_documented(
+    service: Service, tmp_path: Path
+) -> None:
+    explore(service.url, tmp_path, "--checks", ",".join(CHECKS))
+    assert service.process.poll() is None and "Traceback" not in "".join(service.output)
+
+
+def test_a_token_is_asked_for_wherever_the_document_says_so(tmp_path: Path) -> None:
+    with guarded_service(tmp_path, reads_per_second="0") as guarded:
+        guarded.send(batch("r1", [step(1)]), ADMIN)
+        bearer = f"Authorization: Bearer {ADMIN}"
+        checks = "ignored_auth,status_code_conformance"
+        explore(guarded.url, tmp_path, "--checks", checks, "--header", bearer)
+
+
+def test_the_example_in_the_document_is_a_batch(service: Service) -> None:
+    assert service.post(EXAMPLE.encode()).json() == {"stored": 2, "duplicates": 0}
