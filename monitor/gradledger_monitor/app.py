@@ -11,7 +11,16 @@ from fastapi import FastAPI
 
 import gradledger
 from gradledger_monitor import problems
-from gradledger_monitor.api import acknowledgements, ingest, live, login, operations, pages, runs
+from gradledger_monitor.api import (
+    acknowledgements,
+    ingest,
+    live,
+    login,
+    operations,
+    pages,
+    runs,
+    series,
+)
 from gradledger_monitor.api.access import Access
 from gradledger_monitor.api.bearers import Bearers
 from gradledger_monitor.api.headers import SecurityHeaders
@@ -97,7 +106,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     problems.install(app)
     for guard in GUARDS:
         app.add_middleware(guard)
-    for part in (ingest, runs, acknowledgements, live, login, operations, pages):
+    for part in (ingest, runs, series, acknowledgements, live, login, operations, pages):
         app.include_router(part.router)
     describe(app)
     return app

@@ -15,6 +15,7 @@ from typing import Any
 
 from gradledger_monitor.batch_size import samples_of, tokens_of, whole
 from gradledger_monitor.combining import UNSEEN, Combining, by_hand, retold
+from gradledger_monitor.figures import beside
 from gradledger_monitor.ledger import Ledger, total
 from gradledger_monitor.losses import sum_of_roots, sum_of_token_losses
 from gradledger_monitor.readings import Reading, Seen, readings, spread
@@ -263,6 +264,7 @@ class StepFacts:
             "lr": number(record.lr),
             "scale": scales[-1] if scales else None,
             "collectives": float(sum(collectives)) if collectives else None,
+            **beside(self),
         }
 
 

@@ -26,7 +26,6 @@ BIG = 2**53
 RunId = Annotated[str, Path(min_length=1, max_length=128)]
 Optimizer = Annotated[int, Path(ge=0, le=2**31 - 1)]
 Step = Annotated[int, Path(ge=1, le=BIG)]
-StepBound = Annotated[int | None, Query(ge=0, le=BIG)]
 
 
 def existing(store: Store, run: str) -> reading.RunRow:
@@ -52,24 +51,6 @@ def list_runs(
 def get_run(store: GivenStore, run: RunId) -> Answer:
     """One run."""
     return Answer(existing(store, run))
-
-
-@router.get(
-    "/{run}/series", response_model=dict[str, list[float | None]], responses=refusals(404, 422)
-)
-def get_series(
-    store: GivenStore,
-    run: RunId,
-    optimizer: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
-    after: StepBound = None,
-    first: StepBound = None,
-    last: StepBound = None,
-    max_points: Annotated[int, Query(ge=100, le=20_000)] = 2000,
-) -> Answer:
-    """The figures of judged steps, column by column; ``after`` asks for later steps only."""
-    existing(store, run)
-    start = first if after is None else max(after + 1, first or 0)
-    return Answer(reading.series(store, run, optimizer, start, last, max_points))
 
 
 @router.get("/{run}/findings", response_model=FindingList, responses=refusals(404, 422))

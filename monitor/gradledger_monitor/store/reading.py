@@ -6,18 +6,15 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, or_, select
 
 from gradledger_monitor import wire
 from gradledger_monitor.facts import RunInfo
 from gradledger_monitor.findings import Acknowledgement, Finding, Judgement, TreeNode
-from gradledger_monitor.store import thinning
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.packing import unpack_record
 from gradledger_monitor.store.tables import (
-    FIGURES,
     acknowledgements,
-    facts,
     findings,
     judgements,
     progress,
@@ -116,54 +113,8 @@ def step_records(store: Store, run: str, optimizer: int, step: int) -> dict[int,
         return {rank: unpack_record(blob) for rank, blob in connection.execute(query)}
 
 
-# ---------------------------------------------------------------- series
-
-
-def series(
-    store: Store,
-    run: str,
-    optimizer: int,
-    first: int | None = None,
-    last: int | None = None,
-    max_points: int = 2000,
-) -> dict[str, list[Any]]:
-    """The figures of judged steps, column by column.
-
-    A longer series is thinned to at most about ``max_points`` steps, extremes kept.
-    """
-    here = [facts.c.run == _key_of(run), facts.c.optimizer == optimizer]
-    here += [facts.c.step >= first] if first is not None else []
-    here += [facts.c.step <= last] if last is not None else []
-    with store.reading() as connection:
-        points = _points(connection, here, max_points)
-    columns = zip(*points, strict=True) if points else ([] for _ in range(2 + len(FIGURES)))
-    return dict(zip(("step", "time", *FIGURES), map(list, columns), strict=True))
-
-
 def _key_of(run: str) -> ColumnElement[int]:
     return select(runs.c.key).where(runs.c.id == run).scalar_subquery()
-
-
-def _points(
-    connection: Connection, here: list[ColumnElement[bool]], max_points: int
-) -> list[thinning.Point]:
-    count = connection.scalar(select(func.count()).select_from(facts).where(*here)) or 0
-    figures = [facts.c[figure] for figure in FIGURES]
-    query = select(facts.c.step, facts.c.time, *figures).where(*here).order_by(facts.c.step)
-    if count <= max_points:
-        return list(connection.execute(query))
-    columns = _varying(connection, here)
-    size = thinning.bucket_size(count, len(columns), max_points)
-    rows = connection.execution_options(yield_per=size).execute(query)
-    buckets = rows.partitions(size)
-    return [point for bucket in buckets for point in thinning.extremes(bucket, columns)]
-
-
-def _varying(connection: Connection, here: list[ColumnElement[bool]]) -> list[int]:
-    """The columns of a point that are worth their extremes: constants need none."""
-    changes = (func.min(facts.c[figure]) < func.max(facts.c[figure]) for figure in FIGURES)
-    row = connection.execute(select(*changes).where(*here)).one()
-    return [2 + at for at, varies in enumerate(row) if varies]
 
 
 # ---------------------------------------------------------------- judgement

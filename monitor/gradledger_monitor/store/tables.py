@@ -150,6 +150,15 @@ FIGURES = (
     "lr",
     "scale",
     "collectives",
+    "skipped",
+    "samples",
+    "clip_norm",
+    "clip_limit",
+    "clipped",
+    "smallest_norm",
+    "largest_norm",
+    "noise_trace",
+    "noise_signal",
 )
 
 facts = Table(
@@ -161,6 +170,24 @@ facts = Table(
     Column("time", Double, nullable=False),
     Column("ranks", Integer, nullable=False),
     *(Column(figure, Double) for figure in FIGURES),
+)
+
+# Neighbouring steps of ``facts``, so many in a row: what is drawn of a long run.
+STRETCH = 64
+PARTS = ("low", "mean", "high")
+
+stretches = Table(
+    "stretches",
+    metadata,
+    _run_column(),
+    Column("optimizer", Integer, primary_key=True),
+    Column("stretch", BigInteger, primary_key=True),  # step // STRETCH
+    Column("first", BigInteger, nullable=False),
+    Column("last", BigInteger, nullable=False),
+    Column("time", Double, nullable=False),  # of the last
+    Column("steps", BigInteger, nullable=False),
+    Column("tokens_sum", Double, nullable=False),
+    *(Column(f"{figure}_{part}", Double) for figure in FIGURES for part in PARTS),
 )
 
 findings = Table(

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Table, and_, delete, func, insert, select, up
 from gradledger_monitor.findings import Judgement
 from gradledger_monitor.fold import Fold, Judged, Place
 from gradledger_monitor.rules.base import Silence
-from gradledger_monitor.store import dialects, snapshots
+from gradledger_monitor.store import curves, dialects, snapshots
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.judging import Standing
 from gradledger_monitor.store.tables import (
@@ -58,6 +58,7 @@ def commit(store: Store, at: Standing, result: Result, fold: Fold | None, stamp:
             _check_unchanged(connection, at, result, optimizer)
         _write_progress(connection, at, result.progress)
         _write_facts(connection, at.key, result.judged)
+        curves.gather(connection, at.key, result.judged)
         if result.silence is not None:
             _write_silence(connection, at.key, *result.silence)
         if result.judgement is not None:

@@ -8,8 +8,9 @@ import time
 
 import httpx2
 
+from gradledger_monitor.store.curves import curves
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.reading import series, step_records
+from gradledger_monitor.store.reading import step_records
 from helpers.batches import EndRecord, EvalRecord, batch, eventually, step
 from helpers.service import Service, running_service, start_service
 
@@ -83,7 +84,7 @@ def _check_whole(service: Service, database: str) -> None:
         found = step_records(store, "crashing", 0, number)
         assert sorted(found) == [0, 1]
         assert all(record.time == 1_000.0 + number for record in found.values())
-    assert series(store, "crashing", 0)["step"] == list(range(1, STEPS + 1))
+    assert curves(store, "crashing")["step"] == list(range(1, STEPS + 1))
     store.close()
     run = service.get("/runs/crashing").json()
     assert run["ended"] and run["tokens"] == STEPS * 2 * 40

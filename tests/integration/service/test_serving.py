@@ -83,6 +83,8 @@ def test_the_openapi_document_describes_every_route(service: Service) -> None:
         "/api/v1/runs",
         "/api/v1/runs/{run}",
         "/api/v1/runs/{run}/series",
+        "/api/v1/runs/{run}/evaluations",
+        "/api/v1/runs/{run}/collectives/{optimizer}",
         "/api/v1/runs/{run}/findings",
         "/api/v1/runs/{run}/verdict",
         "/api/v1/runs/{run}/events",

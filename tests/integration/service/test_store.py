@@ -1,4 +1,4 @@
-"""The store: migrations, one writer, what readers get, spikes in long series."""
+"""The store: migrations, one writer, what readers get."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import math
 import threading
 from pathlib import Path
 
-import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import insert, select, update
+from sqlalchemy import select, update
 
 from gradledger.records import EvalRecord
 from gradledger_monitor import batches
 from gradledger_monitor.judge import judge_pending
 from gradledger_monitor.store import tables
+from gradledger_monitor.store.curves import curves
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.reading import get_run, list_runs, run_info, series
+from gradledger_monitor.store.reading import get_run, list_runs, run_info
 from gradledger_monitor.store.writing import store_batch
 from helpers.batches import batch, step
 
@@ -86,7 +86,7 @@ def test_two_processes_may_write_at_once(store: Store) -> None:
         thread.join()
     judge_pending(store)
     other.close()
-    assert series(store, "r", 0)["step"] == list(range(1, 21))
+    assert curves(store, "r")["step"] == list(range(1, 21))
 
 
 def test_rank_zero_describes_the_run_whoever_comes_first(store: Store) -> None:
@@ -140,71 +140,3 @@ def test_a_writer_that_reads_first_never_loses_its_turn(store: Store) -> None:
     thread.join()
     other.close()
     assert [row.id for row in list_runs(store)] == ["second"]
-
-
-# ---------------------------------------------------------------- series
-
-
-@pytest.fixture
-def long_run(store: Store) -> Store:
-    """50,000 judged steps with one spike, one dip, and a figure that is missing at times."""
-    send(store, batch("long", []))
-    rows = [
-        {
-            "run": 1,
-            "optimizer": 0,
-            "step": number,
-            "time": float(number),
-            "ranks": 1,
-            "norm": 1.0 + math.sin(number) / 10,
-            "loss_reported": 3.0 if number % 3 else None,
-        }
-        for number in range(1, 50_001)
-    ]
-    rows[31_416]["norm"], rows[27_182]["norm"] = 1e6, -1e6
-    rows[12_345]["loss_reported"] = 99.0
-    with store.writing() as connection:
-        connection.execute(insert(tables.facts), rows)
-    return store
-
-
-def test_spikes_survive_in_a_thinned_series(long_run: Store) -> None:
-    thinned = series(long_run, "long", 0, max_points=500)
-    assert len(thinned["step"]) <= 500
-    assert thinned["step"] == sorted(set(thinned["step"]))
-    peaks = dict(zip(thinned["step"], thinned["norm"], strict=True))
-    assert (peaks[31_417], peaks[27_183]) == (1e6, -1e6)
-    assert 99.0 in thinned["loss_reported"]
-
-
-def test_every_point_of_a_thinned_series_is_a_real_step(long_run: Store) -> None:
-    thinned = series(long_run, "long", 0, max_points=500)
-    whole = series(long_run, "long", 0, max_points=100_000)
-    real = dict(zip(whole["step"], zip(*whole.values(), strict=True), strict=True))
-    assert all(real[point[0]] == point for point in zip(*thinned.values(), strict=True))
-
-
-def test_a_thinned_series_ends_where_the_run_does(long_run: Store) -> None:
-    assert series(long_run, "long", 0, max_points=500)["step"][-1] == 50_000
-
-
-def test_constant_figures_do_not_cost_resolution(long_run: Store) -> None:
-    assert len(series(long_run, "long", 0, max_points=500)["step"]) > 250
-
-
-def test_each_bucket_keeps_its_own_extremes(long_run: Store) -> None:
-    thinned = series(long_run, "long", 0, max_points=500)
-    whole = series(long_run, "long", 0, max_points=100_000)
-    size = 500  # two figures vary, so five points a bucket, 100 buckets
-    kept = set(zip(thinned["step"], thinned["norm"], strict=True))
-    points = list(zip(whole["step"], whole["norm"], strict=True))
-    for start in range(0, 50_000, size):
-        bucket = points[start : start + size]
-        assert max(bucket, key=lambda point: point[1]) in kept
-        assert min(bucket, key=lambda point: point[1]) in kept
-
-
-def test_a_window_of_a_series_is_not_thinned_more_than_needed(long_run: Store) -> None:
-    part = series(long_run, "long", 0, first=100, last=199)
-    assert part["step"] == list(range(100, 200))
-    assert series(long_run, "long", 1)["step"] == []

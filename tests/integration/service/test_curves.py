@@ -1,0 +1,152 @@
+"""Curves: short enough to draw, true to every spike, and the same however they were gathered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from sqlalchemy import insert
+
+from gradledger.records import EvalRecord, MicroBatch, StepRecord
+from gradledger_monitor import batches
+from gradledger_monitor.fold import Judged
+from gradledger_monitor.judge import judge_pending
+from gradledger_monitor.store import curves, patterns, tables
+from gradledger_monitor.store.curves import Span
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.writing import store_batch
+from helpers.batches import batch, step
+
+LENGTH = 12_000
+POINTS = 500
+WHOLE = Span()
+
+
+def norm(number: int) -> float:
+    """Waves, one spike and one dip."""
+    return {7_417: 1e6, 3_183: -1e6}.get(number, 1.0 + math.sin(number) / 10)
+
+
+def loss(number: int) -> float | None:
+    """Missing at every third step."""
+    return 99.0 if number == 10_346 else 3.0 if number % 3 else None
+
+
+@pytest.fixture
+def long_run(store: Store) -> Store:
+    """A long run, judged in parts."""
+    store_batch(store, batches.read(batch("long", [])), 1.0)
+    common = {"run": 1, "optimizer": 0, "ranks": 1, "tokens": 10.0}
+    rows = [
+        {**common, "step": n, "time": float(n), "norm": norm(n), "loss_reported": loss(n)}
+        for n in range(1, LENGTH + 1)
+    ]
+    with store.writing() as connection:
+        connection.execute(insert(tables.facts), rows)
+        for start in range(1, LENGTH + 1, 3000):
+            part = range(start, min(start + 3000, LENGTH + 1))
+            curves.gather(connection, 1, [Judged(0, n, float(n), 1, {}) for n in part])
+    return store
+
+
+def drawn(store: Store, span: Span = WHOLE, points: int = POINTS) -> curves.Curves:
+    """What a chart gets."""
+    return curves.curves(store, "long", span, points=points)
+
+
+def test_spikes_survive_however_few_points_are_drawn(long_run: Store) -> None:
+    for points in (100, 500, 5_000):
+        thinned = drawn(long_run, points=points)
+        assert len(thinned["step"]) <= points + 1
+        assert (max(thinned["norm_high"]), min(thinned["norm_low"])) == (1e6, -1e6)
+        assert max(thinned["loss_reported_high"]) == 99.0
+
+
+@pytest.mark.parametrize("points", [150, 5_000])
+def test_a_point_says_the_extremes_and_the_mean_of_exactly_its_steps(
+    long_run: Store, points: int
+) -> None:
+    thinned = drawn(long_run, points=points)
+    ends = list(zip(thinned["first"], thinned["step"], thinned["steps"], strict=True))
+    assert (ends[0][0], ends[-1][1]) == (1, LENGTH)
+    for at, (first, last, steps) in enumerate(ends):
+        assert steps == last - first + 1
+        assert at == 0 or first == ends[at - 1][1] + 1
+        covered = range(first, last + 1)
+        for name, figure in (("norm", norm), ("loss_reported", loss)):
+            known = [value for n in covered if (value := figure(n)) is not None]
+            assert thinned[f"{name}_low"][at] == min(known)
+            assert thinned[f"{name}_high"][at] == max(known)
+            mean = sum(known) / len(known)
+            # a mean of means: of the missing ones a stretch may have one more or less
+            assert thinned[name][at] == pytest.approx(mean, rel=0.02, abs=0.01)
+
+
+def test_a_figure_that_is_never_missing_has_an_exact_mean(long_run: Store) -> None:
+    thinned = drawn(long_run, points=150)
+    first, last = thinned["first"][7], thinned["step"][7]
+    exact = sum(map(norm, range(first, last + 1))) / (last - first + 1)
+    assert thinned["norm"][7] == pytest.approx(exact)
+
+
+def test_a_short_span_is_not_thinned(long_run: Store) -> None:
+    part = drawn(long_run, Span(0, 100, 199))
+    assert part["step"] == list(range(100, 200))
+    assert part["norm"] == [norm(n) for n in range(100, 200)]
+    assert "norm_low" not in part
+    assert drawn(long_run, Span(1))["step"] == []
+
+
+@pytest.mark.parametrize("first", [1, 65, 9_001])
+def test_tokens_are_counted_from_the_beginning_of_the_run(long_run: Store, first: int) -> None:
+    part = drawn(long_run, Span(0, first, None))
+    assert part["tokens_total"] == [10.0 * last for last in part["step"]]
+
+
+def test_a_run_that_is_judged_step_by_step_has_the_curves_of_one_judged_at_once(
+    store: Store,
+) -> None:
+    for number in range(1, 200):
+        for run in ("slow", "fast"):
+            store_batch(store, batches.read(batch(run, [step(number)])), 1.0)
+            if run == "slow" and number % 7 == 0:
+                judge_pending(store)
+    judge_pending(store)
+    slow, fast = (_stretches(store, run) for run in (1, 2))
+    assert slow == fast
+    assert [row[0] for row in slow] == [0, 1, 2, 3]
+
+
+def _stretches(store: Store, run: int) -> Sequence[tuple[object, ...]]:
+    columns = [column for column in tables.stretches.c if column.name != "run"][1:]
+    query = tables.stretches.select().with_only_columns(*columns)
+    with store.reading() as connection:
+        found = connection.execute(query.where(tables.stretches.c.run == run))
+        return [tuple(row) for row in found]
+
+
+def test_evaluations_are_drawn_by_name(store: Store) -> None:
+    told = [EvalRecord(n, float(n), {"loss": 3.0 / n, "accuracy": 1 - 1 / n}) for n in (10, 20)]
+    store_batch(store, batches.read(batch("r", told)), 1.0)
+    found = curves.evaluations(store, "r")
+    assert list(found) == ["accuracy", "loss"]
+    assert (found["loss"]["step"], found["loss"]["mean"]) == ([10, 20], [0.3, 0.15])
+    assert curves.evaluations(store, "r", Span(0, 11, 20))["loss"]["step"] == [20]
+
+
+def test_which_micro_batch_communicated_is_told_of_evenly_spread_steps(store: Store) -> None:
+    records = [
+        StepRecord(0, n, float(n), [MicroBatch(collectives=c) for c in (0, 0, n)])
+        for n in range(1, 101)
+    ]
+    store_batch(store, batches.read(batch("r", records)), 1.0)
+    found = patterns.collectives(store, "r", Span(0), 5)
+    assert found.step == [1, 25, 50, 75, 100]
+    assert found.collectives == [[0, 0, n] for n in found.step]
+    assert patterns.collectives(store, "r", Span(1), 5).step == []
+
+
+def test_the_largest_of_a_span_leads_to_its_step(long_run: Store) -> None:
+    assert curves.step_of_extreme(long_run, "long", Span(0, 7_000, 8_000), "norm") == 7_417
+    assert curves.step_of_extreme(long_run, "long", Span(0, 7_000, 8_000), "scale") is None
