@@ -41,6 +41,7 @@ def test_validation_that_dips_once_or_follows_training_is_left_alone() -> None:
     assert evaluated(FALLING, {10: 3.0, 20: 3.1, 30: 3.05, 40: 3.3}) == []
     assert evaluated(FALLING[::-1], {10: 3.0, 20: 3.1, 30: 3.2, 40: 3.3}) == []
     assert evaluated(FALLING, {10: 3.0, 20: 3.1, 30: 3.2}) == []
+    assert evaluated(FALLING, {10: 3.0, 20: 3.01, 30: 3.02, 40: 3.03}) == []
 
 
 def run_with_gap(seconds: float, usual: float) -> dict[str, int]:

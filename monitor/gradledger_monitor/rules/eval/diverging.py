@@ -16,6 +16,7 @@ from gradledger_monitor.rules.base import (
 )
 
 RISES = 3  # evaluations in a row
+LEAST = 0.03  # of the best evaluation so far, by which the last one is worse
 
 FIX = """\
 # stop, or go back to, the best evaluation so far; then look for what changed:
@@ -28,8 +29,8 @@ class Diverging(CourseRule):
     **What it sees**
 
     A loss or perplexity reported by ``log_eval`` (or by the Trainer) that is higher at each of
-    three evaluations than at the one before, while the mean training loss over the 10 steps
-    before each of them falls.
+    three evaluations than at the one before, and by then 3 % worse than the best, while the mean
+    training loss over the 10 steps before each of them falls.
 
     **Why it matters**
 
@@ -42,7 +43,7 @@ class Diverging(CourseRule):
 
     **When it is silent**
 
-    Fewer than four evaluations; metrics of which it is not known whether less is better.
+    Fewer than four evaluations; a plateau that wavers; metrics of which it is not known whether less is better.
 
     **Incidents**
 
@@ -71,7 +72,9 @@ def _judge(name: str, steps: list[int], values: dict[int, float], course: Course
     known = [loss for loss in training if loss is not None]
     if len(known) < len(steps):
         return not_measured("no training loss was seen before an evaluation")
+    best = min(value for step, value in values.items() if step <= steps[-1])
     rises = all(values[b] > values[a] for a, b in pairwise(steps))
+    rises = rises and values[steps[-1]] - best >= LEAST * abs(best)
     falls = all(b < a for a, b in pairwise(known))
     if not (rises and falls):
         return ok()
