@@ -43,7 +43,8 @@ class Diverging(CourseRule):
 
     **When it is silent**
 
-    Fewer than four evaluations; a plateau that wavers; metrics of which it is not known whether less is better.
+    Fewer than four evaluations; a plateau that wavers; metrics of which it is not known whether
+    less is better.
 
     **Incidents**
 
