@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 TRAINERS := transformers-4.45 transformers-5
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint type unit museum zero-code frameworks bench chromium clean
+.PHONY: help demo test lint type unit museum courses zero-code frameworks bench chromium clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -33,6 +33,9 @@ unit: $(READY) chromium  ## pytest alone
 museum: $(READY)  ## the bug museum: what is found and what is left alone, written to docs/detection.md
 	cd tests && ../$(BIN)/python -m museum.run --jobs 2 --write ../docs/detection.md
 	$(BIN)/pytest -n 2 --dist load tests/museum
+
+courses: $(READY)  ## long healthy runs and faulty ones: how often alarmed, how many found; minutes
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m museum.courses.measure --write ../docs/detection.md
 
 zero-code: $(READY) $(TRAINERS:%=.venvs/%/.ready)  ## the published Trainer bug and its fix, told apart
 	$(BIN)/pytest -v tests/frameworks/zero_code/published_bug.py

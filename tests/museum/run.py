@@ -18,7 +18,7 @@ from queue import Queue
 from museum.judging import Verdict, judge
 from museum.labels import Piece, collection
 from museum.stage import Stage
-from museum.tables import as_json, document, summary
+from museum.tables import CHAPTER, as_json, document, summary
 
 
 def verdict_on(stage: Stage, piece: Piece) -> Verdict:
@@ -65,7 +65,10 @@ def main() -> int:
     if asked.json:
         asked.json.write_text(json.dumps(as_json(verdicts), indent=1) + "\n")
     if asked.write:
-        asked.write.write_text(document(verdicts))
+        kept = (
+            "".join(asked.write.read_text().partition(CHAPTER)[1:]) if asked.write.exists() else ""
+        )
+        asked.write.write_text(document(verdicts) + kept)
     return 0 if all(verdict.right for verdict in verdicts) else 1
 
 

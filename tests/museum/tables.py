@@ -8,6 +8,7 @@ from museum.judging import Verdict
 from museum.labels import WITHOUT_EXHIBIT
 
 COMMAND = "make museum"
+CHAPTER = "## Long runs"  # written by museum.courses.measure, and kept
 
 
 def _of(verdicts: list[Verdict], kind: str) -> list[Verdict]:

@@ -1,0 +1,1 @@
+"""Long runs in many settings, healthy or with one fault, for the rules that need a history."""

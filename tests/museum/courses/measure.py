@@ -1,0 +1,180 @@
+"""How often healthy runs are alarmed, and how many faults are found: a table and its command.
+
+    python -m museum.courses.measure [--healthy 200] [--each 20] [--jobs 2] [--write FILE]
+
+Run from ``tests/``. ``--write`` replaces the last chapter of docs/detection.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gradledger.ledger import OpenStep
+from gradledger.recorder import Recorder
+from gradledger.records import encode
+from gradledger_monitor import wire
+from gradledger_monitor.engine import Engine
+from gradledger_monitor.facts import RunInfo, merge
+from museum.courses.faults import ILLNESSES, onset
+from museum.courses.settings import Setting, draw
+from museum.courses.training import Course, Fault, healthy, train
+from museum.judging import LOUD
+from museum.tables import CHAPTER
+
+COMMAND = "python -m museum.courses.measure --write ../docs/detection.md"
+SICK = 100_000  # numbers of settings that get a fault begin here
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run, judged: rule -> first step, by whether it alarms."""
+
+    setting: Setting
+    illness: int | None
+    loud: dict[str, int]
+    quiet: dict[str, int]
+
+
+def judged(task: tuple[int, int | None]) -> Outcome:
+    """Train one run, healthy or with a fault, and judge it."""
+    seed, illness = task
+    if illness is None:
+        return judge_course(draw(seed))
+    kind = ILLNESSES[illness]
+    return replace(judge_course(kind.setting(seed), kind.fault(onset(seed))), illness=illness)
+
+
+def judge_course(setting: Setting, fault: Fault = healthy) -> Outcome:
+    """Train under the hooks and ask all rules."""
+    steps: list[OpenStep] = []
+    recorder = Recorder(steps.append)
+    recorder.install()
+    try:
+        course = train(setting, fault)
+        recorder.finish()
+    finally:
+        recorder.uninstall()
+    loud, quiet = _findings(course, steps, recorder.windows.names)
+    return Outcome(setting, None, loud, quiet)
+
+
+def _findings(
+    course: Course, steps: list[OpenStep], names: list[str]
+) -> tuple[dict[str, int], dict[str, int]]:
+    info = RunInfo("run", "run", 1, optimizers=names)
+    engine = Engine(info)
+    for step in steps:
+        record = wire.decoder.decode(encode(step.resolve()))
+        assert isinstance(record, wire.StepRecord)
+        engine.see(merge(info, record.optimizer, record.step, {0: record}))
+    engine.evaluated({"eval_loss": course.evaluations})
+    causes = [f for f in engine.judgement().findings if f.inhibited_by is None]
+    loud = {f.rule: f.first_step for f in causes if f.severity in LOUD}
+    return loud, {f.rule: f.first_step for f in causes if f.severity not in LOUD}
+
+
+def measured(healthy: int, each: int, jobs: int) -> Iterator[Outcome]:
+    """All runs, healthy ones first, as they come."""
+    tasks: list[tuple[int, int | None]] = [(seed, None) for seed in range(healthy)]
+    tasks += [(SICK + n, at) for at in range(len(ILLNESSES)) for n in range(each)]
+    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=25) as pool:
+        yield from pool.imap(judged, tasks)
+
+
+# ---------------------------------------------------------------- what is told
+
+
+def chapter(outcomes: list[Outcome], command: str) -> str:
+    """The last chapter of docs/detection.md."""
+    healthy = [one for one in outcomes if one.illness is None]
+    alarmed = [one for one in healthy if one.loud]
+    steps = healthy[0].setting.steps if healthy else 0
+    lines = [
+        CHAPTER,
+        "",
+        f"Written by `{command}`. {len(healthy)} healthy runs of {steps} steps, drawn over tasks,",
+        "optimizers, rates, schedules, precisions, batches, clipping and noise",
+        "(`tests/museum/courses/settings.py`), judged by all rules:",
+        f"**{len(alarmed)} alarmed ({len(alarmed) / max(1, len(healthy)):.1%})**.",
+        "",
+        *_by(healthy),
+        *_causes(alarmed),
+        "| fault in an otherwise healthy run | rule | named in time | found at all | runs |",
+        "|---|---|---|---|---|",
+        *[_recall(at, outcomes) for at in range(len(ILLNESSES))],
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _by(healthy: list[Outcome]) -> Iterator[str]:
+    yield from ("| healthy runs | alarmed | of |", "|---|---|---|")
+    for name in ("task", "optimizer", "precision", "schedule"):
+        values = sorted({str(getattr(one.setting, name)) for one in healthy})
+        for value in values:
+            these = [one for one in healthy if str(getattr(one.setting, name)) == value]
+            yield f"| {name}: {value} | {sum(bool(o.loud) for o in these)} | {len(these)} |"
+    yield ""
+
+
+def _causes(alarmed: list[Outcome]) -> Iterator[str]:
+    counts = Counter(rule for one in alarmed for rule in one.loud)
+    for rule, count in counts.most_common():
+        seeds = [str(one.setting.seed) for one in alarmed if rule in one.loud]
+        yield f"- `{rule}` in {count}: settings {', '.join(seeds)}"
+    yield from [""] if counts else []
+
+
+def _recall(at: int, outcomes: list[Outcome]) -> str:
+    kind, runs = ILLNESSES[at], [one for one in outcomes if one.illness == at]
+    in_time = sum(_in_time(one, kind.rule, kind.within) for one in runs)
+    other = sum(any(_first(one, rule) for rule in (kind.rule, *kind.also)) for one in runs)
+    what = f"{kind.why}; in {kind.within} steps"
+    return f"| {what} | {kind.rule} | {in_time} | {other} | {len(runs)} |"
+
+
+def _first(one: Outcome, rule: str) -> int | None:
+    return (one.loud | one.quiet).get(rule)
+
+
+def _in_time(one: Outcome, rule: str, within: int) -> bool:
+    first = _first(one, rule)
+    return first is not None and first <= onset(one.setting.seed) + within
+
+
+def _line(one: Outcome) -> str:
+    """One run, for whoever waits."""
+    kind = "healthy" if one.illness is None else ILLNESSES[one.illness].rule
+    said = ", ".join(f"{rule} at {step}" for rule, step in (one.loud | one.quiet).items())
+    return f"{kind} {one.setting.seed}: {said or 'nothing'}\n"
+
+
+def main() -> int:
+    """The command; exit status 1 when 2 % of healthy runs or more are alarmed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--healthy", type=int, default=200)
+    parser.add_argument("--each", type=int, default=20, help="runs for each fault")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--write", type=Path, help="replace the chapter in this file")
+    asked = parser.parse_args()
+    outcomes = []
+    for outcome in measured(asked.healthy, asked.each, asked.jobs):
+        outcomes.append(outcome)
+        sys.stderr.write(_line(outcome))
+    told = chapter(outcomes, f"{COMMAND} --healthy {asked.healthy} --each {asked.each}")
+    sys.stdout.write(told)
+    if asked.write:
+        before = asked.write.read_text().partition(CHAPTER)[0]
+        asked.write.write_text(before + told)
+    healthy = [one for one in outcomes if one.illness is None]
+    return int(sum(bool(one.loud) for one in healthy) >= 0.02 * max(1, len(healthy)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

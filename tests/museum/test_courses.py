@@ -1,0 +1,31 @@
+"""The long runs of ``museum.courses``, cut short: right without a fault, and ill with one."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from museum.courses.faults import ILLNESSES
+from museum.courses.measure import judge_course
+from museum.courses.settings import TASKS, draw
+
+SHORT = 150
+
+
+def test_a_number_is_one_setting_for_ever_and_numbers_cover_the_tasks() -> None:
+    assert draw(3) == draw(3)
+    assert {draw(seed).task for seed in range(50)} == set(TASKS)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_healthy_run_is_not_alarmed(seed: int) -> None:
+    assert judge_course(draw(seed, SHORT)).loud == {}
+
+
+def test_a_fault_is_named_after_its_onset() -> None:
+    kind = next(kind for kind in ILLNESSES if kind.rule == "norm.spike")
+    setting = dataclasses.replace(kind.setting(1), steps=SHORT)
+    found = judge_course(setting, kind.fault(100)).loud
+    assert found.keys() & {kind.rule, *kind.also}
+    assert 100 <= min(found.values()) <= 100 + kind.within
