@@ -123,7 +123,7 @@ def noise(ends: list[tuple[list[float], bool]]) -> list[float]:
 
 
 def fingerprint(values: list[float]) -> float:
-    """A number that differs when any of the values does, but by chance; NaN if one is not finite."""
+    """A number that differs when any value does, but by chance; NaN where one is not finite."""
     if not all(map(math.isfinite, values)):
         return math.nan  # of opposite infinities there is no sum
     return math.fsum(v * (1 + i % 97) for i, v in enumerate(values))
