@@ -78,6 +78,8 @@ def _decode(number: int, line: bytes) -> wire.Record | Refusal:
         record = wire.decoder.decode(line)
     except msgspec.DecodeError as error:
         return _explain(number, str(error))
+    except UnicodeDecodeError as error:
+        return Refusal(number, "$", f"a text in it is not UTF-8: {error.reason}")
     except RecursionError:
         return Refusal(number, "$", "nested too deeply")
     return (_object_to(number, record) if isinstance(record, wire.RunRecord) else None) or record
@@ -104,7 +106,7 @@ def _object_to(number: int, record: wire.RunRecord) -> Refusal | None:
 def _is_run(line: bytes) -> bool:
     try:
         return msgspec.json.decode(line, type=_Tag).type == "run"
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
 
 

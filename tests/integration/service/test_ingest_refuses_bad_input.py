@@ -10,16 +10,31 @@ from typing import Any
 
 import httpx2
 import pytest
+import zstandard
 
 from gradledger.records import encode
 from helpers.batches import EndRecord, batch, step
 from helpers.service import Service
 
 GOOD = step(1)
+_WIDE = zstandard.ZstdCompressionParameters(window_log=27, compression_level=1)
+_FRAME = zstandard.ZstdCompressor(compression_params=_WIDE).compressobj()
+WIDE = _FRAME.compress(b"x" * 1000) + _FRAME.flush()
+
 BAD_LINES = {
     "not JSON": (b"nonsense\n", "$", "malformed"),
     "an array": (b"[1, 2]\n", "$", "Expected `object`, got `array`"),
     "not text": (b"\xff\xfe\x00\n", "$", ""),
+    "a text that is not UTF-8": (
+        b'{"type":"end","time":1,"steps":[],"x":"y"}\n'.replace(b"end", b"end\x80"),
+        "$",
+        "not UTF-8",
+    ),
+    "a name that is not UTF-8": (
+        encode(GOOD).replace(b'"NllLossBackward0"', b'"Nll\xff"', 1),
+        "$",
+        "not UTF-8",
+    ),
     "no type": (b'{"step": 1}\n', "$", "missing required field `type`"),
     "an unknown type": (b'{"type":"rumour"}\n', "$.type", "Invalid value 'rumour'"),
     "a missing field": (b'{"type":"step","optimizer":0,"step":2}\n', "$", "`time`"),
@@ -163,10 +178,33 @@ def test_gzip_in_several_members_is_read_whole(service: Service) -> None:
     assert response.json() == {"stored": 2, "duplicates": 0}
 
 
-def test_an_unknown_encoding_names_the_known_one(service: Service) -> None:
+def test_zstd_is_read_in_frames_of_any_number(service: Service) -> None:
+    body = zstandard.compress(batch("frames", [step(1)])) + zstandard.compress(encode(step(2)))
+    response = service.post(body, Content_Encoding="zstd")
+    assert response.json() == {"stored": 2, "duplicates": 0}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"not zstd at all", zstandard.compress(b"x" * 1000)[:-5], WIDE],
+    ids=["garbage", "cut short", "a window of 128 MiB"],
+)
+def test_a_body_that_is_not_the_zstd_it_says_is_refused(service: Service, body: bytes) -> None:
+    assert "zstd" in the_problem(service.post(body, Content_Encoding="zstd"), 400)["detail"]
+
+
+def test_a_zstd_bomb_is_refused_without_inflating_it(service: Service) -> None:
+    before = _peak_memory(service)
+    bomb = zstandard.compress(b"\0" * (400 * 2**20))
+    assert len(bomb) < 2**17
+    the_problem(service.post(bomb, Content_Encoding="zstd"), 413)
+    assert _peak_memory(service) - before < 150 * 2**20
+
+
+def test_an_unknown_encoding_names_the_known_ones(service: Service) -> None:
     response = service.post(batch("r", []), Content_Encoding="br")
     assert "br" in the_problem(response, 415)["detail"]
-    assert response.headers["accept-encoding"] == "gzip"
+    assert response.headers["accept-encoding"] == "gzip, zstd"
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/json", "multipart/form-data"])

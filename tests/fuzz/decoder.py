@@ -1,0 +1,40 @@
+"""Coverage-guided fuzzing of the record decoder with atheris: ``make fuzz``.
+
+Where atheris has no wheel, ``tests/unit/test_hostile_batches.py`` asks the same with hypothesis.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import atheris
+
+with atheris.instrument_imports(include=["gradledger_monitor"]):
+    from gradledger_monitor.api import bodies
+    from gradledger_monitor.api.ingest import EXAMPLE
+    from gradledger_monitor.problems import Problem
+    from helpers.accounting import accounted
+
+LARGEST = 2**20
+
+
+def one(data: bytes) -> None:
+    """Any bytes as a body: as sent, and as gzip."""
+    accounted(data)
+    with suppress(Problem):  # it says what is wrong
+        accounted(bodies.decompress(data, "gzip", LARGEST))
+
+
+def main() -> None:
+    """Begin from a batch that is right."""
+    with tempfile.TemporaryDirectory() as corpus:
+        (Path(corpus) / "example").write_bytes(EXAMPLE.encode())
+        atheris.Setup([*sys.argv, corpus], one)
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""What holds of every batch, whatever bytes it is made of."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gradledger_monitor import batches, wire
+from gradledger_monitor.store.packing import pack_record, unpack_record
+
+
+def accounted(body: bytes) -> None:
+    """Every line that is not empty is taken, or refused with a place and a reason."""
+    batch = batches.read(body)
+    lines = [number for number, line in enumerate(body.split(b"\n"), 1) if line.strip()]
+    taken = [number for report in batch.reports for number, _ in report.lines]
+    refused = [refusal.line for refusal in batch.refused]
+    assert len(taken) + len(refused) + len(batch.reports) == len(lines)
+    assert set(taken).isdisjoint(refused) and {*taken, *refused} <= set(lines)
+    assert all(refusal.field.startswith("$") and refusal.reason for refusal in batch.refused)
+    for report in batch.reports:
+        for _, record in report.lines:
+            if isinstance(record, wire.StepRecord):
+                assert unpack_record(pack_record(record)) == record
+    msgspec.json.encode(batch.refused)
