@@ -5,10 +5,11 @@ VENV   ?= .venv
 TORCH  ?= torch==2.13.0
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+SECONDS := 60
 TRAINERS := transformers-4.45 transformers-5
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint type unit museum courses zero-code frameworks bench chromium clean
+.PHONY: help demo test lint type unit museum courses zero-code frameworks bench security audit fuzz tools clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -27,7 +28,7 @@ lint: $(READY)  ## ruff, and the architecture contracts
 type: $(READY)  ## mypy --strict
 	$(BIN)/mypy
 
-unit: $(READY) chromium  ## pytest alone
+unit: $(READY) tools  ## pytest alone
 	$(BIN)/pytest -n 2 --dist loadfile
 
 museum: $(READY)  ## the bug museum: what is found and what is left alone, written to docs/detection.md
@@ -45,6 +46,16 @@ frameworks: .venvs/frameworks/.ready  ## Trainer, Accelerate and Lightning, watc
 
 bench: $(READY)  ## what the hooks cost the training thread
 	$(BIN)/python bench/hooks_overhead.py
+
+security: $(VENV)/.security  ## bandit on the source; what is left out, and why, is in pyproject.toml
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive hooks monitor web migrations
+
+audit: $(VENV)/.security  ## known holes in what we depend on; asks the advisories of PyPI
+	$(BIN)/pip-audit --local --strict --skip-editable
+
+fuzz: $(READY)  ## the record decoder against a coverage-guided fuzzer (SECONDS=60)
+	@$(BIN)/pip install --quiet --group fuzz
+	cd tests && ../$(BIN)/python -m fuzz.decoder -max_total_time=$(SECONDS)
 
 clean:  ## remove what this file made
 	rm -rf $(VENV) .venvs
@@ -67,6 +78,10 @@ $(READY): pyproject.toml
 	$(@D)/bin/pip install --quiet --requirement $<
 	@touch $@
 
+$(VENV)/.security: $(READY)
+	$(BIN)/pip install --quiet --group security
+	@touch $@
+
 .venvs/frameworks/.ready: tests/frameworks/requirements.txt pyproject.toml
 	@echo "preparing $(@D) (once, some minutes)"
 	$(PYTHON) -m venv $(@D)
@@ -75,5 +90,5 @@ $(READY): pyproject.toml
 	$(@D)/bin/pip install --quiet --requirement $< --editable '.[monitor]'
 	@touch $@
 
-chromium:
-	@command -v chromium >/dev/null || .ci/install-chromium
+tools:
+	@command -v chromium >/dev/null && command -v nginx >/dev/null || .ci/install-tools
