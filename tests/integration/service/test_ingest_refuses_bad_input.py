@@ -258,3 +258,30 @@ def test_every_answer_carries_the_security_headers(service: Service) -> None:
 def test_a_clean_batch_is_acknowledged(service: Service) -> None:
     body = batch("clean", [step(1), step(2), EndRecord(5.0, [2])])
     assert service.post(body).json() == {"stored": 3, "duplicates": 0}
+
+
+def test_bodies_that_are_no_batch_are_small_and_say_how_long_they_are(service: Service) -> None:
+    known = f"{service.url}/api/v1/runs/r/findings/loop.double_step/acknowledgement"
+    large = httpx2.put(known, json={"note": "n" * 2**17})
+    assert str(2**16) in the_problem(large, 413)["detail"]
+    endless = httpx2.put(known, content=iter([b"{"]))
+    assert "Content-Length" in the_problem(endless, 411)["detail"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/x/../../../../etc/passwd",
+        "/static/x/..%2f..%2f..%2f..%2fetc%2fpasswd",
+        "/static/x/%2e%2e%5capp.css",
+        "/static/..%2f..%2fetc/passwd",
+        "/static/x/%00app.css",
+        "/runs/..%2f..%2fetc%2fpasswd",
+        "/api/v1/runs/..%2f..%2f/steps/0/1",
+    ],
+)
+def test_no_path_leads_to_a_file_that_is_not_meant(service: Service, path: str) -> None:
+    with socket.create_connection(("127.0.0.1", service.port)) as connection:  # sent as it is
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        answer = connection.recv(2**16)
+    assert answer.startswith(b"HTTP/1.1 404 ") and b"root:" not in answer
