@@ -86,7 +86,7 @@ ONE_RANK: list[Plain] = [
         "step": 2,
         "micro_batches": [
             micro_batch(3, 3, 15.0, 2.0, 6.0, scale=8.0),
-            micro_batch(4, 1, "Infinity", 2.0, "Infinity", scale=8.0),
+            micro_batch(4, 1, "Infinity", 2.0, "NaN", scale=8.0),
         ],
         "events": [
             {"op": "update"},
