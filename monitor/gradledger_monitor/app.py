@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 import gradledger
 from gradledger_monitor import problems
+from gradledger_monitor.alerts.assembly import Alerts
 from gradledger_monitor.api import (
     acknowledgements,
     ingest,
@@ -48,10 +49,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await asyncio.to_thread(service.store.migrate)
     service.news.start()
     service.judge.start()
+    service.deliverer.start()
     try:
         yield
     finally:
         await asyncio.to_thread(service.judge.stop)
+        await asyncio.to_thread(service.deliverer.stop)
         await asyncio.to_thread(service.news.stop)
         service.store.close()
 
@@ -61,10 +64,13 @@ def _assemble(settings: Settings) -> State:
     news, pages_told = news_on(store), Live()
     limit = CapacityLimiter(settings.ingest_workers)
     metrics = Metrics(store, lambda: _busy(limit))
+    told = Alerts(settings, store)
+    deliverer = told.deliverer(metrics.told)
 
     def judged(look: Look) -> None:
         metrics.ruled(look.steps, look.seconds)
         live.tell(news, look)
+        deliverer.wake()
 
     judge = Judge(
         store, settings.rank_timeout, settings.judge_interval, judged, choices=settings.choices
@@ -81,6 +87,8 @@ def _assemble(settings: Settings) -> State:
         limit,
         metrics,
         Bearers(settings, store),
+        told,
+        deliverer,
         read_rates=Buckets(settings.reads_per_second),
         batch_rates=Buckets(settings.batches_per_second),
         guess_rates=Buckets(GUESSES_PER_SECOND, GUESSES_AT_ONCE),

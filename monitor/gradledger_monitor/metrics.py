@@ -11,7 +11,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gradledger_monitor.store import counting
+from gradledger_monitor.alerts.outcomes import Outcome
+from gradledger_monitor.store import counting, outbox
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.writing import Stored
 
@@ -49,6 +50,15 @@ class Metrics:
         self.requests = self._histogram(
             "request_seconds", "Time to answer a request.", FAST, "method", "route", "status"
         )
+        self.attempts = Counter(
+            "gradledger_alert_attempts",
+            "Attempts to send an alert, by channel and by what became of them.",
+            ["channel", "fate"],
+            registry=self._registry,
+        )
+        self.alerts = self._histogram(
+            "alert_seconds", "From when an alert was written to when it arrived.", LAGS
+        )
         queue = Gauge(
             "gradledger_ingest_queue",
             "Batches that wait for a worker, or have one.",
@@ -75,6 +85,12 @@ class Metrics:
         self.judged.inc(steps)
         self.rules.observe(seconds)
 
+    def told(self, channel: str, outcome: Outcome, seconds: float) -> None:
+        """Count an attempt to send an alert that was written so long ago."""
+        self.attempts.labels(channel, outcome.fate).inc()
+        if outcome.fate == "delivered":
+            self.alerts.observe(seconds)
+
     def text(self) -> bytes:
         """All of it, in the format of Prometheus. Reads the database."""
         return generate_latest(self._registry)
@@ -92,6 +108,8 @@ class _Standing(Collector):
         yield _gauge("findings", "Findings.", ["rule", "severity", "lifecycle"], found.findings)
         text = "Runs with records that were not judged yet: the judge's queue."
         yield _gauge("runs_pending", text, [], {(): found.pending})
+        text = "Alerts by channel and state: waiting, delivered, or dead after the last attempt."
+        yield _gauge("alerts", text, ["channel", "state"], outbox.counts(self._store))
 
     def describe(self) -> list[GaugeMetricFamily]:
         """Nothing: registering must not read the database, which may not be migrated yet."""

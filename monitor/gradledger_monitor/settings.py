@@ -14,6 +14,7 @@ from pydantic_settings import (
 from sqlalchemy import make_url
 from typing_extensions import Self
 
+from gradledger_monitor.alerts.settings import AlertSettings
 from gradledger_monitor.hosts import is_loopback
 from gradledger_monitor.paths import data_folder
 from gradledger_monitor.rules.choices import Choices
@@ -64,7 +65,7 @@ class RuleSettings(BaseSettings):
         return Choices(tuple(self.rules_off), self.thresholds)
 
 
-class Settings(RuleSettings):
+class Settings(AlertSettings, RuleSettings):
     """What a person may change about the service."""
 
     db: str = Field(default_factory=default_database, description="SQLAlchemy URL of the database.")
@@ -129,6 +130,12 @@ class Settings(RuleSettings):
     @classmethod
     def _split(cls, value: Any) -> Any:
         return value.replace(",", " ").split() if isinstance(value, str) else value
+
+    @property
+    def base(self) -> str:
+        """Where people reach the service."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return self.public_url or f"http://{host}:{self.port}"
 
     @property
     def guarded(self) -> bool:

@@ -11,6 +11,8 @@ from fastapi import Depends, Request
 from starlette.responses import Response
 from starlette.types import Scope
 
+from gradledger_monitor.alerts.assembly import Alerts
+from gradledger_monitor.alerts.delivering import Deliverer
 from gradledger_monitor.api.bearers import Bearers
 from gradledger_monitor.api.live import Live
 from gradledger_monitor.api.rates import Buckets
@@ -33,6 +35,8 @@ class State:
     ingest_limit: CapacityLimiter
     metrics: Metrics
     bearers: Bearers
+    alerts: Alerts
+    deliverer: Deliverer
     read_rates: Buckets
     batch_rates: Buckets
     guess_rates: Buckets  # of those who show tokens that are none

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import typer
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -32,6 +32,8 @@ def shown(name: str, value: Any) -> str:
         return "(set, hidden)"
     if name == "db":
         return _without_password(value)
+    if isinstance(value, list):
+        value = [v.model_dump(mode="json") if isinstance(v, BaseModel) else v for v in value]
     return value if isinstance(value, str) else json.dumps(value) if value is not None else ""
 
 

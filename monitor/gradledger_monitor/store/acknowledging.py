@@ -6,7 +6,9 @@ from dataclasses import asdict
 
 from sqlalchemy import ColumnElement, and_, delete, insert, select
 
+from gradledger_monitor import clock
 from gradledger_monitor.findings import Acknowledgement
+from gradledger_monitor.store import attention
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.reading import existing
 from gradledger_monitor.store.tables import acknowledgements, findings
@@ -34,6 +36,7 @@ def acknowledge(store: Store, run: str, rule: str, said: Acknowledgement) -> Non
             raise NoSuchFinding(f"{rule} found nothing in run {run!r}")
         connection.execute(delete(acknowledgements).where(_of(key, rule)))
         connection.execute(insert(acknowledgements), rows)
+        attention.look_again(connection, key, clock.now())
 
 
 def take_back(store: Store, run: str, rule: str) -> None:
@@ -42,6 +45,7 @@ def take_back(store: Store, run: str, rule: str) -> None:
         key = existing(connection, run).key
         if not connection.execute(delete(acknowledgements).where(_of(key, rule))).rowcount:
             raise NoSuchFinding(f"nobody acknowledged {rule} in run {run!r}")
+        attention.look_again(connection, key, clock.now())
 
 
 def _of(key: int, rule: str) -> ColumnElement[bool]:

@@ -128,12 +128,16 @@ def judgement(store: Store, run: str, now: float | None = None) -> Judgement:
     with store.reading() as connection:
         key = existing(connection, run).key
         row = connection.execute(select(judgements).where(judgements.c.run == key)).first()
-        found = connection.execute(_findings_of(key)).all()
+        found = findings_now(connection, key, time.time() if now is None else now)
     if row is None:
         return Judgement("incomplete", [], [], {})
-    now = time.time() if now is None else now
     tree = [TreeNode(**node) for node in row.tree]
-    return Judgement(row.verdict, [_finding(one, now) for one in found], tree, row.coverage)
+    return Judgement(row.verdict, found, tree, row.coverage)
+
+
+def findings_now(connection: Connection, key: int, now: float) -> list[Finding]:
+    """The findings of a run, with what was said of them and has not run out."""
+    return [_finding(one, now) for one in connection.execute(_findings_of(key))]
 
 
 def _findings_of(key: int) -> Select[Any]:

@@ -8,10 +8,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, and_, delete, func, insert, select, update
 
+from gradledger_monitor import clock
 from gradledger_monitor.findings import Judgement
 from gradledger_monitor.fold import Fold, Judged, Place
 from gradledger_monitor.rules.base import Silence
-from gradledger_monitor.store import curves, dialects, snapshots
+from gradledger_monitor.store import attention, curves, dialects, snapshots
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.judging import Standing
 from gradledger_monitor.store.tables import (
@@ -63,6 +64,7 @@ def commit(store: Store, at: Standing, result: Result, fold: Fold | None, stamp:
             _write_silence(connection, at.key, *result.silence)
         if result.judgement is not None:
             _write_judgement(connection, at.key, result.judgement)
+            attention.ask(connection, at.key, result.judgement.findings, clock.now())
         if fold is not None:
             snapshots.write(connection, at.key, fold, stamp)
 

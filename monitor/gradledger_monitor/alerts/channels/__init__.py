@@ -1,0 +1,1 @@
+"""Ways to reach a person. Each sends one document once, and says what became of it."""

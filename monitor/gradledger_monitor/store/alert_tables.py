@@ -1,0 +1,113 @@
+"""The tables of alerts: what to look at, what was said, what is on its way, and where to."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    Table,
+    Text,
+)
+from sqlalchemy.types import Double
+
+from gradledger_monitor.store.packing import Packed
+from gradledger_monitor.store.tables import Key, metadata
+
+
+def _run(primary_key: bool = True) -> Column[int]:
+    to_run = ForeignKey("runs.key", ondelete="CASCADE")
+    return Column("run", Key, to_run, primary_key=primary_key, nullable=not primary_key)
+
+
+# Runs of which something is to be said, perhaps. Written with the judgement that is the cause;
+# ``digest`` is of what matters in it, so that a judgement without news asks for nothing.
+attention = Table(
+    "attention",
+    metadata,
+    _run(),
+    Column("digest", String(64), nullable=False),
+    Column("look_at", Double),  # NULL: nothing is to be said until something happens
+    Index("ix_attention_look_at", "look_at"),
+)
+
+# What was last said of a finding on a channel.
+notices = Table(
+    "notices",
+    metadata,
+    _run(),
+    Column("channel", String(64), primary_key=True),
+    Column("rule", String(128), primary_key=True),
+    Column("optimizer", Integer, primary_key=True),
+    Column("state", String(16), nullable=False),
+    Column("severity", String(16), nullable=False),
+    Column("last_step", BigInteger, nullable=False),
+    Column("at", Double, nullable=False),
+)
+
+# The outbox. ``due`` is when to attempt next; while ``claim`` is set it is when to believe that
+# whoever claimed it has died. ``planned`` is when the schedule would have it: an attempt made
+# earlier, because there was reason for hope, is not counted among ``failures``.
+alerts = Table(
+    "alerts",
+    metadata,
+    Column("number", Key, primary_key=True),
+    Column("id", String(40), nullable=False, unique=True),
+    _run(primary_key=False),  # NULL: a test
+    Column("channel", String(64), nullable=False),
+    Column("document", Packed, nullable=False),
+    Column("created", Double, nullable=False),
+    Column("state", String(16), nullable=False),  # waiting, delivered, dead
+    Column("due", Double, nullable=False),
+    Column("planned", Double, nullable=False),
+    Column("failures", Integer, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("claim", String(32)),
+    Column("finished", Double),
+    Index("ix_alerts_due", "state", "due"),
+    Index("ix_alerts_run", "run", "channel"),
+)
+
+# Every attempt, written before it is made: one without an outcome was cut off.
+alert_attempts = Table(
+    "alert_attempts",
+    metadata,
+    Column("alert", Key, ForeignKey("alerts.number", ondelete="CASCADE"), primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("at", Double, nullable=False),
+    Column("seconds", Double),
+    Column("fate", String(16)),
+    Column("status", Integer),
+    Column("detail", Text),
+)
+
+# Channels that were made here, and how those of the settings (without ``config``) stand.
+channels = Table(
+    "channels",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("config", Packed),
+    Column("created", Double, nullable=False),
+    Column("disabled", Double),
+    Column("why", Text),
+    Column("held_until", Double),
+)
+
+routes = Table(
+    "routes",
+    metadata,
+    Column("position", Integer, primary_key=True),
+    Column("config", Packed, nullable=False),
+)
+
+# Keys that only this database knows.
+keys = Table(
+    "keys",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("value", LargeBinary, nullable=False),
+)
