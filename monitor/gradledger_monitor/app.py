@@ -30,6 +30,7 @@ from gradledger_monitor.api.openapi import describe
 from gradledger_monitor.api.origins import OnlyOurHosts, OnlyOurPages
 from gradledger_monitor.api.rates import Buckets
 from gradledger_monitor.api.requests import Requests
+from gradledger_monitor.api.room import Room
 from gradledger_monitor.api.state import State
 from gradledger_monitor.judge import Judge, Look
 from gradledger_monitor.metrics import Metrics
@@ -85,6 +86,7 @@ def _assemble(settings: Settings) -> State:
         news,
         pages_told,
         limit,
+        Room(settings.ingest_queue_bytes),
         metrics,
         Bearers(settings, store),
         told,

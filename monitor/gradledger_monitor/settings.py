@@ -81,6 +81,11 @@ class Settings(AlertSettings, RuleSettings):
     ingest_workers: int = Field(
         default=4, ge=1, description="Batches decoded and stored at one time."
     )
+    ingest_queue_bytes: int = Field(
+        default=256 * 2**20,
+        gt=0,
+        description="Bytes of batches, as sent, that may be in memory; then senders must wait.",
+    )
     rank_timeout: float = Field(
         default=30.0, ge=0, description="Seconds that a step waits for the ranks it still misses."
     )

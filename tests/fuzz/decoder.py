@@ -13,7 +13,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["gradledger_monitor"]):
-    from gradledger_monitor.api import bodies
+    from gradledger_monitor.api.encodings import decompress
     from gradledger_monitor.api.ingest import EXAMPLE
     from gradledger_monitor.problems import Problem
     from helpers.accounting import accounted
@@ -22,10 +22,11 @@ LARGEST = 2**20
 
 
 def one(data: bytes) -> None:
-    """Any bytes as a body: as sent, and as gzip."""
+    """Any bytes as a body: as sent, as gzip and as zstd."""
     accounted(data)
-    with suppress(Problem):  # it says what is wrong
-        accounted(bodies.decompress(data, "gzip", LARGEST))
+    for encoding in ("gzip", "zstd"):
+        with suppress(Problem):  # it says what is wrong
+            accounted(decompress(data, encoding, LARGEST))
 
 
 def main() -> None:

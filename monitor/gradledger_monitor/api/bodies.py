@@ -1,8 +1,7 @@
-"""Request bodies taken in without trust: bounded while they stream and while they inflate."""
+"""Request bodies taken in without trust: of a known kind, and bounded while they stream."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import AsyncIterator
 
 from anyio import move_on_after
@@ -10,6 +9,8 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gradledger_monitor.api.encodings import too_large
+from gradledger_monitor.api.room import Take
 from gradledger_monitor.problems import Problem
 
 JSON_LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
@@ -50,16 +51,26 @@ def check_type(request: Request) -> None:
         )
 
 
-async def read(request: Request, limit: int) -> bytes:
-    """The body as sent, at most ``limit`` bytes of it in memory."""
+def _anywhere(_: int) -> None:
+    pass
+
+
+async def read(request: Request, limit: int, take: Take = _anywhere) -> bytes:
+    """The body as sent, at most ``limit`` bytes of it in memory, and no more than there is room."""
     stream = request.stream()
     body = bytearray()
-    async for chunk in stream:
-        body += chunk
-        if len(body) > limit:
-            body.clear()
-            await _drain(stream)
-            raise too_large(limit)
+    announced = int(request.headers.get("content-length", 0))
+    try:
+        take(min(announced, limit))  # at once, or many that have begun would keep out each other
+        async for chunk in stream:
+            take(0 if announced else len(chunk))
+            body += chunk
+            if len(body) > limit:
+                raise too_large(limit)
+    except Problem:
+        body.clear()
+        await _drain(stream)
+        raise
     return bytes(body)
 
 
@@ -68,35 +79,3 @@ async def _drain(stream: AsyncIterator[bytes]) -> None:
     with move_on_after(DRAIN_SECONDS):
         async for _ in stream:
             pass
-
-
-def too_large(limit: int) -> Problem:
-    """The answer to a body above the limit."""
-    return Problem(413, f"The body is larger than {limit} bytes; send less at a time.")
-
-
-def decompress(body: bytes, encoding: str, limit: int) -> bytes:
-    """The body as meant, by its Content-Encoding."""
-    name = encoding.strip().lower()
-    if name in ("", "identity"):
-        return body
-    if name not in ("gzip", "x-gzip"):
-        detail = f"The content encoding {encoding!r} is not known; send gzip or none."
-        raise Problem(415, detail, {"Accept-Encoding": "gzip"})
-    try:
-        return _gunzip(body, limit)
-    except zlib.error as error:
-        raise Problem(400, f"The body is not valid gzip: {error}.") from error
-
-
-def _gunzip(body: bytes, limit: int) -> bytes:
-    whole = bytearray()
-    while body:  # a gzip body may be several members in a row
-        member = zlib.decompressobj(wbits=31)
-        whole += member.decompress(body, limit + 1 - len(whole))
-        if len(whole) > limit:
-            raise too_large(limit)
-        if not member.eof:
-            raise Problem(400, "The body is not valid gzip: it ends too early.")
-        body = member.unused_data
-    return bytes(whole)

@@ -8,9 +8,10 @@ from typing import Any
 from anyio import to_thread
 from fastapi import APIRouter, Request
 
-from gradledger_monitor import batches
+from gradledger_monitor import batches, clock
 from gradledger_monitor.api import bodies
 from gradledger_monitor.api.documents import Acknowledged, refusals
+from gradledger_monitor.api.encodings import decompress
 from gradledger_monitor.api.state import Answer, GivenState, State
 from gradledger_monitor.problems import Problem
 from gradledger_monitor.store.writing import Stored, store_batch
@@ -35,28 +36,29 @@ _BODY = {"content": {bodies.JSON_LINES[0]: _LINES}, "required": True}
 @router.post(
     "/records",
     response_model=Acknowledged,
-    responses=refusals(400, 413, 415, 422, 503),
+    responses=refusals(400, 413, 415, 422, 429, 503),
     openapi_extra={"requestBody": _BODY},
 )
 async def post_records(request: Request, state: GivenState) -> Answer:
     """Store a batch of records: JSON lines, a run record first. Sending one again is harmless."""
     bodies.check_type(request)
     limit = state.settings.max_body_bytes
-    body = await bodies.read(request, limit)
     encoding = request.headers.get("content-encoding", "")
-    result = await to_thread.run_sync(
-        _take_in, state, body, encoding, limit, limiter=state.ingest_limit
-    )
+    with state.room.for_one() as take:
+        body = await bodies.read(request, limit, take)
+        result = await to_thread.run_sync(
+            _take_in, state, body, encoding, limit, limiter=state.ingest_limit
+        )
     state.news.tell(RECORDS, "")
     return _answer(result)
 
 
 def _take_in(state: State, body: bytes, encoding: str, limit: int) -> Stored:
     began = time.perf_counter()
-    batch = batches.read(bodies.decompress(body, encoding, limit))
+    batch = batches.read(decompress(body, encoding, limit))
     if not batch.reports and not batch.refused:
         raise Problem(400, "The body holds no record.")
-    stored = store_batch(state.store, batch, time.time())
+    stored = store_batch(state.store, batch, clock.now())
     state.metrics.took_in(stored, time.perf_counter() - began)
     if (newest := batch.newest()) is not None:
         state.metrics.lag.observe(max(0.0, time.time() - newest))

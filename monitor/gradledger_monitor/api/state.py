@@ -16,6 +16,7 @@ from gradledger_monitor.alerts.delivering import Deliverer
 from gradledger_monitor.api.bearers import Bearers
 from gradledger_monitor.api.live import Live
 from gradledger_monitor.api.rates import Buckets
+from gradledger_monitor.api.room import Room
 from gradledger_monitor.judge import Judge
 from gradledger_monitor.metrics import Metrics
 from gradledger_monitor.news import News
@@ -33,6 +34,7 @@ class State:
     news: News
     live: Live
     ingest_limit: CapacityLimiter
+    room: Room
     metrics: Metrics
     bearers: Bearers
     alerts: Alerts

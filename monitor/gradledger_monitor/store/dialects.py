@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,7 +49,8 @@ def in_memory(url: URL) -> bool:
 def engine_options(url: URL) -> dict[str, Any]:
     """What ``create_engine`` needs to be told for this database."""
     if url.get_backend_name() == "postgresql":
-        return {"pool_pre_ping": True}
+        name = url.query.get("application_name", f"gradledger {os.getpid()}")
+        return {"pool_pre_ping": True, "connect_args": {"application_name": name}}
     options: dict[str, Any] = {"connect_args": {"check_same_thread": False}}
     return {**options, "poolclass": StaticPool} if in_memory(url) else options
 

@@ -3,47 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
-from gradledger.records import Record
-from gradledger_monitor import batches
 from gradledger_monitor.findings import Judgement
 from gradledger_monitor.judge import Judge, judge_pending
+from gradledger_monitor.store.curves import Span, curves
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.judging import standing
-from gradledger_monitor.store.reading import get_run, judgement, series
+from gradledger_monitor.store.reading import get_run, judgement
 from gradledger_monitor.store.verdicts import Outrun, Result, commit
-from gradledger_monitor.store.writing import Stored, store_batch
-from helpers.batches import EndRecord, batch, fair_step, step
+from helpers.batches import EndRecord, fair_step, step
+from helpers.sending import Clock, judged, send
 
 Databases = Callable[[], str]
-
-
-class Clock:
-    """Time as the test tells it."""
-
-    def __init__(self) -> None:
-        self.time = 10_000.0
-
-    def __call__(self) -> float:
-        return self.time
-
-
-def send(
-    store: Store, records: Iterable[Record], now: float = 10_000.0, run: str = "r", **said: Any
-) -> Stored:
-    """Store records as ingest does."""
-    return store_batch(store, batches.read(batch(run, records, **said)), now)
-
-
-def judged(store: Store, run: str = "r") -> int:
-    """How many steps of a run were judged."""
-    row = get_run(store, run)
-    assert row is not None
-    return row.steps
 
 
 def test_a_run_that_nobody_judged_is_incomplete(store: Store) -> None:
@@ -59,7 +33,7 @@ def test_a_judged_run_has_findings_figures_and_a_verdict(store: Store) -> None:
     (finding,) = judgement(store, "r").findings
     assert finding.rule == "reduction.token_weights_unequal"
     assert (row.verdict, row.primary, row.steps, row.tokens) == ("broken", finding.title, 3, 120)
-    assert series(store, "r", 0)["misallocation"] == pytest.approx([0.25, 0.25, 0.25])
+    assert curves(store, "r")["misallocation"] == pytest.approx([0.25, 0.25, 0.25])
     assert judge_pending(store) == []
 
 
@@ -80,7 +54,7 @@ def test_ranks_may_come_in_any_order(databases: Databases) -> None:
         for rank, number in shuffled:
             send(store, [step(number, sync="averaged")], rank=rank, world_size=3)
             judge.judge_pending()
-        answers.append((judgement(store, "r"), series(store, "r", 0), judged(store)))
+        answers.append((judgement(store, "r"), curves(store, "r"), judged(store)))
         store.close()
     assert answers[0][2] == 20
     assert all(answer == answers[0] for answer in answers)
@@ -124,7 +98,7 @@ def test_steps_that_never_came_are_waited_for_and_then_left_out(store: Store) ->
     assert judged(store) == 1
     clock.time += 31
     judge.judge_pending()
-    assert series(store, "r", 0)["step"] == [1, 4]
+    assert curves(store, "r")["step"] == [1, 4]
 
 
 def test_a_record_that_comes_too_late_is_judged_as_if_it_had_come_in_time(store: Store) -> None:
@@ -139,7 +113,7 @@ def test_a_record_that_comes_too_late_is_judged_as_if_it_had_come_in_time(store:
     send(store, map(step, range(1, 6)), clock.time, rank=1, world_size=2)
     judge.judge_pending()
     assert judgement(store, "r") == judgement(store, "in-time")
-    assert series(store, "r", 0) == series(store, "in-time", 0)
+    assert curves(store, "r") == curves(store, "in-time")
     assert get_run(store, "r").tokens == get_run(store, "in-time").tokens  # type: ignore[union-attr]
 
 
@@ -206,7 +180,7 @@ def test_more_steps_than_fit_in_memory_are_judged_in_turns(
 def test_two_optimizers_are_judged_apart(store: Store) -> None:
     send(store, [step(1), step(1, 1), step(2), step(2, 1)], optimizers=["SGD", "Adam"])
     judge_pending(store)
-    assert series(store, "r", 0)["step"] == [1, 2] and series(store, "r", 1)["step"] == [1, 2]
+    assert curves(store, "r")["step"] == [1, 2] and curves(store, "r", Span(1))["step"] == [1, 2]
     assert {finding.optimizer for finding in judgement(store, "r").findings} == {0, 1}
 
 

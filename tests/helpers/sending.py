@@ -1,0 +1,37 @@
+"""Records stored as ingest stores them, and time as a test tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gradledger.records import Record
+from gradledger_monitor import batches
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.reading import get_run
+from gradledger_monitor.store.writing import Stored, store_batch
+from helpers.batches import batch
+
+
+class Clock:
+    """Time as the test tells it."""
+
+    def __init__(self, time: float = 10_000.0) -> None:
+        self.time = time
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def send(
+    store: Store, records: Iterable[Record], now: float = 10_000.0, run: str = "r", **said: Any
+) -> Stored:
+    """Store records as ingest does."""
+    return store_batch(store, batches.read(batch(run, records, **said)), now)
+
+
+def judged(store: Store, run: str = "r") -> int:
+    """How many steps of a run were judged."""
+    row = get_run(store, run)
+    assert row is not None
+    return row.steps

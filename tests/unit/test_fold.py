@@ -1,0 +1,110 @@
+"""What is kept of a run lets another process go on exactly where the first one was."""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradledger.records import encode
+from gradledger_monitor import wire
+from gradledger_monitor.engine import Engine
+from gradledger_monitor.facts import RunInfo
+from gradledger_monitor.fold import Fold, stamp
+from gradledger_monitor.rules.base import Silence
+from gradledger_monitor.rules.choices import Choices
+from gradledger_monitor.waiting import Arrived
+from helpers.batches import fair_step, step
+from helpers.strategies import step_records
+
+RUN = RunInfo("r", "a run", 1, ["SGD"], environment={"torch": "2.13"})
+
+
+def fold() -> Fold:
+    """A run of which nothing was judged."""
+    return Fold(Engine(RUN), 0)
+
+
+def arrived(record: Any, number: int) -> Arrived:
+    """A record as the judge gets it, as the step of that number."""
+    decoded = wire.decoder.decode(encode(record))
+    assert isinstance(decoded, wire.StepRecord)
+    decoded.step, decoded.optimizer = number, decoded.optimizer % 2
+    return Arrived(decoded.optimizer, number, 1_000.0 + number, {0: decoded})
+
+
+def feed(to: Fold, steps: list[Arrived]) -> None:
+    """Judge some steps."""
+    for one in steps:
+        to.see(RUN, one)
+
+
+def taken_over(from_: Fold) -> Fold:
+    """Another fold, which goes on where this one is."""
+    other = fold()
+    other.go_on(from_.keep())
+    return other
+
+
+@settings(max_examples=60)
+@given(st.lists(step_records, min_size=2, max_size=12), st.data())
+def test_going_on_from_what_was_kept_gives_the_same_judgement(
+    records: list[Any], data: st.DataObject
+) -> None:
+    steps = [arrived(record, number) for number, record in enumerate(records, 1)]
+    cut = data.draw(st.integers(1, len(steps) - 1))
+    whole, first = fold(), fold()
+    feed(whole, steps)
+    feed(first, steps[:cut])
+    second = taken_over(first)
+    feed(second, steps[cut:])
+    # as text, for what is not a number equals nothing
+    assert repr(second.engine.judgement()) == repr(whole.engine.judgement())
+    assert repr(second.at) == repr(whole.at)
+
+
+def test_long_memories_go_on_too() -> None:
+    steps = [arrived(step(n) if n % 7 else fair_step(n), n) for n in range(1, 400)]
+    whole, part = fold(), fold()
+    feed(whole, steps)
+    for begin in range(0, len(steps), 37):
+        part = taken_over(part)
+        feed(part, steps[begin : begin + 37])
+    assert part.engine.judgement() == whole.engine.judgement()
+
+
+def test_a_silence_is_taken_in_once_and_in_its_place() -> None:
+    steps = [arrived(fair_step(n), n) for n in range(1, 31)]
+    silences = {(0, 20): Silence(90.0, [0], None)}
+    live, again = fold(), fold()
+    feed(live, steps[:20])
+    live.silences = silences
+    live.hear_silence(0)
+    live.hear_silence(0)
+    live = taken_over(live)
+    live.silences = again.silences = silences
+    feed(live, steps[20:])
+    feed(again, steps)
+    (finding,) = live.engine.judgement().findings
+    assert (finding.rule, finding.first_step, finding.steps) == ("run.stalled", 20, 1)
+    assert again.engine.judgement() == live.engine.judgement()
+
+
+def test_what_was_kept_can_hold_no_code() -> None:
+    class Harmful:
+        def __reduce__(self) -> Any:
+            return print, ("done",)
+
+    with pytest.raises(pickle.UnpicklingError, match=r"builtins\.print is no part of a fold"):
+        fold().go_on(zlib.compress(pickle.dumps(Harmful())))
+    with pytest.raises(pickle.UnpicklingError, match="not a kept fold"):
+        fold().go_on(zlib.compress(pickle.dumps((1, 2))))
+
+
+def test_other_choices_do_not_go_on_from_it() -> None:
+    assert stamp(Choices()) == stamp(Choices())
+    assert stamp(Choices()) != stamp(Choices(off=("norm.*",)))
