@@ -90,6 +90,15 @@ class StepFacts:
         again = {number(m.fingerprint) for _, m in self.kept} - {None}
         return [m for m in lost if m.fingerprint is None or number(m.fingerprint) not in again]
 
+    @cached_property
+    def norm(self) -> float | None:
+        """L2 norm of the applied gradient; of a sharded one, over what all ranks hold together."""
+        if not self.first.sharded:
+            return number(self.first.norm)
+        norms = [number(r.norm) for r in self.records.values()]
+        known = [norm for norm in norms if norm is not None]
+        return math.hypot(*known) if self.complete and len(known) == len(norms) else None
+
     @property
     def tolerance(self) -> float:
         """Relative rounding error that is not a finding."""
@@ -256,7 +265,7 @@ class StepFacts:
         return {
             "loss_reported": self.loss_reported,
             "loss_token": self.loss_token,
-            "norm": number(record.norm),
+            "norm": self.norm,
             "balance": ledger.balance if ledger is not None and known else None,
             "misallocation": ledger.misallocation if ledger is not None else None,
             "tokens": float(ledger.tokens) if ledger is not None else None,

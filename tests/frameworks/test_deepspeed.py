@@ -84,6 +84,7 @@ def test_under_zero_the_relative_weights_are_those_that_the_engine_applied(
         relative = [w for e in ledger.entries for w in [e.relative] * round(e.tokens)]
         weights = torch.tensor(relative, dtype=torch.double) * seen.balance / ledger.tokens
         assert seen.rebuilt_by(weights) < 1e-3
+        assert step.norm == pytest.approx(float(seen.applied.norm()), rel=1e-3)
 
 
 @pytest.mark.parametrize("stage", SHARDED)

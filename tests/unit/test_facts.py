@@ -178,3 +178,10 @@ def test_losses_with_constant_targets_are_losses_of_their_own(
 ) -> None:
     batches = [regression(n, constant=c) for n, c in zip(tokens, constant, strict=True)]
     assert facts(StepRecord(0, 1, 1.0, batches, post_factor=1.0)).own_losses is own
+
+
+def test_the_norm_of_sharded_gradients_is_what_all_ranks_hold_together() -> None:
+    parts = [record(FAIR, norm=norm, sharded=True, sync="averaged") for norm in (3.0, 4.0)]
+    assert facts(*parts).figures()["norm"] == 5.0
+    assert facts(parts[0], world_size=2).norm is None
+    assert facts(record(FAIR, norm=3.0), record(FAIR, norm=3.0)).norm == 3.0

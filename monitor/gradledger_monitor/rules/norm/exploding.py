@@ -8,7 +8,6 @@ from itertools import pairwise
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import Parameter, Rule, Window, finding, not_measured, ok
-from gradledger_monitor.wire import number
 
 FIX = """\
 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -58,7 +57,7 @@ class Exploding(Rule):
     def judge(self, window: Window) -> Outcome:
         """Growth on every step, or far above the start for long."""
         facts = window.facts
-        norm, loss = number(facts.first.norm), facts.loss_reported
+        norm, loss = facts.norm, facts.loss_reported
         if facts.first.skipped or norm is None or loss is None or not math.isfinite(norm):
             return not_measured("norm or loss was not seen")
         self._count += 1

@@ -7,7 +7,6 @@ import math
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import Parameter, Rule, Window, finding, not_measured, ok
 from gradledger_monitor.rules.norm.trend import LogTrend
-from gradledger_monitor.wire import number
 
 FIX = """\
 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"""
@@ -59,7 +58,7 @@ class Spike(Rule):
     def judge(self, window: Window) -> Outcome:
         """Out of range for long, or together with the loss."""
         facts = window.facts
-        norm, loss = number(facts.first.norm), facts.loss_reported
+        norm, loss = facts.norm, facts.loss_reported
         if facts.first.skipped or norm is None or not math.isfinite(norm) or norm <= 0:
             return not_measured("no finite gradient norm")
         if self._norm.count < self.needed:

@@ -8,7 +8,6 @@ from statistics import median
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import Parameter, Rule, Window, finding, not_measured, ok
-from gradledger_monitor.wire import number
 
 START = 3  # losses whose median stands for where the run began
 
@@ -59,7 +58,7 @@ class Vanishing(Rule):
     def judge(self, window: Window) -> Outcome:
         """Median norm and loss, now against the beginning."""
         facts = window.facts
-        norm, loss = number(facts.first.norm), facts.loss_reported
+        norm, loss = facts.norm, facts.loss_reported
         if facts.first.skipped or norm is None or loss is None or not math.isfinite(norm + loss):
             return not_measured("norm or loss was not seen")
         self._count += 1
