@@ -46,6 +46,7 @@ frameworks: .venvs/frameworks/.ready  ## Trainer, Accelerate and Lightning, watc
 
 bench: $(READY)  ## what the hooks cost the training thread
 	$(BIN)/python bench/hooks_overhead.py
+	$(BIN)/python bench/absent_service.py 2>/dev/null
 
 security: $(VENV)/.security  ## bandit on the source; what is left out, and why, is in pyproject.toml
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive hooks monitor web migrations
