@@ -288,8 +288,8 @@ class OpenStep:
             return
         record.missing.setdefault("post_factor", factor)
         if self.combined:
-            few = sampling.FEW
-            record.samples = Samples(before.values()[:few], after.values()[:few])
+            apart = max(1, len(before.values()) // sampling.FEW)  # the same on all ranks
+            record.samples = Samples(before.values()[::apart], after.values()[::apart])
 
     def _moved(self, record: StepRecord, after: Deferred, tolerance: float) -> float | str:
         """Gradients cleared between micro-batches may have been kept elsewhere, and put back."""
@@ -316,7 +316,11 @@ class OpenStep:
                 record.repeat = any(values) and values == self.sample_at_last_step.values()
         record.noise = sampling.noise(
             [
-                (counted.after.values(), bool(counted.was_fresh()))
+                sampling.End(
+                    counted.after.values(),
+                    bool(counted.was_fresh()),
+                    counted.micro_batch.wrapper == "sync",
+                )
                 for counted in self.micro_batches
                 if counted.after is not None
             ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -52,7 +52,7 @@ class Coordinates:
 
 def read(tensor: Any, most: int) -> Deferred | None:
     """Evenly spread numbers of a tensor that may be written over; None when it has none."""
-    view = _coordinates(tensor, most)
+    view = coordinates(tensor, most)
     return None if view is None else Deferred(view, volatile=True)
 
 
@@ -71,10 +71,11 @@ def _together(views: list[torch.Tensor]) -> Deferred | None:
 
 
 def _views(tensors: list[Any], most: int) -> list[torch.Tensor]:
-    return [view for view in (_coordinates(t, most) for t in tensors) if view is not None]
+    return [view for view in (coordinates(t, most) for t in tensors) if view is not None]
 
 
-def _coordinates(tensor: Any, most: int) -> torch.Tensor | None:
+def coordinates(tensor: Any, most: int = COORDINATES) -> torch.Tensor | None:
+    """A view of evenly spread numbers of a tensor; None when it has none."""
     # a DTensor's own shard; a plain tensor is asked for no attribute that it lacks, which is slow
     local = tensor if type(tensor) is torch.Tensor else getattr(tensor, "_local_tensor", tensor)
     size = local.numel()
@@ -105,21 +106,31 @@ def common_factor(before: list[float], after: list[float], tolerance: float) -> 
     return middle
 
 
-def noise(ends: list[tuple[list[float], bool]]) -> list[float]:
+class End(NamedTuple):
+    """The accumulated gradients when a backward had ended."""
+
+    values: list[float]
+    fresh: bool  # it began with none
+    combined: bool  # it ended with those of all ranks
+
+
+def noise(ends: list[End]) -> list[float]:
     """|G_small|^2 and |G_big|^2 over the sampled coordinates, for the gradient noise scale.
 
-    ``ends`` are the accumulated gradients after each of K backwards, with whether each began
-    fresh. A micro-batch's own gradient is the difference to the one before, K times which
-    estimates the same as their sum (McCandlish et al. 2018, arXiv:1812.06162, appendix A.1).
+    A micro-batch's own gradient is the difference to the one before, K times which estimates the
+    same as their sum (McCandlish et al. 2018, arXiv:1812.06162, appendix A.1). Where a backward
+    ended with the gradients of all ranks, its own is not to be seen.
     """
-    if len(ends) < 2 or len({len(values) for values, _ in ends}) != 1:
+    if len(ends) < 2 or len({len(end.values) for end in ends}) != 1:
         return []
-    count, earlier, squares = len(ends), [0.0] * len(ends[0][0]), 0.0
-    for values, fresh in ends:
+    earlier, squares = [0.0] * len(ends[0].values), []
+    for values, fresh, combined in ends:
         base = [0.0] * len(values) if fresh else earlier
-        squares += sum((count * (v - b)) ** 2 for v, b in zip(values, base, strict=True))
+        if not combined:
+            own = [len(ends) * (v - b) for v, b in zip(values, base, strict=True)]
+            squares.append(sum(g * g for g in own))
         earlier = values
-    return [squares / count, sum(v * v for v in earlier)]
+    return [sum(squares) / len(squares), sum(v * v for v in earlier)] if squares else []
 
 
 def fingerprint(values: list[float]) -> float:

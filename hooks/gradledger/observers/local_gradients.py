@@ -62,6 +62,6 @@ class LocalGradients:
         self._seen.clear()
 
     def _look(self, parameter: Any) -> None:
-        view = sampling._coordinates(parameter.grad, sampling.COORDINATES)
+        view = sampling.coordinates(parameter.grad)
         if view is not None:
             self._seen[parameter] = view.clone()  # DDP is about to write over it

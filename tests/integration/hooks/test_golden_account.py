@@ -217,9 +217,6 @@ def test_two_ranks_under_ddp_are_what_paper_says(two_ranks: list[list[bytes]]) -
     assert told == TWO_RANKS
 
 
-@pytest.mark.xfail(
-    reason="the last micro-batch's own gradient is taken for what DDP made of all ranks'"
-)
 def test_the_noise_of_two_ranks_is_what_paper_says(two_ranks: list[list[bytes]]) -> None:
     told = [[account(line)["noise"] for line in lines] for lines in two_ranks]
     assert told == NOISE
