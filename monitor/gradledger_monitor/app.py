@@ -32,6 +32,7 @@ from gradledger_monitor.api.rates import Buckets
 from gradledger_monitor.api.requests import Requests
 from gradledger_monitor.api.room import Room
 from gradledger_monitor.api.state import State
+from gradledger_monitor.housekeeping import Housekeeping
 from gradledger_monitor.judge import Judge, Look
 from gradledger_monitor.metrics import Metrics
 from gradledger_monitor.settings import Settings
@@ -51,9 +52,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service.news.start()
     service.judge.start()
     service.deliverer.start()
+    house = Housekeeping(service.store, service.settings)
+    house.start()
     try:
         yield
     finally:
+        await asyncio.to_thread(house.stop)
         await asyncio.to_thread(service.judge.stop)
         await asyncio.to_thread(service.deliverer.stop)
         await asyncio.to_thread(service.news.stop)

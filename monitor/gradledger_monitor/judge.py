@@ -26,7 +26,7 @@ from gradledger_monitor.store import judging, snapshots
 from gradledger_monitor.store.claims import claims_on
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.judging import Standing
-from gradledger_monitor.store.verdicts import Outrun, Result, commit
+from gradledger_monitor.store.verdicts import Outrun, Result, commit, keep
 from gradledger_monitor.waiting import Patience, Ready, sort_out
 
 log = logging.getLogger(__name__)
@@ -113,6 +113,14 @@ class Judge:
             return self._judge_all()
         finally:
             self._claims.give_back()
+
+    def keep(self, run: str) -> None:
+        """Keep the state of a run as far as it was judged, unless it is being judged."""
+        at = judging.standing(self._store, run)
+        if at.rewind or not self._claims.take(at.key):
+            return
+        keep(self._store, at, self._fold(run, at), self._stamp)
+        self._claims.give_back()
 
     def _judge_all(self) -> list[str]:
         now = self._now()

@@ -94,6 +94,17 @@ class Settings(AlertSettings, RuleSettings):
         gt=0,
         description="Seconds between looks for records that another process stored.",
     )
+    keep_detail_days: float = Field(
+        default=30.0,
+        ge=0,
+        description="Days for which what each rank sent is kept; around findings for ever. 0: all.",
+    )
+    keep_steps_days: float = Field(
+        default=365.0,
+        ge=0,
+        description="Days for which single steps are kept; then the lowest, mean and highest of "
+        "64 together. 0: all.",
+    )
     access: Literal["auto", "open", "token"] = Field(
         default="auto",
         description="Who may use it: open to all who reach it, whoever shows a token, or auto: "

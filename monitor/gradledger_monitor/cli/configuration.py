@@ -29,14 +29,15 @@ def settings(**given: Any) -> Settings:
 
 
 @contextmanager
-def database(url: str) -> Iterator[Store]:
-    """The database, migrated, for the length of a block. Ends where the URL names none."""
+def database(url: str, *, migrated: bool = True) -> Iterator[Store]:
+    """The database for the length of a block. Ends where the URL names none."""
     try:
         store = Store(url)
     except (ValueError, ArgumentError, ModuleNotFoundError) as error:
         raise typer.BadParameter(f"{error}", param_hint="--db") from error
     try:
-        store.migrate()
+        if migrated:
+            store.migrate()
         yield store
     finally:
         store.close()

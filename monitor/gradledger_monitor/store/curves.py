@@ -94,8 +94,9 @@ def curves(
             return _columns([], figures, 0.0, several=False)
         size = -(-(last - first + 1) // points)
         query = _of_steps
-        if size >= STRETCH:
+        if size >= STRETCH or _given_up(connection, key, Span(span.optimizer, first, last)):
             query, first = _of_stretches, first // STRETCH * STRETCH
+            size = max(size, STRETCH)
         within = Span(span.optimizer, first, last)
         rows = connection.execute(query(key, within, figures, size)).all()
         before = _tokens_before(connection, key, within)
@@ -103,12 +104,27 @@ def curves(
 
 
 def _ends(connection: Connection, run: int | None, span: Span) -> tuple[int | None, int | None]:
-    here = _here(run, span)
-    ends = (
-        select(end(facts.c.step)).where(*here).scalar_subquery() for end in (func.min, func.max)
-    )
-    first, last = connection.execute(select(*ends)).one()
-    return first, last
+    """The first and last step; long ago they may be left in their stretches only."""
+    c = stretches.c
+    here = [c.run == run, c.optimizer == span.optimizer]
+    here += [c.last >= span.first] if span.first is not None else []
+    here += [c.first <= span.last] if span.last is not None else []
+    first, last = connection.execute(select(func.min(c.first), func.max(c.last)).where(*here)).one()
+    if first is None or last is None:
+        return None, None
+    return max(first, span.first or first), min(last, span.last or last)
+
+
+def _given_up(connection: Connection, run: int, span: Span) -> bool:
+    """Whether some of the steps are left in their stretches only."""
+    assert span.first is not None and span.last is not None
+    c = stretches.c
+    within = c.stretch.between(span.first // STRETCH, span.last // STRETCH)
+    whole = select(func.min(c.first), func.max(c.last), func.sum(c.steps))
+    row = connection.execute(whole.where(c.run == run, c.optimizer == span.optimizer, within)).one()
+    there = Span(span.optimizer, *row[:2])
+    left = connection.scalar(select(func.count()).select_from(facts).where(*_here(run, there)))
+    return (left or 0) < (row[2] or 0)
 
 
 def _here(run: int | None, span: Span) -> list[ColumnElement[bool]]:

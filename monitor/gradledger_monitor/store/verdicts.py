@@ -69,6 +69,14 @@ def commit(store: Store, at: Standing, result: Result, fold: Fold | None, stamp:
             snapshots.write(connection, at.key, fold, stamp)
 
 
+def keep(store: Store, at: Standing, fold: Fold, stamp: str) -> None:
+    """Keep the state of a fold, unless the run was judged or went back in the meantime."""
+    same = (runs.c.key == at.key, runs.c.generation == at.generation)
+    with store.writing() as connection:
+        if connection.execute(select(runs.c.key).where(*same).with_for_update()).first():
+            snapshots.write(connection, at.key, fold, stamp)
+
+
 def _take_turn(connection: Connection, at: Standing, result: Result) -> None:
     told: dict[str, Any] = {
         "generation": at.generation + 1,

@@ -18,7 +18,7 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.writing import store_batch
 from helpers.batches import batch, step
 
-LENGTH = 12_000
+LENGTH = 12_001  # so that no point stands for a single step without a loss
 POINTS = 500
 WHOLE = Span()
 

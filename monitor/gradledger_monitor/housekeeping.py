@@ -1,0 +1,67 @@
+"""What a service does now and then: gives up what is older than the policy keeps."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from gradledger_monitor import clock
+from gradledger_monitor.judge import Judge
+from gradledger_monitor.rules.choices import Choices
+from gradledger_monitor.settings import Settings
+from gradledger_monitor.store import retention
+from gradledger_monitor.store.claims import claims_on
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.retention import Policy, Removed
+
+log = logging.getLogger(__name__)
+
+EVERY_SECONDS = 3_600.0
+THE_HOUSE = 0  # claimed like a run; no run has this key
+
+
+def policy_of(settings: Settings) -> Policy:
+    """The policy that was chosen."""
+    return Policy(settings.keep_detail_days, settings.keep_steps_days)
+
+
+def keep_house(store: Store, policy: Policy, choices: Choices) -> Removed:
+    """Do it now, unless another process is at it."""
+    claims = claims_on(store)
+    try:
+        if not claims.take(THE_HOUSE):
+            return Removed()
+        judge = Judge(store, choices=choices)
+        for run in retention.unkept(store, policy, clock.now()):
+            judge.keep(run)
+        return retention.retain(store, policy, clock.now())
+    finally:
+        claims.give_back()
+
+
+class Housekeeping:
+    """Does it every hour, in a thread."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store, self._settings = store, settings
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="gradledger-house", daemon=True)
+
+    def start(self) -> None:
+        """Begin; the first time comes after an hour."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; what is at hand is finished."""
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _work(self) -> None:
+        while not self._ending.wait(EVERY_SECONDS):
+            try:
+                policy = policy_of(self._settings)
+                removed = keep_house(self._store, policy, self._settings.choices)
+                log.info("given up: %s records, %s steps", removed.records, removed.steps)
+            except Exception:  # the database may be away for a while
+                log.exception("nothing could be given up; it is tried again in an hour")

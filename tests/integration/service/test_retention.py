@@ -1,0 +1,137 @@
+"""What is given up with age, what is kept for ever, and that nothing is judged otherwise for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from sqlalchemy import func, select
+
+from gradledger_monitor.housekeeping import keep_house
+from gradledger_monitor.judge import Judge
+from gradledger_monitor.rules.choices import Choices
+from gradledger_monitor.store import tables
+from gradledger_monitor.store.curves import Span, curves
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.reading import judgement, step_records
+from gradledger_monitor.store.retention import Policy, Removed
+from helpers.batches import EvalRecord, fair_step, step
+from helpers.sending import judged, send
+
+EVERYTHING = Policy(detail_days=1e-9, steps_days=1e-9)  # all that may go, goes
+DETAIL = Policy(detail_days=1e-9, steps_days=0)
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradledger_monitor.store.snapshots.EVERY_STEPS", 16)
+
+
+def house(store: Store, policy: Policy) -> Removed:
+    """Keep house."""
+    return keep_house(store, policy, Choices())
+
+
+def live_run(store: Store, judge: Judge, first: int = 1, last: int = 400) -> None:
+    """Fair steps, with one bad one at 150 and a spike of the norm at 222."""
+    for begin in range(first, last + 1, 50):
+        records = [fair_step(n) if n != 150 else step(n) for n in range(begin, begin + 50)]
+        for record in records:
+            if record.step == 222:
+                record.norm = 1_000.0
+        send(store, records)
+        judge.judge_pending()
+
+
+def left(store: Store) -> list[int]:
+    """Steps of which what the ranks sent is still there."""
+    with store.reading() as connection:
+        return list(connection.scalars(select(tables.steps.c.step).order_by(tables.steps.c.step)))
+
+
+def test_detail_goes_first_and_what_is_around_findings_stays(store: Store) -> None:
+    live_run(store, Judge(store))
+    send(store, [EvalRecord(300, 1.0, {"loss": 1.0})])
+    Judge(store).judge_pending()
+    before = judgement(store, "r"), curves(store, "r")
+    assert house(store, DETAIL).records > 300
+    kept = left(store)
+    for place in (150, 300):
+        assert set(range(place - 5, place + 6)) <= set(kept), place
+    assert len(kept) < 70
+    assert (judgement(store, "r"), curves(store, "r")) == before
+    assert step_records(store, "r", 0, 150) and not step_records(store, "r", 0, 50)
+    assert house(store, DETAIL).records == 0
+
+
+def test_single_steps_go_next_and_every_spike_stays(store: Store) -> None:
+    live_run(store, Judge(store), last=1_000)
+    whole = curves(store, "r", points=10)
+    assert house(store, EVERYTHING).steps > 700
+    assert curves(store, "r", points=10) == whole
+    drawn = curves(store, "r")
+    assert (drawn["first"][0], drawn["step"][-1]) == (1, 1_000)
+    assert max(drawn["norm_high"]) == 1_000.0
+    assert curves(store, "r", Span(0, 218, 226))["step"][-1] >= 226
+
+
+def test_a_run_goes_on_and_late_records_are_refused_with_the_reason(store: Store) -> None:
+    other = Judge(store)
+    live_run(store, other)
+    house(store, DETAIL)
+    live_run(store, Judge(store), 401, 500)
+    assert judged(store) == 500
+    late = send(store, [fair_step(7)])
+    assert late.stored == 0 and "comes too late" in late.refused[0].reason
+    (bad,) = (f for f in judgement(store, "r").findings if f.rule.startswith("reduction."))
+    assert (bad.first_step, bad.steps) == (150, 1)
+
+
+def test_what_was_judged_before_is_kept_when_all_else_is_judged_again(store: Store) -> None:
+    live_run(store, Judge(store))
+    before = judgement(store, "r")
+    house(store, DETAIL)
+    with store.writing() as connection:
+        connection.exec_driver_sql("UPDATE runs SET rewind = true, revision = revision + 1")
+    Judge(store).judge_pending()
+    assert judgement(store, "r") == before and judged(store) == 400
+
+
+def test_what_is_young_stays(store: Store) -> None:
+    live_run(store, Judge(store), last=100)
+    with store.writing() as connection:
+        connection.execute(tables.runs.update().values(last_seen=4e9))
+        connection.execute(tables.snapshots.update().values(taken=4e9))
+    assert house(store, Policy()) == Removed(0, 0)
+    assert house(store, Policy(0, 0)) == Removed(0, 0)
+    assert len(left(store)) == 100
+
+
+def test_a_run_that_crashed_long_ago_is_given_up_too(store: Store) -> None:
+    send(store, [fair_step(n) for n in range(1, 9)])
+    Judge(store).judge_pending()
+    assert house(store, DETAIL).records == 8
+    with store.reading() as connection:
+        assert connection.scalar(select(func.max(tables.progress.c.given_up))) == 8
+
+
+def test_the_commands_say_what_there_is_and_take_room_back(database: str) -> None:
+    def run(*said: str) -> str:
+        command = [sys.executable, "-m", "gradledger_monitor.cli", "db", *said, "--db", database]
+        kept = {"GRADLEDGER_KEEP_DETAIL_DAYS": "1", "GRADLEDGER_KEEP_STEPS_DAYS": "0"}
+        done = subprocess.run(
+            command, env={**os.environ, **kept}, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert run("upgrade").startswith("no tables -> ")
+    store = Store(database)
+    live_run(store, Judge(store), last=100)
+    assert "steps                          100 rows" in run("stats")
+    assert "removed 100 records and 0 steps" in run("vacuum")
+    assert "steps                            0 rows" in run("stats")
+    assert run("upgrade").split(" -> ")[0] != "no tables"
+    store.close()
