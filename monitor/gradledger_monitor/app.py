@@ -14,13 +14,16 @@ from gradledger_monitor import problems
 from gradledger_monitor.alerts.assembly import Alerts
 from gradledger_monitor.api import (
     acknowledgements,
+    compare_page,
     ingest,
     live,
     login,
     operations,
     pages,
+    run_page,
     runs,
     series,
+    settings_page,
 )
 from gradledger_monitor.api.access import Access
 from gradledger_monitor.api.bearers import Bearers
@@ -41,6 +44,8 @@ from gradledger_monitor.store.notifying import news_on
 
 GUESSES_PER_SECOND = 0.2
 GUESSES_AT_ONCE = 10
+API = (ingest, runs, series, acknowledgements, live, operations)
+PAGES = (login, pages, run_page, compare_page, settings_page)
 GUARDS = (Access, OnlyOurPages, OnlyOurHosts, Requests, SecurityHeaders)  # the last comes first
 
 
@@ -120,7 +125,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     problems.install(app)
     for guard in GUARDS:
         app.add_middleware(guard)
-    for part in (ingest, runs, series, acknowledgements, live, login, operations, pages):
+    for part in (*API, *PAGES):
         app.include_router(part.router)
     describe(app)
     return app

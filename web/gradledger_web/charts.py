@@ -1,35 +1,41 @@
-"""The Plotly figures of the dashboard, as plain dicts that are sent as JSON.
+"""The charts of the dashboard: which figures are drawn together, and how; sent to the page as JSON.
 
-The charts of a run are sent without data: each trace names its series in ``meta``, and the page
-fills it from the series endpoint, first whole, then point by point as the run goes on. Text, grid
-and background take their colours from the style sheet, so that a theme changes without redrawing.
+``charts.js`` draws them from the series endpoint. Text, grid and background take their colours
+from the style sheet, so that a theme changes without redrawing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, Literal, Protocol
 
 Figure = dict[str, Any]
 
 # Okabe and Ito's palette: told apart by colour-blind eyes, and 3:1 on both backgrounds.
-BLUE, VERMILION, GREEN = "#1a7fc4", "#d55e00", "#069669"
+BLUE, VERMILION, GREEN, PURPLE = "#1a7fc4", "#d55e00", "#069669", "#b0609a"
 GREY = "#808896"
+PALETTE = (BLUE, VERMILION, GREEN, PURPLE, "#a37a00", "#00868b", "#7a6ff0", "#c9485b")
 
 HEIGHT = 210
+
+Written = Literal["figure", "percent", "count"]
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a chart: a key of the series endpoint and how it is drawn."""
+    """One line of a chart: a figure of the series endpoint and how it is drawn."""
 
     key: str
     label: str
     colour: str
     word: str | None = None
     dash: str = "solid"
-    hover: str = ".4~g"
+    written: Written = "figure"
+    right: bool = False  # on the axis of its own, to the right
+    stairs: bool = False  # constant between its changes
+    fill: bool = False  # the space down to the line before
 
 
 @dataclass(frozen=True)
@@ -41,16 +47,48 @@ class Chart:
     hint: str
     series: tuple[Series, ...]
     yaxis: dict[str, Any] = field(default_factory=dict)
+    least: tuple[float, float] | None = None  # what the axis shows in any case
     reference: float | None = None  # where a sound run lies
+    share: tuple[str, str] | None = None  # a figure of 0 and 1, and what its mean is called
+    marks: tuple[str, str] | None = None  # a figure of 0 and 1, marked where it is 1
+    rules: tuple[str, ...] = ()  # whose findings are shaded here
+    always: bool = False  # shown also when nothing of it was measured
 
-    def figure(self) -> Figure:
-        """The figure without its data."""
+    @property
+    def figures(self) -> list[str]:
+        """What must be fetched for it."""
+        named = [series.key for series in self.series if series.key not in DERIVED]
+        named += [figure for s in self.series for figure in DERIVED.get(s.key, ())]
+        return named + [pair[0] for pair in (self.share, self.marks) if pair]
+
+    def spec(self) -> Figure:
+        """All that the page needs to draw it."""
+        return {
+            "id": self.id,
+            "title": self.title,
+            "series": [asdict(series) for series in self.series],
+            "figures": self.figures,
+            "share": self.share,
+            "marks": self.marks,
+            "least": self.least,
+            "layout": self._layout(),
+        }
+
+    def _layout(self) -> Figure:
         layout = _layout(self.yaxis)
-        layout["xaxis"] |= {"tickformat": ",~d", "unifiedhovertitle": {"text": "step %{x:,}"}}
         if self.reference is not None:
             layout["shapes"] = [_level(self.reference)]
-        return {"data": [_line(series) for series in self.series], "layout": layout}
+        if any(series.right for series in self.series):
+            layout["margin"]["r"] = 58
+            layout["yaxis2"] = {**_AXIS, "overlaying": "y", "side": "right", "showgrid": False}
+            layout["yaxis2"] |= {"exponentformat": "e", "nticks": 4, "rangemode": "tozero"}
+        return layout
 
+
+# what the page computes from others: the ratio of two means
+DERIVED = {"noise_scale": ("noise_trace", "noise_signal")}
+
+_LR = Series("lr", "learning rate", PURPLE, dash="dash", right=True)
 
 RUN_CHARTS: tuple[Chart, ...] = (
     Chart(
@@ -61,34 +99,142 @@ RUN_CHARTS: tuple[Chart, ...] = (
             Series("loss_reported", "reported", VERMILION),
             Series("loss_token", "token-weighted", BLUE, "token-weighted loss", "dash"),
         ),
+        rules=("reduction.*", "eval.*", "run.*", "data.*"),
+        always=True,
+    ),
+    Chart(
+        id="evaluations",
+        title="Evaluation",
+        hint="What the script reported of its evaluations.",
+        series=(),
+        rules=("eval.*",),
     ),
     Chart(
         id="norm",
         title="Gradient norm",
-        hint="What the optimizer got, on a logarithmic axis.",
-        series=(Series("norm", "norm", GREEN, "gradient norm"),),
+        hint="Where the line meets the limit, clipping shortened the gradient.",
+        series=(
+            Series("clip_norm", "before clipping", GREY),
+            Series("norm", "applied", GREEN, "gradient norm"),
+            Series("clip_limit", "limit", VERMILION, dash="dot", stairs=True),
+        ),
         yaxis={"type": "log", "tickformat": "~g", "nticks": 3},
+        share=("clipped", "clipping engaged"),
+        rules=("norm.*", "clip.*", "loop.*", "scaler.clip_before_unscale"),
+        always=True,
+    ),
+    Chart(
+        id="scale",
+        title="Loss scale",
+        hint="Each cross is a step that the GradScaler skipped.",
+        series=(Series("scale", "scale", BLUE, stairs=True, written="count"),),
+        yaxis={"type": "log", "nticks": 5, "tickformat": ",~g"},
+        marks=("skipped", "skipped"),
+        share=("skipped", "skipped"),
+        rules=("scaler.*", "scheduler.stepped_on_skip"),
     ),
     Chart(
         id="balance",
         title="Balance B",
         hint="1 when the gradient is divided by exactly the tokens it saw.",
-        series=(Series("balance", "balance", BLUE, "balance", hover=".5~g"),),
-        yaxis={"autorangeoptions": {"include": [0, 1.5]}, "tickformat": ",~g", "nticks": 5},
+        series=(Series("balance", "balance", BLUE, "balance"),),
+        yaxis={"tickformat": ",~g", "nticks": 5},
+        least=(0, 1.5),
         reference=1,
+        rules=("reduction.*", "scaler.step_bypassed", "loop.step_every_microbatch"),
+        always=True,
     ),
     Chart(
         id="misallocation",
         title="Misallocation d",
         hint="The share of gradient weight on the wrong tokens; 0 when all count alike.",
-        series=(Series("misallocation", "misallocation", VERMILION, "misallocation", hover=".2%"),),
-        yaxis={
-            "tickformat": ".0%",
-            "autorangeoptions": {"include": [0, 0.1]},
-            "nticks": 5,
-        },
+        series=(
+            Series("misallocation", "misallocation", VERMILION, "misallocation", written="percent"),
+        ),
+        yaxis={"tickformat": ".0%", "nticks": 5},
+        least=(0, 0.1),
+        rules=("reduction.token_weights_unequal", "ddp.uneven_microbatches"),
+        always=True,
+    ),
+    Chart(
+        id="tokens",
+        title="Tokens per step and learning rate",
+        hint="A batch that grows while the learning rate stays is another training.",
+        series=(Series("tokens", "tokens", BLUE, "token", written="count"), _LR),
+        yaxis={"rangemode": "tozero", "tickformat": "~s", "nticks": 5},
+        rules=("batch.*", "scheduler.*"),
+    ),
+    Chart(
+        id="batch",
+        title="Effective batch and learning rate",
+        hint="Samples of all micro-batches and ranks that one optimizer step averages over.",
+        series=(Series("samples", "samples", GREEN, written="count", stairs=True), _LR),
+        yaxis={"rangemode": "tozero", "tickformat": "~s", "nticks": 5},
+        rules=("batch.*", "scheduler.*", "loop.discarded_microbatches"),
+    ),
+    Chart(
+        id="collectives",
+        title="Collectives by micro-batch",
+        hint="Under DDP only the last micro-batch of a step should communicate.",
+        series=(),
+        yaxis={"autorange": "reversed", "tickformat": "d", "nticks": 6, "showgrid": False},
+        rules=("ddp.*",),
+    ),
+    Chart(
+        id="ranks",
+        title="Gradient norm across ranks",
+        hint="After a synchronisation all replicas hold one gradient: the band has no width.",
+        series=(
+            Series("smallest_norm", "smallest", BLUE),
+            Series("largest_norm", "largest", VERMILION, fill=True),
+        ),
+        yaxis={"type": "log", "tickformat": "~g", "nticks": 3},
+        rules=("ddp.*",),
+    ),
+    Chart(
+        id="noise",
+        title="Gradient noise scale",
+        hint="Batches much smaller than this gain from growing; beyond it, growing buys little.",
+        series=(
+            Series("noise_scale", "noise scale, tokens", PURPLE, "noise scale", "solid", "count"),
+        ),
+        yaxis={"type": "log", "tickformat": "~s", "nticks": 4},
     ),
 )
+
+# what is laid over another when runs are compared: the figure, how it is drawn, on which chart
+_COMPARED = {
+    "loss_token": ("Token-weighted loss", "loss"),
+    "loss_reported": ("Reported loss", "loss"),
+    "balance": ("Balance B", "balance"),
+    "misallocation": ("Misallocation d", "misallocation"),
+    "norm": ("Gradient norm", "norm"),
+    "lr": ("Learning rate", "loss"),
+    "tokens": ("Tokens per step", "tokens"),
+    "scale": ("Loss scale", "scale"),
+}
+
+
+def compared() -> list[Figure]:
+    """The charts in which several runs are laid over each other, one figure in each."""
+    frames = {chart.id: chart for chart in RUN_CHARTS}
+    return [
+        {"id": figure, "title": title, "layout": _layout(frames[frame].yaxis)}
+        for figure, (title, frame) in _COMPARED.items()
+    ]
+
+
+def shaded_by(rule: str) -> list[str]:
+    """The charts that show where a rule found something."""
+    return [c.id for c in RUN_CHARTS if any(fnmatchcase(rule, pattern) for pattern in c.rules)]
+
+
+def with_data(measured: Iterable[str], evaluated: bool) -> set[str]:
+    """The charts that have something to show."""
+    known = set(measured)
+    shown = {c.id for c in RUN_CHARTS if c.always or known & {f for f in c.figures if f != "lr"}}
+    shown |= {"collectives"} if "collectives" in known else set()
+    return shown | ({"evaluations"} if evaluated else set())
 
 
 class Share(Protocol):
@@ -113,20 +259,6 @@ def shares(rows: Sequence[Share]) -> Figure:
     return {"data": [tokens, weight], "layout": layout}
 
 
-def _line(series: Series) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "meta": series.key,
-        "name": series.label,
-        "x": [],
-        "y": [],
-        "line": {"color": series.colour, "width": 1.75, "dash": series.dash},
-        "marker": {"size": 4, "color": series.colour},
-        "hovertemplate": f"%{{y:{series.hover}}}",
-    }
-
-
 def _bars(name: str, colour: str, x: list[str], y: list[float]) -> dict[str, Any]:
     return {
         "type": "bar",
@@ -136,6 +268,9 @@ def _bars(name: str, colour: str, x: list[str], y: list[float]) -> dict[str, Any
         "marker": {"color": colour},
         "hovertemplate": "%{y:.2%}",
     }
+
+
+_AXIS = {"zeroline": False, "fixedrange": True, "automargin": False}
 
 
 def _layout(yaxis: dict[str, Any], height: int = HEIGHT) -> dict[str, Any]:
@@ -148,9 +283,8 @@ def _layout(yaxis: dict[str, Any], height: int = HEIGHT) -> dict[str, Any]:
         "hovermode": "x unified",
         "dragmode": "zoom",
         "font": {"size": 12},
-        "uirevision": "keep",  # the user's zoom outlives new points
         "xaxis": {"zeroline": False, "showgrid": False, "nticks": 8},
-        "yaxis": {"zeroline": False, "fixedrange": True, "automargin": False, **yaxis},
+        "yaxis": {**_AXIS, **yaxis},
     }
 
 

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from gradledger_web import formats
@@ -184,3 +185,45 @@ def _unequal(account: list[Row]) -> str:
     held, got = formats.percent(row.token_share), formats.percent(row.gradient_share)
     fair = f"{formats.times(row.relative)} its fair share"
     return f"{place} holds {held} of the tokens and got {got} of the gradient: {fair}."
+
+
+# ---------------------------------------------------------------- ranks x micro-batches
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One micro-batch of one rank in the picture of a step."""
+
+    tokens: float | None
+    relative: float | None
+    collectives: int | None
+
+    @property
+    def shade(self) -> str:
+        """How far its tokens are from their fair weight, in seven shades."""
+        if self.relative is None:
+            return "none"
+        if abs(self.relative - 1) <= _FAIR:
+            return "fair"
+        doublings = abs(math.log2(max(abs(self.relative), 2.0**-_DOUBLINGS)))
+        depth = 1 if doublings < 0.4 else 2 if doublings < 1.2 else 3
+        return f"{'over' if self.relative > 1 else 'under'}-{depth}"
+
+
+MOST_CELLS = 1024
+
+
+def grid(account: list[Row], facts: StepFacts) -> dict[int, list[Cell]] | None:
+    """The cells by rank; None where they are too many to draw or nothing is known of them."""
+    cells: dict[int, list[Cell]] = {}
+    for (rank, _), rows in groupby(account, key=lambda row: (row.rank, row.micro_batch)):
+        cells.setdefault(rank, []).append(_cell(list(rows)))
+    several = sum(map(len, cells.values()))
+    return cells if facts.ledger is not None and 1 < several <= MOST_CELLS else None
+
+
+def _cell(rows: list[Row]) -> Cell:
+    known = [row.tokens for row in rows if row.tokens is not None]
+    held = sum(row.token_share for row in rows)
+    got = sum(row.gradient_share for row in rows)
+    return Cell(sum(known) if known else None, got / held if held else None, rows[0].collectives)

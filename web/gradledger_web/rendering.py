@@ -7,7 +7,7 @@ from typing import Any
 
 import jinja2
 
-from gradledger_web import assets, formats, words
+from gradledger_web import assets, formats, progress, words
 
 _FILTERS = (
     formats.count,
@@ -20,6 +20,7 @@ _FILTERS = (
     formats.segment,
     words.facts,
     words.headline,
+    progress.duration,
 )
 
 

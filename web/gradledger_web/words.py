@@ -36,6 +36,11 @@ GLOSSARY: dict[str, str] = {
         "averaged."
     ),
     "gradient norm": ("The length (L2) of the gradient that the optimizer got."),
+    "noise scale": (
+        "How many tokens a batch needs until averaging more of them stops helping: the variance "
+        "of a token's gradient over the squared length of the true one, estimated from the "
+        "micro-batches of the last hundred steps or so."
+    ),
     "collectives": (
         "Communication calls between ranks that ran inside this backward. Zero under no_sync."
     ),

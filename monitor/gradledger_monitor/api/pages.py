@@ -1,63 +1,95 @@
-"""The pages: reads through the store, renders through ``gradledger_web``."""
+"""The list of runs, the ledger of a step, and the files that pages are made with."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from gradledger_monitor import facts
 from gradledger_monitor.api.access import caller
+from gradledger_monitor.api.paging import RunId, absent, no_run, page
 from gradledger_monitor.api.state import GivenStore
-from gradledger_monitor.store import reading
-from gradledger_web import assets, charts, ledgers, verdicts
+from gradledger_monitor.store import curves, listing, reading
+from gradledger_monitor.store.listing import SORTS, VERDICTS, Wanted
+from gradledger_monitor.store.tables import FIGURES
+from gradledger_web import assets, charts, ledgers, progress, timelines
 from gradledger_web.formats import segment
-from gradledger_web.rendering import render
 
 router = APIRouter(include_in_schema=False)
 
 PAGE = 50
 _FOR_EVER = "public, max-age=31536000, immutable"
-_HEADERS = {"Cache-Control": "no-store"}
 
-RunId = Annotated[str, Path(min_length=1, max_length=128)]
 Ordinal = Annotated[int, Path(ge=0, le=2**53)]
 Index = Annotated[int, Path(ge=0, lt=4096)]
 
 
-def _page(template: str, status: int = 200, **context: Any) -> HTMLResponse:
-    who = caller.get()
-    known = {"logged_in": who is not None and who.browser}
-    return HTMLResponse(render(template, **known, **context), status, _HEADERS)
-
-
-def _absent(what: str, hint: str, way: str = "/", way_text: str = "All runs") -> HTMLResponse:
-    return _page("absent.html", 404, what=what, hint=hint, way=way, way_text=way_text)
-
-
-def _no_run(run: str) -> HTMLResponse:
-    return _absent("There is no such run", f"Nothing was ever reported under the id {run}.")
+# ------------------------------------------------------------------ runs
 
 
 @router.get("/")
 def list_runs(
-    request: Request,
-    store: GivenStore,
-    search: str = "",
-    offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
+    request: Request, store: GivenStore, offset: Annotated[int, Query(ge=0, le=2**31)] = 0
 ) -> HTMLResponse:
-    """All runs, the last seen first."""
-    found = reading.list_runs(store, PAGE + 1, offset, search.strip() or None)
-    return _page(
+    """All runs, or those that are wanted."""
+    wanted, grouped = _wanted(request.query_params), "group" in request.query_params
+    offset -= offset % PAGE
+    total = (listing.count_groups if grouped else listing.count)(store, wanted)
+    rows = [] if grouped else listing.found(store, wanted, PAGE, offset)
+    ids = [row.id for row in rows]
+    rates = listing.rates(store, ids)
+    return page(
         "runs.html",
-        rows=found[:PAGE],
-        more=len(found) > PAGE,
-        search=search,
+        rows=rows,
+        groups=listing.groups(store, wanted, PAGE, offset) if grouped else [],
+        grouped=grouped,
+        progress={row.id: progress.of(row, rates.get(row.id)) for row in rows},
+        tags=listing.tags_of(store, ids),
+        total=total,
+        wanted=wanted,
+        filtered=wanted != Wanted(sort=wanted.sort, upwards=wanted.upwards),
+        projects=listing.projects(store),
+        verdicts=VERDICTS,
+        known_tags=listing.known_tags(store),
         offset=offset,
         limit=PAGE,
+        link=_linker(wanted, grouped),
         command=_command(request),
     )
+
+
+def _wanted(said: Mapping[str, str]) -> Wanted:
+    words = ("search", "project", "verdict", "tag", "name")
+    sort = said.get("sort", "seen")
+    return Wanted(
+        **{word: said.get(word, "").replace("\0", "").strip() for word in words},
+        sort=sort if sort in SORTS else "seen",
+        upwards=said.get("order") == "up",
+    )
+
+
+def _linker(wanted: Wanted, grouped: bool) -> Any:
+    """A function that gives this page's address with some of what is wanted replaced."""
+    here = {
+        "search": wanted.search,
+        "project": wanted.project,
+        "verdict": wanted.verdict,
+        "tag": wanted.tag,
+        "name": wanted.name,
+        "sort": wanted.sort if wanted.sort != "seen" else "",
+        "order": "up" if wanted.upwards else "",
+        "group": "name" if grouped else "",
+    }
+
+    def link(**other: str | int) -> str:
+        said = {name: value for name, value in {**here, **other}.items() if value}
+        return f"/?{urlencode(said)}" if said else "/"
+
+    return link
 
 
 def _command(request: Request) -> str:
@@ -67,35 +99,23 @@ def _command(request: Request) -> str:
     return f"{token}gradledger run {url}-- python train.py"
 
 
-@router.get("/runs/{run}")
-def show_run(
-    store: GivenStore, run: RunId, optimizer: Annotated[int, Query(ge=0, lt=4096)] = 0
-) -> HTMLResponse:
-    """One run: verdict, findings, tree, coverage, charts."""
-    row = reading.get_run(store, run)
-    if row is None:
-        return _no_run(run)
-    judgement = reading.judgement(store, run)
-    covered = verdicts.coverage(judgement)
-    return _page(
-        "run.html",
-        run=row,
-        judgement=judgement,
-        reading=verdicts.read(judgement, row.steps),
-        coverage=covered,
-        tally=verdicts.tally(covered),
-        optimizer=optimizer,
-        last_step=reading.reached(store, run).get(optimizer, 0),
-        charts=charts.RUN_CHARTS,
-    )
+# ------------------------------------------------------------------ steps
 
 
 @router.get("/runs/{run}/steps")
 def find_step(
-    run: RunId, optimizer: Annotated[int, Query(ge=0)], step: Annotated[int, Query(ge=0)]
+    store: GivenStore,
+    run: RunId,
+    optimizer: Annotated[int, Query(ge=0, lt=4096)] = 0,
+    step: Annotated[int | None, Query(ge=0, le=2**53)] = None,
+    first: Annotated[int, Query(ge=0, le=2**53)] = 0,
+    last: Annotated[int, Query(ge=0, le=2**53)] = 2**53,
+    figure: Annotated[str, Query(max_length=64)] = "norm",
 ) -> RedirectResponse:
-    """Where the form of the run page leads."""
-    return RedirectResponse(f"/runs/{segment(run)}/steps/{optimizer}/{step}", 303)
+    """Where the form of the run page leads, and a point of a chart that stands for many steps."""
+    if step is None and figure in FIGURES:
+        step = curves.step_of_extreme(store, run, curves.Span(optimizer, first, last), figure)
+    return RedirectResponse(f"/runs/{segment(run)}/steps/{optimizer}/{step or first}", 303)
 
 
 @router.get("/runs/{run}/steps/{optimizer}/{step}")
@@ -103,14 +123,14 @@ def show_step(store: GivenStore, run: RunId, optimizer: Index, step: Ordinal) ->
     """The ledger of one optimizer step."""
     row = reading.get_run(store, run)
     if row is None:
-        return _no_run(run)
+        return no_run(run)
     records = reading.step_records(store, run, optimizer, step)
     if not records:
         hint = f"No record of step {step} of optimizer {optimizer} is stored."
-        return _absent("No such step", hint, f"/runs/{segment(run)}", f"Back to {row.name}")
+        return absent("No such step", hint, f"/runs/{segment(run)}", f"Back to {row.name}")
     merged = facts.merge(reading.run_info(store, run), optimizer, step, records)
     last_step = reading.reached(store, run).get(optimizer, 0)
-    return _page("step.html", run=row, last_step=last_step, **_ledger(merged))
+    return page("step.html", run=row, last_step=last_step, **_ledger(merged))
 
 
 def _ledger(merged: facts.StepFacts) -> dict[str, Any]:
@@ -128,14 +148,19 @@ def _ledger(merged: facts.StepFacts) -> dict[str, Any]:
         "hidden": len(rows) - len(shown),
         "reading": ledgers.read(rows, merged),
         "picture": charts.shares(shown) if merged.ledger else None,
+        "grid": ledgers.grid(rows, merged),
+        "timeline": timelines.of(merged.first),
     }
+
+
+# ------------------------------------------------------------------ files
 
 
 @router.get("/static/{version}/{name}")
 def serve_asset(request: Request, version: str, name: str) -> Response:
     """Style, scripts and plotly.js, under addresses that change with their content."""
     if name not in assets.table():
-        return _absent("There is no such file", name)
+        return absent("There is no such file", name)
     headers = {"Cache-Control": _FOR_EVER, "Vary": "Accept-Encoding"}
     if "gzip" not in request.headers.get("accept-encoding", ""):
         plain = assets.table()[name].read_bytes()

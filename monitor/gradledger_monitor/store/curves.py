@@ -228,3 +228,23 @@ def step_of_extreme(store: Store, run: str, span: Span, figure: str) -> int | No
         key = connection.scalar(select(runs.c.key).where(runs.c.id == run))
         query = select(facts.c.step).where(*_here(key, span), column.is_not(None))
         return connection.scalar(query.order_by(column.desc(), facts.c.step).limit(1))
+
+
+def measured(store: Store, run: str, optimizer: int) -> list[str]:
+    """The figures that were measured at any step."""
+    key = select(runs.c.key).where(runs.c.id == run).scalar_subquery()
+    here = (stretches.c.run == key, stretches.c.optimizer == optimizer)
+    highest = (func.max(stretches.c[f"{figure}_high"]) for figure in FIGURES)
+    with store.reading() as connection:
+        row = connection.execute(select(*highest).where(*here)).one()
+    return [figure for figure, value in zip(FIGURES, row, strict=True) if value is not None]
+
+
+def is_evaluated(store: Store, run: str) -> bool:
+    """Whether the run told any evaluation metric."""
+    key = select(runs.c.key).where(runs.c.id == run).scalar_subquery()
+    with store.reading() as connection:
+        return (
+            connection.execute(select(evals.c.run).where(evals.c.run == key).limit(1)).first()
+            is not None
+        )

@@ -50,7 +50,8 @@ class RunRow:
 _ROW = {name: name for name in RunRow.__dataclass_fields__} | {"primary": "primary_title"}
 
 
-def _run_row(row: Row[Any]) -> RunRow:
+def run_row(row: Row[Any]) -> RunRow:
+    """The same, from a row of ``runs``."""
     return RunRow(**{name: row._mapping[column] for name, column in _ROW.items()})
 
 
@@ -63,14 +64,14 @@ def list_runs(
         columns = (runs.c.name, runs.c.project, runs.c.id)
         query = query.where(or_(*(c.icontains(search, autoescape=True) for c in columns)))
     with store.reading() as connection:
-        return [_run_row(row) for row in connection.execute(query.limit(limit).offset(offset))]
+        return [run_row(row) for row in connection.execute(query.limit(limit).offset(offset))]
 
 
 def get_run(store: Store, run: str) -> RunRow | None:
     """One run, None when nobody has heard of it."""
     with store.reading() as connection:
         row = connection.execute(select(runs).where(runs.c.id == run)).first()
-    return None if row is None else _run_row(row)
+    return None if row is None else run_row(row)
 
 
 def run_info(store: Store, run: str) -> RunInfo:

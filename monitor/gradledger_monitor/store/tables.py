@@ -69,6 +69,14 @@ runs = Table(
     Index("ix_runs_last_seen", "last_seen"),
 )
 
+# Words by which people sort their runs: what the script said, and what was added on the page.
+tags = Table(
+    "tags",
+    metadata,
+    _run_column(),
+    Column("tag", String(64), primary_key=True, index=True),
+)
+
 ranks = Table(
     "ranks",
     metadata,

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, func, select, tuple_, update
 from gradledger_monitor import wire
 from gradledger_monitor.batches import Batch, Refusal, Report
 from gradledger_monitor.rules.base import BEFORE_EVALUATION, LATE_STEPS
-from gradledger_monitor.store import dialects, snapshots
+from gradledger_monitor.store import dialects, snapshots, tagging
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.packing import pack_record, unpack_record
 from gradledger_monitor.store.tables import evals, progress, ranks, runs, steps
@@ -83,6 +83,8 @@ def _store_run(connection: Connection, record: wire.RunRecord, now: float) -> in
         _rewind(connection, row.key)
     told |= {"started": min(row.started, record.started or now), "last_seen": now}
     told["revision"] = runs.c.revision + 1
+    if not row.revision or (record.rank == 0 and row.config != record.config):
+        tagging.write(connection, row.key, tagging.of_config(record.config))
     connection.execute(update(runs).where(runs.c.key == row.key).values(told))
     return int(row.key)
 

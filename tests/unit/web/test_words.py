@@ -34,5 +34,5 @@ def test_every_word_that_is_explained_has_an_explanation() -> None:
 
 
 def test_charts_draw_only_what_the_service_measures() -> None:
-    drawn = {series.key for chart in charts.RUN_CHARTS for series in chart.series}
+    drawn = {figure for chart in charts.RUN_CHARTS for figure in chart.figures}
     assert drawn <= set(FIGURES)

@@ -62,9 +62,14 @@ function tick(root = document) {
   }
 }
 
-function keepOpen(from, to) {
+// What a person opened and ticked stays so in the fresh region.
+function keep(from, to) {
   for (const details of from.querySelectorAll("details[open][id]"))
-    to.querySelector(`#${details.id}`)?.setAttribute("open", "");
+    to.querySelector(`#${CSS.escape(details.id)}`)?.setAttribute("open", "");
+  for (const box of from.querySelectorAll("input[type=checkbox]:checked")) {
+    const same = to.querySelector(`input[name="${box.name}"][value="${CSS.escape(box.value)}"]`);
+    if (same) same.checked = true;
+  }
 }
 
 const drawn = new Map(); // region id -> its markup as the server wrote it
@@ -72,16 +77,19 @@ const drawn = new Map(); // region id -> its markup as the server wrote it
 // Someone is reading with the keyboard or selecting text here: not under their hands.
 function isBusy(region) {
   const selection = getSelection();
-  return region.contains(document.activeElement) || (!selection.isCollapsed && selection.containsNode(region, true));
+  const writing = region.contains(document.activeElement) && document.activeElement.type !== "checkbox";
+  return writing || (!selection.isCollapsed && selection.containsNode(region, true));
 }
 
 function replace(region, fresh) {
   if (drawn.get(region.id) === fresh.outerHTML) return;
   if (isBusy(region)) return;
   drawn.set(region.id, fresh.outerHTML);
-  keepOpen(region, fresh);
+  keep(region, fresh);
   tick(fresh);
+  const held = region.contains(document.activeElement) ? document.activeElement.value : null;
   region.replaceWith(fresh);
+  if (held) fresh.querySelector(`input[value="${CSS.escape(held)}"]`)?.focus();
 }
 
 // Fetches this page again and renews its live regions: the server stays the only one who renders.
@@ -109,6 +117,9 @@ document.getElementById("theme").addEventListener("click", chooseTheme);
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-copy]");
   if (button) copy(button);
+});
+document.addEventListener("change", (event) => {
+  if ("submit" in event.target.dataset) event.target.form.requestSubmit();
 });
 tick();
 setInterval(tick, 1000);

@@ -1,0 +1,100 @@
+"""The settings: tokens are made and revoked here; all else is shown, with where to change it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from gradledger_monitor.api.paging import after, form, may_change, page
+from gradledger_monitor.api.state import GivenState, State
+from gradledger_monitor.cli.config import shown
+from gradledger_monitor.rules.manual import KINDS, headline, signatures
+from gradledger_monitor.settings import Settings
+from gradledger_monitor.sources import variable
+from gradledger_monitor.store import tokens
+from gradledger_monitor.store.tokens import SCOPES
+
+router = APIRouter(include_in_schema=False)
+
+RULES = ("rules_off", "thresholds")
+
+
+@router.get("/settings")
+def show_settings(state: GivenState) -> HTMLResponse:
+    """Everything that can be set."""
+    return _page(state)
+
+
+def _page(state: State, secret: str = "", wrong: str = "") -> HTMLResponse:
+    return page(
+        "settings.html",
+        422 if wrong else 200,
+        guarded=state.settings.guarded,
+        tokens=tokens.listed(state.store) if may_change() else [],
+        scopes=SCOPES,
+        secret=secret,
+        wrong=wrong,
+        rules=_rules(state.settings),
+        kinds=KINDS,
+        settings=_settings(state.settings),
+    )
+
+
+def _rules(settings: Settings) -> list[dict[str, Any]]:
+    choices = settings.choices
+    return [
+        {
+            "id": name,
+            "kind": rule.kind,
+            "says": headline(rule),
+            "off": choices.is_off(name),
+            "parameters": [
+                {
+                    "name": key,
+                    "meaning": parameter.meaning,
+                    "default": parameter.default,
+                    "value": choices.thresholds.get(name, {}).get(key),
+                }
+                for key, parameter in rule.parameters().items()
+            ],
+        }
+        for name, rule in signatures().items()
+    ]
+
+
+def _settings(settings: Settings) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "variable": variable(name),
+            "value": shown(name, getattr(settings, name)),
+            "meaning": field.description,
+        }
+        for name, field in Settings.model_fields.items()
+        if name not in RULES
+    ]
+
+
+# ------------------------------------------------------------------ tokens
+
+
+@router.post("/settings/tokens", response_model=None)
+async def make_token(request: Request, state: GivenState) -> HTMLResponse | RedirectResponse:
+    """Make a token; its secret is on the page that answers, and nowhere else, ever."""
+    said = await form(request)
+    name, scope = said.get("name", "").replace("\0", "")[:256], said.get("scope", "")
+    if not name or scope not in SCOPES:
+        return await run_in_threadpool(_page, state, "", "A token needs a name and a scope.")
+    _, secret = await run_in_threadpool(tokens.create, state.store, name, [scope], time.time())
+    return await run_in_threadpool(_page, state, secret)
+
+
+@router.post("/settings/tokens/{token}/revoke")
+async def revoke_token(state: GivenState, token: str) -> RedirectResponse:
+    """Make a token worthless."""
+    await run_in_threadpool(tokens.revoke, state.store, token, time.time())
+    return after("/settings#tokens")
