@@ -1,13 +1,16 @@
 """How often healthy runs are alarmed, and how many faults are found: a table and its command.
 
-    python -m museum.courses.measure [--healthy 200] [--each 20] [--jobs 2] [--write FILE]
+    python -m museum.courses.measure [--healthy 200] [--each 20] [--jobs 2] [--kept FILE]
+                                     [--write ../docs/detection.md]
 
-Run from ``tests/``. ``--write`` replaces the last chapter of docs/detection.md.
+Run from ``tests/``. ``--write`` replaces the last chapter. ``--kept`` holds the runs that are done,
+so that an interrupted measurement goes on; remove the file once a rule has changed.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import sys
 from collections import Counter
@@ -28,6 +31,7 @@ from museum.judging import LOUD
 from museum.tables import CHAPTER
 
 COMMAND = "python -m museum.courses.measure --write ../docs/detection.md"
+Task = tuple[int, int | None]  # the number of a setting, and which illness it gets
 SICK = 100_000  # numbers of settings that get a fault begin here
 
 
@@ -41,7 +45,7 @@ class Outcome:
     quiet: dict[str, int]
 
 
-def judged(task: tuple[int, int | None]) -> Outcome:
+def judged(task: Task) -> Outcome:
     """Train one run, healthy or with a fault, and judge it."""
     seed, illness = task
     if illness is None:
@@ -79,12 +83,26 @@ def _findings(
     return loud, {f.rule: f.first_step for f in causes if f.severity not in LOUD}
 
 
-def measured(healthy: int, each: int, jobs: int) -> Iterator[Outcome]:
-    """All runs, healthy ones first, as they come."""
-    tasks: list[tuple[int, int | None]] = [(seed, None) for seed in range(healthy)]
+def measured(healthy: int, each: int, jobs: int, kept: Path | None) -> Iterator[Outcome]:
+    """All runs, those done before first, the others as they come."""
+    tasks: list[Task] = [(seed, None) for seed in range(healthy)]
     tasks += [(SICK + n, at) for at in range(len(ILLNESSES)) for n in range(each)]
+    done = {task: one for task, one in _done(kept) if task in tasks}
+    yield from done.values()
+    todo = [task for task in tasks if task not in done]
     with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=25) as pool:
-        yield from pool.imap(judged, tasks)
+        for task, one in zip(todo, pool.imap(judged, todo), strict=True):
+            if kept is not None:
+                with kept.open("a") as lines:
+                    lines.write(json.dumps([*task, one.loud, one.quiet]) + "\n")
+            yield one
+
+
+def _done(kept: Path | None) -> Iterator[tuple[Task, Outcome]]:
+    if kept is not None and kept.exists():
+        for seed, at, loud, quiet in map(json.loads, kept.read_text().splitlines()):
+            setting = draw(seed) if at is None else ILLNESSES[at].setting(seed)
+            yield (seed, at), Outcome(setting, at, loud, quiet)
 
 
 # ---------------------------------------------------------------- what is told
@@ -161,10 +179,11 @@ def main() -> int:
     parser.add_argument("--healthy", type=int, default=200)
     parser.add_argument("--each", type=int, default=20, help="runs for each fault")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--kept", type=Path, help="runs that are done; new ones are added")
     parser.add_argument("--write", type=Path, help="replace the chapter in this file")
     asked = parser.parse_args()
     outcomes = []
-    for outcome in measured(asked.healthy, asked.each, asked.jobs):
+    for outcome in measured(asked.healthy, asked.each, asked.jobs, asked.kept):
         outcomes.append(outcome)
         sys.stderr.write(_line(outcome))
     told = chapter(outcomes, f"{COMMAND} --healthy {asked.healthy} --each {asked.each}")
