@@ -25,7 +25,8 @@ in a training environment:
 with the monitor (pip install 'gradledger[monitor]'):
   check       run a command for a few steps and judge it here and now
   serve       the service and its dashboard
-  import      store what a spool or an export holds
+  import      store a spool, an export, or the log of another tool
+  export      write a run to a file that any other store takes in
   rules       the catalogue of what is looked for
   token       create, list and revoke the tokens that the service asks for
   config      every setting of the service, and where its value comes from

@@ -172,6 +172,16 @@ class EvalRecord:
 
 
 @dataclass
+class CheckpointRecord:
+    """The training script saved a checkpoint after an optimizer step."""
+
+    step: int
+    time: float
+    path: str = ""  # where it lies, in the words of the script
+    type: Literal["checkpoint"] = "checkpoint"
+
+
+@dataclass
 class BeatRecord:
     """The process lives, while no optimizer step ends: told every few seconds."""
 
@@ -190,7 +200,7 @@ class EndRecord:
     type: Literal["end"] = "end"
 
 
-Record = RunRecord | StepRecord | EvalRecord | BeatRecord | EndRecord
+Record = RunRecord | StepRecord | EvalRecord | CheckpointRecord | BeatRecord | EndRecord
 
 
 def encode(record: Record) -> bytes:

@@ -25,7 +25,14 @@ from gradledger.delivery.sender import Known, Sender
 from gradledger.integrations import Found
 from gradledger.ledger import OpenStep
 from gradledger.recorder import Recorder
-from gradledger.records import BeatRecord, EndRecord, EvalRecord, RunRecord, StepRecord
+from gradledger.records import (
+    BeatRecord,
+    CheckpointRecord,
+    EndRecord,
+    EvalRecord,
+    RunRecord,
+    StepRecord,
+)
 from gradledger.settings import DEFAULT_URL, Contract, Settings
 
 __all__ = ["DEFAULT_URL", "Contract", "Session", "Settings", "start", "start_from_environment"]
@@ -97,6 +104,15 @@ class Session:
         record = EvalRecord(step, time.time(), {k: float(v) for k, v in values.items()})
         self._identify()
         self._sender.put(Known(record))
+
+    def checkpoint(self, step: int | None, path: str) -> None:
+        """Send that a checkpoint was saved; its step is the first optimizer's last one."""
+        with guard.fail_open("ledger.checkpoint"):
+            steps = self.recorder.windows.steps
+            at = (steps[0] if steps else 0) if step is None else int(step)
+            self._identify()
+            told = CheckpointRecord(at, time.time(), identity.sayable(path)[:4_096])
+            self._sender.put(Known(told))
 
     def _detach(self) -> None:
         self._frameworks.uninstall()

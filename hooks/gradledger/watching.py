@@ -21,6 +21,13 @@ class Ledger:
         """Report evaluation metrics at an optimizer step, e.g. ``log_eval(100, loss=2.1)``."""
         self._session.log_eval(step, values)
 
+    def checkpoint(self, path: object = "", /, *, step: int | None = None) -> None:
+        """Say that a checkpoint was saved: after the last optimizer step, unless ``step`` is given.
+
+        A post-mortem then names the last good one. ``path`` is for people to find it by.
+        """
+        self._session.checkpoint(step, str(path))
+
     def micro_batch(
         self, *, tokens: Any, reduction: Literal["mean", "sum"], scale: float = 1.0
     ) -> None:

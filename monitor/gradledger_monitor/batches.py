@@ -12,7 +12,10 @@ import msgspec
 
 from gradledger_monitor import wire
 
-Line = tuple[int, wire.StepRecord | wire.EvalRecord | wire.BeatRecord | wire.EndRecord]
+Told = (
+    wire.StepRecord | wire.EvalRecord | wire.CheckpointRecord | wire.BeatRecord | wire.EndRecord
+)
+Line = tuple[int, Told]
 
 _FIELD = re.compile(r" - at `(.+)`$")
 

@@ -92,13 +92,17 @@ def _is_over(finding: Finding) -> bool:
 class _Track:
     """One optimizer's rules, what became of them, and its history."""
 
-    def __init__(self, rules: list[Rule], optimizer: int, choices: Choices) -> None:
+    def __init__(
+        self, rules: list[Rule], optimizer: int, choices: Choices, imported_from: str | None
+    ) -> None:
         self.lines = [_Line(rule.id(), optimizer) for rule in rules]
         self.past: deque[Closed] = deque(maxlen=HISTORY)
         self.asked: list[tuple[Rule, _Line]] = []
         for rule, line in zip(rules, self.lines, strict=True):
             if choices.is_off(line.rule):
                 line.fold(0, not_applicable(OFF))
+            elif imported_from and not rule.reads_logs:
+                line.fold(0, not_measured(f"{imported_from} does not log what this rule looks at"))
             else:
                 self.asked.append((rule, line))
 
@@ -135,7 +139,7 @@ class Engine:
         track = self._tracks.get(facts.optimizer)
         if track is None:
             rules = [self._make(rule) for rule in self._rules]
-            track = _Track(rules, facts.optimizer, self._choices)
+            track = _Track(rules, facts.optimizer, self._choices, self.run.imported_from)
             self._tracks[facts.optimizer] = track
         window = Window(facts, track.past)
         for rule, line in track.asked:

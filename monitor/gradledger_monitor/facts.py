@@ -24,6 +24,8 @@ from gradledger_monitor.wire import Event, MicroBatch, StepRecord, Term, number
 TOLERANCE = 1e-3  # relative rounding error of fp32 sums
 TOLERANCE_HALF = 1e-2  # where the loss is fp16 or bf16
 
+IMPORTED_FROM = "imported_from"  # where a run's environment says whose log it was
+
 Rows = dict[int, StepRecord]
 
 
@@ -39,6 +41,11 @@ class RunInfo:
     declared_scale: float | None = None
     environment: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def imported_from(self) -> str | None:
+        """The tool whose log this is, when nobody watched the loop itself."""
+        return self.environment.get(IMPORTED_FROM)
 
 
 @dataclass(frozen=True)
@@ -269,7 +276,7 @@ class StepFacts:
             "balance": ledger.balance if ledger is not None and known else None,
             "misallocation": ledger.misallocation if ledger is not None else None,
             "tokens": float(ledger.tokens) if ledger is not None else None,
-            "micro_batches": float(self.micro_batches),
+            "micro_batches": None if self.run.imported_from else float(self.micro_batches),
             "lr": number(record.lr),
             "scale": scales[-1] if scales else None,
             "collectives": float(sum(collectives)) if collectives else None,

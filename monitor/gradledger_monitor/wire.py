@@ -161,6 +161,14 @@ class EvalRecord(Struct, kw_only=True, omit_defaults=True, tag="eval"):
     values: dict[Name, Number] = {}
 
 
+class CheckpointRecord(Struct, kw_only=True, omit_defaults=True, tag="checkpoint"):
+    """The training script saved a checkpoint after an optimizer step."""
+
+    step: Count
+    time: Annotated[float, Meta(ge=0)]
+    path: Annotated[str, Meta(max_length=4_096)] = ""
+
+
 class BeatRecord(Struct, kw_only=True, omit_defaults=True, tag="beat"):
     """The process lives, while no optimizer step ends."""
 
@@ -176,7 +184,7 @@ class EndRecord(Struct, kw_only=True, omit_defaults=True, tag="end"):
     steps: list[Count] = []
 
 
-Record = RunRecord | StepRecord | EvalRecord | BeatRecord | EndRecord
+Record = RunRecord | StepRecord | EvalRecord | CheckpointRecord | BeatRecord | EndRecord
 
 decoder = msgspec.json.Decoder(Record)
 

@@ -25,6 +25,7 @@ PAIRS = [
         "StepRecord",
         "RunRecord",
         "EvalRecord",
+        "CheckpointRecord",
         "BeatRecord",
         "EndRecord",
     )

@@ -24,7 +24,15 @@ from gradledger.delivery.client import Client
 from gradledger.delivery.courier import Courier
 from gradledger.delivery.notices import Notices, say
 from gradledger.delivery.spool import Place
-from gradledger.records import BeatRecord, EndRecord, EvalRecord, RunRecord, StepRecord, encode
+from gradledger.records import (
+    BeatRecord,
+    CheckpointRecord,
+    EndRecord,
+    EvalRecord,
+    RunRecord,
+    StepRecord,
+    encode,
+)
 
 QUEUE_STEPS = 4096  # closed windows whose values have not been read
 TICK_SECONDS = 0.1
@@ -42,7 +50,7 @@ class Pending(Protocol):
     def ready(self) -> bool:
         """Whether they have arrived."""
 
-    def resolve(self) -> StepRecord | EvalRecord:
+    def resolve(self) -> StepRecord | EvalRecord | CheckpointRecord:
         """The record; waits for the numbers."""
 
 
@@ -50,10 +58,10 @@ class Pending(Protocol):
 class Known:
     """A record that waits for nothing."""
 
-    record: EvalRecord
+    record: EvalRecord | CheckpointRecord
     ready: bool = True
 
-    def resolve(self) -> EvalRecord:
+    def resolve(self) -> EvalRecord | CheckpointRecord:
         """The record."""
         return self.record
 

@@ -45,6 +45,13 @@ class Follower:
         telling.evaluation({k: v for k, v in now if v is not self._before.get(k)})
 
 
+    @telling.failing_open
+    def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: Any) -> None:
+        """Lightning saves a checkpoint; under which name, it tells nobody here."""
+        if trainer.is_global_zero:
+            telling.checkpoint("")
+
+
 def _watch(self: Any, **options: Any) -> None:
     self.ledger = watching.watch(**options)
 

@@ -21,6 +21,14 @@ def evaluation(values: Mapping[str, Any]) -> None:
         open_session.log_eval(steps[0] if steps else 0, told)
 
 
+@failing_open
+def checkpoint(path: str) -> None:
+    """A checkpoint was saved after the last optimizer step."""
+    open_session = session.current()
+    if open_session is not None:
+        open_session.checkpoint(None, path)
+
+
 def training_begins(framework: str, steps: float) -> None:
     """Whose loop it is, and how many optimizer steps it means to take."""
     planned = {"planned_steps": int(steps)} if 0 < steps < float("inf") else {}

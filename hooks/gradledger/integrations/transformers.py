@@ -35,6 +35,13 @@ class Follower(TrainerCallback):
             telling.evaluation(quality)
 
 
+    @telling.failing_open
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Where the Trainer has just saved a checkpoint."""
+        if state.is_world_process_zero:
+            telling.checkpoint(f"{args.output_dir}/checkpoint-{state.global_step}")
+
+
 class GradledgerCallback(Follower):
     """Watches the run from now on; takes the options of ``gradledger.watch``."""
 

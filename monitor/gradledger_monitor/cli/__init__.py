@@ -9,6 +9,7 @@ from gradledger_monitor.cli.acknowledge import acknowledge
 from gradledger_monitor.cli.check import check
 from gradledger_monitor.cli.config import config
 from gradledger_monitor.cli.demo import demo
+from gradledger_monitor.cli.export import export
 from gradledger_monitor.cli.import_ import import_
 from gradledger_monitor.cli.rules import rules
 from gradledger_monitor.cli.serve import serve
@@ -31,6 +32,7 @@ app.command()(demo)
 app.command()(serve)
 app.command()(rules)
 app.command("import")(import_)
+app.command()(export)
 app.command()(acknowledge)
 app.add_typer(token.app, name="token")
 app.add_typer(db.app, name="db")

@@ -1,4 +1,4 @@
-"""``gradledger import``: what a spool or an export holds, into a service or a database.
+"""``gradledger import``: spools, archives and the logs of other tools, to a service or a database.
 
 Importing again is harmless. A file goes only when asked, when nobody writes it any more, and when
 everything in it is stored.
@@ -6,10 +6,12 @@ everything in it is stored.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +22,13 @@ from gradledger.delivery.client import Answer, Client
 from gradledger.delivery.courier import BATCH_BYTES, BATCH_LINES
 from gradledger.delivery.spool_file import SUFFIX, SpoolFile, is_run
 from gradledger.settings import Settings
-from gradledger_monitor import batches
+from gradledger_monitor import batches, wire
+from gradledger_monitor.archive import reading as archives
+from gradledger_monitor.archive.layout import SUFFIX as ARCHIVE
+from gradledger_monitor.archive.layout import DamagedArchive
+from gradledger_monitor.importers import detecting, naming
+from gradledger_monitor.importers.logged import Unreadable
+from gradledger_monitor.opening import batched
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.writing import store_batch
 
@@ -29,6 +37,16 @@ Take = Callable[[list[bytes]], Answer]  # what takes one batch in
 
 class Stopped(Exception):
     """The destination takes nothing."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How the logs of other tools are to be read."""
+
+    format: str | None = None
+    names: dict[str, str] = field(default_factory=dict)
+    run: str | None = None
+    name: str | None = None
 
 
 @dataclass
@@ -49,24 +67,53 @@ class Imported:
 def import_(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(exists=True, help="Files or folders of JSON lines; else the spool."),
+        typer.Argument(
+            exists=True,
+            help="Spools, archives, TensorBoard events, trainer_state.json, mlruns, CSV, JSON; "
+            "without any, the spool.",
+        ),
     ] = None,
     url: Annotated[str | None, typer.Option(help="The service that takes them.")] = None,
     db: Annotated[str | None, typer.Option(help="Straight into this database instead.")] = None,
     remove: Annotated[
         bool, typer.Option("--remove", help="Delete each file once all of it is stored.")
     ] = False,
+    format_: Annotated[
+        str | None,
+        typer.Option("--format", help=f"What it is: {', '.join(detecting.FORMATS)}."),
+    ] = None,
+    map_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            help=f"MEANING=COLUMN of a log; meanings: {', '.join(naming.MEANINGS)}.",
+            metavar="TEXT",
+        ),
+    ] = None,
+    run: Annotated[str | None, typer.Option(help="The id of an imported log's run.")] = None,
+    name: Annotated[str | None, typer.Option(help="What to call that run.")] = None,
 ) -> None:
-    """Store what a spool or an export holds. Importing again changes nothing."""
+    """Store what a spool, an archive or the log of another tool holds.
+
+    Importing again changes nothing. Of a run that was never watched, the rules that its log allows
+    are asked; the others say that they were not measured.
+    """
     if url and db:
         raise typer.BadParameter("either --url or --db", param_hint="--db")
+    wanted = Wanted(_format(format_), _names(map_ or []), _run_id(run), name)
     settings = Settings.from_environment(os.environ)
-    take = _into_database(db) if db else _into_service(url or settings.url, settings.token)
+    store = _store(db) if db else None
+    take = _into_database(store) if store else _into_service(url or settings.url, settings.token)
     imported = Imported()
     try:
-        for path in _files(paths or [p for p in [settings.spool] if p]):
-            _import(path, take, remove, imported)
-    except Stopped as stopped:
+        for path in _files(paths or [p for p in [settings.spool] if p], wanted):
+            if archives.is_archive(path):
+                _import_archive(path, store, take, imported)
+            elif _is_spool(path) and wanted.format is None:
+                _import(path, take, remove, imported)
+            else:
+                _import_log(path, wanted, take, imported)
+    except (Stopped, DamagedArchive, Unreadable) as stopped:
         typer.echo(f"gradledger import: {stopped}", err=True)
         raise typer.Exit(1) from stopped
     finally:
@@ -74,12 +121,97 @@ def import_(
     raise typer.Exit(1 if imported.refused else 0)
 
 
-def _files(paths: list[Path]) -> Iterator[Path]:
+def _format(said: str | None) -> str | None:
+    if said is not None and said not in detecting.FORMATS:
+        known = ", ".join(detecting.FORMATS)
+        raise typer.BadParameter(f"there is no format {said!r}, but {known}", param_hint="--format")
+    return said
+
+
+def _names(said: list[str]) -> dict[str, str]:
+    pairs = [(m.strip(), n.strip()) for m, _, n in (text.partition("=") for text in said)]
+    for meaning, name in pairs:
+        if meaning not in naming.MEANINGS or not name:
+            why = f"{meaning}={name} is not MEANING=COLUMN; meanings: {', '.join(naming.MEANINGS)}"
+            raise typer.BadParameter(why, param_hint="--map")
+    return dict(pairs)
+
+
+def _run_id(run: str | None) -> str | None:
+    if run is not None and (len(run) > 128 or not re.match(wire.RUN_ID, run)):
+        why = "up to 128 letters, digits, '.', '_' and '-'"
+        raise typer.BadParameter(why, param_hint="--run")
+    return run
+
+
+def _files(paths: list[Path], wanted: Wanted) -> Iterator[Path]:
     for path in paths:
-        if path.is_dir():
-            yield from sorted(path.rglob(f"*{SUFFIX}"))
+        ours = [*path.rglob(f"*{SUFFIX}"), *path.rglob(f"*{ARCHIVE}")] if path.is_dir() else []
+        if wanted.format is None and (ours or _is_spool(path)):
+            yield from sorted(ours)
         elif path.exists():
             yield path
+
+
+def _is_spool(path: Path) -> bool:
+    """Whether a file is made of records, or a folder is empty as a spool should be."""
+    if path.is_dir():
+        return not any(path.iterdir())
+    if path.suffix != SUFFIX:
+        return False
+    with path.open("rb") as file:
+        try:
+            first = json.loads(file.readline() or b"{}")
+        except ValueError:
+            return True  # refused, with the reason
+    return not isinstance(first, dict) or "type" in first
+
+
+# ---------------------------------------------------------------- archives and foreign logs
+
+
+def _import_archive(path: Path, store: Store | None, take: Take, imported: Imported) -> None:
+    imported.files += 1
+    if store is None:
+        _give(path, archives.spoken(path), take, imported)
+        what = "what people and the service itself noted in it stays out; --db takes all of it"
+        typer.echo(f"{path}: {what}", err=True)
+        return
+    restored = archives.restore(store, path)
+    for problem in restored.refused[:1]:
+        typer.echo(f"{path}: {len(restored.refused)} refused ({problem})", err=True)
+    imported.records += restored.stored + restored.already_there + len(restored.refused)
+    imported.stored += restored.stored
+    imported.refused += len(restored.refused)
+
+
+def _import_log(path: Path, wanted: Wanted, take: Take, imported: Imported) -> None:
+    read = detecting.FORMATS[wanted.format] if wanted.format else detecting.reader(path)
+    found = list(read(path))
+    if not found:
+        raise Unreadable(f"{path}: no run is in it")
+    if len(found) > 1 and wanted.run:
+        raise Unreadable(f"{path}: {len(found)} runs are in it; one --run cannot name them all")
+    imported.files += 1
+    for logged in found:
+        _give(path, batched(logged, wanted.names, wanted.run, wanted.name), take, imported)
+        typer.echo(f"{logged.tool}: {wanted.name or logged.name}", err=True)
+
+
+def _give(path: Path, given: Iterable[list[bytes]], take: Take, imported: Imported) -> None:
+    for lines in given:
+        answer = take(lines)
+        if answer.fate == "retry":
+            raise Stopped(f"no records are taken ({answer.problem})")
+        refused = len(lines) - 1 if answer.fate == "too_large" else answer.refused
+        if refused:
+            typer.echo(f"{path}: {refused} refused ({answer.problem})", err=True)
+        imported.records += sum(not is_run(line) for line in lines)
+        imported.stored += answer.stored
+        imported.refused += refused
+
+
+# ---------------------------------------------------------------- spools
 
 
 def _import(path: Path, take: Take, remove: bool, imported: Imported) -> None:
@@ -130,13 +262,16 @@ def _into_service(url: str, token: str | None) -> Take:
         raise typer.BadParameter(f"{error}", param_hint="--url") from error
 
 
-def _into_database(url: str) -> Take:
+def _store(url: str) -> Store:
     try:
         store = Store(url)
         store.migrate()
     except (ValueError, ArgumentError, ModuleNotFoundError) as error:
         raise typer.BadParameter(f"{error}", param_hint="--db") from error
+    return store
 
+
+def _into_database(store: Store) -> Take:
     def take(lines: list[bytes]) -> Answer:
         done = store_batch(store, batches.read(b"".join(lines)), time.time())
         first = f"{done.refused[0].field}: {done.refused[0].reason}" if done.refused else ""

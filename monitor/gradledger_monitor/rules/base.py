@@ -99,6 +99,9 @@ class Signature:
     kind: ClassVar[Literal["S", "T"]] = "S"
     # Rules whose findings this one explains, as patterns: "norm.*".
     hides: ClassVar[tuple[str, ...]] = ()
+    # Whether loss, norm, learning rate and loss scale by step are all that it looks at, so that
+    # it can judge the log of another tool.
+    reads_logs: ClassVar[bool] = False
 
     @classmethod
     def id(cls) -> str:

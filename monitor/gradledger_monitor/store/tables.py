@@ -110,6 +110,16 @@ evals = Table(
     Column("value", Double),  # NULL is not-a-number, which SQLite cannot keep
 )
 
+# What the script said that it saved.
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    _run_column(),
+    Column("step", BigInteger, primary_key=True),
+    Column("path", Text, primary_key=True),
+    Column("time", Double, nullable=False),
+)
+
 # Where each optimizer's judgement stands: later steps are judged next, earlier ones came late.
 # Up to ``given_up``, records may have been removed to make room: no step there is judged again.
 progress = Table(

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, func, select, tuple_, update
 from gradledger_monitor import wire
 from gradledger_monitor.batches import Batch, Refusal, Report
 from gradledger_monitor.rules.base import BEFORE_EVALUATION, LATE_STEPS
-from gradledger_monitor.store import dialects, snapshots, tagging
+from gradledger_monitor.store import checkpoints, dialects, snapshots, tagging
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.packing import pack_record, unpack_record
 from gradledger_monitor.store.tables import evals, progress, ranks, runs, steps
@@ -55,6 +55,8 @@ def _store_report(connection: Connection, report: Report, now: float, result: St
     of_ends = [line for _, line in report.lines if isinstance(line, wire.EndRecord)]
     _store_steps(connection, run, rank, now, of_steps, result)
     _store_evals(connection, run, rank, of_evals, result)
+    saved = [line for _, line in report.lines if isinstance(line, wire.CheckpointRecord)]
+    checkpoints.write(connection, run, saved, result)
     _store_ends(connection, run, rank, of_ends, result)
     _store_beats(connection, run, rank, now, of_beats)
 

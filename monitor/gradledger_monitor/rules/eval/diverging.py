@@ -52,6 +52,7 @@ class Diverging(CourseRule):
     """
 
     kind = "T"
+    reads_logs = True
 
     def judge_course(self, course: Course) -> Iterator[tuple[int, Outcome]]:
         """Each evaluation of each loss, against the three before."""

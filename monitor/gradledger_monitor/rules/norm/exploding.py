@@ -45,6 +45,7 @@ class Exploding(Rule):
     sustained = Parameter(10, "steps far above it")
 
     kind = "T"
+    reads_logs = True
 
     hides = ("norm.spike",)
 

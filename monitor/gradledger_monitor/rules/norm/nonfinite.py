@@ -37,6 +37,7 @@ class Nonfinite(Rule):
     dbolya/yolact#359, karpathy/nanochat#775
     """
 
+    reads_logs = True
     hides = ("norm.spike", "norm.exploding", "norm.vanishing", "ddp.replica_drift")
 
     def judge(self, window: Window) -> Outcome:

@@ -48,6 +48,7 @@ class Spike(Rule):
     needed = Parameter(50, "steps of history")
 
     kind = "T"
+    reads_logs = True
 
     def __init__(self) -> None:
         self._norm, self._loss = LogTrend(), LogTrend()

@@ -49,6 +49,7 @@ class Vanishing(Rule):
     still = Parameter(0.9, "of the early loss that is left at least")
 
     kind = "T"
+    reads_logs = True
 
     def __init__(self) -> None:
         self._early: list[tuple[float, float]] = []

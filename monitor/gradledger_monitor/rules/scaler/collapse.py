@@ -42,6 +42,7 @@ class Collapse(Rule):
     error = Parameter(0.03125, "scale at or below which it is an error")
 
     kind = "T"
+    reads_logs = True
 
     hides = ("scaler.skipped_steps", "scaler.all_grads_zero", "norm.*", "scheduler.stepped_on_skip")
 

@@ -1,0 +1,44 @@
+"""``gradledger export``: a run as one file that any other store takes in again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradledger_monitor.archive.layout import SUFFIX
+from gradledger_monitor.archive.writing import export as write
+from gradledger_monitor.cli import configuration
+from gradledger_monitor.cli.configuration import GivenDatabase
+from gradledger_monitor.opening import find
+from gradledger_monitor.store import dumping
+from gradledger_monitor.store.reading import UnknownRun
+
+
+def export(
+    run: Annotated[str, typer.Argument(help="The run's id, or its name.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help=f"The file; by default RUN{SUFFIX}.")
+    ] = None,
+    db: GivenDatabase = None,
+) -> None:
+    """Write a run to a file, with all that its processes and people said of it.
+
+    `gradledger import FILE --db URL` brings it back, whole, on any database.
+    """
+    with configuration.database(configuration.settings(db=db).db) as store:
+        try:
+            run = find(store, run)
+        except UnknownRun as error:
+            raise typer.BadParameter(f"there is no run {run!r} in this database") from error
+        path = output or Path(run + SUFFIX)
+        try:
+            written = write(store, run, path)
+        except OSError as error:
+            typer.echo(f"gradledger export: {path}: {error.strerror}", err=True)
+            raise typer.Exit(1) from error
+        typer.echo(f"{path}: {written.steps} records of steps, {path.stat().st_size} bytes")
+        if last := dumping.given_up(store, run):
+            why = f"what ranks sent up to step {last} had been removed to make room"
+            typer.echo(f"gradledger export: {why}; its figures and findings are there", err=True)

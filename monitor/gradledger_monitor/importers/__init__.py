@@ -1,0 +1,1 @@
+"""Runs that were never watched, read from what other tools wrote down. One file for each tool."""

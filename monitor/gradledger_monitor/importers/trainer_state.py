@@ -1,0 +1,58 @@
+"""``trainer_state.json``, which the Hugging Face Trainer writes into every checkpoint."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gradledger_monitor.importers.logged import Logged, Point, Unreadable, number
+
+FILE = "trainer_state.json"
+_SUMMARY = "train_runtime"  # only the entry about the whole training has it
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+_TOLD = ("max_steps", "num_train_epochs", "train_batch_size", "logging_steps", "save_steps")
+
+
+def read(path: Path) -> Iterator[Logged]:
+    """The training: of a folder of checkpoints, as the last of them tells it."""
+    file = path if path.is_file() else _newest(path)
+    try:
+        state = json.loads(file.read_text())
+        history = state["log_history"]
+        points = [_point(entry) for entry in history if _SUMMARY not in entry]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Unreadable(f"{file}: it is no trainer_state.json of the Trainer") from error
+    output = file.parent.parent if _CHECKPOINT.fullmatch(file.parent.name) else file.parent
+    told = {key: state[key] for key in _TOLD if state.get(key)}
+    config = {"framework": "transformers", **told}
+    if state.get("max_steps"):
+        config["planned_steps"] = state["max_steps"]
+    yield Logged(
+        "the Hugging Face Trainer", str(output.resolve()), output.name, points, config,
+        checkpoints=_checkpoints(output),
+    )  # fmt: skip
+
+
+def _newest(folder: Path) -> Path:
+    found = [*folder.glob(FILE), *folder.glob(f"checkpoint-*/{FILE}")]
+    if not found:
+        raise Unreadable(f"{folder}: no {FILE} is in it")
+    return max(found, key=lambda file: _steps(file.parent) or 2**53)
+
+
+def _steps(folder: Path) -> int | None:
+    matched = _CHECKPOINT.fullmatch(folder.name)
+    return int(matched[1]) if matched else None
+
+
+def _checkpoints(output: Path) -> dict[int, str]:
+    folders = ((_steps(folder), folder.name) for folder in output.glob("checkpoint-*"))
+    return {step: name for step, name in folders if step is not None}
+
+
+def _point(entry: dict[str, Any]) -> Point:
+    values = {key: value for key, cell in entry.items() if (value := number(cell)) is not None}
+    return Point(values.pop("step"), {k: v for k, v in values.items() if k != "epoch"})

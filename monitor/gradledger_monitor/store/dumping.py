@@ -1,0 +1,220 @@
+"""A run out of a database as a whole, and into another: all that cannot be had again.
+
+Records are what the training processes said. Rows are what the service was told or noted itself:
+tags, acknowledgements, silences; and, where records were given up to make room, what was kept in
+their place. Everything else (findings, facts, verdict) comes of these.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, LargeBinary, Row, Select, Table, and_, func, select
+from sqlalchemy.types import Double
+
+from gradledger_monitor import wire
+from gradledger_monitor.batches import Batch, Report
+from gradledger_monitor.store import dialects
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.packing import Packed, unpack_record
+from gradledger_monitor.store.reading import existing
+from gradledger_monitor.store.snapshots import BASE
+from gradledger_monitor.store.tables import (
+    acknowledgements,
+    checkpoints,
+    evals,
+    facts,
+    progress,
+    ranks,
+    runs,
+    silences,
+    snapshots,
+    steps,
+    stretches,
+    tags,
+)
+from gradledger_monitor.store.writing import store_batch
+
+BLOCK = 512  # steps of one rank, before those of the next
+
+_SAID = (tags, acknowledgements, silences)
+_TABLES = {t.name: t for t in (*_SAID, progress, snapshots, facts, stretches, steps)}
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Dumped:
+    """A run, to be read once."""
+
+    run: wire.RunRecord
+    rows: Iterator[tuple[str, Values]]
+    records: Iterator[tuple[int, wire.Record]]  # each with the rank that sent it
+
+
+def dump(store: Store, run: str) -> Dumped:
+    """Everything of a run. Raises ``UnknownRun``."""
+    with store.reading() as connection:
+        row = existing(connection, run)
+    return Dumped(_described(row), _rows(store, row.key), _records(store, row.key))
+
+
+def given_up(store: Store, run: str) -> int:
+    """The last step whose records may be gone; 0 where all are there. Raises ``UnknownRun``."""
+    with store.reading() as connection:
+        mine = progress.c.run == existing(connection, run).key
+        return connection.scalar(select(func.max(progress.c.given_up)).where(mine)) or 0
+
+
+def _described(row: Row[Any]) -> wire.RunRecord:
+    names = wire.RunRecord.__struct_fields__
+    known = {name: row._mapping[name] for name in names if name in row._mapping}
+    return wire.RunRecord(run=row.id, **known)
+
+
+# ---------------------------------------------------------------- what the service wrote
+
+
+def _rows(store: Store, run: int) -> Iterator[tuple[str, Values]]:
+    queries: list[tuple[Table, Select[Any]]]
+    queries = [(table, select(table).where(table.c.run == run)) for table in _SAID]
+    with store.reading() as connection:
+        given_up = progress.c.given_up > 0
+        mine = select(progress).where(progress.c.run == run, given_up)
+        if connection.execute(mine).first() is not None:
+            base = snapshots.c.level == BASE
+            queries += [(progress, mine)]
+            queries += [(snapshots, select(snapshots).where(snapshots.c.run == run, base))]
+            queries += [(table, _given_up(table, run)) for table in (facts, steps)]
+            queries += [(stretches, select(stretches).where(stretches.c.run == run))]
+        for table, query in queries:
+            found = connection.execute(query, execution_options={"yield_per": BLOCK})
+            yield from ((f"{table.name}", _told(row)) for row in found)
+
+
+def _given_up(table: Table, run: int) -> Select[Any]:
+    """What is left of the steps that are never judged again."""
+    same = and_(progress.c.run == table.c.run, progress.c.optimizer == table.c.optimizer)
+    query = select(table).join(progress, same)
+    return query.where(table.c.run == run, table.c.step <= progress.c.given_up)
+
+
+def _told(row: Row[Any]) -> Values:
+    return {
+        f"{name}": _plain(v) for name, v in row._mapping.items() if name != "run" and v is not None
+    }
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can say; what it cannot, as text that ``_meant`` understands by the column."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, list | dict):
+        return base64.b64encode(msgspec.msgpack.encode(value)).decode()
+    return value
+
+
+def _meant(column: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(column.type, Double):
+        return float(value)
+    if isinstance(column.type, Packed):
+        return msgspec.msgpack.decode(base64.b64decode(value))
+    return base64.b64decode(value) if isinstance(column.type, LargeBinary) else value
+
+
+# ---------------------------------------------------------------- what the processes said
+
+
+def _records(store: Store, run: int) -> Iterator[tuple[int, wire.Record]]:
+    with store.reading() as connection:
+        last = select(progress.c.optimizer, progress.c.given_up).where(progress.c.run == run)
+        for optimizer, given_up in connection.execute(last.order_by(progress.c.optimizer)).all():
+            yield from _steps(connection, run, optimizer, given_up)
+        yield from _evaluations(connection, run)
+        yield from _checkpoints(connection, run)
+        ends = select(ranks.c.rank, ranks.c.ended).where(ranks.c.run == run)
+        for rank, ended in connection.execute(ends.order_by(ranks.c.rank)).all():
+            if ended is not None:
+                yield rank, wire.EndRecord(time=ended)
+
+
+def _steps(
+    connection: Connection, run: int, optimizer: int, after: int
+) -> Iterator[tuple[int, wire.Record]]:
+    here = (steps.c.run == run, steps.c.optimizer == optimizer)
+    while True:
+        first = connection.scalar(select(func.min(steps.c.step)).where(*here, steps.c.step > after))
+        if first is None:
+            return
+        after = first + BLOCK - 1
+        query = select(steps.c.rank, steps.c.record).where(*here)
+        query = query.where(steps.c.step.between(first, after))
+        for rank, blob in connection.execute(query.order_by(steps.c.rank, steps.c.step)).all():
+            yield rank, unpack_record(blob)
+
+
+def _evaluations(connection: Connection, run: int) -> Iterator[tuple[int, wire.Record]]:
+    order = (evals.c.rank, evals.c.step, evals.c.time, evals.c.name)
+    found = connection.execute(select(evals).where(evals.c.run == run).order_by(*order)).all()
+    for (rank, step, time), rows in groupby(found, lambda row: (row.rank, row.step, row.time)):
+        values = {row.name: _spelt(row.value) for row in rows}
+        yield rank, wire.EvalRecord(step=step, time=time, values=values)
+
+
+def _checkpoints(connection: Connection, run: int) -> Iterator[tuple[int, wire.Record]]:
+    c = checkpoints.c
+    query = select(c.step, c.time, c.path).where(c.run == run).order_by(c.step, c.path)
+    for step, time, path in connection.execute(query):
+        yield 0, wire.CheckpointRecord(step=step, time=time, path=path)
+
+
+def _spelt(value: float | None) -> wire.Number:
+    if value is None or math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+# ---------------------------------------------------------------- back
+
+
+def restore(
+    store: Store, run: wire.RunRecord, rows: Iterable[tuple[str, Mapping[str, Any]]], now: float
+) -> None:
+    """Make a run, with the rows that the service wrote of it; what is there already stays.
+
+    Raises ValueError for a table or column that an archive cannot hold.
+    """
+    store_batch(store, Batch([Report(run)]), now)
+    grouped = groupby(rows, lambda row: row[0])
+    with store.writing() as connection:
+        key = connection.execute(select(runs.c.key).where(runs.c.id == run.run)).scalar_one()
+        for name, group in grouped:
+            _insert(connection, key, name, [values for _, values in group], now)
+
+
+def _insert(
+    connection: Connection, run: int, name: str, rows: list[Mapping[str, Any]], now: float
+) -> None:
+    table = _TABLES.get(name)
+    if table is None:
+        raise ValueError(f"an archive has no rows of {name!r}")
+    for values in rows:
+        if strange := values.keys() - set(table.c.keys()):
+            raise ValueError(f"{name} has no column {', '.join(sorted(strange))}")
+        told = {c.name: _meant(c, values[c.name]) for c in table.c if c.name in values}
+        if table is progress:
+            told["step"] = told["given_up"]  # the steps after it are judged here
+        new = dialects.insert(connection, table).values({**told, "run": run})
+        connection.execute(new.on_conflict_do_nothing())
