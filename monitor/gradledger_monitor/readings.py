@@ -47,7 +47,8 @@ class Seen:
 def readings(seen: list[Seen]) -> Iterator[Reading]:
     """Each term alone, all of the heaviest's kind, then everything, in every unit that fits.
 
-    Several terms on one head are parts of one loss, or losses of their own: both are read.
+    Two terms on one head are parts of one loss, or two tasks of one model: both are read. More
+    than two are parts: chunks of one loss, or K forwards and one backward.
     """
     if not seen:
         return
@@ -55,7 +56,7 @@ def readings(seen: list[Seen]) -> Iterator[Reading]:
     kind = keys[0].split("#", 1)[0]
     groups = [("main", [s for s in seen if s.key == key]) for key in keys]
     parts = sorted({(s.key, s.part) for s in seen})
-    if len(parts) > len(keys):
+    if max(s.part for s in seen) == 2:
         groups += [("part", [s for s in seen if (s.key, s.part) == part]) for part in parts]
     if len([key for key in keys if key.startswith(f"{kind}#")]) > 1:
         groups.append(("kind", [s for s in seen if s.term.kind == kind]))
