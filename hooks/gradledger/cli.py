@@ -29,6 +29,7 @@ with the monitor (pip install 'gradledger[monitor]'):
   export      write a run to a file that any other store takes in
   rules       the catalogue of what is looked for
   token       create, list and revoke the tokens that the service asks for
+  alerts      try channels out, see what was sent, send it again
   config      every setting of the service, and where its value comes from
   demo        see a real bug being named, live
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.util import Finalize
 from typing import Any
+from urllib.parse import quote
 
 from gradledger import guard, identity
 from gradledger.delivery.client import Client
@@ -24,6 +25,7 @@ from gradledger.delivery.courier import BEAT_SECONDS
 from gradledger.delivery.sender import Known, Sender
 from gradledger.integrations import Found
 from gradledger.ledger import OpenStep
+from gradledger.reacting import Policy, Reaction
 from gradledger.recorder import Recorder
 from gradledger.records import (
     BeatRecord,
@@ -63,7 +65,9 @@ class Session:
         self.settings = settings
         self.recorder = Recorder(self._take)
         client = Client(settings.url, settings.token)
-        self._sender = Sender(client, self._speaker, self._pulse, settings.place)
+        self.reaction = Reaction(settings.on_finding, self._page, lambda: self._speaker().rank == 0)
+        sender = self._speaker, self._pulse, settings.place, self.reaction
+        self._sender = Sender(client, *sender)
         self._frameworks = Found()
         self._run: RunRecord | None = None
         self._latest = (0.0, 0)  # when the last step ended, and how many backwards had run
@@ -72,6 +76,7 @@ class Session:
 
     def open(self) -> None:
         """Put the hooks in place; everything is sent when the process ends."""
+        self.reaction.install()  # first: a step that is stopped leaves its window open
         self.recorder.install()
         self._frameworks.install()
         atexit.register(self.close)
@@ -99,6 +104,12 @@ class Session:
             self._detach()
             self._sender.abandon()
 
+    def react(self, policy: Policy) -> None:
+        """What to do about findings from now on."""
+        self.reaction.uninstall()
+        self.reaction.policy = policy
+        self.reaction.install()
+
     def log_eval(self, step: int, values: Mapping[str, float]) -> None:
         """Send evaluation metrics."""
         record = EvalRecord(step, time.time(), {k: float(v) for k, v in values.items()})
@@ -117,6 +128,7 @@ class Session:
     def _detach(self) -> None:
         self._frameworks.uninstall()
         self.recorder.uninstall()
+        self.reaction.uninstall()
 
     def _take(self, step: OpenStep) -> None:
         self._identify()
@@ -150,6 +162,9 @@ class Session:
         assert self._run is not None
         self._run.optimizers = self.recorder.windows.names
         return self._run
+
+    def _page(self) -> str:
+        return f"{self.settings.url.rstrip('/')}/runs/{quote(self._speaker().run, safe='')}"
 
     def _pulse(self) -> BeatRecord | None:
         """That the process lives, when no step has ended for long."""

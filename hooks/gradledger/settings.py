@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from gradledger.delivery.notices import Notices
 from gradledger.delivery.spool import DEFAULT_BYTES, DEFAULT_FOLDER, Place
+from gradledger.reacting import Policy, policy
 
 DEFAULT_URL = "http://127.0.0.1:4777"
 NO_SPOOL = "off"
@@ -38,6 +39,7 @@ class Settings:
     contract: Contract | None = None
     scale: float | None = None
     config: dict[str, Any] = field(default_factory=dict)
+    on_finding: Policy = Policy()  # noqa: RUF009 (frozen)
     spool: Path | None = None  # where to keep what cannot be sent; None keeps nothing
     spool_bytes: int = DEFAULT_BYTES  # of one process; of all together, eight times that
 
@@ -54,6 +56,7 @@ class Settings:
             run=said("RUN", _run, None),
             name=said("NAME", _name, None),
             project=said("PROJECT", _name, None) or "default",
+            on_finding=said("ON_FINDING", policy, Policy()),
             spool=said("SPOOL", _folder, _folder(DEFAULT_FOLDER)),
             spool_bytes=said("SPOOL_BYTES", _bytes, DEFAULT_BYTES),
         )

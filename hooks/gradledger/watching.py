@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from gradledger import guard
+from gradledger.reacting import OnFinding, policy
 from gradledger.session import Contract, Session, Settings, start
 
 
@@ -81,6 +82,7 @@ def watch(
     config: Mapping[str, Any] | None = None,
     contract: Contract | None = None,
     scale: float | None = None,
+    on_finding: OnFinding | None = None,
 ) -> Ledger:
     """Watch every optimizer of this process, and stream what they do to the service.
 
@@ -88,7 +90,13 @@ def watch(
     ``contract`` and ``scale`` declare an intended weighting other than the mean over tokens with
     balance 1, so that it is not reported.
 
-    Raises ValueError when ``url``, ``contract`` or ``scale`` cannot be what was meant.
+    ``on_finding`` says what happens here when the service finds something: ``warn`` prints it
+    (the default), ``stop`` raises ``gradledger.FindingError`` at the next optimizer step for an
+    error, ``stop:warning`` for a warning too, ``off`` does nothing. A function is called with the
+    finding, at the next optimizer step and on the training thread; what it raises is yours.
+
+    Raises ValueError when ``url``, ``contract``, ``scale`` or ``on_finding`` cannot be what was
+    meant.
     """
     if contract not in (None, "token", "sequence", "sample"):
         raise ValueError(f"contract must be token, sequence, sample or None, not {contract!r}")
@@ -99,7 +107,10 @@ def watch(
     settings.project = project or settings.project
     settings.contract, settings.scale = contract, scale
     settings.config = dict(config or {})
+    chosen = None if on_finding is None else policy(on_finding)
     session = start(settings)
+    if chosen is not None:  # also where the session was there already
+        session.react(chosen)
     for each in optimizer if isinstance(optimizer, Iterable) else [optimizer]:
         if each is not None:
             session.recorder.windows.track(each)

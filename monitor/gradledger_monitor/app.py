@@ -14,6 +14,8 @@ from gradledger_monitor import problems
 from gradledger_monitor.alerts.assembly import Alerts
 from gradledger_monitor.api import (
     acknowledgements,
+    alerts,
+    answers,
     compare_page,
     ingest,
     live,
@@ -44,7 +46,7 @@ from gradledger_monitor.store.notifying import news_on
 
 GUESSES_PER_SECOND = 0.2
 GUESSES_AT_ONCE = 10
-API = (ingest, runs, series, acknowledgements, live, operations)
+API = (ingest, runs, series, acknowledgements, alerts, answers, live, operations)
 PAGES = (login, pages, run_page, compare_page, settings_page)
 GUARDS = (Access, OnlyOurPages, OnlyOurHosts, Requests, SecurityHeaders)  # the last comes first
 

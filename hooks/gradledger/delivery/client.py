@@ -22,6 +22,7 @@ ANSWER_SECONDS = 30.0  # for the whole answer, however it trickles
 MOST_ANSWER_BYTES = 2**20
 LONGEST_WAIT_SECONDS = 600.0  # that a service may ask for
 GZIP_LEVEL = 1
+ASKS = "Gradledger-Findings"
 
 Fate = Literal["accepted", "retry", "too_large"]
 
@@ -35,6 +36,8 @@ class Answer:
     refused: int = 0
     problem: str = ""
     wait: float = 0.0  # seconds for which the service asked to be left alone
+    known: str | None = None  # a name for the findings of the run, as they are now
+    findings: tuple[dict[str, Any], ...] = ()  # where they were not known under that name
 
 
 class Client:
@@ -49,11 +52,16 @@ class Client:
         self._path = parts.path.rstrip("/") + "/api/v1/records"
         self._token = token
         self._connection: http.client.HTTPConnection | None = None
+        self._asks: dict[str, str] = {}
         self._began: float | None = None
 
-    def post(self, lines: list[bytes]) -> Answer:
-        """Send one batch. A dead or failing service is an answer, not an exception."""
+    def post(self, lines: list[bytes], known: str | None = None) -> Answer:
+        """Send one batch. A dead or failing service is an answer, not an exception.
+
+        ``known`` asks for what was found in the run, unless it is what has that name.
+        """
         body = gzip.compress(b"".join(lines), GZIP_LEVEL)
+        self._asks = {} if known is None else {ASKS: known or "nothing"}
         self._began = time.monotonic()
         try:
             return self._patiently(body)
@@ -104,6 +112,7 @@ class Client:
         headers = {"Content-Type": "application/x-ndjson", "Content-Encoding": "gzip"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
+        headers |= self._asks
         connection = self._connect()
         connection.request("POST", self._path, body=body, headers=headers)
         response = connection.getresponse()
@@ -135,11 +144,23 @@ def _acknowledged(status: int, body: bytes) -> Answer:
     if not isinstance(stored, int) or not isinstance(errors, list):
         return Answer("retry", problem=f"HTTP status {status}, and not from a gradledger service")
     if not errors:
-        return Answer("accepted", stored)
+        return Answer("accepted", stored, known=_text(document, "known"), findings=_found(document))
     first = errors[0] if isinstance(errors[0], dict) else {}
     refused = document.get("refused", len(errors))
     reason = f"{first.get('field')}: {first.get('reason')}"
     return Answer("accepted", stored, refused if isinstance(refused, int) else len(errors), reason)
+
+
+def _text(document: dict[str, Any], name: str) -> str | None:
+    value = document.get(name)
+    return value if isinstance(value, str) and value.isalnum() else None
+
+
+def _found(document: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    findings = document.get("findings")
+    if not isinstance(findings, list):
+        return ()
+    return tuple(one for one in findings if isinstance(one, dict))
 
 
 def _document(body: bytes) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from gradledger.delivery.client import Answer, Client
 from gradledger.delivery.notices import Notices
 from gradledger.delivery.spool import orphans
 from gradledger.delivery.spool_file import SpoolFile, is_run
+from gradledger.reacting import Reaction
 from gradledger.records import BeatRecord, RunRecord, encode
 
 BATCH_LINES = 500
@@ -37,7 +38,9 @@ class Courier:
         speaker: Callable[[], RunRecord],
         pulse: Callable[[], BeatRecord | None],
         notices: Notices,
+        reaction: Reaction,
     ) -> None:
+        self._reaction, self._known = reaction, ""
         self._client, self._backlog, self._notices = client, backlog, notices
         self._speaker, self._pulse = speaker, pulse
         self._lines = BATCH_LINES
@@ -98,14 +101,14 @@ class Courier:
         beat = self._pulse() if time.monotonic() >= self._beat_at else None
         if beat is not None:
             self._beat_at = time.monotonic() + BEAT_SECONDS
-            self._client.post([encode(self._speaker()), encode(beat)])
+            self._hear(self._client.post([encode(self._speaker()), encode(beat)], self._asks))
 
     # ------------------------------------------------------------------ the backlog
 
     def _deliver(self) -> bool:
         """Send batches until nothing is left or the service fails."""
         while (batch := self._backlog.next(self._lines, BATCH_BYTES)) is not None:
-            answer = self._client.post(batch.body)
+            answer = self._client.post(batch.body, self._asks)
             if answer.fate == "retry":
                 self._backlog.spill()
                 self._hold(answer)
@@ -114,7 +117,18 @@ class Courier:
                 continue
             self.refused += self._accepted(answer)
             self._backlog.acknowledge(batch)
+            self._hear(answer)
         return True
+
+    @property
+    def _asks(self) -> str | None:
+        """What to ask the service for besides: news of findings, where anyone wants them."""
+        return self._known if self._reaction.listens else None
+
+    def _hear(self, answer: Answer) -> None:
+        if answer.known is not None and answer.known != self._known:
+            self._known = answer.known
+            self._reaction.hear(answer.findings)
 
     def _is_to_be_cut(self, answer: Answer) -> bool:
         if answer.fate != "too_large" or self._lines == 1:

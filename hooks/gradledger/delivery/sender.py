@@ -24,6 +24,7 @@ from gradledger.delivery.client import Client
 from gradledger.delivery.courier import Courier
 from gradledger.delivery.notices import Notices, say
 from gradledger.delivery.spool import Place
+from gradledger.reacting import Reaction
 from gradledger.records import (
     BeatRecord,
     CheckpointRecord,
@@ -75,11 +76,12 @@ class Sender:
         speaker: Callable[[], RunRecord],
         pulse: Callable[[], BeatRecord | None],
         place: Place | None,
+        reaction: Reaction,
     ) -> None:
         notices = Notices()
         self._client = client
         self._backlog = Backlog(speaker, place, notices)
-        self._courier = Courier(client, self._backlog, speaker, pulse, notices)
+        self._courier = Courier(client, self._backlog, speaker, pulse, notices, reaction)
         self._queue: deque[Pending] = deque()
         self._overflow = 0  # windows for which the queue had no room
         self._stop = threading.Event()

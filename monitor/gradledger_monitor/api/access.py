@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gradledger_monitor.alerts.links import LINKS
 from gradledger_monitor.api.bearers import COOKIE, Caller
 from gradledger_monitor.api.origins import READING
 from gradledger_monitor.api.state import State, state_of
@@ -30,7 +31,7 @@ caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 def needed(method: str, path: str) -> str | None:
     """The scope that a request needs; None where anyone may."""
-    if path in PUBLIC or path.startswith(STATIC):
+    if path in PUBLIC or path.startswith((STATIC, LINKS)):
         return None
     if path == RECORDS:
         return "ingest"

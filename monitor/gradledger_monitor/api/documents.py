@@ -11,11 +11,25 @@ from gradledger_monitor.ledger import Ledger
 from gradledger_monitor.store.reading import RunRow
 
 
+class ToldFinding(BaseModel):
+    """What a training process hears of a finding in its own run."""
+
+    rule: str
+    severity: Severity
+    optimizer: int
+    since_step: int
+    title: str
+    summary: str
+    fix: str
+
+
 class Acknowledged(BaseModel):
     """Every line of the batch is durable; run records are not counted."""
 
     stored: int
     duplicates: int
+    known: str | None = None  # the name of the findings, where they were asked for
+    findings: list[ToldFinding] | None = None
 
 
 class RunList(BaseModel):

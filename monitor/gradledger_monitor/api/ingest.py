@@ -9,7 +9,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Request
 
 from gradledger_monitor import batches, clock
-from gradledger_monitor.api import bodies
+from gradledger_monitor.api import bodies, replies
 from gradledger_monitor.api.documents import Acknowledged, refusals
 from gradledger_monitor.api.encodings import decompress
 from gradledger_monitor.api.state import Answer, GivenState, State
@@ -40,20 +40,27 @@ _BODY = {"content": {bodies.JSON_LINES[0]: _LINES}, "required": True}
     openapi_extra={"requestBody": _BODY},
 )
 async def post_records(request: Request, state: GivenState) -> Answer:
-    """Store a batch of records: JSON lines, a run record first. Sending one again is harmless."""
+    """Store a batch of records: JSON lines, a run record first. Sending one again is harmless.
+
+    With the header ``Gradledger-Findings`` the answer also tells what was found in the run so far,
+    unless the header names what is ``known`` already.
+    """
     bodies.check_type(request)
     limit = state.settings.max_body_bytes
     encoding = request.headers.get("content-encoding", "")
     with state.room.for_one() as take:
         body = await bodies.read(request, limit, take)
-        result = await to_thread.run_sync(
-            _take_in, state, body, encoding, limit, limiter=state.ingest_limit
+        known = request.headers.get(replies.ASKS)
+        result, besides = await to_thread.run_sync(
+            _take_in, state, body, encoding, limit, known, limiter=state.ingest_limit
         )
     state.news.tell(RECORDS, "")
-    return _answer(result)
+    return _answer(result, besides)
 
 
-def _take_in(state: State, body: bytes, encoding: str, limit: int) -> Stored:
+def _take_in(
+    state: State, body: bytes, encoding: str, limit: int, known: str | None
+) -> tuple[Stored, dict[str, Any]]:
     began = time.perf_counter()
     batch = batches.read(decompress(body, encoding, limit))
     if not batch.reports and not batch.refused:
@@ -62,13 +69,15 @@ def _take_in(state: State, body: bytes, encoding: str, limit: int) -> Stored:
     state.metrics.took_in(stored, time.perf_counter() - began)
     if (newest := batch.newest()) is not None:
         state.metrics.lag.observe(max(0.0, time.time() - newest))
-    return stored
+    if known is None or not batch.reports:
+        return stored, {}
+    return stored, replies.reply(state.store, batch.reports[-1].run.run, known)
 
 
-def _answer(result: Stored) -> Answer:
+def _answer(result: Stored, besides: dict[str, Any]) -> Answer:
     counts: dict[str, Any] = {"stored": result.stored, "duplicates": result.duplicates}
     if not result.refused:
-        return Answer(counts)
+        return Answer({**counts, **besides})
     refused = sorted(result.refused, key=lambda refusal: refusal.line)
     raise Problem(
         422,

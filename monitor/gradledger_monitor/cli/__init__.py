@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from gradledger_monitor.cli import db, token
+from gradledger_monitor.cli import alerts, db, token
 from gradledger_monitor.cli.acknowledge import acknowledge
 from gradledger_monitor.cli.check import check
 from gradledger_monitor.cli.config import config
@@ -35,6 +35,7 @@ app.command("import")(import_)
 app.command()(export)
 app.command()(acknowledge)
 app.add_typer(token.app, name="token")
+app.add_typer(alerts.app, name="alerts")
 app.add_typer(db.app, name="db")
 app.command()(config)
 # further commands, one line each, in the order in which help shows them

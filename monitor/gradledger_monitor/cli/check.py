@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -63,6 +64,9 @@ def check(
     fail_on: Annotated[
         FailOn, typer.Option(help="The least severity that makes the check fail.")
     ] = FailOn.warning,
+    stop: Annotated[
+        bool, typer.Option("--stop", help="Stop the command at the first finding that fails it.")
+    ] = False,
     name: Annotated[str | None, typer.Option(help="What to call the run.")] = None,
     acknowledge: Annotated[
         list[str] | None,
@@ -79,7 +83,7 @@ def check(
     known = _known(acknowledge or [])
     name = name or autostart.name_of(command)
     with private_service(_choices()) as service:
-        ended = _run(command, name, service, max_steps)
+        ended = _run(command, name, service, max_steps, fail_on if stop else None)
         service.judge_all()
         unseen = [rule for rule, note in known if not _acknowledge(service.store, rule, note)]
         checked = _checked(service.store)
@@ -89,7 +93,7 @@ def check(
     _show(checked, ended)
     for rule in unseen:
         typer.echo(f"gradledger check: {rule} was acknowledged, and found nothing", err=True)
-    raise typer.Exit(_status(answer, ended, fail_on))
+    raise typer.Exit(_status(answer, ended, fail_on, stop))
 
 
 def _choices() -> Choices:
@@ -123,12 +127,18 @@ def _acknowledge(store: Store, rule: str, note: str) -> bool:
 
 
 def _run(
-    command: list[str], name: str, service: PrivateService, max_steps: int | None
+    command: list[str],
+    name: str,
+    service: PrivateService,
+    max_steps: int | None,
+    stop: FailOn | None,
 ) -> child.Ended | None:
     ours = ("GRADLEDGER_RUN", "GRADLEDGER_TOKEN")
     base = {key: value for key, value in os.environ.items() if key not in ours}
     env = autostart.environment(base, command, name=name, url=service.url)
     env["GRADLEDGER_SPOOL"] = NO_SPOOL  # nobody will ever speak with this service again
+    # the verdict says it all at the end; what else a person chose holds
+    env["GRADLEDGER_ON_FINDING"] = f"stop:{stop.value}" if stop else _chosen(base)
 
     def enough() -> bool:
         return max_steps is not None and _steps(service.store) >= max_steps
@@ -138,6 +148,10 @@ def _run(
     except OSError as error:
         typer.echo(f"gradledger check: {command[0]}: {error.strerror}", err=True)
         return None
+
+
+def _chosen(environment: Mapping[str, str]) -> str:
+    return environment.get("GRADLEDGER_ON_FINDING", "off")
 
 
 def _steps(store: Store) -> int:
@@ -176,11 +190,16 @@ def _failed(ended: child.Ended) -> bool:
     return ended.status != 0 and not ended.stopped
 
 
-def _status(answer: Judgement, ended: child.Ended | None, fail_on: FailOn) -> int:
+def _status(answer: Judgement, ended: child.Ended | None, fail_on: FailOn, stop: bool) -> int:
+    failing = _has_news(answer, fail_on)
     if ended is None or _failed(ended):
-        return COMMAND_FAILED
+        return FINDINGS if ended and stop and failing else COMMAND_FAILED
     if not anything_measured(answer):
         return NOTHING_MEASURED
+    return FINDINGS if failing else 0
+
+
+def _has_news(answer: Judgement, fail_on: FailOn) -> bool:
     least = SEVERITIES.index(fail_on.value)
     news = (f for f in answer.findings if f.inhibited_by is None and f.acknowledged is None)
-    return FINDINGS if any(SEVERITIES.index(one.severity) >= least for one in news) else 0
+    return any(SEVERITIES.index(one.severity) >= least for one in news)

@@ -16,6 +16,7 @@ from gradledger.delivery import backlog, client, courier, sender
 from gradledger.delivery.client import Client
 from gradledger.delivery.sender import Sender
 from gradledger.delivery.spool import Place, Spool, orphans
+from gradledger.reacting import Policy, Reaction
 from gradledger.records import BeatRecord, EndRecord, RunRecord, StepRecord, encode
 from helpers.batches import eventually, step
 from helpers.misbehaving import (
@@ -32,6 +33,8 @@ from helpers.misbehaving import (
     talks_nonsense,
     trickles,
 )
+
+QUIET = Reaction(Policy("off"), str, bool)
 
 
 @dataclass
@@ -59,7 +62,7 @@ class Training:
     def __post_init__(self) -> None:
         place = None if self.folder is None else Place(self.folder, self.url)
         run = RunRecord("night-1", "a run", optimizers=["SGD"])
-        self.sender = Sender(Client(self.url), lambda: run, lambda: self.beat, place)
+        self.sender = Sender(Client(self.url), lambda: run, lambda: self.beat, place, QUIET)
 
     def steps(self, count: int, seconds: float = 0.0) -> None:
         """Take so many steps."""
