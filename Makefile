@@ -44,9 +44,10 @@ zero-code: $(READY) $(TRAINERS:%=.venvs/%/.ready)  ## the published Trainer bug 
 frameworks: .venvs/frameworks/.ready  ## Trainer, Accelerate and Lightning, watched
 	OMP_NUM_THREADS=1 .venvs/frameworks/bin/python -m pytest -W ignore tests/frameworks
 
-bench: $(READY)  ## what the hooks cost the training thread
+bench: $(READY)  ## what the hooks cost the training thread, and how fast the service is
 	$(BIN)/python bench/hooks_overhead.py
 	$(BIN)/python bench/absent_service.py 2>/dev/null
+	$(BIN)/python bench/service.py
 
 security: $(VENV)/.security  ## bandit on the source; what is left out, and why, is in pyproject.toml
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive hooks monitor web migrations
