@@ -27,6 +27,8 @@ with the monitor (pip install 'gradledger[monitor]'):
   serve       the service and its dashboard
   import      store a spool, an export, or the log of another tool
   export      write a run to a file that any other store takes in
+  postmortem  write down what went wrong in a run, when and at what cost
+  replay      judge a stored run once more, with other thresholds
   rules       the catalogue of what is looked for
   token       create, list and revoke the tokens that the service asks for
   alerts      try channels out, see what was sent, send it again

@@ -22,6 +22,7 @@ from gradledger_monitor.api import (
     login,
     operations,
     pages,
+    report,
     run_page,
     runs,
     series,
@@ -47,7 +48,7 @@ from gradledger_monitor.store.notifying import news_on
 GUESSES_PER_SECOND = 0.2
 GUESSES_AT_ONCE = 10
 API = (ingest, runs, series, acknowledgements, alerts, answers, live, operations)
-PAGES = (login, pages, run_page, compare_page, settings_page)
+PAGES = (login, pages, run_page, report, compare_page, settings_page)
 GUARDS = (Access, OnlyOurPages, OnlyOurHosts, Requests, SecurityHeaders)  # the last comes first
 
 

@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import plotly
+from markupsafe import Markup
 
 FOLDER = Path(str(files("gradledger_web"))) / "static"
 PLOTLY = "plotly.js"
@@ -40,6 +41,12 @@ def media_type(name: str) -> str:
 def compressed(name: str) -> bytes:
     """The asset's content, gzipped once: plotly.js shrinks to a third."""
     return gzip.compress(table()[name].read_bytes(), compresslevel=6, mtime=0)
+
+
+@cache
+def inline(name: str) -> Markup:
+    """A style sheet of ours, to be part of a page that stands alone."""
+    return Markup(table()[name].read_text(encoding="utf-8"))
 
 
 @cache

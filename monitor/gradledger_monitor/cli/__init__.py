@@ -11,6 +11,8 @@ from gradledger_monitor.cli.config import config
 from gradledger_monitor.cli.demo import demo
 from gradledger_monitor.cli.export import export
 from gradledger_monitor.cli.import_ import import_
+from gradledger_monitor.cli.postmortem import postmortem
+from gradledger_monitor.cli.replay import replay
 from gradledger_monitor.cli.rules import rules
 from gradledger_monitor.cli.serve import serve
 
@@ -33,6 +35,8 @@ app.command()(serve)
 app.command()(rules)
 app.command("import")(import_)
 app.command()(export)
+app.command()(postmortem)
+app.command()(replay)
 app.command()(acknowledge)
 app.add_typer(token.app, name="token")
 app.add_typer(alerts.app, name="alerts")

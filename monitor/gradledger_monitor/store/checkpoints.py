@@ -25,8 +25,8 @@ def write(
 ) -> None:
     """Keep what is new; several ranks may save one checkpoint."""
     for record in records:
-        row = {"run": run, "step": record.step, "time": record.time}
-        row["path"] = record.path.replace("\0", "\N{REPLACEMENT CHARACTER}")  # Postgres takes none
+        path = record.path.replace("\0", "\N{REPLACEMENT CHARACTER}")  # Postgres takes none
+        row = {"run": run, "step": record.step, "time": record.time, "path": path}
         new = dialects.insert(connection, checkpoints).values(row).on_conflict_do_nothing()
         done = connection.execute(new.returning(checkpoints.c.step)).all()
         result.count(len(done), 1)
