@@ -9,7 +9,7 @@ SECONDS := 60
 TRAINERS := transformers-4.45 transformers-5
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint type unit museum courses zero-code frameworks bench security audit fuzz tools clean
+.PHONY: help demo test lint type unit museum courses zero-code frameworks examples docs bench security audit fuzz tools clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -43,6 +43,13 @@ zero-code: $(READY) $(TRAINERS:%=.venvs/%/.ready)  ## the published Trainer bug 
 
 frameworks: .venvs/frameworks/.ready  ## Trainer, Accelerate and Lightning, watched
 	OMP_NUM_THREADS=1 .venvs/frameworks/bin/python -m pytest -W ignore tests/frameworks
+
+examples: $(READY) .venvs/frameworks/.ready  ## every example under `gradledger check`
+	$(BIN)/pytest tests/examples
+	.venvs/frameworks/bin/python -m pytest -W ignore tests/examples
+
+docs: $(VENV)/.docs  ## the documentation, into build/site; warnings are errors
+	$(BIN)/mkdocs build --strict --quiet
 
 bench: $(READY)  ## what the hooks cost the training thread, and how fast the service is
 	$(BIN)/python bench/hooks_overhead.py
@@ -78,6 +85,10 @@ $(READY): pyproject.toml
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --upgrade pip
 	$(@D)/bin/pip install --quiet --requirement $<
+	@touch $@
+
+$(VENV)/.docs: $(READY)
+	$(BIN)/pip install --quiet --group docs
 	@touch $@
 
 $(VENV)/.security: $(READY)
