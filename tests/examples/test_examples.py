@@ -34,7 +34,7 @@ def commands() -> list[tuple[str, str]]:
     return [
         (path.name, command)
         for path in sorted(FOLDER.glob("*.py"))
-        for command in re.findall(r"^    (gradledger .+?)(?:    #.*)?$", docstring(path), re.M)
+        for command in re.findall(r"^ *(gradledger .+?)(?: +#.*)?$", docstring(path), re.M)
     ]
 
 
