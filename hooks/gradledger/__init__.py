@@ -8,12 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from gradledger.reacting import FindingError
     from gradledger.watching import Ledger, watch
 
+    load: Callable[..., Any]  # gradledger_monitor.notebooks.load
+
 __version__ = "0.1.0"
 
-__all__ = ["FindingError", "Ledger", "__version__", "watch"]
+__all__ = ["FindingError", "Ledger", "__version__", "load", "watch"]
 
 
 def __getattr__(name: str) -> object:
@@ -21,8 +26,21 @@ def __getattr__(name: str) -> object:
         from gradledger import watching  # noqa: PLC0415 (torch is imported on first use)
 
         return getattr(watching, name)
+    if name == "load":
+        return _of_the_monitor("gradledger_monitor.notebooks", name)
     if name == "FindingError":
         from gradledger import reacting  # noqa: PLC0415
 
         return reacting.FindingError
     raise AttributeError(f"module 'gradledger' has no attribute {name!r}")
+
+
+def _of_the_monitor(module: str, name: str) -> object:
+    """A name of the service, which need not be installed where training runs."""
+    import importlib  # noqa: PLC0415
+
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as missing:
+        needs = f"gradledger.{name} needs the monitor: pip install 'gradledger[monitor]'"
+        raise ImportError(f"{needs} ({missing})") from missing

@@ -29,6 +29,7 @@ with the monitor (pip install 'gradledger[monitor]'):
   export      write a run to a file that any other store takes in
   postmortem  write down what went wrong in a run, when and at what cost
   replay      judge a stored run once more, with other thresholds
+  compare     hold two runs against each other: did the balance move?
   rules       the catalogue of what is looked for
   token       create, list and revoke the tokens that the service asks for
   alerts      try channels out, see what was sent, send it again

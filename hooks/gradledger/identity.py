@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from gradledger import provenance
+
 
 def rank_and_world(environ: Mapping[str, str]) -> tuple[int, int]:
     """Rank and world size, from torch.distributed if it is initialised, else the environment."""
@@ -85,6 +87,9 @@ def environment() -> dict[str, str]:
         "host": platform.node(),
         "command": sayable(" ".join(sys.argv)[:512]),
     }
+    where = provenance.device(torch)
+    if where is not None:
+        facts["device"] = where
     for package in ("transformers", "accelerate", "lightning", "deepspeed", "torchtune"):
         module = sys.modules.get(package)
         if module is not None:

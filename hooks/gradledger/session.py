@@ -19,7 +19,7 @@ from multiprocessing.util import Finalize
 from typing import Any
 from urllib.parse import quote
 
-from gradledger import guard, identity
+from gradledger import guard, identity, provenance
 from gradledger.delivery.client import Client
 from gradledger.delivery.courier import BEAT_SECONDS
 from gradledger.delivery.sender import Known, Sender
@@ -161,6 +161,9 @@ class Session:
     def _speaker(self) -> RunRecord:
         assert self._run is not None
         self._run.optimizers = self.recorder.windows.names
+        commit = provenance.commit()  # reads files: not for the training thread
+        if commit is not None:
+            self._run.environment["commit"] = commit
         return self._run
 
     def _page(self) -> str:

@@ -74,7 +74,7 @@ class Frame:
 
 def plot(frame: Frame, steps: Sequence[int], curves: Sequence[Curve]) -> Plot | None:
     """A chart over steps; None without one finite value."""
-    known = [v for curve in curves for v in _all(curve) if _drawable(v, frame.log)]
+    known = [v for c in curves for v in _all(c) if v is not None and _drawable(v, frame.log)]
     if not known or not steps:
         return None
     low, high = _room(min(known), max(known), frame.log)
@@ -104,8 +104,8 @@ def _all(curve: Curve) -> list[float | None]:
     return [*curve.values, *(curve.low or ()), *(curve.high or ())]
 
 
-def _drawable(value: float | None, log: bool) -> bool:
-    return value is not None and math.isfinite(value) and (value > 0 or not log)
+def _drawable(value: float, log: bool) -> bool:
+    return math.isfinite(value) and (value > 0 or not log)
 
 
 def _unit(value: float, log: bool) -> float:

@@ -7,6 +7,7 @@ import typer
 from gradledger_monitor.cli import alerts, db, token
 from gradledger_monitor.cli.acknowledge import acknowledge
 from gradledger_monitor.cli.check import check
+from gradledger_monitor.cli.compare import compare
 from gradledger_monitor.cli.config import config
 from gradledger_monitor.cli.demo import demo
 from gradledger_monitor.cli.export import export
@@ -37,6 +38,7 @@ app.command("import")(import_)
 app.command()(export)
 app.command()(postmortem)
 app.command()(replay)
+app.command()(compare)
 app.command()(acknowledge)
 app.add_typer(token.app, name="token")
 app.add_typer(alerts.app, name="alerts")

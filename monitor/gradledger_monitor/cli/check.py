@@ -19,7 +19,11 @@ from pydantic import ValidationError
 from gradledger import autostart
 from gradledger.settings import NO_SPOOL
 from gradledger_monitor import child
-from gradledger_monitor.findings import SEVERITIES, Acknowledgement, Judgement
+from gradledger_monitor.findings import Acknowledgement, Judgement
+from gradledger_monitor.gate.checked import Checked, Gate, baseline
+from gradledger_monitor.gate.github import annotated
+from gradledger_monitor.gate.junit import junit
+from gradledger_monitor.gate.sarif import sarif
 from gradledger_monitor.private_service import PrivateService, private_service
 from gradledger_monitor.report_text import console, report
 from gradledger_monitor.rules.choices import Choices
@@ -44,13 +48,21 @@ class FailOn(str, Enum):
 
 
 @dataclass(frozen=True)
-class Checked:
-    """One training of the command, judged."""
+class Outputs:
+    """Where the verdict goes besides the terminal; None is nowhere."""
 
-    name: str
-    steps: int
-    ranks: int
-    judgement: Judgement
+    json: Path | None
+    junit: Path | None
+    sarif: Path | None
+    github: bool
+
+    def check(self) -> None:
+        """End where a file could not be written once all has run."""
+        for option in ("json", "junit", "sarif"):
+            file: Path | None = getattr(self, option)
+            if file and not file.absolute().parent.is_dir():
+                why = f"there is no folder {file.parent}"
+                raise typer.BadParameter(why, param_hint=f"--{option}")
 
 
 def check(
@@ -72,15 +84,38 @@ def check(
         list[str] | None,
         typer.Option(help="RULE=NOTE: it is known; shown, and no reason to fail.", metavar="TEXT"),
     ] = None,
+    baseline_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--baseline",
+            help="A verdict written by --json: what it has found is no reason to fail.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    junit_file: Annotated[
+        Path | None, typer.Option("--junit", help="Write JUnit XML there.", dir_okay=False)
+    ] = None,
+    sarif_file: Annotated[
+        Path | None, typer.Option("--sarif", help="Write SARIF 2.1.0 there.", dir_okay=False)
+    ] = None,
+    github: Annotated[
+        bool,
+        typer.Option("--github", help="Annotate a run of GitHub Actions.", envvar="GITHUB_ACTIONS"),
+    ] = False,
 ) -> None:
     """Run a command and judge it here and now.
 
     Exits 0 when there is nothing to report, 1 with findings that were not acknowledged, 2 on bad
     usage, 3 when the command itself failed, 4 when nothing could be measured.
     """
-    if json_file and not json_file.absolute().parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {json_file.parent}", param_hint="--json")
+    outputs = Outputs(json_file, junit_file, sarif_file, github)
+    outputs.check()
+    if stop and baseline_file:
+        why = "the training that it stops knows no baseline; use one of the two"
+        raise typer.BadParameter(why, param_hint="--stop")
     known = _known(acknowledge or [])
+    gate = Gate(fail_on.value, _baseline(baseline_file))
     name = name or autostart.name_of(command)
     with private_service(_choices()) as service:
         ended = _run(command, name, service, max_steps, fail_on if stop else None)
@@ -88,12 +123,11 @@ def check(
         unseen = [rule for rule, note in known if not _acknowledge(service.store, rule, note)]
         checked = _checked(service.store)
     answer = together([one.judgement for one in checked])
-    if json_file:
-        json_file.write_text(json.dumps(_as_json(name, checked, answer), indent=2) + "\n")
     _show(checked, ended)
+    _write(outputs, _as_json(name, checked, answer), checked, gate, _script(command))
     for rule in unseen:
         typer.echo(f"gradledger check: {rule} was acknowledged, and found nothing", err=True)
-    raise typer.Exit(_status(answer, ended, fail_on, stop))
+    raise typer.Exit(_status(answer, ended, gate, stop))
 
 
 def _choices() -> Choices:
@@ -102,6 +136,20 @@ def _choices() -> Choices:
         return RuleSettings().choices
     except ValidationError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def _baseline(path: Path | None) -> dict[str, str]:
+    """What was found before, by rule, with its severity."""
+    try:
+        return baseline(path.read_text(encoding="utf-8")) if path else {}
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{path}: {error}", param_hint="--baseline") from error
+
+
+def _script(command: list[str]) -> str:
+    """What of the command is a file of Python: where its findings are shown."""
+    paths = (Path(word) for word in command if word.endswith(".py"))
+    return next((Path(os.path.relpath(p)).as_posix() for p in paths if p.is_file()), ".")
 
 
 def _known(acknowledged: list[str]) -> list[tuple[str, str]]:
@@ -173,6 +221,20 @@ def _as_json(name: str, checked: list[Checked], answer: Judgement) -> dict[str, 
     return verdict_json(name, steps, ranks, answer)
 
 
+def _write(
+    outputs: Outputs, told: dict[str, object], checked: list[Checked], gate: Gate, script: str
+) -> None:
+    if outputs.json:
+        outputs.json.write_text(json.dumps(told, indent=2) + "\n")
+    if outputs.junit:
+        outputs.junit.write_text(junit(checked, gate), encoding="utf-8")
+    if outputs.sarif:
+        outputs.sarif.write_text(sarif(checked, gate, script), encoding="utf-8")
+    if outputs.github:
+        for line in annotated(checked, gate, script):
+            typer.echo(line)
+
+
 def _show(checked: list[Checked], ended: child.Ended | None) -> None:
     """On stderr: what the command says on stdout stays the command's."""
     out = console(sys.stderr)
@@ -190,16 +252,10 @@ def _failed(ended: child.Ended) -> bool:
     return ended.status != 0 and not ended.stopped
 
 
-def _status(answer: Judgement, ended: child.Ended | None, fail_on: FailOn, stop: bool) -> int:
-    failing = _has_news(answer, fail_on)
+def _status(answer: Judgement, ended: child.Ended | None, gate: Gate, stop: bool) -> int:
+    failing = any(map(gate.fails, answer.findings))
     if ended is None or _failed(ended):
         return FINDINGS if ended and stop and failing else COMMAND_FAILED
     if not anything_measured(answer):
         return NOTHING_MEASURED
     return FINDINGS if failing else 0
-
-
-def _has_news(answer: Judgement, fail_on: FailOn) -> bool:
-    least = SEVERITIES.index(fail_on.value)
-    news = (f for f in answer.findings if f.inhibited_by is None and f.acknowledged is None)
-    return any(SEVERITIES.index(one.severity) >= least for one in news)

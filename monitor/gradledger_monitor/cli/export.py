@@ -11,8 +11,10 @@ from gradledger_monitor.archive.layout import SUFFIX
 from gradledger_monitor.archive.writing import export as write
 from gradledger_monitor.cli import configuration
 from gradledger_monitor.cli.configuration import GivenDatabase
+from gradledger_monitor.notebooks import tables
 from gradledger_monitor.opening import find
 from gradledger_monitor.store import dumping
+from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.reading import UnknownRun
 
 
@@ -21,6 +23,9 @@ def export(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help=f"The file; by default RUN{SUFFIX}.")
     ] = None,
+    parquet: Annotated[
+        bool, typer.Option("--parquet", help="The figures of all steps as Parquet instead.")
+    ] = False,
     db: GivenDatabase = None,
 ) -> None:
     """Write a run to a file, with all that its processes and people said of it.
@@ -32,8 +37,10 @@ def export(
             run = find(store, run)
         except UnknownRun as error:
             raise typer.BadParameter(f"there is no run {run!r} in this database") from error
-        path = output or Path(run + SUFFIX)
+        path = output or Path(run + (".parquet" if parquet else SUFFIX))
         try:
+            if parquet:
+                return _parquet(store, run, path)
             written = write(store, run, path)
         except OSError as error:
             typer.echo(f"gradledger export: {path}: {error.strerror}", err=True)
@@ -42,3 +49,12 @@ def export(
         if last := dumping.given_up(store, run):
             why = f"what ranks sent up to step {last} had been removed to make room"
             typer.echo(f"gradledger export: {why}; its figures and findings are there", err=True)
+
+
+def _parquet(store: Store, run: str, path: Path) -> None:
+    """The first optimizer's; ``gradledger.load`` has them all."""
+    try:
+        count = tables.to_parquet(tables.steps(store, run, 0), path, {"run": run})
+    except ModuleNotFoundError as error:
+        raise typer.BadParameter(str(error), param_hint="--parquet") from error
+    typer.echo(f"{path}: {count} steps")

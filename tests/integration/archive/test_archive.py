@@ -38,7 +38,8 @@ def stored(url: str) -> Store:
 def body(path: Path) -> list[str]:
     """The lines of an archive but for the first and the last, which tell of the file itself."""
     with zstandard.open(path, "rt") as file:
-        return file.read().splitlines()[1:-1]
+        text: str = file.read()
+    return text.splitlines()[1:-1]
 
 
 def said(store: Store) -> tuple[Judgement, Curves]:
@@ -53,8 +54,8 @@ def origin(tmp_path: Path) -> Store:
     for rank in (0, 1):
         records = [step(n, sync="averaged") for n in range(1, 31)]
         records[10].norm = float("inf")
-        heard = [*records, EvalRecord(10, 5.0, {"loss": 2.5, "odd": float("nan")})]
-        send(store, [*heard, EndRecord(99.0, [30])], rank=rank, world_size=2)
+        evaluated = EvalRecord(10, 5.0, {"loss": 2.5, "odd": float("nan")})
+        send(store, [*records, evaluated, EndRecord(99.0, [30])], rank=rank, world_size=2)
     judge_pending(store, 0)
     acknowledging.acknowledge(store, "r", UNEQUAL, Acknowledgement("known", "ann", 1_000.0))
     tagging.add(store, "r", "mine")

@@ -6,6 +6,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from helpers.sending import send
 
 BAD_FROM, STEPS = 150, 300
 HOSTILE = "</style><script>alert(1)</script>"
-SAID = {
+SAID: dict[str, Any] = {
     "environment": {"torch": "2.13", "device": "NVIDIA H200", "commit": "c0ffee", HOSTILE: HOSTILE},
     "config": {"learning_rate": 0.1, "note": HOSTILE},
     "name": f"run {HOSTILE}",

@@ -1,0 +1,1 @@
+"""What ``gradledger check`` tells other machines: one file for each of their languages (pure)."""

@@ -1,0 +1,90 @@
+"""A training of this process watched and judged here: what the pytest fixture calls."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from gradledger import session, watching
+from gradledger.settings import NO_SPOOL
+from gradledger_monitor.findings import Judgement
+from gradledger_monitor.gate.checked import Checked, Gate
+from gradledger_monitor.private_service import private_service
+from gradledger_monitor.report_text import console, report
+from gradledger_monitor.rules.choices import Choices
+from gradledger_monitor.rules.manual import signatures
+from gradledger_monitor.store import reading
+from gradledger_monitor.together import together
+
+MOST_RUNS = 1_000
+
+
+def assert_balanced(
+    train: Callable[[], object],
+    *,
+    fail_on: str = "warning",
+    allow: Sequence[str] = (),
+    allow_incomplete: bool = False,
+    **watched: Any,
+) -> Judgement:
+    """Train with the hooks on, and raise AssertionError with the report if something is wrong.
+
+    ``fail_on`` is the least severity that fails; ``allow`` are rules that are not asked, as
+    patterns (``clip.*``). A run of which not everything structural could be seen fails too, unless
+    ``allow_incomplete``. What else is given goes to ``gradledger.watch``: ``contract=``, or
+    ``optimizer=`` where it was made before. Raises ValueError where a pattern fits no rule, and
+    RuntimeError where this process is watched already.
+    """
+    choices = Choices(off=tuple(allow))
+    choices.check(signatures())
+    checked = _judged(train, choices, watched)
+    answer = together([one.judgement for one in checked])
+    problems = [f.rule for f in answer.findings if Gate(fail_on).fails(f)]
+    if not checked:
+        problems = ["no optimizer step was seen"]
+    elif answer.verdict == "incomplete" and not allow_incomplete:
+        problems.append("not everything could be measured (allow_incomplete=True lets it pass)")
+    if problems:
+        raise AssertionError(f"{', '.join(problems)}\n{_text(checked)}")
+    return answer
+
+
+def _judged(
+    train: Callable[[], object], choices: Choices, watched: dict[str, Any]
+) -> list[Checked]:
+    if session.current() is not None:
+        raise RuntimeError("this process is watched already; close that ledger first")
+    with private_service(choices) as service:
+        with _only_here(), watching.watch(**{"on_finding": "off", **watched, "url": service.url}):
+            train()
+        service.judge_all()
+        return [
+            Checked(r.name, r.steps, r.world_size, reading.judgement(service.store, r.id))
+            for r in reading.list_runs(service.store, MOST_RUNS)
+            if r.steps
+        ]
+
+
+@contextmanager
+def _only_here() -> Iterator[None]:
+    """Without what the environment says about another service."""
+    before = {k: v for k, v in os.environ.items() if k.startswith("GRADLEDGER_")}
+    for name in before:
+        del os.environ[name]
+    os.environ["GRADLEDGER_SPOOL"] = NO_SPOOL
+    try:
+        yield
+    finally:
+        del os.environ["GRADLEDGER_SPOOL"]
+        os.environ.update(before)
+
+
+def _text(checked: Sequence[Checked]) -> str:
+    stream = io.StringIO()
+    out = console(stream)
+    for one in checked:
+        out.print(report(one.name, one.steps, one.ranks, one.judgement))
+    return stream.getvalue()

@@ -1,0 +1,135 @@
+"""Runs as a notebook has them: their steps as tables, their findings, and how they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+from gradledger_monitor.findings import Judgement
+from gradledger_monitor.notebooks import tables
+from gradledger_monitor.notebooks.tables import Columns
+from gradledger_monitor.reports.incident import look_back
+from gradledger_monitor.reports.writing import html
+from gradledger_monitor.store import reading
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.reading import RunRow, UnknownRun
+from gradledger_web import verdicts
+from gradledger_web.rendering import render
+
+
+class Opening:
+    """A store that is open for as long as one of its runs is in somebody's hands."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+
+class Run:
+    """One run. Everything is read when it is asked for, so a run that goes on is up to date."""
+
+    def __init__(self, held: Opening, run: str) -> None:
+        self._held, self.id = held, run
+
+    @property
+    def _store(self) -> Store:
+        return self._held.store
+
+    @property
+    def row(self) -> RunRow:
+        """Name, project, times, ranks, configuration and environment."""
+        row = reading.get_run(self._store, self.id)
+        if row is None:
+            raise UnknownRun(self.id)
+        return row
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.row.name
+
+    @property
+    def verdict(self) -> str:
+        """balanced, suspect, broken or incomplete."""
+        return self.row.verdict
+
+    @property
+    def judgement(self) -> Judgement:
+        """Verdict, findings, decision tree and coverage."""
+        return reading.judgement(self._store, self.id)
+
+    def columns(self, optimizer: int = 0) -> Columns:
+        """The figures of each judged step of an optimizer, column by column."""
+        return tables.steps(self._store, self.id, optimizer)
+
+    def steps(self, optimizer: int = 0) -> Any:
+        """The same as a pandas DataFrame, indexed by step. Needs pandas."""
+        return tables.frame(self.columns(optimizer)).set_index("step")
+
+    def arrow(self, optimizer: int = 0) -> Any:
+        """The same as an Arrow table. Needs pyarrow."""
+        return tables.arrow(self.columns(optimizer))
+
+    def to_parquet(self, path: str | Path, optimizer: int = 0) -> int:
+        """The same as a Parquet file; the number of steps. Needs pyarrow."""
+        return tables.to_parquet(self.columns(optimizer), Path(path), {"run": self.id})
+
+    def findings(self) -> Any:
+        """The findings as a pandas DataFrame, causes before symptoms. Needs pandas."""
+        return tables.frame(tables.findings(self.id, self.judgement.findings))
+
+    def evaluations(self) -> Any:
+        """The evaluation metrics as a pandas DataFrame by step and metric. Needs pandas."""
+        told = tables.frame(tables.evaluations(self._store, self.id))
+        return told.pivot_table(index="step", columns="metric", values="value", dropna=False)
+
+    def postmortem(self) -> str:
+        """The post-mortem as HTML that stands alone."""
+        return html(look_back(self._store, self.id))
+
+    def __repr__(self) -> str:
+        row = self.row
+        return f"<Run {row.id}: {row.verdict}, {row.steps} steps>"
+
+    def _repr_html_(self) -> str:
+        judgement, row = self.judgement, self.row
+        read = verdicts.read(judgement, row.steps)
+        return render("notebook.html", run=row, reading=read, tree=judgement.tree)
+
+
+class Runs(Sequence[Run]):
+    """Several runs, by place or by id."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._runs = list(runs)
+
+    @overload
+    def __getitem__(self, which: int | str) -> Run: ...
+    @overload
+    def __getitem__(self, which: slice) -> list[Run]: ...
+    def __getitem__(self, which: int | str | slice) -> Run | list[Run]:
+        """One run by its place or its id, or several. Raises IndexError or ``UnknownRun``."""
+        if isinstance(which, str):
+            found = next((run for run in self._runs if run.id == which), None)
+            if found is None:
+                raise UnknownRun(which)
+            return found
+        return self._runs[which]
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._runs)
+
+    def table(self) -> Any:
+        """One row a run, as a pandas DataFrame. Needs pandas."""
+        return tables.frame(tables.runs([run.row for run in self]))
+
+    def __repr__(self) -> str:
+        return f"<Runs: {', '.join(map(repr, self._runs[:5]))}{', ...' if len(self) > 5 else ''}>"
+
+    def _repr_html_(self) -> str:
+        if len(self) == 1:
+            return self[0]._repr_html_()
+        return render("notebook_runs.html", runs=[run.row for run in self])

@@ -1,0 +1,82 @@
+"""``assert_balanced``: the pytest fixture, in a pytest of its own as its users have it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = """
+import pytest, torch
+import torch.nn.functional as F
+
+def train(weigh, steps=3, opened=True):
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        batches = [(torch.randn(n, 4), torch.randint(0, 3, (n,))) for n in (2, 6)]
+        for x, y in batches:
+            weigh(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+def fair(logits, y):
+    return F.cross_entropy(logits, y, reduction="sum") / 8
+
+def unfair(logits, y):
+    return F.cross_entropy(logits, y) / 2
+
+def test_a_fair_loop_passes(assert_balanced):
+    assert assert_balanced(lambda: train(fair)).verdict == "balanced"
+
+def test_an_unfair_loop_fails_with_the_report(assert_balanced):
+    with pytest.raises(AssertionError, match="reduction.token_weights_unequal") as told:
+        assert_balanced(lambda: train(unfair))
+    assert "reduction=\\"sum\\"" in str(told.value)
+
+def test_a_rule_may_be_allowed_and_a_weighting_declared(assert_balanced):
+    assert_balanced(lambda: train(unfair), allow=["reduction.*"])
+    assert_balanced(lambda: train(unfair), contract="sample")
+
+def test_a_loop_that_never_steps_fails(assert_balanced):
+    with pytest.raises(AssertionError, match="no optimizer step"):
+        assert_balanced(lambda: None)
+
+def test_an_unknown_rule_is_said(assert_balanced):
+    with pytest.raises(ValueError, match="no rule"):
+        assert_balanced(lambda: None, allow=["nonsense"])
+
+def test_what_the_training_raises_comes_through(assert_balanced):
+    with pytest.raises(KeyError):
+        assert_balanced(lambda: {}["x"])
+    assert_balanced(lambda: train(fair))
+"""
+
+
+def test_the_fixture_as_its_users_have_it(tmp_path: Path) -> None:
+    (tmp_path / "test_training.py").write_text(TESTS)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "gradledger.pytest_plugin"]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GRADLEDGER_")}
+    done = subprocess.run(
+        [*command, "-p", "no:cacheprovider", str(tmp_path)],
+        env={**env, "OMP_NUM_THREADS": "1", "GRADLEDGER_URL": "http://127.0.0.1:1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "6 passed" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["gradledger"])
+def test_pytest_finds_it_by_itself(name: str) -> None:
+    from importlib.metadata import entry_points  # noqa: PLC0415
+
+    declared = (Path(__file__).parents[3] / "pyproject.toml").read_text()
+    assert 'gradledger = "gradledger.pytest_plugin"' in declared
+    known = entry_points(group="pytest11")
+    assert all(e.value == "gradledger.pytest_plugin" for e in known if e.name == name)

@@ -1,0 +1,114 @@
+"""What other machines are told of a check: JUnit XML, SARIF, GitHub's annotations, a baseline."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from xml.etree import ElementTree as xml
+
+import pytest
+
+from gradledger_monitor.findings import Acknowledgement, Finding, Judgement
+from gradledger_monitor.gate.checked import Checked, Gate, baseline
+from gradledger_monitor.gate.github import annotated
+from gradledger_monitor.gate.junit import junit
+from gradledger_monitor.gate.sarif import sarif
+from gradledger_monitor.verdict_json import verdict_json
+
+UNEQUAL = Finding(
+    rule="reduction.token_weights_unequal",
+    optimizer=0,
+    severity="error",
+    first_step=1,
+    last_step=6,
+    steps=6,
+    title="Weights differ, 50%: a\x1b[31mb",
+    summary="Line one\nline two, <b>100%</b>",
+    fix="loss = ...",
+    evidence={"misallocation": 0.25, "norm": float("nan")},
+)
+CLIP = replace(UNEQUAL, rule="clip.always_engaged", severity="info", title="Clips")
+SPIKE = replace(UNEQUAL, rule="norm.spike", severity="warning", inhibited_by=UNEQUAL.rule)
+COVERAGE = {
+    UNEQUAL.rule: "finding",
+    CLIP.rule: "finding",
+    SPIKE.rule: "finding",
+    "ddp.never_synced": "not_applicable: one rank",
+    "loop.double_step": "ok",
+}
+
+
+def checked(*findings: Finding) -> list[Checked]:
+    """One training with these findings."""
+    return [Checked("train", 6, 1, Judgement("broken", list(findings), [], COVERAGE))]
+
+
+def test_only_what_is_grave_new_and_nobodys_symptom_fails() -> None:
+    gate = Gate("warning")
+    known = replace(UNEQUAL, acknowledged=Acknowledgement("fine", None, 1.0))
+    assert [gate.excuse(f) for f in (UNEQUAL, CLIP, SPIKE, known)] == [
+        None,
+        "below warning",
+        "a symptom of reduction.token_weights_unequal",
+        "acknowledged: fine",
+    ]
+
+
+def test_a_baseline_excuses_what_was_there_and_not_what_is_worse() -> None:
+    before = [replace(UNEQUAL, severity="warning"), replace(UNEQUAL, optimizer=1, severity="info")]
+    judgement = Judgement("suspect", before, [], COVERAGE)
+    text = json.dumps(verdict_json("train", 6, 1, judgement))
+    gate = Gate("info", baseline(text))
+    assert gate.excuse(replace(UNEQUAL, severity="warning")) == "in the baseline"
+    assert gate.fails(UNEQUAL)
+    assert gate.fails(CLIP)
+
+
+@pytest.mark.parametrize("text", ["[]", '{"findings": [{}]}', '{"findings": 3}'])
+def test_what_is_no_verdict_is_no_baseline(text: str) -> None:
+    with pytest.raises(ValueError, match="no verdict"):
+        baseline(text)
+
+
+def test_junit_has_a_test_for_each_rule() -> None:
+    suites = xml.fromstring(junit(checked(UNEQUAL, CLIP, SPIKE), Gate()))
+    (suite,) = suites
+    assert {n: suite.get(n) for n in ("tests", "failures", "skipped")} == {
+        "tests": "5",
+        "failures": "1",
+        "skipped": "1",
+    }
+    cases = {case.get("name"): case for case in suite}
+    failure = cases[UNEQUAL.rule].find("failure")
+    assert failure is not None and "\\x1b[31m" in str(failure.get("message"))
+    assert "loss = ..." in str(failure.text)
+    skipped = cases["ddp.never_synced"].find("skipped")
+    assert skipped is not None and skipped.get("message") == "one rank"
+    assert cases["loop.double_step"].find("*") is None
+    assert cases[CLIP.rule].find("failure") is None
+
+
+def test_sarif_names_rule_place_and_why_something_is_suppressed() -> None:
+    told = json.loads(sarif(checked(UNEQUAL, CLIP, SPIKE), Gate(), "src/train.py"))
+    assert told["version"] == "2.1.0"
+    (run,) = told["runs"]
+    unequal, clip = run["results"]
+    assert (unequal["level"], clip["level"]) == ("error", "note")
+    rules = run["tool"]["driver"]["rules"]
+    assert rules[unequal["ruleIndex"]]["id"] == unequal["ruleId"] == UNEQUAL.rule
+    place = unequal["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == "src/train.py"
+    assert "suppressions" not in unequal
+    assert clip["suppressions"][0]["justification"] == "below warning"
+    assert unequal["properties"]["evidence"]["norm"] == "NaN"
+    assert unequal["partialFingerprints"] != clip["partialFingerprints"]
+
+
+def test_an_annotation_is_one_line_whatever_a_finding_says() -> None:
+    (line, remark) = annotated(checked(UNEQUAL, CLIP), Gate(), "src/train.py")
+    assert line.startswith(
+        "::error file=src/train.py,title=reduction.token_weights_unequal%3A Weights differ%2C 50%25"
+    )
+    assert line.endswith("::Line one%0Aline two, <b>100%25</b>%0A%0Afix:%0Aloss = ...")
+    assert remark.startswith("::notice ")
+    assert "\n" not in line
