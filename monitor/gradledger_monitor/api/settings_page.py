@@ -11,9 +11,9 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from gradledger_monitor.api.paging import after, form, may_change, page
 from gradledger_monitor.api.state import GivenState, State
-from gradledger_monitor.cli.config import shown
 from gradledger_monitor.rules.manual import KINDS, headline, signatures
 from gradledger_monitor.settings import Settings
+from gradledger_monitor.shown import shown
 from gradledger_monitor.sources import variable
 from gradledger_monitor.store import tokens
 from gradledger_monitor.store.tokens import SCOPES

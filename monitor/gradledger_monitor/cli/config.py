@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from pydantic import BaseModel, SecretStr
-from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
 
 from gradledger_monitor.cli.configuration import settings
 from gradledger_monitor.printable import printable
 from gradledger_monitor.settings import Settings, names
+from gradledger_monitor.shown import shown
 from gradledger_monitor.sources import origins, variable
 
 DEFAULTS_OF_THE_USER = {"db": "sqlite:///~/.gradledger/gradledger.db"}
@@ -53,21 +50,3 @@ def page() -> str:
         told = f"`{default}`" if default else ""
         lines.append(f"| `{variable(name)}` | {told} | {field.description} |")
     return "\n".join(lines) + "\n"
-
-
-def shown(name: str, value: Any) -> str:
-    """A value as it may be shown to anyone."""
-    if isinstance(value, SecretStr):
-        return "(set, hidden)"
-    if name == "db":
-        return _without_password(value)
-    if isinstance(value, list):
-        value = [v.model_dump(mode="json") if isinstance(v, BaseModel) else v for v in value]
-    return value if isinstance(value, str) else json.dumps(value) if value is not None else ""
-
-
-def _without_password(url: str) -> str:
-    try:
-        return make_url(url).render_as_string(hide_password=True)
-    except ArgumentError:  # whatever it is, it may hold a password
-        return "(not a database URL)"

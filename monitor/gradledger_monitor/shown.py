@@ -1,0 +1,28 @@
+"""Values of settings as they may be shown to anyone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import BaseModel, SecretStr
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+
+def shown(name: str, value: Any) -> str:
+    """A value as it may be shown to anyone."""
+    if isinstance(value, SecretStr):
+        return "(set, hidden)"
+    if name == "db":
+        return _without_password(value)
+    if isinstance(value, list):
+        value = [v.model_dump(mode="json") if isinstance(v, BaseModel) else v for v in value]
+    return value if isinstance(value, str) else json.dumps(value) if value is not None else ""
+
+
+def _without_password(url: str) -> str:
+    try:
+        return make_url(url).render_as_string(hide_password=True)
+    except ArgumentError:  # whatever it is, it may hold a password
+        return "(not a database URL)"
