@@ -15,6 +15,7 @@ from gradledger_monitor.alerts.assembly import Alerts
 from gradledger_monitor.api import (
     acknowledgements,
     alerts,
+    alerts_page,
     answers,
     compare_page,
     ingest,
@@ -48,7 +49,7 @@ from gradledger_monitor.store.notifying import news_on
 GUESSES_PER_SECOND = 0.2
 GUESSES_AT_ONCE = 10
 API = (ingest, runs, series, acknowledgements, alerts, answers, live, operations)
-PAGES = (login, pages, run_page, report, compare_page, settings_page)
+PAGES = (login, pages, run_page, report, compare_page, settings_page, alerts_page)
 GUARDS = (Access, OnlyOurPages, OnlyOurHosts, Requests, SecurityHeaders)  # the last comes first
 
 

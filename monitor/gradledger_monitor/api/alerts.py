@@ -112,7 +112,7 @@ def replay(state: GivenState, alert: AlertId) -> Answer:
 def get_channels(state: GivenState) -> Answer:
     """All channels, of the settings and made here, without their secrets."""
     roster = state.alerts.roster()
-    return Answer({"channels": [_shown(roster, name) for name in sorted(roster.channels)]})
+    return Answer({"channels": [shown_channel(roster, name) for name in sorted(roster.channels)]})
 
 
 @router.put("/channels/{name}", response_model=MadeChannel, responses=refusals(409, 422))
@@ -137,7 +137,7 @@ def put_channel(
         channel = channel.model_copy(update={"secrets": [SecretStr(secret)]})
     channels.save(state.store, channel, clock.now())
     state.deliverer.wake()
-    return Answer({**_shown(state.alerts.roster(), name), "secret": secret})
+    return Answer({**shown_channel(state.alerts.roster(), name), "secret": secret})
 
 
 @router.delete(
@@ -159,7 +159,7 @@ def switch_channel(state: GivenState, name: ChannelName, switch: Switch) -> Answ
     _existing(state, name)
     channels.switch(state.store, name, switch.on, clock.now())
     state.deliverer.wake()
-    return Answer(_shown(state.alerts.roster(), name))
+    return Answer(shown_channel(state.alerts.roster(), name))
 
 
 @router.post("/channels/{name}/test", response_model=Tried, responses=refusals(404, 422))
@@ -183,7 +183,8 @@ def _read(name: str, config: dict[str, Any]) -> AnyChannel:
         raise Problem(422, detail, errors=errors) from error
 
 
-def _shown(roster: Roster, name: str) -> dict[str, Any]:
+def shown_channel(roster: Roster, name: str) -> dict[str, Any]:
+    """A channel as anybody may see it."""
     channel, how = roster.channels[name], roster.how(name)
     return {
         "name": name,

@@ -9,13 +9,15 @@ from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse
 
+from gradledger_monitor.api.alerts import shown_channel
 from gradledger_monitor.api.paging import after, form, may_change, page
 from gradledger_monitor.api.state import GivenState, State
+from gradledger_monitor.findings import SEVERITIES
 from gradledger_monitor.rules.manual import KINDS, headline, signatures
 from gradledger_monitor.settings import Settings
 from gradledger_monitor.shown import shown
 from gradledger_monitor.sources import variable
-from gradledger_monitor.store import tokens
+from gradledger_monitor.store import channels, tokens
 from gradledger_monitor.store.tokens import SCOPES
 
 router = APIRouter(include_in_schema=False)
@@ -26,10 +28,15 @@ RULES = ("rules_off", "thresholds")
 @router.get("/settings")
 def show_settings(state: GivenState) -> HTMLResponse:
     """Everything that can be set."""
-    return _page(state)
+    return show(state)
 
 
-def _page(state: State, secret: str = "", wrong: str = "") -> HTMLResponse:
+def show(
+    state: State, secret: str = "", wrong: str = "", told: str = "", signing: str = ""
+) -> HTMLResponse:
+    """The page, with what came of a form: a secret, an error, or what is to be said."""
+    roster = state.alerts.roster()
+    own = channels.roster(state.store, [], []).routes
     return page(
         "settings.html",
         422 if wrong else 200,
@@ -38,6 +45,12 @@ def _page(state: State, secret: str = "", wrong: str = "") -> HTMLResponse:
         scopes=SCOPES,
         secret=secret,
         wrong=wrong,
+        told=told,
+        signing=signing,
+        channels=[shown_channel(roster, name) for name in sorted(roster.channels)],
+        routes=[route for route in roster.routes if route not in own],
+        own_routes=own,
+        severities=SEVERITIES,
         rules=_rules(state.settings),
         kinds=KINDS,
         settings=_settings(state.settings),
@@ -88,9 +101,9 @@ async def make_token(request: Request, state: GivenState) -> HTMLResponse | Redi
     said = await form(request)
     name, scope = said.get("name", "").replace("\0", "")[:256], said.get("scope", "")
     if not name or scope not in SCOPES:
-        return await run_in_threadpool(_page, state, "", "A token needs a name and a scope.")
+        return await run_in_threadpool(show, state, "", "A token needs a name and a scope.")
     _, secret = await run_in_threadpool(tokens.create, state.store, name, [scope], time.time())
-    return await run_in_threadpool(_page, state, secret)
+    return await run_in_threadpool(show, state, secret)
 
 
 @router.post("/settings/tokens/{token}/revoke")

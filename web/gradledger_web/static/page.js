@@ -7,7 +7,7 @@ const EVERY_MS = 5000;
 function showTheme(name) {
   const button = document.getElementById("theme");
   button.querySelector("[data-theme-name]").textContent = THEMES[name];
-  button.setAttribute("aria-label", name === "auto" ? "Theme: as the system says" : `Theme: ${name}`);
+  button.setAttribute("aria-label", `Theme: ${THEMES[name]}`);
 }
 
 function chooseTheme() {

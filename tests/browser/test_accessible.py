@@ -1,0 +1,86 @@
+"""Every page, in both themes, breaks no rule of WCAG 2.2 AA that axe-core can check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from helpers.batches import eventually
+from helpers.seeded import STEPS, seed
+from helpers.service import Service, running_service
+
+AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-8")
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+PAGES = (
+    "/",
+    "/?group=name",
+    "/runs/wrong",
+    "/runs/half",
+    "/runs/wrong/steps/0/7",
+    "/compare?run=wrong&run=right&run=half",
+    "/settings",
+    "/login",
+    "/runs/nobody",
+)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One service with runs that show everything; the tests here only look."""
+    with running_service(tmp_path_factory.mktemp("seeded") / "gradledger.db") as running:
+        seed(running)
+        for run in ("wrong", "right", "half"):
+            assert eventually(60, lambda run=run: _steps(running, run) == STEPS)
+        yield running
+
+
+def _steps(service: Service, run: str) -> int:
+    steps: int = service.get(f"/runs/{run}").json()["steps"]
+    return steps
+
+
+def opened(page: Page, path: str) -> None:
+    """Go to a page, wait for its charts, and open all that is folded."""
+    page.goto(path, wait_until="load")
+    if page.locator("#charts").count():
+        expect(page.locator("#charts[data-ready]")).to_be_visible(timeout=30_000)
+    page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
+
+
+def violations(page: Page) -> list[str]:
+    """What axe-core has against the page, with the elements."""
+    page.evaluate(f"{AXE}\n;0")
+    options = {"runOnly": {"type": "tag", "values": RULES}}
+    found: Any = page.evaluate("(options) => axe.run(document, options)", options)
+    return [
+        f"{each['id']}: {each['help']}: {node['html']}"
+        for each in found["violations"]
+        for node in each["nodes"]
+    ]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("path", PAGES)
+def test_axe_finds_nothing(page: Page, path: str, theme: Literal["light", "dark"]) -> None:
+    page.emulate_media(color_scheme=theme)
+    opened(page, path)
+    assert violations(page) == []
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_full_page_fits_a_phone(page: Page, path: str) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    opened(page, path)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_on_paper_there_are_no_buttons_and_nothing_is_folded_away(page: Page) -> None:
+    opened(page, "/runs/wrong")
+    page.emulate_media(media="print")
+    expect(page.locator("#reset-zoom")).to_be_hidden()
+    expect(page.locator(".copy").first).to_be_hidden()
+    expect(page.locator(".finding h3").first).to_be_visible()

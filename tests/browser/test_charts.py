@@ -1,0 +1,121 @@
+"""The charts of a run: one range for all, full resolution where one looks, spikes never lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+from sqlalchemy import insert, update
+
+from gradledger_monitor.fold import Judged
+from gradledger_monitor.store import curves, tables
+from gradledger_monitor.store.database import Store
+from helpers.batches import batch, eventually, step
+from helpers.charts import until
+from helpers.seeded import STEPS, seed
+from helpers.service import Service, running_service
+
+LENGTH, SPIKE = 30_000, 17_023
+NORM = 'document.querySelector("#chart-norm .plot")'
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One service with a long run that has one spike, and short ones that have everything."""
+    database = tmp_path_factory.mktemp("charts") / "gradledger.db"
+    with running_service(database) as running:
+        running.post(batch("long", [step(1)]))
+        assert eventually(30, lambda: bool(running.get("/runs/long").json()["steps"] == 1))
+        _lengthen(f"sqlite:///{database}")
+        seed(running)
+        assert eventually(60, lambda: bool(running.get("/runs/half").json()["steps"] == STEPS))
+        yield running
+
+
+def _lengthen(url: str) -> None:
+    store = Store(url)
+    common = {"run": 1, "optimizer": 0, "ranks": 1, "tokens": 10.0}
+    rows = [
+        {**common, "step": n, "time": 1_000.0 + n, "norm": 500.0 if n == SPIKE else 1.0}
+        for n in range(2, LENGTH + 1)
+    ]
+    ends = [Judged(0, n, 0.0, 1, {}) for n in (1, LENGTH)]
+    with store.writing() as connection:
+        connection.execute(insert(tables.facts), rows)
+        connection.execute(update(tables.progress).values(step=LENGTH))
+        curves.gather(connection, 1, ends)
+    store.close()
+
+
+def opened(page: Page, run: str, place: str = "") -> None:
+    """Go to a run and wait for its charts."""
+    page.goto(f"/runs/{run}{place}")
+    expect(page.locator("#charts[data-ready]")).to_be_visible(timeout=30_000)
+    page.locator("#chart-norm").scroll_into_view_if_needed()
+    until(page, f"Boolean({NORM}.data)", True)
+
+
+def test_a_spike_of_one_step_in_thirty_thousand_is_drawn(page: Page) -> None:
+    opened(page, "long")
+    until(page, f"Math.max(...{NORM}.data.flatMap((trace) => trace.y.filter(Number)))", 500)
+    assert page.evaluate(f"Math.max(...{NORM}.data.map((trace) => trace.x.length))") <= 1_001
+
+
+def test_a_zoom_is_fetched_at_full_resolution(page: Page) -> None:
+    opened(page, "long", "#steps=17000-17050")
+    steps = f"{NORM}.data.at(-1).x.filter((x) => x >= 17000 && x <= 17050).length"
+    until(page, steps, 51)
+    height = f"{NORM}.data.at(-1).y[{NORM}.data.at(-1).x.indexOf({SPIKE})]"
+    assert page.evaluate(height) is not None
+
+
+def test_the_zoom_is_in_the_address_and_moves_by_the_keyboard(page: Page) -> None:
+    opened(page, "long")
+    page.get_by_role("button", name="Zoom in").press("Enter")
+    until(page, "/^#steps=/.test(location.hash)", True)
+    before = page.evaluate("location.hash")
+    page.get_by_role("button", name="Later").press("Enter")
+    until(page, f"location.hash !== {before!r}", True)
+    page.get_by_role("button", name="Reset zoom").press("Enter")
+    until(page, "location.hash", "")
+
+
+def test_a_point_that_stands_for_many_steps_leads_to_the_one_that_stands_out(
+    page: Page, service: Service
+) -> None:
+    page.goto("/runs/long/steps?optimizer=0&first=15000&last=20000&figure=norm")
+    assert page.url.endswith(f"/runs/long/steps/0/{SPIKE}")
+
+
+@pytest.mark.parametrize("unit", ["Tokens", "Time"])
+def test_all_charts_change_their_axis_together(page: Page, unit: str) -> None:
+    opened(page, "wrong")
+    page.get_by_role("radio", name=unit).check(force=True)
+    drawn = '[...document.querySelectorAll(".plot")].filter((plot) => plot.layout)'
+    until(page, f"new Set({drawn}.map((plot) => String(plot.layout.xaxis.range))).size", 1)
+    until(page, f"{NORM}.layout.xaxis.type", "date" if unit == "Time" else "linear")
+
+
+def test_findings_are_shaded_where_they_were_seen(page: Page) -> None:
+    opened(page, "wrong")
+    expect(page.locator("#spans")).to_have_count(1)
+    page.locator("#chart-collectives").scroll_into_view_if_needed()
+    plot = 'document.querySelector("#chart-collectives .plot")'
+    until(page, f"{plot}.data?.[0].type", "heatmap")
+    assert page.evaluate(f"{plot}.layout.shapes[0].x0") == pytest.approx(0.5, abs=2)
+    assert page.evaluate(f"{plot}.data[0].z.length") == 4
+
+
+def test_skipped_steps_are_marked_on_the_loss_scale(page: Page) -> None:
+    opened(page, "half")
+    page.locator("#chart-scale").scroll_into_view_if_needed()
+    plot = 'document.querySelector("#chart-scale .plot")'
+    until(page, f"{plot}.data?.at(-1).x", [5, 6, 30, 31, 32, 33, 34, 35])
+
+
+def test_what_was_never_measured_has_no_chart(page: Page) -> None:
+    opened(page, "right")
+    expect(page.locator("#chart-scale")).to_be_hidden()
+    expect(page.locator("#chart-ranks")).to_be_hidden()
+    expect(page.locator("#chart-evaluations")).to_be_visible()

@@ -1,0 +1,57 @@
+"""Several runs side by side, as a browser shows them."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page, expect
+
+from helpers.batches import batch, eventually, fair_step, step
+from helpers.charts import until
+from helpers.service import Service
+
+
+def two_runs(service: Service) -> None:
+    """One with the classic mistake, one without and with a larger batch."""
+    wrong, right = [step(n) for n in range(1, 9)], [fair_step(n, tokens=(40, 60)) for n in (1, 2)]
+    service.post(batch("wrong", wrong, name="before", config={"lr": 0.1, "seed": 1}))
+    service.post(batch("right", right, name="after", config={"lr": 0.2, "seed": 1}))
+    judged = {"wrong": 8, "right": 2}
+    for run, steps in judged.items():
+        read = f"/runs/{run}"
+        assert eventually(30, lambda at=read, n=steps: service.get(at).json()["steps"] == n)
+
+
+def test_runs_are_picked_in_the_list_and_compared(page: Page, service: Service) -> None:
+    two_runs(service)
+    page.goto("/")
+    expect(page.locator(".picked")).to_be_hidden()
+    for name in ("before", "after"):
+        page.get_by_label(f"Select {name} to compare").check()
+    page.get_by_role("button", name="Compare 2").click()
+    expect(page.get_by_role("heading", name="Compare 2 runs")).to_be_visible()
+
+
+def test_what_changed_is_said_and_differences_come_first(page: Page, service: Service) -> None:
+    two_runs(service)
+    page.goto("/compare?run=wrong&run=right")
+    changes = page.locator(".changes")
+    expect(changes).to_contain_text("the verdict went from broken to balanced")
+    expect(changes).to_contain_text("gone: Token weights differ between micro-batches")
+    expect(changes).to_contain_text("effective batch, tokens: 40 to 100")
+    expect(changes).to_contain_text("lr: 0.1 to 0.2")
+    first = page.locator(".differences tbody").first.locator("tr:nth-child(2) th").inner_text()
+    assert first.startswith("effective batch")
+    expect(page.locator("tr.differs", has_text="lr")).to_be_visible()
+    expect(page.locator("tr.differs", has_text="seed")).to_have_count(0)
+
+
+def test_the_charts_of_both_are_laid_over_each_other(page: Page, service: Service) -> None:
+    two_runs(service)
+    page.goto("/compare?run=wrong&run=right")
+    expect(page.locator("#charts[data-ready]")).to_be_visible(timeout=30_000)
+    lengths = 'document.querySelector("#chart-balance .plot").data.map(({ x }) => x.length)'
+    until(page, lengths, [8, 2])
+
+
+def test_one_run_or_nine_cannot_be_compared(page: Page, service: Service) -> None:
+    page.goto("/compare?run=one")
+    expect(page.get_by_role("heading")).to_have_text("These cannot be compared")
