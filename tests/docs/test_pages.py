@@ -1,0 +1,89 @@
+"""The documentation builds without a warning, and what it shows is what there is."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import click
+import pytest
+import typer
+
+import gradledger
+from gradledger.watching import Ledger
+from gradledger_monitor.app import create_app
+from gradledger_monitor.cli import app
+from gradledger_monitor.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md"), ROOT / "examples" / "README.md"])
+RUN_OPTIONS = {"--name", "--project", "--url"}
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+@each_page
+def test_python_on_a_page_is_python_and_calls_what_there_is(page: Path) -> None:
+    for block in re.findall(r"^ *```python[^\n]*\n(.*?)^ *```", page.read_text(), re.M | re.S):
+        for node in ast.walk(ast.parse(dedent(block))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                _holds(node, node.func)
+
+
+def _holds(call: ast.Call, called: ast.Attribute) -> None:
+    owner = getattr(called.value, "id", None)
+    if owner == "gradledger":
+        signature = inspect.signature(getattr(gradledger, called.attr))
+    elif owner == "ledger":
+        signature = inspect.signature(getattr(Ledger(None), called.attr))  # type: ignore[arg-type]
+    else:
+        return
+    named = {keyword.arg: None for keyword in call.keywords if keyword.arg}
+    signature.bind(*[None] * len(call.args), **named)
+
+
+@each_page
+def test_every_command_on_a_page_is_one(page: Path) -> None:
+    shown = re.findall(r"^(?:    |\$ )(gradledger [a-z].*?)(?:  +#.*)?$", page.read_text(), re.M)
+    inline = re.findall(r"`(gradledger [a-z][^`]*)`", page.read_text())
+    for line in [*shown, *inline]:
+        words = line.replace("[", " ").replace("]", " ").split(" -- ")[0].split()
+        options = {word.partition("=")[0] for word in words if word.startswith("--")}
+        assert options <= known_options(words[1:], line), line
+
+
+def known_options(words: list[str], line: str) -> set[str]:
+    """The options of the command that these words name."""
+    if words[0] == "run":
+        return RUN_OPTIONS
+    command = typer.main.get_command(app)
+    for word in words[0].split("|"):
+        command = _below(command, word, line)
+    if len(words) > 1 and hasattr(command, "commands"):
+        command = _below(command, words[1].partition("|")[0], line)
+    return {option for parameter in command.params for option in parameter.opts}
+
+
+def _below(group: click.Command, name: str, line: str) -> click.Command:
+    commands: dict[str, click.Command] = getattr(group, "commands", {})
+    assert name in commands, f"no such command: {line}"
+    return commands[name]
+
+
+def test_the_documentation_builds_and_refers_to_everything(tmp_path: Path) -> None:
+    build = [sys.executable, "-W", "ignore", "-m", "mkdocs", "build", "--strict", "--quiet"]
+    done = subprocess.run(
+        [*build, "--site-dir", tmp_path], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    routes = create_app(Settings.model_construct(db=f"sqlite:///{tmp_path / 'a.db'}")).openapi()
+    shown = (tmp_path / "reference" / "http.html").read_text()
+    assert [path for path in routes["paths"] if path not in shown] == []
+    commands = (tmp_path / "reference" / "commands.html").read_text()
+    root = typer.main.get_command(app)
+    assert [name for name in getattr(root, "commands", {}) if name not in commands] == []
