@@ -19,6 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from gradledger_monitor import batches, wire
+from gradledger_monitor.collecting import collect_seldom
 from gradledger_monitor.judge import Judge
 from gradledger_monitor.store import dialects, tables
 from gradledger_monitor.store.database import Store
@@ -90,6 +91,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=20_000)
     parser.add_argument("--micro-batches", type=int, default=8)
     asked = parser.parse_args()
+    collect_seldom()  # as `gradledger serve` does
     with tempfile.TemporaryDirectory() as folder:
         store = Store(asked.db or f"sqlite:///{folder}/bench.db")
         store.migrate()

@@ -3,6 +3,9 @@
 Two definitions on purpose: the hooks must not depend on a validator, and an older hook must be
 able to talk to a newer service for a year. ``tests/unit/test_wire.py`` holds them together.
 Unknown fields are ignored, so that a newer hook can talk to an older service too.
+
+What steps are made of is hidden from Python's garbage collector, which else takes most of the time
+of decoding: it has no cycles.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ MAX_RANKS = 65_536
 MAX_OPTIMIZERS = 4_096
 
 
-class Term(Struct, kw_only=True, omit_defaults=True):
+class Term(Struct, gc=False, kw_only=True, omit_defaults=True):
     """One loss node of one micro-batch."""
 
     kind: Name
@@ -46,7 +49,7 @@ class Term(Struct, kw_only=True, omit_defaults=True):
     missing: Missing = {}
 
 
-class MicroBatch(Struct, kw_only=True, omit_defaults=True):
+class MicroBatch(Struct, gc=False, kw_only=True, omit_defaults=True):
     """One outermost backward call."""
 
     number: Count = 0
@@ -63,7 +66,7 @@ class MicroBatch(Struct, kw_only=True, omit_defaults=True):
     missing: Missing = {}
 
 
-class Event(Struct, kw_only=True, omit_defaults=True):
+class Event(Struct, gc=False, kw_only=True, omit_defaults=True):
     """One call that the loop made inside the window."""
 
     op: Literal[
@@ -82,7 +85,7 @@ class Event(Struct, kw_only=True, omit_defaults=True):
     factor: Number | None = None
 
 
-class Scaler(Struct, kw_only=True, omit_defaults=True):
+class Scaler(Struct, gc=False, kw_only=True, omit_defaults=True):
     """The GradScaler that stepped this optimizer."""
 
     ordinal: Count
@@ -90,14 +93,14 @@ class Scaler(Struct, kw_only=True, omit_defaults=True):
     tracker: Count | None = None
 
 
-class Samples(Struct, kw_only=True, omit_defaults=True):
+class Samples(Struct, gc=False, kw_only=True, omit_defaults=True):
     """The same gradient coordinates after the last backward and at the step."""
 
     after_backward: Annotated[list[Number], Meta(max_length=1_024)] = []
     at_step: Annotated[list[Number], Meta(max_length=1_024)] = []
 
 
-class StepRecord(Struct, kw_only=True, omit_defaults=True, tag="step"):
+class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step"):
     """One optimizer step of one rank."""
 
     optimizer: Annotated[int, Meta(ge=0, lt=MAX_OPTIMIZERS)]

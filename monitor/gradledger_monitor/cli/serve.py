@@ -17,6 +17,7 @@ from sqlalchemy.exc import ArgumentError
 from gradledger_monitor import logs
 from gradledger_monitor.app import create_app
 from gradledger_monitor.cli.configuration import GivenDatabase, database, settings
+from gradledger_monitor.collecting import collect_seldom
 from gradledger_monitor.hosts import is_loopback
 from gradledger_monitor.settings import Settings
 from gradledger_monitor.store import tokens
@@ -95,6 +96,7 @@ def _run(service: FastAPI, read: Settings) -> None:
         # uvicorn ends cleanly on these, then raises them once more: to end is what was asked
         signal.signal(number, lambda *_: None)
     server = _Server(config)
+    collect_seldom()
     server.run()
     if not server.started:
         raise typer.Exit(1)
