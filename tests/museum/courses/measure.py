@@ -116,16 +116,14 @@ def chapter(outcomes: list[Outcome], command: str) -> str:
     lines = [
         CHAPTER,
         "",
-        f"Written by `{command}`. {len(healthy)} healthy runs of {steps} steps, drawn over tasks,",
-        "optimizers, rates, schedules, precisions, batches, clipping and noise",
-        "(`tests/museum/courses/settings.py`), judged by all rules:",
+        f"Written by `{command}`.",
+        f"{len(healthy)} healthy runs of {steps} steps, drawn over tasks, optimizers, rates,",
+        "schedules, precisions, batches, clipping and noise (`tests/museum/courses/settings.py`), judged by all rules:",
         f"**{len(alarmed)} alarmed ({len(alarmed) / max(1, len(healthy)):.1%})**.",
         "",
         *_by(healthy),
         *_causes(alarmed),
-        "| fault in an otherwise healthy run | rule | named in time | found at all | runs |",
-        "|---|---|---|---|---|",
-        *[_recall(at, outcomes) for at in range(len(ILLNESSES))],
+        *_recalls(outcomes),
         "",
     ]
     return "\n".join(lines)
@@ -147,6 +145,16 @@ def _causes(alarmed: list[Outcome]) -> Iterator[str]:
         seeds = [str(one.setting.seed) for one in alarmed if rule in one.loud]
         yield f"- `{rule}` in {count}: settings {', '.join(seeds)}"
     yield from [""] if counts else []
+
+
+def _recalls(outcomes: list[Outcome]) -> Iterator[str]:
+    shown = sorted({one.illness for one in outcomes if one.illness is not None})
+    if not shown:
+        yield "Faults in otherwise healthy runs were not measured here (`--each`)."
+        return
+    yield "| fault in an otherwise healthy run | rule | named in time | found at all | runs |"
+    yield "|---|---|---|---|---|"
+    yield from (_recall(at, outcomes) for at in shown)
 
 
 def _recall(at: int, outcomes: list[Outcome]) -> str:
