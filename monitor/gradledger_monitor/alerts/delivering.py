@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 32  # messages that are on their way
 LOOK_EVERY_SECONDS = 1.0  # for what other processes left
-LEASE_MARGIN = 15.0  # beyond the longest attempt, before others believe that we died
+LEASE_MARGIN = 10.0  # beyond the longest attempt, before others believe that we died
 PRUNE_EVERY_SECONDS = 3_600.0
 FINISH_SECONDS = 3.0  # at the end, for what is on its way
 POINTS = 300  # of the chart in a picture

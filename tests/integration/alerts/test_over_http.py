@@ -16,7 +16,7 @@ import pytest
 from helpers.batches import batch, eventually, fair_step, step
 from helpers.receiver import OLD_SECRET, SECRET, Receiver
 from helpers.service import Service, running_service
-from integration.alerts.conftest import sent, told_to
+from integration.alerts.conftest import PATIENCE, sent, told_to
 
 RULE = "reduction.token_weights_unequal"
 SECRETS = (SECRET, OLD_SECRET, "hidden-in-the-path", "a-bearer-token")
@@ -48,7 +48,7 @@ def test_a_channel_is_made_tried_out_and_told(service: Service, receiver: Receiv
     (test,) = receiver.got()
     assert test["verified"] and test["body"]["type"] == "gradledger.test"
     service.post(batch("r", [step(1)]))
-    assert eventually(10, lambda: len(receiver.alerts()) == 1)
+    assert eventually(PATIENCE, lambda: len(receiver.alerts()) == 1)
 
 
 def test_no_secret_is_ever_shown_again(service: Service, receiver: Receiver) -> None:
@@ -79,7 +79,7 @@ def test_routes_choose_by_severity_rule_project_and_name(
     service.post(batch("1", [step(1)], name="big-run", project="theirs"))
     service.post(batch("2", [step(1)], name="big-run", project="mine"))
     service.post(batch("3", [step(1)], name="small-run", project="mine"))
-    assert eventually(10, lambda: len(receiver.got()) == 4)
+    assert eventually(PATIENCE, lambda: len(receiver.got()) == 4)
     came = sorted((one["path"], one["body"]["data"]["run"]["id"]) for one in receiver.got())
     assert came == [("/hook/all", r) for r in "123"] + [("/hook/mine", "2")]
 
@@ -113,7 +113,7 @@ def link(receiver: Receiver, tmp_path: Path) -> Iterator[str]:
     guarded = {"access": "token", "admin_token": "t" * 40, "public_url": "https://monitor.example"}
     with running_service(tmp_path / "a.db", **told_to(receiver, **guarded)) as running:
         running.post(batch("r", [step(1)]), Authorization=f"Bearer {'t' * 40}")
-        assert eventually(10, lambda: bool(receiver.alerts()))
+        assert eventually(PATIENCE, lambda: bool(receiver.alerts()))
         (finding,) = receiver.alerts()[0]["data"]["findings"]
         assert finding["acknowledge_url"].startswith("https://monitor.example/alerts/answer/")
         yield finding["acknowledge_url"].replace("https://monitor.example", running.url)
@@ -171,7 +171,7 @@ def test_the_command_line_tries_shows_and_sends_again(service: Service, receiver
     (dead,) = sent(service, state="dead")
     assert dead["id"] in gradledger(service, receiver, "list", "--state", "dead").stdout
     assert gradledger(service, receiver, "replay", dead["id"]).returncode == 0
-    assert eventually(10, lambda: not sent(service, state="dead"))
+    assert eventually(PATIENCE, lambda: not sent(service, state="dead"))
     assert [one["id"] for one in receiver.got()].count(dead["id"]) == 2
     missing = gradledger(service, receiver, "test", "nobody")
     assert missing.returncode == 2 and "there is hook" in missing.stderr
@@ -186,8 +186,8 @@ def test_a_finding_that_passes_is_told_as_resolved_and_what_is_back_as_regressed
         return [f["reason"] for one in receiver.alerts() for f in one["data"]["findings"]]
 
     service.post(batch("r", [step(1)]))
-    assert eventually(10, lambda: reasons() == ["new"])
+    assert eventually(PATIENCE, lambda: reasons() == ["new"])
     service.post(batch("r", map(fair_step, range(2, 30))))
-    assert eventually(10, lambda: reasons() == ["new", "resolved"])
+    assert eventually(PATIENCE, lambda: reasons() == ["new", "resolved"])
     service.post(batch("r", [step(30)]))
-    assert eventually(10, lambda: reasons() == ["new", "resolved", "regressed"])
+    assert eventually(PATIENCE, lambda: reasons() == ["new", "resolved", "regressed"])
