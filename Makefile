@@ -9,7 +9,7 @@ SECONDS := 60
 TRAINERS := transformers-4.45 transformers-5
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint type unit museum courses zero-code frameworks examples docs bench security audit fuzz tools clean
+.PHONY: help demo test lint type unit museum courses zero-code frameworks examples docs coverage mutants bench security audit fuzz tools clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -48,8 +48,15 @@ examples: $(READY) .venvs/frameworks/.ready  ## every example under `gradledger 
 	$(BIN)/pytest tests/examples
 	.venvs/frameworks/bin/python -m pytest -W ignore tests/examples
 
-docs: $(VENV)/.docs  ## the documentation, into build/site; warnings are errors
-	$(BIN)/mkdocs build --strict --quiet
+docs: $(READY)  ## the documentation, into build/site; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+coverage: $(READY)  ## lines and branches that no unit test reaches: a map, not a target
+	$(BIN)/pytest tests/unit --cov --cov-report=term-missing:skip-covered
+
+mutants: $(READY)  ## changes to the ledger that no unit test notices; long
+	@$(BIN)/pip install --quiet --group mutation
+	tests/mutation/run $(BIN)/mutmut
 
 bench: $(READY)  ## what the hooks cost the training thread, and how fast the service is
 	$(BIN)/python bench/hooks_overhead.py
@@ -85,10 +92,6 @@ $(READY): pyproject.toml
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --upgrade pip
 	$(@D)/bin/pip install --quiet --requirement $<
-	@touch $@
-
-$(VENV)/.docs: $(READY)
-	$(BIN)/pip install --quiet --group docs
 	@touch $@
 
 $(VENV)/.security: $(READY)

@@ -78,7 +78,7 @@ def _below(group: click.Command, name: str, line: str) -> click.Command:
 def test_the_documentation_builds_and_refers_to_everything(tmp_path: Path) -> None:
     build = [sys.executable, "-W", "ignore", "-m", "mkdocs", "build", "--strict", "--quiet"]
     done = subprocess.run(
-        [*build, "--site-dir", tmp_path], cwd=ROOT, capture_output=True, text=True, timeout=300
+        [*build, "--site-dir", tmp_path], cwd=ROOT, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stdout + done.stderr
     routes = create_app(Settings.model_construct(db=f"sqlite:///{tmp_path / 'a.db'}")).openapi()

@@ -49,7 +49,7 @@ def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("GRADLEDGER_")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**clean, "HOME": str(folder), "PATH": path, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, timeout=300)
+    return subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, timeout=900)
 
 
 def judged(command: str, folder: Path) -> tuple[int, dict[str, Any], str]:

@@ -1,0 +1,119 @@
+"""What findings say, word for word: a change of words shows in a review, and a slip fails here.
+
+`pytest tests/unit/test_words_of_findings.py --snapshot-update` writes the words down anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from gradledger.records import Event, Scaler, StepRecord
+from gradledger_monitor.facts import StepFacts
+from helpers.facts import facts, judged, record, term
+
+WINDOWS = ([40, 60, 100, 56], [30, 90, 20, 80], [64, 16, 48, 96])
+
+
+def weighed(
+    weight: Callable[[int, list[int]], float], reduction: str = "mean", **run: Any
+) -> list[StepFacts]:
+    """Three steps of one rank, each token's weight by its micro-batch and window."""
+    return [
+        facts(record([term(n, weight(n, window), reduction) for n in window], number), **run)
+        for number, window in enumerate(WINDOWS, 1)
+    ]
+
+
+def partial() -> list[StepFacts]:
+    """Full windows of four, and a last one of two that is divided by four all the same."""
+    windows = ([50] * 4, [50] * 4, [50] * 2)
+    return [
+        facts(record([term(n, 1 / (4 * n)) for n in window], number))
+        for number, window in enumerate(windows, 1)
+    ]
+
+
+def single(divisor: int) -> list[StepFacts]:
+    """Steps after every micro-batch."""
+    return [facts(record([term(n, 1 / (n * divisor))], i)) for i, n in enumerate((40, 70, 20), 1)]
+
+
+def on_ranks(divide: Callable[[list[int]], float], synced: bool = True) -> list[StepFacts]:
+    """Two ranks under DDP, one micro-batch each."""
+    sync: Any = "averaged" if synced else "none"
+
+    def one(tokens: int, all_: list[int], number: int) -> StepRecord:
+        terms = [term(tokens, 1 / divide([tokens, *all_]), "sum")]
+        made = record(terms, number, sync=sync, wrapper="ddp")
+        made.micro_batches[0].wrapper = "sync" if synced else "no_sync"
+        made.micro_batches[0].collectives = int(synced)
+        return made
+
+    return [
+        facts(*(one(tokens, list(ranks), number) for tokens in ranks))
+        for number, ranks in enumerate([(40, 60), (70, 30), (20, 90)], 1)
+    ]
+
+
+def scaled(**changes: Any) -> list[StepFacts]:
+    """Three steps with a GradScaler."""
+    steps = []
+    for number, window in enumerate(WINDOWS, 1):
+        made = record([term(n, 1024.0 / sum(window), "sum") for n in window], number, **changes)
+        made.scaler = Scaler(1, 1024.0, number)
+        for micro_batch in made.micro_batches:
+            micro_batch.scale, micro_batch.loss = 1024.0, 1024.0
+        steps.append(facts(made))
+    return steps
+
+
+def leaked() -> list[StepFacts]:
+    """Windows that begin with the gradients of the one before."""
+    steps = []
+    for number, window in enumerate(WINDOWS, 1):
+        made = record([term(n, 1 / sum(window), "sum") for n in window], number)
+        made.micro_batches[0].fresh = number == 1
+        steps.append(facts(made))
+    return steps
+
+
+STEP, UPDATE = Event("scaler_step", 4), Event("update", 4)
+CLIP_SCALED = Event("clip_norm", 4, limit=1.0, norm=900.0, factor=1.0)
+
+CASES: dict[str, list[StepFacts]] = {
+    "mean of means": weighed(lambda n, window: 1 / (4 * n)),
+    "missing division": weighed(lambda n, window: 1 / n),
+    "missing division under Adam": weighed(lambda n, window: 1 / n, optimizers=["AdamW"]),
+    "double division": weighed(lambda n, window: 1 / (4 * sum(window)), "sum"),
+    "never divided": weighed(lambda n, window: 1.0, "sum"),
+    "another window's count": weighed(lambda n, window: 1 / sum(WINDOWS[0]), "sum"),
+    "balance of three": weighed(lambda n, window: 3 / sum(window), "sum"),
+    "mean of means in the Trainer": weighed(
+        lambda n, window: 1 / (4 * n), config={"framework": "transformers"}
+    ),
+    "a short last window": partial(),
+    "a step after every micro-batch": single(4),
+    "each rank by its own count": on_ranks(lambda n: n[0]),
+    "averaged again over ranks": on_ranks(lambda n: sum(n[1:])),
+    "never synchronised": on_ranks(lambda n: n[0], synced=False),
+    "the scaler bypassed": scaled(events=[UPDATE]),
+    "clipped before unscaling": scaled(
+        events=[CLIP_SCALED, STEP, UPDATE], post_factor=1 / 1024 / 900, norm=1 / 1024
+    ),
+    "gradients of the last window": leaked(),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_finding_says(case: str, snapshot: SnapshotAssertion) -> None:
+    said = [
+        f"{f.severity}: {f.rule}, steps {f.first_step} to {f.last_step}\n{f.title}\n{f.summary}\n"
+        f"{f.fix}\n{sorted(f.evidence)}\ninhibited by {f.inhibited_by}"
+        for f in judged(CASES[case]).findings
+    ]
+    assert said, "the rules no longer see it"
+    assert said == snapshot
