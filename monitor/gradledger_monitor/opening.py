@@ -1,4 +1,4 @@
-"""Runs by any name: an id in the database, an archive, or a log of another tool.
+"""Runs by any name: an id in the database, an archive, a spool, or a log of another tool.
 
 What is not in the database is brought into one of its own, for as long as somebody looks at it.
 """
@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gradledger.delivery.courier import BATCH_BYTES, BATCH_LINES
+from gradledger.delivery.spool_file import SUFFIX, SpoolFile, is_run
 from gradledger.records import encode
 from gradledger_monitor import batches, clock
 from gradledger_monitor.archive import reading as archives
@@ -79,7 +81,27 @@ def bring_in(store: Store, path: Path) -> list[str]:
     """Store what a file or folder holds; the ids of its runs."""
     if archives.is_archive(path):
         return [archives.restore(store, path).run]
+    if path.suffix == SUFFIX and path.is_file() and is_run(_first_line(path)):
+        return _of_spool(store, path)
     return [store_log(store, logged) for logged in detecting.reader(path)(path)]
+
+
+def _first_line(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.readline()
+
+
+def _of_spool(store: Store, path: Path) -> list[str]:
+    file, runs = SpoolFile.read(path), dict[str, None]()
+    try:
+        while lines := file.peek(BATCH_LINES, BATCH_BYTES):
+            batch = batches.read(b"".join(lines))
+            store_batch(store, batch, clock.now())
+            runs |= dict.fromkeys(report.run.run for report in batch.reports)
+            file.advance(sum(not is_run(line) for line in lines))
+    finally:
+        file.close()
+    return list(runs)
 
 
 def store_log(store: Store, logged: Logged, told: Mapping[str, str] | None = None) -> str:

@@ -91,7 +91,7 @@ def _told(one: Side) -> dict[str, object]:
         "contract": one.contract,
         "world_size": one.run.world_size,
         "steps": one.run.steps,
-        "tokens": one.run.tokens,
+        "tokens_total": one.run.tokens,
         **one.figures,
         "loss_by_tokens": [one.tokens, one.losses],
     }
