@@ -30,8 +30,10 @@ with the monitor (pip install 'gradledger[monitor]'):
   postmortem  write down what went wrong in a run, when and at what cost
   replay      judge a stored run once more, with other thresholds
   compare     hold two runs against each other: did the balance move?
+  acknowledge mark a finding as known, with a note
   rules       the catalogue of what is looked for
   token       create, list and revoke the tokens that the service asks for
+  db          upgrade the database, make room in it, see what is in it
   alerts      try channels out, see what was sent, send it again
   config      every setting of the service, and where its value comes from
   demo        see a real bug being named, live

@@ -34,7 +34,7 @@ def test_importing_gradledger_imports_nothing_that_costs() -> None:
 
 def test_the_public_names_are_these() -> None:
     names = python("import gradledger; print(*gradledger.__all__)")
-    assert names == "Ledger __version__ watch"
+    assert names == "FindingError Ledger __version__ load watch"
 
 
 # The data set's workers train too, and so does a child that is forked by hand.
