@@ -8,9 +8,10 @@ from alembic import context
 from sqlalchemy import Connection
 
 from gradledger_monitor.settings import Settings
-from gradledger_monitor.store.alert_tables import metadata  # imports the other tables too
+from gradledger_monitor.store import alert_tables  # noqa: F401 (of the same metadata)
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.packing import Packed
+from gradledger_monitor.store.tables import metadata
 
 
 def render(kind: str, item: Any, _: Any) -> str | Literal[False]:
