@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Dialog, Page, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
 
 from helpers.service import Service, running_service
 
@@ -20,6 +20,9 @@ QUIET = (
     "--disable-sync",
     "--no-first-run",
 )
+PATIENCE_MS = 20_000  # on a busy machine; what holds sooner is seen sooner
+expect.set_options(timeout=PATIENCE_MS)
+
 _TELL_VIOLATIONS = """
 addEventListener("securitypolicyviolation", (event) =>
   console.error(`policy: ${event.violatedDirective} ${event.blockedURI}`));

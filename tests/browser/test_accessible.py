@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from helpers.batches import eventually
-from helpers.seeded import STEPS, seed
+from helpers.seeded import judged, seed
 from helpers.service import Service, running_service
 
 AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-8")
@@ -34,13 +34,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with running_service(tmp_path_factory.mktemp("seeded") / "gradledger.db") as running:
         seed(running)
         for run in ("wrong", "right", "half"):
-            assert eventually(60, lambda run=run: _steps(running, run) == STEPS)
+            assert eventually(60, judged(running, run))
         yield running
-
-
-def _steps(service: Service, run: str) -> int:
-    steps: int = service.get(f"/runs/{run}").json()["steps"]
-    return steps
 
 
 def opened(page: Page, path: str) -> None:

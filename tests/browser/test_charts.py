@@ -13,7 +13,7 @@ from gradledger_monitor.store import curves, tables
 from gradledger_monitor.store.database import Store
 from helpers.batches import batch, eventually, step
 from helpers.charts import until
-from helpers.seeded import STEPS, seed
+from helpers.seeded import judged, seed
 from helpers.service import Service, running_service
 
 LENGTH, SPIKE = 30_000, 17_023
@@ -26,10 +26,10 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     database = tmp_path_factory.mktemp("charts") / "gradledger.db"
     with running_service(database) as running:
         running.post(batch("long", [step(1)]))
-        assert eventually(30, lambda: bool(running.get("/runs/long").json()["steps"] == 1))
+        assert eventually(30, judged(running, "long", 1))
         _lengthen(f"sqlite:///{database}")
         seed(running)
-        assert eventually(60, lambda: bool(running.get("/runs/half").json()["steps"] == STEPS))
+        assert eventually(60, judged(running, "half"))
         yield running
 
 

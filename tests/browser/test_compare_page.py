@@ -6,6 +6,7 @@ from playwright.sync_api import Page, expect
 
 from helpers.batches import batch, eventually, fair_step, step
 from helpers.charts import until
+from helpers.seeded import judged
 from helpers.service import Service
 
 
@@ -14,10 +15,8 @@ def two_runs(service: Service) -> None:
     wrong, right = [step(n) for n in range(1, 9)], [fair_step(n, tokens=(40, 60)) for n in (1, 2)]
     service.post(batch("wrong", wrong, name="before", config={"lr": 0.1, "seed": 1}))
     service.post(batch("right", right, name="after", config={"lr": 0.2, "seed": 1}))
-    judged = {"wrong": 8, "right": 2}
-    for run, steps in judged.items():
-        read = f"/runs/{run}"
-        assert eventually(30, lambda at=read, n=steps: service.get(at).json()["steps"] == n)
+    for run, steps in (("wrong", 8), ("right", 2)):
+        assert eventually(30, judged(service, run, steps))
 
 
 def test_runs_are_picked_in_the_list_and_compared(page: Page, service: Service) -> None:

@@ -5,8 +5,17 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections.abc import Callable, Iterable, Mapping
 
-from gradledger.records import EndRecord, EvalRecord, Event, MicroBatch, Scaler, StepRecord
+from gradledger.records import (
+    EndRecord,
+    EvalRecord,
+    Event,
+    MicroBatch,
+    Record,
+    Scaler,
+    StepRecord,
+)
 from helpers.batches import batch, term
 from helpers.service import Service
 
@@ -30,9 +39,11 @@ def seed(service: Service) -> None:
     _send(service, "half", [*half, EndRecord(now, [STEPS])], {"optimizers": ["SGD"]})
 
 
-def _send(service: Service, run: str, records: list[object], told: dict[str, object]) -> None:
+def _send(
+    service: Service, run: str, records: Iterable[Record], told: Mapping[str, object]
+) -> None:
     said = {"name": run, "project": "seeded", "config": SETTING, "environment": PLACE, **told}
-    answer = service.post(batch(run, records, **said))  # type: ignore[arg-type]
+    answer = service.post(batch(run, records, **said))
     assert answer.status_code == 200, answer.text
 
 
@@ -79,3 +90,8 @@ def _step(
     else:
         record.noise = [before**2 * 2.2, before**2]
     return record
+
+
+def judged(service: Service, run: str, steps: int = STEPS) -> Callable[[], bool]:
+    """Asks whether so many steps of a run are judged."""
+    return lambda: bool(service.get(f"/runs/{run}").json()["steps"] == steps)

@@ -255,7 +255,11 @@ def shares(rows: Sequence[Share]) -> Figure:
     weight = _bars("share of gradient", VERMILION, labels, [row.gradient_share for row in rows])
     layout = _layout({"tickformat": ".0%", "rangemode": "tozero"}, height=280)
     layout |= {"barmode": "group", "bargap": 0.3, "bargroupgap": 0.08}
-    layout["xaxis"] |= {"type": "category", "unifiedhovertitle": {"text": "micro-batch %{x}"}}
+    layout["xaxis"] |= {
+        "type": "category",
+        "automargin": True,
+        "unifiedhovertitle": {"text": "micro-batch %{x}"},
+    }
     return {"data": [tokens, weight], "layout": layout}
 
 
