@@ -9,7 +9,7 @@ SECONDS := 60
 TRAINERS := transformers-4.45 transformers-5
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint type unit museum courses zero-code frameworks examples docs coverage mutants bench security audit fuzz tools clean
+.PHONY: help demo test lint type unit museum courses zero-code frameworks examples docs coverage mutants bench screenshots security audit fuzz tools clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -57,6 +57,9 @@ coverage: $(READY)  ## lines and branches that no unit test reaches: a map, not 
 mutants: $(READY)  ## changes to the ledger that no unit test notices; long
 	@$(BIN)/pip install --quiet --group mutation
 	tests/mutation/run $(BIN)/mutmut
+
+screenshots: $(READY) chromium  ## the README's pictures, of real trainings
+	cd tests && ../$(BIN)/python screenshots.py ../docs/images
 
 bench: $(READY)  ## what the hooks cost the training thread, and how fast the service is
 	$(BIN)/python bench/hooks_overhead.py

@@ -61,6 +61,7 @@ def page(browser: Browser, service: Service) -> Iterator[Page]:
     context = browser.new_context(base_url=service.url, viewport={"width": 1280, "height": 900})
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     made = context.new_page()
+    made.set_default_timeout(4 * PATIENCE_MS)
     complaints: list[str] = []
     made.add_init_script(_TELL_VIOLATIONS)
     made.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)

@@ -42,7 +42,7 @@ def opened(page: Page, path: str) -> None:
     """Go to a page, wait for its charts, and open all that is folded."""
     page.goto(path, wait_until="load")
     if page.locator("#charts").count():
-        expect(page.locator("#charts[data-ready]")).to_be_visible(timeout=30_000)
+        expect(page.locator("#charts[data-ready]")).to_be_visible(timeout=60_000)
     page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
 
 

@@ -46,7 +46,7 @@ def test_what_changed_is_said_and_differences_come_first(page: Page, service: Se
 def test_the_charts_of_both_are_laid_over_each_other(page: Page, service: Service) -> None:
     two_runs(service)
     page.goto("/compare?run=wrong&run=right")
-    expect(page.locator("#charts[data-ready]")).to_be_visible(timeout=30_000)
+    expect(page.locator("#charts[data-ready]")).to_be_visible(timeout=60_000)
     lengths = 'document.querySelector("#chart-balance .plot").data.map(({ x }) => x.length)'
     until(page, lengths, [8, 2])
 

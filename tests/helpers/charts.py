@@ -14,7 +14,7 @@ _RANGES = f"{_DRAWN}.map((plot) => plot.layout.xaxis.range)"
 _ONE = 'document.querySelector("#chart-norm .plot").layout.xaxis.range'
 
 
-def until(page: Page, expression: str, expected: Any, seconds: float = 20) -> None:
+def until(page: Page, expression: str, expected: Any, seconds: float = 60) -> None:
     """Wait for a value; playwright's own wait_for_function needs eval, which our policy forbids."""
     reached = eventually(seconds, lambda: bool(page.evaluate(expression) == expected))
     assert reached, f"{expression} is {page.evaluate(expression)}, not {expected}"
@@ -56,5 +56,5 @@ def shows_all(page: Page, last: int) -> None:
 def open_run(page: Page, run: str, number: int) -> None:
     """Go to a run and wait for the points of its charts."""
     page.goto(f"/runs/{run}")
-    page.wait_for_selector("#charts[data-ready]")
+    page.wait_for_selector("#charts[data-ready]", timeout=60_000)
     points(page, number)
