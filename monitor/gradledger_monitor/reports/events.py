@@ -88,8 +88,9 @@ def _measured(store: Store, run: RunRow, optimizer: int) -> Iterator[Event]:
         yield _event(change, "batch", "micro-batches in a step")
     for change in happenings.jumps(*where, "lr", RATE_TIMES):
         yield _event(change, "rate", "learning rate")
-    for change in happenings.changes(*where, "ranks"):
-        yield _event(change, "ranks", "ranks that were heard")
+    for first, last, time in happenings.between(happenings.incomplete(*where)):
+        several = f"steps {first} to {last}" if last > first else "the step"
+        yield Event(first, time, "ranks", f"not every rank was heard of {several}")
     for first, last, time in happenings.between(happenings.skipped(*where)):
         several = f"steps {first} to {last} skipped" if last > first else "step skipped"
         yield Event(first, time, "skipped", f"{several} by the GradScaler")

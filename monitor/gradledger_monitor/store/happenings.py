@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, func, or_, select
 
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.reading import existing
-from gradledger_monitor.store.tables import evals, facts, silences
+from gradledger_monitor.store.tables import STRETCH, evals, facts, silences, stretches
 
 MOST = 400  # of a kind
 
@@ -47,39 +48,75 @@ class Evaluated:
 
 def changes(store: Store, run: str, optimizer: int, figure: str) -> list[Change]:
     """Where a figure changed. Raises ``UnknownRun``."""
-    return _found(store, run, optimizer, figure, lambda now, before: now != before)
+    low, high = (stretches.c[f"{figure}_{part}"] for part in ("low", "high"))
+    moves = or_(low != high, low != func.lag(high).over(order_by=stretches.c.stretch))
+    found = _found(store, run, optimizer, facts.c[figure], moves)
+    return [change for change in found if change.now != change.before]
 
 
 def jumps(store: Store, run: str, optimizer: int, figure: str, times: float) -> list[Change]:
     """Where a figure changed so many times or more, up or down. Raises ``UnknownRun``."""
-    return _found(
-        store, run, optimizer, figure,
-        lambda now, before: and_(before > 0, or_(now >= before * times, now * times <= before)),
-    )  # fmt: skip
+    low, high = (stretches.c[f"{figure}_{part}"] for part in ("low", "high"))
+    before = [func.lag(end).over(order_by=stretches.c.stretch) for end in (low, high)]
+    moves = or_(high >= low * times, high >= before[0] * times, low * times <= before[1])
+    found = _found(store, run, optimizer, facts.c[figure], moves)
+    return [c for c in found if c.before > 0 and not c.before / times < c.now < c.before * times]
 
 
 def pauses(store: Store, run: str, optimizer: int, usual: float) -> list[Change]:
     """Where long nothing came between two steps; ``usual`` seconds lie between two others."""
     longest = max(PAUSE_SECONDS, PAUSE_STEPS * usual)
-    return _found(store, run, optimizer, "time", lambda now, before: now - before > longest)
+    before = func.lag(stretches.c.time).over(order_by=stretches.c.stretch)
+    moves = or_(before.is_(None), stretches.c.time - before > longest)
+    found = _found(store, run, optimizer, facts.c.time, moves)
+    return [change for change in found if change.now - change.before > longest]
 
 
-def _found(store: Store, run: str, optimizer: int, figure: str, wanted: Any) -> list[Change]:
-    column = facts.c[figure]
+def _found(
+    store: Store, run: str, optimizer: int, column: ColumnElement[Any], moves: ColumnElement[bool]
+) -> list[Change]:
+    """Steps beside the ones before them, in the stretches where a figure moves at all."""
+    c = stretches.c
     with store.reading() as connection:
-        here = facts.c.run == existing(connection, run).key
-        before = func.lag(column).over(order_by=facts.c.step)
-        columns = (facts.c.step, facts.c.time, before.label("before"), column.label("now"))
-        told = select(*columns).where(here, facts.c.optimizer == optimizer, column.is_not(None))
-        every = told.subquery()
-        query = select(every).where(wanted(every.c.now, every.c.before)).order_by(every.c.step)
-        return [Change(*row) for row in connection.execute(query.limit(MOST))]
+        key = existing(connection, run).key
+        marked = select(c.stretch, moves.label("moves")).where(
+            c.run == key, c.optimizer == optimizer
+        )
+        every = marked.subquery()
+        places = select(every.c.stretch).where(every.c.moves).order_by(every.c.stretch).limit(MOST)
+        found = [
+            change
+            for stretch in connection.scalars(places)
+            for change in _within(connection, key, optimizer, column, stretch * STRETCH)
+        ]
+    return found[:MOST]
+
+
+def _within(
+    connection: Connection, run: int, optimizer: int, column: ColumnElement[Any], first: int
+) -> Iterator[Change]:
+    """The steps of a stretch, each beside the one before it, which may lie further back."""
+    here = (facts.c.run == run, facts.c.optimizer == optimizer, column.is_not(None))
+    query = select(facts.c.step, facts.c.time, column).where(*here)
+    before = query.where(facts.c.step < first).order_by(facts.c.step.desc()).limit(1)
+    inside = query.where(facts.c.step.between(first, first + STRETCH - 1)).order_by(facts.c.step)
+    rows = [*connection.execute(before).all(), *connection.execute(inside).all()]
+    for (_, _, was), (step, time, now) in pairwise(rows):
+        yield Change(step, time, was, now)
 
 
 def skipped(store: Store, run: str, optimizer: int) -> list[tuple[int, float]]:
     """Steps that the GradScaler skipped, with their times."""
     with store.reading() as connection:
         query = _of(existing(connection, run).key, optimizer, facts.c.skipped == 1)
+        return [(row.step, row.time) for row in connection.execute(query.limit(MOST))]
+
+
+def incomplete(store: Store, run: str, optimizer: int) -> list[tuple[int, float]]:
+    """Steps of which some rank was not heard, with their times."""
+    with store.reading() as connection:
+        row = existing(connection, run)
+        query = _of(row.key, optimizer, facts.c.ranks < row.world_size)
         return [(row.step, row.time) for row in connection.execute(query.limit(MOST))]
 
 
