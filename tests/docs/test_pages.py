@@ -9,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
-import click
 import pytest
 import typer
 
@@ -61,7 +61,7 @@ def known_options(words: list[str], line: str) -> set[str]:
     """The options of the command that these words name."""
     if words[0] == "run":
         return RUN_OPTIONS
-    command = typer.main.get_command(app)
+    command: Any = typer.main.get_command(app)
     for word in words[0].split("|"):
         command = _below(command, word, line)
     if len(words) > 1 and hasattr(command, "commands"):
@@ -69,8 +69,8 @@ def known_options(words: list[str], line: str) -> set[str]:
     return {option for parameter in command.params for option in parameter.opts}
 
 
-def _below(group: click.Command, name: str, line: str) -> click.Command:
-    commands: dict[str, click.Command] = getattr(group, "commands", {})
+def _below(group: Any, name: str, line: str) -> Any:
+    commands = getattr(group, "commands", {})
     assert name in commands, f"no such command: {line}"
     return commands[name]
 
