@@ -12,9 +12,7 @@ import msgspec
 
 from gradledger_monitor import wire
 
-Told = (
-    wire.StepRecord | wire.EvalRecord | wire.CheckpointRecord | wire.BeatRecord | wire.EndRecord
-)
+Told = wire.StepRecord | wire.EvalRecord | wire.CheckpointRecord | wire.BeatRecord | wire.EndRecord
 Line = tuple[int, Told]
 
 _FIELD = re.compile(r" - at `(.+)`$")
