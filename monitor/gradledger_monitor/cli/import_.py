@@ -106,7 +106,7 @@ def import_(
     take = _into_database(store) if store else _into_service(url or settings.url, settings.token)
     imported = Imported()
     try:
-        for path in _files(paths or [p for p in [settings.spool] if p], wanted):
+        for path in _files(paths, wanted) if paths else _spooled(settings.spool):
             if archives.is_archive(path):
                 _import_archive(path, store, take, imported)
             elif _is_spool(path) and wanted.format is None:
@@ -144,20 +144,23 @@ def _run_id(run: str | None) -> str | None:
     return run
 
 
+def _spooled(spool: Path | None) -> list[Path]:
+    """What waits in the spool, of which only folders may be left."""
+    return sorted(spool.rglob(f"*{SUFFIX}")) if spool else []
+
+
 def _files(paths: list[Path], wanted: Wanted) -> Iterator[Path]:
     for path in paths:
-        ours = [*path.rglob(f"*{SUFFIX}"), *path.rglob(f"*{ARCHIVE}")] if path.is_dir() else []
-        if wanted.format is None and (ours or _is_spool(path)):
-            yield from sorted(ours)
+        if path.is_dir() and wanted.format is None:
+            ours = [*path.rglob(f"*{SUFFIX}"), *path.rglob(f"*{ARCHIVE}")]
+            yield from sorted(ours) if ours or not any(path.iterdir()) else [path]
         elif path.exists():
             yield path
 
 
 def _is_spool(path: Path) -> bool:
-    """Whether a file is made of records, or a folder is empty as a spool should be."""
-    if path.is_dir():
-        return not any(path.iterdir())
-    if path.suffix != SUFFIX:
+    """Whether a file is made of records."""
+    if path.suffix != SUFFIX or path.is_dir():
         return False
     with path.open("rb") as file:
         try:
