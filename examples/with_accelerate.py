@@ -9,6 +9,7 @@ import random
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
+from accelerate.utils import GradientAccumulationPlugin
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -19,7 +20,10 @@ def collate(sentences):
     return nn.utils.rnn.pad_sequence(sentences, batch_first=True, padding_value=PAD)
 
 
-accelerator = Accelerator(gradient_accumulation_steps=MICRO_BATCHES)
+# Windows are fetched ahead, so the loader may end before its last window is trained on: without
+# sync_with_dataloader=False, Accelerate would then step after every micro-batch.
+plugin = GradientAccumulationPlugin(num_steps=MICRO_BATCHES, sync_with_dataloader=False)
+accelerator = Accelerator(gradient_accumulation_plugin=plugin)
 random.seed(0)
 torch.manual_seed(0)
 sentences = 3 * STEPS * MICRO_BATCHES * accelerator.num_processes

@@ -35,6 +35,14 @@ def test_balance_and_misallocation_are_those_of_the_tokens_one_by_one(lines: lis
 
 
 @given(windows)
+def test_each_line_of_the_account_says_what_it_is_about(lines: list[Weighed]) -> None:
+    ledger = account(lines)
+    assert ledger is not None
+    said = [Weighed(e.rank, e.micro_batch, e.term, e.tokens, e.weight) for e in ledger.entries]
+    assert said == lines
+
+
+@given(windows)
 def test_shares_are_a_whole_and_misallocation_a_share(lines: list[Weighed]) -> None:
     ledger = account(lines)
     assert ledger is not None

@@ -16,6 +16,9 @@ IDIOMS: dict[str, dict[str, str]] = {
     "reduction.token_weights_unequal": {
         "transformers": _UPGRADE,
         "accelerate": """\
+# a window is fetched ahead, so the end of the loader must not end it:
+plugin = GradientAccumulationPlugin(num_steps=K, sync_with_dataloader=False)
+accelerator = Accelerator(gradient_accumulation_plugin=plugin)
 window = [next(batches) for _ in range(K)]
 tokens = sum((b["labels"] != -100).sum() for b in window)
 tokens = accelerator.gather(tokens).sum()
