@@ -24,6 +24,7 @@ from gradledger_monitor.api import (
     operations,
     pages,
     report,
+    rule_page,
     run_page,
     runs,
     series,
@@ -49,7 +50,7 @@ from gradledger_monitor.store.notifying import news_on
 GUESSES_PER_SECOND = 0.2
 GUESSES_AT_ONCE = 10
 API = (ingest, runs, series, acknowledgements, alerts, answers, live, operations)
-PAGES = (login, pages, run_page, report, compare_page, settings_page, alerts_page)
+PAGES = (login, pages, run_page, report, compare_page, settings_page, alerts_page, rule_page)
 GUARDS = (Access, OnlyOurPages, OnlyOurHosts, Requests, SecurityHeaders)  # the last comes first
 
 

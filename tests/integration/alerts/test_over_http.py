@@ -191,3 +191,16 @@ def test_a_finding_that_passes_is_told_as_resolved_and_what_is_back_as_regressed
     assert eventually(PATIENCE, lambda: reasons() == ["new", "resolved"])
     service.post(batch("r", [step(30)]))
     assert eventually(PATIENCE, lambda: reasons() == ["new", "resolved", "regressed"])
+
+
+def test_the_links_of_a_message_lead_to_the_run_and_to_the_rule(
+    service: Service, receiver: Receiver
+) -> None:
+    put(service, "/channels/hook", {"url": receiver.url, "secrets": [SECRET]})
+    service.post(batch("r", [step(1)]))
+    assert eventually(PATIENCE, lambda: bool(receiver.alerts()))
+    data = receiver.alerts()[0]["data"]
+    for url, shows in ((data["run"]["url"], "a run"), (data["findings"][0]["rule_url"], RULE)):
+        page = httpx2.get(url.replace("http://127.0.0.1:0", service.url))
+        assert page.status_code == 200 and shows in page.text, url
+    assert httpx2.get(f"{service.url}/rules/nobody.knows").status_code == 404
