@@ -1,7 +1,7 @@
 """Accelerate, with one count of tokens for each window over all processes.
 
 gradledger check -- python examples/with_accelerate.py
-gradledger check -- accelerate launch --cpu --num_processes 2 examples/with_accelerate.py
+gradledger check -- torchrun --standalone --nproc_per_node=2 examples/with_accelerate.py
 """
 
 import random
