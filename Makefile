@@ -49,7 +49,7 @@ examples: $(READY) .venvs/frameworks/.ready  ## every example under `gradledger 
 	.venvs/frameworks/bin/python -m pytest -W ignore tests/examples
 
 docs: $(READY)  ## the documentation, into build/site; warnings are errors
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 coverage: $(READY)  ## lines and branches that no unit test reaches: a map, not a target
 	$(BIN)/pytest tests/unit --cov --cov-report=term-missing:skip-covered

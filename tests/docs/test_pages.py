@@ -75,8 +75,18 @@ def _below(group: Any, name: str, line: str) -> Any:
     return commands[name]
 
 
+@each_page
+def test_a_link_to_a_file_leads_to_one(page: Path) -> None:
+    linked = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", page.read_text())
+    assert [
+        link
+        for link in linked
+        if not (page.parent / link).exists() and not link.startswith("reference/")  # written later
+    ] == []
+
+
 def test_the_documentation_builds_and_refers_to_everything(tmp_path: Path) -> None:
-    build = [sys.executable, "-W", "ignore", "-m", "mkdocs", "build", "--strict", "--quiet"]
+    build = [sys.executable, "-W", "ignore", "-m", "mkdocs", "build", "--strict"]
     done = subprocess.run(
         [*build, "--site-dir", tmp_path], cwd=ROOT, capture_output=True, text=True, timeout=900
     )
