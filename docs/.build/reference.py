@@ -96,6 +96,7 @@ def python() -> Iterator[str]:
     for name, method in vars(Ledger).items():
         if not name.startswith("_") and callable(method):
             yield from _callable(f"ledger.{name}", method, "###")
+    yield from _callable("gradledger.load", gradledger.load)
     yield f"## gradledger.FindingError\n\n{_prose(inspect.getdoc(gradledger.FindingError) or '')}\n"
     yield "## Environment variables of the hooks\n"
     yield "Read in the training process. A value that makes no sense is said once on stderr, and not used.\n"
