@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from helpers.batches import eventually
 from helpers.seeded import judged, seed
@@ -24,7 +24,6 @@ PAGES = (
     "/compare?run=wrong&run=right&run=half",
     "/settings",
     "/login",
-    "/runs/nobody",
 )
 
 
@@ -64,6 +63,13 @@ def test_axe_finds_nothing(page: Page, path: str, theme: Literal["light", "dark"
     page.emulate_media(color_scheme=theme)
     opened(page, path)
     assert violations(page) == []
+
+
+def test_axe_finds_nothing_where_there_is_no_page(browser: Browser, service: Service) -> None:
+    page = browser.new_page(base_url=service.url)  # which may say that it got a 404
+    page.goto("/runs/nobody")
+    assert violations(page) == []
+    page.close()
 
 
 @pytest.mark.parametrize("path", PAGES)

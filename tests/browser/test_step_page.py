@@ -16,7 +16,9 @@ def test_the_ledger_sets_share_of_gradient_against_share_of_tokens(
 ) -> None:
     service.post(batch("r1", [step(1, tokens=(10, 30))]))
     page.goto("/runs/r1/steps/0/1")
-    first, second = (page.locator("tbody tr").nth(n).inner_text().split("\t") for n in (0, 1))
+    first, second = (
+        page.locator(".ledger tbody tr").nth(n).inner_text().split("\t") for n in (0, 1)
+    )
     assert first[:5] == ["1", "10", "25.0 %", "50.0 %", f"2 {TIMES}"]
     assert second[:5] == ["2", "30", "75.0 %", "50.0 %", f"0.667 {TIMES}"]
     assert first[6:10] == ["0.05", "NllLoss", "mean", "1"]
@@ -57,6 +59,7 @@ def test_a_point_of_a_chart_and_the_step_field_both_open_the_ledger(
     page.get_by_role("link", name="Step 3").click()
     expect(page.get_by_role("heading", name="Ledger of step 3")).to_be_visible()
     open_run(page, "r1", 3)
+    page.locator("#chart-misallocation").scroll_into_view_if_needed()
     plot = page.locator("#chart-misallocation .nsewdrag")
     plot.scroll_into_view_if_needed()
     middle = plot.bounding_box()

@@ -8,7 +8,7 @@ from playwright.sync_api import Page
 
 from helpers.batches import eventually
 
-_POINTS = 'document.querySelector("#chart-loss .plot").data?.[0].x.length ?? 0'
+_POINTS = 'Number(document.querySelector("#charts").dataset.points ?? 0)'
 _DRAWN = '[...document.querySelectorAll(".charts .plot")].filter((plot) => plot.layout)'
 _RANGES = f"{_DRAWN}.map((plot) => plot.layout.xaxis.range)"
 _ONE = 'document.querySelector("#chart-norm .plot").layout.xaxis.range'
@@ -21,12 +21,13 @@ def until(page: Page, expression: str, expected: Any, seconds: float = 60) -> No
 
 
 def points(page: Page, number: int) -> None:
-    """Wait until the loss chart shows exactly so many points."""
+    """Wait until the page has exactly so many points of the whole run."""
     until(page, _POINTS, number)
 
 
 def zoom(page: Page) -> list[float]:
     """Drag over the middle half of one chart; the range that it shows then."""
+    page.locator("#chart-norm").scroll_into_view_if_needed()
     plot = page.locator("#chart-norm .nsewdrag")
     plot.scroll_into_view_if_needed()
     box = plot.bounding_box()

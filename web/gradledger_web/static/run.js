@@ -106,6 +106,7 @@ const watcher = new IntersectionObserver(
 for (const { box } of charts) watcher.observe(box);
 
 function showLast() {
+  section.dataset.points = state.whole.length;
   const series = new Map(lined.flatMap(({ spec }) => spec.series.map((each) => [each.key, each])));
   for (const output of section.querySelectorAll("[data-last]")) {
     const values = derived(state.whole, output.dataset.last) ?? [];
