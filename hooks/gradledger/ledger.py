@@ -314,17 +314,17 @@ class OpenStep:
             record.zero_share = round(values.count(0.0) / len(values), 4)
             if not self.micro_batches and self.sample_at_last_step is not None:
                 record.repeat = any(values) and values == self.sample_at_last_step.values()
-        record.noise = sampling.noise(
-            [
-                sampling.End(
-                    counted.after.values(),
-                    bool(counted.was_fresh()),
-                    counted.micro_batch.wrapper == "sync",
-                )
-                for counted in self.micro_batches
-                if counted.after is not None
-            ]
-        )
+        ends = [
+            sampling.End(
+                counted.after.values(),
+                bool(counted.was_fresh()),
+                counted.micro_batch.wrapper == "sync",
+            )
+            for counted in self.micro_batches
+            if counted.after is not None
+        ]
+        if len(ends) == len(self.micro_batches):
+            record.noise = sampling.noise(ends)
 
     # ------------------------------------------------------------------ norms and updates
 

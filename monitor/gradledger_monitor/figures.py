@@ -55,7 +55,10 @@ def _noise(facts: StepFacts) -> Figures:
     """
     seen, tokens = facts.first.noise, facts.batch_tokens
     count = facts.micro_batches
-    if facts.run.world_size > 1 or len(seen) != 2 or count < 2 or not tokens:
+    known = facts.unmeasured is None and facts.factor_unmeasured is None
+    if not known or facts.run.world_size > 1 or len(seen) != 2 or count < 2 or not tokens:
+        return {"noise_trace": None, "noise_signal": None}
+    if any("scale" in m.missing for m in facts.first.micro_batches):
         return {"noise_trace": None, "noise_signal": None}
     scale = number(facts.first.micro_batches[-1].scale) or 1.0
     small, big = (float(square) / scale**2 for square in seen)
