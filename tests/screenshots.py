@@ -21,7 +21,7 @@ from helpers.service import Service, running_service
 STEPS = 60
 LARGEST = 150_000  # bytes of one picture
 LOOPS = {"mean-of-means": "byte-lm", "token-mean": "byte-lm corrected"}
-WIDE, PHONE = (1280, 800), (390, 844)
+WIDE, PHONE = (1120, 700), (390, 844)
 
 
 def train(service: Service, loop: str, name: str) -> None:
