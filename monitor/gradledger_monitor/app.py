@@ -30,8 +30,9 @@ from gradledger_monitor.api import (
     series,
     settings_page,
 )
-from gradledger_monitor.api.access import Access
+from gradledger_monitor.api.access import RECORDS, Access
 from gradledger_monitor.api.bearers import Bearers
+from gradledger_monitor.api.bodies import SmallBodies
 from gradledger_monitor.api.headers import SecurityHeaders
 from gradledger_monitor.api.live import Live
 from gradledger_monitor.api.openapi import describe
@@ -128,6 +129,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.service = _assemble(settings or Settings())
     app.state.store = app.state.service.store
     problems.install(app)
+    app.add_middleware(SmallBodies, records=RECORDS)
     for guard in GUARDS:
         app.add_middleware(guard)
     for part in (*API, *PAGES):

@@ -44,7 +44,6 @@ class Follower:
         now = trainer.callback_metrics.items()
         telling.evaluation({k: v for k, v in now if v is not self._before.get(k)})
 
-
     @telling.failing_open
     def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: Any) -> None:
         """Lightning saves a checkpoint; under which name, it tells nobody here."""

@@ -34,7 +34,6 @@ class Follower(TrainerCallback):
             quality.pop("epoch", None)
             telling.evaluation(quality)
 
-
     @telling.failing_open
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Where the Trainer has just saved a checkpoint."""
