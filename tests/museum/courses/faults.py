@@ -59,18 +59,16 @@ def _decaying(start: int) -> Fault:
     def fault(course: Course, window: list[Example]) -> None:
         if course.step >= start:
             for parameter in course.model.parameters():
-                parameter.data.mul_(0.9)
+                parameter.data.zero_()
             window[:] = [(x, y - y.mean(0)) for x, y in window]
 
     return fault
 
 
-def _infinite(share: float) -> Callable[[int], Fault]:
+def _infinite(steps: int) -> Callable[[int], Fault]:
     def made(start: int) -> Fault:
-        chance = random.Random(start)
-
         def fault(course: Course, window: list[Example]) -> None:
-            if course.step >= start and chance.random() < share:
+            if start <= course.step < start + steps:
                 x, y = window[0]
                 window[0] = (x, y * math.inf)
 
@@ -101,23 +99,23 @@ ILLNESSES = (
         _only(**POINTS), _corrupted,
     ),
     Illness(
-        "norm.exploding", "the rate is suddenly far beyond the stable limit", 100,
-        ("norm.nonfinite", "norm.spike"),
+        "norm.nonfinite", "the rate is suddenly far beyond the stable limit: overflow", 20,
+        ("norm.exploding", "norm.spike"),
         _only(**{**POINTS, "optimizer": "SGD", "momentum": 0.9, "clip": None, "rate": 0.05}),
         _rate_times(100.0),
     ),
     Illness(
-        "norm.vanishing", "weights decay to zero, and gradients with them", 400, (),
+        "norm.vanishing", "weights are set to zero, and gradients are with them", 400, (),
         _only(**{**POINTS, "noise": 0.5, "task": "autoencoder"}), _decaying,
     ),
     Illness(
-        "scaler.collapse", "every loss is infinite: the scale only falls", 40,
+        "scaler.collapse", "a hundred losses in a row are infinite: the scale only falls", 40,
         ("scaler.skipped_steps",),
-        _only(**{**POINTS, "precision": "fp16"}), _infinite(1.0),
+        _only(**{**POINTS, "precision": "fp16"}), _infinite(100),
     ),
     Illness(
-        "scaler.skipped_steps", "one step in seven is skipped", 100, ("scaler.collapse",),
-        _only(**{**POINTS, "precision": "fp16"}), _infinite(1 / 7),
+        "scaler.skipped_steps", "six steps in a row are skipped", 10, (),
+        _only(**{**POINTS, "precision": "fp16"}), _infinite(6),
     ),
     Illness(
         "clip.always_engaged", "the limit lies far below every norm", 240, (),

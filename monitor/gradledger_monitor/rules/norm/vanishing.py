@@ -6,6 +6,7 @@ import math
 from collections import deque
 from statistics import median
 
+from gradledger_monitor.facts import StepFacts, clip_coefficient
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import Parameter, Rule, Window, finding, not_measured, ok
 
@@ -22,9 +23,9 @@ class Vanishing(Rule):
 
     **What it sees**
 
-    The median norm of the last 20 steps is under a thousandth of the median of the first 20,
-    and the loss has not fallen along: it is still above 90 % of what it was in the first three.
-    Needs 60 steps.
+    The median norm, before clipping, of the last 20 steps is under a thousandth of the median of
+    the first 20, and the loss has not fallen along: it is still above 90 % of what it was in the
+    first three. Needs 60 steps.
 
     **Why it matters**
 
@@ -59,7 +60,7 @@ class Vanishing(Rule):
     def judge(self, window: Window) -> Outcome:
         """Median norm and loss, now against the beginning."""
         facts = window.facts
-        norm, loss = facts.norm, facts.loss_reported
+        norm, loss = _norm_before_clipping(facts), facts.loss_reported
         if facts.first.skipped or norm is None or loss is None or not math.isfinite(norm + loss):
             return not_measured("norm or loss was not seen")
         self._count += 1
@@ -83,6 +84,15 @@ class Vanishing(Rule):
             loss_early=early[1],
             loss=late[1],
         )
+
+
+def _norm_before_clipping(facts: StepFacts) -> float | None:
+    """A limit that is far too low makes gradients small; they have not faded."""
+    norm = facts.norm
+    for event in facts.first.events:
+        if norm is not None and event.op == "clip_norm" and event.own:
+            norm /= clip_coefficient(event) or 1.0
+    return norm
 
 
 def _medians(pairs: list[tuple[float, float]]) -> tuple[float, float]:
