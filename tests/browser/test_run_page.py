@@ -81,6 +81,7 @@ def test_what_was_not_measured_is_shown_as_such_with_its_reason(
     expect(page.locator("#verdict")).to_contain_text("Incomplete")
     node = page.locator(".tree .is-not_measured", has_text="reduction contract")
     expect(node).to_contain_text("the loss is inside torch.compile")
+    page.locator("#chart-balance").scroll_into_view_if_needed()
     expect(page.locator("#chart-balance")).to_have_attribute("data-empty", "")
 
 

@@ -27,19 +27,21 @@ function address(parameters) {
   return url;
 }
 
-const figuresOf = (some) => [...new Set(some.flatMap(({ spec }) => spec.figures))].join(",");
+const figuresOf = (some) => [...new Set(some.flatMap(({ spec }) => spec.figures))];
 const near = ({ box }) => !box.hidden && box.getBoundingClientRect().top < 2 * innerHeight;
 
 // What is in sight comes first: of a long run, half of the figures take half of the time.
 async function loadWhole() {
-  const first = lined.filter(near);
-  const whole = new Curves(await fetchJson(address({ figures: figuresOf(first.length ? first : lined) })));
+  const sighted = lined.filter(near);
+  const first = figuresOf(sighted.length ? sighted : lined);
+  const whole = new Curves(await fetchJson(address({ figures: first.join() })));
   if (!state.whole) {
     state.whole = whole;
-    redraw(first);
+    redraw(sighted);
   }
-  const joined = whole.join(await fetchJson(address({ figures: figuresOf(lined), last: whole.last })));
-  state.whole = joined ? whole : new Curves(await fetchJson(address({ figures: figuresOf(lined) })));
+  const others = figuresOf(lined).filter((figure) => !first.includes(figure));
+  const joined = !others.length || whole.join(await fetchJson(address({ figures: others.join(), last: whole.last })));
+  state.whole = joined ? whole : new Curves(await fetchJson(address({ figures: figuresOf(lined).join() })));
 }
 
 async function loadPart() {
@@ -47,7 +49,7 @@ async function loadPart() {
   if (!steps) return (state.part = null);
   const margin = Math.ceil((steps[1] - steps[0]) / 20) + 1;
   const first = Math.max(steps[0] - margin, 0);
-  const part = new Curves(await fetchJson(address({ figures: figuresOf(lined), first, last: steps[1] + margin })));
+  const part = new Curves(await fetchJson(address({ figures: figuresOf(lined).join(), first, last: steps[1] + margin })));
   if (String(stepsShown()) === String(steps)) state.part = part.length ? part : null; // unless the zoom has moved on
 }
 
@@ -195,7 +197,7 @@ function open({ spec }, point) {
 async function grow() {
   if (state.whole.length > LONGEST) await loadWhole();
   else {
-    const fresh = await fetchJson(address({ figures: figuresOf(lined), after: state.whole.last }));
+    const fresh = await fetchJson(address({ figures: figuresOf(lined).join(), after: state.whole.last }));
     if (fresh.step.length) {
       if (state.part && state.part.last === state.whole.last) state.part.append(fresh);
       state.whole.append(fresh);
