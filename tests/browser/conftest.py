@@ -39,9 +39,12 @@ def find_browser() -> str:
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One browser for all tests; each test gets a context of its own."""
+    """One browser for a file's tests, each with a context of its own.
+
+    Not for longer: Playwright keeps an event loop in this thread, where other tests start theirs.
+    """
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=find_browser(), args=QUIET)
         yield launched

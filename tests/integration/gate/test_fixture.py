@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 TESTS = """
 import pytest, torch
 import torch.nn.functional as F
@@ -58,7 +56,7 @@ def test_what_the_training_raises_comes_through(assert_balanced):
 
 def test_the_fixture_as_its_users_have_it(tmp_path: Path) -> None:
     (tmp_path / "test_training.py").write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "gradledger.pytest_plugin"]
+    command = [sys.executable, "-m", "pytest", "-q"]
     env = {k: v for k, v in os.environ.items() if not k.startswith("GRADLEDGER_")}
     done = subprocess.run(
         [*command, "-p", "no:cacheprovider", str(tmp_path)],
@@ -70,13 +68,3 @@ def test_the_fixture_as_its_users_have_it(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "6 passed" in done.stdout
-
-
-@pytest.mark.parametrize("name", ["gradledger"])
-def test_pytest_finds_it_by_itself(name: str) -> None:
-    from importlib.metadata import entry_points  # noqa: PLC0415
-
-    declared = (Path(__file__).parents[3] / "pyproject.toml").read_text()
-    assert 'gradledger = "gradledger.pytest_plugin"' in declared
-    known = entry_points(group="pytest11")
-    assert all(e.value == "gradledger.pytest_plugin" for e in known if e.name == name)

@@ -83,8 +83,11 @@ def test_a_database_that_restarts_or_drops_connections_loses_nothing() -> None:
             assert eventually(60, lambda: rank.sent > reached + 20), rank.statuses
             sent = rank.finish()
             assert set(rank.statuses) == {200, 503}
-            found = service.get("/runs/streamed").json
-            assert eventually(60, lambda: bool(found()["steps"] == sent)), (found(), sent)
+
+            def found() -> int:
+                return int(service.get("/runs/streamed").json()["steps"])
+
+            assert eventually(60, lambda: found() == sent), (found(), sent)
             assert service.get("/runs/streamed/verdict").json()["verdict"] == "balanced"
 
 
