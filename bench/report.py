@@ -1,0 +1,102 @@
+"""What one benchmark found: the table that it prints, and the JSON that ``page.py`` gathers.
+
+A benchmark takes ``--json FILE`` from ``arguments``, fills a ``Report`` and ends with ``tell``.
+Notes are Markdown paragraphs: of a goal that is missed they say what bounds it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+PARTS = ("measure", "measured", "middle half", "floor", "goal", "")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One figure; ``low`` and ``high`` bound the middle half of what it is the median of."""
+
+    name: str
+    value: float
+    unit: str
+    low: float | None = None
+    high: float | None = None
+    floor: str = ""
+    goal: str = ""
+    holds: bool | None = None
+
+    @property
+    def cells(self) -> tuple[str, str, str, str, str, str]:
+        """The row of a table."""
+        verdict = {None: "", True: "holds", False: "missed"}[self.holds]
+        measured = f"{shown(self.value, self.unit)} {self.unit}".strip()
+        return self.name, measured, self._half, self.floor, self.goal, verdict
+
+    @property
+    def _half(self) -> str:
+        if self.low is None or self.high is None:
+            return ""
+        return f"{shown(self.low, self.unit)} to {shown(self.high, self.unit)}"
+
+
+@dataclass
+class Report:
+    """One benchmark's figures and what is to be said about them."""
+
+    title: str
+    command: str
+    measures: list[Measure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def median_of(
+    name: str, values: Sequence[float], unit: str, floor: str = "", under: float | None = None
+) -> Measure:
+    """The median with its middle half, held against a goal that it must stay under."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return below(Measure(name, middle, unit, low, high, floor), under)
+
+
+def below(measure: Measure, limit: float | None) -> Measure:
+    """The measure with the goal to stay under a limit."""
+    if limit is None:
+        return measure
+    told = asdict(measure) | {"goal": f"under {limit:,g} {measure.unit}".rstrip()}
+    return Measure(**(told | {"holds": measure.value < limit}))
+
+
+def shown(value: float, unit: str = "") -> str:
+    """Three digits that count; ratios (unit ``x``) to a thousandth."""
+    if unit == "x" and abs(value) < 10:
+        return f"{value:.3f}"
+    if not value or not math.isfinite(value):
+        return f"{value:g}"
+    return f"{value:,.{min(6, max(0, 2 - math.floor(math.log10(abs(value)))))}f}"
+
+
+def arguments(about: str | None) -> argparse.ArgumentParser:
+    """A benchmark's command line: ``--json FILE``, and what it adds itself."""
+    shape = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=about, formatter_class=shape)
+    parser.add_argument("--json", type=Path, help="write the figures here, for bench/page.py")
+    return parser
+
+
+def tell(report: Report, file: Path | None) -> None:
+    """Print the table; write the JSON if a file is given."""
+    print(f"{report.title}  ({report.command})")
+    rows = [PARTS, *(measure.cells for measure in report.measures)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  " + "  ".join(map(str.ljust, row, widths)).rstrip())
+    for note in report.notes:
+        print(f"  {note}")
+    print(flush=True)
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(asdict(report), indent=1))
