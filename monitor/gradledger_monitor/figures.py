@@ -49,23 +49,34 @@ def _norms(facts: StepFacts) -> Figures:
 def _noise(facts: StepFacts) -> Figures:
     """The two estimates whose ratio is the simple noise scale, in tokens.
 
-    McCandlish et al. 2018 (arXiv:1812.06162), appendix A.1, with a micro-batch as the small batch
-    and the window as the large one. Each is noisy and unbiased: average them, then divide. With
-    several ranks the last backward mixes in other ranks' gradients, and none is given.
+    McCandlish et al. 2018 (arXiv:1812.06162), appendix A.1, with a micro-batch of one rank as the
+    small batch and the step as the large one. Each is noisy and unbiased: average them, then
+    divide.
     """
-    seen, tokens = facts.first.noise, facts.batch_tokens
-    count = facts.micro_batches
-    known = facts.unmeasured is None and facts.factor_unmeasured is None
-    if not known or facts.run.world_size > 1 or len(seen) != 2 or count < 2 or not tokens:
+    pieces, tokens = facts.micro_batches * len(facts.records), facts.batch_tokens
+    squares = _noise_squares(facts)
+    if squares is None or facts.micro_batches < 2 or not tokens:
         return {"noise_trace": None, "noise_signal": None}
-    if any("scale" in m.missing for m in facts.first.micro_batches):
-        return {"noise_trace": None, "noise_signal": None}
+    small, big = squares
+    trace = (small - big) * tokens / (pieces - 1)
+    return {"noise_trace": trace, "noise_signal": (pieces * big - small) / (pieces - 1)}
+
+
+def _noise_squares(facts: StepFacts) -> tuple[float, float] | None:
+    """|G_small|^2 and |G_big|^2 without the loss scale; None where they are not comparable."""
+    records = facts.records.values()
+    if facts.unmeasured is not None or facts.factor_unmeasured is not None:
+        return None
+    if len(records) > 1 and (not facts.averaged or any(r.sharded for r in records)):
+        return None  # the large batch must be the same everywhere
+    if len({len(r.micro_batches) for r in records}) > 1:
+        return None
+    if any(len(r.noise) != 2 or "scale" in m.missing for r in records for m in r.micro_batches):
+        return None
     scale = number(facts.first.micro_batches[-1].scale) or 1.0
-    small, big = (float(square) / scale**2 for square in seen)
-    if not math.isfinite(small + big):
-        return {"noise_trace": None, "noise_signal": None}
-    trace = (small - big) * tokens / (count - 1)
-    return {"noise_trace": trace, "noise_signal": (count * big - small) / (count - 1)}
+    small = sum(float(r.noise[0]) for r in records) / len(records) / scale**2
+    big = float(facts.first.noise[1]) / scale**2
+    return (small, big) if math.isfinite(small + big) else None
 
 
 def _float(value: int | None) -> float | None:

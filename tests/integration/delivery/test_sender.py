@@ -292,12 +292,12 @@ def test_of_two_processes_one_sends_what_a_third_left(train: Train, tmp_path: Pa
         for training in both:
             training.steps(1)
         assert eventually(5, lambda: len(service.steps()) >= 1002)
+        assert eventually(5, lambda: not list(tmp_path.rglob("*.jsonl")))
         for training in both:
             training.end()
         assert sorted(map(str, service.steps())) == sorted(map(str, [1, 1, *range(1001, 2001)]))
         ranks = {record["rank"] for record in service.taken if record.get("run") == "dead"}
         assert ranks == {3}
-    assert not list(tmp_path.rglob("*.jsonl"))
 
 
 # ---------------------------------------------------------------------- disks
