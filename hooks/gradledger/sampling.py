@@ -74,10 +74,18 @@ def _views(tensors: list[Any], most: int) -> list[torch.Tensor]:
     return [view for view in (coordinates(t, most) for t in tensors) if view is not None]
 
 
+def own_part(tensor: Any) -> torch.Tensor:
+    """A DTensor's shard on this rank; any other tensor itself."""
+    # a plain tensor is asked for no attribute that it lacks, which is slow
+    part: torch.Tensor = (
+        tensor if type(tensor) is torch.Tensor else getattr(tensor, "_local_tensor", tensor)
+    )
+    return part
+
+
 def coordinates(tensor: Any, most: int = COORDINATES) -> torch.Tensor | None:
     """A view of evenly spread numbers of a tensor; None when it has none."""
-    # a DTensor's own shard; a plain tensor is asked for no attribute that it lacks, which is slow
-    local = tensor if type(tensor) is torch.Tensor else getattr(tensor, "_local_tensor", tensor)
+    local = own_part(tensor)
     size = local.numel()
     if size == 0 or local.is_sparse:
         return None

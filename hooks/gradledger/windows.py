@@ -2,7 +2,8 @@
 
 A backward belongs to the window of every optimizer whose gradients it added to. That is read from
 a few of the optimizer's parameters without touching a value: adding to a gradient in place moves
-the tensor's version, and a first gradient is a new tensor.
+the tensor's version, and a first gradient is a new tensor. FSDP2 adds to the shard inside a DTensor,
+whose own version stays.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from gradledger.deferred import Deferred
 from gradledger.ledger import Counted, OpenEvent, OpenMicroBatch, OpenStep
-from gradledger.sampling import Coordinates
+from gradledger.sampling import Coordinates, own_part
 
 WATCHED_PARAMETERS = 4
 ABSENT = (0, 0)
@@ -82,7 +83,7 @@ class Track:
 
     def _look(self) -> list[tuple[int, int]]:
         gradients = [p.grad for p in self.watched]
-        return [ABSENT if g is None else (id(g), g._version) for g in gradients]
+        return [ABSENT if g is None else (id(g), own_part(g)._version) for g in gradients]
 
     def sample(self) -> Deferred | None:
         """A few coordinates of the gradients as they are now."""

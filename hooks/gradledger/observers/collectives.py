@@ -167,6 +167,8 @@ class Collectives(Observer):
         if now is not None and self._after_backward is not None:
             step.fields["collectives_after"] = now - self._after_backward
         step.fields.update(self._constant(track))
+        if any(_is_hybrid(module) for module in self._fsdp):
+            step.missing["norm"] = "FSDP's hybrid sharding: each part is held more than once"
         step.fields["sync"] = self._sync(step)
         step.combined = step.fields["sync"] != "averaged"
         local = self._local.take(track)
@@ -190,13 +192,18 @@ class Collectives(Observer):
         if any(hasattr(p, "_local_tensor") for p in parameters):
             return {"wrapper": "fsdp2", "sync_bytes": _bytes(parameters)}
         if self._fsdp:
-            return {"wrapper": "fsdp", "sync_bytes": _bytes(parameters)}
+            parts = any(module.sharding_strategy.name != "NO_SHARD" for module in self._fsdp)
+            return {"wrapper": "fsdp", "sync_bytes": _bytes(parameters), "sharded": parts}
         held = {id(p) for ddp in self._ddp for p in ddp.parameters()}
         synced = [p for p in parameters if id(p) in held]
         if not synced:
             return {}
         outside = len(parameters) - len(synced)
         return {"wrapper": "ddp", "sync_bytes": _bytes(synced), "outside": outside}
+
+
+def _is_hybrid(module: Any) -> bool:
+    return "HYBRID" in str(module.sharding_strategy)
 
 
 def _bytes(parameters: list[Any]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +25,7 @@ class Norm(Observer):
 
     def step_begins(self, step: OpenStep, track: Track) -> None:
         """Take the norms of what is about to be applied, by parameter group."""
-        if step.clip_gives_norm():
+        if step.clip_gives_norm() or "norm" in step.missing:
             return
         for index, group in enumerate(track.optimizer.param_groups):
             gradients = [p.grad for p in group["params"] if p.grad is not None]
@@ -38,7 +39,19 @@ class Norm(Observer):
 
 def _norms(gradients: list[Any], step: OpenStep) -> torch.Tensor:
     local = [getattr(g, "_local_tensor", g).detach() for g in gradients]
+    norms = list(torch._foreach_norm(local))
     if local[0] is not gradients[0] and hasattr(gradients[0], "_local_tensor"):
         step.fields["sharded"] = True
-    norms = torch._foreach_norm(local)
+        norms = [_part(norm, g) for norm, g in zip(norms, gradients, strict=True)]
     return torch.stack([n.to(norms[0].device).float() for n in norms])
+
+
+def _part(norm: torch.Tensor, gradient: Any) -> torch.Tensor:
+    """So that the squares of all ranks sum to the whole: what several hold counts once."""
+    held = [
+        gradient.device_mesh.size(dimension)
+        for dimension, placement in enumerate(getattr(gradient, "placements", ()))
+        if placement.is_replicate()
+    ]
+    times = math.prod(held)
+    return norm if times == 1 else norm / math.sqrt(times)

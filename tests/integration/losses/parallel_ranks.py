@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -94,6 +95,17 @@ def fsdp2(model: nn.Module, data: list[Batches], right: bool) -> Any:
         optimizer.zero_grad()
 
 
+def hsdp(model: nn.Module, data: list[Batches], right: bool) -> Any:
+    """fully_shard where every rank holds the whole, reduced with each micro-batch."""
+    fully_shard(model, mesh=init_device_mesh("cpu", (RANKS, 1), mesh_dim_names=("copies", "parts")))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for window in data:
+        for batch in window:
+            _loss(model, batch, window, right).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def fsdp1(model: nn.Module, data: list[Batches], right: bool) -> Any:
     """The older wrapper, with no_sync."""
     wrapped = FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
@@ -106,7 +118,7 @@ def fsdp1(model: nn.Module, data: list[Batches], right: bool) -> Any:
         optimizer.zero_grad()
 
 
-LOOPS: list[Loop] = [by_hand, comm_hook, fsdp2, fsdp1]
+LOOPS: list[Loop] = [by_hand, comm_hook, fsdp2, hsdp, fsdp1]
 
 
 def run(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from gradledger_monitor.facts import StepFacts
 from helpers.ranks import play
 from helpers.training import accused, facts_of, judged, steps_of
 
 RANKS, STEPS = 2, 20
 UNEQUAL = "reduction.token_weights_unequal"
+COSTS = {"hsdp": {"ddp.missing_no_sync": 2}}  # it reduces each time, which FSDP may mean
 
 Told = dict[tuple[str, bool], dict[str, Any]]
 
@@ -24,7 +27,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Told]:
 
 
 @pytest.mark.parametrize("right", [True, False])
-@pytest.mark.parametrize("name", ["by_hand", "comm_hook", "fsdp2", "fsdp1"])
+@pytest.mark.parametrize("name", ["by_hand", "comm_hook", "fsdp2", "hsdp", "fsdp1"])
 def test_twenty_steps_end_in_the_same_bits(ranks: list[Told], name: str, right: bool) -> None:
     for told in ranks:
         way = told[name, right]
@@ -35,10 +38,11 @@ def test_twenty_steps_end_in_the_same_bits(ranks: list[Told], name: str, right: 
             assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("name", ["fsdp2", "fsdp1"])
+@pytest.mark.parametrize("name", ["fsdp2", "hsdp", "fsdp1"])
 def test_sharded_ranks_are_judged(ranks: list[Told], name: str) -> None:
-    assert _answer(ranks, name, True) == ({}, "balanced")
-    assert _answer(ranks, name, False) == ({UNEQUAL: 1}, "broken")
+    costs = COSTS.get(name, {})
+    assert _answer(ranks, name, True) == (costs, "balanced")
+    assert _answer(ranks, name, False) == ({UNEQUAL: 1, **costs}, "broken")
 
 
 @pytest.mark.parametrize("right", [True, False])
@@ -53,8 +57,20 @@ def test_nobody_is_accused_where_the_combining_is_not_seen(
     )
 
 
+@pytest.mark.parametrize("name", ["comm_hook", "fsdp2", "hsdp", "fsdp1"])
+def test_the_norm_is_the_whole_gradients_however_it_is_kept(ranks: list[Told], name: str) -> None:
+    """All loops begin with the same weights and data."""
+    norm = {n: _facts(ranks, n, True)[0].norm for n in ("by_hand", name)}
+    limit = 0.3 if name == "fsdp2" else math.inf
+    assert norm[name] == pytest.approx(min(norm["by_hand"] or math.nan, limit), rel=1e-4)
+
+
+def _facts(ranks: list[Told], name: str, right: bool) -> list[StepFacts]:
+    return facts_of([steps_of(told[name, right]["lines"]) for told in ranks])
+
+
 def _answer(ranks: list[Told], name: str, right: bool) -> tuple[dict[str, int], str]:
-    judgement = judged(facts_of([steps_of(told[name, right]["lines"]) for told in ranks]))
+    judgement = judged(_facts(ranks, name, right))
     return accused(judgement), judgement.verdict
 
 
