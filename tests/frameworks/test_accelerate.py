@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from frameworks.evaluations import config_of, evaluations_of
+from frameworks.kept import config_of, evaluations_of
 from helpers.loops import EQUAL
 from helpers.service import running_service
 from helpers.training import (

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from frameworks.evaluations import config_of, evaluations_of
+from frameworks.kept import checkpoints_of, config_of, evaluations_of
 from helpers.loops import EQUAL
 from helpers.service import running_service
 from helpers.training import (
@@ -78,7 +78,7 @@ def trainer_of(package: str, **options: Any) -> Any:
     """A Trainer without anything that draws or writes."""
     quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
     return importlib.import_module(package).Trainer(
-        max_epochs=1, accelerator="cpu", enable_checkpointing=False, **quiet, **options
+        **{"max_epochs": 1, "accelerator": "cpu", "enable_checkpointing": False, **quiet, **options}
     )
 
 
@@ -178,6 +178,24 @@ def test_validations_and_the_plan_are_told(package: str, named: bool, tmp_path: 
         assert config_of(database) == {"framework": "lightning", "planned_steps": 16}
     assert [(name, step) for name, step, _ in kept] == [("val_loss", 8), ("val_loss", 16)]
     assert kept[-1][2] == pytest.approx(float(trainer.callback_metrics["val_loss"]))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_checkpoints_are_told_with_their_steps(package: str, tmp_path: Path) -> None:
+    import gradledger  # noqa: PLC0415
+
+    checkpointing = importlib.import_module(f"{package}.callbacks").ModelCheckpoint(
+        dirpath=tmp_path / "out", every_n_train_steps=6, save_top_k=-1
+    )
+    database = tmp_path / "runs.db"
+    with running_service(database) as service:
+        ledger = gradledger.watch(url=service.url)
+        trainer = trainer_of(package, callbacks=[checkpointing], enable_checkpointing=True)
+        trainer.fit(module_of(package), batches_of(windows(4)))
+        ledger.close()
+        kept = checkpoints_of(database)
+    assert len(list((tmp_path / "out").glob("*.ckpt"))) == len(kept)
+    assert [step for step, _ in kept] == [6, 12]
 
 
 def test_nothing_is_left_in_lightning(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import gradledger
-from frameworks.evaluations import config_of, evaluations_of
+from frameworks.kept import checkpoints_of, config_of, evaluations_of
 from frameworks.zero_code.train import IGNORED, VOCABULARY, collate, sequences
 from helpers.service import running_service
 from helpers.training import Recording, accused, recording
@@ -155,6 +155,20 @@ def test_a_script_that_knows_nothing_of_us_tells_its_evaluations(tmp_path: Path)
             ("eval_loss", 20),
         }
         assert config_of(database) == {"framework": "transformers", "planned_steps": STEPS}
+
+
+def test_checkpoints_are_told_with_their_steps_and_folders(tmp_path: Path) -> None:
+    with running_service(tmp_path / "runs.db") as service:
+        ledger = gradledger.watch(url=service.url)
+        trainer = trainer_of(tmp_path / "out")
+        trainer.args.save_strategy = "steps"
+        trainer.args.save_steps = 8
+        trainer.train()
+        ledger.close()
+        kept = checkpoints_of(tmp_path / "runs.db")
+    saved = {folder: int(folder.name.partition("-")[2]) for folder in (tmp_path / "out").iterdir()}
+    assert kept == sorted((step, str(folder)) for folder, step in saved.items())
+    assert [step for step, _ in kept] == [8, 16, STEPS]
 
 
 def test_nothing_is_left_in_transformers() -> None:

@@ -1,4 +1,4 @@
-"""What the service has kept of a run's evaluations."""
+"""What the service has kept of a run beside its steps."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ def evaluations_of(database: Path) -> list[tuple[str, int, float]]:
     """Name, step and value of every evaluation metric."""
     with closing(sqlite3.connect(database)) as connection:
         return connection.execute("select name, step, value from evals").fetchall()
+
+
+def checkpoints_of(database: Path) -> list[tuple[int, str]]:
+    """After which step each checkpoint was saved, and where."""
+    with closing(sqlite3.connect(database)) as connection:
+        return connection.execute("select step, path from checkpoints order by step").fetchall()
 
 
 def config_of(database: Path) -> dict[str, Any]:
