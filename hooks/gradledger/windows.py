@@ -2,8 +2,8 @@
 
 A backward belongs to the window of every optimizer whose gradients it added to. That is read from
 a few of the optimizer's parameters without touching a value: adding to a gradient in place moves
-the tensor's version, and a first gradient is a new tensor. FSDP2 adds to the shard inside a DTensor,
-whose own version stays.
+the tensor's version, and a first gradient is a new tensor. FSDP2 adds to the shard inside a
+DTensor, whose own version stays.
 """
 
 from __future__ import annotations
