@@ -18,6 +18,8 @@ def samples_of(micro_batch: MicroBatch, record: StepRecord) -> int | None:
     Known where every loss of the micro-batch shows as many rows, and where these are not flat, or
     are whole batches of the loader. The chunks of one loss say nothing of the whole.
     """
+    if len(micro_batch.terms) == 1:
+        return _rows(micro_batch.terms[0]) or _of_loader(micro_batch.terms[0], record)
     rows = {_rows(term) for term in micro_batch.terms}
     if len(rows) != 1 or _in_chunks(micro_batch.terms):
         return None
@@ -26,6 +28,8 @@ def samples_of(micro_batch: MicroBatch, record: StepRecord) -> int | None:
 
 def tokens_of(micro_batch: MicroBatch) -> int | None:
     """Tokens of one micro-batch that count on its rank; of several losses, those of the largest."""
+    if len(micro_batch.terms) == 1:
+        return micro_batch.terms[0].tokens
     counts = [term.tokens for term in micro_batch.terms]
     known = [count for count in counts if count is not None]
     if not known or len(known) < len(counts):

@@ -6,9 +6,10 @@ Pure: the same facts in the same order give the same judgement, live, replayed o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import TypeVar
 
 from gradledger_monitor.facts import RunInfo, StepFacts
@@ -89,6 +90,34 @@ def _is_over(finding: Finding) -> bool:
     return finding.lifecycle == "resolved"
 
 
+@dataclass
+class _Panel:
+    """Rules that share the question whether theirs arises, each with its line."""
+
+    asked: list[tuple[Rule, _Line]] = field(default_factory=list)
+    settled: Outcome | None = None  # answers for all, and has nothing to add to any line
+
+    def see(self, window: Window) -> None:
+        """The next window."""
+        calm = _calm(self.asked[0][0], window)
+        if calm is None:
+            self._ask_each(window)
+        elif calm is not self.settled:
+            for _, line in self.asked:
+                line.fold(window.facts.step, calm)
+            self.settled = None if self._counts(calm) else calm
+
+    def _ask_each(self, window: Window) -> None:
+        self.settled = None
+        step = window.facts.step
+        for rule, line in self.asked:
+            line.fold(step, _judge(rule, window))
+
+    def _counts(self, calm: Outcome) -> bool:
+        """Whether the same once more would change a line: a finding is over after some of them."""
+        return calm.status == "ok" and any(line.finding for _, line in self.asked)
+
+
 class _Track:
     """One optimizer's rules, what became of them, and its history."""
 
@@ -97,14 +126,20 @@ class _Track:
     ) -> None:
         self.lines = [_Line(rule.id(), optimizer) for rule in rules]
         self.past: deque[Closed] = deque(maxlen=HISTORY)
-        self.asked: list[tuple[Rule, _Line]] = []
+        panels: dict[object, _Panel] = {}
         for rule, line in zip(rules, self.lines, strict=True):
             if choices.is_off(line.rule):
                 line.fold(0, not_applicable(OFF))
             elif imported_from and not rule.reads_logs:
                 line.fold(0, not_measured(f"{imported_from} does not log what this rule looks at"))
             else:
-                self.asked.append((rule, line))
+                panels.setdefault(rule.unless, _Panel()).asked.append((rule, line))
+        self.panels = list(panels.values())
+
+    @property
+    def asked(self) -> Iterator[tuple[Rule, _Line]]:
+        """The rules that are on, each with its line."""
+        return chain.from_iterable(panel.asked for panel in self.panels)
 
 
 @dataclass(frozen=True)
@@ -142,8 +177,8 @@ class Engine:
             track = _Track(rules, facts.optimizer, self._choices, self.run.imported_from)
             self._tracks[facts.optimizer] = track
         window = Window(facts, track.past)
-        for rule, line in track.asked:
-            line.fold(facts.step, _judge(rule, window))
+        for panel in track.panels:
+            panel.see(window)
         track.past.append(window.closed())
         if facts.optimizer == 0 and facts.loss_reported is not None:
             self._course.add(facts.step, facts.loss_reported)
@@ -156,10 +191,12 @@ class Engine:
 
     def hear_nothing(self, optimizer: int, after: int, silence: Silence) -> None:
         """A silence after a step of an optimizer, in its place between the steps."""
-        for rule, line in self._tracks[optimizer].asked:
-            outcome = rule.judge_silence(silence)
-            if outcome is not None:
-                line.fold(after, outcome)
+        for panel in self._tracks[optimizer].panels:
+            panel.settled = None
+            for rule, line in panel.asked:
+                outcome = rule.judge_silence(silence)
+                if outcome is not None:
+                    line.fold(after, outcome)
 
     def memory(self) -> Memory:
         """What it knows; it is not to be changed."""
@@ -224,7 +261,18 @@ def _judge(rule: Rule, window: Window) -> Outcome:
     try:
         return rule.judge(window)
     except Exception as error:  # a rule's bug must not silence the others, nor be silent itself
-        return not_measured(f"the rule failed: {type(error).__name__}: {error}")
+        return _failed(error)
+
+
+def _calm(rule: Rule, window: Window) -> Outcome | None:
+    try:
+        return rule.unless(window)
+    except Exception as error:
+        return _failed(error)
+
+
+def _failed(error: Exception) -> Outcome:
+    return not_measured(f"the rule failed: {type(error).__name__}: {error}")
 
 
 def _stronger(known: Outcome | None, new: Outcome) -> Outcome:

@@ -7,17 +7,18 @@ gradient that was applied. How a window may be read is in ``readings``.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
+
+from msgspec import Struct
 
 from gradledger_monitor.batch_size import samples_of, tokens_of, whole
 from gradledger_monitor.combining import UNSEEN, Combining, by_hand, retold
 from gradledger_monitor.figures import beside
 from gradledger_monitor.ledger import Ledger, total
 from gradledger_monitor.losses import sum_of_roots, sum_of_token_losses
+from gradledger_monitor.once import once
 from gradledger_monitor.readings import Reading, Seen, readings, spread
 from gradledger_monitor.wire import Event, MicroBatch, StepRecord, Term, number
 
@@ -27,6 +28,7 @@ TOLERANCE_HALF = 1e-2  # where the loss is fp16 or bf16
 IMPORTED_FROM = "imported_from"  # where a run's environment says whose log it was
 
 Rows = dict[int, StepRecord]
+Kept = list[tuple[int, MicroBatch]]  # with their places
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,7 @@ class RunInfo:
         return self.environment.get(IMPORTED_FROM)
 
 
-@dataclass(frozen=True)
-class StepFacts:
+class StepFacts(Struct, frozen=True, dict=True):
     """The records of one optimizer step, by rank."""
 
     run: RunInfo
@@ -60,12 +61,12 @@ class StepFacts:
 
     # ------------------------------------------------------------------ the plain facts
 
-    @property
+    @once
     def complete(self) -> bool:
         """Whether every rank's record is here."""
         return len(self.records) >= self.run.world_size
 
-    @cached_property
+    @once
     def first(self) -> StepRecord:
         """The record of the lowest rank."""
         return self.records[min(self.records)]
@@ -75,29 +76,36 @@ class StepFacts:
         """When the lowest rank closed the window, seconds since the epoch."""
         return self.first.time
 
-    @property
+    @once
     def micro_batches(self) -> int:
         """K of the lowest rank: micro-batches whose gradients were still there at the step."""
         return len(self.kept)
 
-    @cached_property
-    def kept(self) -> list[tuple[int, MicroBatch]]:
+    @once
+    def kept(self) -> Kept:
         """The lowest rank's micro-batches that reached the step, with their place."""
-        return _kept(self.first)
+        return self.kept_by_rank[min(self.records)]
 
-    @property
+    @once
+    def kept_by_rank(self) -> dict[int, Kept]:
+        """The same of every rank."""
+        return {rank: _kept(record) for rank, record in self.records.items()}
+
+    @once
     def kept_from(self) -> int:
         """How many micro-batches had run when the gradients that reached the step began."""
         return self.kept[0][0] if self.kept else 0
 
-    @cached_property
+    @once
     def thrown_away(self) -> list[MicroBatch]:
         """Micro-batches zeroed before any optimizer stepped on them, and not run again."""
         lost = [m for m in self.first.micro_batches[: self.kept_from] if not m.claimed]
+        if not lost:
+            return lost
         again = {number(m.fingerprint) for _, m in self.kept} - {None}
         return [m for m in lost if m.fingerprint is None or number(m.fingerprint) not in again]
 
-    @cached_property
+    @once
     def norm(self) -> float | None:
         """L2 norm of the applied gradient; of a sharded one, over what all ranks hold together."""
         if not self.first.sharded:
@@ -106,13 +114,13 @@ class StepFacts:
         known = [norm for norm in norms if norm is not None]
         return math.hypot(*known) if self.complete and len(known) == len(norms) else None
 
-    @property
+    @once
     def tolerance(self) -> float:
         """Relative rounding error that is not a finding."""
         half = any(r.half_precision for r in self.records.values())
         return TOLERANCE_HALF if half else TOLERANCE
 
-    @property
+    @once
     def averaged(self) -> bool:
         """Whether the window's gradients were averaged over the ranks."""
         return self.run.world_size > 1 and self.first.sync == "averaged"
@@ -125,7 +133,7 @@ class StepFacts:
         """
         if self.combining is None or self.combining.factor is None:
             return None
-        scales = {number(m.scale) for r in self.records.values() for _, m in _kept(r)}
+        scales = {number(m.scale) for kept in self.kept_by_rank.values() for _, m in kept}
         scale = scales.pop() if len(scales) == 1 else None
         return shared_factor(self.first) * (scale or 1.0) / self.run.world_size
 
@@ -137,20 +145,23 @@ class StepFacts:
 
     # ------------------------------------------------------------------ the effective batch
 
-    @cached_property
+    @once
     def micro_batch_samples(self) -> dict[int, list[int | None]]:
         """By rank: samples (a language model's sequences) in each micro-batch that was kept."""
-        return {r: [samples_of(m, x) for _, m in _kept(x)] for r, x in self.records.items()}
+        return {
+            rank: [samples_of(m, self.records[rank]) for _, m in kept]
+            for rank, kept in self.kept_by_rank.items()
+        }
 
-    @cached_property
+    @once
     def samples(self) -> int | None:
         """The effective batch of this step over all ranks, in samples; None where not known."""
         return self._over_ranks(whole(each) for each in self.micro_batch_samples.values())
 
-    @cached_property
+    @once
     def batch_tokens(self) -> int | None:
         """The same in tokens that count, whatever weight they got."""
-        kept = map(_kept, self.records.values())
+        kept = self.kept_by_rank.values()
         return self._over_ranks(whole(tokens_of(m) for _, m in each) for each in kept)
 
     def _over_ranks(self, parts: Iterable[int | None]) -> int | None:
@@ -158,19 +169,19 @@ class StepFacts:
 
     # ------------------------------------------------------------------ weights
 
-    @cached_property
+    @once
     def unmeasured(self) -> str | None:
         """Why the ledger of this window cannot be drawn up, or None."""
         if not self.complete:
             absent = sorted(set(range(self.run.world_size)) - set(self.records))
             return f"no record of rank {', '.join(map(str, absent[:8]))} arrived"
         for rank, record in self.records.items():
-            reason = _why_unmeasured(record, self.combining)
+            reason = _why_unmeasured(record, self.kept_by_rank[rank], self.combining)
             if reason:
                 return reason if self.run.world_size == 1 else f"rank {rank}: {reason}"
         return None
 
-    @cached_property
+    @once
     def factor_unmeasured(self) -> str | None:
         """Why absolute weights, and so the balance, are not known; relative ones may be."""
         for record in self._accounted.values():
@@ -190,27 +201,26 @@ class StepFacts:
         rank = min(self.records)
         return {rank: self.records[rank]}
 
-    @cached_property
+    @once
     def seen(self) -> list[Seen]:
         """All terms of the window that have tokens, with the factor on their weights."""
         terms: list[Seen] = []
         for rank, record in sorted(self._accounted.items()):
             shared = shared_factor(record) / (self.run.world_size if self.averaged else 1)
-            for index, micro_batch in _kept(record):
+            for index, micro_batch in self.kept_by_rank[rank]:
                 factor = shared * _own_factor(record, micro_batch)
-                parts: Counter[str] = Counter()
-                for key, term in _keyed(micro_batch):
-                    parts[key] += 1
+                for key, part, term in _keyed(micro_batch.terms):
                     if term.tokens and term.weight is not None:
-                        terms.append(Seen(rank, index, key, term, factor, parts[key]))
+                        weight = float(term.weight)
+                        terms.append(Seen(rank, index, key, term, weight, factor, part))
         return terms
 
-    @cached_property
+    @once
     def weighted_inside(self) -> bool:
         """Whether the loss gives the tokens of one micro-batch different weights by design."""
         return any(spread(seen.term) for seen in self.seen)
 
-    @cached_property
+    @once
     def own_losses(self) -> bool:
         """Whether the backwards of a window are losses of their own, not parts of one batch.
 
@@ -218,45 +228,46 @@ class StepFacts:
         """
         if self.micro_batches > 1 and all(_aims_at_one_number(m) for _, m in self.kept):
             return True
-        signs = {(s.key, (number(s.term.weight) or 0.0) > 0) for s in self.seen}
-        return len(signs) > len({key for key, _ in signs})
+        upwards = {s.key for s in self.seen if s.weight > 0}
+        return any(s.key in upwards and not s.weight > 0 for s in self.seen)
 
-    @cached_property
+    @once
     def readings(self) -> list[Reading]:
         """All honest readings of the window, the plainest first."""
         return list(readings(self.seen))
 
-    @cached_property
+    @once
     def reading(self) -> Reading | None:
         """The plainest fair reading; where none is fair, the plainest even one, or the main one."""
         scale = self.run.declared_scale or 1.0
-        for reading in self.readings:
+        for reading in readings(self.seen):  # most often the first: the others need not be made
             if reading.is_fair(self.tolerance, scale):
                 return reading
         alone = [r for r in self.readings if r.name != "all"]
         even = [r for r in alone if r.unit in ("tokens", "class_weight")]
         return next((r for r in even if r.is_even(self.tolerance)), next(iter(alone), None))
 
-    @property
+    @once
     def ledger(self) -> Ledger | None:
         """The account that is shown: that of ``reading``."""
         return None if self.unmeasured or self.reading is None else self.reading.ledger
 
     # ------------------------------------------------------------------ losses
 
-    @cached_property
+    @once
     def loss_reported(self) -> float | None:
         """What the loop accumulated: the sum of backward's roots, averaged over the ranks."""
-        sums = [sum_of_roots([m for _, m in _kept(r)]) for r in self.records.values()]
+        kept = self.kept_by_rank.values()
+        sums = [sum_of_roots([m for _, m in each]) for each in kept]
         known = [s for s in sums if s is not None]
         return total(known) / len(known) if known and len(known) == len(sums) else None
 
-    @cached_property
+    @once
     def loss_token(self) -> float | None:
         """What one large batch would have reported: the sum of token losses over N."""
         losses, tokens = 0.0, 0
-        for record in self.records.values():
-            for _, micro_batch in _kept(record):
+        for kept in self.kept_by_rank.values():
+            for _, micro_batch in kept:
                 part = sum_of_token_losses(micro_batch)
                 if part is None:
                     return None
@@ -286,7 +297,7 @@ class StepFacts:
 
 def merge(run: RunInfo, optimizer: int, step: int, records: Rows) -> StepFacts:
     """One step's facts from the records of its ranks."""
-    ordered = dict(sorted(records.items()))
+    ordered = dict(sorted(records.items())) if len(records) > 1 else records
     if not 1 < run.world_size <= len(ordered):
         return StepFacts(run, optimizer, step, ordered)
     combining = by_hand(ordered)
@@ -296,15 +307,17 @@ def merge(run: RunInfo, optimizer: int, step: int, records: Rows) -> StepFacts:
 # ---------------------------------------------------------------------- from record to weights
 
 
-def _kept(record: StepRecord) -> list[tuple[int, MicroBatch]]:
+def _kept(record: StepRecord) -> Kept:
     """Micro-batches, with their place, since the gradients were last absent or zero.
 
     What ran before was thrown away: another loss's backward that leaked in, or accumulated
     gradients that were zeroed.
     """
-    numbered = list(enumerate(record.micro_batches))
-    begins = [index for index, micro_batch in numbered if micro_batch.fresh]
-    return numbered[begins[-1] :] if begins else numbered
+    begin = 0
+    for index, micro_batch in enumerate(record.micro_batches):
+        if micro_batch.fresh:
+            begin = index
+    return list(enumerate(record.micro_batches))[begin:]
 
 
 def _aims_at_one_number(micro_batch: MicroBatch) -> bool:
@@ -312,18 +325,18 @@ def _aims_at_one_number(micro_batch: MicroBatch) -> bool:
     return bool(micro_batch.constant_target) and any((t.size or 0) > 1 for t in micro_batch.terms)
 
 
-def _why_unmeasured(record: StepRecord, combining: Combining | None) -> str | None:
+def _why_unmeasured(record: StepRecord, kept: Kept, combining: Combining | None) -> str | None:
     if record.skipped:
         return "the GradScaler skipped this step"
     if not record.micro_batches:
         return "no backward was seen in this window"
-    if len(_kept(record)) < len(record.micro_batches) and record.post_factor is None:
+    if len(kept) < len(record.micro_batches) and record.post_factor is None:
         return "gradients were moved between micro-batches"
     if "sync" in record.missing:
         return record.missing["sync"]
     if record.sync == "unknown":
         return combining.reason if combining is not None else UNSEEN
-    for _, micro_batch in _kept(record):
+    for _, micro_batch in kept:
         if not micro_batch.terms:
             return micro_batch.missing.get("terms", "no loss term was seen")
         for term in micro_batch.terms:
@@ -358,11 +371,17 @@ def _own_factor(record: StepRecord, micro_batch: MicroBatch) -> float:
     return 1.0 if record.post_factor is not None or not scale else 1.0 / scale
 
 
-def _keyed(micro_batch: MicroBatch) -> Iterator[tuple[str, Term]]:
-    """Terms by kind and occurrence, e.g. NllLossBackward0#1; parts of one loss are one."""
+def _keyed(terms: list[Term]) -> Iterator[tuple[str, int, Term]]:
+    """Terms by kind and occurrence, e.g. NllLossBackward0#1; parts of one loss are numbered."""
+    if len(terms) == 1:
+        yield f"{terms[0].kind}#0", 1, terms[0]
+        return
     numbers: dict[str, dict[object, int]] = {}
-    for place, term in enumerate(micro_batch.terms):
+    parts: dict[str, int] = {}
+    for place, term in enumerate(terms):
         known = numbers.setdefault(term.kind, {})
         # two tasks on one head have coefficients of their own, as a rule; chunks have not
-        part = place if term.head is None else (term.head, number(term.coefficient))
-        yield f"{term.kind}#{known.setdefault(part, len(known))}", term
+        loss = place if term.head is None else (term.head, number(term.coefficient))
+        key = f"{term.kind}#{known.setdefault(loss, len(known))}"
+        parts[key] = parts.get(key, 0) + 1
+        yield key, parts[key], term

@@ -15,12 +15,19 @@ Figures = dict[str, float | None]
 
 def beside(facts: StepFacts) -> Figures:
     """What is drawn beside the ledger: clipping, skips, the batch, ranks, gradient noise."""
+    norm, limit, clipped = _clipping(facts)
+    smallest, largest = _norms(facts)
+    trace, signal = _noise(facts)
     return {
         "skipped": _skipped(facts),
         "samples": _float(facts.samples),
-        **_clipping(facts),
-        **_norms(facts),
-        **_noise(facts),
+        "clip_norm": norm,
+        "clip_limit": limit,
+        "clipped": clipped,
+        "smallest_norm": smallest,
+        "largest_norm": largest,
+        "noise_trace": trace,
+        "noise_signal": signal,
     }
 
 
@@ -30,41 +37,44 @@ def _skipped(facts: StepFacts) -> float | None:
     return float(record.skipped) if record.skipped or record.scaler is not None else None
 
 
-def _clipping(facts: StepFacts) -> Figures:
+def _clipping(facts: StepFacts) -> tuple[float | None, float | None, float | None]:
     """The norm before the last clipping by norm, its limit, and whether that shortened it."""
     clips = [e for e in facts.first.events if e.op == "clip_norm" and e.own]
-    norm, limit = (number(clips[-1].norm), number(clips[-1].limit)) if clips else (None, None)
-    engaged = None if norm is None or limit is None else float(norm > limit)
-    return {"clip_norm": norm, "clip_limit": limit, "clipped": engaged}
+    if not clips:
+        return None, None, None
+    norm, limit = number(clips[-1].norm), number(clips[-1].limit)
+    return norm, limit, None if norm is None or limit is None else float(norm > limit)
 
 
-def _norms(facts: StepFacts) -> Figures:
+def _norms(facts: StepFacts) -> tuple[float | None, float | None]:
     """The smallest and the largest norm over the ranks."""
+    if len(facts.records) == 1:
+        return None, None
     norms = [norm for r in facts.records.values() if (norm := number(r.norm)) is not None]
-    several = len(norms) > 1
-    low, high = (min(norms), max(norms)) if several else (None, None)
-    return {"smallest_norm": low, "largest_norm": high}
+    return (min(norms), max(norms)) if len(norms) > 1 else (None, None)
 
 
-def _noise(facts: StepFacts) -> Figures:
+def _noise(facts: StepFacts) -> tuple[float | None, float | None]:
     """The two estimates whose ratio is the simple noise scale, in tokens.
 
     McCandlish et al. 2018 (arXiv:1812.06162), appendix A.1, with a micro-batch of one rank as the
     small batch and the step as the large one. Each is noisy and unbiased: average them, then
     divide.
     """
-    pieces, tokens = facts.micro_batches * len(facts.records), facts.batch_tokens
     squares = _noise_squares(facts)
-    if squares is None or facts.micro_batches < 2 or not tokens:
-        return {"noise_trace": None, "noise_signal": None}
+    if squares is None or facts.micro_batches < 2 or not facts.batch_tokens:
+        return None, None
     small, big = squares
-    trace = (small - big) * tokens / (pieces - 1)
-    return {"noise_trace": trace, "noise_signal": (pieces * big - small) / (pieces - 1)}
+    pieces = facts.micro_batches * len(facts.records)
+    trace = (small - big) * facts.batch_tokens / (pieces - 1)
+    return trace, (pieces * big - small) / (pieces - 1)
 
 
 def _noise_squares(facts: StepFacts) -> tuple[float, float] | None:
     """|G_small|^2 and |G_big|^2 without the loss scale; None where they are not comparable."""
     records = facts.records.values()
+    if len(facts.first.noise) != 2 and facts.first.micro_batches:
+        return None
     if facts.unmeasured is not None or facts.factor_unmeasured is not None:
         return None
     if len(records) > 1 and (not facts.averaged or any(r.sharded for r in records)):

@@ -6,11 +6,14 @@ import io
 import pickle
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 import gradledger_monitor
 from gradledger_monitor import facts
@@ -22,8 +25,7 @@ from gradledger_monitor.waiting import Arrived
 Place = tuple[int, int]  # optimizer, step
 
 
-@dataclass(frozen=True)
-class Judged:
+class Judged(Struct, frozen=True):
     """One step as it is shown: the figures, and of how many ranks."""
 
     optimizer: int

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class Weighed:
+class Weighed(Struct, frozen=True, gc=False):
     """``tokens`` tokens, each of which got ``weight`` in the gradient that was applied.
 
     Tokens are a count, or a sum of class weights where those are what the loss divides by.
@@ -21,8 +21,7 @@ class Weighed:
     weight: float
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(Struct, frozen=True, gc=False):
     """A line of the ledger; ``relative`` is rho: 1 is the fair weight."""
 
     rank: int
@@ -34,8 +33,7 @@ class Entry:
     share: float  # of the window's gradient weight
 
 
-@dataclass(frozen=True)
-class Ledger:
+class Ledger(Struct, frozen=True):
     """One window's account over all ranks.
 
     ``tokens`` is N; ``balance`` is B, the sum of all token weights, 1 in a token-mean run;
@@ -51,12 +49,12 @@ class Ledger:
 
 def account(lines: Sequence[Weighed]) -> Ledger | None:
     """The ledger of a window; None when no token got any weight, or a weight is not finite."""
-    tokens = sum(line.tokens for line in lines)
-    balance = total(line.tokens * line.weight for line in lines)
+    tokens = sum([line.tokens for line in lines])
+    balance = total([line.tokens * line.weight for line in lines])
     if tokens == 0 or balance == 0 or not math.isfinite(balance):
         return None
-    entries = tuple(_entry(line, tokens, balance) for line in lines if line.tokens)
-    off = total(e.tokens / tokens * abs(e.relative - 1) for e in entries)
+    entries = tuple([_entry(line, tokens, balance) for line in lines if line.tokens])
+    off = total([e.tokens / tokens * abs(e.relative - 1) for e in entries])
     return Ledger(tokens, balance, off / 2, entries)
 
 

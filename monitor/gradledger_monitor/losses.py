@@ -9,16 +9,20 @@ from gradledger_monitor.wire import MicroBatch, number
 
 def sum_of_roots(micro_batches: list[MicroBatch]) -> float | None:
     """The sum of what backward started from, the loss scale taken out."""
-    roots = [_root(micro_batch) for micro_batch in micro_batches]
-    known = [r for r in roots if r is not None]
-    return total(known) if known and len(known) == len(roots) else None
+    roots = []
+    for micro_batch in micro_batches:
+        root = _root(micro_batch)
+        if root is None:
+            return None
+        roots.append(root)
+    return total(roots) if roots else None
 
 
 def _root(micro_batch: MicroBatch) -> float | None:
     loss = number(micro_batch.loss)
     if loss is None or "scale" in micro_batch.missing:
         return None
-    return loss / (number(micro_batch.scale) or 1.0)
+    return loss if micro_batch.scale is None else loss / (number(micro_batch.scale) or 1.0)
 
 
 def sum_of_token_losses(micro_batch: MicroBatch) -> tuple[float, int] | None:
@@ -29,13 +33,14 @@ def sum_of_token_losses(micro_batch: MicroBatch) -> tuple[float, int] | None:
     terms = [t for t in micro_batch.terms if t.tokens != 0]
     if not terms and micro_batch.terms:
         return 0.0, 0
-    loss = number(micro_batch.loss)
-    weights = {number(t.weight) for t in terms}
-    if loss is None or any(spread(t) or t.tokens is None for t in terms):
+    loss, tokens = number(micro_batch.loss), 0
+    if loss is None:
         return None
-    if len({t.kind for t in terms}) != 1 or len(weights) != 1:
-        return None
-    weight = weights.pop()
-    if not weight:
-        return None
-    return loss / weight, sum(t.tokens or 0 for t in terms)
+    for term in terms:
+        if term.tokens is None or spread(term) or term.kind != terms[0].kind:
+            return None
+        if term.weight != terms[0].weight:
+            return None
+        tokens += term.tokens
+    weight = number(terms[0].weight) if terms else None
+    return (loss / weight, tokens) if weight else None

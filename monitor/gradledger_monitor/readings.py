@@ -7,7 +7,8 @@ a ``Reading`` with its own ledger. A run that honours the contract under one of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gradledger_monitor.ledger import Ledger, Weighed, account
 from gradledger_monitor.wire import Term, number
@@ -15,8 +16,7 @@ from gradledger_monitor.wire import Term, number
 UNIFORM_INSIDE = 2e-3  # spread of weights inside one micro-batch that is still one weight
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """One way to read a window: which terms count, and in which unit."""
 
     name: str  # "main", "part", "kind" or "all"
@@ -32,14 +32,14 @@ class Reading:
         return self.ledger.misallocation <= tolerance
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(Struct, frozen=True, gc=False):
     """A term where it was seen, with the factor from its weight to the applied gradient."""
 
     rank: int
     micro_batch: int
     key: str
     term: Term
+    weight: float  # the term's own
     factor: float
     part: int = 1  # which of the micro-batch's terms under this key
 
@@ -52,27 +52,34 @@ def readings(seen: list[Seen]) -> Iterator[Reading]:
     """
     if not seen:
         return
-    keys = _heaviest_first(seen)
-    kind = keys[0].split("#", 1)[0]
-    groups = [("main", [s for s in seen if s.key == key]) for key in keys]
-    parts = sorted({(s.key, s.part) for s in seen})
-    if max(s.part for s in seen) == 2:
-        groups += [("part", [s for s in seen if (s.key, s.part) == part]) for part in parts]
-    if len([key for key in keys if key.startswith(f"{kind}#")]) > 1:
-        groups.append(("kind", [s for s in seen if s.term.kind == kind]))
-    if any(s.term.kind != kind for s in seen):
-        groups.append(("all", seen))
-    for name, group in groups:
+    for name, group in _groups(seen):
         for unit in ("tokens", "class_weight", "rows", "positions"):
             reading = _reading(name, unit, group)
             if reading is not None:
                 yield reading
 
 
+def _groups(seen: list[Seen]) -> Iterator[tuple[str, list[Seen]]]:
+    keys = _heaviest_first(seen)
+    kind = keys[0].split("#", 1)[0]
+    for key in keys:
+        yield "main", [s for s in seen if s.key == key]
+    parts = sorted({(s.key, s.part) for s in seen})
+    if max(s.part for s in seen) == 2:
+        for part in parts:
+            yield "part", [s for s in seen if (s.key, s.part) == part]
+    if len([key for key in keys if key.startswith(f"{kind}#")]) > 1:
+        yield "kind", [s for s in seen if s.term.kind == kind]
+    if any(s.term.kind != kind for s in seen):
+        yield "all", seen
+
+
 def _heaviest_first(seen: list[Seen]) -> list[str]:
+    if len({s.key for s in seen}) == 1:
+        return [seen[0].key]
     totals: dict[str, float] = {}
     for s in seen:
-        weight = abs(number(s.term.weight) or 0.0) * s.factor
+        weight = abs(s.weight) * s.factor
         totals[s.key] = totals.get(s.key, 0.0) + (s.term.tokens or 0) * weight
     return sorted(totals, key=lambda key: (-totals[key], key))
 
@@ -80,11 +87,13 @@ def _heaviest_first(seen: list[Seen]) -> list[str]:
 def _reading(name: str, unit: str, group: list[Seen]) -> Reading | None:
     lines = []
     for s in group:
-        tokens, weight = s.term.tokens or 0, abs(number(s.term.weight) or 0.0)
+        tokens, weight = s.term.tokens or 0, abs(s.weight)
         units = _units(s.term, unit)
         if not units:
             return None
-        if s.term.reduction == "mean":  # the mean's total weight is fixed: more units, less each
+        if (
+            units != tokens and s.term.reduction == "mean"
+        ):  # the mean's total weight is fixed: more units, less each
             weight *= tokens / units
         lines.append(Weighed(s.rank, s.micro_batch, s.key, units, weight * s.factor))
     ledger = account(lines)
@@ -108,6 +117,8 @@ def _units(term: Term, unit: str) -> float | None:
 
 def spread(term: Term) -> bool:
     """Whether the loss gave the term's tokens different weights."""
+    if term.weight_min is None or term.weight_max is None:
+        return False
     least, most, weight = number(term.weight_min), number(term.weight_max), number(term.weight)
     if least is None or most is None or weight is None:
         return False

@@ -7,7 +7,6 @@ from typing import Any
 from pydantic import BaseModel
 
 from gradledger_monitor.findings import Acknowledgement, Finding, Severity, TreeNode, Verdict
-from gradledger_monitor.ledger import Ledger
 from gradledger_monitor.store.reading import RunRow
 
 
@@ -42,6 +41,27 @@ class FindingList(BaseModel):
     """What the rules claim, causes before symptoms."""
 
     findings: list[Finding]
+
+
+class Entry(BaseModel):
+    """A line of the ledger; ``relative`` is rho: 1 is the fair weight."""
+
+    rank: int
+    micro_batch: int
+    term: str
+    tokens: float
+    weight: float
+    relative: float
+    share: float  # of the window's gradient weight
+
+
+class Ledger(BaseModel):
+    """One window's account over all ranks: N, B, d and what they are made of."""
+
+    tokens: float
+    balance: float
+    misallocation: float
+    entries: list[Entry]
 
 
 class StepDocument(BaseModel):

@@ -7,9 +7,10 @@ separates them is asked first, and where none separates them the harmless one is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Literal
+
+from msgspec import Struct
 
 from gradledger_monitor.facts import StepFacts
 from gradledger_monitor.readings import Reading, Seen
@@ -41,8 +42,7 @@ PARTS_OR_TASKS = "several losses make one mean, of parts or of tasks: not seen"
 _ROUND = (1, 2, 3, 5)  # first digits of coefficients that people write
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True):
     """The pattern, with the ratio that matched (K, m, R, ...) and the reading it was found in."""
 
     pattern: Pattern
@@ -52,8 +52,7 @@ class Diagnosis:
     term: str = ""
 
 
-@dataclass(frozen=True)
-class Closed:
+class Closed(Struct, frozen=True, gc=False):
     """What is remembered of an earlier window."""
 
     micro_batches: int
@@ -74,7 +73,7 @@ class Closed:
         )
 
 
-def diagnose(facts: StepFacts, past: Iterable[Closed]) -> Diagnosis:
+def diagnose(facts: StepFacts, past: Sequence[Closed]) -> Diagnosis:
     """The one pattern that explains the window's balance."""
     unclear = facts.unmeasured or facts.factor_unmeasured
     if unclear:
@@ -87,10 +86,10 @@ def diagnose(facts: StepFacts, past: Iterable[Closed]) -> Diagnosis:
         return Diagnosis("by_design", OWN_LOSSES)
     if facts.reading is None:
         return Diagnosis("unmeasured", "no token got any weight")
-    return _named(facts, facts.reading, list(past))
+    return _named(facts, facts.reading, past)
 
 
-def _named(facts: StepFacts, reading: Reading, past: list[Closed]) -> Diagnosis:
+def _named(facts: StepFacts, reading: Reading, past: Sequence[Closed]) -> Diagnosis:
     balance = reading.ledger.balance / (facts.run.declared_scale or 1.0)
     k, ranks = facts.micro_batches, facts.run.world_size
     near = _Near(balance, facts.tolerance)
@@ -126,7 +125,7 @@ def _named(facts: StepFacts, reading: Reading, past: list[Closed]) -> Diagnosis:
 
 
 def _by_history(
-    facts: StepFacts, reading: Reading, balance: float, past: list[Closed]
+    facts: StepFacts, reading: Reading, balance: float, past: Sequence[Closed]
 ) -> Diagnosis:
     earlier = [c.balance for c in past if c.balance is not None and c.pattern != "fair"]
     scale = facts.run.declared_scale or 1.0
@@ -205,7 +204,7 @@ def _divides_by_padding(facts: StepFacts, reading: Reading) -> bool:
 
 
 def _weight(seen: Seen) -> float:
-    return abs(number(seen.term.weight) or 0.0) * seen.factor
+    return abs(seen.weight) * seen.factor
 
 
 def _coefficient_explains(facts: StepFacts, reading: Reading, balance: float) -> bool:
@@ -239,8 +238,10 @@ def _undivided_term(facts: StepFacts, main: Reading) -> str | None:
     k = facts.micro_batches
     if k == 1 or not main.is_fair(facts.tolerance, facts.run.declared_scale or 1.0):
         return None
-    mains = {entry.term for entry in main.ledger.entries}
-    for key in sorted({seen.key for seen in facts.seen} - mains):
+    keys = {seen.key for seen in facts.seen}
+    if len(keys) == 1:
+        return None
+    for key in sorted(keys - {entry.term for entry in main.ledger.entries}):
         terms = [seen for seen in facts.seen if seen.key == key]
         coefficients = {number(seen.term.coefficient) for seen in terms}
         means = all(s.term.reduction == "mean" and s.term.undivided for s in terms)

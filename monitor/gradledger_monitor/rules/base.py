@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from gradledger_monitor.facts import StepFacts
 from gradledger_monitor.findings import Outcome, Severity
+from gradledger_monitor.once import once
 from gradledger_monitor.rules import balances
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Window:
     facts: StepFacts
     past: deque[balances.Closed] = field(default_factory=lambda: deque(maxlen=HISTORY))
 
-    @cached_property
+    @once
     def balance(self) -> balances.Diagnosis:
         """What the window's balance says, told once for all rules that ask."""
         return balances.diagnose(self.facts, self.past)
@@ -85,7 +86,7 @@ class Parameter(Generic[Value]):
 
     def __get__(self, rule: object, owner: type) -> Value:
         default: Value = self.default
-        return default  # a value that settings gave lies in the rule itself, and wins
+        return default  # what ``made`` put into the rule itself is found before it
 
 
 class Signature:
@@ -118,6 +119,7 @@ class Signature:
         """A rule with some of its thresholds replaced."""
         known = cls.parameters()
         rule = cls.__new__(cls)
+        vars(rule).update({name: parameter.default for name, parameter in known.items()})
         vars(rule).update({name: type(known[name].default)(v) for name, v in values.items()})
         rule.__init__()  # type: ignore[misc]
         return rule
@@ -128,6 +130,14 @@ class Rule(Signature, ABC):
 
     An instance judges the windows of one optimizer in order, and may keep state between them.
     """
+
+    @staticmethod
+    def unless(window: Window) -> Outcome | None:
+        """The calm answer where the rule's question does not arise; None where it does.
+
+        Of the rules that share it, it is asked once a window; ``judge`` is asked after a None only.
+        """
+        return None
 
     @abstractmethod
     def judge(self, window: Window) -> Outcome:
@@ -164,6 +174,7 @@ def not_applicable(reason: str) -> Outcome:
     return Outcome("not_applicable", reason)
 
 
+@lru_cache(maxsize=256)
 def not_measured(reason: str) -> Outcome:
     """It should have been seen and was not."""
     return Outcome("not_measured", reason)

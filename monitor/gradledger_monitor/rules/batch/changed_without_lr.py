@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gradledger_monitor.batch_size import whole
 from gradledger_monitor.facts import StepFacts
@@ -70,8 +71,7 @@ class ChangedWithoutLr(Rule):
         return ok() if abs(_ratio(rate, before.rate) - 1) > self.lr else _report(before, now)
 
 
-@dataclass(frozen=True)
-class _Batch:
+class _Batch(Struct, frozen=True, gc=False):
     """What one step was made of, over all ranks."""
 
     micro_batches: int

@@ -53,14 +53,13 @@ class DuplicateData(Rule):
 
     windows = Parameter(3, "windows in a row with equal data")
 
+    unless = staticmethod(unless_parallel)
+
     def __init__(self) -> None:
         self._windows: deque[dict[int, tuple[float, ...]]] = deque(maxlen=self.windows)
 
     def judge(self, window: Window) -> Outcome:
         """Equal fingerprints on two ranks, three windows in a row."""
-        calm = unless_parallel(window)
-        if calm is not None:
-            return calm
         facts = window.facts
         if facts.first.wrapper is None:
             return not_applicable("no data-parallel wrapper is in use")

@@ -42,11 +42,10 @@ class MissingNoSync(Rule):
     kohya-ss/sd-scripts#1064
     """
 
+    unless = staticmethod(unless_parallel)
+
     def judge(self, window: Window) -> Outcome:
         """Synchronised micro-batches before the last, which is synchronised too."""
-        calm = unless_parallel(window)
-        if calm is not None:
-            return calm
         facts = window.facts
         record = facts.first
         if facts.micro_batches < 2 or facts.step == 1:

@@ -43,11 +43,10 @@ class NeverSynced(Rule):
 
     hides = ("ddp.replica_drift", "norm.*", "reduction.*", "ddp.uneven_microbatches")
 
+    unless = staticmethod(unless_parallel)
+
     def judge(self, window: Window) -> Outcome:
         """No gradient collective in any rank's window."""
-        calm = unless_parallel(window)
-        if calm is not None:
-            return calm
         facts = window.facts
         record = facts.first
         if record.wrapper is None:

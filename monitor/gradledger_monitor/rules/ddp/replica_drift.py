@@ -47,11 +47,10 @@ class ReplicaDrift(Rule):
     speechbrain/speechbrain#2010, pytorch/pytorch#112152
     """
 
+    unless = staticmethod(unless_parallel)
+
     def judge(self, window: Window) -> Outcome:
         """Equal norms and parameters, and nothing outside the wrapper."""
-        calm = unless_parallel(window)
-        if calm is not None:
-            return calm
         facts = window.facts
         record = facts.first
         if record.wrapper != "ddp":

@@ -39,11 +39,10 @@ class UnevenMicrobatches(Rule):
 
     hides = ("reduction.*",)
 
+    unless = staticmethod(unless_parallel)
+
     def judge(self, window: Window) -> Outcome:
         """Different K, unless the ledger is fair."""
-        calm = unless_parallel(window)
-        if calm is not None:
-            return calm
         facts = window.facts
         if not facts.complete:
             return not_measured(facts.unmeasured or "a rank's record is missing")

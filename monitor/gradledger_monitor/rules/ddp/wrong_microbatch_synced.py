@@ -40,11 +40,10 @@ class WrongMicrobatchSynced(Rule):
 
     hides = ("ddp.replica_drift", "reduction.*", "norm.*")
 
+    unless = staticmethod(unless_parallel)
+
     def judge(self, window: Window) -> Outcome:
         """Synchronised early, not at the end."""
-        calm = unless_parallel(window)
-        if calm is not None:
-            return calm
         facts = window.facts
         record = facts.first
         places = [index for index, m in facts.kept if synced(record, m)]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding
-from gradledger_monitor.rules.reduction.common import balance, unless
+from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.reduction.common import balance, shows, unless_balanced
 
 FIX = """\
 (loss / K).backward()
@@ -39,11 +39,12 @@ class StepEveryMicrobatch(Rule):
     lucidrains/reformer-pytorch#97, coqui-ai/Trainer#120, huggingface/accelerate#2790
     """
 
+    unless = staticmethod(unless_balanced)
+
     def judge(self, window: Window) -> Outcome:
         """K = 1 and B = 1/m, twice."""
-        calm = unless(window, "early_step")
-        if calm is not None:
-            return calm
+        if not shows(window, "early_step"):
+            return ok()
         m = round(1 / balance(window))
         return finding(
             "warning",

@@ -55,9 +55,9 @@ class ZeroedEveryMicrobatch(Rule):
         facts = window.facts
         lost = facts.thrown_away
         record = facts.first
-        all_fresh = len(record.micro_batches) > 1 and all(m.fresh for m in record.micro_batches)
-        zeroed = all_fresh and len(lost) == len(record.micro_batches) - 1
         total = len(record.micro_batches)
+        alone = total > 1 and len(lost) == total - 1
+        zeroed = alone and all(m.fresh for m in record.micro_batches)
         before, self._before = self._before, total if zeroed else 0
         self._single = self._single or total == 1
         if not record.micro_batches:

@@ -84,8 +84,7 @@ class Exploding(Rule):
         )
 
     def _grows(self) -> bool:
-        if len(self._last) <= self.growing:
+        (first, loss_before), (last, loss) = self._last[0], self._last[-1]
+        if len(self._last) <= self.growing or last <= self.times * first or loss <= loss_before:
             return False
-        norms = [norm for norm, _ in self._last]
-        rising = all(b > a for a, b in pairwise(norms))
-        return rising and norms[-1] > self.times * norms[0] and self._last[-1][1] > self._last[0][1]
+        return all(b > a for (a, _), (b, _) in pairwise(self._last))

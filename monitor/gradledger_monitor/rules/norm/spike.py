@@ -89,10 +89,12 @@ class Spike(Rule):
         """Whether a jump of the norm took the loss along, far or for long."""
         up = (out or self._loss_up > 0) and self._loss_is_up(loss)
         self._loss_up = self._loss_up + 1 if up else 0
+        if not up:
+            return False
         ratio = self._norm.ratio(norm)
-        if up and (self._loss_up == 1 or ratio > self._jump[1]):
+        if self._loss_up == 1 or ratio > self._jump[1]:
             self._jump = (norm, ratio)
-        return self._loss_up > self.stays or (up and out and ratio > self.extreme)
+        return self._loss_up > self.stays or (out and ratio > self.extreme)
 
     def _take(self, norm: float, loss: float | None) -> None:
         self._norm.add(norm)

@@ -56,6 +56,8 @@ class Vanishing(Rule):
         self._early: list[tuple[float, float]] = []
         self._late: deque[tuple[float, float]] = deque(maxlen=self.span)
         self._count = 0
+        self._faded: float | None = None  # the norm under which it has, once that is known
+        self._clear = 0  # norms in a row that were not under it
 
     def judge(self, window: Window) -> Outcome:
         """Median norm and loss, now against the beginning."""
@@ -69,6 +71,8 @@ class Vanishing(Rule):
         self._late.append((norm, loss))
         if self._count < self.needed:
             return not_measured(f"{self.needed} steps are needed")
+        if self._is_clear(norm):
+            return ok()
         early, late = _medians(self._early), _medians(list(self._late))
         early = early[0], median(loss for _, loss in self._early[:START])
         if late[0] >= self.share * early[0] or late[1] < self.still * early[1]:
@@ -84,6 +88,13 @@ class Vanishing(Rule):
             loss_early=early[1],
             loss=late[1],
         )
+
+    def _is_clear(self, norm: float) -> bool:
+        """Whether each of the last norms is large enough, and so their median: most often."""
+        if self._faded is None:
+            self._faded = self.share * _medians(self._early)[0]
+        self._clear = self._clear + 1 if norm >= self._faded else 0
+        return self._clear >= self.span
 
 
 def _norm_before_clipping(facts: StepFacts) -> float | None:

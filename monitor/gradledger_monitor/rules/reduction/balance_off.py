@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules import effects
-from gradledger_monitor.rules.base import Rule, Window, finding
-from gradledger_monitor.rules.reduction.common import balance, unless
+from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.reduction.common import balance, shows, unless_balanced
 
 FIX = """\
 # if the factor is meant, declare it, and it is no longer reported:
@@ -38,11 +38,12 @@ class BalanceOff(Rule):
     None: this is information, not an accusation.
     """
 
+    unless = staticmethod(unless_balanced)
+
     def judge(self, window: Window) -> Outcome:
         """B constant and unexplained."""
-        calm = unless(window, "constant")
-        if calm is not None:
-            return calm
+        if not shows(window, "constant"):
+            return ok()
         b = balance(window)
         return finding(
             "info",

@@ -1,4 +1,4 @@
-"""What the rules on the balance have in common: when they stay calm, and how they speak."""
+"""What the rules on the balance have in common: when they stay calm, and what they read."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.balances import Pattern
 from gradledger_monitor.rules.base import Window, not_applicable, not_measured, ok
 
+_CALM: frozenset[Pattern] = frozenset({"fair", "coefficient"})
 
-def unless(window: Window, *patterns: Pattern) -> Outcome | None:
-    """The calm answer, or None when the window's balance shows one of ``patterns``."""
+
+def unless_balanced(window: Window) -> Outcome | None:
+    """The calm answer, or None when the window's balance shows some mistake."""
     seen = window.balance
-    if seen.pattern in patterns:
-        return None
     if seen.pattern in ("unmeasured", "pending"):
         return not_measured(seen.reason)
     if seen.pattern == "by_design":
         return not_applicable(seen.reason)
-    return ok()
+    return ok() if seen.pattern in _CALM else None
+
+
+def shows(window: Window, *patterns: Pattern) -> bool:
+    """Whether the window's balance shows one of these."""
+    return window.balance.pattern in patterns
 
 
 def balance(window: Window) -> float:

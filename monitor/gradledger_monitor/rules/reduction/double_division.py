@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules import effects
-from gradledger_monitor.rules.base import Rule, Window, finding
-from gradledger_monitor.rules.reduction.common import balance, unless
+from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.reduction.common import balance, shows, unless_balanced
 
 FIX = """\
 # the trainer (or the loss) already normalises over the window: do not divide again
@@ -42,11 +42,12 @@ class DoubleDivision(Rule):
 
     hides = ("reduction.token_weights_unequal",)
 
+    unless = staticmethod(unless_balanced)
+
     def judge(self, window: Window) -> Outcome:
         """B = 1/K."""
-        calm = unless(window, "double")
-        if calm is not None:
-            return calm
+        if not shows(window, "double"):
+            return ok()
         k = window.facts.micro_batches
         return finding(
             "warning",

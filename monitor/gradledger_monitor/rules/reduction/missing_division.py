@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules import effects
-from gradledger_monitor.rules.base import Rule, Window, finding
-from gradledger_monitor.rules.reduction.common import unless
+from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.reduction.common import shows, unless_balanced
 
 FIX = """\
 # each of the K micro-batches must contribute 1/K of the gradient
@@ -44,11 +44,12 @@ class MissingDivision(Rule):
 
     hides = ("reduction.token_weights_unequal",)
 
+    unless = staticmethod(unless_balanced)
+
     def judge(self, window: Window) -> Outcome:
         """B = K, or one term's balance K times its coefficient."""
-        calm = unless(window, "missing", "term_missing")
-        if calm is not None:
-            return calm
+        if not shows(window, "missing", "term_missing"):
+            return ok()
         facts, seen = window.facts, window.balance
         k = facts.micro_batches
         if seen.pattern == "term_missing":

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules import effects
-from gradledger_monitor.rules.base import Rule, Window, finding
-from gradledger_monitor.rules.reduction.common import balance, unless
+from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.reduction.common import balance, shows, unless_balanced
 
 FIX = """\
 # divide by the micro-batches that are really in this window
@@ -41,11 +41,12 @@ class PartialWindow(Rule):
 
     hides = ("batch.changed_without_lr",)
 
+    unless = staticmethod(unless_balanced)
+
     def judge(self, window: Window) -> Outcome:
         """B = k/K in a window of k, after fair windows of K."""
-        calm = unless(window, "partial")
-        if calm is not None:
-            return calm
+        if not shows(window, "partial"):
+            return ok()
         k, ratio = window.facts.micro_batches, window.balance.ratio
         full = round(k / ratio)
         return finding(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules import effects
-from gradledger_monitor.rules.base import Rule, Window, finding
-from gradledger_monitor.rules.reduction.common import balance, tokens, unless
+from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.reduction.common import balance, shows, tokens, unless_balanced
 
 FIX = """\
 loss = F.cross_entropy(logits, labels, reduction="sum") / tokens_in_window
@@ -40,11 +40,12 @@ class UnnormalisedSum(Rule):
     allenai/open-instruct#1728, ultralytics/yolov5#464
     """
 
+    unless = staticmethod(unless_balanced)
+
     def judge(self, window: Window) -> Outcome:
         """w = 1 for every token."""
-        calm = unless(window, "sum")
-        if calm is not None:
-            return calm
+        if not shows(window, "sum"):
+            return ok()
         n, b = tokens(window), balance(window)
         known = [c.tokens for c in window.past if c.tokens]
         follows = any(abs(n / t - 1) > 0.02 for t in known)

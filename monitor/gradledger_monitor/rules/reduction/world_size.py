@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules import effects
-from gradledger_monitor.rules.base import Rule, Window, finding, not_applicable
-from gradledger_monitor.rules.reduction.common import balance, unless
+from gradledger_monitor.rules.base import Rule, Window, finding, not_applicable, ok
+from gradledger_monitor.rules.reduction.common import balance, shows, unless_balanced
 
 FIX = """\
 # DDP and FSDP average over ranks: a sum over all ranks' tokens must be multiplied back
@@ -18,6 +18,13 @@ dist.all_reduce(p.grad)
 p.grad /= world_size
 # where the loss is divided by the tokens of all ranks: leave the sum as it is
 dist.all_reduce(p.grad)"""
+
+
+def unless_ranks_balance(window: Window) -> Outcome | None:
+    """The calm answer of one rank, or of a balance that shows no mistake."""
+    if window.facts.run.world_size == 1:
+        return not_applicable("one rank")
+    return unless_balanced(window)
 
 
 class WorldSize(Rule):
@@ -48,14 +55,13 @@ class WorldSize(Rule):
     meta-pytorch/torchtune#2172, ultralytics/ultralytics#18616, facebookresearch/fairseq2#430
     """
 
+    unless = staticmethod(unless_ranks_balance)
+
     def judge(self, window: Window) -> Outcome:
         """B = R or 1/R."""
         ranks = window.facts.run.world_size
-        if ranks == 1:
-            return not_applicable("one rank")
-        calm = unless(window, "world", "world_or_weight")
-        if calm is not None:
-            return calm
+        if not shows(window, "world", "world_or_weight"):
+            return ok()
         if window.balance.pattern == "world_or_weight":
             return _ambiguous(window, ranks)
         size = "small" if balance(window) < 1 else "large"

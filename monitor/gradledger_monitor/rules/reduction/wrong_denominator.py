@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding
-from gradledger_monitor.rules.reduction.common import balance, tokens, unless
+from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.reduction.common import balance, shows, tokens, unless_balanced
 
 FIX = """\
 # divide by the tokens that count in this window, and by nothing else
@@ -38,11 +38,12 @@ class WrongDenominator(Rule):
     OpenNMT/OpenNMT-py#526, hiyouga/LlamaFactory#6639, NVIDIA/Megatron-LM#2417
     """
 
+    unless = staticmethod(unless_balanced)
+
     def judge(self, window: Window) -> Outcome:
         """B wanders with even weights, or w = 1 / (K * padded size)."""
-        calm = unless(window, "wandering", "padding")
-        if calm is not None:
-            return calm
+        if not shows(window, "wandering", "padding"):
+            return ok()
         b, n = balance(window), tokens(window)
         divisor = n / b
         padding = window.balance.pattern == "padding"

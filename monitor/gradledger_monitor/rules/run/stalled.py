@@ -67,6 +67,9 @@ class Stalled(Rule):
         if gap is None or len(self._gaps) < self.needed:
             self._gaps.extend([] if gap is None else [gap])
             return not_measured(f"{self.needed} steps are needed")
+        if gap < self.seconds:  # most often: no median is needed
+            self._gaps.append(gap)
+            return ok()
         usual, limit = median(self._gaps), self.patience() or 0.0
         self._gaps.append(gap)
         if gap < limit:

@@ -41,11 +41,10 @@ class AllGradsZero(Rule):
 
     hides = ("norm.vanishing",)
 
+    unless = staticmethod(unless_scaled)
+
     def judge(self, window: Window) -> Outcome:
         """A norm of 0 under weights that are not 0."""
-        calm = unless_scaled(window)
-        if calm is not None:
-            return calm
         facts = window.facts
         record = facts.first
         norm = number(record.norm)

@@ -46,11 +46,10 @@ class ClipBeforeUnscale(Rule):
 
     hides = ("norm.*", "clip.*", "reduction.*")
 
+    unless = staticmethod(unless_scaled)
+
     def judge(self, window: Window) -> Outcome:
         """A finite clip that no unscale came before."""
-        calm = unless_scaled(window)
-        if calm is not None:
-            return calm
         record = window.facts.first
         scale = scale_of(record.micro_batches) or 1.0
         unscaled = False

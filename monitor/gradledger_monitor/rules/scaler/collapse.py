@@ -46,14 +46,13 @@ class Collapse(Rule):
 
     hides = ("scaler.skipped_steps", "scaler.all_grads_zero", "norm.*", "scheduler.stepped_on_skip")
 
+    unless = staticmethod(unless_scaled)
+
     def __init__(self) -> None:
         self._first: float | None = None
 
     def judge(self, window: Window) -> Outcome:
         """The scale of the window's last backward."""
-        calm = unless_scaled(window)
-        if calm is not None:
-            return calm
         scale = scale_of(window.facts.first.micro_batches)
         if scale is None:
             return ok()

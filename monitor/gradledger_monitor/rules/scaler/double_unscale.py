@@ -39,11 +39,10 @@ class DoubleUnscale(Rule):
 
     hides = ("reduction.*", "norm.*")
 
+    unless = staticmethod(unless_scaled)
+
     def judge(self, window: Window) -> Outcome:
         """What is left of the scale is 1/scale."""
-        calm = unless_scaled(window)
-        if calm is not None:
-            return calm
         record = window.facts.first
         left, scale = residual(window.facts), scale_of(record.micro_batches) or 1.0
         if record.skipped:

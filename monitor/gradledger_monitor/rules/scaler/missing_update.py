@@ -41,14 +41,13 @@ class MissingUpdate(Rule):
     espnet/espnet#2362, Haian-Jin/LVSM#19, Azure/MS-AMP#45
     """
 
+    unless = staticmethod(unless_scaled)
+
     def __init__(self) -> None:
         self._stepped = False
 
     def judge(self, window: Window) -> Outcome:
         """No update since the window before, or none after an abandoned part of this one."""
-        calm = unless_scaled(window)
-        if calm is not None:
-            return calm
         record = window.facts.first
         stepped_before, self._stepped = self._stepped, bool(own(record, "scaler_step"))
         updates = [e.after for e in record.events if e.op == "update"]

@@ -39,14 +39,13 @@ class Reset(Rule):
 
     hides = ("scaler.skipped_steps",)
 
+    unless = staticmethod(unless_scaled)
+
     def __init__(self) -> None:
         self._before: tuple[int, float] | None = None
 
     def judge(self, window: Window) -> Outcome:
         """Another scaler object, with another scale."""
-        calm = unless_scaled(window)
-        if calm is not None:
-            return calm
         scaler = window.facts.first.scaler
         scale = None if scaler is None else number(scaler.scale)
         if scaler is None or scale is None:

@@ -47,15 +47,14 @@ class SkippedSteps(Rule):
 
     kind = "T"
 
+    unless = staticmethod(unless_scaled)
+
     def __init__(self) -> None:
         self._settled = False
         self._last: deque[bool] = deque(maxlen=self.recent)
 
     def judge(self, window: Window) -> Outcome:
         """Skips in a row, and among the last hundred."""
-        calm = unless_scaled(window)
-        if calm is not None:
-            return calm
         skipped = window.facts.first.skipped
         self._settled = self._settled or not skipped
         if not self._settled:

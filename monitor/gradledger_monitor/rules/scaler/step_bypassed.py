@@ -42,11 +42,10 @@ class StepBypassed(Rule):
 
     hides = ("reduction.*", "scaler.*", "norm.*", "loop.clip_every_microbatch")
 
+    unless = staticmethod(unless_scaled)
+
     def judge(self, window: Window) -> Outcome:
         """No scaler step in the window, and the scale is still in the gradients."""
-        calm = unless_scaled(window)
-        if calm is not None:
-            return calm
         record = window.facts.first
         if record.skipped or own(record, "scaler_step"):
             return ok()

@@ -39,11 +39,10 @@ class UnscaleMidWindow(Rule):
 
     hides = ("reduction.*", "norm.*")
 
+    unless = staticmethod(unless_scaled)
+
     def judge(self, window: Window) -> Outcome:
         """An unscale between two backwards of the window."""
-        calm = unless_scaled(window)
-        if calm is not None:
-            return calm
         record, start = window.facts.first, window.facts.kept_from
         total = len(record.micro_batches)
         early = [e.after for e in own(record, "unscale") if start < e.after < total]

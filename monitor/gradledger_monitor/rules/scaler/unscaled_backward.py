@@ -37,11 +37,10 @@ class UnscaledBackward(Rule):
 
     hides = ("reduction.*", "norm.*")
 
+    unless = staticmethod(unless_scaled)
+
     def judge(self, window: Window) -> Outcome:
         """Scaled and plain backwards in one window that the scaler steps."""
-        calm = unless_scaled(window)
-        if calm is not None:
-            return calm
         record = window.facts.first
         kept = window.facts.kept
         plain = [index for index, m in kept if m.scale is None]

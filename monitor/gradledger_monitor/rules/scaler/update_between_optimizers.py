@@ -39,11 +39,10 @@ class UpdateBetweenOptimizers(Rule):
     huggingface/accelerate#439, Lightning-AI/pytorch-lightning#20116
     """
 
+    unless = staticmethod(unless_scaled)
+
     def judge(self, window: Window) -> Outcome:
         """step(other), update, step(this), all after the last backward."""
-        calm = unless_scaled(window)
-        if calm is not None:
-            return calm
         record = window.facts.first
         total = len(record.micro_batches)
         calls = [e for e in record.events if e.after == total and e.op in ("scaler_step", "update")]

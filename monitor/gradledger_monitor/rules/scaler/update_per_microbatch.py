@@ -44,11 +44,10 @@ class UpdatePerMicrobatch(Rule):
 
     hides = ("reduction.*", "norm.*", "scaler.unscale_mid_window", "loop.zeroed_every_microbatch")
 
+    unless = staticmethod(unless_scaled)
+
     def judge(self, window: Window) -> Outcome:
         """An update, or a change of scale, between two backwards of the window."""
-        calm = unless_scaled(window)
-        if calm is not None:
-            return calm
         record, start = window.facts.first, window.facts.kept_from
         total = len(record.micro_batches)
         inside = [e.after for e in own(record, "update") if start < e.after < total]

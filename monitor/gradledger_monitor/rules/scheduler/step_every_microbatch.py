@@ -47,7 +47,7 @@ class StepEveryMicrobatch(Rule):
         total = len(record.micro_batches)
         if not places and not window.past:
             return not_applicable("no LR scheduler was stepped")
-        if window.facts.micro_batches < 2:
+        if not places or window.facts.micro_batches < 2:
             return ok()
         if not all(place in places for place in range(start + 1, total)):
             return ok()
