@@ -52,8 +52,10 @@ def _rows(term: Term) -> int | None:
 
 def _of_loader(term: Term, record: StepRecord) -> int | None:
     """What the loader put into each batch, if the flat target can be made of one of them."""
-    size = record.batch_size if record.batches == len(record.micro_batches) else None
-    return size if size and term.size and term.size % size == 0 else None
+    size = record.batch_size
+    if not size or not term.size or record.batches != len(record.micro_batches):
+        return None
+    return size if term.size % size == 0 else None
 
 
 def _in_chunks(terms: list[Term]) -> bool:

@@ -51,8 +51,6 @@ class _Line:
 
     def fold(self, step: int, outcome: Outcome) -> None:
         """Take the next outcome in."""
-        if outcome is self.outcome and self.finding is None:
-            return  # most often nothing is new
         self.outcome = _stronger(self.outcome, outcome)
         if outcome.status == "finding":
             self.quiet = 0
@@ -111,7 +109,12 @@ class _Panel:
         self.settled = None
         step = window.facts.step
         for rule, line in self.asked:
-            line.fold(step, _judge(rule, window))
+            try:
+                outcome = rule.judge(window)
+            except Exception as error:  # one rule's bug must not silence the others
+                outcome = _failed(error)
+            if outcome is not line.outcome or line.finding is not None:  # else nothing is new
+                line.fold(step, outcome)
 
     def _counts(self, calm: Outcome) -> bool:
         """Whether the same once more would change a line: a finding is over after some of them."""
@@ -257,13 +260,6 @@ def _coverage(lines: Iterable[_Line]) -> dict[str, Outcome]:
     return coverage
 
 
-def _judge(rule: Rule, window: Window) -> Outcome:
-    try:
-        return rule.judge(window)
-    except Exception as error:  # a rule's bug must not silence the others, nor be silent itself
-        return _failed(error)
-
-
 def _calm(rule: Rule, window: Window) -> Outcome | None:
     try:
         return rule.unless(window)
@@ -272,6 +268,7 @@ def _calm(rule: Rule, window: Window) -> Outcome | None:
 
 
 def _failed(error: Exception) -> Outcome:
+    """A rule that has a bug has measured nothing, and says so."""
     return not_measured(f"the rule failed: {type(error).__name__}: {error}")
 
 

@@ -208,7 +208,9 @@ class StepFacts(Struct, frozen=True, dict=True):
         for rank, record in sorted(self._accounted.items()):
             shared = shared_factor(record) / (self.run.world_size if self.averaged else 1)
             for index, micro_batch in self.kept_by_rank[rank]:
-                factor = shared * _own_factor(record, micro_batch)
+                factor = (
+                    shared if record.post_factor is not None else shared * _own_factor(micro_batch)
+                )
                 for key, part, term in _keyed(micro_batch.terms):
                     if term.tokens and term.weight is not None:
                         weight = float(term.weight)
@@ -218,7 +220,7 @@ class StepFacts(Struct, frozen=True, dict=True):
     @once
     def weighted_inside(self) -> bool:
         """Whether the loss gives the tokens of one micro-batch different weights by design."""
-        return any(spread(seen.term) for seen in self.seen)
+        return any(map(spread, [s.term for s in self.seen if s.term.weight_min is not None]))
 
     @once
     def own_losses(self) -> bool:
@@ -228,8 +230,8 @@ class StepFacts(Struct, frozen=True, dict=True):
         """
         if self.micro_batches > 1 and all(_aims_at_one_number(m) for _, m in self.kept):
             return True
-        upwards = {s.key for s in self.seen if s.weight > 0}
-        return any(s.key in upwards and not s.weight > 0 for s in self.seen)
+        downwards = {s.key for s in self.seen if not s.weight > 0}
+        return bool(downwards) and any(s.key in downwards and s.weight > 0 for s in self.seen)
 
     @once
     def readings(self) -> list[Reading]:
@@ -343,7 +345,7 @@ def _why_unmeasured(record: StepRecord, kept: Kept, combining: Combining | None)
             if term.tokens is None or (term.weight is None and term.tokens > 0):
                 reasons = term.missing.values()
                 return next(iter(reasons), f"the weight of {term.kind} was not seen")
-            if not math.isfinite(number(term.weight) or 0.0):
+            if term.weight is not None and not math.isfinite(float(term.weight)):
                 return "the gradient at the loss is not finite"
     return None
 
@@ -365,17 +367,18 @@ def clip_coefficient(event: Event) -> float:
     return 1.0 if norm is None or limit is None else min(1.0, limit / (norm + 1e-6))
 
 
-def _own_factor(record: StepRecord, micro_batch: MicroBatch) -> float:
+def _own_factor(micro_batch: MicroBatch) -> float:
     """Without a measured factor, the loss scale is what must be taken out of the weights."""
     scale = number(micro_batch.scale)
-    return 1.0 if record.post_factor is not None or not scale else 1.0 / scale
+    return 1.0 / scale if scale else 1.0
 
 
-def _keyed(terms: list[Term]) -> Iterator[tuple[str, int, Term]]:
+def _keyed(terms: list[Term]) -> Iterable[tuple[str, int, Term]]:
     """Terms by kind and occurrence, e.g. NllLossBackward0#1; parts of one loss are numbered."""
-    if len(terms) == 1:
-        yield f"{terms[0].kind}#0", 1, terms[0]
-        return
+    return [(f"{terms[0].kind}#0", 1, terms[0])] if len(terms) == 1 else _numbered(terms)
+
+
+def _numbered(terms: list[Term]) -> Iterator[tuple[str, int, Term]]:
     numbers: dict[str, dict[object, int]] = {}
     parts: dict[str, int] = {}
     for place, term in enumerate(terms):

@@ -33,14 +33,14 @@ def sum_of_token_losses(micro_batch: MicroBatch) -> tuple[float, int] | None:
     terms = [t for t in micro_batch.terms if t.tokens != 0]
     if not terms and micro_batch.terms:
         return 0.0, 0
-    loss, tokens = number(micro_batch.loss), 0
-    if loss is None:
+    if not terms or micro_batch.loss is None:
         return None
+    first, tokens = terms[0], 0
     for term in terms:
-        if term.tokens is None or spread(term) or term.kind != terms[0].kind:
+        if term.tokens is None or (term.kind, term.weight) != (first.kind, first.weight):
             return None
-        if term.weight != terms[0].weight:
+        if spread(term):
             return None
         tokens += term.tokens
-    weight = number(terms[0].weight) if terms else None
-    return (loss / weight, tokens) if weight else None
+    weight = number(first.weight)
+    return (float(micro_batch.loss) / weight, tokens) if weight else None

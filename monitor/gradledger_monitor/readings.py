@@ -63,7 +63,7 @@ def _groups(seen: list[Seen]) -> Iterator[tuple[str, list[Seen]]]:
     keys = _heaviest_first(seen)
     kind = keys[0].split("#", 1)[0]
     for key in keys:
-        yield "main", [s for s in seen if s.key == key]
+        yield "main", [s for s in seen if s.key == key] if len(keys) > 1 else seen
     parts = sorted({(s.key, s.part) for s in seen})
     if max(s.part for s in seen) == 2:
         for part in parts:
@@ -88,7 +88,7 @@ def _reading(name: str, unit: str, group: list[Seen]) -> Reading | None:
     lines = []
     for s in group:
         tokens, weight = s.term.tokens or 0, abs(s.weight)
-        units = _units(s.term, unit)
+        units = s.term.tokens if unit == "tokens" else _units(s.term, unit)
         if not units:
             return None
         if (
@@ -106,8 +106,6 @@ def _units(term: Term, unit: str) -> float | None:
     A class-weighted loss may divide by the sum of its class weights. A summed loss over elements
     (pixels, classes) may be meant per row or per position: its author chose the divisor.
     """
-    if unit == "tokens":
-        return term.tokens
     if unit == "class_weight":
         return number(term.class_weight)
     if term.reduction == "mean" or term.kind.startswith("NllLoss"):

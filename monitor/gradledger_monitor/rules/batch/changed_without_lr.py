@@ -61,7 +61,7 @@ class ChangedWithoutLr(Rule):
             return not_measured("learning rate or micro-batches were not seen")
         now = _Batch.of(facts, rate)
         before = self._settled or now
-        if not now.differs(before, self.factor):
+        if now == before or not now.differs(before, self.factor):
             self._settled, self._new = now, []
             return ok()
         self._new = [*self._new, now] if self._new and now.is_as_large(self._new[-1]) else [now]
