@@ -7,6 +7,8 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 SECONDS := 60
 TRAINERS := transformers-4.45 transformers-5
+BENCH  := OMP_NUM_THREADS=1 $(BIN)/python bench/
+PEERS  := .venvs/peers/bin/python
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint type unit museum courses zero-code frameworks examples docs coverage mutants bench screenshots security audit fuzz tools clean
@@ -61,10 +63,14 @@ mutants: $(READY)  ## changes to the ledger that no unit test notices; long
 screenshots: $(READY) chromium  ## the README's pictures, of real trainings
 	cd tests && ../$(BIN)/python screenshots.py ../docs/images
 
-bench: $(READY)  ## what the hooks cost the training thread, and how fast the service is
-	$(BIN)/python bench/hooks_overhead.py
-	$(BIN)/python bench/absent_service.py 2>/dev/null
-	$(BIN)/python bench/service.py
+bench: $(READY) .venvs/peers/.ready  ## what the hooks cost and how fast the service is, beside peers: docs/performance.md
+	@rm -rf build/bench
+	$(BENCH)step_cost.py --peers $(PEERS) --json build/bench/10-step-cost.json
+	$(BENCH)norm_cost.py --json build/bench/11-norm.json
+	$(BENCH)whole_process.py --json build/bench/12-whole-process.json
+	$(BENCH)absent_service.py --json build/bench/13-absent-service.json 2>/dev/null
+	$(BENCH)imports.py --peers $(PEERS) --json build/bench/14-imports.json
+	$(BENCH)page.py build/bench docs/performance.md
 
 security: $(VENV)/.security  ## bandit on the source; what is left out, and why, is in pyproject.toml
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive hooks monitor web migrations
@@ -107,6 +113,16 @@ $(VENV)/.security: $(READY)
 	$(@D)/bin/python -m pip install --quiet --upgrade pip
 	$(@D)/bin/pip install --quiet "$(TORCH)"
 	$(@D)/bin/pip install --quiet --requirement $< --editable '.[monitor]'
+	@touch $@
+
+# One environment with everything that is measured beside the hooks, and the hooks themselves.
+.venvs/peers/.ready: bench/peers-training.txt
+	@echo "preparing $(@D) (once, some minutes)"
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --upgrade pip
+	$(@D)/bin/pip install --quiet "$(TORCH)"
+	$(@D)/bin/pip install --quiet --requirement $<
+	$(@D)/bin/pip install --quiet --no-deps --editable .
 	@touch $@
 
 tools:

@@ -1,0 +1,158 @@
+"""The norm of the gradients where the loop does not clip: ours, the floor's and PyTorch's own.
+
+Three ways take turns, step by step, in the same place of the same loop: right before the optimizer
+steps, when the gradients are as cold as the last backward left them. The floor is PyTorch's
+``_foreach_norm``, ``stack`` and ``norm`` over the same gradients. Of the hooks the time of the
+norm's observer counts.
+
+Where the loop clips, the hooks use its norm: their passes over the gradients, counted in operations
+that reach a kernel, must be none.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from report import Measure, Report, arguments, below, median_of, tell
+from services import service
+from torch.utils._python_dispatch import TorchDispatchMode
+from training import GPT, Loop
+
+import gradledger
+from gradledger.observers.norm import Norm
+
+HOOKS, FLOOR, CLIP = "the norm of the hooks", "the norm at the floor", "clip_grad_norm_"
+WAYS = (HOOKS, FLOOR, CLIP)
+GOAL = 1.1
+WARM_UP = 10  # rounds
+
+Times = dict[str, list[float]]  # microseconds
+
+
+class Timed:
+    """Adds up the time in the norm's observer."""
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+        original: Callable[..., None] = Norm.step_begins
+
+        def step_begins(observer: Norm, *about: Any) -> None:
+            began = time.thread_time()
+            original(observer, *about)
+            self.spent += time.thread_time() - began
+
+        Norm.step_begins = step_begins  # type: ignore[assignment,method-assign]
+
+
+def floor(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
+    """The least that gives the norm."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    return norm
+
+
+def clip(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
+    """What a loop calls that clips."""
+    return torch.nn.utils.clip_grad_norm_(parameters, 1e9)
+
+
+def accumulate(loop: Loop) -> None:
+    """The gradients of a window."""
+    for text, following in loop.window():
+        logits = loop.model(text).flatten(0, 1)
+        torch.nn.functional.cross_entropy(logits, following.flatten(), ignore_index=256).backward()
+
+
+def measure(rounds: int) -> Times:
+    """Each way once a round."""
+    timed = Timed()
+    loop = Loop(GPT, clips=False)
+    taken: Times = {way: [] for way in WAYS}
+    with service("takes") as url, gradledger.watch(loop.model, loop.optimizer, url=url) as ledger:
+        for number in range(rounds + WARM_UP):
+            for way in WAYS[number % 3 :] + WAYS[: number % 3]:
+                took = once(loop, way, timed, ledger)
+                if number >= WARM_UP:
+                    taken[way].append(took * 1e6)
+    return taken
+
+
+def once(loop: Loop, way: str, timed: Timed, ledger: gradledger.Ledger) -> float:
+    """Seconds of one way in one step. The hooks are there in all, so that caches are alike."""
+    accumulate(loop)
+    timed.spent = took = 0.0
+    if way != HOOKS:
+        call = floor if way == FLOOR else clip
+        ledger.pause()
+        began = time.thread_time()
+        call(loop.parameters)
+        took = time.thread_time() - began
+    loop.optimizer.step()
+    if way != HOOKS:
+        ledger.resume()
+    loop.optimizer.zero_grad()
+    return timed.spent if way == HOOKS else took
+
+
+class Counted(TorchDispatchMode):
+    """Counts the operations that reach a kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def operations(hooked: bool) -> Counter[str]:
+    """What one step of a loop that clips calls."""
+    loop = Loop(GPT)
+    loop.step(loop.window())
+    with service("takes") as url:
+        ledger = gradledger.watch(loop.model, loop.optimizer, url=url) if hooked else None
+        loop.step(loop.window())
+        window = loop.window()
+        with (counted := Counted()):
+            loop.step(window)
+        if ledger is not None:
+            ledger.close()
+    return counted.calls
+
+
+def compared(taken: Times) -> list[Measure]:
+    """The ways, and the ratio, whose spread is that of the turns."""
+    pairs = [a / b for a, b in zip_longest(taken[HOOKS], taken[FLOOR])]
+    low, _, high = statistics.quantiles(pairs, n=4)
+    middle = statistics.median(taken[HOOKS]) / statistics.median(taken[FLOOR])
+    ratio = Measure("the norm of the hooks, over the floor", middle, "x", low, high, "1")
+    return [*(median_of(way, taken[way], "us") for way in WAYS), below(ratio, GOAL)]
+
+
+def main() -> None:
+    """The command."""
+    parser = arguments(__doc__)
+    parser.add_argument("--rounds", type=int, default=300)
+    asked = parser.parse_args()
+    made = Report("The norm where the loop does not clip", "python bench/norm_cost.py")
+    made.measures += compared(measure(asked.rounds))
+    plain, hooked = operations(hooked=False), operations(hooked=True)
+    passes = hooked["_foreach_norm"] - plain["_foreach_norm"]
+    told = "passes over the gradients that the hooks add where the loop clips"
+    made.measures.append(Measure(told, passes, "", goal="0", holds=passes == 0))
+    all_of_them = sum((hooked - plain).values())
+    made.measures.append(Measure("operations that they add to such a step", all_of_them, ""))
+    added = ", ".join(f"{count} {name}" for name, count in (hooked - plain).most_common())
+    made.notes.append(f"Operations of the hooks in a step with four micro-batches: {added}.")
+    tell(made, asked.json)
+
+
+if __name__ == "__main__":
+    main()

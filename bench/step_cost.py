@@ -1,0 +1,264 @@
+"""Processor time that a step's training thread gains: the hooks, beside peers that log ten scalars.
+
+Each way has a process of its own, which trains the same windows in blocks of three kinds, in
+changing order: as they are, with the way on, and with a clock around the way's own calls. Of these
+come two figures:
+
+  added    what a whole step takes more than the same step without: everything, and its noise
+  inside   between entering and leaving the way's own calls: little noise, but of the hooks it
+           leaves out what runs in the middle of a backward, and of a peer what it waits for
+
+All observers are on, the service takes everything, the loop clips (else: see norm_cost.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from loggers import PEERS, Log
+from report import Measure, Report, arguments, below, median_of, tell
+from sandwich import Sandwich
+from services import service
+from training import GPT, TINY, K, Loop, Size, Window
+
+HOOKS = "gradledger"
+GOAL_US = 150.0
+FLOOR = "55 to 70 us: a queue's put, and building the record"
+BLOCK = 6  # steps in a row of one kind
+WARM_UP = 2  # of each
+KINDS = ("without", "with", "timed")
+SIZES = {size.name: size for size in (GPT, TINY)}
+
+Times = dict[str, list[float]]  # microseconds: added, inside, without
+
+
+class Way(Protocol):
+    """Something that a step can have on."""
+
+    def on(self, timed: bool) -> None:
+        """From now on."""
+
+    def off(self) -> None:
+        """No longer."""
+
+    def after_step(self, loss: float) -> None:
+        """Where a loop logs."""
+
+    def inside(self) -> float:
+        """Seconds in its own calls since the last question."""
+
+
+class Hooks:
+    """gradledger, all observers on."""
+
+    def __init__(self, sandwich: Sandwich, url: str, loop: Loop) -> None:
+        import gradledger  # noqa: PLC0415 (after the lower clocks)
+
+        self._sandwich = sandwich
+        self._ledger = gradledger.watch(loop.model, loop.optimizer, url=url)
+        self._ledger.pause()
+        self._timed = False
+
+    def on(self, timed: bool) -> None:
+        """Put the hooks in place, and the clocks above them."""
+        self._ledger.resume()
+        self._timed = timed
+        if timed:
+            self._sandwich.close()
+
+    def off(self) -> None:
+        """Take both away."""
+        self._sandwich.open()
+        self._ledger.pause()
+
+    def close(self) -> None:
+        """Send what is left."""
+        self._ledger.close()
+
+    def after_step(self, loss: float) -> None:
+        """Nothing: the hooks see the step themselves."""
+
+    def inside(self) -> float:
+        """Between the clocks."""
+        return self._sandwich.take()
+
+
+class Logger:
+    """A peer that logs after each step."""
+
+    def __init__(self, log: Log) -> None:
+        self._log, self._step, self._spent = log, 0, 0.0
+        self._is_on = self._timed = False
+
+    def on(self, timed: bool) -> None:
+        """Log from now on."""
+        self._is_on, self._timed = True, timed
+
+    def off(self) -> None:
+        """Log nothing."""
+        self._is_on = False
+
+    def after_step(self, loss: float) -> None:
+        """Ten scalars."""
+        if not self._is_on:
+            return
+        self._step += 1
+        if not self._timed:
+            self._log(self._step, loss)
+            return
+        began = time.thread_time()
+        self._log(self._step, loss)
+        self._spent += time.thread_time() - began
+
+    def inside(self) -> float:
+        """In the calls."""
+        spent, self._spent = self._spent, 0.0
+        return spent
+
+
+# ---------------------------------------------------------------- in the process of one way
+
+
+@contextmanager
+def way_called(name: str, loop: Loop) -> Iterator[Way]:
+    """The way of that name, ready and off."""
+    if name == HOOKS:
+        sandwich = Sandwich()
+        with service("takes") as url:
+            hooks = Hooks(sandwich, url, loop)
+            yield hooks
+            hooks.close()
+        return
+    with PEERS[name]() as log:
+        yield Logger(log)
+
+
+def block(
+    loop: Loop, way: Way, kind: str, windows: list[Window]
+) -> tuple[list[float], list[float]]:
+    """Microseconds of each step, and of each inside the way; without the first ones."""
+    steps, inside = [], []
+    if kind != "without":
+        way.on(timed=kind == "timed")
+    way.inside()
+    for window in windows:
+        began = time.thread_time()
+        way.after_step(loop.step(window))
+        steps.append((time.thread_time() - began) * 1e6)
+        inside.append(way.inside() * 1e6)
+    if kind != "without":
+        way.off()
+    return steps[WARM_UP:], inside[WARM_UP:]
+
+
+def measure(name: str, size: Size, rounds: int) -> Times:
+    """Train all kinds of blocks in turn."""
+    loop = Loop(size)
+    times: Times = {"added": [], "inside": [], "without": []}
+    with way_called(name, loop) as way:
+        for number in range(rounds):
+            windows = [loop.window() for _ in range(BLOCK)]
+            order = KINDS[number % 3 :] + KINDS[: number % 3]
+            taken = {kind: block(loop, way, kind, windows) for kind in order}
+            plain, hooked = taken["without"][0], taken["with"][0]
+            times["without"] += plain
+            times["added"] += [b - a for a, b in zip(plain, hooked, strict=True)]
+            times["inside"] += taken["timed"][1]
+    return times
+
+
+# ---------------------------------------------------------------- one process for each way
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line asks for."""
+
+    rounds: int
+    peers: str  # the Python that has them
+
+    def run(self, name: str, size: str) -> Times | str:
+        """What a process of its own measured, or why it could not."""
+        script = os.path.abspath(__file__)
+        command = [self.peers, script, "--way", name, "--size", size, "--rounds", str(self.rounds)]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "GRADLEDGER_SPOOL": "off"}
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run(
+                command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+            )
+        if done.returncode:
+            return (done.stderr.strip().splitlines() or ["killed"])[-1]
+        told: Times = json.loads(done.stdout.splitlines()[-1])
+        return told
+
+
+def run_all(asked: Asked) -> tuple[dict[tuple[str, str], Times], dict[str, str]]:
+    """Every way in turn, the hooks before the peers and after them."""
+    ours, theirs = [(HOOKS, size) for size in SIZES], [(name, GPT.name) for name in PEERS]
+    taken: dict[tuple[str, str], Times] = {}
+    failed: dict[str, str] = {}
+    for way in [*ours, *theirs, *ours]:
+        times = asked.run(*way)
+        if isinstance(times, str):
+            failed[way[0]] = times
+            continue
+        known = taken.setdefault(way, {kind: [] for kind in times})
+        for kind, values in times.items():
+            known[kind] += values
+    return taken, failed
+
+
+def lines(name: str, size: str, times: Times) -> list[Measure]:
+    """The rows of one way."""
+    if name != HOOKS:
+        told = f"{name}, ten scalars"
+        return [median_of(f"{told}: {kind}", times[kind], "us") for kind in ("added", "inside")]
+    added = median_of(f"hooks, {size}: added", times["added"], "us", FLOOR)
+    inside = median_of(f"hooks, {size}: inside", times["inside"], "us")
+    return [below(added, GOAL_US), inside]
+
+
+def report(asked: Asked) -> Report:
+    """Measure, and say it."""
+    taken, failed = run_all(asked)
+    made = Report(
+        f"Processor time added to a step's training thread, K = {K}", "python bench/step_cost.py"
+    )
+    for (name, size), times in taken.items():
+        made.measures += lines(name, size, times)
+    steps = [f"{statistics.median(taken[HOOKS, s]['without']) / 1e3:.1f} ms ({s})" for s in SIZES]
+    made.notes.append(f"A step takes {' and '.join(steps)} of the thread's time without hooks.")
+    made.notes += [f"{name} could not be measured: {why}" for name, why in failed.items()]
+    return made
+
+
+def main() -> None:
+    """The command."""
+    parser = arguments(__doc__)
+    parser.add_argument("--peers", default=sys.executable, help="the Python that has the peers")
+    parser.add_argument("--rounds", type=int, default=40, help="of blocks, in each process")
+    parser.add_argument("--way", help=argparse.SUPPRESS)
+    parser.add_argument("--size", default=GPT.name, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.way:
+        torch.set_num_threads(1)
+        times = measure(asked.way, SIZES[asked.size], asked.rounds)
+        print(json.dumps(times), flush=True)
+        return
+    tell(report(Asked(asked.rounds, os.path.abspath(asked.peers))), asked.json)
+
+
+if __name__ == "__main__":
+    main()
