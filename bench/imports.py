@@ -1,7 +1,8 @@
 """What importing the hooks adds to a process that has PyTorch, beside importing the peers.
 
 Each import happens in a fresh process that imported torch before; all take turns. The hooks are
-imported with everything that ``gradledger.watch`` needs, all of it compiled before. Memory is what the process holds more.
+imported with everything that ``gradledger.watch`` needs, all of it compiled before. Memory is
+what the process holds more.
 """
 
 from __future__ import annotations
