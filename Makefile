@@ -30,8 +30,9 @@ lint: $(READY)  ## ruff, and the architecture contracts
 type: $(READY)  ## mypy --strict
 	$(BIN)/mypy
 
-unit: $(READY) tools  ## pytest alone
-	$(BIN)/pytest -n 2 --dist loadfile
+# More workers than cores: most tests wait for a process of theirs to start.
+unit: $(READY) tools  ## pytest alone; `make examples` has the examples
+	$(BIN)/pytest -n 3 --dist loadfile --ignore tests/examples
 
 museum: $(READY)  ## the bug museum: what is found and what is left alone, written to docs/detection.md
 	cd tests && ../$(BIN)/python -m museum.run --jobs 2 --write ../docs/detection.md

@@ -48,7 +48,7 @@ def send(service: Service, payload: str) -> None:
     records: list[Record] = [hostile_step(n, payload) for n in (1, 2, 3)]
     records += [EvalRecord(n, 1_000.0 + n, {payload: 1.0 * n, "loss": 1.0}) for n in (1, 2)]
     assert service.post(batch("hostile", records, **said)).status_code == 200
-    assert eventually(10, lambda: bool(service.get("/runs/hostile").json()["steps"] == 3))
+    assert eventually(60, lambda: bool(service.get("/runs/hostile").json()["steps"] == 3))
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)

@@ -99,7 +99,7 @@ def stored(database: Path) -> tuple[int, int]:
 
 def assert_the_whole_run_is_there(service: Service) -> None:
     """Every step, once; the verdict; and the finding."""
-    assert eventually(20, judged(service, STEPS))
+    assert eventually(60, judged(service, STEPS))
     run = the_run(service)
     assert run["name"] == "classic"
     series = service.get(f"/runs/{run['id']}/series").json()
@@ -131,7 +131,7 @@ def test_a_service_that_is_killed_and_comes_back_misses_no_step_and_counts_none_
         service = start_service(database, service.port)
         assert "not sent" not in training.end()  # that it could not be reached may be told
         assert_the_whole_run_is_there(service)
-        assert eventually(10, lambda: bool(the_run(service)["ended"]))
+        assert eventually(60, lambda: bool(the_run(service)["ended"]))
         assert stored(database) == (STEPS, STEPS)
     finally:
         training.process.kill()

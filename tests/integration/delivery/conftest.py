@@ -132,4 +132,4 @@ def stored(service: Service) -> dict[str, list[int]]:
 def all_stored(service: Service, *counts: int) -> bool:
     """Whether there are so many runs, with steps 1 to each count, in whatever order."""
     wanted = sorted(list(range(1, count + 1)) for count in counts)
-    return eventually(20, lambda: sorted(stored(service).values()) == wanted)
+    return eventually(60, lambda: sorted(stored(service).values()) == wanted)

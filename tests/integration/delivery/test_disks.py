@@ -82,7 +82,7 @@ train(2)
         for name in bad:
             assert sum(name in line for line in told) == 1
         assert "secret" not in done.err
-        assert eventually(10, lambda: len(service.get("/runs").json()["runs"]) == 1)
+        assert eventually(60, lambda: len(service.get("/runs").json()["runs"]) == 1)
         (run,) = service.get("/runs").json()["runs"]
         assert run["name"] == "script0.py"
 
@@ -107,7 +107,7 @@ os._exit(0)
             return float(service.get("/runs").json()["runs"][0]["last_seen"])
 
         first = last_seen()
-        assert eventually(5, lambda: last_seen() > first + 1)
+        assert eventually(60, lambda: last_seen() > first + 1)
         process.communicate()
         (run,) = service.get("/runs").json()["runs"]
         assert run["steps"] == 2

@@ -181,4 +181,4 @@ def test_a_forked_child_is_silent_until_it_watches_and_is_then_a_run_of_its_own(
             runs = service.get("/runs").json()["runs"]
             return {(run["name"], run["steps"], run["ended"]) for run in runs}
 
-        assert eventually(20, lambda: told() == {("parent", 3, True), ("child", 5, True)})
+        assert eventually(60, lambda: told() == {("parent", 3, True), ("child", 5, True)})

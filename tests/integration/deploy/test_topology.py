@@ -79,7 +79,7 @@ class _proxy:
     def __enter__(self) -> str:
         command = ["nginx", "-c", str(self._file), "-e", "stderr"]
         self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        assert eventually(10, self._listens)
+        assert eventually(60, self._listens)
         return f"http://127.0.0.1:{self._port}"
 
     def __exit__(self, *_: object) -> None:
@@ -137,7 +137,7 @@ def test_the_id_of_a_request_and_its_client_come_from_the_proxy(deployment: Depl
     def line() -> list[str]:
         return [said for one in deployment.monitors for said in one.output if name in said]
 
-    assert eventually(5, lambda: bool(line()))
+    assert eventually(60, lambda: bool(line()))
     assert json.loads(line()[0])["client"] == "127.0.0.1"
 
 

@@ -87,5 +87,5 @@ def test_forked_children_send_nothing_and_disturb_nothing(tmp_path: Path) -> Non
         (row,) = service.get("/runs").json()["runs"]
         assert row["optimizers"] == ["SGD"]
         series = f"/runs/{row['id']}/series"
-        assert eventually(10, lambda: service.get(series).json()["step"] == [1, 2, 3, 4, 5])
-        assert eventually(10, lambda: service.get("/runs").json()["runs"][0]["ended"])
+        assert eventually(60, lambda: service.get(series).json()["step"] == [1, 2, 3, 4, 5])
+        assert eventually(60, lambda: service.get("/runs").json()["runs"][0]["ended"])

@@ -100,7 +100,7 @@ def test_only_a_finding_of_a_known_run_can_be_acknowledged(store: Store) -> None
 def place(service: Service) -> str:
     """Where the acknowledgement of a judged run's finding lives."""
     service.post(batch("told", [step(1)]))
-    assert eventually(10, lambda: bool(service.get("/runs/told").json()["steps"] == 1))
+    assert eventually(60, lambda: bool(service.get("/runs/told").json()["steps"] == 1))
     return f"{service.url}/api/v1/runs/told/findings/{RULE}/acknowledgement"
 
 
@@ -153,7 +153,7 @@ def test_where_tokens_are_asked_for_it_is_said_in_the_name_of_one(tmp_path: Path
     with guarded_service(tmp_path) as guarded:
         guarded.send(batch("r", [step(1)]), ADMIN)
         steps = "/api/v1/runs/r"
-        assert eventually(10, lambda: bool(guarded.get(steps, ADMIN).json()["steps"] == 1))
+        assert eventually(60, lambda: bool(guarded.get(steps, ADMIN).json()["steps"] == 1))
         path = f"/api/v1/runs/r/findings/{RULE}/acknowledgement"
         answer = guarded.ask("PUT", path, guarded.token("admin"), json={"note": "known"})
         assert (answer.status_code, answer.json()["by"]) == (200, "someone")

@@ -48,7 +48,7 @@ class Slow:
     def wait(self) -> None:
         """Until what was sent so far has taken its room."""
         probe = batch("probe", []) + b"\n" * 16_384
-        assert eventually(10, lambda: self._service.post(probe).status_code == 429)
+        assert eventually(60, lambda: self._service.post(probe).status_code == 429)
 
     def finish(self) -> int:
         """Send the rest; the answer's status."""

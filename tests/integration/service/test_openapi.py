@@ -34,7 +34,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
     fast = {"reads_per_second": "0", "batches_per_second": "0", "alert_timeout": "1"}
     with running_service(tmp_path / "a.db", 0, **fast) as running:
         running.post(batch("r1", [step(1), step(2)]))
-        assert eventually(10, lambda: bool(running.get("/runs/r1").json()["steps"] == 2))
+        assert eventually(60, lambda: bool(running.get("/runs/r1").json()["steps"] == 2))
         yield running
 
 

@@ -51,7 +51,7 @@ def test_metrics_say_what_came_and_what_became_of_it(service: Service) -> None:
     body = batch("counted", [step(1), step(2), EndRecord(3.0, [2])])
     assert service.post(body).status_code == 200
     assert service.post(body + b"nonsense\n").status_code == 422
-    assert eventually(10, lambda: metrics(service).get("gradledger_judged_steps_total{}") == 2)
+    assert eventually(60, lambda: metrics(service).get("gradledger_judged_steps_total{}") == 2)
     found = metrics(service)
     assert found['gradledger_records_total{"outcome": "stored"}'] == 3
     assert found['gradledger_records_total{"outcome": "duplicate"}'] == 3
@@ -83,7 +83,7 @@ def test_addresses_nobody_thought_of_make_no_metrics_of_their_own(service: Servi
 def test_every_request_has_an_id_that_its_log_line_has_too(service: Service) -> None:
     given = service.get("/runs")
     name = given.headers["x-request-id"]
-    assert eventually(5, lambda: any(line.get("request_id") == name for line in logged(service)))
+    assert eventually(60, lambda: any(line.get("request_id") == name for line in logged(service)))
     (line,) = [line for line in logged(service) if line.get("request_id") == name]
     assert (line["method"], line["path"], line["status"]) == ("GET", "/api/v1/runs", 200)
     assert line["level"] == "info" and line["ms"] > 0 and line["time"].endswith("Z")
@@ -107,7 +107,7 @@ def test_what_strangers_send_writes_no_lines_of_its_own(service: Service) -> Non
         assert b"404" in connection.recv(4096)
     hostile = {"name": f"x\n{forged}\n\x1b[31m", "config": {"a": f"\n{forged}"}}
     assert service.post(batch("hostile", [step(1)], **hostile)).status_code == 200
-    assert eventually(5, lambda: any("\x1b" in str(line.get("path")) for line in logged(service)))
+    assert eventually(60, lambda: any("\x1b" in str(line.get("path")) for line in logged(service)))
     assert not [line for line in logged(service) if line["message"] == "all is lost"]
     assert "\x1b" not in "".join(service.output)
 
@@ -121,7 +121,7 @@ def test_a_request_that_fails_is_found_by_its_id(tmp_path: Path) -> None:
         name = answer.headers["x-request-id"]
         assert answer.status_code == 500 and answer.json()["request_id"] == name
         assert "default-src" in answer.headers["content-security-policy"]
-        assert eventually(5, lambda: any(x.get("request_id") == name for x in logged(service)))
+        assert eventually(60, lambda: any(x.get("request_id") == name for x in logged(service)))
         (line,) = [line for line in logged(service) if line.get("request_id") == name]
         assert "DatabaseError" in line["exception"]
         service.kill()  # how one ends without a database is another matter
@@ -130,7 +130,7 @@ def test_a_request_that_fails_is_found_by_its_id(tmp_path: Path) -> None:
 def test_text_for_people_has_one_line_for_one_event(tmp_path: Path) -> None:
     with running_service(tmp_path / "a.db", log_level="info", log_format="text") as service:
         httpx2.get(f"{service.url}/a%0ab%1b[0m")
-        assert eventually(5, lambda: any("/a\\nb\\x1b" in line for line in service.output))
+        assert eventually(60, lambda: any("/a\\nb\\x1b" in line for line in service.output))
         assert "\x1b" not in "".join(service.output)
 
 
@@ -208,10 +208,10 @@ def test_asked_to_end_it_stores_what_it_had_begun_to_take_in(tmp_path: Path) -> 
         )
         connection.sendall(f"{head}Content-Type: application/x-ndjson\r\n\r\n".encode())
         connection.sendall(body[:half])
-        assert eventually(5, lambda: metrics(service)["gradledger_ingest_queue{}"] == 0)
+        assert eventually(60, lambda: metrics(service)["gradledger_ingest_queue{}"] == 0)
         ended = threading.Thread(target=lambda: answered.append(str(service.stop(15)).encode()))
         ended.start()
-        assert eventually(5, lambda: not _listens(service.port))
+        assert eventually(60, lambda: not _listens(service.port))
         connection.sendall(body[half:])
         assert b" 200 " in connection.recv(4096).split(b"\r\n")[0]
         ended.join(20)

@@ -103,7 +103,7 @@ def test_a_batch_sent_twice_changes_nothing(database: str) -> None:
     body = batch("again", [step(1), step(2), EvalRecord(2, 5.0, {"loss": 1.5}), EndRecord(9.0)])
     with running_service(database) as service:
         assert service.post(body).json() == {"stored": 4, "duplicates": 0}
-        assert eventually(10, lambda: bool(service.get("/runs/again").json()["steps"] == 2))
+        assert eventually(60, lambda: bool(service.get("/runs/again").json()["steps"] == 2))
         before = service.get("/runs/again/verdict").json()
         assert service.post(body).json() == {"stored": 0, "duplicates": 4}
         assert service.post(body + body).json() == {"stored": 0, "duplicates": 8}
@@ -114,13 +114,13 @@ def test_a_batch_sent_twice_changes_nothing(database: str) -> None:
 def test_a_restart_keeps_findings_and_goes_on_where_it_was(database: str) -> None:
     with running_service(database) as service:
         service.post(batch("long", map(step, range(1, 11))))
-        assert eventually(10, lambda: bool(service.get("/runs/long").json()["steps"] == 10))
+        assert eventually(60, lambda: bool(service.get("/runs/long").json()["steps"] == 10))
         before = service.get("/runs/long/verdict").json()
         assert before["verdict"] == "broken" and before["findings"]
     with running_service(database) as service:
         assert service.get("/runs/long/verdict").json() == before
         service.post(batch("long", map(step, range(11, 21))))
-        assert eventually(10, lambda: bool(service.get("/runs/long").json()["steps"] == 20))
+        assert eventually(60, lambda: bool(service.get("/runs/long").json()["steps"] == 20))
         after = service.get("/runs/long/verdict").json()["findings"][0]
         assert (after["first_step"], after["last_step"], after["steps"]) == (1, 20, 20)
 
@@ -130,4 +130,4 @@ def test_what_was_stored_and_not_judged_before_a_crash_is_judged_after_it(databa
     service.post(batch("late", map(step, range(1, 400))))
     service.kill()
     with running_service(database) as again:
-        assert eventually(10, lambda: bool(again.get("/runs/late").json()["steps"] == 399))
+        assert eventually(60, lambda: bool(again.get("/runs/late").json()["steps"] == 399))

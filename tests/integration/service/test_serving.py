@@ -30,7 +30,7 @@ def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 
 def test_pages_are_told_of_every_judgement(service: Service) -> None:
     service.post(batch("live", [step(1)]))
-    assert eventually(10, lambda: bool(service.get("/runs/live").json()["steps"] == 1))
+    assert eventually(60, lambda: bool(service.get("/runs/live").json()["steps"] == 1))
     url = f"{service.url}/api/v1/runs/live/events"
     with httpx2.stream("GET", url, timeout=10) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
@@ -121,7 +121,7 @@ def test_a_setting_that_makes_no_sense_is_named_and_ends_the_process(
 
 def test_the_answers_are_what_the_openapi_document_says(service: Service) -> None:
     service.post(batch("described", [step(1)]))
-    assert eventually(10, lambda: bool(service.get("/runs/described").json()["steps"] == 1))
+    assert eventually(60, lambda: bool(service.get("/runs/described").json()["steps"] == 1))
     RunList.model_validate(service.get("/runs").json())
     FindingList.model_validate(service.get("/runs/described/findings").json())
     StepDocument.model_validate(service.get("/runs/described/steps/0/1").json())
