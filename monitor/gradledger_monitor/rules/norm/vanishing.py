@@ -25,7 +25,7 @@ class Vanishing(Rule):
 
     The median norm, before clipping, of the last 20 steps is under a thousandth of the median of
     the first 20, and the loss has not fallen along: it is still above 90 % of what it was in the
-    first three. Needs 60 steps.
+    first three, or has risen again by at least half of what it had fallen. Needs 60 steps.
 
     **Why it matters**
 
@@ -55,6 +55,7 @@ class Vanishing(Rule):
     def __init__(self) -> None:
         self._early: list[tuple[float, float]] = []
         self._late: deque[tuple[float, float]] = deque(maxlen=self.span)
+        self._best = math.inf  # lowest median loss of so many steps
         self._count = 0
         self._faded: float | None = None  # the norm under which it has, once that is known
         self._clear = 0  # norms in a row that were not under it
@@ -69,13 +70,16 @@ class Vanishing(Rule):
         if len(self._early) < self.span:
             self._early.append((norm, loss))
         self._late.append((norm, loss))
+        if self._count % self.span == 0:
+            self._best = min(self._best, _medians(list(self._late))[1])
         if self._count < self.needed:
             return not_measured(f"{self.needed} steps are needed")
         if self._is_clear(norm):
             return ok()
         early, late = _medians(self._early), _medians(list(self._late))
         early = early[0], median(loss for _, loss in self._early[:START])
-        if late[0] >= self.share * early[0] or late[1] < self.still * early[1]:
+        unlearnt = (early[1] + self._best) / 2
+        if late[0] >= self.share * early[0] or late[1] < min(self.still * early[1], unlearnt):
             return ok()
         return finding(
             "warning",
