@@ -47,6 +47,7 @@ from gradledger_monitor.metrics import Metrics
 from gradledger_monitor.settings import Settings
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.notifying import news_on
+from gradledger_monitor.turns import Turns
 
 GUESSES_PER_SECOND = 0.2
 GUESSES_AT_ONCE = 10
@@ -88,8 +89,14 @@ def _assemble(settings: Settings) -> State:
         live.tell(news, look)
         deliverer.wake()
 
+    turns = Turns()
     judge = Judge(
-        store, settings.rank_timeout, settings.judge_interval, judged, choices=settings.choices
+        store,
+        settings.rank_timeout,
+        settings.judge_interval,
+        judged,
+        choices=settings.choices,
+        step_aside=turns.step_aside,
     )
     news.hear(ingest.RECORDS, lambda _: judge.wake())
     news.hear(live.JUDGED, pages_told.hear)
@@ -102,6 +109,7 @@ def _assemble(settings: Settings) -> State:
         pages_told,
         limit,
         Room(settings.ingest_queue_bytes),
+        turns,
         metrics,
         Bearers(settings, store),
         told,

@@ -54,6 +54,33 @@ class _Tag(msgspec.Struct):
 
 def read(body: bytes) -> Batch:
     """Take a body apart, line by line."""
+    return _read_whole(body) or _read_lines(body)
+
+
+def _read_whole(body: bytes) -> Batch | None:
+    """The same at once, where nothing in it is to be refused and no line is empty: most often."""
+    if b"\n\n" in body:
+        return None
+    try:
+        records = wire.decoder.decode_lines(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if len(records) != body.count(b"\n") + (not body.endswith(b"\n")):
+        return None
+    batch = Batch()
+    for number, record in enumerate(records, 1):
+        if isinstance(record, wire.StepRecord) and batch.reports:
+            batch.reports[-1].lines.append((number, record))
+        elif isinstance(record, wire.RunRecord) and _object_to(number, record) is None:
+            batch.reports.append(Report(record))
+        elif isinstance(record, wire.RunRecord) or not batch.reports:
+            return None
+        else:
+            batch.reports[-1].lines.append((number, record))
+    return batch
+
+
+def _read_lines(body: bytes) -> Batch:
     batch = Batch()
     speaker: Report | None = None
     for number, line in enumerate(body.split(b"\n"), 1):

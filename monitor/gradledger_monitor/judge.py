@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from gradledger_monitor import clock
 from gradledger_monitor.engine import Engine
 from gradledger_monitor.findings import Judgement
-from gradledger_monitor.fold import Fold, Place, stamp
+from gradledger_monitor.fold import Fold, Judged, Place, stamp
 from gradledger_monitor.rules.base import Silence
 from gradledger_monitor.rules.choices import Choices
 from gradledger_monitor.store import judging, snapshots
@@ -27,7 +27,7 @@ from gradledger_monitor.store.claims import claims_on
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.judging import Standing
 from gradledger_monitor.store.verdicts import Outrun, Result, commit, keep
-from gradledger_monitor.waiting import Patience, Ready, sort_out
+from gradledger_monitor.waiting import Arrived, Patience, Ready, sort_out
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,9 @@ class Judge:
         listener: Callable[[Look], None] | None = None,
         now: Callable[[], float] = clock.now,
         choices: Choices = Choices(),  # noqa: B008 (frozen)
+        step_aside: Callable[[], None] = lambda: None,
     ) -> None:
+        self._step_aside = step_aside
         self._choices, self._stamp = choices, stamp(choices)
         self._store = store
         self._claims = claims_on(store)
@@ -166,7 +168,7 @@ class Judge:
         found = {o: self._ready(at, fold, o) for o in at.progress}
         ready = [one for one, _ in found.values()]
         steps = sorted((s for one in ready for s in one.steps), key=lambda s: (s.step, s.optimizer))
-        judged = [fold.see(at.info, step) for step in steps]
+        judged = [self._see(at, fold, step) for step in steps]
         for optimizer in at.progress:
             fold.hear_silence(optimizer)
         waits = [one.waiting_since for one in ready if one.waiting_since is not None]
@@ -184,6 +186,10 @@ class Judge:
             silence=silence,
             stall_at=self._stall_at(at, fold),
         )
+
+    def _see(self, at: Standing, fold: Fold, step: Arrived) -> Judged:
+        self._step_aside()
+        return fold.see(at.info, step)
 
     def _ready(self, at: Standing, fold: Fold, optimizer: int) -> tuple[Ready, bool]:
         after = fold.at.reached.get(optimizer, 0)
@@ -273,7 +279,7 @@ class Judge:
             after = fold.at.reached.get(optimizer, 0)
             arrived, more = judging.next_steps(self._store, at, optimizer, after, last)
             for step in arrived:
-                fold.see(at.info, step)
+                self._see(at, fold, step)
 
 
 def judge_pending(

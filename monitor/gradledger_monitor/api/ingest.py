@@ -48,7 +48,7 @@ async def post_records(request: Request, state: GivenState) -> Answer:
     bodies.check_type(request)
     limit = state.settings.max_body_bytes
     encoding = request.headers.get("content-encoding", "")
-    with state.room.for_one() as take:
+    with state.turns.batch(), state.room.for_one() as take:
         body = await bodies.read(request, limit, take)
         known = request.headers.get(replies.ASKS)
         result, besides = await to_thread.run_sync(

@@ -22,6 +22,7 @@ from gradledger_monitor.metrics import Metrics
 from gradledger_monitor.news import News
 from gradledger_monitor.settings import Settings
 from gradledger_monitor.store.database import Store
+from gradledger_monitor.turns import Turns
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class State:
     live: Live
     ingest_limit: CapacityLimiter
     room: Room
+    turns: Turns
     metrics: Metrics
     bearers: Bearers
     alerts: Alerts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,8 @@ from gradledger_monitor.store.tables import evals, progress, ranks, runs, steps
 
 StepLine = tuple[int, wire.StepRecord]
 StepKey = tuple[int, int]  # optimizer, step
+StepRow = tuple[int, int, int, int, float, bytes]
+STEP_COLUMNS = ("run", "optimizer", "step", "rank", "received", "record")
 
 
 @dataclass
@@ -177,11 +179,9 @@ def _store_steps(
         result.refused += [Refusal(number, "$.step", _given_up(record)) for number, record in gone]
         lines = [(n, r) for n, r in lines if r.step > given_up.get(r.optimizer, 0)]
     rows = [
-        {"optimizer": record.optimizer, "step": record.step, "record": pack_record(record)}
-        | {"run": run, "rank": rank, "received": now}
-        for _, record in lines
+        (run, record.optimizer, record.step, rank, now, pack_record(record)) for _, record in lines
     ]
-    inserted = set(_insert_steps(connection, rows)) if rows else set()
+    inserted = _insert_steps(connection, rows) if rows else set()
     _note_progress(connection, run, inserted, judged)
     again = _repeated(lines, inserted)
     conflicts = list(_conflicts(connection, run, rank, again))
@@ -189,15 +189,20 @@ def _store_steps(
     result.count(len(inserted), len(lines) - len(conflicts))
 
 
-def _insert_steps(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> Iterator[StepKey]:
-    """Those of the steps that were not there before."""
-    statement, values = dialects.insert_many(connection, steps, rows)
+def _insert_steps(connection: Connection, rows: Sequence[StepRow]) -> set[StepKey]:
+    """Those of the steps that were not there before: most often all."""
+    if dialects.load(connection, steps, STEP_COLUMNS, rows):
+        return {(optimizer, step) for _, optimizer, step, *_ in rows}
+    named = [dict(zip(STEP_COLUMNS, row, strict=True)) for row in rows]
+    statement, values = dialects.insert_many(connection, steps, named)
     columns = (steps.c.optimizer, steps.c.step)
     new = statement.on_conflict_do_nothing().returning(*columns)
-    return ((row.optimizer, row.step) for row in connection.execute(new, values))
+    return {(row.optimizer, row.step) for row in connection.execute(new, values)}
 
 
-def _repeated(lines: Iterable[StepLine], inserted: set[StepKey]) -> list[StepLine]:
+def _repeated(lines: Sequence[StepLine], inserted: set[StepKey]) -> list[StepLine]:
+    if len(inserted) == len(lines):
+        return []
     first = set(inserted)
     again = []
     for number, record in lines:
@@ -268,7 +273,7 @@ def _note_progress(
         rows = [{"run": run, "optimizer": optimizer, "step": 0} for optimizer in new]
         connection.execute(dialects.insert(connection, progress).on_conflict_do_nothing(), rows)
     late: dict[int, int] = {}
-    for optimizer, step in inserted:
+    for optimizer, step in inserted if judged else ():
         if step <= judged.get(optimizer, NOT_JUDGED).step:
             late[optimizer] = min(step, late.get(optimizer, step))
     if late:

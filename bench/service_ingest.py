@@ -1,0 +1,260 @@
+"""How fast records are taken in over HTTP, beside the bare insert that no service can beat.
+
+    python bench/service_ingest.py [--postgres] [--records 20000] [--rounds 7] [--json FILE]
+
+Each round sends the same batches of 500 records of about 0.8 kB (K = 4) to a service in a process of
+its own, from one client, then from four at once, and inserts them bare in between: with
+``executemany`` into one SQLite table, or with COPY into one Postgres table, as durably. Rules are
+judged all the while, as in life; what a second of the service's CPU takes in counts until the last
+batch was acknowledged, and holds what was judged until then. Decoding is measured apart, in this
+process.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import sqlite3
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psycopg
+import report
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from gradledger_monitor import batches
+from gradledger_monitor.collecting import collect_seldom
+from helpers.batches import batch, fair_step
+from helpers.postgres import running_postgres
+from helpers.service import Service, running_service
+
+BATCH = 500
+TOKENS = (5, 12, 19, 26)
+CLIENTS = 4
+TABLE = (
+    "CREATE TABLE bare (run bigint, optimizer integer, step bigint, rank integer, "
+    "received double precision, record {blob}, PRIMARY KEY (run, optimizer, step, rank))"
+)
+Row = tuple[int, int, int, int, float, bytes]
+
+
+# ---------------------------------------------------------------------- what is sent
+
+
+def bodies(run: str, records: int) -> list[bytes]:
+    """One rank's run, as the hooks send it."""
+    steps = [fair_step(n, tokens=TOKENS) for n in range(1, records + 1)]
+    return [batch(run, steps[at : at + BATCH]) for at in range(0, records, BATCH)]
+
+
+def rows_of(run: int, sent: Sequence[bytes]) -> list[list[Row]]:
+    """The same lines, as they are, one in a row."""
+    lines = [body.splitlines()[1:] for body in sent]
+    return [
+        [(run, 0, at * BATCH + n, 0, 1.0, line) for n, line in enumerate(some)]
+        for at, some in enumerate(lines)
+    ]
+
+
+# ---------------------------------------------------------------------- the floor
+
+
+class Bare:
+    """One table and nothing else."""
+
+    def __init__(self, place: str) -> None:
+        self._postgres = place.startswith("postgres")
+        if self._postgres:
+            self._copying = psycopg.connect(place.replace("+psycopg", ""), autocommit=True)
+            self._copying.execute(TABLE.format(blob="bytea").encode())
+            return
+        self._inserting = sqlite3.connect(place, isolation_level=None)
+        for pragma in ("journal_mode = WAL", "synchronous = FULL"):
+            self._inserting.execute(f"PRAGMA {pragma}")
+        self._inserting.execute(TABLE.format(blob="blob"))
+
+    def insert(self, rows: Sequence[Row]) -> None:
+        """One durable transaction."""
+        if self._postgres:
+            into = "COPY bare FROM STDIN (FORMAT BINARY)"
+            with self._copying.cursor() as cursor, cursor.copy(into) as copy:
+                copy.set_types(["int8", "int4", "int8", "int4", "float8", "bytea"])
+                for row in rows:
+                    copy.write_row(row)
+            return
+        self._inserting.execute("BEGIN IMMEDIATE")
+        self._inserting.executemany("INSERT INTO bare VALUES (?, ?, ?, ?, ?, ?)", rows)
+        self._inserting.execute("COMMIT")
+
+
+def insert_all(bare: Bare, rows: Sequence[Sequence[Row]]) -> tuple[float, float]:
+    """Records a second, and a second of CPU."""
+    began, busy = time.perf_counter(), time.process_time()
+    for some in rows:
+        bare.insert(some)
+    count = sum(map(len, rows))
+    return count / (time.perf_counter() - began), count / (time.process_time() - busy)
+
+
+# ---------------------------------------------------------------------- the service
+
+
+def cpu_seconds(service: Service) -> float:
+    """CPU that a process has used, all its threads together."""
+    fields = Path(f"/proc/{service.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def send(service: Service, sent: Sequence[bytes], waits: list[float]) -> None:
+    """One client: each batch when the one before it was acknowledged."""
+    connection = http.client.HTTPConnection("127.0.0.1", service.port)
+    for body in sent:
+        began = time.perf_counter()
+        connection.request(
+            "POST", "/api/v1/records", body, {"Content-Type": "application/x-ndjson"}
+        )
+        answer = connection.getresponse()
+        answer.read()
+        waits.append(time.perf_counter() - began)
+        if answer.status != 200:
+            raise SystemExit(f"the service answered {answer.status}")
+    connection.close()
+
+
+def send_all(service: Service, clients: Sequence[Sequence[bytes]]) -> tuple[float, list[float]]:
+    """Records a second of all clients together, and how long each batch took."""
+    waits: list[float] = []
+    told = [threading.Thread(target=send, args=(service, sent, waits)) for sent in clients]
+    began = time.perf_counter()
+    for thread in told:
+        thread.start()
+    for thread in told:
+        thread.join()
+    return len(waits) * BATCH / (time.perf_counter() - began), waits
+
+
+# ---------------------------------------------------------------------- rounds
+
+
+class Rounds:
+    """What all rounds measured."""
+
+    def __init__(self, records: int) -> None:
+        self.records = records
+        self.bare: list[float] = []
+        self.bare_cpu: list[float] = []
+        self.one: list[float] = []
+        self.one_cpu: list[float] = []
+        self.four: list[float] = []
+        self.decoding: list[float] = []  # CPU seconds a record
+        self.waits: list[float] = []
+
+    def play(self, number: int, service: Service, bare: Bare) -> None:
+        """One of each."""
+        sent = bodies(f"one-{number}", self.records)
+        shares = [bodies(f"four-{number}-{n}", self.records // CLIENTS) for n in range(CLIENTS)]
+        rate, cpu = insert_all(bare, rows_of(number, sent))
+        self.bare.append(rate)
+        self.bare_cpu.append(cpu)
+        busy = cpu_seconds(service)
+        rate, _ = send_all(service, [sent])
+        self.one.append(rate)
+        self.one_cpu.append(self.records / (cpu_seconds(service) - busy))
+        busy = time.process_time()
+        for body in sent:
+            batches.read(body)
+        self.decoding.append((time.process_time() - busy) / self.records)
+        settle(service)
+        rate, waits = send_all(service, shares)
+        self.four.append(rate)
+        self.waits += waits
+        settle(service)
+
+
+def settle(service: Service) -> None:
+    """Wait until it has nothing more to judge."""
+    before = cpu_seconds(service)
+    while True:
+        time.sleep(1.0)
+        now = cpu_seconds(service)
+        if now - before < 0.1:
+            return
+        before = now
+
+
+def ratio(
+    name: str, values: Sequence[float], floors: Sequence[float], goal: float
+) -> report.Measure:
+    """Round by round against the floor of the same round, with a goal to reach."""
+    shares = sorted(100 * value / floor for value, floor in zip(values, floors, strict=True))
+    low, middle, high = statistics.quantiles(shares, n=4)
+    floor = f"{statistics.median(values):,.0f} of {statistics.median(floors):,.0f} records/s"
+    return report.Measure(
+        name, middle, "%", low, high, floor, f"at least {goal:g} %", middle >= goal
+    )
+
+
+def told(rounds: Rounds, about: report.Report, postgres: bool) -> None:
+    """The measures."""
+    bare = "COPY" if postgres else "executemany"
+    about.measures = [
+        ratio(f"one client, of bare {bare}", rounds.one, rounds.bare, 45 if postgres else 30),
+        ratio("four clients at once, of one client", rounds.four, rounds.one, 100),
+    ]
+    late = 1_000 * statistics.quantiles(rounds.waits, n=100)[-1]
+    about.measures.append(
+        report.below(report.Measure("p99 of a batch, four clients", late, "ms"), 250)
+    )
+    if postgres:
+        return
+    cpu = ratio(
+        "per second of the service's CPU, of executemany's", rounds.one_cpu, rounds.bare_cpu, 20
+    )
+    spent = [100 * d * rate for d, rate in zip(rounds.decoding, rounds.one_cpu, strict=True)]
+    share = report.median_of("decode and validate, of the service's CPU", spent, "%", "", 15)
+    about.measures += [cpu, share]
+
+
+@contextmanager
+def places(postgres: bool) -> Iterator[tuple[str | Path, str]]:
+    """Where the service stores, and where the bare insert does."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if postgres:
+            server = stack.enter_context(running_postgres())
+            yield server.create(), server.create()
+        else:
+            yield folder / "service.db", str(folder / "bare.db")
+
+
+def main() -> None:
+    """Measure, and say it."""
+    parser = report.arguments(__doc__)
+    parser.add_argument("--postgres", action="store_true")
+    parser.add_argument("--records", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=7)
+    asked = parser.parse_args()
+    collect_seldom()
+    rounds = Rounds(asked.records)
+    with places(asked.postgres) as (place, bare_place):
+        bare = Bare(bare_place)
+        with running_service(place) as service:
+            send_all(service, [bodies("warm", 2_000)])
+            for number in range(1, asked.rounds + 1):
+                rounds.play(number, service, bare)
+    kind = "Postgres" if asked.postgres else "SQLite"
+    command = "python bench/service_ingest.py" + (" --postgres" if asked.postgres else "")
+    about = report.Report(f"Ingest over HTTP into {kind}, durable, batches of {BATCH}", command)
+    told(rounds, about, asked.postgres)
+    report.tell(about, asked.json)
+
+
+if __name__ == "__main__":
+    main()
