@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from gradledger import guard
 from gradledger.delivery.notices import say
@@ -22,8 +21,7 @@ MOST_SEEN = 1_000  # findings of one run, each of which is told once
 What = Literal["warn", "stop", "call", "off"]
 
 
-@dataclass(frozen=True)
-class Heard:
+class Heard(NamedTuple):
     """A finding of the service about this run, as a callback gets it."""
 
     rule: str
@@ -52,8 +50,7 @@ Callback = Callable[[Heard], None]
 OnFinding = str | Callback
 
 
-@dataclass(frozen=True)
-class Policy:
+class Policy(NamedTuple):
     """What to do about findings of at least some severity."""
 
     what: What = "warn"

@@ -21,7 +21,7 @@ Op = Literal[
 ]
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Term:
     """One loss node of one micro-batch.
 
@@ -47,7 +47,7 @@ class Term:
     missing: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class MicroBatch:
     """One outermost backward call."""
 
@@ -65,7 +65,7 @@ class MicroBatch:
     missing: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Event:
     """One call that the loop made inside the window, in order; ``own`` on this optimizer.
 
@@ -80,7 +80,7 @@ class Event:
     factor: float | None = None
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Scaler:
     """The GradScaler that stepped this optimizer, as it was at the step."""
 
@@ -89,7 +89,7 @@ class Scaler:
     tracker: int | None = None  # steps since the last growth or fall
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Samples:
     """The same gradient coordinates on this rank after its last backward and at the step."""
 
@@ -97,7 +97,7 @@ class Samples:
     at_step: list[float] = field(default_factory=list)
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class StepRecord:
     """One optimizer step of one rank.
 
@@ -142,7 +142,7 @@ class StepRecord:
     type: Literal["step"] = "step"
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class RunRecord:
     """Who is speaking: the first line of every batch."""
 
@@ -161,7 +161,7 @@ class RunRecord:
     type: Literal["run"] = "run"
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class EvalRecord:
     """Evaluation metrics that the training script reported."""
 
@@ -171,7 +171,7 @@ class EvalRecord:
     type: Literal["eval"] = "eval"
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class CheckpointRecord:
     """The training script saved a checkpoint after an optimizer step."""
 
@@ -181,7 +181,7 @@ class CheckpointRecord:
     type: Literal["checkpoint"] = "checkpoint"
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class BeatRecord:
     """The process lives, while no optimizer step ends: told every few seconds."""
 
@@ -191,7 +191,7 @@ class BeatRecord:
     type: Literal["beat"] = "beat"
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class EndRecord:
     """The process ended cleanly; ``steps`` by optimizer is how many it sent."""
 

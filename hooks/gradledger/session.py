@@ -14,9 +14,8 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from multiprocessing.util import Finalize
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from gradledger import guard, identity, provenance
@@ -42,8 +41,7 @@ __all__ = ["DEFAULT_URL", "Contract", "Session", "Settings", "start", "start_fro
 _runs = 0  # that this process has spoken for
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """A closed window, to be resolved when the device has delivered its values."""
 
     step: OpenStep

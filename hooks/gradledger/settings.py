@@ -27,7 +27,7 @@ T = TypeVar("T")
 _notices = Notices()
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Settings:
     """Where to send, and how the run calls itself."""
 
@@ -39,7 +39,7 @@ class Settings:
     contract: Contract | None = None
     scale: float | None = None
     config: dict[str, Any] = field(default_factory=dict)
-    on_finding: Policy = Policy()  # noqa: RUF009 (frozen)
+    on_finding: Policy = Policy()  # noqa: RUF009 (a tuple)
     spool: Path | None = None  # where to keep what cannot be sent; None keeps nothing
     spool_bytes: int = DEFAULT_BYTES  # of one process; of all together, eight times that
 

@@ -13,9 +13,9 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import islice
 from threading import Lock
+from typing import NamedTuple
 
 from gradledger.delivery.notices import Notices
 from gradledger.delivery.spool import Place, Spool
@@ -27,8 +27,7 @@ MEMORY_BYTES = 64 * 2**20
 DISK_RETRY_SECONDS = 10.0
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """Lines for one request, and the number of the line that follows them."""
 
     body: list[bytes]

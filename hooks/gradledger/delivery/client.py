@@ -12,9 +12,8 @@ import json
 import socket
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 SILENCE_SECONDS = 10.0  # between two bytes
@@ -27,8 +26,7 @@ ASKS = "Gradledger-Findings"
 Fate = Literal["accepted", "retry", "too_large"]
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """``refused`` lines will never be accepted; ``problem`` says why, or why to retry."""
 
     fate: Fate

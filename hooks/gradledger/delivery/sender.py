@@ -15,8 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gradledger import guard
 from gradledger.delivery.backlog import Backlog
@@ -55,8 +54,7 @@ class Pending(Protocol):
         """The record; waits for the numbers."""
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(NamedTuple):
     """A record that waits for nothing."""
 
     record: EvalRecord | CheckpointRecord

@@ -11,8 +11,8 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from gradledger.delivery.spool_file import SUFFIX, SpoolFile, is_run
 from gradledger.delivery.thinning import thin
@@ -25,8 +25,7 @@ LARGEST_FILE = 8 * 2**20
 THIN_LINES, THIN_PAUSE_SECONDS = 32, 0.005  # room is made for training to run in between
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where what cannot be sent to one URL is kept, and how much of it."""
 
     folder: Path
