@@ -1,4 +1,4 @@
-"""Three services on one Postgres: each run is judged by one, and a death changes nothing."""
+"""Three services on one Postgres: each run is judged by one, and told of once, whoever dies."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -17,7 +18,9 @@ import pytest
 from gradledger_monitor.store.claims import SPACE
 from helpers.batches import EndRecord, batch, eventually, fair_step, step
 from helpers.postgres import Postgres
+from helpers.receiver import Receiver, receiving
 from helpers.service import Service, running_service
+from integration.alerts.conftest import told_to
 
 RUNS = [f"run-{n}" for n in range(9)]
 STEPS = 160
@@ -40,19 +43,26 @@ def url(postgres: Postgres) -> Iterator[str]:
     postgres.drop(made)
 
 
+@pytest.fixture
+def receiver(tmp_path: Path) -> Iterator[Receiver]:
+    """Whom the services alert."""
+    with receiving(tmp_path / "receiver") as running:
+        yield running
+
+
 @contextmanager
-def three(url: str, judge_interval: str) -> Iterator[list[Service]]:
+def three(url: str, judge_interval: str, **settings: str) -> Iterator[list[Service]]:
     """Three services; their judges look by themselves every so many seconds."""
     with ExitStack() as stack:
-        settings = {"judge_interval": judge_interval}
+        settings["judge_interval"] = judge_interval
         start = [running_service(url, 0, **settings) for _ in range(3)]
         yield [stack.enter_context(service) for service in start]
 
 
 @pytest.fixture
-def services(url: str) -> Iterator[list[Service]]:
-    """Three services on the database."""
-    with three(url, "2") as started:
+def services(url: str, receiver: Receiver) -> Iterator[list[Service]]:
+    """Three services on the database, each of which may alert."""
+    with three(url, "2", **told_to(receiver)) as started:
         yield started
 
 
@@ -134,7 +144,7 @@ def stream(services: list[Service]) -> list[threading.Thread]:
 
 
 def test_each_run_is_judged_by_one_and_a_death_changes_nothing(
-    url: str, services: list[Service], postgres: Postgres
+    url: str, services: list[Service], postgres: Postgres, receiver: Receiver
 ) -> None:
     claims = Claims(url)
     claims.start()
@@ -155,6 +165,15 @@ def test_each_run_is_judged_by_one_and_a_death_changes_nothing(
     after = answers(left[0])
     assert after == answers(left[1])
     assert after == _alone(postgres)
+    broken = sorted(run for run, verdict in after.items() if verdict["verdict"] == "broken")
+    assert eventually(60, lambda: told_of(receiver) == broken), told_of(receiver)
+    assert not eventually(3, lambda: told_of(receiver) != broken), "told once more"
+
+
+def told_of(receiver: Receiver) -> list[str]:
+    """The run of every finding that was told, by each message once."""
+    bodies = receiver.alerts()
+    return sorted(body["data"]["run"]["id"] for body in bodies for _ in body["data"]["findings"])
 
 
 def _alone(postgres: Postgres) -> dict[str, Any]:
