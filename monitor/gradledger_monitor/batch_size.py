@@ -19,7 +19,10 @@ def samples_of(micro_batch: MicroBatch, record: StepRecord) -> int | None:
     are whole batches of the loader. The chunks of one loss say nothing of the whole.
     """
     if len(micro_batch.terms) == 1:
-        return _rows(micro_batch.terms[0]) or _of_loader(micro_batch.terms[0], record)
+        term = micro_batch.terms[0]
+        return (
+            term.samples or _rows(term) or (_of_loader(term, record) if record.batch_size else None)
+        )
     rows = {_rows(term) for term in micro_batch.terms}
     if len(rows) != 1 or _in_chunks(micro_batch.terms):
         return None
@@ -52,10 +55,8 @@ def _rows(term: Term) -> int | None:
 
 def _of_loader(term: Term, record: StepRecord) -> int | None:
     """What the loader put into each batch, if the flat target can be made of one of them."""
-    size = record.batch_size
-    if not size or not term.size or record.batches != len(record.micro_batches):
-        return None
-    return size if term.size % size == 0 else None
+    size = record.batch_size if record.batches == len(record.micro_batches) else None
+    return size if size and term.size and term.size % size == 0 else None
 
 
 def _in_chunks(terms: list[Term]) -> bool:

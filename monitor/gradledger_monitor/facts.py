@@ -117,8 +117,10 @@ class StepFacts(Struct, frozen=True, dict=True):
     @once
     def tolerance(self) -> float:
         """Relative rounding error that is not a finding."""
-        half = any(r.half_precision for r in self.records.values())
-        return TOLERANCE_HALF if half else TOLERANCE
+        for record in self.records.values():
+            if record.half_precision:
+                return TOLERANCE_HALF
+        return TOLERANCE
 
     @once
     def averaged(self) -> bool:
@@ -228,7 +230,12 @@ class StepFacts(Struct, frozen=True, dict=True):
 
         A critic's are: real against fake, each with one constant target, or with opposite signs.
         """
-        if self.micro_batches > 1 and all(_aims_at_one_number(m) for _, m in self.kept):
+        kept = self.kept
+        if (
+            len(kept) > 1
+            and kept[0][1].constant_target
+            and all(_aims_at_one_number(m) for _, m in kept)
+        ):
             return True
         downwards = {s.key for s in self.seen if not s.weight > 0}
         return bool(downwards) and any(s.key in downwards and s.weight > 0 for s in self.seen)
@@ -259,8 +266,7 @@ class StepFacts(Struct, frozen=True, dict=True):
     @once
     def loss_reported(self) -> float | None:
         """What the loop accumulated: the sum of backward's roots, averaged over the ranks."""
-        kept = self.kept_by_rank.values()
-        sums = [sum_of_roots([m for _, m in each]) for each in kept]
+        sums = [sum_of_roots([m for _, m in kept]) for kept in self.kept_by_rank.values()]
         known = [s for s in sums if s is not None]
         return total(known) / len(known) if known and len(known) == len(sums) else None
 

@@ -147,6 +147,7 @@ class Judge:
 
     def _look(self, run: str) -> bool:
         """Judge the next steps of a run, as many as fit in memory; whether that was all."""
+        self._step_aside()
         at = judging.standing(self._store, run)
         fold = self._fold(run, at)
         began = time.perf_counter()

@@ -53,9 +53,13 @@ def account(lines: Sequence[Weighed]) -> Ledger | None:
     balance = total([line.tokens * line.weight for line in lines])
     if tokens == 0 or balance == 0 or not math.isfinite(balance):
         return None
-    entries = tuple([_entry(line, tokens, balance) for line in lines if line.tokens])
-    off = total([e.tokens / tokens * abs(e.relative - 1) for e in entries])
-    return Ledger(tokens, balance, off / 2, entries)
+    entries, off = [], []
+    for line in lines:
+        if line.tokens:
+            entry = _entry(line, tokens, balance)
+            entries.append(entry)
+            off.append(line.tokens / tokens * abs(entry.relative - 1))
+    return Ledger(tokens, balance, total(off) / 2, tuple(entries))
 
 
 def total(values: Iterable[float]) -> float:

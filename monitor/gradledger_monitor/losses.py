@@ -11,18 +11,11 @@ def sum_of_roots(micro_batches: list[MicroBatch]) -> float | None:
     """The sum of what backward started from, the loss scale taken out."""
     roots = []
     for micro_batch in micro_batches:
-        root = _root(micro_batch)
-        if root is None:
+        if micro_batch.loss is None or "scale" in micro_batch.missing:
             return None
-        roots.append(root)
+        loss, scale = float(micro_batch.loss), micro_batch.scale
+        roots.append(loss if scale is None else loss / (float(scale) or 1.0))
     return total(roots) if roots else None
-
-
-def _root(micro_batch: MicroBatch) -> float | None:
-    loss = number(micro_batch.loss)
-    if loss is None or "scale" in micro_batch.missing:
-        return None
-    return loss if micro_batch.scale is None else loss / (number(micro_batch.scale) or 1.0)
 
 
 def sum_of_token_losses(micro_batch: MicroBatch) -> tuple[float, int] | None:
@@ -30,16 +23,18 @@ def sum_of_token_losses(micro_batch: MicroBatch) -> tuple[float, int] | None:
 
     With one loss term, root = weight * (sum of its token losses), so the sum is root / weight.
     """
-    terms = [t for t in micro_batch.terms if t.tokens != 0]
+    terms = micro_batch.terms
+    if len(terms) != 1 or not terms[0].tokens:
+        terms = [t for t in terms if t.tokens != 0]
     if not terms and micro_batch.terms:
         return 0.0, 0
     if not terms or micro_batch.loss is None:
         return None
     first, tokens = terms[0], 0
     for term in terms:
-        if term.tokens is None or (term.kind, term.weight) != (first.kind, first.weight):
+        if term.tokens is None or term.kind != first.kind or term.weight != first.weight:
             return None
-        if spread(term):
+        if term.weight_min is not None and spread(term):
             return None
         tokens += term.tokens
     weight = number(first.weight)

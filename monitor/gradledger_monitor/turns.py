@@ -15,7 +15,7 @@ from contextlib import contextmanager
 AT_ONCE = 0.004  # seconds that the judge goes on before it looks
 SHARE = 4  # it waits for at most so many times as long as it went on
 MOST = 0.2  # seconds, however long that was
-QUIET = 0.002  # without a batch, until it takes its turn: a sender's next one is on its way
+QUIET = 0.005  # without a batch, until it takes its turn: a sender's next one is on its way
 
 
 class Turns:

@@ -52,12 +52,14 @@ def _store_report(connection: Connection, report: Report, now: float, result: St
     rank = report.run.rank
     _store_rank(connection, run, rank, now)
     of_steps = [(n, line) for n, line in report.lines if isinstance(line, wire.StepRecord)]
+    _store_steps(connection, run, rank, now, of_steps, result)
+    if len(of_steps) == len(report.lines):
+        return
     of_beats = [line for _, line in report.lines if isinstance(line, wire.BeatRecord)]
     of_evals = [line for _, line in report.lines if isinstance(line, wire.EvalRecord)]
     of_ends = [line for _, line in report.lines if isinstance(line, wire.EndRecord)]
-    _store_steps(connection, run, rank, now, of_steps, result)
-    _store_evals(connection, run, rank, of_evals, result)
     saved = [line for _, line in report.lines if isinstance(line, wire.CheckpointRecord)]
+    _store_evals(connection, run, rank, of_evals, result)
     checkpoints.write(connection, run, saved, result)
     _store_ends(connection, run, rank, of_ends, result)
     _store_beats(connection, run, rank, now, of_beats)
@@ -67,6 +69,25 @@ def _store_report(connection: Connection, report: Report, now: float, result: St
 
 
 def _store_run(connection: Connection, record: wire.RunRecord, now: float) -> int:
+    query = select(runs).where(runs.c.id == record.run).with_for_update()
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        _bear(connection, record, now)
+        row = connection.execute(query).one()
+    told = _heard(row, record)
+    # what was judged under another description is judged again
+    if row.generation and any(row._mapping[name] != value for name, value in told.items()):
+        _rewind(connection, row.key)
+    told |= {"started": min(row.started, record.started or now), "last_seen": now}
+    told["revision"] = runs.c.revision + 1
+    if not row.revision or (record.rank == 0 and row.config != record.config):
+        tagging.write(connection, row.key, tagging.of_config(record.config))
+    connection.execute(update(runs).where(runs.c.key == row.key).values(told))
+    return int(row.key)
+
+
+def _bear(connection: Connection, record: wire.RunRecord, now: float) -> None:
+    """Make the run, unless another rank of it comes first at this moment."""
     born = {
         "id": record.run,
         "started": record.started or now,
@@ -79,18 +100,6 @@ def _store_run(connection: Connection, record: wire.RunRecord, now: float) -> in
         **_description(record),
     }
     connection.execute(dialects.insert(connection, runs).on_conflict_do_nothing(), born)
-    query = select(runs).where(runs.c.id == record.run).with_for_update()
-    row = connection.execute(query).one()
-    told = _heard(row, record)
-    # what was judged under another description is judged again
-    if row.generation and any(row._mapping[name] != value for name, value in told.items()):
-        _rewind(connection, row.key)
-    told |= {"started": min(row.started, record.started or now), "last_seen": now}
-    told["revision"] = runs.c.revision + 1
-    if not row.revision or (record.rank == 0 and row.config != record.config):
-        tagging.write(connection, row.key, tagging.of_config(record.config))
-    connection.execute(update(runs).where(runs.c.key == row.key).values(told))
-    return int(row.key)
 
 
 def _description(record: wire.RunRecord) -> dict[str, Any]:

@@ -17,7 +17,7 @@ class LogTrend:
     def z(self, value: float) -> float:
         """How many standard deviations ``value`` lies above the running mean."""
         deviation = math.sqrt(self._variance) or math.inf
-        return (math.log(value) - self._mean) / max(deviation, FLOOR)
+        return (math.log(value) - self._mean) / (deviation if deviation > FLOOR else FLOOR)
 
     def ratio(self, value: float) -> float:
         """``value`` over the running geometric mean."""
