@@ -58,6 +58,8 @@ def median_of(
     name: str, values: Sequence[float], unit: str, floor: str = "", under: float | None = None
 ) -> Measure:
     """The median with its middle half, held against a goal that it must stay under."""
+    if len(values) == 1:
+        return below(Measure(name, values[0], unit, floor=floor), under)
     low, middle, high = statistics.quantiles(values, n=4)
     return below(Measure(name, middle, unit, low, high, floor), under)
 
