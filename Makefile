@@ -71,6 +71,10 @@ bench: $(READY) .venvs/peers/.ready  ## what the hooks cost and how fast the ser
 	$(BENCH)whole_process.py --json build/bench/12-whole-process.json
 	$(BENCH)absent_service.py --json build/bench/13-absent-service.json 2>/dev/null
 	$(BENCH)imports.py --peers $(PEERS) --json build/bench/14-imports.json
+	$(BENCH)process_end.py --peers $(PEERS) --json build/bench/15-process-end.json
+	$(BENCH)counts.py --json build/bench/16-counts.json
+	$(BENCH)growth.py --json build/bench/17-growth.json
+	@for each in bench/service_*.py; do $(BIN)/python $$each --json build/bench/20-$$(basename $$each .py).json || exit; done
 	$(BENCH)page.py build/bench docs/performance.md
 
 security: $(VENV)/.security  ## bandit on the source; what is left out, and why, is in pyproject.toml

@@ -66,10 +66,11 @@ def _panel(curve: Curve) -> str:
         _line([place(*point) for point in curve.points], LINE, ' stroke-width="2"'),
     ]
     parts += [_dot(*place(*point)) for point in curve.points]
-    parts += [
-        _label(point[0], (place(*point)[0], HEIGHT - 16), "middle") for point in (first, last)
-    ]
-    parts += [_label(y, (LEFT - 8, place(first[0], y)[1] + 3), "end") for y in {first[1], last[1]}]
+    parts.append(_label(first[0], (LEFT, HEIGHT - 16), "middle"))
+    parts.append(_label(last[0], (WIDTH - RIGHT, HEIGHT - 16), "end"))
+    ends = [(y, place(first[0], y)[1] + 3) for y in (first[1], last[1])]
+    apart = abs(ends[0][1] - ends[1][1]) > 11  # or one would be written over the other
+    parts += [_label(y, (LEFT - 8, at), "end") for y, at in (ends if apart else ends[:1])]
     return "".join(parts)
 
 
