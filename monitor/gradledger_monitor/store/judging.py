@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import Row, or_, select
+from sqlalchemy import or_, select
 
 from gradledger_monitor.facts import RunInfo
 from gradledger_monitor.fold import Place
@@ -98,10 +99,11 @@ def next_steps(
     limit = max(ROWS_AT_ONCE, 2 * at.info.world_size)
     here = [steps.c.run == at.key, steps.c.optimizer == optimizer, steps.c.step > after]
     here += [steps.c.step <= last] if last is not None else []
-    query = select(steps).where(*here).order_by(steps.c.step, steps.c.rank).limit(limit)
+    columns = (steps.c.step, steps.c.rank, steps.c.received, steps.c.record)
+    query = select(*columns).where(*here).order_by(steps.c.step, steps.c.rank).limit(limit)
     with store.reading() as connection:
         rows = connection.execute(query).all()
-    arrived = [_arrived(group) for _, group in groupby(rows, lambda row: row.step)]
+    arrived = [_arrived(optimizer, step, group) for step, group in groupby(rows, itemgetter(0))]
     more = len(rows) == limit
     return (arrived[:-1] if more else arrived), more  # the last may have been cut in two
 
@@ -116,8 +118,9 @@ def evaluations(store: Store, at: Standing) -> dict[str, dict[int, float]]:
     return found
 
 
-def _arrived(rows: Iterator[Row[Any]]) -> Arrived:
-    found = list(rows)
-    records = {row.rank: unpack_record(row.record) for row in found}
-    received = min(row.received for row in found)
-    return Arrived(found[0].optimizer, found[0].step, received, records)
+def _arrived(optimizer: int, step: int, rows: Iterable[Sequence[Any]]) -> Arrived:
+    records, first = {}, math.inf
+    for _, rank, received, blob in rows:
+        records[rank] = unpack_record(blob)
+        first = min(first, received)
+    return Arrived(optimizer, step, first, records)

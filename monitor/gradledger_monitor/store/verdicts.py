@@ -26,6 +26,9 @@ from gradledger_monitor.store.tables import (
     steps,
 )
 
+FACTS_KEY = ("run", "optimizer", "step")
+FACTS = (*FACTS_KEY, "time", "ranks", *FIGURES)
+
 
 class Outrun(Exception):
     """The run was judged elsewhere, or a late record came, while this judgement was made."""
@@ -126,21 +129,15 @@ def _replace(
 
 def _write_facts(connection: Connection, run: int, judged: list[Judged]) -> None:
     rows = [
-        {
-            "run": run,
-            "optimizer": one.optimizer,
-            "step": one.step,
-            "time": one.time,
-            "ranks": one.ranks,
-            **{name: one.figures.get(name) for name in FIGURES},
-        }
+        (run, one.optimizer, one.step, one.time, one.ranks, *map(one.figures.get, FIGURES))
         for one in judged
     ]
-    if rows:
-        statement, values = dialects.insert_many(connection, facts, rows)
-        told = {name: statement.excluded[name] for name in ("time", "ranks", *FIGURES)}
-        keys = ["run", "optimizer", "step"]
-        connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=told), values)
+    if not rows or dialects.load(connection, facts, FACTS, rows):
+        return  # most often they are new; else they are judged again
+    named = [dict(zip(FACTS, row, strict=True)) for row in rows]
+    statement, values = dialects.insert_many(connection, facts, named)
+    told = {name: statement.excluded[name] for name in FACTS if name not in FACTS_KEY}
+    connection.execute(statement.on_conflict_do_update(index_elements=FACTS_KEY, set_=told), values)
 
 
 def _write_silence(connection: Connection, run: int, place: Place, silence: Silence) -> None:

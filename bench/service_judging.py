@@ -1,0 +1,214 @@
+"""How fast steps are judged, and how soon after they came.
+
+    python bench/service_judging.py [--steps 5000] [--rounds 7] [--seconds 20] [--json FILE]
+
+All rules are on. The first figures are facts, rules and charted figures of records that are in
+memory already, one optimizer's steps of K micro-batches, on one CPU: of a plain loop, of one with a
+GradScaler and clipping, and of one whose token weights are unequal, so that a finding is made anew
+at every step. Beside them stands decoding alone, in the same rounds. The lag is that of a service
+in a process of its own to which four clients send 2,000 records a second in batches of 50: from
+the moment a batch is sent until the database says that its last step is judged.
+"""
+
+from __future__ import annotations
+
+import http.client
+import sqlite3
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import report
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from gradledger.records import Event, Scaler, StepRecord
+from gradledger_monitor import batches, facts, wire
+from gradledger_monitor.collecting import collect_seldom
+from gradledger_monitor.engine import Engine
+from gradledger_monitor.fold import Fold
+from gradledger_monitor.waiting import Arrived
+from helpers.batches import batch, fair_step, step
+from helpers.service import Service, running_service
+
+TOKENS = (5, 12, 19, 26)
+SCALE = 65_536.0
+PER_SECOND = 2_000
+CLIENTS = 4
+AT_ONCE = 50
+
+
+# ---------------------------------------------------------------------- records
+
+
+def plain(number: int) -> StepRecord:
+    """Every token weighs the same."""
+    return fair_step(number, tokens=TOKENS)
+
+
+def scaled(number: int) -> StepRecord:
+    """The same under a GradScaler, clipped, with a schedule."""
+    record, last = fair_step(number, tokens=TOKENS), len(TOKENS)
+    for micro_batch in record.micro_batches:
+        micro_batch.scale = SCALE
+        micro_batch.loss = float(micro_batch.loss or 0) * SCALE
+        for term in micro_batch.terms:
+            term.weight = float(term.weight or 0) * SCALE
+    clip = Event("clip_norm", last, limit=2.0, norm=1.0)
+    record.events = [Event("schedule", 0), Event("unscale", last), clip]
+    record.events += [Event("scaler_step", last), Event("update", last)]
+    record.post_factor, record.scaler = 1 / SCALE, Scaler(0, SCALE, 7)
+    return record
+
+
+def unequal(number: int) -> StepRecord:
+    """The mean of micro-batch means."""
+    return step(number, tokens=TOKENS)
+
+
+def decoded(made: Callable[[int], StepRecord], steps: int) -> list[wire.StepRecord]:
+    """Records as the service holds them."""
+    (sent,) = batches.read(batch("bench", map(made, range(1, steps + 1)))).reports
+    return [line for _, line in sent.lines if isinstance(line, wire.StepRecord)]
+
+
+# ---------------------------------------------------------------------- in memory
+
+
+def judge(records: list[wire.StepRecord]) -> float:
+    """Steps a second of CPU."""
+    info = facts.RunInfo("bench", "bench", 1, ["SGD"])
+    fold = Fold(Engine(info), 0)
+    began = time.process_time()
+    for record in records:
+        fold.see(info, Arrived(0, record.step, record.time, {0: record}))
+    return len(records) / (time.process_time() - began)
+
+
+def decode(records: list[wire.StepRecord]) -> float:
+    """The same of decoding them alone, which no judge can do without."""
+    lines = [msgspec.msgpack.encode(record) for record in records]
+    decoder = msgspec.msgpack.Decoder(wire.StepRecord)
+    began = time.process_time()
+    for line in lines:
+        decoder.decode(line)
+    return len(records) / (time.process_time() - began)
+
+
+KINDS = {
+    "a plain loop": plain,
+    "GradScaler, clipping, schedule": scaled,
+    "a finding at every step": unequal,
+}
+
+
+def in_memory(steps: int, rounds: int) -> list[report.Measure]:
+    """All kinds in each round."""
+    records = {kind: decoded(made, steps) for kind, made in KINDS.items()}
+    rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    floor = []
+    for _ in range(rounds):
+        floor.append(decode(records["a plain loop"]))
+        for kind, some in records.items():
+            rates[kind].append(judge(some))
+    alone = f"{statistics.median(floor):,.0f} steps/s decoded"
+    return [_rate(f"facts and rules, {kind}", found, alone) for kind, found in rates.items()]
+
+
+def _rate(name: str, rates: list[float], floor: str) -> report.Measure:
+    low, middle, high = statistics.quantiles(rates, n=4)
+    goal = 20_000
+    return report.Measure(
+        name, middle, "steps/s", low, high, floor, f"at least {goal:,}", middle >= goal
+    )
+
+
+# ---------------------------------------------------------------------- live
+
+
+class Client(threading.Thread):
+    """One run that sends at an even pace."""
+
+    def __init__(self, service: Service, number: int, seconds: float) -> None:
+        super().__init__()
+        self._port, self.run_id, self._seconds = service.port, f"live-{number}", seconds
+        self.sent: dict[int, float] = {}  # last step of a batch -> when it was sent
+
+    def run(self) -> None:
+        """Send until the time is over."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port)
+        pause = AT_ONCE * CLIENTS / PER_SECOND
+        due, first = time.perf_counter(), 1
+        end = due + self._seconds
+        while due < end:
+            body = batch(self.run_id, map(plain, range(first, first + AT_ONCE)))
+            time.sleep(max(0.0, due - time.perf_counter()))
+            self.sent[first + AT_ONCE - 1] = time.perf_counter()
+            connection.request(
+                "POST", "/api/v1/records", body, {"Content-Type": "application/x-ndjson"}
+            )
+            connection.getresponse().read()
+            first, due = first + AT_ONCE, due + pause
+        connection.close()
+
+
+def lags(seconds: float) -> list[float]:
+    """Seconds from a batch until its last step is judged."""
+    with tempfile.TemporaryDirectory() as folder:
+        database = Path(folder) / "live.db"
+        with running_service(database) as service:
+            clients = [Client(service, number, seconds) for number in range(CLIENTS)]
+            for client in clients:
+                client.start()
+            return watch(database, clients)
+
+
+def watch(database: Path, clients: list[Client]) -> list[float]:
+    """Look into the database until all is judged."""
+    looking = sqlite3.connect(database)
+    asked = "SELECT id, step FROM progress JOIN runs ON runs.key = progress.run"
+    found: list[float] = []
+    open_ones = {client.run_id: client for client in clients}
+    waiting = True
+    while waiting or any(client.is_alive() for client in clients):
+        time.sleep(0.01)
+        now = time.perf_counter()
+        for run, reached in looking.execute(asked):
+            sent = open_ones[run].sent
+            over = [last for last in list(sent) if last <= reached]
+            found += [now - sent.pop(last) for last in over]
+        waiting = any(client.sent for client in clients)
+    looking.close()
+    return found
+
+
+def live(seconds: float) -> list[report.Measure]:
+    """Median and the slowest hundredth."""
+    found = lags(seconds)
+    parts = statistics.quantiles(found, n=100)
+    half = report.median_of(
+        f"lag at {PER_SECOND:,} records/s", found, "s", f"{len(found)} batches", 0.5
+    )
+    return [half, report.below(report.Measure("its p99", parts[98], "s"), 0.5)]
+
+
+def main() -> None:
+    """Measure, and say it."""
+    parser = report.arguments(__doc__)
+    parser.add_argument("--steps", type=int, default=5_000)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=20)
+    asked = parser.parse_args()
+    collect_seldom()
+    about = report.Report("Judging, all rules on, K = 4", "python bench/service_judging.py")
+    about.measures = [*in_memory(asked.steps, asked.rounds), *live(asked.seconds)]
+    report.tell(about, asked.json)
+
+
+if __name__ == "__main__":
+    main()
