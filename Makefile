@@ -74,6 +74,7 @@ bench: $(READY) .venvs/peers/.ready  ## what the hooks cost and how fast the ser
 	$(BENCH)process_end.py --peers $(PEERS) --json build/bench/15-process-end.json
 	$(BENCH)counts.py --json build/bench/16-counts.json
 	$(BENCH)growth.py --json build/bench/17-growth.json
+	$(BENCH)device_cost.py --json build/bench/18-device.json
 	@for each in bench/service_*.py; do $(BIN)/python $$each --json build/bench/20-$$(basename $$each .py).json || exit; done
 	$(BENCH)page.py build/bench docs/performance.md
 

@@ -41,7 +41,7 @@ class ByteTransformer(nn.Module):
     def forward(self, text: Tensor) -> Tensor:
         """The logits of the byte that follows each byte."""
         length = text.shape[1]
-        causal = nn.Transformer.generate_square_subsequent_mask(length)
+        causal = nn.Transformer.generate_square_subsequent_mask(length, device=text.device)
         hidden = self.bytes(text) + self.places.weight[:length]
         logits: Tensor = self.head(self.layers(hidden, mask=causal, is_causal=True))
         return logits
