@@ -85,3 +85,21 @@ def test_on_paper_there_are_no_buttons_and_nothing_is_folded_away(page: Page) ->
     expect(page.locator("#reset-zoom")).to_be_hidden()
     expect(page.locator(".copy").first).to_be_hidden()
     expect(page.locator(".finding h3").first).to_be_visible()
+
+
+WIDEST = (
+    "() => Math.max(...[...document.querySelectorAll('.main-svg')].map((it) => it.clientWidth))"
+)
+
+
+def test_charts_fit_a_sheet_and_the_window_again(page: Page) -> None:
+    page.set_viewport_size({"width": 1000, "height": 900})  # one chart beside none
+    opened(page, "/runs/wrong")
+    page.locator("#charts").scroll_into_view_if_needed()
+    page.wait_for_selector(".chart .main-svg")
+    before = page.evaluate(WIDEST)
+    assert before > 680
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert eventually(30, lambda: bool(page.evaluate(WIDEST) <= 680))
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert eventually(30, lambda: bool(page.evaluate(WIDEST) == before))

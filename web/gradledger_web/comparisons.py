@@ -91,14 +91,8 @@ def environments(runs: Sequence[Compared]) -> list[Line]:
 
 def _tables(tables: Sequence[Mapping[str, Any]]) -> list[Line]:
     names = list(dict.fromkeys(name for table in tables for name in table))
-    lines = [_line(n, [_text(t[n]) if n in t else "–" for t in tables]) for n in names]  # noqa: RUF001
+    lines = [_line(n, [formats.listed(t[n]) if n in t else "–" for t in tables]) for n in names]  # noqa: RUF001
     return sorted(lines, key=lambda line: not line.differs)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value))
-    return str(value)
 
 
 def _line(name: str, texts: Sequence[str]) -> Line:
@@ -150,6 +144,5 @@ def _moved(key: str, name: str, before: Compared, now: Compared) -> str | None:
 
 def _set(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     names = [n for n in dict.fromkeys((*before, *now)) if before.get(n) != now.get(n)]
-    return [
-        f"{n}: {_text(before.get(n, 'not set'))} to {_text(now.get(n, 'not set'))}" for n in names
-    ]
+    told = [(n, *(formats.listed(each.get(n, "not set")) for each in (before, now))) for n in names]
+    return [f"{name}: {was} to {became}" for name, was, became in told]

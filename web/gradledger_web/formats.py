@@ -22,6 +22,11 @@ def count(value: float | None) -> str:
     return f"{value / size:.3g} {prefix}"
 
 
+def listed(value: object) -> str:
+    """Whatever a script said of its setting: a list as people write one."""
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
 def figure(value: float | None, digits: int = 4) -> str:
     """A measured number, as many digits as it deserves."""
     if value is None:

@@ -12,6 +12,7 @@ from gradledger_web import assets, formats, progress, words
 _FILTERS = (
     formats.count,
     formats.figure,
+    formats.listed,
     formats.percent,
     formats.times,
     formats.iso,

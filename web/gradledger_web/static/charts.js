@@ -11,8 +11,21 @@ export function specOf(plot) {
   return JSON.parse(document.getElementById(plot.dataset.figure).textContent);
 }
 
+// A sheet is narrower than the window, and a drawing keeps the width that it was made with.
+const PAPER = 680;
+let onPaper = false;
+
+function fit(paper) {
+  onPaper = paper;
+  for (const plot of document.querySelectorAll(".js-plotly-plot")) Plotly.relayout(plot, paper ? { width: PAPER } : { width: null, autosize: true });
+}
+
+addEventListener("beforeprint", () => fit(true));
+addEventListener("afterprint", () => fit(false));
+
 export async function draw(plot, figure = specOf(plot)) {
   await Plotly.react(plot, figure.data, figure.layout, CONFIG);
+  if (onPaper) await Plotly.relayout(plot, { width: PAPER });
   quieten(plot);
   return plot;
 }
