@@ -29,6 +29,7 @@ from gradledger_monitor.store.writing import Stored, store_batch
 
 RECORDS_AT_ONCE = 2_048
 LONGEST_LINE = 64 * 2**20
+_MAGIC = b"\x28\xb5\x2f\xfd"  # RFC 8878, 3.1.1
 
 
 @dataclass
@@ -42,8 +43,11 @@ class Restored:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file is called like one."""
-    return path.name.endswith(SUFFIX)
+    """Whether a file is called like one, or begins like one: nothing else here is zstd."""
+    if path.name.endswith(SUFFIX) or not path.is_file():
+        return path.name.endswith(SUFFIX)
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
 
 
 def lines(path: Path) -> Iterator[Line]:

@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from gradledger_monitor.archive.layout import DamagedArchive
-from gradledger_monitor.archive.reading import restore
+from gradledger_monitor.archive.reading import is_archive, restore
 from gradledger_monitor.archive.writing import export
 from gradledger_monitor.findings import Acknowledgement, Judgement
 from gradledger_monitor.housekeeping import keep_house
@@ -82,6 +82,15 @@ def test_it_comes_back_whole_on_sqlite_and_on_postgres(origin: Store, tmp_path: 
             export(other, "r", again)
             assert body(again) == body(path)
             other.close()
+
+
+def test_it_is_known_by_its_first_bytes_whatever_it_is_called(
+    origin: Store, tmp_path: Path
+) -> None:
+    export(origin, "r", tmp_path / "incident")
+    assert is_archive(tmp_path / "incident")
+    (tmp_path / "notes").write_text("(µ/ý")
+    assert not is_archive(tmp_path / "notes") and not is_archive(tmp_path)
 
 
 def test_importing_again_changes_nothing(origin: Store, tmp_path: Path) -> None:
