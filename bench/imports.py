@@ -52,7 +52,7 @@ def main() -> None:
     """The command."""
     parser = arguments(__doc__)
     parser.add_argument("--peers", default=sys.executable, help="the Python that has the peers")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
     asked = parser.parse_args()
     taken: dict[str, list[tuple[float, float]]] = {}
     made = Report("Import, beside PyTorch", "python bench/imports.py")
