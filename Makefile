@@ -75,7 +75,11 @@ bench: $(READY) .venvs/peers/.ready  ## what the hooks cost and how fast the ser
 	$(BENCH)counts.py --json build/bench/16-counts.json
 	$(BENCH)growth.py --json build/bench/17-growth.json
 	$(BENCH)device_cost.py --json build/bench/18-device.json
-	@for each in bench/service_*.py; do $(BIN)/python $$each --json build/bench/20-$$(basename $$each .py).json || exit; done
+	$(BENCH)service_ingest.py --json build/bench/20-ingest.json
+	$(BENCH)service_ingest.py --postgres --json build/bench/21-ingest-postgres.json
+	$(BENCH)service_judging.py --json build/bench/22-judging.json
+	$(BENCH)service_long_run.py --json build/bench/23-long-run.json
+	$(BENCH)service_peers.py --peers $(PEERS) --json build/bench/24-peers.json
 	$(BENCH)page.py build/bench docs/performance.md
 
 security: $(VENV)/.security  ## bandit on the source; what is left out, and why, is in pyproject.toml
