@@ -26,9 +26,12 @@ from gradledger_monitor import batches, wire
 from gradledger_monitor.archive import reading as archives
 from gradledger_monitor.archive.layout import SUFFIX as ARCHIVE
 from gradledger_monitor.archive.layout import DamagedArchive
+from gradledger_monitor.cli import configuration
 from gradledger_monitor.importers import detecting, naming
 from gradledger_monitor.importers.logged import Unreadable
+from gradledger_monitor.judge import judge_pending
 from gradledger_monitor.opening import batched
+from gradledger_monitor.rules.choices import Choices
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.writing import store_batch
 
@@ -102,6 +105,7 @@ def import_(
         raise typer.BadParameter("either --url or --db", param_hint="--db")
     wanted = Wanted(_format(format_), _names(map_ or []), _run_id(run), name)
     settings = Settings.from_environment(os.environ)
+    choices = configuration.settings(db=db).choices if db else Choices()
     store = _store(db) if db else None
     take = _into_database(store) if store else _into_service(url or settings.url, settings.token)
     imported = Imported()
@@ -113,6 +117,8 @@ def import_(
                 _import(path, take, remove, imported)
             else:
                 _import_log(path, wanted, take, imported)
+        if store:
+            _judge(store, choices)
     except (Stopped, DamagedArchive, Unreadable) as stopped:
         typer.echo(f"gradledger import: {stopped}", err=True)
         raise typer.Exit(1) from stopped
@@ -272,6 +278,12 @@ def _store(url: str) -> Store:
     except (ValueError, ArgumentError, ModuleNotFoundError) as error:
         raise typer.BadParameter(f"{error}", param_hint="--db") from error
     return store
+
+
+def _judge(store: Store, choices: Choices) -> None:
+    """No service need run on a database to look at what was imported into it."""
+    while judge_pending(store, choices=choices):
+        pass
 
 
 def _into_database(store: Store) -> Take:
