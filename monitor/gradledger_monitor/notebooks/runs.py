@@ -98,7 +98,7 @@ class Run:
 
 
 class Runs(Sequence[Run]):
-    """Several runs, by place or by id."""
+    """Several runs, newest first; one of them by place, id or name."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = list(runs)
@@ -108,9 +108,13 @@ class Runs(Sequence[Run]):
     @overload
     def __getitem__(self, which: slice) -> list[Run]: ...
     def __getitem__(self, which: int | str | slice) -> Run | list[Run]:
-        """One run by its place or its id, or several. Raises IndexError or ``UnknownRun``."""
+        """One run by its place, its id or its name (the newest of that name), or several.
+
+        Raises IndexError or ``UnknownRun``.
+        """
         if isinstance(which, str):
-            found = next((run for run in self._runs if run.id == which), None)
+            called = [run for run in self._runs if which in (run.id, run.name)]
+            found = next((run for run in called if run.id == which), called[0] if called else None)
             if found is None:
                 raise UnknownRun(which)
             return found

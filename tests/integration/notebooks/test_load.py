@@ -38,6 +38,7 @@ def test_all_runs_of_a_database(url: str) -> None:
     runs = gradledger.load(url)
     assert sorted(run.id for run in runs) == ["bad", "good"]
     assert runs["bad"].verdict == "broken"
+    assert runs[runs["good"].row.name].id == runs[0].id  # the newest of that name
     assert list(runs.table().sort_values("id")["verdict"]) == ["broken", "balanced"]
     with pytest.raises(UnknownRun):
         runs["nobody"]
