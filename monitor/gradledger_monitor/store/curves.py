@@ -94,7 +94,7 @@ def curves(
             return _columns([], figures, 0.0, several=False)
         size = -(-(last - first + 1) // points)
         query = _of_steps
-        if size >= STRETCH or _given_up(connection, key, Span(span.optimizer, first, last)):
+        if size > STRETCH // 2 or _given_up(connection, key, Span(span.optimizer, first, last)):
             query, first = _of_stretches, first // STRETCH * STRETCH
             size = max(size, STRETCH)
         within = Span(span.optimizer, first, last)
@@ -109,7 +109,9 @@ def _ends(connection: Connection, run: int | None, span: Span) -> tuple[int | No
     here = [c.run == run, c.optimizer == span.optimizer]
     here += [c.last >= span.first] if span.first is not None else []
     here += [c.first <= span.last] if span.last is not None else []
-    first, last = connection.execute(select(func.min(c.first), func.max(c.last)).where(*here)).one()
+    # not by min and max, which would read every row
+    first = connection.scalar(select(c.first).where(*here).order_by(c.stretch).limit(1))
+    last = connection.scalar(select(c.last).where(*here).order_by(c.stretch.desc()).limit(1))
     if first is None or last is None:
         return None, None
     return max(first, span.first or first), min(last, span.last or last)
