@@ -13,7 +13,6 @@ Decoding is measured apart, in this process.
 from __future__ import annotations
 
 import http.client
-import os
 import sqlite3
 import statistics
 import sys

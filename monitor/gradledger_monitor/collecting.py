@@ -10,7 +10,7 @@ THRESHOLDS = (100_000, 50, 100)
 def collect_seldom() -> None:
     """Leave what was imported alone, and look seldom for cycles: records have none.
 
-    With Python's own thresholds, looking takes more time than decoding; `bench/service.py`.
+    With Python's own thresholds, looking takes more time than decoding; `bench/service_ingest.py`.
     """
     gc.collect()
     gc.freeze()

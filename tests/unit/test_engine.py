@@ -168,3 +168,35 @@ def test_judging_again_changes_nothing() -> None:
 def test_every_rule_has_its_own_id() -> None:
     ids = [rule.id() for rule in RULES]
     assert len(set(ids)) == len(ids)
+
+
+class Sharing(Rule):
+    """Says nothing about windows of equal micro-batches, as long as they are all alike."""
+
+    asked = 0
+
+    @staticmethod
+    def unless(window: Window) -> Outcome | None:
+        Sharing.asked += 1
+        return ok() if window.facts.kept[0][1].terms[0].tokens == 20 else None
+
+    def judge(self, window: Window) -> Outcome:
+        return Outcome("finding", severity="info", title=type(self).__name__)
+
+
+class SharingToo(Sharing):
+    """Asks the same first."""
+
+
+def test_rules_that_share_a_question_ask_it_once_and_their_findings_still_pass() -> None:
+    course = steps((2, WRONG), (RESOLVED_AFTER, RIGHT), (1, WRONG))
+    engine, seen = Engine(course[0].run, [Sharing, SharingToo], []), []
+    Sharing.asked = 0
+    for each in course:
+        engine.see(each)
+        seen.append({f.title: f.lifecycle for f in engine.judgement().findings})
+    both = ("Sharing", "SharingToo")
+    assert Sharing.asked == len(course)
+    assert seen[1] == dict.fromkeys(both, "ongoing")
+    assert seen[-2] == dict.fromkeys(both, "resolved")
+    assert seen[-1] == dict.fromkeys(both, "regressed")

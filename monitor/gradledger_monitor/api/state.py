@@ -52,12 +52,13 @@ def state_of(scope: Scope) -> State:
     return state
 
 
-def _state(request: Request) -> State:
+# async, though they wait for nothing: else each request makes a way to another thread and back
+async def _state(request: Request) -> State:
     return state_of(request.scope)
 
 
-def _store(request: Request) -> Store:
-    return _state(request).store
+async def _store(request: Request) -> Store:
+    return state_of(request.scope).store
 
 
 GivenState = Annotated[State, Depends(_state)]
