@@ -17,6 +17,7 @@ import http.client
 import json
 import os
 import random
+import signal
 import socket
 import sqlite3
 import statistics
@@ -203,13 +204,18 @@ def started(command: list[str], folder: Path, port: int, **settings: str) -> Ite
     """A server, once it listens."""
     environment = os.environ | settings
     process = subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     try:
         _wait_for(port, process)
         yield
     finally:
-        process.terminate()
+        os.killpg(process.pid, signal.SIGTERM)  # it has children of its own
         process.wait(30)
 
 
