@@ -97,6 +97,8 @@ def once(loop: Loop, way: str, timed: Timed, ledger: gradledger.Ledger) -> float
     if way != HOOKS:
         ledger.resume()
     loop.optimizer.zero_grad()
+    if way == HOOKS and not timed.spent:
+        raise RuntimeError("the norm's observer was not called: this script looks for it elsewhere")
     return timed.spent if way == HOOKS else took
 
 
