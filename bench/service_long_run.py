@@ -41,9 +41,10 @@ from helpers.service import Service, running_service
 
 NOTES = [
     "Of the database about three fifths are records, a quarter the figures that are charted of "
-    "each step, a tenth the two tables' indexes. Most of a packed record is floating-point numbers, "
-    "which do not compress: stronger compression and a larger dictionary were tried, and save under "
-    "a tenth. With several ranks the figures, which a step has once, are shared by its records.",
+    "each step, a tenth the two tables' indexes. Most of a packed record is floating-point "
+    "numbers, which do not compress: stronger compression and a larger dictionary were tried, and "
+    "save under a tenth. With several ranks the figures, which a step has once, are shared by its "
+    "records.",
 ]
 
 RUN = "long"
