@@ -64,11 +64,12 @@ class SkippedSteps(Rule):
         share = sum(self._last) / self.recent
         if row < self.in_a_row and share <= self.share:
             return ok()
+        just_now = f", the last {row} in a row" if row > 1 else ""
         return finding(
             "warning",
             "The GradScaler keeps skipping steps",
-            f"{sum(self._last)} of the last {len(self._last)} steps were skipped, {row} in a row: "
-            "their gradients were not finite, and their data were thrown away.",
+            f"{sum(self._last)} of the last {len(self._last)} steps were skipped{just_now}: their "
+            "gradients were not finite, and their data were thrown away.",
             FIX,
             in_a_row=row,
             skipped=sum(self._last),
