@@ -47,8 +47,7 @@ zero-code: $(READY) $(TRAINERS:%=.venvs/%/.ready)  ## the published Trainer bug 
 frameworks: .venvs/frameworks/.ready  ## Trainer, Accelerate and Lightning, watched
 	OMP_NUM_THREADS=1 .venvs/frameworks/bin/python -m pytest -W ignore tests/frameworks
 
-examples: $(READY) .venvs/frameworks/.ready  ## every example under `gradledger check`
-	$(BIN)/pytest tests/examples
+examples: .venvs/frameworks/.ready  ## every example under `gradledger check`
 	.venvs/frameworks/bin/python -m pytest -W ignore tests/examples
 
 docs: $(READY)  ## the documentation, into build/site; warnings are errors
