@@ -28,6 +28,8 @@ import report
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
+from service_long_run import resident
+
 from gradledger_monitor import batches
 from gradledger_monitor.collecting import collect_seldom
 from helpers.batches import batch, fair_step
@@ -168,6 +170,7 @@ class Rounds:
         self.four: list[float] = []
         self.decoding: list[float] = []  # CPU seconds a record
         self.waits: list[float] = []
+        self.memory: list[float] = []  # MB
 
     def play(self, number: int, service: Service, bare: Bare) -> None:
         """One of each."""
@@ -191,6 +194,7 @@ class Rounds:
         self.four.append(rate)
         self.waits += waits
         settle(service)
+        self.memory.append(resident(service))
 
 
 def settle(service: Service) -> str:
@@ -229,6 +233,9 @@ def told(rounds: Rounds, about: report.Report, postgres: bool) -> None:
     about.measures.append(
         report.below(report.Measure("p99 of a batch, four clients", late, "ms"), 250)
     )
+    grown = f"{rounds.memory[-1]:,.0f} MB; {rounds.memory[0]:,.0f} MB after the first round"
+    flat = report.Measure("memory, last round of first", _growth(rounds.memory), "x", floor=grown)
+    about.measures.append(report.below(flat, 1.1))
     if postgres:
         return
     cpu = ratio("per second of CPU, of executemany's", rounds.one_cpu, rounds.bare_cpu, 20)
@@ -236,6 +243,10 @@ def told(rounds: Rounds, about: report.Report, postgres: bool) -> None:
     spent = [100 * d * rate for d, rate in zip(rounds.decoding, rounds.one_cpu, strict=True)]
     share = report.median_of("decode and validate, of that CPU", spent, "%", "", 15)
     about.measures += [cpu, whole, share]
+
+
+def _growth(memory: Sequence[float]) -> float:
+    return memory[-1] / memory[0]
 
 
 @contextmanager
