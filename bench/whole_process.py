@@ -11,49 +11,61 @@ import os
 import statistics
 import time
 
-from report import Measure, Report, arguments, below, median_of, tell
+from report import Measure, Report, arguments, below, median_of, shown, tell
 from services import service
 from training import GPT, TINY, K, Loop, Size
 
 import gradledger
+
+Seconds = tuple[float, float, float]  # on the clock, of the processor, of the training thread
 
 BLOCK_SECONDS = 0.3
 DRAIN_SECONDS = 0.25  # a bit more than two ticks of the sender
 PLANS = ((GPT, K, 1.01), (TINY, K, 1.05), (TINY, 1, None))
 
 
-def block(loop: Loop, steps: int, drain: bool) -> tuple[float, float]:
-    """Seconds on the clock and of the processor for one step."""
+def block(loop: Loop, steps: int, drain: bool) -> Seconds:
+    """What one step takes."""
     windows = [loop.window() for _ in range(steps)]
-    clock, busy = time.perf_counter(), time.process_time()
+    clock, busy, thread = time.perf_counter(), time.process_time(), time.thread_time()
     for window in windows:
         loop.step(window)
-    took = time.perf_counter() - clock
+    took, thread = time.perf_counter() - clock, time.thread_time() - thread
     if drain:
         time.sleep(DRAIN_SECONDS)
-    return took / steps, (time.process_time() - busy) / steps
+    return took / steps, (time.process_time() - busy) / steps, thread / steps
 
 
-def measure(size: Size, k: int, goal: float | None, pairs: int) -> list[Measure]:
+def measure(made: Report, size: Size, k: int, goal: float | None, pairs: int) -> None:
     """Blocks with and without, the order changing."""
     loop = Loop(size, k)
     steps = max(8, int(BLOCK_SECONDS / block(loop, 20, drain=False)[0]))
-    times: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    times: dict[bool, list[Seconds]] = {True: [], False: []}
     with service("takes") as url, gradledger.watch(loop.model, loop.optimizer, url=url) as ledger:
         for number in range(pairs):
             for hooked in (True, False) if number % 2 else (False, True):
                 ledger.resume() if hooked else ledger.pause()
                 block(loop, 2, drain=False)
                 times[hooked].append(block(loop, steps, drain=hooked))
-    clock = [seconds for seconds, _ in times[False]]
+    clock = [seconds[0] for seconds in times[False]]
     named = f"{statistics.median(clock) * 1e3:.1f} ms steps, K = {k}"
-    return [
-        below(ratio(f"{named}: clock", times, 0), goal),
-        ratio(f"{named}: processor, all threads", times, 1),
-    ]
+    made.measures.append(below(ratio(f"{named}: clock", times, 0), goal))
+    made.measures.append(ratio(f"{named}: processor, all threads", times, 1))
+    made.notes.append(f"In {named}, {bound(times)}.")
 
 
-def ratio(name: str, times: dict[bool, list[tuple[float, float]]], which: int) -> Measure:
+def bound(times: dict[bool, list[Seconds]]) -> str:
+    """What the hooks add to a step, by whose time it is."""
+    pairs = list(zip(times[True], times[False], strict=True))
+    added = [statistics.median(a[n] - b[n] for a, b in pairs) * 1e6 for n in range(3)]
+    clock, everyone, thread = added
+    return (
+        f"the hooks add {shown(clock)} us on the clock: {shown(thread)} us of processor time on "
+        f"the training thread, and {shown(everyone - thread)} us on those that encode and send"
+    )
+
+
+def ratio(name: str, times: dict[bool, list[Seconds]], which: int) -> Measure:
     """With over without, in pairs of neighbours."""
     pairs = zip(times[True], times[False], strict=True)
     return median_of(name, [hooked[which] / plain[which] for hooked, plain in pairs], "x", "1")
@@ -69,7 +81,7 @@ def main() -> None:
         "A whole process with the hooks, over one without", "python bench/whole_process.py"
     )
     for size, k, goal in PLANS:
-        made.measures += measure(size, k, goal, asked.pairs)
+        measure(made, size, k, goal, asked.pairs)
     tell(made, asked.json)
 
 
