@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, select, tuple_, update
+from sqlalchemy import Connection, Row, bindparam, func, select, tuple_, update
 
 from gradledger_monitor import wire
 from gradledger_monitor.batches import Batch, Refusal, Report
@@ -20,6 +20,11 @@ from gradledger_monitor.store.tables import evals, progress, ranks, runs, steps
 StepLine = tuple[int, wire.StepRecord]
 StepKey = tuple[int, int]  # optimizer, step
 StepRow = tuple[int, int, int, int, float, bytes]
+# made once, for they run with every batch
+RUN_NAMED = select(runs).where(runs.c.id == bindparam("named")).with_for_update()
+PROGRESS_OF = select(progress.c.optimizer, progress.c.step, progress.c.given_up).where(
+    progress.c.run == bindparam("of_run")
+)
 STEP_COLUMNS = ("run", "optimizer", "step", "rank", "received", "record")
 
 
@@ -69,11 +74,11 @@ def _store_report(connection: Connection, report: Report, now: float, result: St
 
 
 def _store_run(connection: Connection, record: wire.RunRecord, now: float) -> int:
-    query = select(runs).where(runs.c.id == record.run).with_for_update()
-    row = connection.execute(query).one_or_none()
+    named = {"named": record.run}
+    row = connection.execute(RUN_NAMED, named).one_or_none()
     if row is None:
         _bear(connection, record, now)
-        row = connection.execute(query).one()
+        row = connection.execute(RUN_NAMED, named).one()
     told = _heard(row, record)
     # what was judged under another description is judged again
     if row.generation and any(row._mapping[name] != value for name, value in told.items()):
@@ -262,9 +267,8 @@ NOT_JUDGED = _Progress(0, 0)
 
 
 def _judged(connection: Connection, run: int) -> dict[int, _Progress]:
-    columns = (progress.c.optimizer, progress.c.step, progress.c.given_up)
-    query = select(*columns).where(progress.c.run == run)
-    return {optimizer: _Progress(*at) for optimizer, *at in connection.execute(query)}
+    rows = connection.execute(PROGRESS_OF, {"of_run": run})
+    return {optimizer: _Progress(*at) for optimizer, *at in rows}
 
 
 def _given_up(record: wire.StepRecord) -> str:
