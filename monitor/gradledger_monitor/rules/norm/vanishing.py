@@ -95,6 +95,8 @@ class Vanishing(Rule):
 
     def _is_clear(self, norm: float) -> bool:
         """Whether each of the last norms is large enough, and so their median: most often."""
+        if len(self._early) < self.span:
+            return False
         if self._faded is None:
             self._faded = self.share * _medians(self._early)[0]
         self._clear = self._clear + 1 if norm >= self._faded else 0
