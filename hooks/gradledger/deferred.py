@@ -59,7 +59,8 @@ class Deferred:
             time.sleep(_POLL_SECONDS)
         source = self.tensor if self._host is None else self._host
         assert source is not None
-        return _numbers(source.reshape(-1).tolist())
+        self._read = source.reshape(-1).tolist()
+        return _numbers(self._read)
 
     def value(self) -> float:
         """The single value."""
@@ -71,7 +72,7 @@ class Deferred:
 
 
 def _numbers(read: Any) -> list[float]:
-    return [float(n) for n in read] if isinstance(read, list) else [float(read)]
+    return read if isinstance(read, list) else [float(read)]
 
 
 def ship(wanted: list[Deferred]) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import Field, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
 from typing import Any, Literal
 
 WIRE_VERSION = 1
@@ -203,28 +204,42 @@ class EndRecord:
 Record = RunRecord | StepRecord | EvalRecord | CheckpointRecord | BeatRecord | EndRecord
 
 
+_to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=str).encode
+_AS_THEY_ARE = (int, str, bool, type(None))
+_ALWAYS = ("type", "v")
+_EMPTY: tuple[Any, ...] = ([], {})
+
+
 def encode(record: Record) -> bytes:
     """One line of the wire, with its newline. Absent and empty fields are left out."""
-    line = json.dumps(_plain(record), separators=(",", ":"), allow_nan=False, default=str)
-    return line.encode() + b"\n"
+    return _to_json(_plain(record)).encode() + b"\n"
 
 
 def _plain(value: Any) -> Any:
+    kind: Any = type(value)
+    if kind in _AS_THEY_ARE:
+        return value
     if isinstance(value, float):
         return value if math.isfinite(value) else _spell(value)
-    if is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value) if _said(value, f)}
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
-    return value
+    return _said(value, _defaults(kind)) if is_dataclass(value) else value
 
 
-def _said(record: Any, f: Field[Any]) -> bool:
-    """Whether a field is worth a word: defaults and empty fields are left out."""
-    value = getattr(record, f.name)
-    return f.name in ("type", "v") or (value != f.default and value not in ([], {}))
+def _said(record: Any, defaults: dict[str, Any]) -> dict[str, Any]:
+    """The fields that are worth a word: defaults and empty ones are left out."""
+    return {
+        name: _plain(value)
+        for name, value in vars(record).items()
+        if name in _ALWAYS or (value != defaults[name] and value not in _EMPTY)
+    }
+
+
+@cache
+def _defaults(kind: Any) -> dict[str, Any]:
+    return {f.name: f.default for f in fields(kind)}
 
 
 def _spell(value: float) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from itertools import pairwise
+from itertools import cycle, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -135,23 +135,28 @@ def noise(ends: list[End]) -> list[float]:
     for values, fresh, combined in ends:
         base = [0.0] * len(values) if fresh else earlier
         if not combined:
-            own = [len(ends) * (v - b) for v, b in zip(values, base, strict=True)]
-            squares.append(sum(g * g for g in own))
+            squares.append(len(ends) ** 2 * _square(list(map(operator.sub, values, base))))
         earlier = values
-    return [sum(squares) / len(squares), sum(v * v for v in earlier)] if squares else []
+    return [sum(squares) / len(squares), _square(earlier)] if squares else []
+
+
+def _square(vector: list[float]) -> float:
+    return math.fsum(map(operator.mul, vector, vector))
 
 
 def fingerprint(values: list[float]) -> float:
     """A number that differs when any value does, but by chance; NaN where one is not finite."""
     if not all(map(math.isfinite, values)):
         return math.nan  # of opposite infinities there is no sum
-    return math.fsum(v * (1 + i % 97) for i, v in enumerate(values))
+    return math.fsum(map(operator.mul, values, cycle(range(1, 98))))
 
 
 def says_nothing(targets: list[float]) -> bool:
     """One number all over, as a GAN's real and fake, or 0, 1, 2, ... as a contrastive loss's."""
-    steps = {b - a for a, b in pairwise(targets)}
-    return len(targets) > 2 and len(steps) == 1
+    if len(targets) <= 2:
+        return False
+    step = targets[1] - targets[0]
+    return all(b - a == step for a, b in pairwise(targets))
 
 
 def relative_change(before: list[float], after: list[float]) -> float | None:

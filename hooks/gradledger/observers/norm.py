@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,9 +11,12 @@ import torch
 from gradledger.deferred import Deferred
 from gradledger.ledger import OpenStep
 from gradledger.observers.base import Observer
+from gradledger.sampling import own_part
 
 if TYPE_CHECKING:
     from gradledger.windows import Track
+
+_is_sparse = operator.attrgetter("is_sparse")
 
 
 class Norm(Observer):
@@ -29,7 +33,7 @@ class Norm(Observer):
             return
         for index, group in enumerate(track.optimizer.param_groups):
             gradients = [p.grad for p in group["params"] if p.grad is not None]
-            if any(g.is_sparse for g in gradients):
+            if any(map(_is_sparse, gradients)):
                 step.missing["norm"] = "sparse gradients"
                 step.norms.clear()
                 return
@@ -38,12 +42,18 @@ class Norm(Observer):
 
 
 def _norms(gradients: list[Any], step: OpenStep) -> torch.Tensor:
-    local = [getattr(g, "_local_tensor", g).detach() for g in gradients]
+    plain = set(map(type, gradients)) == {torch.Tensor}
+    local = gradients if plain else list(map(own_part, gradients))
+    if local[0].requires_grad:  # of a double backward; a pass over gradients makes no graph
+        local = [part.detach() for part in local]
     norms = list(torch._foreach_norm(local))
-    if local[0] is not gradients[0] and hasattr(gradients[0], "_local_tensor"):
+    if not plain and any(map(operator.is_not, local, gradients)):
         step.fields["sharded"] = True
         norms = [_part(norm, g) for norm, g in zip(norms, gradients, strict=True)]
-    return torch.stack([n.to(norms[0].device).float() for n in norms])
+    try:
+        return torch.stack(norms).float()
+    except RuntimeError:  # a model over several devices
+        return torch.stack([norm.to(norms[0].device) for norm in norms]).float()
 
 
 def _part(norm: torch.Tensor, gradient: Any) -> torch.Tensor:
