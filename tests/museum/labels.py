@@ -36,7 +36,6 @@ class Label:
     launch: Literal["python", "torchrun2"] = "python"
     evidence: str = ""
     objective: str = "tokens"
-    missed: str = ""  # why it is not named yet; a test notices when it is
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ def _lookalike(verdict: Verdict) -> str:
 
 def _missed(verdicts: list[Verdict]) -> list[str]:
     known = [v for v in _of(verdicts, "incident") if not v.right]
-    return [f"- {v.piece.name}: {v.piece.label.missed or 'reason not known'}" for v in known]
+    return [f"- {v.piece.name}" for v in known]
 
 
 def _found(verdict: Verdict) -> str:

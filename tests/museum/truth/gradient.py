@@ -32,14 +32,6 @@ def squares(call: Call, batch: Any) -> tuple[Tensor, float]:
     return F.mse_loss(call(inputs), targets.double(), reduction="sum"), targets.numel()
 
 
-def advantages(call: Call, batch: Any) -> tuple[Tensor, float]:
-    """Policy gradient: every action's log probability times its advantage."""
-    ids, actions, weights = batch
-    log_p = F.log_softmax(call(ids), -1).gather(-1, actions.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-    counted = actions != IGNORED
-    return -(log_p * weights * counted).sum(), float(counted.sum())
-
-
 def distilled(call: Call, batch: Any) -> tuple[Tensor, float]:
     """Half cross entropy, half divergence from the teacher, at every label that counts."""
     ids, labels, teacher = batch
@@ -75,8 +67,7 @@ def peaked(call: Call, batch: Any) -> tuple[Tensor, float]:
 
 
 OBJECTIVES: dict[str, Objective] = {
-    f.__name__: f
-    for f in (tokens, squares, advantages, distilled, sentence_rows, two_heads, peaked)
+    f.__name__: f for f in (tokens, squares, distilled, sentence_rows, two_heads, peaked)
 }
 
 

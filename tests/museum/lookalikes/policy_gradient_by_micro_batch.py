@@ -1,4 +1,4 @@
-"""GRPO, one answer at a time: each answer's masked mean counts alike, so long ones are cheap."""
+"""A policy gradient: the token mean is taken over each micro-batch of answers, a prompt's group."""
 
 import torch
 
