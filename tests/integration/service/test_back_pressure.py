@@ -37,8 +37,9 @@ class Slow:
 
     def _send(self) -> None:
         url = f"{self._service.url}/api/v1/records"
-        answer = httpx2.post(url, content=self._parts(), headers=LINES, timeout=60)
-        self.statuses.append(answer.status_code)
+        while self.statuses[-1:] in ([], [429]):  # a probe may have taken the room before it
+            answer = httpx2.post(url, content=self._parts(), headers=LINES, timeout=60)
+            self.statuses.append(answer.status_code)
 
     def _parts(self) -> Iterator[bytes]:
         yield self._body
@@ -54,7 +55,7 @@ class Slow:
         """Send the rest; the answer's status."""
         self._go_on.set()
         self._thread.join()
-        return self.statuses[0]
+        return self.statuses[-1]
 
 
 def test_a_full_queue_asks_to_come_again_and_then_takes_it(small: Service) -> None:
