@@ -7,11 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator
 
 from gradledger_monitor.problems import Problem
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    import zstandard as zstd
+from gradledger_monitor.zst import zstd
 
 ACCEPTED = "gzip, zstd"
 WINDOW_BYTES = 8 * 2**20  # RFC 9659: what a zstd encoder for HTTP may ask of who decodes

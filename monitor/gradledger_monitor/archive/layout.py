@@ -8,7 +8,6 @@ was cut off. ``zstd -dc run.jsonl.zst`` shows it all.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import msgspec
@@ -16,12 +15,7 @@ from msgspec import Struct
 
 from gradledger_monitor import wire
 
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    import zstandard as zstd
-
-__all__ = ["SUFFIX", "VERSION", "Close", "DamagedArchive", "Manifest", "Row", "decode", "zstd"]
+__all__ = ["SUFFIX", "VERSION", "Close", "DamagedArchive", "Manifest", "Row", "decode"]
 
 SUFFIX = ".jsonl.zst"
 VERSION = 1

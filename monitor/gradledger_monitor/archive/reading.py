@@ -20,16 +20,15 @@ from gradledger_monitor.archive.layout import (
     Manifest,
     Row,
     decode,
-    zstd,
 )
 from gradledger_monitor.batches import Batch, Report
 from gradledger_monitor.store import dumping
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.writing import Stored, store_batch
+from gradledger_monitor.zst import MAGIC, zstd
 
 RECORDS_AT_ONCE = 2_048
 LONGEST_LINE = 64 * 2**20
-_MAGIC = b"\x28\xb5\x2f\xfd"  # RFC 8878, 3.1.1
 
 
 @dataclass
@@ -47,7 +46,7 @@ def is_archive(path: Path) -> bool:
     if path.name.endswith(SUFFIX) or not path.is_file():
         return path.name.endswith(SUFFIX)
     with path.open("rb") as file:
-        return file.read(len(_MAGIC)) == _MAGIC
+        return file.read(len(MAGIC)) == MAGIC
 
 
 def lines(path: Path) -> Iterator[Line]:

@@ -13,10 +13,11 @@ import msgspec
 
 import gradledger
 from gradledger_monitor import clock, wire
-from gradledger_monitor.archive.layout import VERSION, Close, Manifest, Row, zstd
+from gradledger_monitor.archive.layout import VERSION, Close, Manifest, Row
 from gradledger_monitor.store import dumping
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.dumping import Dumped
+from gradledger_monitor.zst import zstd
 
 
 @dataclass

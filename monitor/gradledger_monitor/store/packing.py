@@ -14,11 +14,7 @@ from sqlalchemy import Dialect, LargeBinary
 from sqlalchemy.types import TypeDecorator
 
 from gradledger_monitor import wire
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    import zstandard as zstd
+from gradledger_monitor.zst import MAGIC, zstd
 
 # What step records have in common, learnt from those of the museum by `python -m museum.dictionary`
 # in tests/. What was stored with it can be read with it only: it is never changed. A better one is
@@ -26,7 +22,6 @@ else:
 DICTIONARY = Path(__file__).with_name("records-1.zdict")
 LEVEL = 3
 
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"  # RFC 8878
 _record_decoder = msgspec.msgpack.Decoder(wire.StepRecord)
 
 
@@ -38,7 +33,7 @@ def pack_record(record: wire.StepRecord) -> bytes:
 def unpack_record(blob: bytes) -> wire.StepRecord:
     """The stored step record."""
     # what was stored before there was a dictionary
-    plain = _codec.decompress(blob) if blob.startswith(_ZSTD_MAGIC) else zlib.decompress(blob)
+    plain = _codec.decompress(blob) if blob.startswith(MAGIC) else zlib.decompress(blob)
     return _record_decoder.decode(plain)
 
 

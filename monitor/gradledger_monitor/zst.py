@@ -1,0 +1,14 @@
+"""Zstandard: Python's own from 3.14 on, before that the package; and how its frames begin."""
+
+from __future__ import annotations
+
+import sys
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    import zstandard as zstd
+
+__all__ = ["MAGIC", "zstd"]
+
+MAGIC = b"\x28\xb5\x2f\xfd"  # RFC 8878, 3.1.1
