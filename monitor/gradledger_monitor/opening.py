@@ -126,7 +126,7 @@ def batched(
     yield some
 
 
-def judge_all(store: Store, choices: Choices) -> None:
-    """Judge everything that is there; nothing more will come."""
-    while judge_pending(store, 0, choices):
+def judge_all(store: Store, choices: Choices, patience: float = 0) -> None:
+    """Judge everything that is there; after ``patience`` seconds, nothing more will come."""
+    while judge_pending(store, patience, choices):
         pass

@@ -11,12 +11,12 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from sqlalchemy.exc import ArgumentError
 
 from gradledger.delivery.client import Answer, Client
 from gradledger.delivery.courier import BATCH_BYTES, BATCH_LINES
@@ -29,9 +29,7 @@ from gradledger_monitor.archive.layout import DamagedArchive
 from gradledger_monitor.cli import configuration
 from gradledger_monitor.importers import detecting, naming
 from gradledger_monitor.importers.logged import Unreadable
-from gradledger_monitor.judge import judge_pending
-from gradledger_monitor.opening import batched
-from gradledger_monitor.rules.choices import Choices
+from gradledger_monitor.opening import batched, judge_all
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.writing import store_batch
 
@@ -105,25 +103,21 @@ def import_(
         raise typer.BadParameter("either --url or --db", param_hint="--db")
     wanted = Wanted(_format(format_), _names(map_ or []), _run_id(run), name)
     settings = Settings.from_environment(os.environ)
-    choices = configuration.settings(db=db).choices if db else Choices()
-    store = _store(db) if db else None
-    take = _into_database(store) if store else _into_service(url or settings.url, settings.token)
     imported = Imported()
-    try:
-        for path in _files(paths, wanted) if paths else _spooled(settings.spool):
-            if archives.is_archive(path):
-                _import_archive(path, store, take, imported)
-            elif _is_spool(path) and wanted.format is None:
-                _import(path, take, remove, imported)
-            else:
-                _import_log(path, wanted, take, imported)
-        if store:
-            _judge(store, choices)
-    except (Stopped, DamagedArchive, Unreadable) as stopped:
-        typer.echo(f"gradledger import: {stopped}", err=True)
-        raise typer.Exit(1) from stopped
-    finally:
-        typer.echo(str(imported))
+    with _destination(url or settings.url, settings.token, db) as (store, take):
+        try:
+            for path in _files(paths, wanted) if paths else _spooled(settings.spool):
+                if archives.is_archive(path):
+                    _import_archive(path, store, take, imported)
+                elif _is_spool(path) and wanted.format is None:
+                    _import(path, take, remove, imported)
+                else:
+                    _import_log(path, wanted, take, imported)
+        except (Stopped, DamagedArchive, Unreadable) as stopped:
+            typer.echo(f"gradledger import: {stopped}", err=True)
+            raise typer.Exit(1) from stopped
+        finally:
+            typer.echo(str(imported))
     raise typer.Exit(1 if imported.refused else 0)
 
 
@@ -264,26 +258,25 @@ def _send(file: SpoolFile, take: Take, imported: Imported) -> None:
 # ---------------------------------------------------------------- where it goes
 
 
+@contextmanager
+def _destination(
+    url: str, token: str | None, db: str | None
+) -> Iterator[tuple[Store | None, Take]]:
+    if db is None:
+        yield None, _into_service(url, token)
+        return
+    chosen = configuration.settings(db=db)
+    with configuration.database(db) as store:
+        yield store, _into_database(store)
+        # no service need run on a database to look at what was imported into it
+        judge_all(store, chosen.choices, chosen.rank_timeout)
+
+
 def _into_service(url: str, token: str | None) -> Take:
     try:
         return Client(url, token).post
     except ValueError as error:
         raise typer.BadParameter(f"{error}", param_hint="--url") from error
-
-
-def _store(url: str) -> Store:
-    try:
-        store = Store(url)
-        store.migrate()
-    except (ValueError, ArgumentError, ModuleNotFoundError) as error:
-        raise typer.BadParameter(f"{error}", param_hint="--db") from error
-    return store
-
-
-def _judge(store: Store, choices: Choices) -> None:
-    """No service need run on a database to look at what was imported into it."""
-    while judge_pending(store, choices=choices):
-        pass
 
 
 def _into_database(store: Store) -> Take:
