@@ -61,7 +61,7 @@ mutants: $(READY)  ## changes to the ledger that no unit test notices; long
 	@$(BIN)/pip install --quiet --group mutation
 	tests/mutation/run $(BIN)/mutmut
 
-screenshots: $(READY) chromium  ## the README's pictures, of real trainings
+screenshots: $(READY) tools  ## the README's pictures, of real trainings
 	cd tests && ../$(BIN)/python screenshots.py ../docs/images
 
 bench: $(READY) .venvs/peers/.ready  ## what the hooks cost and how fast the service is, beside peers: docs/performance.md
