@@ -73,7 +73,7 @@ def _noise(facts: StepFacts) -> tuple[float | None, float | None]:
 def _noise_squares(facts: StepFacts) -> tuple[float, float] | None:
     """|G_small|^2 and |G_big|^2 without the loss scale; None where they are not comparable."""
     records = facts.records.values()
-    if len(facts.first.noise) != 2 and facts.first.micro_batches:
+    if len(facts.first.noise) != 2:
         return None
     if facts.unmeasured is not None or facts.factor_unmeasured is not None:
         return None

@@ -91,9 +91,8 @@ def _reading(name: str, unit: str, group: list[Seen]) -> Reading | None:
         units = s.term.tokens if unit == "tokens" else _units(s.term, unit)
         if not units:
             return None
-        if (
-            units != tokens and s.term.reduction == "mean"
-        ):  # the mean's total weight is fixed: more units, less each
+        # the mean's total weight is fixed: more units, less each
+        if units != tokens and s.term.reduction == "mean":
             weight *= tokens / units
         lines.append(Weighed(s.rank, s.micro_batch, s.key, units, weight * s.factor))
     ledger = account(lines)

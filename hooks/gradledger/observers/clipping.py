@@ -69,9 +69,7 @@ class Clipping(Observer):
 
     def _note(self, op: Any, parameters: list[Any], limit: float, total_norm: Any) -> None:
         clipped = {id(p) for p in parameters}
-        norm = None
-        if total_norm is not None:
-            norm = Deferred(getattr(total_norm, "_local_tensor", total_norm), volatile=True)
+        norm = None if total_norm is None else Deferred(total_norm, volatile=True)
         for track in self._windows:
             if any(id(p) in clipped for p in track.watched):
                 event = OpenEvent(op, 0, limit=float(limit), norm=norm)

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from gradledger.ledger import OpenMicroBatch, OpenStep
 from gradledger.observers.base import Observer
 from gradledger.observers.local_gradients import LocalGradients, own_hook
+from gradledger.sampling import own_part
 
 if TYPE_CHECKING:
     from gradledger.windows import Track
@@ -207,8 +208,7 @@ def _is_hybrid(module: Any) -> bool:
 
 
 def _bytes(parameters: list[Any]) -> int:
-    local = [getattr(p, "_local_tensor", p) for p in parameters]
-    return sum(p.numel() * p.element_size() for p in local)
+    return sum(p.numel() * p.element_size() for p in map(own_part, parameters))
 
 
 def sequence_number() -> int | None:
