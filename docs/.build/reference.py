@@ -44,7 +44,7 @@ def commands() -> Iterator[str]:
     yield "`gradledger --help` lists them, and `gradledger COMMAND --help` tells the same as this page.\n"
     yield "## gradledger run\n"
     yield "Start any command with the hooks on, its children too. It needs the hooks alone.\n"
-    yield "    gradledger run [--name N] [--project P] [--url URL] -- COMMAND ...\n"
+    yield "    gradledger run [--name N] [--project P] [--tag T] [--url URL] -- COMMAND ...\n"
     root = typer.main.get_command(commands_app)
     yield from _subcommands(root, "gradledger")
 
@@ -111,6 +111,7 @@ VARIABLES = {
     "RUN": "the identity that all processes of one job share; `gradledger run` sets it",
     "NAME": "what to call the run; the script's name unless given",
     "PROJECT": "what it belongs to",
+    "TAGS": "words to find the run by, with commas; `gradledger run --tag` sets it",
     "ON_FINDING": "`warn` (unless given), `stop`, `stop:warning` or `off`: what the training process "
     "does when the service finds something",
     "SPOOL": "the folder for records that could not be sent, or `off`",

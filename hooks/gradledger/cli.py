@@ -72,6 +72,8 @@ def run(argv: list[str]) -> int:
     env = autostart.environment(
         os.environ, command, name=options.name, project=options.project, url=options.url
     )
+    if options.tag:
+        env["GRADLEDGER_TAGS"] = ",".join(options.tag)
     if not RUN.fullmatch(env["GRADLEDGER_RUN"]):
         parser.error("GRADLEDGER_RUN: up to 120 letters, digits, '.', '_' and '-'")
     return _become(command, env)
@@ -80,12 +82,13 @@ def run(argv: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gradledger run",
-        usage="gradledger run [--name N] [--project P] [--url URL] -- COMMAND ...",
+        usage="gradledger run [--name N] [--project P] [--tag T] [--url URL] -- COMMAND ...",
         description="Start any command with the hooks on; torchrun and accelerate launch too.",
         allow_abbrev=False,
     )
     parser.add_argument("--name", help="what to call the run (default: the script's name)")
     parser.add_argument("--project", help="what it belongs to")
+    parser.add_argument("--tag", action="append", help="a word to find it by; may be repeated")
     parser.add_argument("--url", help="where the service listens (default http://127.0.0.1:4777)")
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser

@@ -15,10 +15,12 @@ from urllib.parse import urlsplit
 
 from gradledger.delivery.notices import Notices
 from gradledger.delivery.spool import DEFAULT_BYTES, DEFAULT_FOLDER, Place
+from gradledger.pacing import SHARE
 from gradledger.reacting import Policy, policy
 
 DEFAULT_URL = "http://127.0.0.1:4777"
 NO_SPOOL = "off"
+EVERY_STEP = "full"
 SMALLEST_SPOOL = 2**16
 
 Contract = Literal["token", "sequence", "sample"]
@@ -40,6 +42,7 @@ class Settings:
     scale: float | None = None
     config: dict[str, Any] = field(default_factory=dict)
     on_finding: Policy = Policy()  # noqa: RUF009 (a tuple)
+    overhead: float | None = SHARE  # of the training thread's time; None watches every step
     spool: Path | None = None  # where to keep what cannot be sent; None keeps nothing
     spool_bytes: int = DEFAULT_BYTES  # of one process; of all together, eight times that
 
@@ -56,7 +59,9 @@ class Settings:
             run=said("RUN", _run, None),
             name=said("NAME", _name, None),
             project=said("PROJECT", _name, None) or "default",
+            config=tagged(said("TAGS", _tags, []), {}),
             on_finding=said("ON_FINDING", policy, Policy()),
+            overhead=said("OVERHEAD", overhead, SHARE),
             spool=said("SPOOL", _folder, _folder(DEFAULT_FOLDER)),
             spool_bytes=said("SPOOL_BYTES", _bytes, DEFAULT_BYTES),
         )
@@ -65,6 +70,13 @@ class Settings:
     def place(self) -> Place | None:
         """Where records wait that could not be sent to this URL."""
         return None if self.spool is None else Place(self.spool, self.url, self.spool_bytes)
+
+
+def tagged(tags: list[str], config: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's configuration, with words from elsewhere among its ``tags``."""
+    own = config.get("tags", [])
+    own = own.split(",") if isinstance(own, str) else own if isinstance(own, (list, tuple)) else []
+    return {**config, "tags": [*own, *tags]} if tags else dict(config)
 
 
 def _said(environ: Mapping[str, str], name: str, meant: Callable[[str], T], default: T) -> T:
@@ -106,6 +118,20 @@ def _name(value: str) -> str | None:
     if len(value) > 256:
         raise ValueError("it is longer than 256 characters")
     return value
+
+
+def _tags(value: str) -> list[str]:
+    return [tag for tag in map(str.strip, value.split(",")) if tag]
+
+
+def overhead(value: str | float) -> float | None:
+    """A share of the training thread's time; None where every step is to be watched."""
+    if value == EVERY_STEP:
+        return None
+    share = float(value)
+    if not 0 < share <= 1:
+        raise ValueError(f"a share of the time between 0 and 1, or {EVERY_STEP!r}")
+    return share
 
 
 def _folder(value: str) -> Path | None:

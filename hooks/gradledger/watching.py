@@ -10,6 +10,8 @@ from typing import Any, Literal
 from gradledger import guard
 from gradledger.reacting import OnFinding, policy
 from gradledger.session import Contract, Session, Settings, start
+from gradledger.settings import overhead as allowed
+from gradledger.settings import tagged
 
 
 class Ledger:
@@ -83,6 +85,7 @@ def watch(
     contract: Contract | None = None,
     scale: float | None = None,
     on_finding: OnFinding | None = None,
+    overhead: float | Literal["full"] | None = None,
 ) -> Ledger:
     """Watch every optimizer of this process, and stream what they do to the service.
 
@@ -95,8 +98,12 @@ def watch(
     error, ``stop:warning`` for a warning too, ``off`` does nothing. A function is called with the
     finding, at the next optimizer step and on the training thread; what it raises is yours.
 
-    Raises ValueError when ``url``, ``contract``, ``scale`` or ``on_finding`` cannot be what was
-    meant.
+    ``overhead`` is the share of the training thread's time that the hooks may take, 0.0025 unless
+    said otherwise. The first 256 steps are all watched; of later ones, where they are too short
+    for that (milliseconds), a few in a row and then none for a while. ``full`` watches all.
+
+    Raises ValueError when ``url``, ``contract``, ``scale``, ``on_finding`` or ``overhead`` cannot
+    be what was meant.
     """
     if contract not in (None, "token", "sequence", "sample"):
         raise ValueError(f"contract must be token, sequence, sample or None, not {contract!r}")
@@ -106,7 +113,9 @@ def watch(
     settings.url, settings.name = url or settings.url, name or settings.name
     settings.project = project or settings.project
     settings.contract, settings.scale = contract, scale
-    settings.config = dict(config or {})
+    settings.config = tagged(settings.config.get("tags", []), config or {})
+    if overhead is not None:
+        settings.overhead = allowed(overhead)
     chosen = None if on_finding is None else policy(on_finding)
     session = start(settings)
     if chosen is not None:  # also where the session was there already

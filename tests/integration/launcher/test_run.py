@@ -6,13 +6,19 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from gradledger import autostart
 from gradledger.cli import HELP
 from gradledger_monitor.cli import app
+from gradledger_monitor.store import listing
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.listing import Wanted
+from helpers.service import running_service
 
 from .conftest import GRADLEDGER, Launch
 
@@ -128,6 +134,36 @@ def test_what_is_said_reaches_the_command(launch: Launch) -> None:
     assert seen["GRADLEDGER_PROJECT"] == "p"
     assert seen["GRADLEDGER_URL"] == "http://there:1"
     assert seen["PYTHONPATH"] == str(autostart.PATH)
+
+
+TAGGED = """
+import gradledger, torch
+watched = gradledger.watch(config={"lr": 1, "tags": "own"})
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1)
+torch.nn.functional.mse_loss(model(torch.ones(1, 1)), torch.ones(1, 1)).backward()
+optimizer.step()
+watched.close()
+"""
+
+
+def test_a_run_is_found_by_the_tags_of_its_command_line_and_of_its_code(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TAGGED)
+    tags = ["--tag", "sft", "--tag", "nightly, on b200"]
+    with running_service(tmp_path / "a.db") as service:
+        there = {**environ, "GRADLEDGER_URL": service.url, "GRADLEDGER_TAGS": "sft,"}
+        for command in ([*GRADLEDGER, "run", *tags, "--"], []):
+            command = [*command, sys.executable, str(script)]
+            subprocess.run(command, env=there, check=True, capture_output=True)
+        page = httpx2.get(f"{service.url}/?tag=on+b200").text
+        with closing(Store(service.database)) as store:
+            rows = listing.found(store, Wanted(tag="sft"), 10, 0)
+            told = listing.tags_of(store, [row.id for row in rows])
+    assert sorted(told.values()) == [["nightly", "on b200", "sft"], ["own", "sft"]]
+    assert [f"/runs/{row.id}" in page for row in rows].count(True) == 1
 
 
 def test_what_the_environment_says_is_kept() -> None:
