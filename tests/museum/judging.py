@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from gradledger_monitor import wire
-from gradledger_monitor.engine import Engine
 from gradledger_monitor.facts import RunInfo, StepFacts, merge
 from gradledger_monitor.findings import Judgement
+from helpers.facts import judged
 from museum.labels import Piece
 
 LOUD = ("warning", "error")
@@ -58,14 +58,10 @@ class Verdict:
 
 def judge(piece: Piece, seen: list[bytes]) -> Verdict:
     """Decode what each rank would have sent, and ask the engine."""
-    ranks = [[wire.decoder.decode(line) for line in each.splitlines()] for each in seen]
-    facts = _merged(ranks)
-    if not facts:
+    steps = facts_of(seen)
+    if not steps:
         return Verdict(piece, {}, "nothing seen", 0, "no optimizer step was recorded")
-    engine = Engine(facts[0].run)
-    for each in facts:
-        engine.see(each)
-    return _verdict(piece, engine.judgement(), len(facts))
+    return _verdict(piece, judged(steps), len(steps))
 
 
 def is_heard(piece: Piece, rule: str, severity: str) -> bool:
@@ -81,8 +77,9 @@ def _verdict(piece: Piece, judgement: Judgement, steps: int) -> Verdict:
     return Verdict(piece, found, judgement.verdict, steps)
 
 
-def _merged(ranks: list[list[wire.Record]]) -> list[StepFacts]:
+def facts_of(seen: list[bytes]) -> list[StepFacts]:
     """The steps of all optimizers in the order of the clock, each with the records of all ranks."""
+    ranks = [[wire.decoder.decode(line) for line in each.splitlines()] for each in seen]
     runs = [r for lines in ranks for r in lines if isinstance(r, wire.RunRecord)]
     if not runs:
         return []

@@ -1,0 +1,65 @@
+"""Keeps what scripts of the museum send: ``python -m museum.record FOLDER [--each-rule]``.
+
+Played once, they can be judged again and again without torch: tests of the rules' words read the
+incident of each rule (``--each-rule``, into ``tests/fixtures/records``), mutants meet all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+
+from museum.labels import Piece, collection
+from museum.stage import Stage
+
+FIRST_LINE = b'{"run":'
+
+
+def recorded(folder: Path) -> dict[str, list[bytes]]:
+    """What was kept there: name of the script -> what each rank sent."""
+    return {
+        str(path.relative_to(folder)).removesuffix(".jsonl.gz"): _ranks(path)
+        for path in sorted(folder.rglob("*.jsonl.gz"))
+    }
+
+
+def _ranks(path: Path) -> list[bytes]:
+    """Each rank's lines; each begins with who is speaking."""
+    ranks: list[list[bytes]] = []
+    for line in gzip.decompress(path.read_bytes()).splitlines(keepends=True):
+        if line.startswith(FIRST_LINE):
+            ranks.append([])
+        ranks[-1].append(line)
+    return [b"".join(lines) for lines in ranks]
+
+
+def one_for_each_rule(pieces: list[Piece]) -> Iterator[Piece]:
+    """The first incident of each rule."""
+    shown: set[str] = set()
+    for piece in pieces:
+        if piece.kind == "incident" and piece.label.expected not in shown:
+            shown.add(piece.label.expected)
+            yield piece
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--each-rule", action="store_true", help="one incident of each rule only")
+    asked = parser.parse_args()
+    pieces = collection()
+    stage = Stage()
+    for piece in one_for_each_rule(pieces) if asked.each_rule else pieces:
+        played = stage.play(piece.script, piece.ranks)
+        assert not played.failed, f"{piece.name}: {played.printed}"
+        kept = asked.folder / f"{piece.name}.jsonl.gz"
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_bytes(gzip.compress(b"".join(played.seen), mtime=0))
+    stage.close()
+
+
+if __name__ == "__main__":
+    main()

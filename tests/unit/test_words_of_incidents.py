@@ -1,0 +1,61 @@
+"""What each rule says of a real incident, word for word, with its numbers and its silences.
+
+The incidents are records of museum scripts, one for each rule, as hooks once sent them. They need
+not be made anew: a service understands older hooks. After a new rule:
+
+    cd tests && python -m museum.record fixtures/records --each-rule
+    pytest unit/test_words_of_incidents.py --snapshot-update
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from gradledger_monitor.findings import Finding
+from gradledger_monitor.rules.manual import signatures
+from helpers.facts import judged
+from museum.judging import facts_of
+from museum.labels import WITHOUT_EXHIBIT, collection
+from museum.record import one_for_each_rule, recorded
+
+INCIDENTS = recorded(Path(__file__).parents[1] / "fixtures" / "records")
+LABELS = {piece.name: piece.label for piece in one_for_each_rule(collection())}
+
+
+def rounded(value: object) -> object:
+    """Six digits of a number, and of those in a list: the last ones are the machine's."""
+    if isinstance(value, list):
+        return [rounded(each) for each in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def told(finding: Finding) -> str:
+    """All of a finding that people read."""
+    shown = {key: rounded(value) for key, value in sorted(finding.evidence.items())}
+    return (
+        f"{finding.severity}: {finding.rule}, steps {finding.first_step} to {finding.last_step}, "
+        f"{finding.steps} in all, {finding.lifecycle}\n{finding.title}\n{finding.summary}\n"
+        f"{finding.fix}\n{shown}\ninhibited by {finding.inhibited_by}"
+    )
+
+
+@pytest.mark.parametrize("name", INCIDENTS)
+def test_an_incident_is_told_in_these_words(name: str, snapshot: SnapshotAssertion) -> None:
+    judgement = judged(facts_of(INCIDENTS[name]))
+    assert LABELS[name].expected in {finding.rule for finding in judgement.findings}
+    assert [judgement.verdict, *map(told, judgement.findings)] == snapshot
+
+
+def test_a_rule_that_is_silent_says_why(snapshot: SnapshotAssertion) -> None:
+    answers: dict[str, set[str]] = {rule: set() for rule in signatures()}
+    for seen in INCIDENTS.values():
+        for rule, answer in judged(facts_of(seen)).coverage.items():
+            answers[rule].add(answer)
+    assert {rule: sorted(said) for rule, said in answers.items()} == snapshot
+
+
+def test_every_rule_that_a_script_can_show_has_its_incident_here() -> None:
+    assert {LABELS[name].expected for name in INCIDENTS} == signatures().keys() - WITHOUT_EXHIBIT
