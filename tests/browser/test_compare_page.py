@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from helpers.batches import batch, eventually, fair_step, step
@@ -57,3 +58,45 @@ def test_one_run_or_nine_cannot_be_compared(service: Service) -> None:
         answer = service.get(f"/../../compare?{runs}")
         assert answer.status_code == 404
         assert f"these are {count}" in answer.text
+
+
+LONG = 2_500
+IN_SIGHT = """document.querySelector("#chart-balance .plot").data.map(({ x }) => {
+  const [from, to] = document.querySelector("#chart-balance .plot").layout.xaxis.range;
+  return x.filter((each) => each >= from && each <= to).length;
+})"""
+
+
+def two_long_runs(service: Service) -> None:
+    """Of which each point of a chart stands for several steps; one steps half as fast."""
+    for run, seconds, tokens in (("quick", 1.0, (10, 30)), ("slow", 2.0, (5, 15))):
+        steps = [fair_step(n, tokens=tokens) for n in range(1, LONG + 1)]
+        for n, record in enumerate(steps, 1):
+            record.time = 1_000.0 + seconds * n
+        for begin in range(0, LONG, 500):
+            service.post(batch(run, steps[begin : begin + 500], name=run))
+    for run in ("quick", "slow"):
+        assert eventually(60, judged(service, run, LONG))
+
+
+@pytest.mark.parametrize(
+    ("unit", "range_", "shown"),
+    [
+        ("step", (1_000.5, 1_200.5), [200, 200]),
+        ("tokens", (40_021, 48_019), [200, 399]),  # of 40 and 20 tokens
+        ("time", (0.4 - 1e-6, 0.5 + 1e-6), [361, 181]),  # hours; of 1 and 2 seconds
+    ],
+)
+def test_a_zoom_is_at_full_resolution_on_every_axis(
+    page: Page, service: Service, unit: str, range_: tuple[float, float], shown: list[int]
+) -> None:
+    two_long_runs(service)
+    page.goto("/compare?run=quick&run=slow")
+    expect(page.locator("#charts[data-ready]")).to_be_visible(timeout=60_000)
+    page.get_by_role("radio", name=unit.capitalize()).check(force=True)
+    plot = 'document.querySelector("#chart-balance .plot")'
+    said = f'{{"xaxis.range[0]": {range_[0]}, "xaxis.range[1]": {range_[1]}}}'
+    page.evaluate(f"Plotly.relayout({plot}, {said}) && 0")
+    until(page, IN_SIGHT, shown)
+    page.get_by_role("button", name="Reset zoom").click()
+    until(page, f"{plot}.data.every(({{ x }}) => x.length < 1_300)", True)

@@ -1,7 +1,7 @@
 // The compare page: one figure a chart, one line a run, one x-range for all of them.
 
 import { draw, layoutOf, specOf, write } from "./charts.js";
-import { Curves, fetchJson } from "./curves.js";
+import { Curves, between, fetchJson } from "./curves.js";
 
 const sources = JSON.parse(document.getElementById("sources").textContent);
 const section = document.getElementById("charts");
@@ -17,6 +17,14 @@ function xOf(curves, at) {
   if (state.unit !== "time") return curves.x(state.unit);
   const began = state.wholes[at].columns.time[0];
   return curves.columns.time.map((time) => (time - began) / 3600);
+}
+
+// The steps of a run that lie in a range, and some on either side: lines go on to the edge.
+function stepsIn(range, whole, at) {
+  if (!whole.length) return [0, 0];
+  const [first, last] = range.map((x) => between(x, xOf(whole, at), whole.x("step")));
+  const margin = Math.ceil((last - first) / 20) + 1;
+  return [Math.max(Math.floor(first) - margin, 0), Math.ceil(last) + margin];
 }
 
 function ends() {
@@ -54,9 +62,9 @@ async function show(range) {
   reset.hidden = range === null;
   state.shown = state.wholes;
   await redraw();
-  if (!range || state.unit !== "step") return;
-  const [first, last] = [Math.max(Math.floor(range[0]), 0), Math.ceil(range[1])];
-  const fine = await load(() => `&first=${first}&last=${last}`);
+  if (!range) return;
+  const spans = state.wholes.map((whole, at) => stepsIn(range, whole, at));
+  const fine = await load((at) => `&first=${spans[at][0]}&last=${spans[at][1]}`);
   if (state.range !== range) return;
   state.shown = fine;
   await redraw();

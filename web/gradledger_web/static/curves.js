@@ -8,6 +8,15 @@ const local = (seconds) => (seconds - new Date(seconds * 1000).getTimezoneOffset
 // Values that JSON cannot say arrive as strings or null: a gap in the line.
 const drawable = (value) => (typeof value === "number" ? value : null);
 
+// What lies among ``ys`` where a value lies among ``xs``, which only rise.
+export function between(value, xs, ys) {
+  const after = xs.findIndex((x) => x >= value);
+  if (after === -1) return ys.at(-1);
+  if (after === 0 || xs[after] === xs[after - 1]) return ys[after];
+  const share = (value - xs[after - 1]) / (xs[after] - xs[after - 1]);
+  return ys[after - 1] + share * (ys[after] - ys[after - 1]);
+}
+
 export class Curves {
   constructor(columns) {
     this.columns = columns;
@@ -58,12 +67,7 @@ export class Curves {
 
   // Where a value of one unit lies in another, between the points that are known.
   translate(value, from, to) {
-    const [xs, ys] = [this.x(from), this.x(to)];
-    const after = xs.findIndex((x) => x >= value);
-    if (after === -1) return ys.at(-1);
-    if (after === 0 || xs[after] === xs[after - 1]) return ys[after];
-    const share = (value - xs[after - 1]) / (xs[after] - xs[after - 1]);
-    return ys[after - 1] + share * (ys[after] - ys[after - 1]);
+    return between(value, this.x(from), this.x(to));
   }
 
   mean(name, range, unit) {
