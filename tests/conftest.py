@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import hypothesis
 import pytest
 
 from gradledger import guard
+
+# A test looks at every step of its loops, however short they are, unless that is its subject.
+os.environ["GRADLEDGER_OVERHEAD"] = "full"
 
 # How long an example takes is the machine's affair, not the code's.
 hypothesis.settings.register_profile("patient", deadline=None)

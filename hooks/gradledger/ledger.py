@@ -7,7 +7,6 @@ reads values that may still be on their way from a device.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,7 +90,7 @@ class OpenMicroBatch:
     """One outermost backward while it runs, and after."""
 
     number: int  # 1, 2, ... over the life of the process
-    started: float = field(default_factory=time.perf_counter)
+    started: float = 0.0  # on the clock of ``time.perf_counter``
     loss: Deferred | None = None
     scale: Deferred | None = None
     terms: list[OpenTerm] = field(default_factory=list)

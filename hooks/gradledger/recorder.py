@@ -31,6 +31,7 @@ from gradledger.observers.norm import Norm
 from gradledger.observers.scaler import Scaler
 from gradledger.observers.schedule import Schedule
 from gradledger.observers.updates import Updates
+from gradledger.pacing import Pace
 from gradledger.windows import Track, Windows
 
 Sink = Callable[[OpenStep], None]
@@ -39,8 +40,12 @@ Sink = Callable[[OpenStep], None]
 class Recorder:
     """The hooks of one process, in one place, installed and removed together."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, pace: Pace | None = None) -> None:
         self._sink = sink
+        self._pace = pace or Pace(None)
+        self._resting: Track | None = None  # whose steps only pass
+        self._watch_again = 0  # its step with which watching goes on
+        self.stepped = 0.0  # when the last step ended, watched or not; seconds since the epoch
         self.windows = Windows()
         self.losses = LossTerms()
         self._observers: list[Observer] = [
@@ -73,7 +78,9 @@ class Recorder:
         """Hook backward, the optimizers and whatever the observers need. Safe to call twice."""
         if self._patches:
             return
-        self._patches.append(Patch(torch.autograd, "backward", self._wrap_backward))
+        self._resting, self.windows.resting = None, False
+        self._backward = Patch(torch.autograd, "backward", self._wrap_backward)
+        self._patches.append(self._backward)
         self._patches.append(Patch(Optimizer, "__init__", self._wrap_init))
         self._handles.append(register_optimizer_step_pre_hook(self._before_step))
         self._handles.append(register_optimizer_step_post_hook(self._after_step))
@@ -115,12 +122,15 @@ class Recorder:
         return backward
 
     def _begin(self, tensors: Any, lent: bool) -> OpenMicroBatch:
+        began = time.perf_counter()
         self._backwards += 1
         micro_batch = self._running = OpenMicroBatch(self._backwards, lent=lent)
         with self._around_backward:
             for track in self.windows:
                 track.begin()
             self._each("backward_begins", micro_batch, _roots(tensors))
+        micro_batch.started = time.perf_counter()
+        self._pace.seconds += micro_batch.started - began
         return micro_batch
 
     def _nested(self, tensors: Any) -> None:
@@ -130,7 +140,8 @@ class Recorder:
                 self._each("backward_nested", self._running, _roots(tensors))
 
     def _end(self, micro_batch: OpenMicroBatch) -> None:
-        micro_batch.backward_ms = round((time.perf_counter() - micro_batch.started) * 1e3, 3)
+        ended = time.perf_counter()
+        micro_batch.backward_ms = round((ended - micro_batch.started) * 1e3, 3)
         with self._around_backward:
             self._release(micro_batch)
             if not self._patches:
@@ -142,6 +153,7 @@ class Recorder:
                     touched.append(track)
             self._each("backward_ends", micro_batch, touched)
             micro_batch.missing.update(self._failed)
+        self._pace.seconds += time.perf_counter() - ended
 
     def _abandon(self, micro_batch: OpenMicroBatch) -> None:
         with self._around_backward:
@@ -164,27 +176,40 @@ class Recorder:
         return __init__
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._resting is not None:
+            return
+        began = time.perf_counter()
         with self._around_step:
             track = self.windows.track(optimizer)
             if _has_closure(args, kwargs):
                 track.stepping = True  # backward runs inside step()
             else:
                 self._stepping[id(optimizer)] = self._close(track)
+        self._pace.seconds += time.perf_counter() - began
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        began = time.perf_counter()
         with self._around_step:
             track = self.windows.track(optimizer)
+            self.stepped = time.time()
+            if self._resting is not None:
+                self._passed(track)
+                return
             step = self._stepping.pop(id(optimizer), None)
             if track.stepping:
                 step = self._close(track)
                 track.stepping = False
             if step is not None:
                 self._each("step_ends", step, track)
+                self._pace.seconds += time.perf_counter() - began
                 self._finish(step, track)
 
     def close_skipped(self, optimizer: Any) -> None:
         """The GradScaler found a non-finite gradient: the window ends without a step."""
         track = self.windows.track(optimizer)
+        if self._resting is not None:
+            self._passed(track)
+            return
         step = self._close(track)
         step.fields["skipped"] = True
         self._finish(step, track)
@@ -198,9 +223,42 @@ class Recorder:
         return step
 
     def _finish(self, step: OpenStep, track: Track) -> None:
+        if track.partial:
+            track.partial = False
+            return
         step.missing.update(self._failed)
+        following = self._pace.next_after(step.step)
+        if following > step.step + 1 and self._is_alone(track):
+            step.fields["next"] = following
+            self._rest(track, following)
         ship(list(step.deferred()))
         self._sink(step)
+
+    # ------------------------------------------------------------------ steps that only pass
+
+    def _is_alone(self, track: Track) -> bool:
+        """With several optimizers there is no moment that lies between the windows of all."""
+        return all(other is track or other.optimizer is None for other in self.windows)
+
+    def _rest(self, track: Track, until: int) -> None:
+        self._resting, self._watch_again, self.windows.resting = track, until, True
+        self._backward.active = False
+        self._each("rest")
+
+    def _passed(self, track: Track) -> None:
+        """A step that is not watched has ended."""
+        track.steps += 1
+        next_one = track.steps + 1 >= self._watch_again
+        if next_one or track is not self._resting or self._pace.is_overdue(track.steps):
+            self._wake(track)
+
+    def _wake(self, track: Track) -> None:
+        self._resting, self.windows.resting = None, False
+        self._backward.active = True
+        self.windows.forget_open()
+        for other in self.windows:
+            other.partial = other is not track
+        self._each("wake", track)
 
     # ------------------------------------------------------------------ when something fails
 
@@ -221,9 +279,9 @@ class Recorder:
     def _listening(self, method: str) -> list[tuple[Observer, Callable[..., None]]]:
         """Observers that do something at this moment; most do nothing at most moments."""
         base = getattr(Observer, method)
-        both = ("install", "uninstall")  # uninstall has a body of its own
+        all_do = ("install", "uninstall", "rest", "wake")  # the base has a body for these
         does = [
-            o for o in self._observers if method in both or getattr(type(o), method) is not base
+            o for o in self._observers if method in all_do or getattr(type(o), method) is not base
         ]
         return [(observer, getattr(observer, method)) for observer in does]
 

@@ -139,6 +139,7 @@ class StepRecord:
     skipped: bool = False  # the GradScaler found a non-finite gradient and did not step
     half_precision: bool = False  # the loss, and so the weights, carry fp16 or bf16 rounding
     dropped: int = 0  # records that this rank had to drop so far
+    next: int | None = None  # the step that is recorded next, where those before it are let pass
     missing: dict[str, str] = field(default_factory=dict)
     type: Literal["step"] = "step"
 

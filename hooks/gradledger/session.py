@@ -24,6 +24,7 @@ from gradledger.delivery.courier import BEAT_SECONDS
 from gradledger.delivery.sender import Known, Sender
 from gradledger.integrations import Found
 from gradledger.ledger import OpenStep
+from gradledger.pacing import Pace
 from gradledger.reacting import Policy, Reaction
 from gradledger.recorder import Recorder
 from gradledger.records import (
@@ -61,14 +62,14 @@ class Session:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.recorder = Recorder(self._take)
+        self.recorder = Recorder(self._take, Pace(settings.overhead))
         client = Client(settings.url, settings.token)
         self.reaction = Reaction(settings.on_finding, self._page, lambda: self._speaker().rank == 0)
         sender = self._speaker, self._pulse, settings.place, self.reaction
         self._sender = Sender(client, *sender)
         self._frameworks = Found()
         self._run: RunRecord | None = None
-        self._latest = (0.0, 0)  # when the last step ended, and how many backwards had run
+        self._latest = (0.0, 0)  # when the last record was made, and how many backwards had run
         self._pid = os.getpid()
         self._closed = False
 
@@ -168,12 +169,12 @@ class Session:
         return f"{self.settings.url.rstrip('/')}/runs/{quote(self._speaker().run, safe='')}"
 
     def _pulse(self) -> BeatRecord | None:
-        """That the process lives, when no step has ended for long."""
-        ended, backwards = self._latest
+        """That the process lives, when there was nothing else to tell for long."""
+        told, backwards = self._latest
         now = time.time()
-        if not ended or now - ended < BEAT_SECONDS:
+        if not told or now - told < BEAT_SECONDS:
             return None
-        return BeatRecord(now, now - ended, self.recorder.backwards - backwards)
+        return BeatRecord(now, now - self.recorder.stepped, self.recorder.backwards - backwards)
 
 
 _session: Session | None = None

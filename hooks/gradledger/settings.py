@@ -53,6 +53,7 @@ class Settings:
         def said(name: str, meant: Callable[[str], T], default: T) -> T:
             return _said(environ, name, meant, default)
 
+        usual: float | None = SHARE
         return cls(
             url=said("URL", _url, DEFAULT_URL),
             token=said("TOKEN", _token, None),
@@ -61,7 +62,7 @@ class Settings:
             project=said("PROJECT", _name, None) or "default",
             config=tagged(said("TAGS", _tags, []), {}),
             on_finding=said("ON_FINDING", policy, Policy()),
-            overhead=said("OVERHEAD", overhead, SHARE),
+            overhead=said("OVERHEAD", overhead, usual),
             spool=said("SPOOL", _folder, _folder(DEFAULT_FOLDER)),
             spool_bytes=said("SPOOL_BYTES", _bytes, DEFAULT_BYTES),
         )

@@ -41,6 +41,7 @@ class Track:
         self.stepping = False  # inside step(closure): the window closes when it returns
         self.unseen = False  # gradients of the last backward are kept out of ``.grad``
         self.counted = 0  # number of the micro-batch that was counted while it still ran
+        self.partial = False  # nobody looked while the window began
         self._marks: list[tuple[int, int]] = []
 
     @property
@@ -107,6 +108,12 @@ class Track:
         scaled = any(counted.micro_batch.scale is not None for counted in self.micro_batches)
         return looked and again and scaled and self.optimizer is not None
 
+    def forget(self) -> None:
+        """Nobody looked for a while: what is open is a part, and the last step is not known."""
+        self.micro_batches, self.events = [], []
+        self.sample_at_last_step = None
+        self.begin()
+
     # ------------------------------------------------------------------ the window closes
 
     def close(self, index: int, time: float) -> OpenStep:
@@ -134,6 +141,7 @@ class Windows:
     """The tracks of all optimizers of this process."""
 
     def __init__(self) -> None:
+        self.resting = False  # steps pass, and nobody looks
         self._tracks: dict[int, Track] = {}
         self._numbered: list[Track] = []
 
@@ -168,14 +176,13 @@ class Windows:
 
     def note(self, op: Any, of: Any = None) -> None:
         """A call of the loop, told to every open window; ``of`` is the optimizer it was made on."""
-        for track in self:
+        for track in () if self.resting else self:
             track.note(OpenEvent(op, 0, own=of is None or track.optimizer is of))
 
     def forget_open(self) -> None:
         """Empty all open windows: the hooks were out for a while, so what they hold is a part."""
         for track in self:
-            track.micro_batches, track.events = [], []
-            track.begin()
+            track.forget()
 
     def _forget_dropped(self) -> None:
         for key, track in list(self._tracks.items()):

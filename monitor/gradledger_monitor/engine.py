@@ -138,6 +138,15 @@ class _Track:
             else:
                 panels.setdefault(rule.unless, _Panel()).asked.append((rule, line))
         self.panels = list(panels.values())
+        self._every_step = imported_from is None  # logs of other tools skip steps as they like
+        self._step = 0
+
+    def reach(self, step: int) -> None:
+        """The next step; where others lie between, rules do not take it for the next one."""
+        if self._every_step and step > self._step + 1 and self._step:
+            for rule, _ in self.asked:
+                rule.after_gap()
+        self._step = step
 
     @property
     def asked(self) -> Iterator[tuple[Rule, _Line]]:
@@ -179,6 +188,7 @@ class Engine:
             rules = [self._make(rule) for rule in self._rules]
             track = _Track(rules, facts.optimizer, self._choices, self.run.imported_from)
             self._tracks[facts.optimizer] = track
+        track.reach(facts.step)
         window = Window(facts, track.past)
         for panel in track.panels:
             panel.see(window)

@@ -169,7 +169,7 @@ class Judge:
         found = {o: self._ready(at, fold, o) for o in at.progress}
         ready = [one for one, _ in found.values()]
         steps = sorted((s for one in ready for s in one.steps), key=lambda s: (s.step, s.optimizer))
-        judged = [self._see(at, fold, step) for step in steps]
+        judged = [one for step in steps if (one := self._see(at, fold, step)) is not None]
         for optimizer in at.progress:
             fold.hear_silence(optimizer)
         waits = [one.waiting_since for one in ready if one.waiting_since is not None]
@@ -188,7 +188,7 @@ class Judge:
             stall_at=self._stall_at(at, fold),
         )
 
-    def _see(self, at: Standing, fold: Fold, step: Arrived) -> Judged:
+    def _see(self, at: Standing, fold: Fold, step: Arrived) -> Judged | None:
         self._step_aside()
         return fold.see(at.info, step)
 
@@ -199,7 +199,8 @@ class Judge:
         if arrived:  # a clock set back must not make the first of them wait for longer
             first = arrived[0]
             arrived[0] = fold.waited_for(first, min(first.received, now))
-        patience = Patience(at.info.world_size, at.ended, now - self._patience)
+        resting = fold.at.resting.get(optimizer, {})
+        patience = Patience(at.info.world_size, at.ended, now - self._patience, resting)
         ready = sort_out(arrived, after, patience)
         return ready, more and ready.waiting_since is None
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from msgspec import Struct
 
@@ -17,6 +17,13 @@ class Arrived(Struct, frozen=True):
     step: int
     received: float  # when its first record came
     records: dict[int, wire.StepRecord]
+
+    def resting(self, before: Mapping[int, int]) -> Mapping[int, int]:
+        """Ranks that let steps pass after this one: the step that each records next."""
+        if not before and all(record.next is None for record in self.records.values()):
+            return before
+        told = {rank: record.next for rank, record in self.records.items()}
+        return {rank: due for rank, due in {**before, **told}.items() if due is not None}
 
 
 @dataclass(frozen=True)
@@ -35,17 +42,27 @@ class Patience:
     world_size: int
     ended: frozenset[int]  # ranks that will send no more
     waited_since: float  # a step that came earlier than this has waited long enough
+    resting: Mapping[int, int] = field(default_factory=dict)  # by rank: what it records next
 
 
 def sort_out(arrived: Sequence[Arrived], after: int, patience: Patience) -> Ready:
     """Split what arrived after one step into what can be judged and what must wait."""
-    unsure = False
+    unsure, resting = False, patience.resting
     for index, step in enumerate(arrived):
-        whole = len(step.records) >= patience.world_size and step.step == after + 1
+        whole = _is_whole(step, after, patience.world_size, resting)
         if not whole and not _is_given_up(step, after, patience):
             return Ready(arrived[:index], step.received, unsure)
-        unsure, after = unsure or not whole, step.step
+        unsure, after, resting = unsure or not whole, step.step, step.resting(resting)
     return Ready(arrived, None, unsure)
+
+
+def _is_whole(step: Arrived, after: int, world_size: int, resting: Mapping[int, int]) -> bool:
+    """Whether nothing is missing up to this step but what ranks let pass."""
+    if not resting:
+        return len(step.records) >= world_size and step.step == after + 1
+    ranks = range(world_size)
+    passed = step.step == after + 1 or all(resting.get(r, 0) >= step.step for r in ranks)
+    return passed and all(r in step.records or resting.get(r, 0) > step.step for r in ranks)
 
 
 def _is_given_up(step: Arrived, after: int, patience: Patience) -> bool:

@@ -136,6 +136,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     skipped: bool = False
     half_precision: bool = False
     dropped: Count = 0
+    next: Ordinal | None = None
     missing: Missing = {}
 
 

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gradledger.ledger import OpenStep
+from gradledger.pacing import Pace
 from gradledger.recorder import Recorder
 from gradledger.records import encode
 from gradledger_monitor import wire
@@ -108,10 +109,10 @@ class Recording:
 
 
 @contextmanager
-def recording(into: Recording | None = None) -> Iterator[Recording]:
+def recording(into: Recording | None = None, pace: Pace | None = None) -> Iterator[Recording]:
     """Hooks on for the length of a block."""
     kept = Recording() if into is None else into
-    recorder = Recorder(kept.steps.append)
+    recorder = Recorder(kept.steps.append, pace)
     recorder.install()
     try:
         yield kept

@@ -19,19 +19,19 @@ class Patch:
     def __init__(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
         self._owner, self._name = owner, name
         self._original = original = owner.__dict__[name]
-        self._active = True
+        self.active = True  # or it only calls the original
         wrapped = wrap(original)
 
         @functools.wraps(original)
         def ours(*args: Any, **kwargs: Any) -> Any:
-            return wrapped(*args, **kwargs) if self._active else original(*args, **kwargs)
+            return wrapped(*args, **kwargs) if self.active else original(*args, **kwargs)
 
         self._ours = ours
         setattr(owner, name, ours)
 
     def undo(self) -> None:
         """Restore the original, or at least do nothing but call it from now on."""
-        self._active = False
+        self.active = False
         if self._owner.__dict__.get(self._name) is self._ours:
             setattr(self._owner, self._name, self._original)
 
@@ -43,6 +43,7 @@ class Observer:
 
     def __init__(self) -> None:
         self._patches: list[Patch] = []
+        self._resting: list[Patch] = []  # those that may be left out while steps only pass
         self.failed: guard.Handler = guard.report  # what becomes of an observer that raised
         self._guard = guard.fail_open(self.title, lambda where, error: self.failed(where, error))
 
@@ -60,12 +61,28 @@ class Observer:
 
     def uninstall(self) -> None:
         """Restore everything that ``install`` changed."""
+        self._resting.clear()
         while self._patches:
             self._patches.pop().undo()
 
-    def patch(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-        """Replace an attribute until ``uninstall``."""
-        self._patches.append(Patch(owner, name, wrap))
+    def patch(
+        self, owner: Any, name: str, wrap: Callable[[Any], Any], always: bool = False
+    ) -> None:
+        """Replace an attribute until ``uninstall``; ``always``: also while steps only pass."""
+        patch = Patch(owner, name, wrap)
+        self._patches.append(patch)
+        if not always:
+            self._resting.append(patch)
+
+    def rest(self) -> None:
+        """Steps only pass from now on: cost nothing."""
+        for patch in self._resting:
+            patch.active = False
+
+    def wake(self, track: Track) -> None:
+        """A step of ``track`` has ended and the next is watched: what was seen before is old."""
+        for patch in self._resting:
+            patch.active = True
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
         """An outermost backward is about to start from ``roots``."""

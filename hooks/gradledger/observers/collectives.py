@@ -53,7 +53,7 @@ class Collectives(Observer):
         """Notice forwards through a data-parallel wrapper, and what they decide."""
         ddp = sys.modules.get("torch.nn.parallel.distributed")
         if ddp is not None:
-            self.patch(ddp.DistributedDataParallel, "__init__", self._wrap_init)
+            self.patch(ddp.DistributedDataParallel, "__init__", self._wrap_init, always=True)
             self.patch(ddp.DistributedDataParallel, "_pre_forward", self._wrap_ddp)
         self._find_fsdp()
 
@@ -61,6 +61,16 @@ class Collectives(Observer):
         """Restore everything that ``install`` changed, and let go of the parameters."""
         super().uninstall()
         self._local.release()
+
+    def rest(self) -> None:
+        """Leave no hook on a parameter either."""
+        super().rest()
+        self._local.release()
+
+    def wake(self, track: Track) -> None:
+        """Forget what the wrappers decided, and how many collectives there were."""
+        super().wake(track)
+        self._forward = self._before = self._after_backward = None
 
     def _find_fsdp(self) -> None:
         """FSDP is only imported by scripts that use it, after us."""

@@ -30,7 +30,7 @@ class Data(Observer):
 
     def install(self) -> None:
         """Notice when a DataLoader is iterated."""
-        self.patch(DataLoader, "__iter__", self._wrap_iter)
+        self.patch(DataLoader, "__iter__", self._wrap_iter, always=True)
 
     def _wrap_iter(self, original: Any) -> Any:
         def __iter__(loader: Any) -> Any:
@@ -42,6 +42,10 @@ class Data(Observer):
             return iterator
 
         return __iter__
+
+    def wake(self, track: Track) -> None:
+        """The batches of steps that were not watched are no news."""
+        self._loads.drawn(track)
 
     def step_begins(self, step: OpenStep, track: Track) -> None:
         """The sampler and the batches that the window's data came from, as far as is known."""

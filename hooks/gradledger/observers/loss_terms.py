@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -12,6 +12,9 @@ from gradledger.ledger import OpenMicroBatch, OpenTerm
 from gradledger.observers.base import Observer
 from gradledger.observers.loss_graph import REDUCTIONS, Found, find_losses, find_opaque, head_of
 from gradledger.observers.loss_nodes import Declared, open_term, watch_declared, watch_upstream
+
+if TYPE_CHECKING:
+    from gradledger.windows import Track
 
 MAX_TERMS = 256
 MAX_TARGETS = 64  # that are copied, evenly spread, for a fingerprint of the data
@@ -33,6 +36,11 @@ class LossTerms(Observer):
         on_device = isinstance(tokens, torch.Tensor)
         count = Deferred(tokens, volatile=True) if on_device else int(tokens)
         self._declared = Declared(count, reduction, float(scale))
+
+    def wake(self, track: Track) -> None:
+        """What was declared of a backward that was not watched says nothing of another."""
+        super().wake(track)
+        self._declared = None
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
         """Walk the graph below each root, wait at its loss nodes, and copy what they tell."""

@@ -27,7 +27,6 @@ class Scaler(Observer):
     def __init__(self, windows: Windows, skipped: Callable[[Any], None]) -> None:
         super().__init__()
         self._windows, self._skipped = windows, skipped
-        self._stepped = False
         self._scaled: tuple[weakref.ref[Any], Deferred] | None = None
         self._stepping: Any = None  # the scaler whose step() runs
         self._ordinals: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -38,7 +37,7 @@ class Scaler(Observer):
         owner = torch.amp.GradScaler
         self.patch(owner, "scale", self._wrap_scale)
         self.patch(owner, "unscale_", self._wrap_unscale)
-        self.patch(owner, "step", self._wrap_step)
+        self.patch(owner, "step", self._wrap_step, always=True)  # skipped steps are counted
         self.patch(owner, "update", self._wrap_update)
 
     def _wrap_scale(self, original: Any) -> Any:
@@ -67,14 +66,16 @@ class Scaler(Observer):
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if not scaler.is_enabled():
                 return original(scaler, optimizer, *args, **kwargs)
-            self._stepped, self._stepping = False, scaler
+            self._stepping = scaler
+            steps = None
             with self.safely():
+                steps = self._windows.track(optimizer).steps
                 self._windows.note("scaler_step", optimizer)
             try:
                 result = original(scaler, optimizer, *args, **kwargs)
                 with self.safely():
                     # no optimizer hook fires for a step that is skipped
-                    if not self._stepped and self._patches:
+                    if self._windows.track(optimizer).steps == steps and self._patches:
                         self._skipped(optimizer)
             finally:
                 self._stepping = None
@@ -108,7 +109,6 @@ class Scaler(Observer):
 
     def step_begins(self, step: OpenStep, track: Track) -> None:
         """Copy the scaler's state; a fused optimizer divides by ``grad_scale`` itself."""
-        self._stepped = True
         if self._stepping is not None and self._stepping._scale is not None:
             tracker = self._stepping._growth_tracker
             step.scaler = OpenScaler(

@@ -17,7 +17,7 @@ import typer
 from pydantic import ValidationError
 
 from gradledger import autostart
-from gradledger.settings import NO_SPOOL
+from gradledger.settings import EVERY_STEP, NO_SPOOL
 from gradledger_monitor import child
 from gradledger_monitor.findings import Acknowledgement, Judgement
 from gradledger_monitor.gate.checked import Checked, Gate, baseline
@@ -184,6 +184,7 @@ def _run(
     ours = ("GRADLEDGER_RUN", "GRADLEDGER_TOKEN")
     base = {key: value for key, value in os.environ.items() if key not in ours}
     env = autostart.environment(base, command, name=name, url=service.url)
+    env.setdefault("GRADLEDGER_OVERHEAD", EVERY_STEP)  # a run of few steps, to be known whole
     env["GRADLEDGER_SPOOL"] = NO_SPOOL  # nobody will ever speak with this service again
     # the verdict says it all at the end; what else a person chose holds
     env["GRADLEDGER_ON_FINDING"] = f"stop:{stop.value}" if stop else _chosen(base)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gradledger import session, watching
-from gradledger.settings import NO_SPOOL
+from gradledger.settings import EVERY_STEP, NO_SPOOL
 from gradledger_monitor.findings import Judgement
 from gradledger_monitor.gate.checked import Checked, Gate
 from gradledger_monitor.private_service import private_service
@@ -58,7 +58,12 @@ def _judged(
     if session.current() is not None:
         raise RuntimeError("this process is watched already; close that ledger first")
     with private_service(choices) as service:
-        with _only_here(), watching.watch(**{"on_finding": "off", **watched, "url": service.url}):
+        with (
+            _only_here(),
+            watching.watch(
+                **{"on_finding": "off", "overhead": EVERY_STEP, **watched, "url": service.url}
+            ),
+        ):
             train()
         service.judge_all()
         return [

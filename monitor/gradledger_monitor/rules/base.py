@@ -139,6 +139,9 @@ class Rule(Signature, ABC):
         """
         return None
 
+    def after_gap(self) -> None:
+        """The windows just before the next one were not seen: forget what speaks of the last."""
+
     @abstractmethod
     def judge(self, window: Window) -> Outcome:
         """The answer for one optimizer step."""

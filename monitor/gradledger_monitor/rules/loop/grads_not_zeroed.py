@@ -45,6 +45,10 @@ class GradsNotZeroed(Rule):
     def __init__(self) -> None:
         self._skipped = False
 
+    def after_gap(self) -> None:
+        """It may have been skipped."""
+        self._skipped = True
+
     def judge(self, window: Window) -> Outcome:
         """The first kept backward found old gradients, or somebody else's backward is kept."""
         facts = window.facts

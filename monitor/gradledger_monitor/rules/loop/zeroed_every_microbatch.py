@@ -50,6 +50,10 @@ class ZeroedEveryMicrobatch(Rule):
         self._before = 0  # micro-batches of the last window, if all of them began fresh
         self._single = False  # some window was stepped after one micro-batch
 
+    def after_gap(self) -> None:
+        """Of the window before, nothing is known."""
+        self._before = 0
+
     def judge(self, window: Window) -> Outcome:
         """Every backward began fresh: in two windows alike, or in one that divides by K."""
         facts = window.facts

@@ -55,6 +55,10 @@ class Exploding(Rule):
         self._count = 0
         self._above = 0
 
+    def after_gap(self) -> None:
+        """Growth is told from one step to the next."""
+        self._last.clear()
+
     def judge(self, window: Window) -> Outcome:
         """Growth on every step, or far above the start for long."""
         facts = window.facts

@@ -59,6 +59,10 @@ class Stalled(Rule):
         self._gaps: deque[float] = deque(maxlen=self.span)
         self._before: float | None = None
 
+    def after_gap(self) -> None:
+        """Steps may have passed all the time."""
+        self._before = None
+
     def judge(self, window: Window) -> Outcome:
         """The gap before this step, against the median gap."""
         now = window.facts.time

@@ -46,6 +46,10 @@ class MissingUpdate(Rule):
     def __init__(self) -> None:
         self._stepped = False
 
+    def after_gap(self) -> None:
+        """Of the window before, nothing is known."""
+        self._stepped = False
+
     def judge(self, window: Window) -> Outcome:
         """No update since the window before, or none after an abandoned part of this one."""
         record = window.facts.first

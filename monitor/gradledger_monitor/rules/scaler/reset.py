@@ -44,6 +44,10 @@ class Reset(Rule):
     def __init__(self) -> None:
         self._before: tuple[int, float] | None = None
 
+    def after_gap(self) -> None:
+        """Of the window before, nothing is known."""
+        self._before = None
+
     def judge(self, window: Window) -> Outcome:
         """Another scaler object, with another scale."""
         scaler = window.facts.first.scaler

@@ -68,8 +68,8 @@ class SkippedSteps(Rule):
         return finding(
             "warning",
             "The GradScaler keeps skipping steps",
-            f"{sum(self._last)} of the last {len(self._last)} steps were skipped{just_now}: their "
-            "gradients were not finite, and their data were thrown away.",
+            f"{sum(self._last)} of the last {len(self._last)} steps seen were skipped{just_now}: "
+            "their gradients were not finite, and their data were thrown away.",
             FIX,
             in_a_row=row,
             skipped=sum(self._last),

@@ -47,12 +47,16 @@ class SteppedOnSkip(Rule):
     """
 
     many = Parameter(3, "advances on skipped steps")
-    share = Parameter(0.05, "share of all advances")
+    share = Parameter(0.05, "share of all advances", most=1.0)
 
     def __init__(self) -> None:
         self._skipped = False
         self._on_skip = 0
         self._all = 0
+
+    def after_gap(self) -> None:
+        """Of the window before, nothing is known."""
+        self._skipped = False
 
     def judge(self, window: Window) -> Outcome:
         """Schedule calls between a skipped step and the next backward."""

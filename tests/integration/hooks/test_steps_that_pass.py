@@ -1,0 +1,223 @@
+"""Where steps are too short to watch all of them: what is seen of some is what would have been."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from gradledger.pacing import Pace
+from gradledger.recorder import Recorder
+from gradledger_monitor import wire
+from helpers.training import (
+    CLASSES,
+    HIDDEN,
+    INPUTS,
+    Recording,
+    cross_entropy,
+    recording,
+    tiny_model,
+    windows,
+)
+
+from .test_hooks_change_nothing import plain, scaled
+
+STEPS = 40
+# The first four, and then four of every sixteen, however little they cost: 1-4, 17-20, 33-36.
+SOME = [1, 2, 3, 4, 17, 18, 19, 20, 33, 34, 35, 36]
+
+Watched = AbstractContextManager[object]
+Loop = Callable[[Watched], Any]
+
+
+def some() -> Pace:
+    """Never gets what it would need to watch all."""
+    return Pace(1e-12, whole=4, burst=4, longest=16)
+
+
+def accumulating(watched: Watched) -> None:
+    """Clipping, a schedule, a loss divided by the window's tokens."""
+    model = tiny_model()
+    with watched:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+        for window in windows(STEPS):
+            for batch in window:
+                (cross_entropy(model, batch) / len(window)).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.3)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+
+
+def scaling(watched: Watched) -> None:
+    """A GradScaler that skips its first steps, and one now and then when the scale has grown."""
+    model = tiny_model()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**17, growth_interval=3)
+    with watched:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for window in windows(STEPS):
+            for batch in window:
+                with torch.autocast("cpu", dtype=torch.float16):
+                    loss = cross_entropy(model, batch, reduction="sum") / len(window)
+                scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+
+def loading(watched: Watched) -> None:
+    """Epochs of six batches, of which the last is short, over a shuffling loader."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES))
+    data = TensorDataset(torch.randn(23, INPUTS), torch.randint(0, CLASSES, (23,)))
+    loader = DataLoader(data, batch_size=4, shuffle=True)
+    with watched:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(7):
+            for inputs, labels in loader:
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(inputs), labels).backward()
+                optimizer.step()
+
+
+LOOPS: list[Loop] = [accumulating, scaling, loading]
+
+
+def watched_wholly_and_in_part(loop: Loop) -> tuple[list[Any], list[Any]]:
+    """The records of the same training."""
+    whole, part = Recording(), Recording()
+    loop(recording(whole))
+    loop(recording(part, some()))
+    return whole.records(), part.records()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_few_steps_in_a_row_are_watched_and_the_others_pass(loop: Loop) -> None:
+    _, part = watched_wholly_and_in_part(loop)
+    assert [r.step for r in part if r.step <= STEPS] == SOME
+    announced = {r.step: r.next for r in part if r.next is not None}
+    assert announced[4] == 17
+    assert announced[20] == 33
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_what_is_watched_is_told_as_if_all_were(loop: Loop) -> None:
+    whole, part = watched_wholly_and_in_part(loop)
+    by_step = {record.step: record for record in whole}
+    for record in part:
+        assert comparable(record) == comparable(by_step[record.step])
+
+
+def comparable(record: wire.StepRecord) -> dict[str, Any]:
+    """A record without what differs between any two runs of one script."""
+    told = wire_fields(record)
+    del told["time"], told["next"]
+    told["micro_batches"] = [wire_fields(m) for m in record.micro_batches]
+    for micro_batch in told["micro_batches"]:
+        del micro_batch["backward_ms"], micro_batch["number"]
+    return told
+
+
+def wire_fields(struct: Any) -> dict[str, Any]:
+    """The fields of a record."""
+    return {name: getattr(struct, name) for name in struct.__struct_fields__}
+
+
+@pytest.mark.parametrize("train", [plain, scaled])
+def test_training_ends_in_the_same_bits(train: Callable[[Watched], list[torch.Tensor]]) -> None:
+    wholly, in_part = train(recording()), train(recording(None, some()))
+    for one, other in zip(wholly, in_part, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_skipped_steps_are_counted_though_nobody_looks() -> None:
+    """Every step is skipped: no optimizer hook ever runs, and watching must go on all the same."""
+    model = tiny_model()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24)
+    seen = Recording()
+    with recording(seen, some()):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for window in windows(20):
+            loss = cross_entropy(model, window[0]) * float("inf")
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    assert [r.step for r in seen.records()] == SOME[:8]
+    assert all(r.skipped for r in seen.records())
+
+
+def test_a_mistake_that_begins_while_nobody_looks_is_found_when_somebody_does() -> None:
+    model, seen = tiny_model(), Recording()
+    with recording(seen, some()):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step, window in enumerate(windows(STEPS), start=1):
+            for batch in window:
+                (cross_entropy(model, batch, reduction="sum") / 20).backward()
+            optimizer.step()
+            if step < 10:
+                optimizer.zero_grad()
+    rules = {f.rule: f.first_step for f in seen.judgement().findings if f.inhibited_by is None}
+    assert rules["loop.grads_not_zeroed"] == 18  # of the step before 17, nothing is known
+
+
+def test_where_several_optimizers_step_all_steps_are_watched() -> None:
+    """No moment lies between the windows of both."""
+    one, other, seen = tiny_model(0), tiny_model(1), Recording()
+    with recording(seen, some()):
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (one, other)]
+        for window in windows(12):
+            for model, optimizer in zip((one, other), optimizers, strict=True):
+                cross_entropy(model, window[0]).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    assert [r.step for r in seen.records(0)] == [r.step for r in seen.records(1)]
+    assert [r.step for r in seen.records(0)] == list(range(1, 13))
+
+
+def test_a_second_optimizer_that_comes_later_ends_the_rest() -> None:
+    one, other, seen = tiny_model(0), tiny_model(1), Recording()
+    with recording(seen, some()):
+        optimizers = [torch.optim.SGD(one.parameters(), lr=0.1)]
+        for number, window in enumerate(windows(12), start=1):
+            if number == 8:
+                optimizers.append(torch.optim.SGD(other.parameters(), lr=0.1))
+            for model, optimizer in zip((one, other), optimizers, strict=False):
+                cross_entropy(model, window[0]).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    # Its first step ends the rest; of the other's window a part was missed, and it is left out.
+    assert [r.step for r in seen.records(0)] == [1, 2, 3, 4, 10, 11, 12]
+    assert [r.step for r in seen.records(1)] == [2, 3, 4, 5]
+    assert not seen.judgement().findings
+
+
+def test_hooks_that_are_taken_out_while_steps_pass_leave_nothing_and_can_come_back() -> None:
+    model, kept = tiny_model(), Recording()
+    recorder = Recorder(kept.steps.append, some())
+    recorder.install()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train(steps: int) -> None:
+        for window in windows(steps):
+            cross_entropy(model, window[0]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    train(10)
+    recorder.uninstall()
+    assert not hasattr(torch.autograd.backward, "__wrapped__")
+    recorder.windows.forget_open()
+    recorder.install()
+    train(2)
+    recorder.uninstall()
+    assert [r.step for r in kept.records()] == [1, 2, 3, 4, 11, 12]
+    assert not kept.judgement().findings
