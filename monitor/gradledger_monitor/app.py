@@ -17,6 +17,8 @@ from gradledger_monitor.api import (
     alerts,
     alerts_page,
     answers,
+    choosing,
+    choosing_page,
     compare_page,
     ingest,
     live,
@@ -41,6 +43,7 @@ from gradledger_monitor.api.rates import Buckets
 from gradledger_monitor.api.requests import Requests
 from gradledger_monitor.api.room import Room
 from gradledger_monitor.api.state import State
+from gradledger_monitor.chosen import Chosen
 from gradledger_monitor.housekeeping import Housekeeping
 from gradledger_monitor.judge import Judge, Look
 from gradledger_monitor.metrics import Metrics
@@ -51,8 +54,18 @@ from gradledger_monitor.turns import Turns
 
 GUESSES_PER_SECOND = 0.2
 GUESSES_AT_ONCE = 10
-API = (ingest, runs, series, acknowledgements, alerts, answers, live, operations)
-PAGES = (login, pages, run_page, report, compare_page, settings_page, alerts_page, rule_page)
+API = (ingest, runs, series, acknowledgements, alerts, choosing, answers, live, operations)
+PAGES = (
+    login,
+    pages,
+    run_page,
+    report,
+    compare_page,
+    settings_page,
+    alerts_page,
+    choosing_page,
+    rule_page,
+)
 GUARDS = (Access, OnlyOurPages, OnlyOurHosts, Requests, SecurityHeaders)  # the last comes first
 
 
@@ -64,7 +77,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service.news.start()
     service.judge.start()
     service.deliverer.start()
-    house = Housekeeping(service.store, service.settings)
+    house = Housekeeping(service.store, service.chosen)
     house.start()
     try:
         yield
@@ -89,13 +102,13 @@ def _assemble(settings: Settings) -> State:
         live.tell(news, look)
         deliverer.wake()
 
-    turns = Turns()
+    turns, chosen = Turns(), Chosen(settings, store)
     judge = Judge(
         store,
         settings.rank_timeout,
         settings.judge_interval,
         judged,
-        choices=settings.choices,
+        chosen=chosen.choices,
         step_aside=turns.step_aside,
     )
     news.hear(ingest.RECORDS, lambda _: judge.wake())
@@ -103,6 +116,7 @@ def _assemble(settings: Settings) -> State:
     news.after_a_gap(lambda: pages_told.catch_up(store))
     return State(
         settings,
+        chosen,
         store,
         judge,
         news,

@@ -153,6 +153,22 @@ class _Track:
         """The rules that are on, each with its line."""
         return chain.from_iterable(panel.asked for panel in self.panels)
 
+    def manner(self) -> dict[str, dict[str, float]]:
+        """The rules that are on, with their thresholds."""
+        return {line.rule: _thresholds(rule) for rule, line in self.asked}
+
+
+def _thresholds(rule: Rule) -> dict[str, float]:
+    return {name: getattr(rule, name) for name in rule.parameters()}
+
+
+def _kept(rule: Rule, line: _Line, known: tuple[Rule, _Line] | None) -> tuple[Rule, _Line]:
+    """A rule and its line, with what is known of both: of a rule with other thresholds, only what
+    it found. Its memory was made with the old ones."""
+    if known is None:
+        return rule, line
+    return (known[0] if _thresholds(known[0]) == _thresholds(rule) else rule), known[1]
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -178,6 +194,7 @@ class Engine:
         both: tuple[type[Signature], ...] = (*self._rules, *self._course_rules)
         self._kinds = {rule.id(): rule.kind for rule in both}
         self._hides = {rule.id(): rule.hides for rule in both}
+        self._judged_with = {rule.id(): choices.judged_with(rule) for rule in both}
         self._tracks: dict[int, _Track] = {}
         self._course = Course()
 
@@ -185,9 +202,7 @@ class Engine:
         """The next step of one optimizer, in order."""
         track = self._tracks.get(facts.optimizer)
         if track is None:
-            rules = [self._make(rule) for rule in self._rules]
-            track = _Track(rules, facts.optimizer, self._choices, self.run.imported_from)
-            self._tracks[facts.optimizer] = track
+            track = self._tracks[facts.optimizer] = self._track(facts.optimizer)
         track.reach(facts.step)
         window = Window(facts, track.past)
         for panel in track.panels:
@@ -216,8 +231,27 @@ class Engine:
         return Memory(self._tracks, self._course.losses)
 
     def recall(self, memory: Memory) -> None:
-        """Go on where another engine was, of the same rules and choices."""
-        self._tracks, self._course.losses = memory.tracks, memory.losses
+        """Go on where another engine was. What it judged by other choices stays as it was judged;
+        rules that are asked otherwise from now on begin anew."""
+        self._tracks = {o: self._followed(track, o) for o, track in memory.tracks.items()}
+        self._course.losses = memory.losses
+
+    def _followed(self, before: _Track, optimizer: int) -> _Track:
+        """A track by the choices of this engine, which goes on where another was."""
+        track = self._track(optimizer)
+        if track.manner() == before.manner():
+            return before
+        known = {rule.id(): (rule, line) for rule, line in before.asked}
+        for panel in track.panels:
+            panel.asked = [_kept(rule, line, known.get(line.rule)) for rule, line in panel.asked]
+        asked = {line.rule: line for _, line in track.asked}
+        track.lines = [asked.get(line.rule, line) for line in track.lines]
+        track.past = before.past
+        return track
+
+    def _track(self, optimizer: int) -> _Track:
+        rules = [self._make(rule) for rule in self._rules]
+        return _Track(rules, optimizer, self._choices, self.run.imported_from)
 
     def _make(self, rule: type[Kind]) -> Kind:
         return rule.made(self._choices.thresholds.get(rule.id(), {}))
@@ -235,9 +269,14 @@ class Engine:
         findings.sort(key=_importance)
         coverage = _coverage(lines)
         tree = answer(coverage, {rule for rule, kind in self._kinds.items() if kind == "S"})
-        said = {rule: _said(outcome) for rule, outcome in coverage.items()}
+        said = {rule: self._said(rule, outcome) for rule, outcome in coverage.items()}
         severities = [f.severity for f in findings if self._counts(f)]
         return Judgement(verdict(tree, severities), findings, tree, said)
+
+    def _said(self, rule: str, outcome: Outcome) -> str:
+        asked = outcome.status != "not_applicable"
+        reasons = [outcome.reason, self._judged_with[rule] if asked else ""]
+        return ": ".join(filter(None, (outcome.status, "; ".join(filter(None, reasons)))))
 
     def _counts(self, finding: Finding) -> bool:
         """Whether a finding is part of the verdict. A structural mistake was made, and stays so;
@@ -302,7 +341,3 @@ def _hides(patterns: tuple[str, ...], symptom: str, cause: str) -> bool:
 def _importance(finding: Finding) -> tuple[bool, int, int, str]:
     severity = -SEVERITIES.index(finding.severity)
     return finding.inhibited_by is not None, severity, finding.first_step, finding.rule
-
-
-def _said(outcome: Outcome) -> str:
-    return f"{outcome.status}: {outcome.reason}" if outcome.reason else outcome.status

@@ -6,9 +6,9 @@ import logging
 import threading
 
 from gradledger_monitor import clock
+from gradledger_monitor.chosen import Chosen
 from gradledger_monitor.judge import Judge
 from gradledger_monitor.rules.choices import Choices
-from gradledger_monitor.settings import Settings
 from gradledger_monitor.store import retention
 from gradledger_monitor.store.claims import claims_on
 from gradledger_monitor.store.database import Store
@@ -20,18 +20,13 @@ EVERY_SECONDS = 3_600.0
 THE_HOUSE = 0  # claimed like a run; no run has this key
 
 
-def policy_of(settings: Settings) -> Policy:
-    """The policy that was chosen."""
-    return Policy(settings.keep_detail_days, settings.keep_steps_days)
-
-
 def keep_house(store: Store, policy: Policy, choices: Choices) -> Removed:
     """Do it now, unless another process is at it."""
     claims = claims_on(store)
     try:
         if not claims.take(THE_HOUSE):
             return Removed()
-        judge = Judge(store, choices=choices)
+        judge = Judge(store, chosen=lambda: choices)
         for run in retention.unkept(store, policy, clock.now()):
             judge.keep(run)
         return retention.retain(store, policy, clock.now())
@@ -42,8 +37,8 @@ def keep_house(store: Store, policy: Policy, choices: Choices) -> Removed:
 class Housekeeping:
     """Does it every hour, in a thread."""
 
-    def __init__(self, store: Store, settings: Settings) -> None:
-        self._store, self._settings = store, settings
+    def __init__(self, store: Store, chosen: Chosen) -> None:
+        self._store, self._chosen = store, chosen
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="gradledger-house", daemon=True)
 
@@ -60,8 +55,8 @@ class Housekeeping:
     def _work(self) -> None:
         while not self._ending.wait(EVERY_SECONDS):
             try:
-                policy = policy_of(self._settings)
-                removed = keep_house(self._store, policy, self._settings.choices)
+                policy, choices = self._chosen.policy(), self._chosen.choices()
+                removed = keep_house(self._store, policy, choices)
                 log.info("given up: %s records, %s steps", removed.records, removed.steps)
             except Exception:  # the database may be away for a while
                 log.exception("nothing could be given up; it is tried again in an hour")

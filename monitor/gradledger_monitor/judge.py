@@ -58,11 +58,13 @@ class Judge:
         interval: float = 1.0,
         listener: Callable[[Look], None] | None = None,
         now: Callable[[], float] = clock.now,
-        choices: Choices = Choices(),  # noqa: B008 (frozen)
+        chosen: Callable[[], Choices] = Choices,
         step_aside: Callable[[], None] = lambda: None,
     ) -> None:
         self._step_aside = step_aside
-        self._choices, self._stamp = choices, stamp(choices)
+        self._chosen = chosen
+        self._choices, self._stamp = Choices(), ""
+        self._heeded: int | None = None
         self._store = store
         self._claims = claims_on(store)
         self._patience = patience
@@ -119,6 +121,7 @@ class Judge:
     def keep(self, run: str) -> None:
         """Keep the state of a run as far as it was judged, unless it is being judged."""
         at = judging.standing(self._store, run)
+        self._heed(at)
         if at.rewind or not self._claims.take(at.key):
             return
         keep(self._store, at, self._fold(run, at), self._stamp)
@@ -149,6 +152,7 @@ class Judge:
         """Judge the next steps of a run, as many as fit in memory; whether that was all."""
         self._step_aside()
         at = judging.standing(self._store, run)
+        self._heed(at)
         fold = self._fold(run, at)
         began = time.perf_counter()
         result = self._judge(at, fold)
@@ -243,6 +247,13 @@ class Judge:
 
     # ------------------------------------------------------------ memory
 
+    def _heed(self, at: Standing) -> None:
+        """Judge by what is chosen now; what is remembered was judged by what was chosen before."""
+        if at.chosen != self._heeded:
+            self._heeded, self._choices = at.chosen, self._chosen()
+            self._stamp = stamp(self._choices)
+            self._folds.clear()
+
     def _fold(self, run: str, at: Standing) -> Fold:
         fold = self._folds.pop(run, None)
         if fold is None or fold.generation != at.generation or at.rewind:
@@ -290,4 +301,4 @@ def judge_pending(
     choices: Choices = Choices(),  # noqa: B008 (frozen)
 ) -> list[str]:
     """Judge all that can be judged now, in this thread; ``patience=0`` waits for no rank."""
-    return Judge(store, patience, choices=choices).judge_pending()
+    return Judge(store, patience, chosen=lambda: choices).judge_pending()

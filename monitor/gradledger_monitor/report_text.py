@@ -13,7 +13,7 @@ from rich.text import Text
 
 from gradledger_monitor.findings import Acknowledgement, Finding, Judgement, TreeNode
 from gradledger_monitor.printable import harmless, printable
-from gradledger_monitor.rules.choices import OFF
+from gradledger_monitor.rules.choices import JUDGED_WITH, OFF
 
 WIDEST = 100
 STYLES = {
@@ -55,7 +55,7 @@ def report(name: str, steps: int, ranks: int, judgement: Judgement) -> Renderabl
         *(_finding(finding) for finding in judgement.findings),
         Text(),
         *(_node(node) for node in judgement.tree),
-        *_switched_off(judgement),
+        *_chosen(judgement),
     )
 
 
@@ -97,10 +97,14 @@ def _node(node: TreeNode) -> Text:
     return Text.assemble((f"  {mark:<15}", style), node.question, (reason, "dim"))
 
 
-def _switched_off(judgement: Judgement) -> Iterator[Text]:
-    off = [rule for rule, said in judgement.coverage.items() if said.endswith(OFF)]
+def _chosen(judgement: Judgement) -> Iterator[Text]:
+    said = judgement.coverage
+    off = [rule for rule, text in said.items() if text.endswith(OFF)]
     if off:
         yield Text(f"\n{_many(len(off), 'rule')} {OFF}: {', '.join(off)}", style="yellow")
+    for rule, text in said.items():
+        if JUDGED_WITH in text:
+            yield Text(f"\n{rule}: {text[text.index(JUDGED_WITH) :]}", style="yellow")
 
 
 def _when(finding: Finding) -> str:

@@ -81,7 +81,33 @@ def sources(
 
 def origins(settings_cls: type[BaseSettings], known: Known) -> dict[str, str]:
     """Where each setting would be taken from, in words; what nobody says is not in it."""
+    found: dict[str, str] = {}
+    for place, said in reversed(_sayings(settings_cls, known)):
+        found |= {name: place(name) for name in said}
+    return found
+
+
+def origin(settings_cls: type[BaseSettings], known: Known, *path: str) -> str | None:
+    """Where a setting would be taken from, or what stands in it under further names."""
+    for place, said in _sayings(settings_cls, known):
+        if _says(said, path):
+            return place(path[0])
+    return None
+
+
+def _sayings(
+    settings_cls: type[BaseSettings], known: Known
+) -> list[tuple[Callable[[str], str], dict[str, Any]]]:
+    """What is said, and where in words; the first that knows a setting decides."""
     file = ConfigurationFile(settings_cls, known)
-    found = dict.fromkeys(file(), str(file.place))
-    found |= {name: f"{variable(name)}_FILE" for name in SecretFiles(settings_cls)()}
-    return found | {name: variable(name) for name in EnvSettingsSource(settings_cls)()}
+    return [
+        (variable, EnvSettingsSource(settings_cls)()),
+        (lambda name: f"{variable(name)}_FILE", SecretFiles(settings_cls)()),
+        (lambda _: str(file.place), file()),
+    ]
+
+
+def _says(said: Any, path: tuple[str, ...]) -> bool:
+    if not path:
+        return True
+    return isinstance(said, dict) and path[0] in said and _says(said[path[0]], path[1:])

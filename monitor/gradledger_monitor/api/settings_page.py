@@ -1,14 +1,17 @@
-"""The settings: tokens are made and revoked here; all else is shown, with where to change it."""
+"""The settings: what is made and chosen here, and all else, with where to change it."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse
 
+from gradledger_monitor.api import choosing
 from gradledger_monitor.api.alerts import shown_channel
 from gradledger_monitor.api.paging import after, form, may_change, page
 from gradledger_monitor.api.state import GivenState, State
@@ -22,7 +25,17 @@ from gradledger_monitor.store.tokens import SCOPES
 
 router = APIRouter(include_in_schema=False)
 
-RULES = ("rules_off", "thresholds")
+CHOSEN_ABOVE = ("rules_off", "thresholds", *choosing.DAYS)
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A form that was not taken: its section, what it said, and why not, by field or at all."""
+
+    section: str
+    said: Mapping[str, str]
+    wrong: Mapping[str, str]
+    why: str
 
 
 @router.get("/settings")
@@ -32,14 +45,19 @@ def show_settings(state: GivenState) -> HTMLResponse:
 
 
 def show(
-    state: State, secret: str = "", wrong: str = "", told: str = "", signing: str = ""
+    state: State,
+    secret: str = "",
+    wrong: str = "",
+    told: str = "",
+    signing: str = "",
+    typed: Typed | None = None,
 ) -> HTMLResponse:
     """The page, with what came of a form: a secret, an error, or what is to be said."""
     roster = state.alerts.roster()
     own = channels.roster(state.store, [], []).routes
     return page(
         "settings.html",
-        422 if wrong else 200,
+        422 if wrong or typed else 200,
         guarded=state.settings.guarded,
         tokens=tokens.listed(state.store) if may_change() else [],
         scopes=SCOPES,
@@ -51,32 +69,14 @@ def show(
         routes=[route for route in roster.routes if route not in own],
         own_routes=own,
         severities=SEVERITIES,
-        rules=_rules(state.settings),
+        rules=choosing.rules(state),
+        says={name: headline(rule) for name, rule in signatures().items()},
+        retention=choosing.retention(state),
+        days=[(name, Settings.model_fields[name].description) for name in choosing.DAYS],
+        typed=typed,
         kinds=KINDS,
         settings=_settings(state.settings),
     )
-
-
-def _rules(settings: Settings) -> list[dict[str, Any]]:
-    choices = settings.choices
-    return [
-        {
-            "id": name,
-            "kind": rule.kind,
-            "says": headline(rule),
-            "off": choices.is_off(name),
-            "parameters": [
-                {
-                    "name": key,
-                    "meaning": parameter.meaning,
-                    "default": parameter.default,
-                    "value": choices.thresholds.get(name, {}).get(key),
-                }
-                for key, parameter in rule.parameters().items()
-            ],
-        }
-        for name, rule in signatures().items()
-    ]
 
 
 def _settings(settings: Settings) -> list[dict[str, Any]]:
@@ -88,7 +88,7 @@ def _settings(settings: Settings) -> list[dict[str, Any]]:
             "meaning": field.description,
         }
         for name, field in Settings.model_fields.items()
-        if name not in RULES
+        if name not in CHOSEN_ABOVE
     ]
 
 

@@ -17,6 +17,7 @@ from gradledger_monitor.api.bearers import Bearers
 from gradledger_monitor.api.live import Live
 from gradledger_monitor.api.rates import Buckets
 from gradledger_monitor.api.room import Room
+from gradledger_monitor.chosen import Chosen
 from gradledger_monitor.judge import Judge
 from gradledger_monitor.metrics import Metrics
 from gradledger_monitor.news import News
@@ -30,6 +31,7 @@ class State:
     """The parts of a running service."""
 
     settings: Settings
+    chosen: Chosen
     store: Store
     judge: Judge
     news: News

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import typer
 
+from gradledger_monitor.chosen import Chosen
 from gradledger_monitor.cli.configuration import GivenDatabase, database, settings
-from gradledger_monitor.housekeeping import keep_house, policy_of
+from gradledger_monitor.housekeeping import keep_house
 from gradledger_monitor.store import upkeep
 
 app = typer.Typer(no_args_is_help=True, help="Look after the database.")
@@ -23,10 +24,11 @@ def upgrade(db: GivenDatabase = None) -> None:
 @app.command()
 def vacuum(db: GivenDatabase = None) -> None:
     """Give up what is older than the settings keep, and the room that it took."""
-    chosen = settings(db=db)
-    with database(chosen.db) as store:
+    given = settings(db=db)
+    with database(given.db) as store:
+        chosen = Chosen(given, store)
         before = upkeep.size(store)
-        removed = keep_house(store, policy_of(chosen), chosen.choices)
+        removed = keep_house(store, chosen.policy(), chosen.choices())
         upkeep.vacuum(store)
         typer.echo(f"removed {removed.records:,} records and {removed.steps:,} steps")
         typer.echo(f"{_megabytes(before)} -> {_megabytes(upkeep.size(store))}")

@@ -26,6 +26,7 @@ from gradledger_monitor import batches, wire
 from gradledger_monitor.archive import reading as archives
 from gradledger_monitor.archive.layout import SUFFIX as ARCHIVE
 from gradledger_monitor.archive.layout import DamagedArchive
+from gradledger_monitor.chosen import Chosen
 from gradledger_monitor.cli import configuration
 from gradledger_monitor.importers import detecting, naming
 from gradledger_monitor.importers.logged import Unreadable
@@ -265,11 +266,11 @@ def _destination(
     if db is None:
         yield None, _into_service(url, token)
         return
-    chosen = configuration.settings(db=db)
+    given = configuration.settings(db=db)
     with configuration.database(db) as store:
         yield store, _into_database(store)
         # no service need run on a database to look at what was imported into it
-        judge_all(store, chosen.choices, chosen.rank_timeout)
+        judge_all(store, Chosen(given, store).choices(), given.rank_timeout)
 
 
 def _into_service(url: str, token: str | None) -> Take:

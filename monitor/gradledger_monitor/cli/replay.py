@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from gradledger_monitor.cli.configuration import GivenDatabase
+from gradledger_monitor.chosen import Chosen
+from gradledger_monitor.cli.configuration import GivenDatabase, settings
 from gradledger_monitor.cli.looking import looking_at
 from gradledger_monitor.findings import Judgement
 from gradledger_monitor.replaying import CannotReplay
@@ -45,8 +46,10 @@ def replay(
 
     Exits 0 when it says what is stored, 1 when something comes out otherwise.
     """
-    choices = _choices(rules)
+    given = settings(db=db)
+    said = _choices(rules) if rules else None
     with looking_at(run, db) as found:
+        choices = said or Chosen(given, found.store).choices()
         row = reading.get_run(found.store, found.run)
         assert row is not None
         before = reading.judgement(found.store, row.id)
@@ -65,11 +68,9 @@ def replay(
     raise typer.Exit(1 if moved else 0)
 
 
-def _choices(path: Path | None) -> Choices:
-    """What a file says about the rules; without one, what the environment says."""
+def _choices(path: Path) -> Choices:
+    """What a file says about the rules."""
     try:
-        if path is None:
-            return RuleSettings().choices
         said = tomllib.loads(path.read_text(encoding="utf-8"))
         if unknown := sorted(said.keys() - names()):
             raise ValueError(f"{path}: there is no setting {', '.join(unknown)}")

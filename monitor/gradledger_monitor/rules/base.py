@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value", int, float)
 
+MOST_COUNTED = 1_000_000
 HISTORY = 64  # windows of the same optimizer that a rule may look back on
 
 # An evaluation may come so many steps late, and finds the losses before it still there, also
@@ -78,11 +80,25 @@ class Silence:
 
 
 class Parameter(Generic[Value]):
-    """A threshold of a rule: a default that settings may replace, and what it means."""
+    """A threshold of a rule: a default that settings may replace, and what it means.
 
-    def __init__(self, default: Value, meaning: str) -> None:
+    Counts are whole and begin with 1; other values begin with 0 and end with ``most``.
+    """
+
+    def __init__(self, default: Value, meaning: str, most: float = math.inf) -> None:
         self.default: Value = default
         self.meaning = meaning
+        self.most: float = MOST_COUNTED if isinstance(default, int) else most
+
+    def fit(self, value: float) -> Value:
+        """A value as the rule takes it. Raises ValueError, which says what would be right."""
+        kind = type(self.default)
+        least = 1 if kind is int else 0
+        if math.isfinite(value) and least <= value <= self.most and kind(value) == value:
+            return kind(value)
+        what = "a whole number" if kind is int else "a number"
+        upper = f" to {self.most:,.9g}" if math.isfinite(self.most) else " upwards"
+        raise ValueError(f"{value:g} is not {what} from {least}{upper}")
 
     def __get__(self, rule: object, owner: type) -> Value:
         default: Value = self.default
@@ -120,7 +136,7 @@ class Signature:
         known = cls.parameters()
         rule = cls.__new__(cls)
         vars(rule).update({name: parameter.default for name, parameter in known.items()})
-        vars(rule).update({name: type(known[name].default)(v) for name, v in values.items()})
+        vars(rule).update({name: known[name].fit(value) for name, value in values.items()})
         rule.__init__()  # type: ignore[misc]
         return rule
 

@@ -14,10 +14,11 @@ from sqlalchemy import or_, select
 from gradledger_monitor.facts import RunInfo
 from gradledger_monitor.fold import Place
 from gradledger_monitor.rules.base import Silence
+from gradledger_monitor.store.choosing import RULES
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.packing import unpack_record
 from gradledger_monitor.store.reading import info_of
-from gradledger_monitor.store.tables import evals, progress, ranks, runs, silences, steps
+from gradledger_monitor.store.tables import chosen, evals, progress, ranks, runs, silences, steps
 from gradledger_monitor.waiting import Arrived
 
 ROWS_AT_ONCE = 2_048
@@ -36,6 +37,7 @@ class Standing:
     ended: frozenset[int]  # ranks that said they were done
     silences: dict[Place, Silence]
     stall_at: float | None
+    chosen: int  # how often the rules were chosen otherwise; 0 is never
 
     @property
     def over(self) -> bool:
@@ -64,8 +66,10 @@ def pending(store: Store, waited_since: float, now: float) -> dict[str, int]:
 
 def standing(store: Store, run: str) -> Standing:
     """Where the judgement of a run stands."""
+    changes = select(chosen.c.revision).where(chosen.c.name == RULES).scalar_subquery()
     with store.reading() as connection:
-        row = connection.execute(select(runs).where(runs.c.id == run)).one()
+        query = select(runs, changes.label("chosen")).where(runs.c.id == run)
+        row = connection.execute(query).one()
         last = select(progress.c.optimizer, progress.c.step).where(progress.c.run == row.key)
         gone = select(ranks.c.rank).where(ranks.c.run == row.key, ranks.c.ended.is_not(None))
         quiet = connection.execute(select(silences).where(silences.c.run == row.key))
@@ -81,6 +85,7 @@ def standing(store: Store, run: str) -> Standing:
                 (o.optimizer, o.after): Silence(o.seconds, o.silent, o.backwards) for o in quiet
             },
             stall_at=row.stall_at,
+            chosen=row.chosen or 0,
         )
 
 

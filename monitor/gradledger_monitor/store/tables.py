@@ -116,6 +116,16 @@ evals = Table(
     Column("value", Double),  # NULL is not-a-number, which SQLite cannot keep
 )
 
+# What people chose in the service: its rules, its retention. ``revision`` counts the changes.
+chosen = Table(
+    "chosen",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("value", Packed, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("changed", Double, nullable=False),
+)
+
 # What the script said that it saved.
 checkpoints = Table(
     "checkpoints",

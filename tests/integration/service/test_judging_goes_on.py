@@ -113,7 +113,7 @@ def test_other_choices_begin_with_the_first_step(store: Store) -> None:
     Judge(store).judge_pending()
     send(store, map(step, range(101, 111)))
     off = Choices(off=("reduction.*",))
-    Judge(store, choices=off).judge_pending()
+    Judge(store, chosen=lambda: off).judge_pending()
     assert judgement(store, "r").findings == [] and judged(store) == 110
 
 

@@ -47,7 +47,7 @@ class AlwaysEngaged(Rule):
     """
 
     span = Parameter(200, "clipped steps that are looked at")
-    share = Parameter(0.95, "share of them scaled down")
+    share = Parameter(0.95, "share of them scaled down", most=1.0)
 
     kind = "T"
 

@@ -46,8 +46,8 @@ class Vanishing(Rule):
 
     span = Parameter(20, "steps of which a median is taken")
     needed = Parameter(60, "steps of history")
-    share = Parameter(0.001, "of the early norm that is left")
-    still = Parameter(0.9, "of the early loss that is left at least")
+    share = Parameter(0.001, "of the early norm that is left", most=1.0)
+    still = Parameter(0.9, "of the early loss that is left at least", most=1.0)
 
     kind = "T"
     reads_logs = True

@@ -62,8 +62,8 @@ class TokenWeightsUnequal(Rule):
     Lightning-AI/pytorch-lightning#21386, karpathy/nanochat#59, pytorch/torchtitan#2206
     """
 
-    error = Parameter(0.05, "misallocation that is an error")
-    warning = Parameter(0.01, "misallocation that is a warning")
+    error = Parameter(0.05, "misallocation that is an error", most=1.0)
+    warning = Parameter(0.01, "misallocation that is a warning", most=1.0)
     recent = Parameter(50, "windows over which it is averaged")
 
     def __init__(self) -> None:

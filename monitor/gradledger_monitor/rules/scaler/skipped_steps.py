@@ -42,7 +42,7 @@ class SkippedSteps(Rule):
     """
 
     in_a_row = Parameter(5, "skipped steps in a row")
-    share = Parameter(0.05, "share of the recent steps")
+    share = Parameter(0.05, "share of the recent steps", most=1.0)
     recent = Parameter(100, "steps that are recent")
 
     kind = "T"

@@ -1,0 +1,75 @@
+"""What holds now of what people may change while the service runs: its rules, its retention.
+
+What its operator said comes first, in the environment or a file; then what was chosen in the
+service, which lies in the database; then the default. Each threshold is a value of its own.
+"""
+
+from __future__ import annotations
+
+from gradledger_monitor.rules.choices import Choices
+from gradledger_monitor.rules.manual import signatures
+from gradledger_monitor.settings import Settings, names
+from gradledger_monitor.sources import origin
+from gradledger_monitor.store import choosing
+from gradledger_monitor.store.choosing import RETENTION, RULES, Kept
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.retention import Policy
+
+SOMEWHERE = "how it was started"
+
+
+class Chosen:
+    """The choices of a service: asked again whenever they are needed, for others change them."""
+
+    def __init__(self, settings: Settings, store: Store) -> None:
+        self._settings, self._store = settings, store
+
+    def choices(self) -> Choices:
+        """What is chosen about the rules."""
+        kept = Choices(**self.kept(RULES).value)
+        off = self._settings.rules_off if self.place("rules_off") else kept.off
+        given = self._settings.thresholds
+        both = {
+            rule: {**kept.thresholds.get(rule, {}), **given.get(rule, {})}
+            for rule in sorted({*kept.thresholds, *given})
+        }
+        return _possible(Choices(tuple(sorted(off)), both))
+
+    def policy(self) -> Policy:
+        """For how long what is kept."""
+        return Policy(self.days("keep_detail_days"), self.days("keep_steps_days"))
+
+    def days(self, name: str) -> float:
+        """One of the times of the policy."""
+        given: float = getattr(self._settings, name)
+        kept: float | None = self.kept(RETENTION).value.get(name)
+        return given if kept is None or self.place(name) else kept
+
+    def kept(self, name: str) -> Kept:
+        """What was chosen in the service."""
+        return choosing.read(self._store, name)
+
+    def place(self, *path: str) -> str | None:
+        """Where the operator set a value, in words; None where that is left to the service."""
+        if not self._given(*path):
+            return None
+        try:
+            return origin(Settings, names, *path) or SOMEWHERE
+        except ValueError:  # the file was spoilt since it was read
+            return SOMEWHERE
+
+    def _given(self, name: str, rule: str = "", threshold: str = "") -> bool:
+        if rule:
+            return threshold in self._settings.thresholds.get(rule, {})
+        return name in self._settings.model_fields_set
+
+
+def _possible(choices: Choices) -> Choices:
+    """Without what this version does not know: another may have written it."""
+    wrong = {place for place, _ in choices.wrong(signatures())}
+    thresholds = {
+        rule: {n: v for n, v in values.items() if ("thresholds", rule, n) not in wrong}
+        for rule, values in choices.thresholds.items()
+        if ("thresholds", rule) not in wrong
+    }
+    return Choices(tuple(p for p in choices.off if ("rules_off", p) not in wrong), thresholds)

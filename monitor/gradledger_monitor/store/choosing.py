@@ -1,0 +1,48 @@
+"""What people chose in the service, by name, each with the number of its changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import select, update
+
+from gradledger_monitor.store import dialects
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.tables import chosen
+
+RULES, RETENTION = "rules", "retention"
+
+
+class Outdated(Exception):
+    """It was changed by somebody else in the meantime."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What was chosen last; ``revision`` is 0 where nothing ever was. Times are Unix seconds."""
+
+    value: dict[str, Any] = field(default_factory=dict)
+    revision: int = 0
+    changed: float | None = None
+
+
+def read(store: Store, name: str) -> Kept:
+    """What is chosen now."""
+    query = select(chosen.c.value, chosen.c.revision, chosen.c.changed)
+    with store.reading() as connection:
+        row = connection.execute(query.where(chosen.c.name == name)).first()
+    return Kept(*row) if row else Kept()
+
+
+def write(store: Store, name: str, value: dict[str, Any], now: float, seen: int | None) -> None:
+    """Choose otherwise; raises ``Outdated`` where ``seen`` is not what is chosen now."""
+    nothing = {"name": name, "value": {}, "revision": 0, "changed": now}
+    here = chosen.c.name == name
+    with store.writing() as connection:
+        connection.execute(dialects.insert(connection, chosen).on_conflict_do_nothing(), nothing)
+        revision = connection.scalar(select(chosen.c.revision).where(here).with_for_update()) or 0
+        if seen not in (None, revision):
+            raise Outdated
+        new = {"value": value, "revision": revision + 1, "changed": now}
+        connection.execute(update(chosen).where(here).values(new))
