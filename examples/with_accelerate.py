@@ -23,7 +23,9 @@ def collate(sentences):
 # Windows are fetched ahead, so the loader may end before its last window is trained on: without
 # sync_with_dataloader=False, Accelerate would then step after every micro-batch.
 plugin = GradientAccumulationPlugin(num_steps=MICRO_BATCHES, sync_with_dataloader=False)
-accelerator = Accelerator(gradient_accumulation_plugin=plugin)
+# Without GPUs, Accelerate forms a group of processes only where it is told to stay on the CPU.
+cpu = not torch.cuda.is_available()
+accelerator = Accelerator(cpu=cpu, gradient_accumulation_plugin=plugin)
 random.seed(0)
 torch.manual_seed(0)
 sentences = 3 * STEPS * MICRO_BATCHES * accelerator.num_processes
@@ -45,4 +47,4 @@ for _ in range(STEPS):
             accelerator.backward(loss * MICRO_BATCHES * accelerator.num_processes)
             optimizer.step()
             optimizer.zero_grad()
-accelerator.print(f"trained {STEPS} steps")
+accelerator.print(f"trained {STEPS} steps on {accelerator.num_processes} ranks")

@@ -76,7 +76,9 @@ def test_an_example_ends_as_it_says(name: str, command: str, tmp_path: Path) -> 
     assert found == (["reduction.token_weights_unequal"] if wrong else []), said
     assert (status, verdict["verdict"]) == ((1, "broken") if wrong else (0, "balanced")), said
     assert verdict["steps"] == 10, said
-    assert verdict["ranks"] == (2 if "nproc_per_node=2" in command else 1)
+    two = "nproc_per_node=2" in command
+    assert verdict["ranks"] == (2 if two else 1)
+    assert (verdict["coverage"]["ddp.never_synced"] == "ok") is two, "the ranks train each alone"
 
 
 def test_the_gate_lets_a_right_loop_pass_and_stops_a_wrong_one(tmp_path: Path) -> None:
