@@ -11,6 +11,7 @@ import typer
 from sqlalchemy.exc import ArgumentError
 
 from gradledger_monitor.findings import Acknowledgement
+from gradledger_monitor.opening import find
 from gradledger_monitor.settings import Settings
 from gradledger_monitor.store import acknowledging
 from gradledger_monitor.store.acknowledging import NoSuchFinding
@@ -19,7 +20,7 @@ from gradledger_monitor.store.reading import UnknownRun
 
 
 def acknowledge(
-    run: Annotated[str, typer.Argument(help="The run's id, as its page shows it.")],
+    run: Annotated[str, typer.Argument(help="The run's id, or its name.")],
     rule: Annotated[str, typer.Argument(help="The rule that found something.")],
     note: Annotated[str | None, typer.Option(help="Why it is known, and all right.")] = None,
     by: Annotated[str | None, typer.Option(help="Who says so; else who is logged in.")] = None,
@@ -37,10 +38,11 @@ def acknowledge(
         raise typer.BadParameter("either --note or --take-back", param_hint="--note")
     store = _store(db)
     try:
+        found = find(store, run)
         if note is None:
-            acknowledging.take_back(store, run, rule)
+            acknowledging.take_back(store, found, rule)
         else:
-            acknowledging.acknowledge(store, run, rule, _said(note, by, until))
+            acknowledging.acknowledge(store, found, rule, _said(note, by, until))
     except UnknownRun as error:
         raise typer.BadParameter(f"there is no run {run!r} in this database") from error
     except NoSuchFinding as error:

@@ -33,7 +33,7 @@ def records(
         has = ", ".join(list(logged.metrics())[:20]) or "nothing"
         raise Unreadable(
             f"no loss, gradient norm or learning rate was recognised; it logs {has}. "
-            "Say which is which: --map loss=NAME --map norm=NAME --map lr=NAME"
+            "Say which is which: gradledger import FILE --map loss=NAME --map norm=NAME"
         )
     yield _run(logged, run or identity(logged), name or logged.name, points)
     yield from _told(logged, points, known)

@@ -123,7 +123,7 @@ def test_a_loss_that_is_no_number_is_told_as_such(store: Store, tmp_path: Path) 
     [
         ("empty.csv", "", "no numbers"),
         ("words.csv", "a,b\nx,y\n", "no numbers"),
-        ("other.csv", "step,accuracy\n1,0.5\n", "it logs step, accuracy. Say which is which"),
+        ("other.csv", "step,accuracy\n1,0.5\n", "Say which is which: gradledger import FILE"),
         ("torn.json", '{"a":', "Expecting value"),
         ("plain.json", "3", "a table in JSON"),
         ("rows.json", "[1, 2]", "not an object"),

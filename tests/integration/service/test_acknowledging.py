@@ -172,7 +172,7 @@ def test_the_command_line_says_it_and_takes_it_back(service: Service, place: str
     assert done.returncode == 0, done.stderr
     said = of_the_run(service)
     assert said is not None and said["note"] == "known" and said["by"]
-    done = gradledger(service, "told", RULE, "--take-back")
+    done = gradledger(service, "a run", RULE, "--take-back")  # its name
     assert done.returncode == 0, done.stderr
     assert of_the_run(service) is None
 
