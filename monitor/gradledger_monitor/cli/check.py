@@ -71,7 +71,7 @@ def check(
         Path | None, typer.Option("--json", help="Write the verdict there.", dir_okay=False)
     ] = None,
     max_steps: Annotated[
-        int | None, typer.Option(min=1, help="Stop the command after so many optimizer steps.")
+        int | None, typer.Option(min=1, help="Stop the command once so many optimizer steps came.")
     ] = None,
     fail_on: Annotated[
         FailOn, typer.Option(help="The least severity that makes the check fail.")
