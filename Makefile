@@ -36,6 +36,7 @@ unit: $(READY) tools  ## pytest alone; museum, docs, frameworks and examples hav
 
 museum: $(READY)  ## the bug museum: what is found and what is left alone, written to docs/detection.md
 	cd tests && ../$(BIN)/python -m museum.run --jobs 2 --write ../docs/detection.md
+	cd tests && ../$(BIN)/python -m museum.run --jobs 2 --in-part
 	$(BIN)/pytest -n 2 --dist load tests/museum -k 'not mistake_is_named'
 
 courses: $(READY)  ## long healthy runs and faulty ones: how often alarmed, how many found; minutes

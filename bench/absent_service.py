@@ -45,7 +45,10 @@ def block(way: str, busy: list[float], clock: list[float]) -> None:
     if way == "without hooks":
         train(loop, busy, clock)
         return
-    with service(way) as url, gradledger.watch(loop.model, loop.optimizer, url=url):
+    with (
+        service(way) as url,
+        gradledger.watch(loop.model, loop.optimizer, url=url, overhead="full"),
+    ):
         train(loop, busy, clock)
 
 

@@ -74,7 +74,10 @@ def measure(rounds: int) -> Times:
     timed = Timed()
     loop = Loop(GPT, clips=False)
     taken: Times = {way: [] for way in WAYS}
-    with service("takes") as url, gradledger.watch(loop.model, loop.optimizer, url=url) as ledger:
+    with (
+        service("takes") as url,
+        gradledger.watch(loop.model, loop.optimizer, url=url, overhead="full") as ledger,
+    ):
         for number in range(rounds + WARM_UP):
             for way in WAYS[number % 3 :] + WAYS[: number % 3]:
                 took = once(loop, way, timed, ledger)
@@ -119,7 +122,11 @@ def operations(hooked: bool, clips: bool) -> Counter[str]:
     loop = Loop(GPT, clips=clips)
     loop.step(loop.window())
     with service("takes") as url:
-        ledger = gradledger.watch(loop.model, loop.optimizer, url=url) if hooked else None
+        ledger = (
+            gradledger.watch(loop.model, loop.optimizer, url=url, overhead="full")
+            if hooked
+            else None
+        )
         loop.step(loop.window())
         window = loop.window()
         with (counted := Counted()):

@@ -3,6 +3,9 @@
 One process trains blocks of steps in turns, with the hooks and without. The clock's time holds
 everything: the background thread that takes the interpreter's lock, too. The processor's time is
 that of all threads, until the last record of the block is on its way.
+
+Once with the overhead that is usual, in blocks so long that the hooks come round to watching in
+each, and once with every step watched, in short ones.
 """
 
 from __future__ import annotations
@@ -10,18 +13,23 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from dataclasses import replace
+from typing import Literal
 
 from report import Measure, Report, arguments, below, median_of, shown, tell
 from services import service
 from training import GPT, TINY, K, Loop, Size
 
 import gradledger
+from gradledger.pacing import SHARE, WHOLE
 
+Plan = tuple[Size, int, float | None]  # model, K, goal
 Seconds = tuple[float, float, float]  # on the clock, of the processor, of the training thread
 
 BLOCK_SECONDS = 0.3
+LONG_SECONDS = 8.0
 DRAIN_SECONDS = 0.25  # a bit more than two ticks of the sender
-PLANS = ((GPT, K, 1.01), (TINY, K, 1.05), (TINY, 1, None))
+PLANS: tuple[Plan, ...] = ((GPT, K, 1.01), (TINY, K, 1.05), (TINY, 1, None))
 
 
 def block(loop: Loop, steps: int, drain: bool) -> Seconds:
@@ -36,19 +44,32 @@ def block(loop: Loop, steps: int, drain: bool) -> Seconds:
     return took / steps, (time.process_time() - busy) / steps, thread / steps
 
 
-def measure(made: Report, size: Size, k: int, goal: float | None, pairs: int) -> None:
+def measure(made: Report, plan: Plan, pairs: int, usual: bool) -> None:
     """Blocks with and without, the order changing."""
+    size, k, goal = plan
     loop = Loop(size, k)
-    steps = max(8, int(BLOCK_SECONDS / block(loop, 20, drain=False)[0]))
+    one = block(loop, 20, drain=False)[0]
+    steps = max(8, int((LONG_SECONDS if usual else BLOCK_SECONDS) / one))
     times: dict[bool, list[Seconds]] = {True: [], False: []}
-    with service("takes") as url, gradledger.watch(loop.model, loop.optimizer, url=url) as ledger:
+    overhead: float | Literal["full"] = SHARE if usual else "full"
+    with (
+        service("takes") as url,
+        gradledger.watch(loop.model, loop.optimizer, url=url, overhead=overhead) as ledger,
+    ):
+        block(loop, 2 * WHOLE if usual else 2, drain=False)
         for number in range(pairs):
             for hooked in (True, False) if number % 2 else (False, True):
                 ledger.resume() if hooked else ledger.pause()
                 block(loop, 2, drain=False)
                 times[hooked].append(block(loop, steps, drain=hooked))
-    clock = [seconds[0] for seconds in times[False]]
-    named = f"{statistics.median(clock) * 1e3:.1f} ms steps, K = {k}"
+    tell_of(made, f"{one * 1e3:.1f} ms steps, K = {k}", times, goal if usual else None, usual)
+
+
+def tell_of(
+    made: Report, plan: str, times: dict[bool, list[Seconds]], goal: float | None, usual: bool
+) -> None:
+    """The rows of one plan, and what they consist of."""
+    named = f"{plan}, {'usual overhead' if usual else 'every step watched'}"
     made.measures.append(below(ratio(f"{named}: clock", times, 0), goal))
     made.measures.append(ratio(f"{named}: processor, all threads", times, 1))
     made.notes.append(f"In {named}, {bound(times)}.")
@@ -57,7 +78,7 @@ def measure(made: Report, size: Size, k: int, goal: float | None, pairs: int) ->
 def bound(times: dict[bool, list[Seconds]]) -> str:
     """What the hooks add to a step, by whose time it is."""
     pairs = list(zip(times[True], times[False], strict=True))
-    added = [statistics.median(a[n] - b[n] for a, b in pairs) * 1e6 for n in range(3)]
+    added = [statistics.mean(a[n] - b[n] for a, b in pairs) * 1e6 for n in range(3)]
     clock, everyone, thread = added
     return (
         f"the hooks add {shown(clock)} us on the clock: {shown(thread)} us of processor time on "
@@ -66,22 +87,26 @@ def bound(times: dict[bool, list[Seconds]]) -> str:
 
 
 def ratio(name: str, times: dict[bool, list[Seconds]], which: int) -> Measure:
-    """With over without, in pairs of neighbours."""
+    """With over without, in pairs of neighbours; the mean, for not all blocks hold as many steps
+    that are watched."""
     pairs = zip(times[True], times[False], strict=True)
-    return median_of(name, [hooked[which] / plain[which] for hooked, plain in pairs], "x", "1")
+    ratios = [hooked[which] / plain[which] for hooked, plain in pairs]
+    return replace(median_of(name, ratios, "x", "1"), value=statistics.mean(ratios))
 
 
 def main() -> None:
     """The command."""
     parser = arguments(__doc__)
-    parser.add_argument("--pairs", type=int, default=24)
+    parser.add_argument("--pairs", type=int, default=16, help="of short blocks")
+    parser.add_argument("--long-pairs", type=int, default=8, help="of long ones")
     asked = parser.parse_args()
     os.environ["GRADLEDGER_SPOOL"] = "off"
     made = Report(
         "A whole process with the hooks, over one without", "python bench/whole_process.py"
     )
-    for size, k, goal in PLANS:
-        measure(made, size, k, goal, asked.pairs)
+    for plan in PLANS:
+        measure(made, plan, asked.long_pairs, usual=True)
+        measure(made, plan, asked.pairs, usual=False)
     tell(made, asked.json)
 
 

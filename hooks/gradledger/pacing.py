@@ -33,7 +33,16 @@ class Pace:
         self._whole, self._burst, self._longest = whole, burst, longest
         self.seconds = 0.0  # taken by the hooks since the last decision
         self._decided = time.perf_counter()
+        self._stopped = self._decided
         self._step = 0
+
+    def stop(self) -> None:
+        """The hooks are taken out: what runs now is not training."""
+        self._stopped = time.perf_counter()
+
+    def go_on(self) -> None:
+        """They are put back."""
+        self._decided += time.perf_counter() - self._stopped
 
     def next_after(self, step: int) -> int:
         """The step to watch after this one, which was watched: the next, or a later one."""

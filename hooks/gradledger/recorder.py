@@ -78,16 +78,19 @@ class Recorder:
         """Hook backward, the optimizers and whatever the observers need. Safe to call twice."""
         if self._patches:
             return
-        self._resting, self.windows.resting = None, False
+        self._pace.go_on()
         self._backward = Patch(torch.autograd, "backward", self._wrap_backward)
         self._patches.append(self._backward)
         self._patches.append(Patch(Optimizer, "__init__", self._wrap_init))
         self._handles.append(register_optimizer_step_pre_hook(self._before_step))
         self._handles.append(register_optimizer_step_post_hook(self._after_step))
         self._each("install")
+        if self._resting is not None:  # they were taken out meanwhile
+            self._rest(self._resting, self._watch_again)
 
     def uninstall(self) -> None:
         """Restore everything, in the opposite order."""
+        self._pace.stop()
         self._each("uninstall")
         while self._handles:
             self._handles.pop().remove()
@@ -188,13 +191,14 @@ class Recorder:
         self._pace.seconds += time.perf_counter() - began
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.stepped = time.time()
+        if self._resting is not None:
+            with self._around_step:
+                self._passed(self.windows.track(optimizer))
+            return
         began = time.perf_counter()
         with self._around_step:
             track = self.windows.track(optimizer)
-            self.stepped = time.time()
-            if self._resting is not None:
-                self._passed(track)
-                return
             step = self._stepping.pop(id(optimizer), None)
             if track.stepping:
                 step = self._close(track)
@@ -242,7 +246,7 @@ class Recorder:
 
     def _rest(self, track: Track, until: int) -> None:
         self._resting, self._watch_again, self.windows.resting = track, until, True
-        self._backward.active = False
+        self._backward.undo()
         self._each("rest")
 
     def _passed(self, track: Track) -> None:
@@ -254,7 +258,7 @@ class Recorder:
 
     def _wake(self, track: Track) -> None:
         self._resting, self.windows.resting = None, False
-        self._backward.active = True
+        self._backward.redo()
         self.windows.forget_open()
         for other in self.windows:
             other.partial = other is not track

@@ -1,8 +1,10 @@
 """Judges the museum and prints what was found, as a table or as JSON.
 
-    python -m museum.run [--only TEXT] [--jobs 2] [--json OUT] [--write docs/detection.md]
+    python -m museum.run [--only TEXT] [--jobs 2] [--in-part] [--json OUT]
+                         [--write docs/detection.md]
 
-Run from ``tests/``. The exit status is 1 when an incident is missed or a healthy script accused.
+Run from ``tests/``. The exit status is 1 when an incident is missed or a healthy script accused;
+with ``--in-part`` the hooks watch two steps of every four, and may miss what happens but once.
 """
 
 from __future__ import annotations
@@ -21,22 +23,22 @@ from museum.stage import Stage
 from museum.tables import CHAPTER, as_json, document, summary
 
 
-def verdict_on(stage: Stage, piece: Piece) -> Verdict:
+def verdict_on(stage: Stage, piece: Piece, watch: str = "records") -> Verdict:
     """Play one script with the hooks on, and judge what they recorded."""
-    played = stage.play(piece.script, piece.ranks)
+    played = stage.play(piece.script, piece.ranks, watch)
     if played.failed:
         return Verdict(piece, {}, "failed", 0, played.printed.strip()[-2000:] or "killed")
     return judge(piece, played.seen)
 
 
-def judged(pieces: list[Piece], jobs: int) -> Iterator[Verdict]:
+def judged(pieces: list[Piece], jobs: int, watch: str) -> Iterator[Verdict]:
     """All verdicts in order, as they come."""
     stages: Queue[Stage] = Queue()
 
     def one(piece: Piece) -> Verdict:
         stage = stages.get()
         try:
-            return verdict_on(stage, piece)
+            return verdict_on(stage, piece, watch)
         finally:
             stages.put(stage)
 
@@ -53,11 +55,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--only", default="", help="scripts whose family/name holds this")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--in-part", action="store_true", help="watch two steps of every four")
     parser.add_argument("--json", type=Path, help="write every verdict here")
     parser.add_argument("--write", type=Path, help="write the table as markdown here")
     asked = parser.parse_args()
     verdicts = []
-    for verdict in judged([p for p in collection() if asked.only in p.name], asked.jobs):
+    pieces = [piece for piece in collection() if asked.only in piece.name]
+    for verdict in judged(pieces, asked.jobs, "in_part" if asked.in_part else "records"):
         verdicts.append(verdict)
         if not verdict.right:
             sys.stdout.write(_line(verdict))
@@ -69,7 +73,8 @@ def main() -> int:
             "".join(asked.write.read_text().partition(CHAPTER)[1:]) if asked.write.exists() else ""
         )
         asked.write.write_text(document(verdicts) + kept)
-    return 0 if all(verdict.right for verdict in verdicts) else 1
+    right = [not v.noise and not v.problem if asked.in_part else v.right for v in verdicts]
+    return 0 if all(right) else 1
 
 
 def _line(verdict: Verdict) -> str:

@@ -1,8 +1,9 @@
 """Plays the museum's scripts: torch is imported once, and every script runs in forks of that.
 
 ``Stage`` is held by whoever wants scripts played; it owns a server process (this module as a
-program), which forks one child per rank. A child watches its script in one of two ways:
-``records``, with the real hooks, or ``witness``, without any of ours.
+program), which forks one child per rank. A child watches its script in one of three
+ways: ``records``, with the real hooks; ``in_part``, where they watch some of the steps; or
+``witness``, without any of ours.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from gradledger.pacing import Pace
 from museum.courses.faults import ILLNESSES
 from museum.courses.measure import judge_course
 from museum.courses.settings import TASKS, draw
@@ -21,6 +22,11 @@ def test_a_number_is_one_setting_for_ever_and_numbers_cover_the_tasks() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_healthy_run_is_not_alarmed(seed: int) -> None:
     assert judge_course(draw(seed, SHORT)).loud == {}
+
+
+def test_a_healthy_run_of_which_some_steps_are_watched_is_not_alarmed() -> None:
+    pace = Pace(1e-12, whole=16, burst=16, longest=64)
+    assert judge_course(draw(1, SHORT), pace=pace).loud == {}
 
 
 def test_a_fault_is_named_after_its_onset() -> None:

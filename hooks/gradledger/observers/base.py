@@ -19,21 +19,29 @@ class Patch:
     def __init__(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
         self._owner, self._name = owner, name
         self._original = original = owner.__dict__[name]
-        self.active = True  # or it only calls the original
+        self._active = True  # or it only calls the original
         wrapped = wrap(original)
 
         @functools.wraps(original)
         def ours(*args: Any, **kwargs: Any) -> Any:
-            return wrapped(*args, **kwargs) if self.active else original(*args, **kwargs)
+            return wrapped(*args, **kwargs) if self._active else original(*args, **kwargs)
 
         self._ours = ours
         setattr(owner, name, ours)
 
     def undo(self) -> None:
         """Restore the original, or at least do nothing but call it from now on."""
-        self.active = False
-        if self._owner.__dict__.get(self._name) is self._ours:
-            setattr(self._owner, self._name, self._original)
+        self._active = False
+        self._replace(self._ours, self._original)
+
+    def redo(self) -> None:
+        """After ``undo``: as it was."""
+        self._active = True
+        self._replace(self._original, self._ours)
+
+    def _replace(self, there: Any, by: Any) -> None:
+        if self._owner.__dict__.get(self._name) is there:
+            setattr(self._owner, self._name, by)
 
 
 class Observer:
@@ -77,12 +85,12 @@ class Observer:
     def rest(self) -> None:
         """Steps only pass from now on: cost nothing."""
         for patch in self._resting:
-            patch.active = False
+            patch.undo()
 
     def wake(self, track: Track) -> None:
         """A step of ``track`` has ended and the next is watched: what was seen before is old."""
         for patch in self._resting:
-            patch.active = True
+            patch.redo()
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
         """An outermost backward is about to start from ``roots``."""

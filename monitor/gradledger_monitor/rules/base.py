@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
@@ -26,7 +27,7 @@ HISTORY = 64  # windows of the same optimizer that a rule may look back on
 # An evaluation may come so many steps late, and finds the losses before it still there, also
 # while the judge is so many steps ahead of what it has written.
 LATE_STEPS = 2_048
-BEFORE_EVALUATION = 10  # steps whose losses an evaluation is compared with
+BEFORE_EVALUATION = 10  # steps seen before it whose losses an evaluation is compared with
 
 
 @dataclass
@@ -64,9 +65,20 @@ class Course:
         if step % LATE_STEPS == 0:
             self._forget(step - 2 * LATE_STEPS)
 
+    def steps_before(self, evaluation: int, order: Sequence[int]) -> Sequence[int]:
+        """The last steps seen before an evaluation; none as long as more of them may come.
+
+        ``order`` holds the steps of all losses, ascending.
+        """
+        end = bisect_right(order, evaluation)
+        if end == len(order) and (not order or order[-1] <= evaluation - BEFORE_EVALUATION):
+            return ()
+        return order[max(0, end - BEFORE_EVALUATION) : end]
+
     def _forget(self, before: int) -> None:
+        order = sorted(self.losses)
         evaluated = {step for values in self.evaluations.values() for step in values}
-        near = {s - back for s in evaluated for back in range(BEFORE_EVALUATION)}
+        near = {step for each in evaluated for step in self.steps_before(each, order)}
         self.losses = {s: v for s, v in self.losses.items() if s > before or s in near}
 
 

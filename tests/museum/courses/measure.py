@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gradledger.ledger import OpenStep
+from gradledger.pacing import Pace
 from gradledger.recorder import Recorder
 from gradledger.records import encode
 from gradledger_monitor import wire
@@ -54,10 +55,10 @@ def judged(task: Task) -> Outcome:
     return replace(judge_course(kind.setting(seed), kind.fault(onset(seed))), illness=illness)
 
 
-def judge_course(setting: Setting, fault: Fault = healthy) -> Outcome:
+def judge_course(setting: Setting, fault: Fault = healthy, pace: Pace | None = None) -> Outcome:
     """Train under the hooks and ask all rules."""
     steps: list[OpenStep] = []
-    recorder = Recorder(steps.append)
+    recorder = Recorder(steps.append, pace)
     recorder.install()
     try:
         course = train(setting, fault)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from statistics import fmean
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import (
-    BEFORE_EVALUATION,
     Course,
     CourseRule,
     finding,
@@ -59,19 +59,25 @@ class Diverging(CourseRule):
         losses = {n: v for n, v in course.evaluations.items() if _is_loss(n)}
         if not losses:
             yield 0, not_measured("no validation loss was reported (log_eval)")
+        order = sorted(course.losses)
+        training = {
+            step: [course.losses[s] for s in course.steps_before(step, order)]
+            for step in {step for values in losses.values() for step in values}
+        }
         for name, values in sorted(losses.items()):
             steps = sorted(values)
             for end in range(RISES, len(steps)):
-                yield steps[end], _judge(name, steps[end - RISES : end + 1], values, course)
+                yield steps[end], _judge(name, steps[end - RISES : end + 1], values, training)
 
 
 def _is_loss(name: str) -> bool:
     return "loss" in name.lower() or "perplexity" in name.lower()
 
 
-def _judge(name: str, steps: list[int], values: dict[int, float], course: Course) -> Outcome:
-    training = [_mean_before(step, course.losses) for step in steps]
-    known = [loss for loss in training if loss is not None]
+def _judge(
+    name: str, steps: list[int], values: dict[int, float], training: dict[int, list[float]]
+) -> Outcome:
+    known = [fmean(training[step]) for step in steps if training[step]]
     if len(known) < len(steps):
         return not_measured("no training loss was seen before an evaluation")
     best = min(value for step, value in values.items() if step <= steps[-1])
@@ -93,8 +99,3 @@ def _judge(name: str, steps: list[int], values: dict[int, float], course: Course
         validation=[values[s] for s in steps],
         training=known,
     )
-
-
-def _mean_before(step: int, losses: dict[int, float]) -> float | None:
-    seen = [losses[s] for s in range(max(1, step - BEFORE_EVALUATION + 1), step + 1) if s in losses]
-    return sum(seen) / len(seen) if seen else None
