@@ -114,8 +114,6 @@ def _units(term: Term, unit: str) -> float | None:
 
 def spread(term: Term) -> bool:
     """Whether the loss gave the term's tokens different weights."""
-    if term.weight_min is None or term.weight_max is None:
-        return False
     least, most, weight = number(term.weight_min), number(term.weight_max), number(term.weight)
     if least is None or most is None or weight is None:
         return False

@@ -1,0 +1,188 @@
+"""What a balance means, on single windows: the evidence that separates explanations."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from gradledger.records import StepRecord, Term
+from gradledger_monitor.facts import StepFacts
+from gradledger_monitor.rules.balances import MOST_MICRO_BATCHES, Closed, Diagnosis, diagnose
+from helpers.facts import facts, record, term
+
+EVEN = (50, 50, 50, 50)
+
+
+def even(balance: float, reduction: str = "mean", **run: Any) -> StepFacts:
+    """Four equal micro-batches whose token weights add up to a balance."""
+    return facts(record([term(n, balance / 200, reduction) for n in EVEN]), **run)
+
+
+def alone(balance: float, tokens: int = 40, **term_fields: Any) -> StepFacts:
+    """A window of one micro-batch."""
+    return facts(record([term(tokens, balance / tokens, **term_fields)]))
+
+
+def before(*balances: float, micro_batches: int = 4) -> list[Closed]:
+    """Earlier windows that were off."""
+    return [Closed(micro_batches, balance, 200.0, "pending") for balance in balances]
+
+
+def said(facts: StepFacts, *past: Closed) -> tuple[str, float]:
+    """The pattern, and the ratio that matched."""
+    diagnosis = diagnose(facts, past)
+    return diagnosis.pattern, diagnosis.ratio
+
+
+# ---------------------------------------------------------------------- by history
+
+
+def test_one_window_that_nothing_explains_waits_for_the_next_and_shows_its_ledger() -> None:
+    step = even(0.7)
+    assert diagnose(step, []) == Diagnosis("pending", "one more window is needed", step.reading)
+
+
+def test_windows_that_were_fair_or_not_measured_are_no_history() -> None:
+    fair = Closed(4, 1.0, 200.0, "fair")
+    unknown = Closed(4, None, None, "unmeasured")
+    assert said(even(0.7), fair, unknown) == ("pending", 1.0)
+
+
+def test_a_balance_is_constant_up_to_ten_tolerances_and_wanders_beyond() -> None:
+    step = even(0.7)
+    assert said(step, *before(0.7)) == ("constant", 1.0)
+    assert said(step, *before(0.7 / 1.0099)) == ("constant", 1.0)
+    assert said(step, *before(0.7 / 1.0101)) == ("wandering", 1.0)
+    assert said(step, *before(0.7, 0.7 / 1.0101)) == ("wandering", 1.0)
+
+
+def test_a_declared_scale_does_not_make_a_constant_balance_wander() -> None:
+    assert said(even(1.4, declared_scale=2.0), *before(1.4)) == ("constant", 1.0)
+    assert said(even(2.0, declared_scale=2.0)) == ("fair", 1.0)
+    assert said(even(8.0, declared_scale=2.0)) == ("missing", 4)
+
+
+def test_a_bare_mean_that_wanders_is_not_accused_of_it() -> None:
+    by_hand = [dataclasses.replace(term(n, 0.7 / 200), kind="MeanBackward0") for n in EVEN]
+    assert said(facts(record(by_hand)), *before(0.5)) == ("constant", 1.0)
+
+
+# ---------------------------------------------------------------------- steps too early
+
+
+def test_single_micro_batches_that_are_divided_are_steps_too_early() -> None:
+    past = before(1 / 8, micro_batches=1)
+    assert said(alone(1 / 8), *past) == ("early_step", 1 / 8)
+    assert said(alone(1 / 8)) == ("pending", 1.0)
+
+
+def test_a_division_is_read_as_one_by_micro_batches_up_to_the_most_there_may_be() -> None:
+    most, more = 1 / MOST_MICRO_BATCHES, 1 / (MOST_MICRO_BATCHES + 1)
+    assert said(alone(most, 40), *before(most)) == ("early_step", most)
+    assert said(alone(more, 40), *before(more)) == ("constant", 1.0)
+    assert said(alone(0.4), *before(0.4)) == ("constant", 1.0)  # no whole number divides so
+
+
+def test_what_may_be_a_factor_of_the_loss_itself_is_no_step_too_early() -> None:
+    past = before(1 / 8, micro_batches=1)
+    assert said(alone(1 / 8, undivided=True), *past) == ("constant", 1.0)
+    two = [term(20, 1 / 320, head=1), term(20, 1 / 320, head=1)]
+    assert said(facts(record([two])), *past) == ("constant", 1.0)
+    squares = dataclasses.replace(term(40, 1 / 320), kind="MseLossBackward0")
+    assert said(facts(record([squares])), *past) == ("constant", 1.0)
+
+
+def test_a_micro_batch_that_was_thrown_away_shows_an_accumulation() -> None:
+    step = record([term(40, 1 / 320), term(40, 1 / 320)])
+    step.micro_batches[1].fresh = True
+    assert said(facts(step), *before(1 / 8)) == ("constant", 1.0)
+
+
+# ---------------------------------------------------------------------- padding, sums, squares
+
+
+@pytest.mark.parametrize("post_factor", [1.0, 0.5])
+def test_a_divisor_that_counts_padding_is_named_whatever_follows_backward(
+    post_factor: float,
+) -> None:
+    terms = [term(n, 1 / (64 * 4 * post_factor), "sum", size=64) for n in (40, 50, 60, 30)]
+    assert said(facts(record(terms, post_factor=post_factor))) == ("padding", 1.0)
+
+
+def test_half_the_mean_squared_error_is_how_textbooks_write_it() -> None:
+    halved = [dataclasses.replace(term(n, 0.5 / 200), kind="MseLossBackward0") for n in EVEN]
+    assert said(facts(record(halved[:2]))) != ("coefficient", 1.0)
+    assert said(facts(record(halved))) == ("coefficient", 1.0)
+
+
+def test_a_window_without_any_weight_is_not_measured() -> None:
+    assert diagnose(facts(record([term(5, 0.0)])), []) == Diagnosis(
+        "unmeasured", "no token got any weight"
+    )
+
+
+@pytest.mark.parametrize("contract", ["sequence", "sample"])
+def test_another_contract_is_a_design_and_said_so(contract: str) -> None:
+    step = even(4.0, contract=contract)
+    assert diagnose(step, []) == Diagnosis(
+        "by_design", f"the run declares one weight per {contract}"
+    )
+
+
+# ---------------------------------------------------------------------- a term that was not divided
+
+
+def with_aux(coefficient: float | None, k: int = 4, **changes: Any) -> StepFacts:
+    """A right loss, and a further mean that every micro-batch adds undivided."""
+
+    def aux() -> Term:
+        made = term(8, (coefficient or 1.0) / 8, undivided=True, coefficient=coefficient)
+        return dataclasses.replace(made, kind="MeanBackward0", **changes)
+
+    return facts(record([[term(50, 1 / (50 * k)), aux()] for _ in range(k)]))
+
+
+@pytest.mark.parametrize(
+    ("coefficient", "k"),
+    [(0.01, 4), (0.03, 4), (0.10004, 4), (None, 4), (1.0, 4), (0.02, 6)],
+)
+def test_a_term_that_is_added_undivided_is_named(coefficient: float | None, k: int) -> None:
+    diagnosis = diagnose(with_aux(coefficient, k), [])
+    named = (diagnosis.pattern, diagnosis.ratio, diagnosis.term)
+    assert named == ("term_missing", k, "MeanBackward0#0")
+
+
+@pytest.mark.parametrize(
+    ("coefficient", "k"), [(0.25, 4), (0.25, 3), (0.7, 4), (0.2, 5), (0.5, 4), (0.01, 2)]
+)
+def test_a_coefficient_that_may_hold_the_division_is_left_alone(coefficient: float, k: int) -> None:
+    assert said(with_aux(coefficient, k)) == ("fair", 1.0)
+
+
+@pytest.mark.parametrize("changes", [{"undivided": False}, {"reduction": "sum"}, {"weight": 0.004}])
+def test_a_further_term_that_is_divided_or_no_mean_is_left_alone(changes: dict[str, Any]) -> None:
+    assert said(with_aux(0.01, **changes)) == ("fair", 1.0)
+
+
+def test_a_further_term_of_some_micro_batches_is_left_alone() -> None:
+    step = record([[term(50, 1 / 200)] for _ in range(4)])
+    step.micro_batches[0].terms.append(dataclasses.replace(term(8, 0.04 / 8), kind="MeanBackward0"))
+    assert said(facts(step)) == ("fair", 1.0)
+
+
+# ---------------------------------------------------------------------- what is remembered
+
+
+def closed(sent: StepRecord) -> Closed:
+    """A window as later ones see it."""
+    step = facts(sent)
+    return Closed.of(step, diagnose(step, []))
+
+
+def test_a_window_is_remembered_with_its_balance_only_where_that_was_known() -> None:
+    right = [term(10, 1 / 40), term(30, 1 / 40)]
+    assert closed(record(right)) == Closed(2, pytest.approx(1.0), 40.0, "fair")  # type: ignore[arg-type]
+    assert closed(record(right, post_factor=None)) == Closed(2, None, 40.0, "unmeasured")
+    assert closed(record(right, skipped=True)) == Closed(2, None, None, "unmeasured")

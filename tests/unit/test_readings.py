@@ -1,0 +1,147 @@
+"""The honest ways to read a window: which terms, in which unit; when a loss weighs by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from gradledger.records import StepRecord, Term
+from gradledger_monitor.readings import UNIFORM_INSIDE, Reading, readings, spread
+from helpers.facts import accepted, facts, record, term
+
+MOST = 0.01
+EDGE = MOST * (1 - UNIFORM_INSIDE)
+
+
+def inside(least: float | None, most: float | None, weight: float | None = MOST) -> bool:
+    """Whether a term with these weights of tokens weighs them differently."""
+    made = term(8, 0.0, weight_min=least, weight_max=most)
+    sent = accepted(record([dataclasses.replace(made, weight=weight)]))
+    return spread(sent.micro_batches[0].terms[0])
+
+
+def test_weights_that_differ_inside_a_micro_batch_are_a_spread() -> None:
+    assert inside(EDGE * 0.999, MOST)
+    assert not inside(EDGE, MOST)
+    assert not inside(MOST, MOST)
+
+
+def test_a_token_far_below_the_largest_weight_is_a_spread_also_where_signs_differ() -> None:
+    assert inside(MOST, MOST, EDGE * 0.999)
+    assert not inside(MOST, MOST, EDGE)
+    assert inside(-MOST, MOST)
+    assert not inside(MOST, MOST, -MOST)
+
+
+def test_weights_that_are_not_known_are_no_spread() -> None:
+    assert not inside(None, MOST, MOST / 2)
+    assert not inside(MOST / 2, None, MOST / 2)
+    assert not inside(MOST / 2, MOST, None)
+
+
+def read(*micro_batches: Term | list[Term], **more: Any) -> list[Reading]:
+    """All readings of one window."""
+    return facts(record(micro_batches, **more)).readings
+
+
+def shown(found: list[Reading]) -> list[tuple[str, str, float, float]]:
+    """Which terms, which unit, how many of it, and what they weigh together."""
+    return [(r.name, r.unit, r.ledger.tokens, round(r.ledger.balance, 9)) for r in found]
+
+
+def other(made: Term, kind: str, **changes: Any) -> Term:
+    """The same as another kind of loss."""
+    return dataclasses.replace(made, kind=kind, **changes)
+
+
+def test_without_a_term_there_is_nothing_to_read() -> None:
+    assert list(readings([])) == []
+
+
+def test_one_loss_has_one_reading() -> None:
+    assert shown(read(term(10, 0.1), term(30, 0.01))) == [("main", "tokens", 40, 1.3)]
+
+
+def test_class_weights_are_a_unit_of_their_own() -> None:
+    mean = [term(4, 0.25, class_weight=8.0)]
+    assert shown(read(mean)) == [("main", "tokens", 4, 1.0), ("main", "class_weight", 8.0, 1.0)]
+    total = [term(4, 0.25, "sum", class_weight=8.0)]
+    assert shown(read(total))[1] == ("main", "class_weight", 8.0, 2.0)
+
+
+def test_a_sum_over_elements_may_be_meant_for_each_row_or_position() -> None:
+    made = other(term(12, 0.5, "sum", rows=3, positions=4), "MseLossBackward0")
+    assert shown(read(made)) == [
+        ("main", "tokens", 12, 6.0),
+        ("main", "rows", 3, 1.5),
+        ("main", "positions", 4, 2.0),
+    ]
+    assert len(read(other(made, "MseLossBackward0", reduction="mean"))) == 1
+    assert len(read(other(made, "NllLoss2DBackward0"))) == 1
+
+
+def test_a_unit_that_one_term_has_not_got_is_no_reading_of_the_window() -> None:
+    made = other(term(12, 0.5, "sum", rows=3, positions=4), "MseLossBackward0")
+    without = dataclasses.replace(made, rows=None)
+    assert [r.unit for r in read(made, without)] == ["tokens", "positions"]
+
+
+def test_the_heaviest_loss_is_read_first_and_alone_then_all_together() -> None:
+    light, heavy = term(10, 0.01), other(term(10, 0.09), "MseLossBackward0")
+    assert shown(read([light, heavy])) == [
+        ("main", "tokens", 10, 0.9),
+        ("main", "tokens", 10, 0.1),
+        ("all", "tokens", 20, 1.0),
+    ]
+
+
+def test_of_equally_heavy_losses_the_first_by_name_is_read_first() -> None:
+    one, two = term(10, 0.05), other(term(10, 0.05), "MseLossBackward0")
+    heads = [r.ledger.entries[0].term for r in read([one, two])]
+    assert heads[:2] == ["MseLossBackward0#0", "NllLossBackward0#0"]
+
+
+def test_weights_are_compared_as_they_were_applied_over_all_micro_batches() -> None:
+    """A sign or a second micro-batch makes a loss no lighter."""
+    negative = other(term(10, -0.06), "MseLossBackward0")
+    found = read([term(10, 0.04), negative], [term(10, 0.01), negative])
+    assert found[0].ledger.entries[0].term == "MseLossBackward0#0"
+
+
+def test_two_terms_on_one_head_are_parts_or_tasks_and_more_are_parts() -> None:
+    two = [term(10, 0.05, head=1), term(30, 0.01, head=1)]
+    assert shown(read(two)) == [
+        ("main", "tokens", 40, 0.8),
+        ("part", "tokens", 10, 0.5),
+        ("part", "tokens", 30, 0.3),
+    ]
+    assert shown(read([*two, term(5, 0.04, head=1)])) == [("main", "tokens", 45, 1.0)]
+
+
+def test_losses_of_one_kind_on_several_heads_are_read_together_too() -> None:
+    heads = [term(10, 0.05, head=1), term(30, 0.01, head=2)]
+    extra = other(term(5, 0.04), "MseLossBackward0", head=3)
+    assert [r[0] for r in shown(read(heads))] == ["main", "main", "kind"]
+    assert shown(read([*heads, extra]))[-2:] == [
+        ("kind", "tokens", 40, 0.8),
+        ("all", "tokens", 45, 1.0),
+    ]
+
+
+def test_what_follows_backward_is_in_every_reading() -> None:
+    assert shown(read(term(10, 0.1), post_factor=0.5)) == [("main", "tokens", 10, 0.5)]
+
+
+def test_a_reading_is_fair_only_where_it_is_even_and_its_balance_is_the_scale() -> None:
+    def reading(sent: StepRecord) -> Reading:
+        return facts(sent).readings[0]
+
+    even = reading(record([term(10, 0.2), term(10, 0.2)]))
+    assert even.is_even(1e-3)
+    assert not even.is_fair(1e-3, 1.0)
+    assert even.is_fair(1e-3, 4.0)
+    uneven = reading(record([term(10, 0.02), term(10, 0.08)]))
+    assert uneven.ledger.balance == pytest.approx(1.0)
+    assert not uneven.is_even(1e-3) and not uneven.is_fair(1e-3, 1.0)
