@@ -112,6 +112,8 @@ VARIABLES = {
     "NAME": "what to call the run; the script's name unless given",
     "PROJECT": "what it belongs to",
     "TAGS": "words to find the run by, with commas; `gradledger run --tag` sets it",
+    "OVERHEAD": "the share of the training thread's time that the hooks may take, 0.0025 unless given: "
+    "of steps too short for that, some are let pass after the first 256; `full` watches every step",
     "ON_FINDING": "`warn` (unless given), `stop`, `stop:warning` or `off`: what the training process "
     "does when the service finds something",
     "SPOOL": "the folder for records that could not be sent, or `off`",

@@ -44,8 +44,8 @@ class Position:
     late: dict[int, float] = field(default_factory=dict)  # how long after it ended
     silent_after: dict[int, int] = field(default_factory=dict)  # the last silence taken in
     resting: dict[int, Mapping[int, int]] = field(default_factory=dict)  # see ``Arrived.resting``
-    steps: int = 0
-    tokens: int = 0
+    steps: int = 0  # those that ranks let pass are counted
+    tokens: int = 0  # of steps that were judged
 
 
 @dataclass
@@ -64,19 +64,18 @@ class Fold:
         """Feed one step to the rules; None where some rank let it pass: nothing is known of it."""
         optimizer = step.optimizer
         resting = self.at.resting.get(optimizer, {})
-        stands_for = step.step - self.at.reached.get(optimizer, 0) if resting else 1
+        self.at.steps += step.step - self.at.reached.get(optimizer, 0) if resting else 1
         self.hear_silence(optimizer)
         self.at.reached[optimizer] = step.step
         self.at.heard[optimizer] = step.received
         self.at.late[optimizer] = step.received - step.records[min(step.records)].time
         self.at.resting[optimizer] = step.resting(resting)
-        self.at.steps += stands_for
         if any(due > step.step and rank not in step.records for rank, due in resting.items()):
             return None
         merged = facts.merge(info, optimizer, step.step, step.records)
         self.engine.see(merged)
         figures = merged.figures()
-        self.at.tokens += stands_for * int(figures["tokens"] or 0)
+        self.at.tokens += int(figures["tokens"] or 0)
         return Judged(optimizer, step.step, merged.time, len(step.records), figures)
 
     def hear_silence(self, optimizer: int) -> None:

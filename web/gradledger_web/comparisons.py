@@ -69,7 +69,7 @@ def results(runs: Sequence[Compared]) -> list[Line]:
     """What came of it at the end."""
     lines = [_figures(name, [one.last.get(key) for one in runs]) for key, name in _RESULTS]
     verdicts = _line("verdict", [VERDICTS[one.judgement.verdict] for one in runs])
-    steps = _line("steps judged", [formats.count(one.run.steps) for one in runs])
+    steps = _line("steps", [formats.count(one.run.steps) for one in runs])
     return [verdicts, steps, *(line for line in lines if any(_said(line)))]
 
 

@@ -41,6 +41,11 @@ GLOSSARY: dict[str, str] = {
         "of a token's gradient over the squared length of the true one, estimated from the "
         "micro-batches of the last hundred steps or so."
     ),
+    "watched": (
+        "Steps of milliseconds are not all watched, so that the hooks keep to their share of the "
+        "run's time: after the first 256, some in a row, and then none for a while. "
+        "GRADLEDGER_OVERHEAD=full watches all."
+    ),
     "collectives": (
         "Communication calls between ranks that ran inside this backward. Zero under no_sync."
     ),

@@ -58,6 +58,7 @@ def show_run(
         tags=listing.tags_of(store, [run]).get(run, []),
         optimizer=optimizer,
         last_step=last_step,
+        judged_steps=curves.judged_steps(store, run),
         charts=charts.RUN_CHARTS,
         palette=charts.PALETTE,
         with_data=_with_data(store, run, optimizer),

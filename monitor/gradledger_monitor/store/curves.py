@@ -117,6 +117,13 @@ def _ends(connection: Connection, run: int | None, span: Span) -> tuple[int | No
     return max(first, span.first or first), min(last, span.last or last)
 
 
+def judged_steps(store: Store, run: str) -> int:
+    """How many steps of all optimizers were judged; those that ranks let pass were not."""
+    query = select(func.sum(stretches.c.steps)).join(runs, runs.c.key == stretches.c.run)
+    with store.reading() as connection:
+        return int(connection.scalar(query.where(runs.c.id == run)) or 0)
+
+
 def _given_up(connection: Connection, run: int, span: Span) -> bool:
     """Whether some of the steps are left in their stretches only."""
     assert span.first is not None and span.last is not None

@@ -133,7 +133,11 @@ def rates(store: Store, ids: Collection[str]) -> dict[str, float]:
         facts.c.step.between(progress.c.step - RECENT, progress.c.step),
     )
     query = (
-        select(_c.id, func.count() - 1, func.max(facts.c.time) - func.min(facts.c.time))
+        select(
+            _c.id,
+            func.max(facts.c.step) - func.min(facts.c.step),
+            func.max(facts.c.time) - func.min(facts.c.time),
+        )
         .join(progress, and_(progress.c.run == _c.key, progress.c.optimizer == 0))
         .join(facts, recent)
         .where(_c.id.in_(ids))

@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -18,10 +20,12 @@ from gradledger_monitor.cli import app
 from gradledger_monitor.store import listing
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.listing import Wanted
-from helpers.service import running_service
+from helpers.service import Service, running_service
 
 from .conftest import GRADLEDGER, Launch
 
+TRAIN = Path(__file__).parent / "scripts" / "train.py"
+PATIENCE = 30.0  # that the service has with a rank of which a step is missing
 WAITS = """
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
@@ -195,3 +199,32 @@ def test_without_the_monitor_the_other_commands_say_what_to_install(
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 2
     assert "pip install 'gradledger[monitor]'" in done.stderr
+
+
+def test_a_run_of_short_steps_keeps_to_its_overhead_and_is_judged_without_delay(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    """Steps of milliseconds: some are let pass, the service knows it, and the bug is named."""
+    ours = {name: value for name, value in environ.items() if name != "GRADLEDGER_OVERHEAD"}
+    command = [*GRADLEDGER, "run", "--", sys.executable, str(TRAIN), "mean-of-means", "3000"]
+    with running_service(tmp_path / "g.db") as service:
+        subprocess.run(command, env=ours | {"GRADLEDGER_URL": service.url}, check=True)
+        run = judged(service, seconds=PATIENCE / 3)
+        first = service.get(f"/runs/{run['id']}/series?last=256").json()["step"]
+        watched = sum(service.get(f"/runs/{run['id']}/series").json()["steps"])
+        page = httpx2.get(f"{service.url}/runs/{run['id']}").text
+    assert run["verdict"] == "broken"
+    assert first == list(range(1, 257))
+    assert 256 < watched < run["steps"] <= 3000
+    assert "of them watched" in page
+
+
+def judged(service: Service, seconds: float) -> dict[str, Any]:
+    """The one run, as soon as it has ended and nothing of it waits."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        for run in service.get("/runs").json()["runs"]:
+            if run["ended"] and run["steps"] > 256:
+                return dict(run)
+        time.sleep(0.1)
+    raise AssertionError(f"not judged within {seconds} s")
