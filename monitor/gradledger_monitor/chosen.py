@@ -6,6 +6,8 @@ service, which lies in the database; then the default. Each threshold is a value
 
 from __future__ import annotations
 
+from typing import Any
+
 from gradledger_monitor.rules.choices import Choices
 from gradledger_monitor.rules.manual import signatures
 from gradledger_monitor.settings import Settings, names
@@ -16,6 +18,8 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.retention import Policy
 
 SOMEWHERE = "how it was started"
+DATABASE = "the database"
+DAYS = ("keep_detail_days", "keep_steps_days")
 
 
 class Chosen:
@@ -37,13 +41,37 @@ class Chosen:
 
     def policy(self) -> Policy:
         """For how long what is kept."""
-        return Policy(self.days("keep_detail_days"), self.days("keep_steps_days"))
+        return Policy(*map(self.days, DAYS))
 
     def days(self, name: str) -> float:
         """One of the times of the policy."""
         given: float = getattr(self._settings, name)
         kept: float | None = self.kept(RETENTION).value.get(name)
         return given if kept is None or self.place(name) else kept
+
+    def told(self) -> dict[str, tuple[Any, str]]:
+        """The settings that can be chosen: what holds, and where that is from, in words."""
+        choices = self.choices()
+        off = self.place("rules_off") or (DATABASE if choices.off else "default")
+        told: dict[str, tuple[Any, str]] = {
+            "rules_off": (list(choices.off), off),
+            "thresholds": (choices.thresholds, self._places(choices)),
+        }
+        kept = self.kept(RETENTION).value
+        for name in DAYS:
+            where = self.place(name) or (DATABASE if name in kept else "default")
+            told[name] = (self.days(name), where)
+        return told
+
+    def _places(self, choices: Choices) -> str:
+        places: dict[str, list[str]] = {}
+        for rule, values in choices.thresholds.items():
+            for name in values:
+                where = self.place("thresholds", rule, name) or DATABASE
+                places.setdefault(where, []).append(f"{rule}.{name}")
+        if len(places) > 1:
+            return "; ".join(f"{where}: {', '.join(some)}" for where, some in places.items())
+        return next(iter(places), "default")
 
     def kept(self, name: str) -> Kept:
         """What was chosen in the service."""

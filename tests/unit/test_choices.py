@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 from pydantic import ValidationError
 
@@ -10,7 +12,10 @@ from gradledger_monitor import wire
 from gradledger_monitor.engine import Engine
 from gradledger_monitor.facts import RunInfo, merge
 from gradledger_monitor.findings import Judgement
+from gradledger_monitor.report_text import console, report
+from gradledger_monitor.rules.base import Signature
 from gradledger_monitor.rules.choices import Choices
+from gradledger_monitor.rules.manual import signatures
 from gradledger_monitor.settings import Settings
 from helpers.batches import step as unfair_step
 
@@ -37,6 +42,28 @@ def test_another_threshold_gives_another_severity() -> None:
     assert [f.severity for f in judged(Choices()).findings] == ["error"]
     milder = judged(Choices(thresholds={RULE: {"error": 0.9}}))
     assert [f.severity for f in milder.findings] == ["warning"]
+    assert milder.coverage[RULE] == "finding: judged with error = 0.9 (default 0.05)"
+
+
+def test_a_threshold_that_is_its_default_is_not_worth_a_word() -> None:
+    same = judged(Choices(thresholds={RULE: {"error": 0.05}}))
+    assert same.coverage[RULE] == "finding"
+
+
+def test_the_terminal_says_what_was_chosen() -> None:
+    said = io.StringIO()
+    choices = Choices(off=("clip.*",), thresholds={RULE: {"error": 0.9}})
+    console(said).print(report("r", 2, 1, judged(choices)))
+    assert "1 rule switched off in the settings: clip.always_engaged" in said.getvalue()
+    assert f"{RULE}: judged with error = 0.9 (default 0.05)" in said.getvalue()
+
+
+@pytest.mark.parametrize("rule", signatures().values(), ids=lambda rule: rule.id())
+def test_every_rule_can_be_made_with_the_least_and_the_most(rule: type[Signature]) -> None:
+    for name, parameter in rule.parameters().items():
+        least = 1 if isinstance(parameter.default, int) else 0
+        for value in (least, min(parameter.most, 1e12)):
+            assert getattr(rule.made({name: value}), name) == value
 
 
 @pytest.mark.parametrize(
@@ -45,6 +72,12 @@ def test_another_threshold_gives_another_severity() -> None:
         ({"rules_off": ["reduction.tokens"]}, "reduction.tokens"),
         ({"thresholds": {"norm.spikes": {"z": 5}}}, "norm.spikes"),
         ({"thresholds": {"norm.spike": {"zed": 5}}}, "it has z, least, steps"),
+        ({"thresholds": {"norm.spike": {"z": -1}}}, "norm.spike.z: -1 is not a number from 0"),
+        ({"thresholds": {"norm.spike": {"z": float("nan")}}}, "nan is not a number"),
+        ({"thresholds": {"norm.spike": {"steps": 2.5}}}, "a whole number from 1 to 1,000,000"),
+        ({"thresholds": {"norm.spike": {"steps": 0}}}, "the default is 10"),
+        ({"thresholds": {"norm.spike": {"steps": 1e300}}}, "a whole number from 1"),
+        ({"thresholds": {RULE: {"error": 1.5}}}, "a number from 0 to 1; the default is 0.05"),
     ],
 )
 def test_a_choice_about_nothing_is_refused_by_name(wrong: dict[str, object], named: str) -> None:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gradledger_monitor import clock
 from gradledger_monitor.api.documents import refusals
 from gradledger_monitor.api.state import Answer, GivenState, State
+from gradledger_monitor.chosen import DAYS
 from gradledger_monitor.problems import Problem
 from gradledger_monitor.rules.base import Parameter, Signature
 from gradledger_monitor.rules.choices import Choices
@@ -26,7 +27,6 @@ router = APIRouter(prefix="/api/v1/settings", tags=["settings"])
 
 MOST_DAYS = 36_500
 THRESHOLDS = "body.thresholds."  # how fields of thresholds begin
-DAYS = ("keep_detail_days", "keep_steps_days")
 
 Name = Annotated[str, Field(max_length=128)]
 Days = Annotated[float, Field(ge=0, le=MOST_DAYS, allow_inf_nan=False)]

@@ -15,6 +15,7 @@ from gradledger_monitor.api.choosing import RetentionChosen, RulesChosen
 from gradledger_monitor.api.paging import after, form
 from gradledger_monitor.api.settings_page import Typed, show
 from gradledger_monitor.api.state import GivenState, State
+from gradledger_monitor.chosen import DAYS
 from gradledger_monitor.problems import Problem
 from gradledger_monitor.rules.manual import signatures
 
@@ -63,8 +64,8 @@ def _rules(numbers: Mapping[str, float], said: Said, *, may_switch: bool) -> Rul
 
 
 def _change_retention(state: State, said: Said) -> Response:
-    days, wrong = _numbers(said, choosing.DAYS)
-    told = {name: days.get(name) for name in choosing.DAYS if not state.chosen.place(name)}
+    days, wrong = _numbers(said, DAYS)
+    told = {name: days.get(name) for name in DAYS if not state.chosen.place(name)}
     why = ""
     try:
         chosen = RetentionChosen.model_validate({**told, "revision": _revision(said)})

@@ -15,6 +15,7 @@ from gradledger_monitor.api import choosing
 from gradledger_monitor.api.alerts import shown_channel
 from gradledger_monitor.api.paging import after, form, may_change, page
 from gradledger_monitor.api.state import GivenState, State
+from gradledger_monitor.chosen import DAYS
 from gradledger_monitor.findings import SEVERITIES
 from gradledger_monitor.rules.manual import KINDS, headline, signatures
 from gradledger_monitor.settings import Settings
@@ -25,7 +26,7 @@ from gradledger_monitor.store.tokens import SCOPES
 
 router = APIRouter(include_in_schema=False)
 
-CHOSEN_ABOVE = ("rules_off", "thresholds", *choosing.DAYS)
+CHOSEN_ABOVE = ("rules_off", "thresholds", *DAYS)
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def show(
         rules=choosing.rules(state),
         says={name: headline(rule) for name, rule in signatures().items()},
         retention=choosing.retention(state),
-        days=[(name, Settings.model_fields[name].description) for name in choosing.DAYS],
+        days=[(name, Settings.model_fields[name].description) for name in DAYS],
         typed=typed,
         kinds=KINDS,
         settings=_settings(state.settings),

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from sqlalchemy import make_url
+from sqlalchemy.exc import SQLAlchemyError
 
+from gradledger_monitor.chosen import Chosen
 from gradledger_monitor.cli.configuration import settings
 from gradledger_monitor.printable import printable
 from gradledger_monitor.settings import Settings, names
 from gradledger_monitor.shown import shown
 from gradledger_monitor.sources import origins, variable
+from gradledger_monitor.store import choosing
+from gradledger_monitor.store.database import Store
 
+WAIT_SECONDS = "3"
 DEFAULTS_OF_THE_USER = {"db": "sqlite:///~/.gradledger/gradledger.db"}
 
 
@@ -27,10 +34,27 @@ def config(
         return
     read = settings()
     said = origins(Settings, names)
-    for name in Settings.model_fields:
-        value = printable(shown(name, getattr(read, name)))
-        typer.echo(f"{variable(name)}={value}  ({said.get(name, 'default')})")
+    fields = Settings.model_fields
+    values = {name: (getattr(read, name), said.get(name, "default")) for name in fields}
+    for name, (value, where) in {**values, **_chosen(read)}.items():
+        typer.echo(f"{variable(name)}={printable(shown(name, value))}  ({where})")
     typer.echo(f"# callers {'must show a token' if read.guarded else 'need no token'}")
+
+
+def _chosen(read: Settings) -> dict[str, tuple[Any, str]]:
+    """What was chosen in the service, too; nothing where there is no database yet."""
+    try:
+        url = make_url(read.db)
+        if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
+            return {}
+        if url.get_backend_name() == "postgresql":
+            url = url.update_query_dict({"connect_timeout": WAIT_SECONDS, **url.query})
+        with closing(Store(url.render_as_string(hide_password=False))) as store:
+            return Chosen(read, store).told() if choosing.possible(store) else {}
+    except (SQLAlchemyError, ValueError, ModuleNotFoundError) as error:
+        why = " ".join(str(getattr(error, "orig", None) or error).split())
+        typer.echo(f"# what was chosen in the service is not known: {printable(why)}")
+        return {}
 
 
 def page() -> str:

@@ -38,7 +38,7 @@ class Choices:
                 yield ("rules_off", pattern), "no rule matches it; see `gradledger rules`"
         for rule, values in self.thresholds.items():
             if rule not in known:
-                yield ("thresholds", rule), "there is no such rule; see `gradledger rules`"
+                yield ("thresholds", rule), f"there is no rule {rule!r}; see `gradledger rules`"
                 continue
             parameters = known[rule].parameters()
             for name, value in values.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import inspect, select, update
 
 from gradledger_monitor.store import dialects
 from gradledger_monitor.store.database import Store
@@ -25,6 +25,12 @@ class Kept:
     value: dict[str, Any] = field(default_factory=dict)
     revision: int = 0
     changed: float | None = None
+
+
+def possible(store: Store) -> bool:
+    """Whether the database has come so far that anything can have been chosen."""
+    with store.reading() as connection:
+        return inspect(connection).has_table(chosen.name)
 
 
 def read(store: Store, name: str) -> Kept:

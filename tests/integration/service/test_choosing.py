@@ -1,0 +1,314 @@
+"""What people choose on a running service holds for all processes on its database, and is said."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from gradledger_monitor.chosen import DAYS, Chosen
+from gradledger_monitor.housekeeping import Housekeeping, keep_house
+from gradledger_monitor.judge import Judge
+from gradledger_monitor.rules.choices import Choices
+from gradledger_monitor.settings import Settings
+from gradledger_monitor.store import choosing, tables, upkeep
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.reading import judgement
+from gradledger_monitor.store.retention import Policy
+from helpers.batches import EndRecord, batch, eventually, step
+from helpers.guarded import ADMIN, guarded_service
+from helpers.sending import send
+from helpers.service import Service, running_service
+
+UNEQUAL = "reduction.token_weights_unequal"
+RULES, RETENTION = "/api/v1/settings/rules", "/api/v1/settings/retention"
+CLI = [sys.executable, "-m", "gradledger_monitor.cli"]
+
+
+@pytest.fixture
+def services(backend: str, database: str) -> Iterator[list[Service]]:
+    """Services on one database: two on Postgres."""
+    with ExitStack() as stack:
+        several = range(2 if backend == "postgres" else 1)
+        yield [stack.enter_context(running_service(database)) for _ in several]
+
+
+def put(service: Service, path: str, **said: object) -> httpx2.Response:
+    """Choose."""
+    return httpx2.put(service.url + path, json=said, timeout=30)
+
+
+def get(service: Service, path: str) -> Any:
+    """What is chosen."""
+    return httpx2.get(service.url + path, timeout=30).json()
+
+
+def trained(service: Service, first: int, last: int) -> Any:
+    """The verdict once these steps, all of them unfair, were sent and judged."""
+    assert service.post(batch("r", [step(n) for n in range(first, last + 1)])).status_code == 200
+    assert eventually(60, lambda: bool(service.get("/runs/r").json()["steps"] == last))
+    return service.get("/runs/r/verdict").json()
+
+
+def test_another_threshold_holds_from_the_next_step_in_every_process(
+    services: list[Service],
+) -> None:
+    one, other = services[0], services[-1]
+    assert [f["severity"] for f in trained(other, 1, 5)["findings"]] == ["error"]
+    assert put(one, RULES, thresholds={UNEQUAL: {"error": 0.9}}).status_code == 200
+    told = trained(other, 6, 6)
+    assert [(f["severity"], f["steps"]) for f in told["findings"]] == [("warning", 6)]
+    assert told["coverage"][UNEQUAL] == "finding: judged with error = 0.9 (default 0.05)"
+    assert put(one, RULES, thresholds={}).status_code == 200
+    told = trained(other, 7, 7)
+    assert [f["severity"] for f in told["findings"]] == ["error"]
+    assert told["coverage"][UNEQUAL] == "finding"
+
+
+def test_a_rule_that_is_switched_off_says_so_from_the_next_step(services: list[Service]) -> None:
+    trained(services[-1], 1, 3)
+    put(services[0], RULES, off=[UNEQUAL])
+    told = trained(services[-1], 4, 4)
+    assert told["findings"] == []
+    assert told["coverage"][UNEQUAL] == "not_applicable: switched off in the settings"
+
+
+def test_a_restart_finds_what_was_chosen(database: str) -> None:
+    with running_service(database) as service:
+        put(service, RULES, off=["clip.always_engaged"], thresholds={"norm.spike": {"z": 6}})
+        put(service, RETENTION, keep_detail_days=7)
+        before = get(service, RULES), get(service, RETENTION)
+    with running_service(database) as service:
+        assert (get(service, RULES), get(service, RETENTION)) == before
+    (spike,) = [rule for rule in before[0]["rules"] if rule["rule"] == "norm.spike"]
+    assert {t["name"]: t["value"] for t in spike["thresholds"]}["z"] == 6
+    assert before[1]["keep_detail_days"] == {"value": 7.0, "default": 30.0, "set_in": None}
+
+
+def test_what_is_not_said_stays_as_it_is(services: list[Service]) -> None:
+    service = services[0]
+    put(service, RULES, off=[UNEQUAL], thresholds={"norm.spike": {"z": 6}})
+    put(service, RULES, thresholds={"norm.spike": {"least": 2, "z": 4}})  # 4 is the default
+    with closing(Store(service.database)) as store:
+        kept = choosing.read(store, choosing.RULES)
+    assert kept.value == {"off": [UNEQUAL], "thresholds": {"norm.spike": {"least": 2.0}}}
+    assert kept.revision == 2
+    put(service, RETENTION, keep_detail_days=7, keep_steps_days=70)
+    told = put(service, RETENTION, keep_steps_days=None).json()
+    assert [told[name]["value"] for name in DAYS] == [7.0, 365.0]
+
+
+@pytest.mark.parametrize(
+    ("path", "said", "field", "way_out"),
+    [
+        (RULES, {"off": ["norm.spikes"]}, "off", "gradledger rules"),
+        (RULES, {"off": ["norm.*"]}, "off", "gradledger rules"),
+        (RULES, {"thresholds": {"norm.spikes": {"z": 1}}}, "norm.spikes", "gradledger rules"),
+        (RULES, {"thresholds": {"norm.spike": {"zed": 1}}}, "norm.spike.zed", "it has z, least"),
+        (RULES, {"thresholds": {"norm.spike": {"z": -1}}}, "norm.spike.z", "the default is 4"),
+        (RULES, {"thresholds": {"norm.spike": {"steps": 2.5}}}, "spike.steps", "a whole number"),
+        (RULES, {"thresholds": {"norm.spike": {"z": "many"}}}, "norm.spike.z", "valid number"),
+        (RULES, {"on": []}, "on", "not permitted"),
+        (RETENTION, {"keep_detail_days": -1}, "keep_detail_days", "greater than or equal to 0"),
+        (RETENTION, {"keep_steps_days": 1e9}, "keep_steps_days", "less than or equal to 36500"),
+    ],
+    ids=str,
+)
+def test_a_choice_that_makes_no_sense_is_refused_by_field(
+    service: Service, path: str, said: dict[str, object], field: str, way_out: str
+) -> None:
+    before = get(service, path)
+    answer = put(service, path, **said)
+    assert answer.status_code == 422
+    (error,) = answer.json()["errors"]
+    assert error["field"].endswith(field) and way_out in error["reason"]
+    assert get(service, path) == before
+
+
+def test_of_two_who_choose_at_once_the_second_is_told(services: list[Service]) -> None:
+    seen = get(services[0], RULES)["revision"]
+    assert put(services[0], RULES, off=[UNEQUAL], revision=seen).status_code == 200
+    answer = put(services[-1], RULES, off=[], revision=seen)
+    assert answer.status_code == 409 and "somebody else" in answer.json()["detail"]
+    assert [r["rule"] for r in get(services[-1], RULES)["rules"] if r["off"]] == [UNEQUAL]
+
+
+def test_many_who_choose_at_once_are_counted_one_by_one(database: str) -> None:
+    with closing(Store(database)) as store:
+        store.migrate()
+        taken = []
+
+        def choose() -> None:
+            try:
+                choosing.write(store, "rules", {}, 0.0, seen=0)
+                taken.append(True)
+            except choosing.Outdated:
+                taken.append(False)
+
+        threads = [threading.Thread(target=choose) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(taken) == [False] * 7 + [True]
+
+
+# ---------------------------------------------------------------- who decides
+
+GIVEN = 'rules_off = ["clip.*"]\nkeep_steps_days = 90\n[thresholds."norm.spike"]\nz = 5\n'
+
+
+def test_what_the_operator_set_stays_above_what_is_chosen(database: str, tmp_path: Path) -> None:
+    with running_service(database) as service:
+        put(service, RULES, off=[UNEQUAL], thresholds={"norm.spike": {"z": 6, "least": 2}})
+        put(service, RETENTION, keep_detail_days=7, keep_steps_days=70)
+    file = tmp_path / "given.toml"
+    file.write_text(GIVEN)
+    given = {"config": str(file), "keep_detail_days": "14"}
+    with running_service(database, 0, **given) as service:
+        rules, retention = get(service, RULES), get(service, RETENTION)
+        assert [r["rule"] for r in rules["rules"] if r["off"]] == ["clip.always_engaged"]
+        assert rules["off_set_in"] == str(file)
+        (spike,) = [rule for rule in rules["rules"] if rule["rule"] == "norm.spike"]
+        places = {t["name"]: (t["value"], t["set_in"]) for t in spike["thresholds"]}
+        assert places["z"] == (5.0, str(file)) and places["least"] == (2.0, None)
+        assert retention["keep_steps_days"] == {
+            "value": 90.0,
+            "default": 365.0,
+            "set_in": str(file),
+        }
+        assert retention["keep_detail_days"]["set_in"] == "GRADLEDGER_KEEP_DETAIL_DAYS"
+        for path, said in (
+            (RULES, {"off": []}),
+            (RULES, {"thresholds": {"norm.spike": {"z": 7}}}),
+            (RETENTION, {"keep_steps_days": 1}),
+        ):
+            answer = put(service, path, **said)
+            assert answer.status_code == 409 and str(file) in answer.json()["detail"]
+        page = httpx2.get(f"{service.url}/settings").text
+        assert 'name="norm.spike.least"' in page and 'name="norm.spike.z"' not in page
+        assert 'type="checkbox"' not in page and f"set in <code>{file}</code>" in page
+        # what lies under it holds again once the operator no longer says anything
+        assert put(service, RULES, thresholds={}).status_code == 200
+        told = configured(database, tmp_path, **given)
+    assert f'GRADLEDGER_RULES_OFF=["clip.*"]  ({file})' in told
+    assert f'GRADLEDGER_THRESHOLDS={{"norm.spike": {{"z": 5.0}}}}  ({file})' in told
+    assert "GRADLEDGER_KEEP_DETAIL_DAYS=14.0  (GRADLEDGER_KEEP_DETAIL_DAYS)" in told
+    told = configured(database, tmp_path)
+    assert f'GRADLEDGER_RULES_OFF=["{UNEQUAL}"]  (the database)' in told
+    assert 'GRADLEDGER_THRESHOLDS={"norm.spike": {"z": 6.0}}  (the database)' in told
+    assert "GRADLEDGER_KEEP_STEPS_DAYS=70.0  (the database)" in told
+
+
+def configured(database: str, home: Path, **given: str) -> list[str]:
+    """What `gradledger config` prints of a database."""
+    named = {f"GRADLEDGER_{name.upper()}": value for name, value in given.items()}
+    env = {**os.environ, "HOME": str(home), "GRADLEDGER_DB": database, **named}
+    done = subprocess.run([*CLI, "config"], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_thresholds_of_two_places_are_told_apart(database: str, tmp_path: Path) -> None:
+    with running_service(database) as service:
+        put(service, RULES, thresholds={"norm.spike": {"least": 2}})
+    told = configured(database, tmp_path, thresholds='{"norm.spike": {"z": 5}}')
+    where = "the database: norm.spike.least; GRADLEDGER_THRESHOLDS: norm.spike.z"
+    assert [line for line in told if line.endswith(f"({where})")]
+
+
+def test_without_its_database_the_configuration_is_told_all_the_same(tmp_path: Path) -> None:
+    nowhere = "postgresql+psycopg://me:hidden@127.0.0.1:1/none"
+    told = configured(nowhere, tmp_path)
+    assert told[0].startswith("# what was chosen in the service is not known")
+    assert "GRADLEDGER_RULES_OFF=[]  (default)" in told and "hidden" not in "".join(told)
+    assert configured(f"sqlite:///{tmp_path / 'none.db'}", tmp_path)[0].endswith("(default)")
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_what_a_newer_version_chose_is_passed_over(store: Store) -> None:
+    thresholds = {"norm.new": {"a": 1}, "norm.spike": {"z": 6, "new": 1}}
+    newer = {"off": ["norm.spike", "norm.new"], "thresholds": thresholds}
+    choosing.write(store, choosing.RULES, newer, 0.0, None)
+    choices = Chosen(Settings.model_construct(), store).choices()
+    assert choices == Choices(("norm.spike",), {"norm.spike": {"z": 6}})
+
+
+# ---------------------------------------------------------------- who may
+
+
+def test_only_an_admin_may_choose_and_no_other_site(tmp_path: Path) -> None:
+    with guarded_service(tmp_path) as guarded:
+        reader = guarded.token("read")
+        for path in (RULES, RETENTION):
+            assert guarded.get(path, reader).status_code == 200
+            assert guarded.ask("PUT", path, reader, json={}).status_code == 403
+            form = path.replace("/api/v1", "")
+            assert guarded.ask("POST", form, reader, data={}).status_code == 403
+            foreign = {"Origin": "https://elsewhere.example", "Sec-Fetch-Site": "cross-site"}
+            answer = guarded.ask("POST", form, ADMIN, data={}, headers=foreign)
+            assert answer.status_code == 403
+        shown = guarded.get("/settings", reader).text
+        assert "Save the rules" not in shown and "norm.spike" in shown
+        assert guarded.get(RULES, reader).json()["revision"] == 0
+
+
+# ---------------------------------------------------------------- retention
+
+
+def test_the_next_pass_keeps_for_as_long_as_is_chosen_then(services: list[Service]) -> None:
+    service = services[0]
+    trained(service, 1, 50)
+    service.post(batch("r", [EndRecord(2_000.0, [50])]))
+    with closing(Store(service.database)) as store:  # the judge keeps its memory of what ended
+        assert eventually(60, lambda: upkeep.rows(store)["snapshots"] == 1)
+    vacuum = [*CLI, "db", "vacuum", "--db", service.database]
+    assert "removed 0 records" in subprocess.check_output(vacuum, text=True)
+    put(service, RETENTION, keep_detail_days=1e-9)
+    told = subprocess.check_output(vacuum, text=True)
+    assert "removed 38 records" in told, told  # all but five around the first and the last
+
+
+def test_the_service_asks_again_for_every_pass(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradledger_monitor.housekeeping.EVERY_SECONDS", 0.05)
+    send(store, map(step, range(1, 51)))
+    Judge(store).judge_pending()
+    house = Housekeeping(store, Chosen(Settings.model_construct(), store))
+    house.start()
+    try:
+        choosing.write(store, choosing.RETENTION, {"keep_detail_days": 1e-9}, 0.0, None)
+        assert eventually(60, lambda: upkeep.rows(store)["steps"] < 50)
+    finally:
+        house.stop()
+
+
+def test_a_run_whose_records_are_gone_is_judged_by_what_is_chosen_from_there_on(
+    store: Store,
+) -> None:
+    send(store, map(step, range(1, 51)))
+    Judge(store).judge_pending()
+    keep_house(store, Policy(1e-9, 0), Choices())
+    with store.reading() as connection:
+        assert (
+            connection.scalar(
+                tables.progress.select().with_only_columns(tables.progress.c.given_up)
+            )
+            == 50
+        )
+    send(store, map(step, range(51, 61)))
+    Judge(store, chosen=lambda: Choices(thresholds={UNEQUAL: {"error": 0.9}})).judge_pending()
+    (finding,) = judgement(store, "r").findings
+    assert (finding.severity, finding.first_step, finding.steps) == ("warning", 1, 60)
+    send(store, map(step, range(61, 71)))
+    Judge(store, chosen=lambda: Choices(off=(UNEQUAL,))).judge_pending()
+    assert judgement(store, "r").findings == []
