@@ -7,6 +7,7 @@ import dataclasses
 from gradledger.records import StepRecord
 from gradledger_monitor.engine import Engine
 from gradledger_monitor.findings import Finding
+from gradledger_monitor.rules.base import Silence
 from helpers.facts import accused, facts, judged, record, term
 
 
@@ -16,13 +17,15 @@ def a_step(number: int, loss: float, time: float) -> StepRecord:
     return dataclasses.replace(made, time=time)
 
 
-def evaluated(training: list[float], validation: dict[int, float]) -> list[Finding]:
+def evaluated(
+    training: list[float], validation: dict[int, float], metric: str = "eval_loss"
+) -> list[Finding]:
     """What is found when the training loss goes so, and validation at some steps so."""
     steps = [facts(a_step(n, loss, float(n))) for n, loss in enumerate(training, 1)]
     engine = Engine(steps[0].run)
     for step in steps:
         engine.see(step)
-    engine.evaluated({"eval_loss": validation})
+    engine.evaluated({metric: validation})
     return [f for f in engine.judgement().findings if f.rule == "eval.diverging"]
 
 
@@ -42,6 +45,58 @@ def test_validation_that_dips_once_or_follows_training_is_left_alone() -> None:
     assert evaluated(FALLING[::-1], {10: 3.0, 20: 3.1, 30: 3.2, 40: 3.3}) == []
     assert evaluated(FALLING, {10: 3.0, 20: 3.1, 30: 3.2}) == []
     assert evaluated(FALLING, {10: 3.0, 20: 3.01, 30: 3.02, 40: 3.03}) == []
+
+
+def test_a_divergence_is_told_in_these_words() -> None:
+    (finding,) = evaluated(FALLING, {10: 3.0, 20: 3.1, 30: 3.2, 40: 3.3})
+    assert finding.title == "Validation diverges from training"
+    assert finding.summary == (
+        "eval_loss rose from 3 (step 10) to 3.3 (step 40) over 3 evaluations, while the training "
+        "loss fell from 4.55 to 1.55."
+    )
+    assert (finding.evidence["metric"], finding.evidence["steps"]) == (
+        "eval_loss",
+        [10, 20, 30, 40],
+    )
+
+
+def test_a_rise_may_be_small_at_first_and_must_be_seen_each_time() -> None:
+    assert evaluated(FALLING, {10: 3.0, 20: 3.01, 30: 3.02, 40: 3.3}) != []
+    assert evaluated(FALLING, {10: 3.0, 20: 3.2, 30: 3.2, 40: 3.3}) == []
+    assert evaluated([3.0] * 20 + FALLING[20:], {10: 3.0, 20: 3.1, 30: 3.2, 40: 3.3}) == []
+
+
+def test_what_is_no_loss_may_rise_and_a_perplexity_may_not() -> None:
+    rising = {10: 3.0, 20: 3.1, 30: 3.2, 40: 3.3}
+    assert evaluated(FALLING, rising, "Eval_Perplexity") != []
+    assert evaluated(FALLING, rising, "accuracy") == []
+
+
+def test_evaluations_before_any_training_loss_are_compared_with_nothing() -> None:
+    assert evaluated(FALLING, {0: 3.0, 20: 3.1, 30: 3.2, 40: 3.3}) == []
+
+
+def test_a_silence_is_told_with_who_is_silent_and_what_still_runs() -> None:
+    assert silence([]) == "All ranks were heard of since."
+    assert silence([3]) == ("Nothing at all is heard of rank 3: a process that hangs still beats.")
+
+
+def silence(silent: list[int]) -> str:
+    """What is said of life after ten minutes without a step."""
+    steps = [facts(a_step(n, 3.0, float(n))) for n in range(1, 21)]
+    engine = Engine(steps[0].run)
+    for step in steps:
+        engine.see(step)
+    assert engine.patience(0) == 60.0
+    engine.hear_nothing(0, 20, Silence(600.0, silent, None))
+    (finding,) = engine.judgement().findings
+    assert (finding.rule, finding.severity, finding.first_step) == ("run.stalled", "warning", 20)
+    assert finding.title == "The run stands still"
+    shown = {key: finding.evidence[key] for key in ("seconds", "usual_seconds", "silent_ranks")}
+    assert shown == {"seconds": 600.0, "usual_seconds": 1.0, "silent_ranks": silent}
+    before, _, life = finding.summary.partition(" are usual. ")
+    assert before == "No step has ended for 600 s; 1.00 s"
+    return life
 
 
 def run_with_gap(seconds: float, usual: float) -> dict[str, int]:

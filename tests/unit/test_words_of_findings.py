@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from gradledger.records import Event, Scaler, StepRecord
+from gradledger.records import Event, Samples, Scaler, StepRecord
 from gradledger_monitor.facts import StepFacts
 from helpers.facts import facts, judged, record, term
 
@@ -42,12 +42,14 @@ def single(divisor: int) -> list[StepFacts]:
     return [facts(record([term(n, 1 / (n * divisor))], i)) for i, n in enumerate((40, 70, 20), 1)]
 
 
-def on_ranks(divide: Callable[[list[int]], float], synced: bool = True) -> list[StepFacts]:
+def on_ranks(
+    divide: Callable[[list[int]], float], synced: bool = True, **more: Any
+) -> list[StepFacts]:
     """Two ranks under DDP, one micro-batch each."""
     sync: Any = "averaged" if synced else "none"
 
     def one(tokens: int, all_: list[int], number: int) -> StepRecord:
-        terms = [term(tokens, 1 / divide([tokens, *all_]), "sum")]
+        terms = [term(tokens, 1 / divide([tokens, *all_]), "sum", **more)]
         made = record(terms, number, sync=sync, wrapper="ddp")
         made.micro_batches[0].wrapper = "sync" if synced else "no_sync"
         made.micro_batches[0].collectives = int(synced)
@@ -56,6 +58,34 @@ def on_ranks(divide: Callable[[list[int]], float], synced: bool = True) -> list[
     return [
         facts(*(one(tokens, list(ranks), number) for tokens in ranks))
         for number, ranks in enumerate([(40, 60), (70, 30), (20, 90)], 1)
+    ]
+
+
+def everywhere_unequal() -> list[StepFacts]:
+    """Each rank's mean of its micro-batches' means, both of other sizes."""
+    ranks = ((10, 30), (50, 90))
+    made = [record([term(n, 1 / (2 * n)) for n in tokens], sync="averaged") for tokens in ranks]
+    return [facts(*made)]
+
+
+def by_hand(factor: float, divide: float) -> list[StepFacts]:
+    """Two ranks whose loop combines the gradients itself: so many times their sum."""
+    left, applied = ([1.0, -2.0, 0.5], [3.0, 1.0, -0.25]), [4.0, -1.0, 0.25]
+    known: Any = {"post_factor": None, "sync": "unknown", "collectives_after": 3}
+    made = [
+        record(
+            [term(10, 1 / divide)], samples=Samples(before, [factor * v for v in applied]), **known
+        )
+        for before in left
+    ]
+    return [facts(*made)]
+
+
+def padded() -> list[StepFacts]:
+    """Each micro-batch is divided by its padded size, and by K."""
+    return [
+        facts(record([term(n, 1 / (128 * 4), "sum", size=128) for n in window], number))
+        for number, window in enumerate(WINDOWS, 1)
     ]
 
 
@@ -99,6 +129,12 @@ CASES: dict[str, list[StepFacts]] = {
     "a step after every micro-batch": single(4),
     "each rank by its own count": on_ranks(lambda n: n[0]),
     "averaged again over ranks": on_ranks(lambda n: sum(n[1:])),
+    "multiplied by the world size": on_ranks(lambda n: sum(n[1:]) / 4),
+    "the world size, or a weight of two": on_ranks(lambda n: sum(n[1:]) / 4, coefficient=2.0),
+    "summed over ranks by hand": by_hand(1.0, 10),
+    "averaged by hand, and divided again": by_hand(0.5, 20),
+    "unequal between micro-batches and ranks": everywhere_unequal(),
+    "divided by padding": padded(),
     "never synchronised": on_ranks(lambda n: n[0], synced=False),
     "the scaler bypassed": scaled(events=[UPDATE]),
     "clipped before unscaling": scaled(

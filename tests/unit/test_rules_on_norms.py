@@ -1,0 +1,137 @@
+"""Courses of gradient norm and loss: what is a spike or a fading, and what comes close to one."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from gradledger_monitor.findings import Finding
+from helpers.facts import facts, judged, record, term
+
+Course = list[tuple[float, float]]  # norm and loss, step by step
+
+CALM: Course = [(1.0 + 0.05 * (-1) ** n, 2.0 + 0.05 * (-1) ** n) for n in range(60)]
+
+
+def found(rule: str, course: Course) -> Finding | None:
+    """What a rule says of a course."""
+    steps = []
+    for number, (norm, loss) in enumerate(course, 1):
+        made = record([term(8, 1 / 8)], number, norm=norm)
+        made.micro_batches[0].loss = loss
+        steps.append(facts(dataclasses.replace(made, time=float(number))))
+    return next((f for f in judged(steps).findings if f.rule == rule), None)
+
+
+def spike(*after: tuple[float, float], calm: Course = CALM) -> Finding | None:
+    """What is said when this follows sixty calm steps."""
+    return found("norm.spike", [*calm, *after])
+
+
+def test_a_jump_that_takes_the_loss_along_is_told_once_the_loss_has_stayed_up() -> None:
+    jump, stays = (8.0, 4.0), (1.0, 4.0)
+    assert spike(jump, jump, stays) is None
+    told = spike(jump, jump, stays, stays)
+    assert told is not None
+    assert (told.first_step, told.severity) == (64, "warning")
+    assert told.summary == (
+        "The norm is 8, 8.0 times its moving average, and the loss jumps with it."
+    )
+    assert told.evidence["norm"] == 8.0
+    assert told.evidence["ratio"] == pytest.approx(8.0, rel=0.01)
+    assert (told.evidence["steps_high"], told.evidence["loss"]) == (0, 4.0)
+
+
+def test_the_largest_jump_of_those_that_the_loss_follows_is_the_one_that_is_told() -> None:
+    told = spike((8.0, 4.0), (16.0, 4.0), (4.0, 4.0), (1.0, 4.0))
+    assert told is not None and told.evidence["norm"] == 16.0
+
+
+def test_a_loss_that_comes_back_in_between_begins_anew() -> None:
+    jump, stays, back = (8.0, 4.0), (1.0, 4.0), (1.0, 2.0)
+    assert spike(jump, stays, stays, back, stays) is None
+    assert spike(jump, stays, back, jump, stays, stays) is None
+
+
+def test_a_far_jump_is_told_at_once_if_the_loss_is_up_with_it() -> None:
+    told = spike((50.0, 4.0))
+    assert told is not None and told.first_step == 61
+    assert spike((50.0, 2.0)) is None
+    assert spike((20.0, 4.0)) is None
+
+
+def test_a_loss_that_is_no_number_any_more_is_up() -> None:
+    assert spike((50.0, math.nan)) is not None
+
+
+@pytest.mark.parametrize("loss", [2.35, 0.0, -4.0])
+def test_a_loss_that_hardly_rises_or_has_no_logarithm_is_not_up(loss: float) -> None:
+    assert spike((50.0, loss)) is None
+    assert spike((50.0, 2.5)) is not None
+
+
+def test_a_loss_that_rises_alone_is_no_spike_of_the_norm() -> None:
+    assert spike(*[(1.0, 4.0)] * 9) is None
+
+
+def test_a_norm_that_stays_high_is_told_after_ten_steps_whatever_the_loss_does() -> None:
+    high = (8.0, 2.0)
+    assert spike(*[high] * 10) is None
+    told = spike(*[high] * 11)
+    assert told is not None
+    assert told.summary == "The norm is 8, 8.0 times its moving average, for 11 steps now."
+
+
+def test_of_a_short_history_nothing_is_said() -> None:
+    calm = CALM[:49]
+    assert spike(*[(50.0, 4.0)] * 1, calm=calm) is None
+    assert spike(*[(50.0, 4.0)] * 1, calm=CALM[:50]) is not None
+
+
+def test_without_losses_to_compare_with_a_jump_waits_until_it_has_stayed() -> None:
+    unknown = [(norm, 0.0) for norm, _ in CALM]
+    assert spike((50.0, 4.0), calm=unknown) is None
+
+
+def fading(early: float, late: float, loss: float = 2.0, clear: int = 0) -> Finding | None:
+    """Eighty steps of a norm, then a hundred of another, some of them again as at first."""
+    faded = [(late, loss)] * 100
+    faded[50 : 50 + clear] = [(early, loss)] * clear
+    return found("norm.vanishing", [*[(early, 2.0)] * 80, *faded])
+
+
+def test_a_norm_of_which_a_thousandth_is_left_has_vanished_while_the_loss_stays() -> None:
+    told = fading(1.0, 0.0009)
+    assert told is not None
+    # twenty steps are the median; it is the late one from the eleventh on
+    assert told.first_step == 91
+    assert told.summary == (
+        "The median norm fell from 1 to 0.0009, while the loss went from 2 to 2."
+    )
+    assert fading(1.0, 0.001) is None
+    assert fading(1.0, 0.0011) is None
+
+
+def test_a_norm_that_was_faded_from_its_own_beginning_has_not_vanished() -> None:
+    assert fading(0.0009, 0.0009) is None
+
+
+def test_a_loss_that_was_learnt_explains_small_gradients() -> None:
+    assert fading(1.0, 0.0001, loss=0.1) is None
+
+
+def test_norms_that_come_back_for_twenty_steps_are_clear_for_as_long() -> None:
+    for_good, for_a_while = fading(1.0, 0.0009), fading(1.0, 0.0009, clear=20)
+    assert for_good is not None and for_a_while is not None
+    # from the tenth that came back to the tenth that is left, they are half of twenty and more
+    assert for_good.steps - for_a_while.steps == 21
+
+
+def test_of_fewer_than_sixty_steps_no_fading_is_told() -> None:
+    def course(late: int) -> Course:
+        return [*[(1.0, 2.0)] * 20, *[(0.0001, 2.0)] * late]
+
+    assert found("norm.vanishing", course(39)) is None
+    assert found("norm.vanishing", course(40)) is not None

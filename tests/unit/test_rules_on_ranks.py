@@ -1,0 +1,193 @@
+"""Ranks under DDP and FSDP: what counts as a synchronisation, and who is said to differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gradledger.records import MicroBatch, StepRecord
+from gradledger_monitor.facts import StepFacts
+from gradledger_monitor.findings import Finding
+from gradledger_monitor.rules.ddp.common import names, synced
+from helpers.facts import accepted, facts, judged, record, term
+
+
+def rank(*decided: str | None, wrapper: str | None = "ddp", **more: Any) -> StepRecord:
+    """A window whose micro-batches each ran one collective, unless their wrapper held it back."""
+    terms = [term(10, 1 / (10 * len(decided))) for _ in decided]
+    made = record(terms, more.pop("number", 2), wrapper=wrapper, **{"sync": "averaged", **more})
+    for micro_batch, said in zip(made.micro_batches, decided, strict=True):
+        micro_batch.wrapper, micro_batch.collectives = said, int(said != "no_sync")  # type: ignore[assignment]
+    return made
+
+
+def found(rule: str, *ranks: StepRecord) -> Finding | None:
+    """What a rule says of one step."""
+    return next((f for f in judged([facts(*ranks)]).findings if f.rule == rule), None)
+
+
+def answer(rule: str, step: StepFacts) -> str:
+    """The same where it finds nothing: the answer, with its reason."""
+    return judged([step]).coverage[rule]
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "decided", "collectives", "is_one"),
+    [
+        ("ddp", "sync", 1, True),
+        ("ddp", "no_sync", 1, False),
+        ("ddp", None, 1, False),
+        ("ddp", "sync", 0, False),
+        ("ddp", "sync", None, False),
+        ("fsdp2", "sync", 1, True),
+        ("fsdp2", "no_sync", 1, False),
+        ("fsdp", None, 1, True),
+        (None, None, 1, False),
+        (None, "sync", 1, True),
+    ],
+)
+def test_a_collective_in_backward_is_a_synchronisation_where_the_wrapper_decided_so(
+    wrapper: Any, decided: Any, collectives: int | None, is_one: bool
+) -> None:
+    made = rank("sync", wrapper=wrapper)
+    made.micro_batches[0] = MicroBatch(wrapper=decided, collectives=collectives)
+    read = accepted(made)
+    assert synced(read, read.micro_batches[0]) is is_one
+
+
+def test_eight_ranks_are_named_and_more_are_hinted_at() -> None:
+    assert names(list(range(8))) == "0, 1, 2, 3, 4, 5, 6, 7"
+    assert names(list(range(9))) == "0, 1, 2, 3, 4, 5, 6, 7 ..."
+
+
+# ---------------------------------------------------------------------- synchronised too often
+
+TOO_OFTEN = "ddp.missing_no_sync"
+
+
+def test_a_window_of_two_that_is_synchronised_twice_says_what_it_costs() -> None:
+    twice = rank("sync", "sync", sync_bytes=3_000_000)
+    told = found(TOO_OFTEN, twice, twice)
+    assert told is not None
+    assert (told.severity, told.summary) == (
+        "warning",
+        "1 of 2 synchronisations per step are not needed: 3.0 MB of gradients for each rank and "
+        "step. The gradient is the same up to rounding; this costs time, not correctness.",
+    )
+    assert (told.evidence["wasted"], told.evidence["wasted_bytes"]) == (1, 3_000_000)
+    unknown = found(TOO_OFTEN, *[rank("sync", "sync")] * 2)
+    assert unknown is not None and unknown.evidence["wasted_bytes"] == 0
+    assert unknown.evidence["backward_ms"] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "decided", [("sync",), ("no_sync", "sync"), ("sync", "no_sync"), ("sync", "sync", "no_sync")]
+)
+def test_once_or_not_on_the_last_is_no_synchronisation_too_often(decided: tuple[str, ...]) -> None:
+    assert found(TOO_OFTEN, *[rank(*decided)] * 2) is None
+
+
+def test_the_first_window_in_which_buckets_are_rebuilt_is_left_alone() -> None:
+    assert found(TOO_OFTEN, *[rank("sync", "sync", number=1)] * 2) is None
+
+
+def test_a_comm_hook_that_was_not_seen_to_average_leaves_the_gradient_open() -> None:
+    told = found(TOO_OFTEN, *[rank("sync", "sync", sync="unknown")] * 2)
+    assert told is not None
+    assert told.summary.endswith(
+        "What it does to the gradient depends on the comm hook, which was not seen to average."
+    )
+
+
+def test_under_fsdp_it_may_be_meant_and_is_information() -> None:
+    told = found(TOO_OFTEN, *[rank("sync", "sync", wrapper="fsdp2")] * 2)
+    assert told is not None and told.severity == "info"
+    assert told.summary.endswith(" Under FSDP it saves memory, and may be meant.")
+
+
+def test_under_fsdp1_only_backwards_that_all_ran_equally_many_collectives_each_reduced() -> None:
+    alike, unlike = rank(None, None, wrapper="fsdp"), rank(None, None, wrapper="fsdp")
+    unlike.micro_batches[1].collectives = 3
+    assert found(TOO_OFTEN, alike, alike) is not None
+    assert found(TOO_OFTEN, unlike, unlike) is None
+
+
+# ---------------------------------------------------------------------- who differs
+
+DRIFT = "ddp.replica_drift"
+
+
+def test_replicas_that_differ_are_told_by_all_that_shows_it() -> None:
+    one = rank("sync", norm=1.0, parameters=5.0, lr=0.1)
+    other = rank("sync", norm=2.0, parameters=6.0, lr=0.2)
+    told = found(DRIFT, one, other)
+    assert told is not None
+    assert told.summary == (
+        "The ranks do not train the same model: after the all-reduce the gradient norms are 1 to 2 "
+        "and the sampled parameters are not equal and they step at learning rates of 0.1 to 0.2."
+    )
+    assert told.evidence["norms"] == [1.0, 2.0]
+    assert told.evidence["learning_rates"] == [0.1, 0.2]
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other", "words"),
+    [
+        ("norm", 1.0, 1.01, "after the all-reduce the gradient norms are 1 to 1.01"),
+        ("norm", 100.0, 101.0, "after the all-reduce the gradient norms are 100 to 101"),
+        ("parameters", 5.0, 5.1, "the sampled parameters are not equal"),
+        ("lr", 0.1, 0.11, "they step at learning rates of 0.1 to 0.11"),
+    ],
+)
+def test_one_sign_is_enough_and_only_what_differs_is_told(
+    name: str, one: float, other: float, words: str
+) -> None:
+    told = found(DRIFT, rank("sync", **{name: one}), rank("sync", **{name: other}))
+    assert told is not None
+    assert told.summary == f"The ranks do not train the same model: {words}."
+    assert told.evidence["parameters_differ"] is (name == "parameters")
+
+
+def test_rounding_is_no_difference_and_neither_is_a_norm_before_the_all_reduce() -> None:
+    assert found(DRIFT, rank("sync", norm=1.0), rank("sync", norm=1.0009)) is None
+    assert found(DRIFT, rank("sync", norm=100.0), rank("sync", norm=100.09)) is None
+    apart = [rank("sync", norm=norm, sync="unknown") for norm in (1.0, 2.0)]
+    assert found(DRIFT, *apart) is None
+
+
+@pytest.mark.parametrize("more", [{"skipped": True}, {"collectives_after": 1}])
+def test_a_skipped_step_and_a_loop_that_synchronises_by_hand_are_left_alone(
+    more: dict[str, Any],
+) -> None:
+    assert found(DRIFT, rank("sync", norm=1.0, **more), rank("sync", norm=2.0, **more)) is None
+
+
+# ---------------------------------------------------------------------- why nothing is said
+
+
+@pytest.mark.parametrize("rule", ["ddp.duplicate_data", DRIFT, "ddp.uneven_microbatches"])
+def test_what_needs_all_ranks_says_which_one_is_missing(rule: str) -> None:
+    step = facts(rank("sync"), rank("sync"), world_size=3)
+    assert answer(rule, step) == "not_measured: no record of rank 2 arrived"
+
+
+def test_ranks_without_a_wrapper_are_asked_nothing_about_one() -> None:
+    step = facts(*[rank(None, wrapper=None, sync="none")] * 2)
+    assert answer(DRIFT, step) == "not_applicable: no DDP model"
+    assert (
+        answer("ddp.duplicate_data", step) == "not_applicable: no data-parallel wrapper is in use"
+    )
+    assert answer("ddp.never_synced", step) == (
+        "not_applicable: no data-parallel wrapper holds the optimizer's parameters"
+    )
+
+
+def test_equal_data_are_not_told_before_three_windows_have_shown_them() -> None:
+    prints = [rank("sync") for _ in range(2)]
+    for made in prints:
+        made.micro_batches[0].fingerprint = 7
+    assert answer("ddp.duplicate_data", facts(*prints)) == "not_measured: 3 windows are needed"
+    assert answer("ddp.duplicate_data", facts(*[rank("sync")] * 2)) == (
+        "not_measured: the loss targets could not be fingerprinted"
+    )
