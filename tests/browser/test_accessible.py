@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from helpers.axe import violations
 from helpers.batches import eventually
 from helpers.seeded import judged, seed
 from helpers.service import Service, running_service
 
-AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-8")
-RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 PAGES = (
     "/",
     "/?group=name",
@@ -43,18 +41,6 @@ def opened(page: Page, path: str) -> None:
     if page.locator("#charts").count():
         expect(page.locator("#charts[data-ready]")).to_be_visible(timeout=60_000)
     page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
-
-
-def violations(page: Page) -> list[str]:
-    """What axe-core has against the page, with the elements."""
-    page.evaluate(f"{AXE}\n;0")
-    options = {"runOnly": {"type": "tag", "values": RULES}}
-    found: Any = page.evaluate("(options) => axe.run(document, options)", options)
-    return [
-        f"{each['id']}: {each['help']}: {node['html']}"
-        for each in found["violations"]
-        for node in each["nodes"]
-    ]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

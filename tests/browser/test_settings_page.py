@@ -1,4 +1,4 @@
-"""The settings, in a browser: tokens and channels are made and taken away, all else is shown."""
+"""The settings, in a browser: tokens and channels are made and taken away, all is shown."""
 
 from __future__ import annotations
 
@@ -51,4 +51,4 @@ def test_every_rule_and_its_parameters_are_shown(page: Page, service: Service) -
     page.goto("/settings")
     shown = set(page.locator("#rules tbody th code").all_inner_texts())
     assert shown == set(signatures())
-    expect(page.locator("#service")).to_contain_text("GRADLEDGER_KEEP_DETAIL_DAYS")
+    expect(page.locator("#service")).to_contain_text("GRADLEDGER_RANK_TIMEOUT")

@@ -14,6 +14,7 @@ from gradledger_monitor.api.access import caller
 from gradledger_monitor.api.paging import RunId, absent, after, form, no_run, page
 from gradledger_monitor.api.state import GivenStore
 from gradledger_monitor.findings import Acknowledgement, Finding
+from gradledger_monitor.rules.choices import was_chosen
 from gradledger_monitor.store import acknowledging, curves, listing, reading, tagging
 from gradledger_monitor.store.curves import Curves, Span
 from gradledger_monitor.store.database import Store
@@ -52,6 +53,7 @@ def show_run(
         tree=trees.drawn(judgement, read.causes, latest, row.world_size),
         coverage=covered,
         tally=verdicts.tally(covered),
+        chosen=[line for line in covered if was_chosen(line.reason)],
         sketches={(f.rule, f.optimizer): _sketches(store, row, f) for f in judgement.findings},
         spans=_spans(judgement.findings, optimizer),
         progress=progress.of(row, listing.rates(store, [run]).get(run)),

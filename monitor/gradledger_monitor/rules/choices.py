@@ -15,6 +15,11 @@ JUDGED_WITH = "judged with"
 Place = tuple[str, ...]  # a setting, and what in it
 
 
+def was_chosen(said: str) -> bool:
+    """Whether what is said of a rule tells that it was not asked as by default."""
+    return OFF in said or JUDGED_WITH in said
+
+
 @dataclass(frozen=True)
 class Choices:
     """Patterns of rules that are off, and thresholds by rule and name."""

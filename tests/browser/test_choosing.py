@@ -1,0 +1,175 @@
+"""Rules and retention, chosen in a browser: taken; refused, and all that was typed still there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import httpx2
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from helpers.axe import violations
+from helpers.batches import batch, eventually, step
+from helpers.seeded import judged
+from helpers.service import Service, running_service
+
+REFUSED = 422
+BEHIND_THE_BAR = """(() => {
+  const [bar, at] = [document.querySelector("#rules .save"), document.activeElement];
+  if (bar.contains(at) || !at.closest("#rules tbody")) return "";
+  const [above, below] = [at.getBoundingClientRect(), bar.getBoundingClientRect()];
+  return above.bottom > below.top && above.top < below.bottom ? at.name : "";
+})()"""
+
+
+@pytest.fixture
+def page(browser: Browser, service: Service) -> Iterator[Page]:
+    """A page on the service, which may complain that a form was refused and of nothing else."""
+    context = browser.new_context(base_url=service.url, viewport={"width": 1280, "height": 900})
+    made = context.new_page()
+    complaints: list[str] = []
+    made.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    made.on("pageerror", lambda error: complaints.append(str(error)))
+    yield made
+    context.close()
+    assert [said for said in complaints if f"a status of {REFUSED}" not in said] == []
+
+
+@contextmanager
+def refused(page: Page) -> Iterator[None]:
+    """What is done here is answered by a refusal."""
+    with page.expect_response(lambda answer: answer.status == REFUSED):
+        yield
+    expect(page.get_by_role("alert")).to_be_visible()
+
+
+def field(page: Page, name: str) -> Locator:
+    """The field of a threshold or of a time."""
+    return page.locator(f'[id="{name}"]')
+
+
+def save(page: Page, what: str) -> None:
+    """Save a section, by the keyboard."""
+    page.get_by_role("button", name=f"Save the {what}").press("Enter")
+
+
+def test_a_threshold_and_a_switch_are_chosen_and_taken_back(page: Page, service: Service) -> None:
+    page.goto("/settings")
+    field(page, "norm.spike.z").fill("6")
+    page.get_by_label("clip.always_engaged is off").check()
+    save(page, "rules")
+    expect(page).to_have_url(f"{service.url}/settings#rules")
+    expect(field(page, "norm.spike.z")).to_have_value("6")
+    expect(field(page, "norm.spike.z-note")).to_have_text("set; default 4")
+    expect(page.get_by_label("clip.always_engaged is off")).to_be_checked()
+    expect(page.locator("#rules .save")).to_contain_text("Last saved")
+    field(page, "norm.spike.z").fill("")  # the default
+    page.get_by_label("clip.always_engaged is off").uncheck()
+    save(page, "rules")
+    expect(field(page, "norm.spike.z")).to_have_value("4")
+    expect(page.get_by_label("clip.always_engaged is off")).not_to_be_checked()
+    told = service.get("/settings/rules").json()
+    assert told["revision"] == 2 and not [rule for rule in told["rules"] if rule["off"]]
+
+
+def test_retention_is_chosen(page: Page, service: Service) -> None:
+    page.goto("/settings")
+    field(page, "keep_detail_days").fill("7.5")
+    save(page, "retention")
+    expect(field(page, "keep_detail_days-note")).to_have_text("set; default 30")
+    assert service.get("/settings/retention").json()["keep_detail_days"]["value"] == 7.5
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_what_was_typed_is_kept_when_a_form_is_refused(
+    page: Page, service: Service, theme: Literal["light", "dark"]
+) -> None:
+    page.emulate_media(color_scheme=theme)
+    page.goto("/settings")
+    field(page, "norm.spike.z").fill("0,5")
+    field(page, "norm.spike.least").fill("2")
+    field(page, "norm.spike.steps").fill("2.5")
+    page.get_by_label("norm.nonfinite is off").check()
+    with refused(page):
+        save(page, "rules")
+    expect(field(page, "norm.spike.z")).to_have_value("0,5")
+    expect(field(page, "norm.spike.least")).to_have_value("2")
+    expect(page.get_by_label("norm.nonfinite is off")).to_be_checked()
+    expect(field(page, "norm.spike.z-why")).to_contain_text("'0,5' is no number: write it like")
+    expect(field(page, "norm.spike.steps-why")).to_contain_text("a whole number from 1 to 1,000")
+    assert violations(page) == []
+    page.get_by_role("alert").get_by_role("link", name="norm.spike.z").press("Enter")
+    assert page.evaluate("location.hash") == "#norm.spike.z"
+    assert service.get("/settings/rules").json()["revision"] == 0
+    field(page, "norm.spike.z").fill("0.5")
+    field(page, "norm.spike.steps").fill("25")
+    save(page, "rules")
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(field(page, "norm.spike.least")).to_have_value("2")
+
+
+def test_retention_that_makes_no_sense_is_refused_by_field(page: Page, service: Service) -> None:
+    page.goto("/settings")
+    field(page, "keep_detail_days").fill("-1")
+    field(page, "keep_steps_days").fill("soon")
+    with refused(page):
+        save(page, "retention")
+    expect(field(page, "keep_detail_days-why")).to_contain_text("from 0 to 36,500; 0 keeps all")
+    expect(field(page, "keep_steps_days-why")).to_contain_text("'soon' is no number")
+    expect(field(page, "keep_steps_days")).to_have_value("soon")
+
+
+def test_who_is_outrun_sees_what_others_chose_beside_his_own(page: Page, service: Service) -> None:
+    page.goto("/settings")
+    other = {"thresholds": {"norm.spike": {"z": 8}}}
+    assert httpx2.put(f"{service.url}/api/v1/settings/rules", json=other).status_code == 200
+    field(page, "norm.spike.z").fill("6")
+    with refused(page):
+        save(page, "rules")
+    expect(page.get_by_role("alert")).to_contain_text("changed by somebody else")
+    expect(field(page, "norm.spike.z")).to_have_value("6")
+    expect(field(page, "norm.spike.z-note")).to_contain_text("now 8")
+    save(page, "rules")  # knowing what is there
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(field(page, "norm.spike.z")).to_have_value("6")
+
+
+def test_what_the_operator_set_cannot_be_typed_over(browser: Browser, tmp_path: Path) -> None:
+    said = {"keep_detail_days": "3", "rules_off": '["clip.*"]'}
+    with running_service(tmp_path / "given.db", 0, **said) as service:
+        page = browser.new_page(base_url=service.url)
+        page.goto("/settings")
+        expect(field(page, "keep_detail_days")).to_have_count(0)
+        expect(page.locator("#retention")).to_contain_text("set in GRADLEDGER_KEEP_DETAIL_DAYS")
+        expect(page.locator("#rules input[type=checkbox]")).to_have_count(0)
+        expect(page.locator("#rules")).to_contain_text("set in GRADLEDGER_RULES_OFF")
+        field(page, "norm.spike.z").fill("6")
+        save(page, "rules")
+        expect(field(page, "norm.spike.z-note")).to_have_text("set; default 4")
+        assert violations(page) == []
+        page.close()
+
+
+def test_the_field_that_the_keyboard_is_at_is_never_behind_the_bar(page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 500})
+    page.goto("/settings")
+    field(page, "run.stalled.span").focus()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        hidden = page.evaluate(BEHIND_THE_BAR)
+        assert not hidden, hidden
+
+
+def test_the_run_says_what_was_chosen_of_its_rules(page: Page, service: Service) -> None:
+    said = {"off": ["clip.always_engaged"], "thresholds": {"norm.spike": {"z": 6}}}
+    httpx2.put(f"{service.url}/api/v1/settings/rules", json=said)
+    service.post(batch("r", [step(1)]))
+    assert eventually(60, judged(service, "r", 1))
+    page.goto("/runs/r")
+    expect(page.get_by_text("not the default")).to_be_visible()
+    expect(page.get_by_text("switched off in the settings").first).to_be_visible()
+    expect(page.get_by_text("judged with z = 6 (default 4)").first).to_be_visible()
+    assert violations(page) == []

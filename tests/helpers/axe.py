@@ -1,0 +1,23 @@
+"""What axe-core has against a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Page
+
+SCRIPT = Path(__file__).parents[1] / "browser" / "vendor" / "axe.min.js"
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+
+def violations(page: Page) -> list[str]:
+    """The rules of WCAG 2.2 AA that it breaks, with the elements."""
+    page.evaluate(f"{SCRIPT.read_text(encoding='utf-8')}\n;0")
+    options = {"runOnly": {"type": "tag", "values": RULES}}
+    found: Any = page.evaluate("(options) => axe.run(document, options)", options)
+    return [
+        f"{each['id']}: {each['help']}: {node['html']}"
+        for each in found["violations"]
+        for node in each["nodes"]
+    ]
