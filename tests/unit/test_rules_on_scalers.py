@@ -1,0 +1,257 @@
+"""Windows under a GradScaler, described: each rule at the edge of what it tells."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from gradledger.records import Event, Scaler, StepRecord
+from gradledger_monitor.findings import Finding
+from helpers.facts import facts, judged, record, term
+
+SCALE = 1024.0
+STEP, UPDATE = Event("scaler_step", 2), Event("update", 2)
+
+
+def scaled(
+    number: int = 1, *events: Event, scales: tuple[float, ...] = (SCALE, SCALE), **more: Any
+) -> StepRecord:
+    """A right window of two micro-batches; unscaled by the scaler unless it is said otherwise."""
+    made = record([term(10, scale / 20) for scale in scales], number, post_factor=1 / scales[-1])
+    for micro_batch, scale in zip(made.micro_batches, scales, strict=True):
+        micro_batch.scale, micro_batch.loss = scale, scale
+    made.events = list(events)
+    for name, value in more.items():
+        setattr(made, name, value)
+    return made
+
+
+def found(rule: str, *windows: StepRecord) -> Finding | None:
+    """What a rule says of windows in order."""
+    judgement = judged([facts(window) for window in windows])
+    return next((f for f in judgement.findings if f.rule == f"scaler.{rule}"), None)
+
+
+# ---------------------------------------------------------------------- clipped before unscale
+
+
+def clip(**said: Any) -> Event:
+    return Event("clip_norm", **{"after": 2, "limit": 1.0, "factor": 1.0, **said})
+
+
+def test_a_clip_on_scaled_gradients_is_told_with_what_it_really_leaves() -> None:
+    told = found("clip_before_unscale", scaled(1, clip(norm=2048.0), STEP))
+    assert told is not None
+    assert told.summary == (
+        "The clip to 1 runs before scaler.unscale_, on gradients multiplied by 1,024. It saw a "
+        "norm of 2,048; without the scale that is 2. After unscaling, a norm of 0.000977 is left."
+    )
+    unseen = found("clip_before_unscale", scaled(1, clip(limit=0.0), STEP))
+    assert unseen is not None
+    assert unseen.summary == (
+        "The clip to 0 runs before scaler.unscale_, on gradients multiplied by 1,024. After "
+        "unscaling, a norm of 0 is left."
+    )
+
+
+@pytest.mark.parametrize(
+    ("event", "is_told"),
+    [
+        (clip(factor=None), True),
+        (clip(after=1), True),
+        (clip(after=0), False),
+        (clip(limit=None), False),
+        (clip(limit=math.inf), False),
+        (clip(factor=2 / SCALE), False),
+        (clip(factor=2.1 / SCALE), True),
+        (clip(own=False), False),
+    ],
+)
+def test_a_clip_counts_where_it_limits_gradients_that_still_carry_the_scale(
+    event: Event, is_told: bool
+) -> None:
+    assert (found("clip_before_unscale", scaled(1, event, STEP)) is not None) is is_told
+
+
+@pytest.mark.parametrize(("scale", "is_told"), [(1.0, False), (2.0, True)])
+def test_a_scale_of_one_is_none(scale: float, is_told: bool) -> None:
+    window = scaled(1, clip(factor=None), STEP, scales=(scale, scale))
+    assert (found("clip_before_unscale", window) is not None) is is_told
+
+
+def test_after_unscale_any_clip_is_right() -> None:
+    assert found("clip_before_unscale", scaled(1, Event("unscale", 2), clip(), STEP)) is None
+
+
+# ---------------------------------------------------------------------- the scale itself
+
+
+def falling(*scales: float) -> Finding | None:
+    return found("collapse", *(scaled(n, scales=(s, s)) for n, s in enumerate(scales, 1)))
+
+
+def test_a_scale_below_one_has_collapsed_and_at_a_thirty_second_it_is_an_error() -> None:
+    assert falling(1024.0, 1.0) is None
+    for scale, severity in ((0.5, "warning"), (0.0625, "warning"), (0.03125, "error")):
+        told = falling(1024.0, scale)
+        assert told is not None and told.severity == severity
+
+
+def test_a_small_initial_scale_has_collapsed_only_at_a_quarter_of_it() -> None:
+    assert falling(0.5, 0.25) is None
+    assert falling(0.5, 0.126) is None
+    assert falling(0.5, 0.125) is not None
+
+
+def test_the_scale_is_that_of_the_last_backward() -> None:
+    assert found("collapse", scaled(1), scaled(2, scales=(0.5, SCALE))) is None
+    assert found("collapse", scaled(1), scaled(2, scales=(SCALE, 0.5))) is not None
+    assert found("collapse", scaled(1), scaled(2, scales=(4.0, 0.5, 2.0))) is None
+
+
+@pytest.mark.parametrize(
+    ("scale", "left", "is_told"),
+    [
+        (4.0, 1 / 4, True),
+        (3.9, 1 / 3.9, False),
+        (SCALE, 1 / SCALE, True),
+        (SCALE, 1.01 / SCALE, True),
+        (SCALE, 1.03 / SCALE, False),
+        (SCALE, 0.97 / SCALE, False),
+        (SCALE, 1.0, False),
+    ],
+)
+def test_what_is_left_of_the_scale_tells_one_division_from_two(
+    scale: float, left: float, is_told: bool
+) -> None:
+    window = scaled(1, STEP, scales=(scale, scale), post_factor=left / scale)
+    assert (found("double_unscale", window) is not None) is is_told
+
+
+@pytest.mark.parametrize(
+    ("left", "is_told"), [(1.0, False), (1.99, False), (2.0, True), (8.0, True)]
+)
+def test_a_step_beside_the_scaler_is_told_where_the_scale_is_still_there(
+    left: float, is_told: bool
+) -> None:
+    beside = scaled(1, UPDATE, post_factor=left / SCALE)
+    assert (found("step_bypassed", beside) is not None) is is_told
+    assert found("step_bypassed", scaled(1, STEP, UPDATE, post_factor=left / SCALE)) is None
+
+
+@pytest.mark.parametrize("factor", [None, math.nan, math.inf])
+def test_without_a_sample_nothing_is_said_of_what_is_left(factor: float | None) -> None:
+    answers = judged([facts(scaled(1, UPDATE, post_factor=factor))]).coverage
+    assert answers["scaler.step_bypassed"] == "not_measured: no gradient sample"
+    assert answers["scaler.double_unscale"] == "not_measured: no gradient sample"
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_told"),
+    [
+        ({}, True),
+        ({"norm": 1e-9}, False),
+        ({"skipped": True}, False),
+        ({"post_factor": 0.0}, False),
+    ],
+)
+def test_a_norm_of_zero_under_weights_is_told_unless_the_loop_made_it_so(
+    changes: dict[str, Any], is_told: bool
+) -> None:
+    window = scaled(1, STEP, **{"norm": 0.0, **changes})
+    assert (found("all_grads_zero", window) is not None) is is_told
+    weightless = scaled(1, STEP, norm=0.0)
+    for micro_batch in weightless.micro_batches:
+        micro_batch.terms[0].weight = 0.0
+    assert found("all_grads_zero", weightless) is None
+
+
+# ---------------------------------------------------------------------- step and update
+
+
+def test_windows_between_which_no_update_ran_are_told() -> None:
+    told = found("missing_update", scaled(1, STEP), scaled(2, STEP))
+    assert told is not None
+    assert (told.title, told.first_step) == ("GradScaler.update() is never called", 2)
+    assert found("missing_update", scaled(1, STEP, UPDATE), scaled(2, STEP, UPDATE)) is None
+    assert found("missing_update", scaled(1), scaled(2)) is None  # the scaler steps nothing
+
+
+def guarded(*events: Event) -> Finding | None:
+    """A first micro-batch that was thrown away, and a second one that was stepped on."""
+    window = scaled(1, *events)
+    window.micro_batches[1].fresh = True
+    return found("missing_update", window)
+
+
+def test_a_window_that_is_abandoned_after_a_norm_that_is_not_finite_needs_an_update_too() -> None:
+    bad = Event("clip_norm", 1, limit=1.0, norm=math.inf)
+    told = guarded(bad, STEP, UPDATE)
+    assert told is not None
+    assert told.title == "A window is abandoned without GradScaler.update()"
+    assert told.evidence["abandoned_after"] == [1]
+    assert guarded(bad, Event("update", 1), STEP, UPDATE) is None
+    assert guarded(Event("clip_norm", 1, limit=1.0, norm=3.0), STEP, UPDATE) is None
+    assert found("missing_update", scaled(1, bad, STEP, UPDATE)) is None  # nothing was thrown away
+
+
+def test_an_update_or_another_scale_inside_the_window_is_told_in_its_own_words() -> None:
+    early = found("update_per_microbatch", scaled(1, Event("update", 1), STEP))
+    assert early is not None and early.summary == "update() runs after micro-batch 1 of 2."
+    changed = found("update_per_microbatch", scaled(1, STEP, UPDATE, scales=(1024.0, 512.0)))
+    assert changed is not None
+    assert changed.summary == "The micro-batches of one window are scaled by [1024.0, 512.0]."
+    assert found("update_per_microbatch", scaled(1, STEP, UPDATE)) is None
+
+
+# ---------------------------------------------------------------------- scalers and skips
+
+
+def replaced(*scalers: Scaler | None) -> Finding | None:
+    return found("reset", *(scaled(n, STEP, UPDATE, scaler=s) for n, s in enumerate(scalers, 1)))
+
+
+@pytest.mark.parametrize(
+    ("scale", "is_told"),
+    [(64.0, True), (512.0, False), (2048.0, False), (3000.0, True), (500.0, True)],
+)
+def test_a_new_scaler_is_told_unless_it_goes_on_at_the_old_scale(
+    scale: float, is_told: bool
+) -> None:
+    assert (replaced(Scaler(1, 1024.0), Scaler(2, scale)) is not None) is is_told
+    assert replaced(Scaler(1, 1024.0), Scaler(1, scale)) is None
+
+
+def test_a_scaler_that_was_not_seen_is_no_other_one() -> None:
+    assert replaced(None, Scaler(2, 64.0)) is None
+    assert replaced(Scaler(1, None), Scaler(2, 64.0)) is None
+    told = replaced(Scaler(1, 65536.0), None, Scaler(2, 64.0))
+    assert told is not None
+    assert told.summary.startswith("The scale jumps from 65,536 to 64 because a new GradScaler")
+
+
+def skips(course: str) -> Finding | None:
+    """Steps that are taken (.) or skipped (x)."""
+    windows = (scaled(n, STEP, UPDATE, skipped=each == "x") for n, each in enumerate(course, 1))
+    return found("skipped_steps", *windows)
+
+
+def test_five_skips_in_a_row_are_told_once_the_scale_had_settled() -> None:
+    assert skips(".xxxx") is None
+    told = skips(".xxxxx")
+    assert told is not None and told.first_step == 6
+    assert told.summary.startswith("5 of the last 6 steps")
+    assert ", the last 5 in a row: " in told.summary
+    assert skips("xxxxxxxx.") is None
+
+
+def test_more_than_five_of_the_last_hundred_are_told_without_a_row() -> None:
+    often = ".x" * 5
+    assert skips(often) is None
+    told = skips(often + ".x")
+    assert told is not None and ", the last" not in told.summary
+    last = skips(often + ".xx")
+    assert last is not None and ", the last 2 in a row: " in last.summary
+    assert skips(often + "." * 95 + "x") is None  # the first of them is a hundred steps ago
