@@ -7,9 +7,15 @@ from typing import Any
 
 import pytest
 
-from gradledger.records import StepRecord, Term
+from gradledger.records import Samples, StepRecord, Term
 from gradledger_monitor.facts import StepFacts
-from gradledger_monitor.rules.balances import MOST_MICRO_BATCHES, Closed, Diagnosis, diagnose
+from gradledger_monitor.rules.balances import (
+    MOST_MICRO_BATCHES,
+    PARTS_OR_TASKS,
+    Closed,
+    Diagnosis,
+    diagnose,
+)
 from helpers.facts import facts, record, term
 
 EVEN = (50, 50, 50, 50)
@@ -109,6 +115,113 @@ def test_a_divisor_that_counts_padding_is_named_whatever_follows_backward(
 ) -> None:
     terms = [term(n, 1 / (64 * 4 * post_factor), "sum", size=64) for n in (40, 50, 60, 30)]
     assert said(facts(record(terms, post_factor=post_factor))) == ("padding", 1.0)
+
+
+def over_ranks(weight: float, reduction: str = "sum", **more: Any) -> StepFacts:
+    """Two averaged ranks with two micro-batches each, and one weight for every token."""
+    windows = ((40, 50), (60, 30))
+    return facts(
+        *(
+            record([term(n, weight, reduction, **more) for n in window], sync="averaged")
+            for window in windows
+        )
+    )
+
+
+@pytest.mark.parametrize("weight", [2.0, 1.0, 1 / 2])
+def test_a_sum_that_nothing_or_only_ranks_and_micro_batches_divide_is_a_sum(weight: float) -> None:
+    """Averaged over two ranks they are 1, a half for R or K, and a quarter for both."""
+    assert said(over_ranks(weight)) == ("sum", 1.0)
+
+
+@pytest.mark.parametrize("weight", [4.0, 8.0, 1 / 4, 1 / 8, 1.5])
+def test_a_sum_that_something_else_divides_is_none(weight: float) -> None:
+    assert said(over_ranks(weight)) == ("pending", 1.0)
+
+
+def test_tokens_that_weigh_a_half_without_ranks_are_no_sum_divided_by_two() -> None:
+    """Of four micro-batches, 1 and 1/4 are plain."""
+    tokens = [term(n, 1.0, "sum") for n in (40, 50, 60, 30)]
+    for weight, pattern in ((1.0, "sum"), (1 / 4, "sum"), (1 / 2, "pending"), (2.0, "pending")):
+        for each in tokens:
+            each.weight = weight
+        assert said(facts(record(tokens))) == (pattern, 1.0)
+
+
+def test_a_mean_or_a_bare_loss_or_a_single_token_is_no_sum() -> None:
+    assert said(alone(2.0, 2, reduction="mean")) == ("pending", 1.0)
+    assert said(alone(2.0, 2, reduction="sum")) == ("sum", 1.0)
+    for kind in ("MeanBackward0", "SumBackward0"):
+        bare = dataclasses.replace(term(40, 1.0, "sum"), kind=kind, rows=None, positions=None)
+        assert said(facts(record([bare]))) == ("pending", 1.0)
+    for tokens, pattern in ((1, "pending"), (2, "sum")):
+        step = facts(record([term(tokens, 1.0, "sum")]), declared_scale=4.0)
+        assert said(step) == (pattern, 1.0)
+
+
+@pytest.mark.parametrize(("share", "pattern"), [(1.0, "padding"), (2.0, "pending")])
+def test_padding_over_averaged_ranks_is_divided_by_all_their_micro_batches(
+    share: float, pattern: str
+) -> None:
+    """A weight of R / (K R size), before the average."""
+    assert said(over_ranks(2 * share / (4 * 128), size=128)) == (pattern, 1.0)
+
+
+def test_a_loss_whose_size_is_not_known_is_not_read_as_padded() -> None:
+    padded = [term(n, 1 / 256, "sum", size=64) for n in (40, 50, 60, 30)]
+    padded[0].size = None
+    assert said(facts(record(padded))) == ("pending", 1.0)
+
+
+def test_one_constant_in_front_of_the_loss_explains_the_balance_and_two_do_not() -> None:
+    both = [term(n, 0.7 / 200, coefficient=0.7) for n in EVEN]
+    assert said(facts(record(both))) == ("coefficient", 1.0)
+    both[0].coefficient = 0.35
+    assert said(facts(record(both))) == ("pending", 1.0)
+    unknown = [term(n, 0.7 / 200, coefficient=None) for n in EVEN]
+    assert said(facts(record(unknown))) == ("pending", 1.0)
+    nothing = [term(n, 2 / 200, coefficient=0.0) for n in EVEN]
+    assert said(facts(record(nothing))) == ("pending", 1.0)
+
+
+# ---------------------------------------------------------------------- ranks, by hand
+
+
+def combined(factor: float, weight: float, ranks: int = 2) -> StepFacts:
+    """Ranks whose loop made the gradient so many times their sum, after one micro-batch each."""
+    left = [[1.0, -2.0, 0.5], [3.0, 1.0, -0.25], [0.5, 0.5, 0.5]][:ranks]
+    total = [factor * sum(column) for column in zip(*left, strict=True)]
+    known: dict[str, Any] = {"post_factor": None, "sync": "unknown", "collectives_after": 3}
+    return facts(
+        *(record([term(10, weight)], samples=Samples(mine, total), **known) for mine in left)
+    )
+
+
+@pytest.mark.parametrize(
+    ("factor", "weight", "pattern", "ratio"),
+    [
+        (1 / 3, 1 / 10, "fair", 1.0),
+        (1.0, 1 / 30, "fair", 1.0),
+        (1.0, 1 / 10, "world", 3.0),  # summed, and each rank's loss is a mean already
+        (1 / 9, 1 / 10, "world", round(1 / 3, 6)),  # divided twice
+        (1 / 9, 1 / 20, "pending", 1.0),  # the factor is off by R, the balance by more
+        (1 / 2, 1 / 15, "fair", 1.0),
+    ],
+)
+def test_a_factor_by_hand_that_is_off_by_the_world_size_with_the_balance_is_named(
+    factor: float, weight: float, pattern: str, ratio: float
+) -> None:
+    assert said(combined(factor, weight, ranks=3)) == (pattern, pytest.approx(ratio))
+
+
+# ---------------------------------------------------------------------- parts, or tasks
+
+
+def test_a_loss_that_only_together_with_its_parts_is_a_mean_is_not_measured() -> None:
+    halves = [[term(20, 0.25 / 20, head=1), term(20, 0.25 / 20, head=1)] for _ in range(2)]
+    assert diagnose(facts(record(halves)), []).pattern == "fair"
+    heads = [[term(20, 0.25 / 20, head=1), term(30, 0.25 / 30, head=2)] for _ in range(2)]
+    assert diagnose(facts(record(heads)), []) == Diagnosis("unmeasured", PARTS_OR_TASKS)
 
 
 def test_half_the_mean_squared_error_is_how_textbooks_write_it() -> None:
