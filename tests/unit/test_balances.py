@@ -211,7 +211,9 @@ def combined(factor: float, weight: float, ranks: int = 2) -> StepFacts:
 def test_a_factor_by_hand_that_is_off_by_the_world_size_with_the_balance_is_named(
     factor: float, weight: float, pattern: str, ratio: float
 ) -> None:
-    assert said(combined(factor, weight, ranks=3)) == (pattern, pytest.approx(ratio))
+    diagnosis = diagnose(combined(factor, weight, ranks=3), [])
+    assert diagnosis.pattern == pattern
+    assert diagnosis.ratio == pytest.approx(ratio)
 
 
 # ---------------------------------------------------------------------- parts, or tasks

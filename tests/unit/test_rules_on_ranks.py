@@ -143,7 +143,9 @@ def test_replicas_that_differ_are_told_by_all_that_shows_it() -> None:
 def test_one_sign_is_enough_and_only_what_differs_is_told(
     name: str, one: float, other: float, words: str
 ) -> None:
-    told = found(DRIFT, rank("sync", **{name: one}), rank("sync", **{name: other}))
+    here: dict[str, Any] = {name: one}
+    there: dict[str, Any] = {name: other}
+    told = found(DRIFT, rank("sync", **here), rank("sync", **there))
     assert told is not None
     assert told.summary == f"The ranks do not train the same model: {words}."
     assert told.evidence["parameters_differ"] is (name == "parameters")
