@@ -12,7 +12,7 @@ import json
 import math
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 WIRE_VERSION = 1
 
@@ -106,6 +106,8 @@ class StepRecord:
     the step, clipping and unscaling included; ``grad_scale`` what a fused optimizer divides by.
     """
 
+    type: ClassVar[str] = "step"
+
     optimizer: int  # 0, 1, ... in the order of their first steps
     step: int  # 1, 2, ... of this optimizer
     time: float  # seconds since the epoch, on the training machine
@@ -141,12 +143,13 @@ class StepRecord:
     dropped: int = 0  # records that this rank had to drop so far
     next: int | None = None  # the step that is recorded next, where those before it are let pass
     missing: dict[str, str] = field(default_factory=dict)
-    type: Literal["step"] = "step"
 
 
 @dataclass(eq=False, repr=False)
 class RunRecord:
     """Who is speaking: the first line of every batch."""
+
+    type: ClassVar[str] = "run"
 
     run: str  # identity: all ranks of one job say the same
     name: str
@@ -160,46 +163,49 @@ class RunRecord:
     contract: Literal["token", "sequence", "sample"] | None = None
     declared_scale: float | None = None  # an intended balance other than 1
     v: int = WIRE_VERSION
-    type: Literal["run"] = "run"
 
 
 @dataclass(eq=False, repr=False)
 class EvalRecord:
     """Evaluation metrics that the training script reported."""
 
+    type: ClassVar[str] = "eval"
+
     step: int
     time: float
     values: dict[str, float] = field(default_factory=dict)
-    type: Literal["eval"] = "eval"
 
 
 @dataclass(eq=False, repr=False)
 class CheckpointRecord:
     """The training script saved a checkpoint after an optimizer step."""
 
+    type: ClassVar[str] = "checkpoint"
+
     step: int
     time: float
     path: str = ""  # where it lies, in the words of the script
-    type: Literal["checkpoint"] = "checkpoint"
 
 
 @dataclass(eq=False, repr=False)
 class BeatRecord:
     """The process lives, while no optimizer step ends: told every few seconds."""
 
+    type: ClassVar[str] = "beat"
+
     time: float
     since_step: float  # seconds since the last step ended, or since the first backward
     backwards: int = 0  # micro-batches since then
-    type: Literal["beat"] = "beat"
 
 
 @dataclass(eq=False, repr=False)
 class EndRecord:
     """The process ended cleanly; ``steps`` by optimizer is how many it sent."""
 
+    type: ClassVar[str] = "end"
+
     time: float
     steps: list[int] = field(default_factory=list)
-    type: Literal["end"] = "end"
 
 
 Record = RunRecord | StepRecord | EvalRecord | CheckpointRecord | BeatRecord | EndRecord
@@ -207,13 +213,18 @@ Record = RunRecord | StepRecord | EvalRecord | CheckpointRecord | BeatRecord | E
 
 _to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=str).encode
 _AS_THEY_ARE = (int, str, bool, type(None))
-_ALWAYS = ("type", "v")
+_ALWAYS = ("v",)
 _EMPTY: tuple[Any, ...] = ([], {})
 
 
 def encode(record: Record) -> bytes:
-    """One line of the wire, with its newline. Absent and empty fields are left out."""
-    return _to_json(_plain(record)).encode() + b"\n"
+    """One line of the wire, with its newline. Absent and empty fields are left out.
+
+    The type comes first: a decoder that reads it there knows at once what follows.
+    """
+    kind: Any = type(record)
+    said = {"type": record.type, **_said(record, _defaults(kind))}
+    return _to_json(said).encode() + b"\n"
 
 
 def _plain(value: Any) -> Any:

@@ -22,6 +22,16 @@ StepKey = tuple[int, int]  # optimizer, step
 StepRow = tuple[int, int, int, int, float, bytes]
 # made once, for they run with every batch
 RUN_NAMED = select(runs).where(runs.c.id == bindparam("named")).with_for_update()
+RUN_HEARD = (
+    update(runs)
+    .where(runs.c.key == bindparam("of_run"))
+    .values(started=bindparam("began"), last_seen=bindparam("now"), revision=runs.c.revision + 1)
+)
+RANK_HEARD = (
+    update(ranks)
+    .where(ranks.c.run == bindparam("of_run"), ranks.c.rank == bindparam("of_rank"))
+    .values(last_seen=bindparam("now"))
+)
 PROGRESS_OF = select(progress.c.optimizer, progress.c.step, progress.c.given_up).where(
     progress.c.run == bindparam("of_run")
 )
@@ -80,14 +90,16 @@ def _store_run(connection: Connection, record: wire.RunRecord, now: float) -> in
         _bear(connection, record, now)
         row = connection.execute(RUN_NAMED, named).one()
     told = _heard(row, record)
+    news = {name: value for name, value in told.items() if row._mapping[name] != value}
     # what was judged under another description is judged again
-    if row.generation and any(row._mapping[name] != value for name, value in told.items()):
+    if row.generation and news:
         _rewind(connection, row.key)
-    told |= {"started": min(row.started, record.started or now), "last_seen": now}
-    told["revision"] = runs.c.revision + 1
-    if not row.revision or (record.rank == 0 and row.config != record.config):
+    if not row.revision or "config" in news:
         tagging.write(connection, row.key, tagging.of_config(record.config))
-    connection.execute(update(runs).where(runs.c.key == row.key).values(told))
+    if news:
+        connection.execute(update(runs).where(runs.c.key == row.key).values(news))
+    started = min(row.started, record.started or now)
+    connection.execute(RUN_HEARD, {"of_run": row.key, "began": started, "now": now})
     return int(row.key)
 
 
@@ -143,12 +155,10 @@ def _rewind(connection: Connection, run: int, since: Mapping[int, int] | None = 
 
 
 def _store_rank(connection: Connection, run: int, rank: int, now: float) -> None:
-    statement = dialects.insert(connection, ranks).values(run=run, rank=rank, last_seen=now)
-    connection.execute(
-        statement.on_conflict_do_update(
-            index_elements=["run", "rank"], set_={"last_seen": statement.excluded.last_seen}
-        )
-    )
+    here = {"of_run": run, "of_rank": rank, "now": now}
+    if not connection.execute(RANK_HEARD, here).rowcount:
+        row = {"run": run, "rank": rank, "last_seen": now}
+        connection.execute(dialects.insert(connection, ranks).on_conflict_do_nothing(), row)
 
 
 def _store_ends(
