@@ -22,7 +22,7 @@ from gradledger_monitor.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md"), ROOT / "examples" / "README.md"])
-RUN_OPTIONS = {"--name", "--project", "--url"}
+RUN_OPTIONS = {"--name", "--project", "--tag", "--url"}
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
