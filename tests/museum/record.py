@@ -14,7 +14,7 @@ from pathlib import Path
 from museum.labels import Piece, collection
 from museum.stage import Stage
 
-FIRST_LINE = b'{"run":'
+RUN = b'"type":"run"'
 
 
 def recorded(folder: Path) -> dict[str, list[bytes]]:
@@ -29,7 +29,7 @@ def _ranks(path: Path) -> list[bytes]:
     """Each rank's lines; each begins with who is speaking."""
     ranks: list[list[bytes]] = []
     for line in gzip.decompress(path.read_bytes()).splitlines(keepends=True):
-        if line.startswith(FIRST_LINE):
+        if RUN in line:
             ranks.append([])
         ranks[-1].append(line)
     return [b"".join(lines) for lines in ranks]
