@@ -58,9 +58,9 @@ docs: $(READY)  ## the documentation, into build/site; warnings are errors, and 
 coverage: $(READY)  ## lines and branches that no unit test reaches: a map, not a target
 	$(BIN)/pytest tests/unit --cov --cov-report=term-missing:skip-covered
 
-mutants: $(READY)  ## changes to the ledger that no unit test notices; long
+mutants: $(READY)  ## changes to the ledger and the rules that no test notices; an hour (ONLY='*rules.norm*')
 	@$(BIN)/pip install --quiet --group mutation
-	tests/mutation/run $(BIN)/mutmut
+	tests/mutation/run $(BIN) $(if $(ONLY),'$(ONLY)')
 
 screenshots: $(READY) tools  ## the README's pictures, of real trainings
 	cd tests && ../$(BIN)/python screenshots.py ../docs/images

@@ -18,7 +18,7 @@ from helpers.facts import accused, facts, judged, record, term
 
 Window = list[int]  # tokens of each micro-batch
 
-quick = settings(max_examples=40, deadline=None)
+quick = settings(max_examples=min(40, settings().max_examples), deadline=None)
 counts = st.integers(1, 4000)
 
 
