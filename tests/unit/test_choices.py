@@ -69,8 +69,12 @@ def test_every_rule_can_be_made_with_the_least_and_the_most(rule: type[Signature
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ({"rules_off": ["reduction.tokens"]}, "reduction.tokens"),
-        ({"thresholds": {"norm.spikes": {"z": 5}}}, "norm.spikes"),
+        ({"rules_off": ["reduction.tokens"]}, "rules_off.reduction.tokens: no rule matches it"),
+        (
+            {"thresholds": {"norm.spikes": {"z": 5}}},
+            "there is no rule 'norm.spikes'; see `gradledger",
+        ),
+        ({"thresholds": {"norm.nonfinite": {"z": 5}}}, "no such threshold; it has none"),
         ({"thresholds": {"norm.spike": {"zed": 5}}}, "it has z, least, steps"),
         ({"thresholds": {"norm.spike": {"z": -1}}}, "norm.spike.z: -1 is not a number from 0"),
         ({"thresholds": {"norm.spike": {"z": float("nan")}}}, "nan is not a number"),

@@ -8,6 +8,7 @@ from gradledger.records import StepRecord
 from gradledger_monitor.engine import Engine
 from gradledger_monitor.findings import Finding
 from gradledger_monitor.rules.base import Silence
+from gradledger_monitor.rules.run.stalled import MOST_SHOWN
 from helpers.facts import accused, facts, judged, record, term
 
 
@@ -81,14 +82,14 @@ def test_a_silence_is_told_with_who_is_silent_and_what_still_runs() -> None:
     assert silence([3]) == ("Nothing at all is heard of rank 3: a process that hangs still beats.")
 
 
-def silence(silent: list[int]) -> str:
+def silence(silent: list[int], backwards: int | None = None) -> str:
     """What is said of life after ten minutes without a step."""
     steps = [facts(a_step(n, 3.0, float(n))) for n in range(1, 21)]
     engine = Engine(steps[0].run)
     for step in steps:
         engine.see(step)
     assert engine.patience(0) == 60.0
-    engine.hear_nothing(0, 20, Silence(600.0, silent, None))
+    engine.hear_nothing(0, 20, Silence(600.0, silent, backwards))
     (finding,) = engine.judgement().findings
     assert (finding.rule, finding.severity, finding.first_step) == ("run.stalled", "warning", 20)
     assert finding.title == "The run stands still"

@@ -14,6 +14,7 @@ from syrupy.assertion import SnapshotAssertion
 from gradledger.records import Event, Samples, Scaler, StepRecord
 from gradledger_monitor.facts import StepFacts
 from helpers.facts import facts, judged, record, term
+from helpers.words import told
 
 WINDOWS = ([40, 60, 100, 56], [30, 90, 20, 80], [64, 16, 48, 96])
 
@@ -146,10 +147,6 @@ CASES: dict[str, list[StepFacts]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_finding_says(case: str, snapshot: SnapshotAssertion) -> None:
-    said = [
-        f"{f.severity}: {f.rule}, steps {f.first_step} to {f.last_step}\n{f.title}\n{f.summary}\n"
-        f"{f.fix}\n{sorted(f.evidence)}\ninhibited by {f.inhibited_by}"
-        for f in judged(CASES[case]).findings
-    ]
+    said = [told(finding) for finding in judged(CASES[case]).findings]
     assert said, "the rules no longer see it"
     assert said == snapshot

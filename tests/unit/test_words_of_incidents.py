@@ -14,32 +14,15 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from gradledger_monitor.findings import Finding
 from gradledger_monitor.rules.manual import signatures
 from helpers.facts import judged
+from helpers.words import told
 from museum.judging import facts_of
 from museum.labels import WITHOUT_EXHIBIT, collection
 from museum.record import one_for_each_rule, recorded
 
 INCIDENTS = recorded(Path(__file__).parents[1] / "fixtures" / "records")
 LABELS = {piece.name: piece.label for piece in one_for_each_rule(collection())}
-
-
-def rounded(value: object) -> object:
-    """Six digits of a number, and of those in a list: the last ones are the machine's."""
-    if isinstance(value, list):
-        return [rounded(each) for each in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
-
-
-def told(finding: Finding) -> str:
-    """All of a finding that people read."""
-    shown = {key: rounded(value) for key, value in sorted(finding.evidence.items())}
-    return (
-        f"{finding.severity}: {finding.rule}, steps {finding.first_step} to {finding.last_step}, "
-        f"{finding.steps} in all, {finding.lifecycle}\n{finding.title}\n{finding.summary}\n"
-        f"{finding.fix}\n{shown}\ninhibited by {finding.inhibited_by}"
-    )
 
 
 @pytest.mark.parametrize("name", INCIDENTS)
