@@ -79,7 +79,12 @@ def test_evaluations_before_any_training_loss_are_compared_with_nothing() -> Non
 
 def test_a_silence_is_told_with_who_is_silent_and_what_still_runs() -> None:
     assert silence([]) == "All ranks were heard of since."
-    assert silence([3]) == ("Nothing at all is heard of rank 3: a process that hangs still beats.")
+    ended, more = ": a process that hangs still beats.", list(range(MOST_SHOWN + 2))
+    shown = ", ".join(map(str, more[:MOST_SHOWN]))
+    assert silence([3]) == f"Nothing at all is heard of rank 3{ended}"
+    assert silence(more[:MOST_SHOWN]) == f"Nothing at all is heard of rank {shown}{ended}"
+    assert silence(more) == f"Nothing at all is heard of rank {shown} and 2 more{ended}"
+    assert silence([], 1234) == "All ranks were heard of since, and ran 1,234 backwards."
 
 
 def silence(silent: list[int], backwards: int | None = None) -> str:
