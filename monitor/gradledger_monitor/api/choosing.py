@@ -21,7 +21,7 @@ from gradledger_monitor.rules.choices import Choices
 from gradledger_monitor.rules.manual import signatures
 from gradledger_monitor.settings import Settings
 from gradledger_monitor.store import choosing
-from gradledger_monitor.store.choosing import RETENTION, RULES, Outdated
+from gradledger_monitor.store.choosing import RETENTION, RULES, Kept, Outdated
 
 router = APIRouter(prefix="/api/v1/settings", tags=["settings"])
 
@@ -118,14 +118,15 @@ def put_rules(state: GivenState, said: RulesChosen) -> Answer:
     """Ask the rules otherwise, from the next step on that is judged in any run."""
     _accepted([*wrong_rules(said)])
     _left_to_us(_set_elsewhere(state, said))
-    kept = Choices(**state.chosen.kept(RULES).value)
+    before = state.chosen.kept(RULES)
+    kept = Choices(**before.value)
     off = list(kept.off)
     if "off" in said.model_fields_set and not state.chosen.place("rules_off"):
         off = sorted(set(said.off))
     thresholds = kept.thresholds
     if "thresholds" in said.model_fields_set:
         thresholds = _other(state, said, kept)
-    _write(state, RULES, {"off": off, "thresholds": thresholds}, said.revision)
+    _write(state, RULES, before, {"off": off, "thresholds": thresholds}, said.revision)
     return Answer(rules(state).model_dump())
 
 
@@ -213,8 +214,9 @@ def put_retention(state: GivenState, said: RetentionChosen) -> Answer:
     elsewhere = ((n, here[n]) for n, value in new.items() if value != state.chosen.days(n))
     _left_to_us((name, place) for name, place in elsewhere if place)
     new = {name: value for name, value in new.items() if not here[name]}
-    kept = {**state.chosen.kept(RETENTION).value, **new}
-    _write(state, RETENTION, {n: v for n, v in kept.items() if v is not None}, said.revision)
+    before = state.chosen.kept(RETENTION)
+    value = {n: v for n, v in {**before.value, **new}.items() if v is not None}
+    _write(state, RETENTION, before, value, said.revision)
     return Answer(retention(state).model_dump())
 
 
@@ -246,9 +248,12 @@ def _left_to_us(elsewhere: Iterator[tuple[str, str]]) -> None:
         raise Problem(409, f"{field} is set in {place}, and is changed there.")
 
 
-def _write(state: State, name: str, value: dict[str, Any], seen: int | None) -> None:
+def _write(state: State, name: str, before: Kept, value: dict[str, Any], seen: int | None) -> None:
+    """Put ``value`` in the place of what was there, on which it rests."""
     try:
-        choosing.write(state.store, name, value, clock.now(), seen)
+        if seen not in (None, before.revision):
+            raise Outdated
+        choosing.write(state.store, name, value, clock.now(), before.revision)
     except Outdated as error:
         detail = "It was changed by somebody else since it was looked at. Nothing was saved."
         raise Problem(409, detail) from error
