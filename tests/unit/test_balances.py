@@ -216,6 +216,21 @@ def test_a_factor_by_hand_that_is_off_by_the_world_size_with_the_balance_is_name
     assert diagnosis.ratio == pytest.approx(ratio)
 
 
+def test_with_as_many_ranks_as_micro_batches_the_factor_tells_which_of_both_it_is() -> None:
+    """A balance of 3 with 3 micro-batches on 3 ranks: a sum over ranks, or a missing division."""
+
+    def three(factor: float, divide: float) -> StepFacts:
+        left = [[1.0, -2.0, 0.5], [3.0, 1.0, -0.25], [0.5, 0.5, 0.5]]
+        applied = [factor * sum(column) for column in zip(*left, strict=True)]
+        terms = [term(10, 1 / (10 * divide)) for _ in range(3)]
+        known: dict[str, Any] = {"post_factor": None, "sync": "unknown", "collectives_after": 3}
+        return facts(*(record(terms, samples=Samples(mine, applied), **known) for mine in left))
+
+    assert said(three(1.0, 3)) == ("world", 3.0)
+    assert said(three(1 / 3, 1)) == ("missing", 3)
+    assert said(three(1 / 3, 9)) == ("double", pytest.approx(1 / 3))  # type: ignore[comparison-overlap]
+
+
 # ---------------------------------------------------------------------- parts, or tasks
 
 

@@ -72,6 +72,13 @@ def test_a_loss_that_hardly_rises_or_has_no_logarithm_is_not_up(loss: float) -> 
     assert spike((50.0, 2.5)) is not None
 
 
+def test_losses_are_compared_with_their_own_range_however_small_or_wide_it_is() -> None:
+    small = [(norm, loss / 10) for norm, loss in CALM]
+    assert spike((50.0, 0.4), calm=small) is not None
+    wide = [(norm, 2.0 + (-1) ** n) for n, (norm, _) in enumerate(CALM)]
+    assert spike((50.0, 4.0), calm=wide) is None
+
+
 def test_a_loss_that_rises_alone_is_no_spike_of_the_norm() -> None:
     assert spike(*[(1.0, 4.0)] * 9) is None
 

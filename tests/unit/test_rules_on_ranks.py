@@ -113,6 +113,55 @@ def test_under_fsdp1_only_backwards_that_all_ran_equally_many_collectives_each_r
     assert found(TOO_OFTEN, unlike, unlike) is None
 
 
+# ---------------------------------------------------------------------- synchronised too early
+
+EARLY = "ddp.wrong_microbatch_synced"
+
+
+def test_a_window_that_is_synchronised_before_its_end_says_how_much_stays_behind() -> None:
+    early = rank("no_sync", "sync", "no_sync", "no_sync", "no_sync")
+    told = found(EARLY, early, early)
+    assert told is not None
+    assert told.title == "Micro-batch 2 is synchronised, the last one is not"
+    assert "in the backward of micro-batch 2 of 5. The 3 micro-batches after it" in told.summary
+    assert found(EARLY, *[rank("sync", "no_sync")] * 2) is not None
+
+
+@pytest.mark.parametrize(
+    "more", [{"skipped": True}, {"collectives_after": 1}, {"wrapper": "fsdp2"}]
+)
+def test_an_early_synchronisation_is_left_alone_where_it_may_not_be_all(
+    more: dict[str, Any],
+) -> None:
+    assert found(EARLY, *[rank("sync", "no_sync", **more)] * 2) is None
+    thrown_away = rank("sync", "no_sync")
+    thrown_away.micro_batches[1].fresh = True
+    assert found(EARLY, thrown_away, thrown_away) is None
+
+
+# ---------------------------------------------------------------------- uneven ranks
+
+
+def uneven(*weights: float, **run: Any) -> Finding | None:
+    """A rank with one micro-batch of ten tokens, and one with two."""
+    one, other = rank("sync"), rank("no_sync", "sync")
+    for micro_batch, weight in zip(
+        [*one.micro_batches, *other.micro_batches], weights, strict=True
+    ):
+        micro_batch.terms[0].weight = weight
+    judgement = judged([facts(one, other, **run)])
+    return next((f for f in judgement.findings if f.rule == "ddp.uneven_microbatches"), None)
+
+
+def test_ranks_with_different_numbers_of_micro_batches_are_told_unless_tokens_weigh_alike() -> None:
+    told = uneven(1 / 10, 1 / 20, 1 / 20)
+    assert told is not None
+    assert told.evidence["misallocation"] == pytest.approx(1 / 6, abs=1e-6)
+    assert uneven(*[2 / 30] * 3) is None
+    assert uneven(*[8 / 30] * 3) is not None
+    assert uneven(*[8 / 30] * 3, declared_scale=4.0) is None
+
+
 # ---------------------------------------------------------------------- who differs
 
 DRIFT = "ddp.replica_drift"
@@ -183,6 +232,29 @@ def test_ranks_without_a_wrapper_are_asked_nothing_about_one() -> None:
     assert answer("ddp.never_synced", step) == (
         "not_applicable: no data-parallel wrapper holds the optimizer's parameters"
     )
+
+
+def same_data(*windows: tuple[int | None, ...]) -> Finding | None:
+    """Two ranks whose micro-batches have the same fingerprints, window by window."""
+    steps = []
+    for number, prints in enumerate(windows, 1):
+        made = rank(*["sync"] * len(prints), number=number)
+        for micro_batch, fingerprint in zip(made.micro_batches, prints, strict=True):
+            micro_batch.fingerprint = fingerprint
+        steps.append(facts(made, made))
+    findings = judged(steps).findings
+    return next((f for f in findings if f.rule == "ddp.duplicate_data"), None)
+
+
+def test_equal_fingerprints_are_told_only_where_most_of_them_differ_from_each_other() -> None:
+    assert same_data((1, 2), (3, 4), (5, 6)) is not None
+    assert same_data((1, 2), (3, 4), (1, 1)) is not None  # four of six
+    assert same_data((1, 2), (3, 1), (1, 1)) is None  # three of six
+    assert same_data((1, 1), (1, 1), (1, 1)) is None
+
+
+def test_a_micro_batch_without_a_fingerprint_leaves_its_window_out() -> None:
+    assert same_data((1, None), (3, 4), (5, 6)) is None
 
 
 def test_equal_data_are_not_told_before_three_windows_have_shown_them() -> None:

@@ -55,6 +55,7 @@ def test_a_divergence_is_told_in_these_words() -> None:
         "eval_loss rose from 3 (step 10) to 3.3 (step 40) over 3 evaluations, while the training "
         "loss fell from 4.55 to 1.55."
     )
+    assert finding.fix.startswith("# stop, or go back to, the best evaluation so far")
     assert (finding.evidence["metric"], finding.evidence["steps"]) == (
         "eval_loss",
         [10, 20, 30, 40],
@@ -98,6 +99,7 @@ def silence(silent: list[int], backwards: int | None = None) -> str:
     (finding,) = engine.judgement().findings
     assert (finding.rule, finding.severity, finding.first_step) == ("run.stalled", "warning", 20)
     assert finding.title == "The run stands still"
+    assert "py-spy dump" in finding.fix
     shown = {key: finding.evidence[key] for key in ("seconds", "usual_seconds", "silent_ranks")}
     assert shown == {"seconds": 600.0, "usual_seconds": 1.0, "silent_ranks": silent}
     before, _, life = finding.summary.partition(" are usual. ")
