@@ -1,0 +1,55 @@
+"""What the hooks could not see is said in their own words, by each rule that needs it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradledger.records import Samples, Scaler, StepRecord
+from gradledger_monitor.rules.manual import signatures
+from helpers.facts import facts, judged, record, term
+
+WHY = "the observer failed: out of memory"
+
+
+def blind(fact: str) -> StepRecord:
+    """A window under a GradScaler and DDP, of which one fact is missing."""
+    made = record([term(10, 102.4)] * 2, sync="averaged", wrapper="ddp", post_factor=1 / 1024)
+    made.scaler = Scaler(1, 1024.0)
+    for micro_batch in made.micro_batches:
+        micro_batch.scale = 1024.0
+    made.samples = Samples([1.0], [1.0])
+    if hasattr(made, fact):
+        setattr(made, fact, None)
+    made.missing = {fact: WHY}
+    return made
+
+
+def unanswered(fact: str) -> set[str]:
+    """The rules that say so."""
+    coverage = judged([facts(blind(fact), blind(fact))]).coverage
+    return {rule for rule, said in coverage.items() if said == f"not_measured: {WHY}"}
+
+
+def family(name: str) -> set[str]:
+    return {rule for rule in signatures() if rule.startswith(f"{name}.")}
+
+
+def test_without_the_scale_no_rule_of_the_scaler_answers() -> None:
+    assert unanswered("scale") >= family("scaler")
+
+
+def test_without_collectives_no_rule_of_ranks_answers() -> None:
+    assert unanswered("collectives") >= family("ddp")
+
+
+@pytest.mark.parametrize(
+    ("fact", "rules"),
+    [
+        ("norm", {"scaler.all_grads_zero"}),
+        ("post_factor", {"scaler.double_unscale", "scaler.step_bypassed"}),
+    ],
+)
+def test_a_figure_that_is_missing_leaves_those_open_that_look_at_it(
+    fact: str, rules: set[str]
+) -> None:
+    assert unanswered(fact) >= rules
