@@ -240,6 +240,11 @@ class Recorder:
 
     # ------------------------------------------------------------------ steps that only pass
 
+    def watch_all(self) -> None:
+        """Let no step pass from now on."""
+        self._pace = Pace(None)
+        self._watch_again = 0
+
     def _is_alone(self, track: Track) -> bool:
         """With several optimizers there is no moment that lies between the windows of all."""
         return all(other is track or other.optimizer is None for other in self.windows)

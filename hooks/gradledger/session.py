@@ -35,7 +35,7 @@ from gradledger.records import (
     RunRecord,
     StepRecord,
 )
-from gradledger.settings import DEFAULT_URL, Contract, Settings
+from gradledger.settings import DEFAULT_PROJECT, DEFAULT_URL, Contract, Settings
 
 __all__ = ["DEFAULT_URL", "Contract", "Session", "Settings", "start", "start_from_environment"]
 
@@ -103,6 +103,22 @@ class Session:
             self._detach()
             self._sender.abandon()
 
+    def learn(self, said: Settings) -> None:
+        """What a script says of itself, where the command that started it opened the session.
+
+        Where both have said something, the command's word on a name holds, and so does either's
+        wish that every step be watched.
+        """
+        known = self.settings
+        known.name = known.name or said.name
+        known.project = said.project if known.project == DEFAULT_PROJECT else known.project
+        known.contract, known.scale = said.contract or known.contract, said.scale or known.scale
+        known.config = {**known.config, **said.config}
+        if said.overhead is None:
+            self.recorder.watch_all()
+        if self._run is not None:
+            self._describe(self._run)
+
     def react(self, policy: Policy) -> None:
         """What to do about findings from now on."""
         self.reaction.uninstall()
@@ -141,19 +157,21 @@ class Session:
             return
         _runs += 1
         rank, world = identity.rank_and_world(os.environ)
-        script = identity.sayable(os.path.basename(sys.argv[0]))[:256] or "python"
         self._run = RunRecord(
             identity.run_id(self.settings.run, os.environ, world, _runs),
-            self.settings.name or script,
+            "",
             rank,
             world,
-            self.settings.project,
             started=time.time(),
-            config=self.settings.config,
             environment=identity.environment(),
-            contract=self.settings.contract,
-            declared_scale=self.settings.scale,
         )
+        self._describe(self._run)
+
+    def _describe(self, run: RunRecord) -> None:
+        script = identity.sayable(os.path.basename(sys.argv[0]))[:256] or "python"
+        said = self.settings
+        run.name, run.project, run.config = said.name or script, said.project, said.config
+        run.contract, run.declared_scale = said.contract, said.scale
 
     # ------------------------------------------------------------------ for the background threads
 
@@ -181,10 +199,11 @@ _session: Session | None = None
 
 
 def start(settings: Settings) -> Session:
-    """The session of this process, opened on first call."""
+    """The session of this process, opened on first call; later ones may describe the run."""
     global _session
     known = current()
     if known is not None:
+        known.learn(settings)
         return known
     _session = Session(settings)
     _session.open()

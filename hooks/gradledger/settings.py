@@ -19,6 +19,7 @@ from gradledger.pacing import SHARE
 from gradledger.reacting import Policy, policy
 
 DEFAULT_URL = "http://127.0.0.1:4777"
+DEFAULT_PROJECT = "default"
 NO_SPOOL = "off"
 EVERY_STEP = "full"
 SMALLEST_SPOOL = 2**16
@@ -37,7 +38,7 @@ class Settings:
     token: str | None = None
     run: str | None = None  # identity that everything one command starts has in common
     name: str | None = None
-    project: str = "default"
+    project: str = DEFAULT_PROJECT
     contract: Contract | None = None
     scale: float | None = None
     config: dict[str, Any] = field(default_factory=dict)
@@ -59,7 +60,7 @@ class Settings:
             token=said("TOKEN", _token, None),
             run=said("RUN", _run, None),
             name=said("NAME", _name, None),
-            project=said("PROJECT", _name, None) or "default",
+            project=said("PROJECT", _name, None) or DEFAULT_PROJECT,
             config=tagged(said("TAGS", _tags, []), {}),
             on_finding=said("ON_FINDING", policy, Policy()),
             overhead=said("OVERHEAD", overhead, usual),

@@ -199,3 +199,21 @@ def test_an_acknowledgement_excuses_nothing_else_and_is_reported_when_it_is_stal
 def test_an_acknowledgement_names_a_rule_and_says_why(launch: Launch, said: str) -> None:
     done = launch("check", "--acknowledge", said, "--", *train(CLASSIC, 1))
     assert done.returncode == 2 and "--acknowledge" in done.stderr
+
+
+def test_what_a_script_says_of_itself_is_heard_though_the_command_started_the_hooks(
+    launch: Launch, tmp_path: Path
+) -> None:
+    """The loop gives every sequence one say, and says so: nothing is wrong then."""
+    said = "gradledger.watch(contract='sequence', config={'lr': 0.1}, overhead=0.5)"
+    script = tmp_path / "by_sequence.py"
+    script.write_text(f"import gradledger\n{said}\n" + _without_future(TRAIN.read_text()))
+    report = tmp_path / "out.json"
+    command = ["check", "--json", str(report), "--", sys.executable, str(script)]
+    done = launch(*command, "mean-of-means", "6")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(report.read_text())["verdict"] == "balanced"
+
+
+def _without_future(text: str) -> str:
+    return text.replace("from __future__ import annotations\n", "")

@@ -166,7 +166,7 @@ def test_a_run_is_found_by_the_tags_of_its_command_line_and_of_its_code(
         with closing(Store(service.database)) as store:
             rows = listing.found(store, Wanted(tag="sft"), 10, 0)
             told = listing.tags_of(store, [row.id for row in rows])
-    assert sorted(told.values()) == [["nightly", "on b200", "sft"], ["own", "sft"]]
+    assert sorted(told.values()) == [["nightly", "on b200", "own", "sft"], ["own", "sft"]]
     assert [f"/runs/{row.id}" in page for row in rows].count(True) == 1
 
 
