@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from gradledger_monitor.facts import StepFacts
 from helpers.facts import facts, judged, record, term
 from helpers.words import told
 
+SQUARES = "MseLossBackward0"
 WINDOWS = ([40, 60, 100, 56], [30, 90, 20, 80], [64, 16, 48, 96])
 
 
@@ -90,6 +92,18 @@ def padded() -> list[StepFacts]:
     ]
 
 
+def with_a_term_undivided() -> list[StepFacts]:
+    """A right loss, to which every micro-batch adds a penalty that is not divided by K."""
+    penalty = replace(term(8, 0.01 / 8, undivided=True, coefficient=0.01), kind=SQUARES)
+    return [facts(record([[term(50, 1 / 200), penalty] for _ in range(4)]))]
+
+
+def squares(*sizes: int) -> list[StepFacts]:
+    """Squared errors that are summed: so many of them, step by step."""
+    made = [replace(term(n, 1.0, "sum", rows=None, positions=None), kind=SQUARES) for n in sizes]
+    return [facts(record([each], number)) for number, each in enumerate(made, 1)]
+
+
 def scaled(**changes: Any) -> list[StepFacts]:
     """Three steps with a GradScaler."""
     steps = []
@@ -128,6 +142,9 @@ CASES: dict[str, list[StepFacts]] = {
     ),
     "a short last window": partial(),
     "a step after every micro-batch": single(4),
+    "a term that is added undivided": with_a_term_undivided(),
+    "squares summed over as many each time": squares(64, 64, 64),
+    "squares summed over more each time": squares(32, 64, 128),
     "each rank by its own count": on_ranks(lambda n: n[0]),
     "averaged again over ranks": on_ranks(lambda n: sum(n[1:])),
     "multiplied by the world size": on_ranks(lambda n: sum(n[1:]) / 4),
