@@ -1,27 +1,88 @@
-"""A real service in a process of its own, on a free port; started, killed and started again."""
+"""A real service in a process of its own, on a free port; started, killed and started again.
+
+Hundreds are started in a run of all tests. What they import is imported once, in a process that
+then forks each of them: that is multiprocessing's fork server.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TextIO
 
 import httpx2
 
 START_SECONDS = 90.0  # a busy machine is no failure
 
 
+_forking = multiprocessing.get_context("forkserver")
+_forking.set_forkserver_preload(["gradledger_monitor.cli", "gradledger_monitor.app"])
+
+
+class Command:
+    """A ``gradledger`` command in a process of its own."""
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        reader, writer = _forking.Pipe(duplex=False)
+        self._process = _forking.Process(
+            target=_run, args=(writer, arguments, dict(environment)), daemon=True
+        )
+        self._process.start()
+        writer.close()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+        self.output: TextIO = os.fdopen(os.dup(reader.fileno()), "r", errors="replace")
+        reader.close()
+
+    def poll(self) -> int | None:
+        """The exit status, as soon as there is one."""
+        return self._process.exitcode
+
+    def wait(self, seconds: float | None = None) -> int:
+        """The exit status once it has ended. Raises TimeoutExpired."""
+        self._process.join(seconds)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("gradledger", seconds or 0.0)
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
+
+
+def _run(output: Connection, arguments: Sequence[str], environment: dict[str, str]) -> None:
+    """In the forked process: become the command."""
+    os.environ.clear()
+    os.environ.update(environment)
+    for stream in (1, 2):
+        os.dup2(output.fileno(), stream)
+    output.close()
+    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    sys.argv = ["gradledger", *arguments]
+    from gradledger.cli import main  # noqa: PLC0415
+
+    sys.exit(main())
+
+
 @dataclass
 class Service:
     """One running ``gradledger serve`` and the database it works on."""
 
-    process: subprocess.Popen[str]
+    process: Command
     url: str
     database: str
     output: list[str] = field(default_factory=list)
@@ -58,22 +119,13 @@ def start_service(database: Path | str, port: int = 0, **settings: str) -> Servi
     Settings are ``GRADLEDGER_*`` variables.
     """
     url = f"sqlite:///{database}" if isinstance(database, Path) else database
-    command = [sys.executable, "-m", "gradledger_monitor.cli", "serve"]
-    command += ["--db", url, "--port", str(port)]
     settings = {"access": "open", **settings}
     named = {f"GRADLEDGER_{name.upper()}": value for name, value in settings.items()}
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1", **named},
-    )
+    process = Command(["serve", "--db", url, "--port", str(port)], {**os.environ, **named})
     watchdog = threading.Timer(START_SECONDS, process.kill)
     watchdog.start()
     output: list[str] = []
-    assert process.stdout is not None
-    for line in process.stdout:
+    for line in process.output:
         output.append(line)
         if line.startswith("gradledger listens on "):
             watchdog.cancel()
@@ -81,12 +133,12 @@ def start_service(database: Path | str, port: int = 0, **settings: str) -> Servi
             threading.Thread(target=_collect, args=(service,), daemon=True).start()
             return service
     watchdog.cancel()
+    process.output.close()
     raise RuntimeError(f"the service did not start:\n{''.join(output)}")
 
 
 def _collect(service: Service) -> None:
-    assert service.process.stdout is not None
-    with service.process.stdout as lines:
+    with service.process.output as lines:
         service.output.extend(lines)
 
 
