@@ -58,3 +58,17 @@ def test_a_norm_that_grows_tenfold_or_with_a_falling_loss_is_no_explosion() -> N
     assert growing(8, factor=10 ** (1 / 8.1)) is None
     assert growing(8, factor=10 ** (1 / 7.9)) is not None
     assert growing(8, loss=0.9) is None
+
+
+def far_above(steps: int, norm: float) -> Finding | None:
+    """A hundred steps at most at 1, then some at another norm, under a loss that stays."""
+    course = [1.0] * 100 + [norm] * steps
+    windows = [facts(record([term(8, 1 / 8)], n, norm=each)) for n, each in enumerate(course, 1)]
+    return next((f for f in judged(windows).findings if f.rule == "norm.exploding"), None)
+
+
+def test_ten_steps_at_more_than_ten_times_the_largest_early_norm_are_told() -> None:
+    assert far_above(9, 11.0) is None
+    told = far_above(10, 11.0)
+    assert told is not None and told.first_step == 110
+    assert far_above(20, 10.0) is None

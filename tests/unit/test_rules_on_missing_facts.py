@@ -46,6 +46,7 @@ def test_without_collectives_no_rule_of_ranks_answers() -> None:
     ("fact", "rules"),
     [
         ("norm", {"scaler.all_grads_zero"}),
+        ("schedule", {"scheduler.step_every_microbatch", "scheduler.stepped_on_skip"}),
         ("post_factor", {"scaler.double_unscale", "scaler.step_bypassed"}),
     ],
 )
@@ -53,3 +54,9 @@ def test_a_figure_that_is_missing_leaves_those_open_that_look_at_it(
     fact: str, rules: set[str]
 ) -> None:
     assert unanswered(fact) >= rules
+
+
+def test_a_loop_without_a_scheduler_is_asked_nothing_about_one() -> None:
+    coverage = judged([facts(record([term(10, 0.1)]))]).coverage
+    none = "not_applicable: no LR scheduler was stepped"
+    assert coverage["scheduler.step_every_microbatch"] == none

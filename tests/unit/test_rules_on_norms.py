@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from gradledger.records import Event, Op
 from gradledger_monitor.findings import Finding
 from helpers.facts import facts, judged, record, term
 
@@ -134,6 +135,34 @@ def test_norms_that_come_back_for_twenty_steps_are_clear_for_as_long() -> None:
     assert for_good is not None and for_a_while is not None
     # from the tenth that came back to the tenth that is left, they are half of twenty and more
     assert for_good.steps - for_a_while.steps == 21
+
+
+def clipped(own: bool, op: Op = "clip_norm") -> Finding | None:
+    """A norm of one that a limit of a ten-thousandth makes small, from step 81 on."""
+    steps = []
+    for number in range(1, 181):
+        late = number > 80
+        made = record([term(8, 1 / 8)], number, norm=1e-4 if late else 1.0)
+        made.micro_batches[0].loss = 2.0
+        made.events = [Event(op, 1, own=own, limit=1e-4, norm=1.0)] if late else []
+        steps.append(facts(dataclasses.replace(made, time=float(number))))
+    return next((f for f in judged(steps).findings if f.rule == "norm.vanishing"), None)
+
+
+def test_a_norm_that_clipping_made_small_has_not_vanished() -> None:
+    assert clipped(own=True) is None
+    assert clipped(own=False) is not None  # another optimizer's gradients were clipped
+    assert clipped(own=True, op="clip_value") is not None
+
+
+def test_a_loss_that_fell_half_of_the_way_it_ever_fell_is_learnt() -> None:
+    """Early it was 2, the best stretch was 1: half of the way is 1.5."""
+
+    def course(late: float) -> Course:
+        return [*[(1.0, 2.0)] * 60, *[(1.0, 1.0)] * 20, *[(0.0001, late)] * 100]
+
+    assert found("norm.vanishing", course(1.4)) is None
+    assert found("norm.vanishing", course(1.6)) is not None
 
 
 def test_of_fewer_than_sixty_steps_no_fading_is_told() -> None:

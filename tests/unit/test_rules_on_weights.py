@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gradledger.records import StepRecord
 from gradledger_monitor.findings import Finding
 from helpers.facts import facts, judged, record, term
@@ -53,3 +55,13 @@ def test_without_the_factor_after_backward_the_balance_is_not_told_and_the_weigh
     assert told is not None
     assert told.evidence["balance"] is None
     assert told.evidence["relative_weights"] == [0.4286, 1.2857]
+
+
+@pytest.mark.parametrize(
+    ("contract", "is_told"), [("sequence", False), ("sample", False), ("token", True), (None, True)]
+)
+def test_who_declares_another_contract_is_not_told_that_tokens_differ(
+    contract: str | None, is_told: bool
+) -> None:
+    step = facts(rank(0.02, 0.06), contract=contract)
+    assert (RULE in {f.rule for f in judged([step]).findings}) is is_told
