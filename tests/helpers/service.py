@@ -1,81 +1,20 @@
-"""A real service in a process of its own, on a free port; started, killed and started again.
-
-Hundreds are started in a run of all tests. What they import is imported once, in a process that
-then forks each of them: that is multiprocessing's fork server.
-"""
+"""A real service in a process of its own, on a free port; started, killed and started again."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TextIO
 
 import httpx2
 
+from helpers.command import Command
+
 START_SECONDS = 90.0  # a busy machine is no failure
-
-
-_forking = multiprocessing.get_context("forkserver")
-_forking.set_forkserver_preload(["gradledger_monitor.cli", "gradledger_monitor.app"])
-
-
-class Command:
-    """A ``gradledger`` command in a process of its own."""
-
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-        reader, writer = _forking.Pipe(duplex=False)
-        self._process = _forking.Process(
-            target=_run, args=(writer, arguments, dict(environment)), daemon=True
-        )
-        self._process.start()
-        writer.close()
-        assert self._process.pid is not None
-        self.pid: int = self._process.pid
-        self.output: TextIO = os.fdopen(os.dup(reader.fileno()), "r", errors="replace")
-        reader.close()
-
-    def poll(self) -> int | None:
-        """The exit status, as soon as there is one."""
-        return self._process.exitcode
-
-    def wait(self, seconds: float | None = None) -> int:
-        """The exit status once it has ended. Raises TimeoutExpired."""
-        self._process.join(seconds)
-        if self._process.exitcode is None:
-            raise subprocess.TimeoutExpired("gradledger", seconds or 0.0)
-        return self._process.exitcode
-
-    def kill(self) -> None:
-        """End it at once."""
-        self._process.kill()
-
-    def send_signal(self, number: int) -> None:
-        """Send it a signal."""
-        os.kill(self.pid, number)
-
-
-def _run(output: Connection, arguments: Sequence[str], environment: dict[str, str]) -> None:
-    """In the forked process: become the command."""
-    os.environ.clear()
-    os.environ.update(environment)
-    for stream in (1, 2):
-        os.dup2(output.fileno(), stream)
-    output.close()
-    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
-    sys.argv = ["gradledger", *arguments]
-    from gradledger.cli import main  # noqa: PLC0415
-
-    sys.exit(main())
 
 
 @dataclass

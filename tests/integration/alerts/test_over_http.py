@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from helpers import command
 from helpers.batches import batch, eventually, fair_step, step
 from helpers.receiver import OLD_SECRET, SECRET, Receiver
 from helpers.service import Service, running_service
@@ -152,11 +152,9 @@ def gradledger(
     service: Service, receiver: Receiver, *arguments: str, **settings: str
 ) -> subprocess.CompletedProcess[str]:
     """``gradledger alerts``, on the service's database and with its settings."""
-    command = [sys.executable, "-m", "gradledger_monitor.cli", "alerts", *arguments]
     named = {**told_to(receiver, alert_channels=[]), **settings}
     env = {**os.environ, **{f"GRADLEDGER_{k.upper()}": v for k, v in named.items()}}
-    command += ["--db", service.database]
-    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
+    return command.gradledger("alerts", *arguments, "--db", service.database, environment=env)
 
 
 def times(receiver: Receiver, message: str) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,10 +15,9 @@ from gradledger_monitor.settings import Settings
 from gradledger_monitor.store import tokens
 from gradledger_monitor.store.database import Store
 from helpers.batches import batch, step
+from helpers.command import gradledger
 from helpers.guarded import ADMIN, Guarded, guarded_service
 from helpers.service import running_service
-
-CLI = [sys.executable, "-m", "gradledger_monitor.cli"]
 
 
 @pytest.fixture(scope="module")
@@ -171,28 +169,18 @@ def test_after_the_last_token_was_revoked_it_does_not_listen_beyond(tmp_path: Pa
     token = _run("token", "list", *db).stdout.split()[0]
     _run("token", "revoke", token, *db)
     assert "revoked" in _run("token", "list", *db).stdout
-    done = subprocess.run(
-        [*CLI, "serve", "--host", "0.0.0.0", "--port", "0", *db],
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
+    done = gradledger("serve", "--host", "0.0.0.0", "--port", "0", *db)
     assert done.returncode == 2 and "--insecure" in done.stderr
 
 
 def test_a_token_too_short_to_be_safe_is_refused(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*CLI, "serve", "--db", f"sqlite:///{tmp_path / 'a.db'}"],
-        env={**os.environ, "GRADLEDGER_ADMIN_TOKEN": "short", "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
+    short = {**os.environ, "GRADLEDGER_ADMIN_TOKEN": "short", "COLUMNS": "200"}
+    done = gradledger("serve", "--db", f"sqlite:///{tmp_path / 'a.db'}", environment=short)
     assert done.returncode == 2 and "GRADLEDGER_ADMIN_TOKEN" in done.stderr
     assert "32" in done.stderr and "'short'" not in done.stderr
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*CLI, *arguments], capture_output=True, text=True, timeout=30)
+    done = gradledger(*arguments)
     assert done.returncode == 0, done.stderr
     return done

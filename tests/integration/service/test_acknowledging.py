@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.reading import UnknownRun, judgement
 from gradledger_monitor.store.writing import store_batch
 from gradledger_monitor.verdict_json import verdict_json
+from helpers import command
 from helpers.batches import batch, eventually, fair_step, step
 from helpers.guarded import ADMIN, guarded_service
 from helpers.service import Service
@@ -161,10 +161,9 @@ def test_where_tokens_are_asked_for_it_is_said_in_the_name_of_one(tmp_path: Path
 
 def gradledger(service: Service, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command line, on the service's database."""
-    command = [sys.executable, "-m", "gradledger_monitor.cli", "acknowledge", *arguments]
-    command += ["--db", service.database]
-    environment = {**os.environ, "COLUMNS": "200"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    wide = {**os.environ, "COLUMNS": "200"}
+    said = "acknowledge", *arguments, "--db", service.database
+    return command.gradledger(*said, environment=wide)
 
 
 def test_the_command_line_says_it_and_takes_it_back(service: Service, place: str) -> None:

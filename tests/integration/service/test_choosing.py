@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -24,13 +22,13 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.reading import judgement
 from gradledger_monitor.store.retention import Policy
 from helpers.batches import EndRecord, batch, eventually, step
+from helpers.command import gradledger
 from helpers.guarded import ADMIN, guarded_service
 from helpers.sending import send
 from helpers.service import Service, running_service
 
 UNEQUAL = "reduction.token_weights_unequal"
 RULES, RETENTION = "/api/v1/settings/rules", "/api/v1/settings/retention"
-CLI = [sys.executable, "-m", "gradledger_monitor.cli"]
 
 
 @pytest.fixture
@@ -212,7 +210,7 @@ def configured(database: str, home: Path, **given: str) -> list[str]:
     """What `gradledger config` prints of a database."""
     named = {f"GRADLEDGER_{name.upper()}": value for name, value in given.items()}
     env = {**os.environ, "HOME": str(home), "GRADLEDGER_DB": database, **named}
-    done = subprocess.run([*CLI, "config"], env=env, capture_output=True, text=True, timeout=60)
+    done = gradledger("config", environment=env)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -270,10 +268,10 @@ def test_the_next_pass_keeps_for_as_long_as_is_chosen_then(services: list[Servic
     service.post(batch("r", [EndRecord(2_000.0, [50])]))
     with closing(Store(service.database)) as store:  # the judge keeps its memory of what ended
         assert eventually(60, lambda: upkeep.rows(store)["snapshots"] == 1)
-    vacuum = [*CLI, "db", "vacuum", "--db", service.database]
-    assert "removed 0 records" in subprocess.check_output(vacuum, text=True)
+    vacuum = "db", "vacuum", "--db", service.database
+    assert "removed 0 records" in gradledger(*vacuum).stdout
     put(service, RETENTION, keep_detail_days=1e-9)
-    told = subprocess.check_output(vacuum, text=True)
+    told = gradledger(*vacuum).stdout
     assert "removed 38 records" in told, told  # all but five around the first and the last
 
 

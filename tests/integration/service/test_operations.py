@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gradledger.records import encode
 from helpers.batches import EndRecord, batch, eventually, step
+from helpers.command import gradledger
 from helpers.service import Service, running_service
-
-CLI = [sys.executable, "-m", "gradledger_monitor.cli"]
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +139,7 @@ def config(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[st
     """What `gradledger config` prints in an environment and a home of its own."""
     home = {"HOME": str(tmp_path), "COLUMNS": "200"}
     env = {**os.environ, **home, **environment}
-    return subprocess.run([*CLI, "config"], env=env, capture_output=True, text=True, timeout=30)
+    return gradledger("config", environment=env)
 
 
 def test_the_configuration_says_where_each_value_comes_from(tmp_path: Path) -> None:

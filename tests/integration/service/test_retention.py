@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 from sqlalchemy import func, select
@@ -18,6 +16,7 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.reading import judgement, step_records
 from gradledger_monitor.store.retention import Policy, Removed
 from helpers.batches import EvalRecord, fair_step, step
+from helpers.command import gradledger
 from helpers.sending import judged, send
 
 EVERYTHING = Policy(detail_days=1e-9, steps_days=1e-9)  # all that may go, goes
@@ -119,11 +118,8 @@ def test_a_run_that_crashed_long_ago_is_given_up_too(store: Store) -> None:
 
 def test_the_commands_say_what_there_is_and_take_room_back(database: str) -> None:
     def run(*said: str) -> str:
-        command = [sys.executable, "-m", "gradledger_monitor.cli", "db", *said, "--db", database]
         kept = {"GRADLEDGER_KEEP_DETAIL_DAYS": "1", "GRADLEDGER_KEEP_STEPS_DAYS": "0"}
-        done = subprocess.run(
-            command, env={**os.environ, **kept}, capture_output=True, text=True, timeout=60
-        )
+        done = gradledger("db", *said, "--db", database, environment={**os.environ, **kept})
         assert done.returncode == 0, done.stderr
         return done.stdout
 
