@@ -125,12 +125,20 @@ def show_step(store: GivenStore, run: RunId, optimizer: Index, step: Ordinal) ->
     if row is None:
         return no_run(run)
     records = reading.step_records(store, run, optimizer, step)
+    before, after = curves.beside(store, run, optimizer, step)
     if not records:
-        hint = f"No record of step {step} of optimizer {optimizer} is stored."
-        return absent("No such step", hint, f"/runs/{segment(run)}", f"Back to {row.name}")
+        return _no_step(row, optimizer, step, before if after else None)
     merged = facts.merge(reading.run_info(store, run), optimizer, step, records)
-    last_step = reading.reached(store, run).get(optimizer, 0)
-    return page("step.html", run=row, last_step=last_step, **_ledger(merged))
+    return page("step.html", run=row, before=before, after=after, **_ledger(merged))
+
+
+def _no_step(row: reading.RunRow, optimizer: int, step: int, nearest: int | None) -> HTMLResponse:
+    hint = f"No record of step {step} of optimizer {optimizer} is stored."
+    way = f"/runs/{segment(row.id)}"
+    if nearest is None:
+        return absent("No such step", hint, way, f"Back to {row.name}")
+    hint += " Of steps that take milliseconds, some are let pass; old ones are given up in time."
+    return absent("No such step", hint, f"{way}/steps/{optimizer}/{nearest}", f"Step {nearest}")
 
 
 def _ledger(merged: facts.StepFacts) -> dict[str, Any]:

@@ -239,6 +239,16 @@ def step_of_extreme(store: Store, run: str, span: Span, figure: str) -> int | No
         return connection.scalar(query.order_by(column.desc(), facts.c.step).limit(1))
 
 
+def beside(store: Store, run: str, optimizer: int, step: int) -> tuple[int | None, int | None]:
+    """The judged steps just before and after one; some in between may have been let pass."""
+    with store.reading() as connection:
+        key = connection.scalar(select(runs.c.key).where(runs.c.id == run))
+        here = select(facts.c.step).where(facts.c.run == key, facts.c.optimizer == optimizer)
+        before = here.where(facts.c.step < step).order_by(facts.c.step.desc())
+        after = here.where(facts.c.step > step).order_by(facts.c.step)
+        return connection.scalar(before.limit(1)), connection.scalar(after.limit(1))
+
+
 def measured(store: Store, run: str, optimizer: int) -> list[str]:
     """The figures that were measured at any step."""
     key = select(runs.c.key).where(runs.c.id == run).scalar_subquery()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +213,14 @@ def test_a_run_of_short_steps_keeps_to_its_overhead_and_is_judged_without_delay(
         run = judged(service, seconds=PATIENCE / 3)
         first = service.get(f"/runs/{run['id']}/series?last=256").json()["step"]
         watched = sum(service.get(f"/runs/{run['id']}/series").json()["steps"])
+        later = service.get(f"/runs/{run['id']}/series?first=200").json()["step"]
+        before, after = next((a, b) for a, b in pairwise(later) if b > a + 1)
         page = httpx2.get(f"{service.url}/runs/{run['id']}").text
+        steps = f"{service.url}/runs/{run['id']}/steps/0/"
+        looked_at = httpx2.get(f"{steps}{before}").text
+        let_pass = httpx2.get(f"{steps}{before + 1}")
+    assert f'/steps/0/{after}">Step {after}<' in looked_at
+    assert (let_pass.status_code, f'/steps/0/{before}"' in let_pass.text) == (404, True)
     assert run["verdict"] == "broken"
     assert first == list(range(1, 257))
     assert 256 < watched < run["steps"] <= 3000
