@@ -66,6 +66,7 @@ class Scripts:
         path.write_text(PRELUDE + code)
         env = {k: v for k, v in os.environ.items() if not k.startswith("GRADLEDGER_")}
         env |= {"GRADLEDGER_URL": url, "GRADLEDGER_SPOOL": str(self.spool), "OMP_NUM_THREADS": "1"}
+        env["GRADLEDGER_OVERHEAD"] = "full"  # or of steps as short as these, some are let pass
         env["GRADLEDGER_ON_FINDING"] = "off"  # what is said of delivery must stand alone
         words = [*(command or (*WATCHED, sys.executable)), str(path)]
         process = subprocess.Popen(
