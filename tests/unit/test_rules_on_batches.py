@@ -81,3 +81,8 @@ def test_a_change_must_hold_for_three_windows() -> None:
 )
 def test_a_learning_rate_that_moves_along_is_a_choice(rate: float, is_told: bool) -> None:
     assert (changed((2, 64, 0.1), (4, 64, rate)) is not None) is is_told
+
+
+def test_a_rate_that_was_zero_until_then_has_moved() -> None:
+    assert changed((2, 64, 0.0), (4, 64, 0.1)) is None
+    assert changed((2, 64, 0.0), (4, 64, 0.0)) is not None

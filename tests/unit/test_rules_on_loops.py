@@ -27,7 +27,7 @@ def test_micro_batches_that_no_step_used_are_told(norm: float | None) -> None:
     told = thrown_away(norm)
     assert told is not None
     assert told.summary == (
-        "1 micro-batches with 10 tokens were accumulated and zeroed before any step used them."
+        "Accumulated and zeroed before any step used it: 1 micro-batch with 10 tokens."
     )
 
 

@@ -123,7 +123,10 @@ def test_a_window_that_is_synchronised_before_its_end_says_how_much_stays_behind
     told = found(EARLY, early, early)
     assert told is not None
     assert told.title == "Micro-batch 2 is synchronised, the last one is not"
-    assert "in the backward of micro-batch 2 of 5. The 3 micro-batches after it" in told.summary
+    assert (
+        "in the backward of micro-batch 2 of 5. What comes after it, 3 micro-batches,"
+        in told.summary
+    )
     assert found(EARLY, *[rank("sync", "no_sync")] * 2) is not None
 
 

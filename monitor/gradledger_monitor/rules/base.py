@@ -211,6 +211,12 @@ def not_measured(reason: str) -> Outcome:
     return Outcome("not_measured", reason)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number and what it counts: ``1 token``, ``4 micro-batches``."""
+    ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{number:,} {noun}{ending}"
+
+
 def finding(severity: Severity, title: str, summary: str, fix: str, **evidence: Any) -> Outcome:
     """The rule's claim, with the numbers that it rests on."""
     return Outcome("finding", "", severity, title, summary, fix, evidence)

@@ -107,7 +107,9 @@ def _moved(now: int, before: int, factor: float) -> bool:
 
 
 def _ratio(now: float, before: float) -> float:
-    return now / (before or now or 1.0)
+    if not before:
+        return math.inf if now else 1.0
+    return now / before
 
 
 def _report(before: _Batch, now: _Batch) -> Outcome:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradledger_monitor.facts import StepFacts
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, not_applicable, ok
+from gradledger_monitor.rules.base import Rule, Window, counted, finding, not_applicable, ok
 from gradledger_monitor.rules.ddp.common import synced, unless_parallel
 from gradledger_monitor.wire import MicroBatch, StepRecord, number
 
@@ -65,7 +65,7 @@ class NeverSynced(Rule):
             "error",
             "Gradients are never synchronised between the ranks",
             f"{facts.run.world_size} ranks step on their own gradients: {how}, and no all-reduce "
-            f"runs in the {facts.micro_batches} micro-batches of the window.",
+            f"runs in the window's {counted(facts.micro_batches, 'micro-batch')}.",
             FIX,
             ranks=facts.run.world_size,
             micro_batches=facts.micro_batches,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.base import Rule, Window, counted, finding, ok
 from gradledger_monitor.rules.ddp.common import synced, unless_parallel
 
 FIX = """\
@@ -56,8 +56,8 @@ class WrongMicrobatchSynced(Rule):
             "error",
             f"Micro-batch {places[-1] + 1} is synchronised, the last one is not",
             f"The all-reduce runs in the backward of micro-batch {places[-1] + 1} of {last + 1}. "
-            f"The {last - places[-1]} micro-batches after it stay on their rank: the replicas step "
-            "on different gradients.",
+            f"What comes after it, {counted(last - places[-1], 'micro-batch')}, stays on its rank: "
+            "the replicas step on different gradients.",
             FIX,
             synchronised=[p + 1 for p in places],
             micro_batches=last + 1,

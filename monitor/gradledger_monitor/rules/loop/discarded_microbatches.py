@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, ok
+from gradledger_monitor.rules.base import Rule, Window, counted, finding, not_measured, ok
 from gradledger_monitor.wire import MicroBatch, StepRecord, number
 
 FIX = """\
@@ -60,8 +60,8 @@ class DiscardedMicrobatches(Rule):
         return finding(
             "warning",
             "Accumulated gradients are thrown away",
-            f"{len(lost)} micro-batches with {tokens:,} tokens were accumulated and zeroed before "
-            "any step used them.",
+            f"Accumulated and zeroed before any step used it: {counted(len(lost), 'micro-batch')} "
+            f"with {counted(tokens, 'token')}.",
             FIX,
             thrown_away=len(lost),
             tokens_thrown_away=tokens,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules import effects
-from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.base import Rule, Window, counted, finding, ok
 from gradledger_monitor.rules.reduction.common import balance, shows, unless_balanced
 
 FIX = """\
@@ -51,7 +51,7 @@ class PartialWindow(Rule):
         full = round(k / ratio)
         return finding(
             "warning",
-            f"A window of {k} micro-batches is divided by {full}",
+            f"A window of {counted(k, 'micro-batch')} is divided by {full}",
             f"Windows of {full} micro-batches have balance 1; this one has {k} and a balance of "
             f"{balance(window):.4g} = {k}/{full}. "
             f"{effects.of_factor(ratio, window.facts.optimizer_name)}, in these steps only.",

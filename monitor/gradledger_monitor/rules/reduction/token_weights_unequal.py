@@ -103,8 +103,8 @@ class TokenWeightsUnequal(Rule):
         where = _where(facts, reading)
         summary = (
             f"In step {facts.step}, {ledger.misallocation:.1%} of the gradient's weight sits on "
-            f"the wrong tokens; {recent:.1%} over the last {len(self._recent)} steps. Weights "
-            f"differ {where}: a token of the micro-batch with {heavy.tokens:,.0f} tokens counts "
+            f"the wrong tokens{self._lately(recent)}. Weights differ {where}: a token of the "
+            f"micro-batch with {heavy.tokens:,.0f} tokens counts "
             f"{heavy.relative / light.relative:.1f} times as much as one of the micro-batch with "
             f"{light.tokens:,.0f}."
         )
@@ -122,6 +122,10 @@ class TokenWeightsUnequal(Rule):
             loss_reported=facts.loss_reported,
             loss_token=facts.loss_token,
         )
+
+    def _lately(self, recent: float) -> str:
+        steps = len(self._recent)
+        return f"; {recent:.1%} over the last {steps} steps" if steps > 1 else ""
 
 
 def _where(facts: StepFacts, reading: Reading) -> str:
