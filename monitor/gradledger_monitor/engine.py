@@ -139,14 +139,14 @@ class _Track:
                 panels.setdefault(rule.unless, _Panel()).asked.append((rule, line))
         self.panels = list(panels.values())
         self._every_step = imported_from is None  # logs of other tools skip steps as they like
-        self._step = 0
+        self.step = 0
 
     def reach(self, step: int) -> None:
         """The next step; where others lie between, rules do not take it for the next one."""
-        if self._every_step and step > self._step + 1 and self._step:
+        if self._every_step and step > self.step + 1 and self.step:
             for rule, _ in self.asked:
                 rule.after_gap()
-        self._step = step
+        self.step = step
 
     @property
     def asked(self) -> Iterator[tuple[Rule, _Line]]:
@@ -246,7 +246,7 @@ class Engine:
             panel.asked = [_kept(rule, line, known.get(line.rule)) for rule, line in panel.asked]
         asked = {line.rule: line for _, line in track.asked}
         track.lines = [asked.get(line.rule, line) for line in track.lines]
-        track.past = before.past
+        track.past, track.step = before.past, before.step
         return track
 
     def _track(self, optimizer: int) -> _Track:
