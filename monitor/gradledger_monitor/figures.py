@@ -84,8 +84,9 @@ def _noise_squares(facts: StepFacts) -> tuple[float, float] | None:
     if any(len(r.noise) != 2 or "scale" in m.missing for r in records for m in r.micro_batches):
         return None
     scale = number(facts.first.micro_batches[-1].scale) or 1.0
-    small = sum(float(r.noise[0]) for r in records) / len(records) / scale**2
-    big = float(facts.first.noise[1]) / scale**2
+    # divided twice: the square of a scale that makes no sense may be nothing, or beyond floats
+    small = sum(float(r.noise[0]) for r in records) / len(records) / scale / scale
+    big = float(facts.first.noise[1]) / scale / scale
     return (small, big) if math.isfinite(small + big) else None
 
 
