@@ -12,17 +12,25 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, LargeBinary, Row, Select, Table, and_, func, select
+from sqlalchemy import Connection, LargeBinary, Row, Select, Table, and_, bindparam, func, select
 from sqlalchemy.types import Double
 
 from gradledger_monitor import wire
 from gradledger_monitor.batches import Batch, Report
-from gradledger_monitor.store import dialects
+from gradledger_monitor.store import chunks, dialects
+from gradledger_monitor.store.chunks import Place
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.packing import Packed, unpack_record
+from gradledger_monitor.store.packing import (
+    Packed,
+    pack_record,
+    read_record,
+    unpack_record,
+    unpack_records,
+)
 from gradledger_monitor.store.reading import existing
 from gradledger_monitor.store.snapshots import BASE
 from gradledger_monitor.store.tables import (
@@ -35,7 +43,6 @@ from gradledger_monitor.store.tables import (
     runs,
     silences,
     snapshots,
-    steps,
     stretches,
     tags,
 )
@@ -43,8 +50,17 @@ from gradledger_monitor.store.writing import store_batch
 
 BLOCK = 512  # steps of one rank, before those of the next
 
+# A record of a step that is never judged again, as an archive has it.
+RECORDS = "steps"
+RECORD = ("optimizer", "step", "rank", "received", "record")
+GIVEN_UP = (
+    select(progress.c.optimizer, progress.c.given_up)
+    .where(progress.c.run == bindparam("of_run"), progress.c.given_up > 0)
+    .order_by(progress.c.optimizer)
+)
+
 _SAID = (tags, acknowledgements, silences)
-_TABLES = {t.name: t for t in (*_SAID, progress, snapshots, facts, stretches, steps)}
+_TABLES = {t.name: t for t in (*_SAID, progress, snapshots, facts, stretches)}
 
 Values = dict[str, Any]
 
@@ -91,11 +107,13 @@ def _rows(store: Store, run: int) -> Iterator[tuple[str, Values]]:
             base = snapshots.c.level == BASE
             queries += [(progress, mine)]
             queries += [(snapshots, select(snapshots).where(snapshots.c.run == run, base))]
-            queries += [(table, _given_up(table, run)) for table in (facts, steps)]
+            queries += [(facts, _given_up(facts, run))]
             queries += [(stretches, select(stretches).where(stretches.c.run == run))]
         for table, query in queries:
             found = connection.execute(query, execution_options={"yield_per": BLOCK})
-            yield from ((f"{table.name}", _told(row)) for row in found)
+            yield from ((f"{table.name}", _told(row._asdict())) for row in found)
+        for optimizer, last in connection.execute(GIVEN_UP, {"of_run": run}).all():
+            yield from _left(connection, run, optimizer, last)
 
 
 def _given_up(table: Table, run: int) -> Select[Any]:
@@ -105,10 +123,19 @@ def _given_up(table: Table, run: int) -> Select[Any]:
     return query.where(table.c.run == run, table.c.step <= progress.c.given_up)
 
 
-def _told(row: Row[Any]) -> Values:
-    return {
-        f"{name}": _plain(v) for name, v in row._mapping.items() if name != "run" and v is not None
-    }
+def _left(
+    connection: Connection, run: int, optimizer: int, last: int
+) -> Iterator[tuple[str, Values]]:
+    """What ranks sent of steps up to one, a row for each."""
+    for chunk in chunks.holding(connection, run, optimizer, 0, last):
+        for step, raw in unpack_records(chunk.records).items():
+            if step <= last:
+                row = (optimizer, step, chunk.rank, chunk.received, pack_record(read_record(raw)))
+                yield RECORDS, _told(dict(zip(RECORD, row, strict=True)))
+
+
+def _told(row: Mapping[str, Any]) -> Values:
+    return {f"{name}": _plain(v) for name, v in row.items() if name != "run" and v is not None}
 
 
 def _plain(value: Any) -> Any:
@@ -151,16 +178,13 @@ def _records(store: Store, run: int) -> Iterator[tuple[int, wire.Record]]:
 def _steps(
     connection: Connection, run: int, optimizer: int, after: int
 ) -> Iterator[tuple[int, wire.Record]]:
-    here = (steps.c.run == run, steps.c.optimizer == optimizer)
-    while True:
-        first = connection.scalar(select(func.min(steps.c.step)).where(*here, steps.c.step > after))
-        if first is None:
-            return
-        after = first + BLOCK - 1
-        query = select(steps.c.rank, steps.c.record).where(*here)
-        query = query.where(steps.c.step.between(first, after))
-        for rank, blob in connection.execute(query.order_by(steps.c.rank, steps.c.step)).all():
-            yield rank, unpack_record(blob)
+    while (first := chunks.next_step(connection, run, optimizer, after)) is not None:
+        before, after = first - 1, first + BLOCK - 1
+        found = list(chunks.holding(connection, run, optimizer, before, after))
+        for chunk in sorted(found, key=attrgetter("rank", "first")):
+            for step, raw in unpack_records(chunk.records).items():
+                if before < step <= after:
+                    yield chunk.rank, read_record(raw)
 
 
 def _evaluations(connection: Connection, run: int) -> Iterator[tuple[int, wire.Record]]:
@@ -199,7 +223,8 @@ def restore(
     store_batch(store, Batch([Report(run)]), now)
     grouped = groupby(rows, lambda row: row[0])
     with store.writing() as connection:
-        key = connection.execute(select(runs.c.key).where(runs.c.id == run.run)).scalar_one()
+        mine = select(runs.c.key).where(runs.c.id == run.run).with_for_update()
+        key = connection.execute(mine).scalar_one()
         for name, group in grouped:
             _insert(connection, key, name, [values for _, values in group], now)
 
@@ -207,14 +232,36 @@ def restore(
 def _insert(
     connection: Connection, run: int, name: str, rows: list[Mapping[str, Any]], now: float
 ) -> None:
+    if name == RECORDS:
+        _insert_records(connection, run, rows, now)
+        return
     table = _TABLES.get(name)
     if table is None:
         raise ValueError(f"an archive has no rows of {name!r}")
     for values in rows:
-        if strange := values.keys() - set(table.c.keys()):
-            raise ValueError(f"{name} has no column {', '.join(sorted(strange))}")
+        _check(name, values, table.c.keys())
         told = {c.name: _meant(c, values[c.name]) for c in table.c if c.name in values}
         if table is progress:
             told["step"] = told["given_up"]  # the steps after it are judged here
         new = dialects.insert(connection, table).values({**told, "run": run})
         connection.execute(new.on_conflict_do_nothing())
+
+
+def _check(name: str, values: Mapping[str, Any], known: Iterable[str]) -> None:
+    if strange := values.keys() - set(known):
+        raise ValueError(f"{name} has no column {', '.join(sorted(strange))}")
+
+
+def _insert_records(
+    connection: Connection, run: int, rows: list[Mapping[str, Any]], now: float
+) -> None:
+    for values in rows:
+        _check(RECORDS, values, RECORD)
+    together = itemgetter("optimizer", "rank", "received")
+    for (optimizer, rank, received), group in groupby(sorted(rows, key=together), together):
+        found = [unpack_record(base64.b64decode(values["record"])) for values in group]
+        records = {record.step: record for record in found}
+        row = {"run": run, "rank": rank, "last_seen": now}
+        connection.execute(dialects.insert(connection, ranks).on_conflict_do_nothing(), row)
+        place = Place(run, optimizer, rank)
+        chunks.store(connection, place, float(received), records, chunks.LONGEST)

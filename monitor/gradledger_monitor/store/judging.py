@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
-from typing import Any
+from operator import attrgetter
 
-from sqlalchemy import or_, select
+from sqlalchemy import Connection, or_, select
 
+from gradledger_monitor import wire
 from gradledger_monitor.facts import RunInfo
 from gradledger_monitor.fold import Place
 from gradledger_monitor.rules.base import Silence
+from gradledger_monitor.store import chunks
 from gradledger_monitor.store.choosing import RULES
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.packing import unpack_record
+from gradledger_monitor.store.packing import read_record, unpack_records
 from gradledger_monitor.store.reading import info_of
-from gradledger_monitor.store.tables import chosen, evals, progress, ranks, runs, silences, steps
+from gradledger_monitor.store.tables import chosen, evals, progress, ranks, runs, silences
 from gradledger_monitor.waiting import Arrived
 
-ROWS_AT_ONCE = 2_048
+RECORDS_AT_ONCE = 2_048
 
 
 @dataclass(frozen=True)
@@ -101,16 +101,38 @@ def next_steps(
     store: Store, at: Standing, optimizer: int, after: int, last: int | None = None
 ) -> tuple[list[Arrived], bool]:
     """The steps after one, in order, as many as fit in memory; and whether there are more."""
-    limit = max(ROWS_AT_ONCE, 2 * at.info.world_size)
-    here = [steps.c.run == at.key, steps.c.optimizer == optimizer, steps.c.step > after]
-    here += [steps.c.step <= last] if last is not None else []
-    columns = (steps.c.step, steps.c.rank, steps.c.received, steps.c.record)
-    query = select(*columns).where(*here).order_by(steps.c.step, steps.c.rank).limit(limit)
     with store.reading() as connection:
-        rows = connection.execute(query).all()
-    arrived = [_arrived(optimizer, step, group) for step, group in groupby(rows, itemgetter(0))]
-    more = len(rows) == limit
-    return (arrived[:-1] if more else arrived), more  # the last may have been cut in two
+        found, beyond = _read(connection, at.key, optimizer, after, last)
+    steps: dict[int, dict[int, wire.StepRecord]] = {}
+    received: dict[int, float] = {}
+    ends = [step for step in (beyond, None if last is None else last + 1) if step is not None]
+    end = min(ends, default=math.inf)
+    for chunk in sorted(found, key=attrgetter("rank")):
+        for step, record in unpack_records(chunk.records).items():
+            if after < step < end:
+                steps.setdefault(step, {})[chunk.rank] = read_record(record)
+                received[step] = min(received.get(step, math.inf), chunk.received)
+    arrived = [Arrived(optimizer, step, received[step], steps[step]) for step in sorted(steps)]
+    return arrived, beyond is not None
+
+
+def _read(
+    connection: Connection, run: int, optimizer: int, after: int, last: int | None
+) -> tuple[list[chunks.Found], int | None]:
+    """Chunks until they hold enough, and the step before which no other begins; None is all.
+
+    Those that begin with one step are read together, so some step is always whole.
+    """
+    found = list(chunks.straddling(connection, run, optimizer, after))
+    count, first = sum(chunk.held for chunk in found), None
+    with closing(chunks.following(connection, run, optimizer, after, last)) as others:
+        for chunk in others:
+            first = chunk.first if first is None else first
+            if count >= RECORDS_AT_ONCE and chunk.first > first:
+                return found, chunk.first
+            found.append(chunk)
+            count += chunk.held
+    return found, None
 
 
 def evaluations(store: Store, at: Standing) -> dict[str, dict[int, float]]:
@@ -121,11 +143,3 @@ def evaluations(store: Store, at: Standing) -> dict[str, dict[int, float]]:
         for name, step, value in connection.execute(query.order_by(evals.c.rank.desc())):
             found.setdefault(name, {})[step] = math.nan if value is None else value
     return found
-
-
-def _arrived(optimizer: int, step: int, rows: Iterable[Sequence[Any]]) -> Arrived:
-    records, first = {}, math.inf
-    for _, rank, received, blob in rows:
-        records[rank] = unpack_record(blob)
-        first = min(first, received)
-    return Arrived(optimizer, step, first, records)

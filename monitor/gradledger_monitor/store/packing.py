@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 import threading
 import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,45 @@ from gradledger_monitor.zst import MAGIC, zstd
 # another file, under another number, beside it.
 DICTIONARY = Path(__file__).with_name("records-1.zdict")
 LEVEL = 3
+LARGEST = 2**20  # bytes of several records, before they are packed
+
+Record = wire.StepRecord | msgspec.Raw  # one that was read, or still as it lies there
 
 _record_decoder = msgspec.msgpack.Decoder(wire.StepRecord)
+_records_decoder = msgspec.msgpack.Decoder(dict[int, msgspec.Raw])
+
+
+def pack_records(
+    records: Sequence[tuple[int, Record]],
+) -> Iterator[tuple[Sequence[tuple[int, Record]], bytes]]:
+    """Records by step as they are stored, in as many parts as bounds their size."""
+    plain = msgspec.msgpack.encode(dict(records))
+    if len(plain) <= LARGEST or len(records) == 1:
+        yield records, _codec.compress(plain)
+        return
+    half = len(records) // 2
+    yield from pack_records(records[:half])
+    yield from pack_records(records[half:])
+
+
+def unpack_records(blob: bytes) -> dict[int, msgspec.Raw]:
+    """The stored records by step, each to be read when it is wanted."""
+    return _records_decoder.decode(_codec.decompress(blob))
+
+
+def read_record(raw: msgspec.Raw) -> wire.StepRecord:
+    """One of them."""
+    return _record_decoder.decode(raw)
 
 
 def pack_record(record: wire.StepRecord) -> bytes:
-    """A step record as it is stored."""
+    """A single record, as archives hold those of steps that are never judged again."""
     return _codec.compress(msgspec.msgpack.encode(record))
 
 
 def unpack_record(blob: bytes) -> wire.StepRecord:
-    """The stored step record."""
-    # what was stored before there was a dictionary
+    """The record."""
+    # what was written before there was a dictionary
     plain = _codec.decompress(blob) if blob.startswith(MAGIC) else zlib.decompress(blob)
     return _record_decoder.decode(plain)
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import attrgetter
 
-from sqlalchemy import func, select
+from sqlalchemy import Connection
 
+from gradledger_monitor.store import chunks
 from gradledger_monitor.store.curves import Span
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.packing import unpack_record
-from gradledger_monitor.store.tables import runs, steps
+from gradledger_monitor.store.packing import read_record, unpack_records
+from gradledger_monitor.store.reading import existing
+from gradledger_monitor.wire import StepRecord
 
 MOST_MICRO_BATCHES = 128
 
@@ -24,25 +28,31 @@ class Pattern:
 
 def collectives(store: Store, run: str, span: Span, most: int) -> Pattern:
     """Of at most so many steps, evenly spread, ends included. None was not measured."""
-    key = select(runs.c.key).where(runs.c.id == run).scalar_subquery()
-    here = [steps.c.run == key, steps.c.optimizer == span.optimizer]
-    here += [steps.c.step >= span.first] if span.first is not None else []
-    here += [steps.c.step <= span.last] if span.last is not None else []
     with store.reading() as connection:
-        ends = select(func.min(steps.c.step), func.max(steps.c.step)).where(*here)
-        first, last = connection.execute(ends).one()
-        if first is None:
-            return Pattern([], [])
-        chosen = steps.c.step.in_(_spread(first, last, most))
-        query = select(steps.c.step, steps.c.record).where(*here, chosen)
-        rows = connection.execute(query.order_by(steps.c.step, steps.c.rank)).all()
-    lowest = {row.step: row.record for row in reversed(rows)}
-    found = {step: unpack_record(record) for step, record in sorted(lowest.items())}
+        key = existing(connection, run).key
+        records = _lowest(connection, key, span, most)
     counts = [
         [m.collectives for m in record.micro_batches[:MOST_MICRO_BATCHES]]
-        for record in found.values()
+        for record in records.values()
     ]
-    return Pattern(list(found), counts)
+    return Pattern(list(records), counts)
+
+
+def _lowest(connection: Connection, run: int, span: Span, most: int) -> dict[int, StepRecord]:
+    """Of evenly spread steps, those that there are, as their lowest rank recorded them."""
+    first = chunks.next_step(connection, run, span.optimizer, (span.first or 1) - 1)
+    last = chunks.last_step(connection, run, span.optimizer, span.last)
+    if first is None or last is None or last < first:
+        return {}
+    found: dict[int, StepRecord] = {}
+    unpacked = lru_cache(2)(unpack_records)  # neighbouring steps are in the same
+    for step in _spread(first, last, most):
+        there = chunks.holding(connection, run, span.optimizer, step - 1, step)
+        for chunk in sorted(there, key=attrgetter("rank")):
+            if (raw := unpacked(chunk.records).get(step)) is not None:
+                found[step] = read_record(raw)
+                break
+    return found
 
 
 def _spread(first: int, last: int, most: int) -> list[int]:

@@ -11,15 +11,15 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, and_, or_, select
 from gradledger_monitor import wire
 from gradledger_monitor.facts import RunInfo
 from gradledger_monitor.findings import Acknowledgement, Finding, Judgement, TreeNode
+from gradledger_monitor.store import chunks
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.packing import unpack_record
+from gradledger_monitor.store.packing import read_record, unpack_records
 from gradledger_monitor.store.tables import (
     acknowledgements,
     findings,
     judgements,
     progress,
     runs,
-    steps,
 )
 
 
@@ -104,14 +104,11 @@ def existing(connection: Connection, run: str) -> Row[Any]:
 
 def step_records(store: Store, run: str, optimizer: int, step: int) -> dict[int, wire.StepRecord]:
     """What each rank sent for one step."""
-    query = (
-        select(steps.c.rank, steps.c.record)
-        .join(runs, runs.c.key == steps.c.run)
-        .where(runs.c.id == run, steps.c.optimizer == optimizer, steps.c.step == step)
-        .order_by(steps.c.rank)
-    )
     with store.reading() as connection:
-        return {rank: unpack_record(blob) for rank, blob in connection.execute(query)}
+        key = connection.scalar(select(runs.c.key).where(runs.c.id == run))
+        found = list(chunks.holding(connection, key, optimizer, step - 1, step)) if key else []
+    records = {chunk.rank: unpack_records(chunk.records).get(step) for chunk in found}
+    return {rank: read_record(raw) for rank, raw in sorted(records.items()) if raw is not None}
 
 
 def _key_of(run: str) -> ColumnElement[int]:

@@ -7,11 +7,13 @@ given up is never judged again, so the judge's memory of just that moment is kep
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, insert, or_, select, update
 
+from gradledger_monitor.store import chunks
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.snapshots import BASE
 from gradledger_monitor.store.tables import (
@@ -22,7 +24,6 @@ from gradledger_monitor.store.tables import (
     progress,
     runs,
     snapshots,
-    steps,
 )
 
 DAY = 86_400.0
@@ -76,10 +77,10 @@ def retain(store: Store, policy: Policy, now: float) -> Removed:
         if policy.detail_days:
             with store.writing() as connection:
                 _give_up(connection, run, now - policy.detail_days * DAY)
-            removed.records += _remove(store, steps, run)
+            removed.records += _remove(store, run, partial(_remove_records, store, run))
         if policy.steps_days:
             old = facts.c.time <= now - policy.steps_days * DAY
-            removed.steps += _remove(store, facts, run, old)
+            removed.steps += _remove(store, run, partial(_remove_facts, store, run, old), STRETCH)
     return removed
 
 
@@ -103,29 +104,44 @@ def _give_up(connection: Connection, run: int, before: float) -> None:
         connection.execute(update(progress).where(one).values(given_up=step))
 
 
-def _remove(store: Store, table: Table, run: int, *old: ColumnElement[bool]) -> int:
-    """Remove what was given up, but for the rows around what was found."""
+def _remove(
+    store: Store, run: int, remove: Callable[[int, int, int], int], together: int = 1
+) -> int:
+    """Remove what was given up, but for what is around what was found; so many steps go together.
+
+    ``remove`` takes an optimizer and its first and last step, and says how many rows it removed.
+    """
     with store.reading() as connection:
         query = select(progress.c.optimizer, progress.c.given_up).where(progress.c.run == run)
         given_up = connection.execute(query.where(progress.c.given_up > 0)).all()
         found = {o: list(_around(connection, run, o)) for o, _ in given_up}
-    count = 0
-    for optimizer, last in given_up:
-        last -= last % STRETCH if table is facts else 0  # a stretch goes as a whole
-        here = [table.c.run == run, table.c.optimizer == optimizer, *old]
-        for first, end in _gaps(found[optimizer], last):
-            for begin in range(first, end + 1, SLICE):
-                within = table.c.step.between(begin, min(begin + SLICE - 1, end))
-                count += _delete(store, table, and_(*here, within))
-    return count
+    return sum(
+        remove(optimizer, begin, min(begin + SLICE - 1, end))
+        for optimizer, last in given_up
+        for first, end in _gaps(found[optimizer], last - last % together)
+        for begin in range(first, end + 1, SLICE)
+    )
 
 
-def _delete(store: Store, table: Table, here: ColumnElement[bool]) -> int:
+def _remove_records(store: Store, run: int, optimizer: int, first: int, last: int) -> int:
     with store.reading() as connection:  # a writer would keep out ingest for nothing
-        if connection.execute(select(table.c.step).where(here).limit(1)).first() is None:
+        if not chunks.count(connection, run, optimizer, first - 1, last):
             return 0
     with store.writing() as connection:
-        return connection.execute(delete(table).where(here)).rowcount
+        connection.execute(select(runs.c.key).where(runs.c.key == run).with_for_update())
+        return chunks.remove(connection, run, optimizer, first, last)
+
+
+def _remove_facts(
+    store: Store, run: int, old: ColumnElement[bool], optimizer: int, first: int, last: int
+) -> int:
+    within = facts.c.step.between(first, last)
+    here = and_(facts.c.run == run, facts.c.optimizer == optimizer, old, within)
+    with store.reading() as connection:
+        if connection.execute(select(facts.c.step).where(here).limit(1)).first() is None:
+            return 0
+    with store.writing() as connection:
+        return connection.execute(delete(facts).where(here)).rowcount
 
 
 def _around(connection: Connection, run: int, optimizer: int) -> Iterator[tuple[int, int]]:

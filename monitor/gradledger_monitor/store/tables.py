@@ -1,4 +1,4 @@
-"""The tables. Narrow columns for what is charted and judged, one packed blob for the detail."""
+"""The tables. Narrow columns for what is charted and judged, packed blobs for the detail."""
 
 from __future__ import annotations
 
@@ -94,15 +94,19 @@ ranks = Table(
     Column("backwards", BigInteger),  # and how many backwards it had run since the last step
 )
 
-steps = Table(
-    "steps",
+# What a rank sent of an optimizer at once: see store/chunks.py.
+chunks = Table(
+    "chunks",
     metadata,
     _many_rows_run_column(),
     Column("optimizer", Integer, primary_key=True),
-    Column("step", BigInteger, primary_key=True),
     Column("rank", Integer, primary_key=True),
+    Column("last", BigInteger, primary_key=True),  # steps
+    Column("first", BigInteger, nullable=False),
+    Column("held", Integer, nullable=False),  # records
     Column("received", Double, nullable=False),
-    Column("record", LargeBinary, nullable=False),
+    Column("records", LargeBinary, nullable=False),  # by step
+    Index("ix_chunks_first", "run", "optimizer", "first"),
 )
 
 evals = Table(

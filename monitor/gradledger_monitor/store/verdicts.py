@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Table, and_, delete, func, insert, select, update
+from sqlalchemy import Connection, Table, and_, delete, insert, select, update
 
 from gradledger_monitor import clock
 from gradledger_monitor.findings import Judgement
 from gradledger_monitor.fold import Fold, Judged, Place
 from gradledger_monitor.rules.base import Silence
-from gradledger_monitor.store import attention, curves, dialects, snapshots
+from gradledger_monitor.store import attention, chunks, curves, dialects, snapshots
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.judging import Standing
 from gradledger_monitor.store.tables import (
@@ -23,7 +23,6 @@ from gradledger_monitor.store.tables import (
     progress,
     runs,
     silences,
-    steps,
 )
 
 FACTS_KEY = ("run", "optimizer", "step")
@@ -106,9 +105,8 @@ def _primary(judgement: Judgement) -> str | None:
 
 def _check_unchanged(connection: Connection, at: Standing, result: Result, optimizer: int) -> None:
     taken = sum(step.ranks for step in result.judged if step.optimizer == optimizer)
-    within = steps.c.step.between(result.before.get(optimizer, 0) + 1, result.progress[optimizer])
-    here = and_(steps.c.run == at.key, steps.c.optimizer == optimizer, within)
-    if connection.scalar(select(func.count()).select_from(steps).where(here)) != taken:
+    before, last = result.before.get(optimizer, 0), result.progress[optimizer]
+    if chunks.count(connection, at.key, optimizer, before, last) != taken:
         raise Outrun
 
 

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, func, select, tuple_, update
+from sqlalchemy import Connection, Row, bindparam, func, select, update
 
 from gradledger_monitor import wire
 from gradledger_monitor.batches import Batch, Refusal, Report
 from gradledger_monitor.rules.base import BEFORE_EVALUATION, LATE_STEPS
-from gradledger_monitor.store import checkpoints, dialects, snapshots, tagging
+from gradledger_monitor.store import checkpoints, chunks, dialects, snapshots, tagging
+from gradledger_monitor.store.chunks import Place
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.packing import pack_record, unpack_record
-from gradledger_monitor.store.tables import evals, progress, ranks, runs, steps
+from gradledger_monitor.store.tables import evals, progress, ranks, runs
 
 StepLine = tuple[int, wire.StepRecord]
-StepKey = tuple[int, int]  # optimizer, step
-StepRow = tuple[int, int, int, int, float, bytes]
 # made once, for they run with every batch
 RUN_NAMED = select(runs).where(runs.c.id == bindparam("named")).with_for_update()
 RUN_HEARD = (
@@ -35,7 +33,6 @@ RANK_HEARD = (
 PROGRESS_OF = select(progress.c.optimizer, progress.c.step, progress.c.given_up).where(
     progress.c.run == bindparam("of_run")
 )
-STEP_COLUMNS = ("run", "optimizer", "step", "rank", "received", "record")
 
 
 @dataclass
@@ -67,7 +64,8 @@ def _store_report(connection: Connection, report: Report, now: float, result: St
     rank = report.run.rank
     _store_rank(connection, run, rank, now)
     of_steps = [(n, line) for n, line in report.lines if isinstance(line, wire.StepRecord)]
-    _store_steps(connection, run, rank, now, of_steps, result)
+    most = chunks.longest(report.run.world_size)
+    _store_steps(connection, run, rank, now, of_steps, most, result)
     if len(of_steps) == len(report.lines):
         return
     of_beats = [line for _, line in report.lines if isinstance(line, wire.BeatRecord)]
@@ -192,77 +190,64 @@ def _store_steps(
     rank: int,
     now: float,
     lines: Sequence[StepLine],
+    most: int,
     result: Stored,
 ) -> None:
     if not lines:
         return
     judged = _judged(connection, run)
-    given_up = {optimizer: at.given_up for optimizer, at in judged.items() if at.given_up}
-    if given_up:
-        gone = [(n, r) for n, r in lines if r.step <= given_up.get(r.optimizer, 0)]
-        result.refused += [Refusal(number, "$.step", _given_up(record)) for number, record in gone]
-        lines = [(n, r) for n, r in lines if r.step > given_up.get(r.optimizer, 0)]
-    rows = [
-        (run, record.optimizer, record.step, rank, now, pack_record(record)) for _, record in lines
-    ]
-    inserted = _insert_steps(connection, rows) if rows else set()
-    _note_progress(connection, run, inserted, judged)
-    again = _repeated(lines, inserted)
-    conflicts = list(_conflicts(connection, run, rank, again))
+    late = {}
+    for optimizer, said in _by_optimizer(lines).items():
+        at = judged.get(optimizer, NOT_JUDGED)
+        said = _not_given_up(said, at, result) if at.given_up else said
+        new = _store_chunk(connection, Place(run, optimizer, rank), now, said, most, result)
+        if new and optimizer not in judged:
+            row = {"run": run, "optimizer": optimizer, "step": 0}
+            connection.execute(dialects.insert(connection, progress).on_conflict_do_nothing(), row)
+        elif new and min(new) <= at.step:
+            late[optimizer] = min(new)
+    if late:
+        _rewind(connection, run, late)
+
+
+def _by_optimizer(lines: Sequence[StepLine]) -> dict[int, list[StepLine]]:
+    found: dict[int, list[StepLine]] = {}
+    for line in lines:
+        found.setdefault(line[1].optimizer, []).append(line)
+    return found
+
+
+def _store_chunk(
+    connection: Connection,
+    place: Place,
+    now: float,
+    lines: Sequence[StepLine],
+    most: int,
+    result: Stored,
+) -> Set[int]:
+    """Store what was said of one optimizer; the steps that were not there before."""
+    said = {record.step: record for _, record in reversed(lines)}  # of one said twice, the first
+    known = chunks.store(connection, place, now, said, most) if said else {}
+    new = said.keys() - known.keys()
+    conflicts = []
+    if len(new) < len(lines):
+        conflicts = list(_conflicts(place, lines, said | known))
     result.refused += conflicts
-    result.count(len(inserted), len(lines) - len(conflicts))
-
-
-def _insert_steps(connection: Connection, rows: Sequence[StepRow]) -> set[StepKey]:
-    """Those of the steps that were not there before: most often all."""
-    if dialects.load(connection, steps, STEP_COLUMNS, rows):
-        return {(optimizer, step) for _, optimizer, step, *_ in rows}
-    named = [dict(zip(STEP_COLUMNS, row, strict=True)) for row in rows]
-    statement, values = dialects.insert_many(connection, steps, named)
-    columns = (steps.c.optimizer, steps.c.step)
-    new = statement.on_conflict_do_nothing().returning(*columns)
-    return {(row.optimizer, row.step) for row in connection.execute(new, values)}
-
-
-def _repeated(lines: Sequence[StepLine], inserted: set[StepKey]) -> list[StepLine]:
-    if len(inserted) == len(lines):
-        return []
-    first = set(inserted)
-    again = []
-    for number, record in lines:
-        key = (record.optimizer, record.step)
-        if key in first:
-            first.remove(key)
-        else:
-            again.append((number, record))
-    return again
+    result.count(len(new), len(lines) - len(conflicts))
+    return new
 
 
 def _conflicts(
-    connection: Connection, run: int, rank: int, again: Sequence[StepLine]
-) -> Iterable[Refusal]:
+    place: Place, lines: Sequence[StepLine], kept: Mapping[int, wire.StepRecord]
+) -> Iterator[Refusal]:
     """Steps that are there already with other content: two processes speak as one rank."""
-    kept = _stored(connection, run, rank, [(r.optimizer, r.step) for _, r in again])
-    for number, record in again:
-        if kept[record.optimizer, record.step] != record:
+    for number, record in lines:
+        if kept[record.step] != record:
             reason = (
-                f"step {record.step} of optimizer {record.optimizer} from rank {rank} was stored "
-                "before with other content: another process uses this run id and rank"
+                f"step {record.step} of optimizer {place.optimizer} from rank {place.rank} was "
+                "stored before with other content: another process uses this run id and rank"
             )
             yield Refusal(number, "$.step", reason)
-
-
-def _stored(
-    connection: Connection, run: int, rank: int, keys: Sequence[StepKey]
-) -> dict[StepKey, wire.StepRecord]:
-    columns = tuple_(steps.c.optimizer, steps.c.step)
-    found: dict[StepKey, wire.StepRecord] = {}
-    for start in range(0, len(keys), 500):  # a statement takes a bounded number of values
-        some = columns.in_(keys[start : start + 500])
-        here = (steps.c.run == run, steps.c.rank == rank, some)
-        query = select(steps.c.optimizer, steps.c.step, steps.c.record).where(*here)
-        found |= {(o, s): unpack_record(blob) for o, s, blob in connection.execute(query)}
-    return found
 
 
 @dataclass(frozen=True)
@@ -281,26 +266,17 @@ def _judged(connection: Connection, run: int) -> dict[int, _Progress]:
     return {optimizer: _Progress(*at) for optimizer, *at in rows}
 
 
+def _not_given_up(lines: Sequence[StepLine], at: _Progress, result: Stored) -> list[StepLine]:
+    gone = [(number, record) for number, record in lines if record.step <= at.given_up]
+    result.refused += [Refusal(number, "$.step", _given_up(record)) for number, record in gone]
+    return [line for line in lines if line[1].step > at.given_up]
+
+
 def _given_up(record: wire.StepRecord) -> str:
     return (
         f"step {record.step} of optimizer {record.optimizer} comes too late: the records of these "
         "steps were removed to make room, and it can neither be judged nor told from one of them"
     )
-
-
-def _note_progress(
-    connection: Connection, run: int, inserted: set[StepKey], judged: Mapping[int, _Progress]
-) -> None:
-    new = {optimizer for optimizer, _ in inserted} - judged.keys()
-    if new:
-        rows = [{"run": run, "optimizer": optimizer, "step": 0} for optimizer in new]
-        connection.execute(dialects.insert(connection, progress).on_conflict_do_nothing(), rows)
-    late: dict[int, int] = {}
-    for optimizer, step in inserted if judged else ():
-        if step <= judged.get(optimizer, NOT_JUDGED).step:
-            late[optimizer] = min(step, late.get(optimizer, step))
-    if late:
-        _rewind(connection, run, late)
 
 
 # ---------------------------------------------------------------- evaluations

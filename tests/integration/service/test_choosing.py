@@ -19,7 +19,7 @@ from gradledger_monitor.rules.choices import Choices
 from gradledger_monitor.settings import Settings
 from gradledger_monitor.store import choosing, tables, upkeep
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.reading import judgement
+from gradledger_monitor.store.reading import judgement, step_records
 from gradledger_monitor.store.retention import Policy
 from helpers.batches import EndRecord, batch, eventually, step
 from helpers.command import gradledger
@@ -285,7 +285,7 @@ def test_the_service_asks_again_for_every_pass(
     house.start()
     try:
         choosing.write(store, choosing.RETENTION, {"keep_detail_days": 1e-9}, 0.0, None)
-        assert eventually(60, lambda: upkeep.rows(store)["steps"] < 50)
+        assert eventually(60, lambda: not step_records(store, "r", 0, 25))
     finally:
         house.stop()
 

@@ -169,9 +169,11 @@ def test_what_was_judged_under_another_description_is_judged_again(store: Store)
 def test_more_steps_than_fit_in_memory_are_judged_in_turns(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gradledger_monitor.store.judging.ROWS_AT_ONCE", 10)
-    for rank in (0, 1, 2):
-        send(store, map(step, range(1, 101)), rank=rank, world_size=3)
+    monkeypatch.setattr("gradledger_monitor.store.judging.RECORDS_AT_ONCE", 10)
+    for rank, together in enumerate((1, 7, 100)):
+        for first in range(1, 101, together):
+            some = range(first, min(first + together, 101))
+            send(store, map(step, some), rank=rank, world_size=3)
     judge_pending(store)
     assert judged(store) == 100
     assert judgement(store, "r").findings[0].steps == 100
@@ -190,7 +192,7 @@ def test_a_run_that_cannot_be_judged_does_not_stop_the_others(
     send(store, [step(1)], run="spoiled")
     send(store, [step(1)], run="sound")
     with store.writing() as connection:
-        connection.exec_driver_sql("UPDATE steps SET record = 'rubbish' WHERE run = 1")
+        connection.exec_driver_sql("UPDATE chunks SET records = 'rubbish' WHERE run = 1")
     Judge(store).judge_pending()
     assert judged(store, "sound") == 1
     assert "spoiled" in caplog.text

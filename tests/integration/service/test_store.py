@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy import Row, delete, select, update
+from sqlalchemy import Row, Table, delete, func, select, update
 
 from gradledger.records import EvalRecord
 from gradledger_monitor import batches
@@ -20,6 +21,7 @@ from gradledger_monitor.paths import migrations_folder
 from gradledger_monitor.store import tables
 from gradledger_monitor.store.curves import curves
 from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.packing import read_record, unpack_record, unpack_records
 from gradledger_monitor.store.reading import get_run, list_runs, run_info
 from gradledger_monitor.store.writing import store_batch
 from helpers.batches import batch, step
@@ -40,7 +42,7 @@ def test_migrations_make_exactly_the_tables(store: Store) -> None:
 def _is_compared(name: str | None, kind: str, parents: object) -> bool:
     """Postgres lists the parts of a table beside it; only SQLite checks the runs of many rows."""
     if kind == "foreign_key_constraint":
-        return name not in ("fk_steps_run", "fk_facts_run")
+        return name not in ("fk_chunks_run", "fk_facts_run")
     return kind != "table" or name is None or not name[-2:].isdigit()
 
 
@@ -51,8 +53,8 @@ def test_with_a_run_go_its_steps(store: Store) -> None:
     with store.writing() as connection:
         connection.execute(delete(tables.runs).where(tables.runs.c.id == "a"))
     with store.reading() as connection:
-        for table in (tables.steps, tables.facts):
-            assert len(connection.execute(select(table)).all()) == 2
+        left = [connection.execute(select(t)).all() for t in (tables.chunks, tables.facts)]
+    assert [len(rows) for rows in left] == [1, 2]
 
 
 def test_migrating_again_changes_nothing(store: Store) -> None:
@@ -64,21 +66,46 @@ def test_migrating_again_changes_nothing(store: Store) -> None:
 def test_a_version_back_and_forward_again_keeps_every_row(store: Store) -> None:
     for run in ("a", "b", "c"):
         send(store, batch(run, [step(1), step(2)]))
-    judge_pending(store)
-    before = everything(store)
-    to_version(store, "0008")
-    assert everything(store) == before
-    store.migrate()
-    assert everything(store) == before
-    send(store, batch("a", [step(2), step(3)]))
-    assert [len(rows) for rows in everything(store)] == [7, 6]
-
-
-def everything(store: Store) -> list[list[Row[Any]]]:
-    """All rows of the two large tables."""
-    keys = [(t, (t.c.run, t.c.optimizer, t.c.step)) for t in (tables.steps, tables.facts)]
+    for now, rank in enumerate((0, 1, 1, 0)):
+        some = range(1, 601) if now < 2 else range(601 + now, 611 + 3 * now, now)
+        body = batch("wide", [step(n, o) for n in some for o in (0, 1)], rank=rank, world_size=2)
+        send(store, body, 1.5 + now)
+    judge_pending(store, 0)
+    before, facts = records(store), rows(store, tables.facts)
+    assert len(before) == 6 + 2 * (600 + 600 + 7 + 6)
+    to_version(store, "0011")
     with store.reading() as connection:
-        return [list(connection.execute(select(t).order_by(*key))) for t, key in keys]
+        found = connection.exec_driver_sql(OLD_ROWS).all()
+    old = [(*row[:5], unpack_record(row[5])) for row in found]
+    assert (old, rows(store, tables.facts)) == (before, facts)
+    to_version(store, "0008")
+    store.migrate()
+    assert (records(store), rows(store, tables.facts)) == (before, facts)
+    with store.reading() as connection:
+        assert connection.scalar(select(func.max(tables.chunks.c.held))) == 512
+    send(store, batch("a", [step(2), step(3)]))
+    assert len(records(store)) == len(before) + 1
+
+
+OLD_ROWS = "SELECT run, optimizer, step, rank, received, record FROM steps ORDER BY 1, 2, 3, 4"
+
+
+def records(store: Store) -> list[tuple[Any, ...]]:
+    """All step records, each with its run, optimizer, step, rank and when it came."""
+    return sorted(
+        (
+            (c.run, c.optimizer, step, c.rank, c.received, read_record(raw))
+            for c in rows(store, tables.chunks)
+            for step, raw in unpack_records(c.records).items()
+        ),
+        key=itemgetter(slice(4)),
+    )
+
+
+def rows(store: Store, table: Table) -> list[Row[Any]]:
+    """All rows of a table by its key."""
+    with store.reading() as connection:
+        return list(connection.execute(select(table).order_by(*table.primary_key)))
 
 
 def to_version(store: Store, version: str) -> None:
