@@ -176,9 +176,9 @@ def disk(database: Path, count: int) -> list[report.Measure]:
     """Bytes for each record: with its index, and with all that was made of it."""
     with sqlite3.connect(database) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        query = "SELECT sum(pgsize) FROM dbstat WHERE name LIKE '%steps%'"
+        query = "SELECT sum(pgsize) FROM dbstat WHERE name LIKE '%chunks%'"
         stored = connection.execute(query).fetchone()[0] / count
-        query = "SELECT sum(length(record)) FROM steps"
+        query = "SELECT sum(length(records)) FROM chunks"
         alone = connection.execute(query).fetchone()[0] / count
     packed = f"{alone:,.0f} B packed"
     whole = database.stat().st_size / count

@@ -8,9 +8,18 @@ from hashlib import sha256
 
 import msgspec
 from hypothesis import given
+from hypothesis.strategies import lists
 
 from gradledger import records
-from gradledger_monitor.store.packing import DICTIONARY, pack_record, unpack_record
+from gradledger_monitor.store.packing import (
+    DICTIONARY,
+    LARGEST,
+    pack_record,
+    pack_records,
+    read_record,
+    unpack_record,
+    unpack_records,
+)
 from helpers.batches import fair_step
 from helpers.facts import accepted
 from helpers.strategies import step_records
@@ -45,3 +54,28 @@ def test_threads_pack_at_the_same_time() -> None:
 def test_a_record_takes_less_than_half_of_what_zlib_made_of_it() -> None:
     plain = msgspec.msgpack.encode(record := accepted(fair_step(77, tokens=(5, 12, 19, 26))))
     assert len(pack_record(record)) < len(zlib.compress(plain, 1)) / 2
+
+
+@given(lists(step_records, min_size=1, max_size=5))
+def test_records_packed_together_come_back_by_step(sent: list[records.StepRecord]) -> None:
+    wanted = [(10 * place, accepted(one)) for place, one in enumerate(sent)]
+    ((_, packed),) = pack_records(wanted)
+    back = [(step, read_record(raw)) for step, raw in unpack_records(packed).items()]
+    assert repr(back) == repr(wanted)
+    ((_, again),) = pack_records(list(unpack_records(packed).items()))  # without reading them
+    assert unpack_records(again) == unpack_records(packed)
+
+
+def test_huge_records_are_packed_in_several_parts() -> None:
+    huge = [(n, accepted(fair_step(n, tokens=(n,) * 3_000))) for n in range(1, 8)]
+    parts = [(some, unpack_records(packed)) for some, packed in pack_records(huge)]
+    assert [one for some, _ in parts for one in some] == huge
+    assert [dict(some).keys() for some, _ in parts] == [back.keys() for _, back in parts]
+    assert all(len(some) == 1 or sum(map(len, back.values())) <= LARGEST for some, back in parts)
+    assert len(parts) > 1
+
+
+def test_records_packed_together_take_a_fraction_of_what_each_takes() -> None:
+    made = [(n, accepted(fair_step(n, tokens=(n, 2 * n, 3)))) for n in range(1, 257)]
+    alone = sum(len(pack_record(record)) for _, record in made)
+    assert sum(len(packed) for _, packed in pack_records(made)) < alone / 4
