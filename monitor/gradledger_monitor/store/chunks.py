@@ -25,7 +25,8 @@ LONGEST = 512  # records
 SIDE_BY_SIDE = 8_192  # records in the chunks of all ranks of a run that begin with one step
 READ_AT_ONCE = 64  # chunks
 
-Found = Row[Any]  # optimizer, rank, first, last, held, received, records
+Span = Row[Any, Any, Any]  # first, last, received
+Found = Row[Any]  # run, optimizer, rank, first, last, held, received, records
 
 
 class Place(NamedTuple):
@@ -75,17 +76,7 @@ def store(
     if not beside:
         _insert(connection, place, received, [(step, records[step]) for step in steps], most)
         return {}
-    known: dict[int, wire.StepRecord] = {}
-    pieces: list[_Piece] = []
-    for number, chunk in enumerate(beside):
-        within = steps[bisect_left(steps, chunk.first) : bisect_right(steps, chunk.last)]
-        there = _open(connection, {**named, "at": chunk.last}, within)
-        known |= {step: read_record(there[step]) for step in within if step in there}
-        if there.keys() >= set(within):
-            pieces.append(_Piece(chunk.first, number, chunk.received, None))
-            continue
-        connection.execute(delete(chunks).where(_ONE), {**named, "at": chunk.last})
-        pieces += [_Piece(step, number, chunk.received, one) for step, one in there.items()]
+    known, pieces = _take_apart(connection, named, beside, steps)
     new = [step for step in steps if step not in known]
     pieces += [_Piece(step, len(beside), received, records[step]) for step in new]
     _insert_pieces(connection, place, pieces, most)
@@ -99,6 +90,24 @@ class _Piece(NamedTuple):
     source: int  # which chunk it was in, or that it is new
     received: float
     record: Record | None
+
+
+def _take_apart(
+    connection: Connection, named: Mapping[str, int], beside: Sequence[Span], steps: Sequence[int]
+) -> tuple[dict[int, wire.StepRecord], list[_Piece]]:
+    """What chunks have of these steps; and the pieces of those that another step falls into."""
+    known: dict[int, wire.StepRecord] = {}
+    pieces: list[_Piece] = []
+    for number, chunk in enumerate(beside):
+        within = steps[bisect_left(steps, chunk.first) : bisect_right(steps, chunk.last)]
+        there = _open(connection, {**named, "at": chunk.last}, within)
+        known |= {step: read_record(there[step]) for step in within if step in there}
+        if there.keys() >= set(within):
+            pieces.append(_Piece(chunk.first, number, chunk.received, None))
+            continue
+        connection.execute(delete(chunks).where(_ONE), {**named, "at": chunk.last})
+        pieces += [_Piece(step, number, chunk.received, one) for step, one in there.items()]
+    return known, pieces
 
 
 def _insert_pieces(
@@ -152,9 +161,12 @@ def straddling(connection: Connection, run: int, optimizer: int, step: int) -> S
     later = chunks.alias()
     behind = (*_of(later.c, run, optimizer), later.c.rank == ranks.c.rank, later.c.last > step)
     ends = select(func.min(later.c.last)).where(*behind).correlate(ranks).scalar_subquery()
-    here = (*_of(chunks.c, run, optimizer), chunks.c.rank == ranks.c.rank, chunks.c.last == ends)
-    query = select(chunks).where(ranks.c.run == run, *here, chunks.c.first <= step)
-    return connection.execute(query).all()
+    # first found for each rank: SQLite would else look through all chunks that begin before
+    next_ones = select(ranks.c.rank, ends.label("last")).where(ranks.c.run == run)
+    of_ranks = next_ones.cte("of_ranks").prefix_with("MATERIALIZED")
+    one = and_(chunks.c.rank == of_ranks.c.rank, chunks.c.last == of_ranks.c.last)
+    here = (*_of(chunks.c, run, optimizer), chunks.c.first <= step)
+    return connection.execute(select(chunks).join(of_ranks, one).where(*here)).all()
 
 
 def following(
