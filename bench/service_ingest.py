@@ -40,8 +40,8 @@ NOTES = [
     "One client waits for each answer, so its rate is bounded by the sum of what happens one after "
     "the other: receiving the body, decoding, packing, inserting, the disk. Judging shares the "
     "interpreter; it steps aside for batches, for at most four fifths of its time.",
-    "Decoding is C (msgspec), and its share grows with all else that gets cheaper; packing by a "
-    "learnt dictionary and the driver's bulk insert cost about as much each.",
+    "Decoding is C (msgspec), and its share grows with all else that gets cheaper: what a rank "
+    "sent at once is packed as a whole and is one row, where the bare insert writes 500.",
     "The judge keeps up to 128 runs in memory, each with its last few thousand losses, about half "
     "a megabyte: with more runs the service grows up to that.",
 ]

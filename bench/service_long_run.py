@@ -40,11 +40,10 @@ from helpers.batches import batch, fair_step
 from helpers.service import Service, running_service
 
 NOTES = [
-    "Of the database about three fifths are records, a quarter the figures that are charted of "
-    "each step, a tenth the two tables' indexes. Most of a packed record is floating-point "
-    "numbers, which do not compress: stronger compression and a larger dictionary were tried, and "
-    "save under a tenth. With several ranks the figures, which a step has once, are shared by its "
-    "records.",
+    "Of the database about a third are records, half the figures that are charted of each step, a "
+    "tenth their index. Records lie in chunks, what came at once packed as a whole; most of what "
+    "is left of one is floating-point numbers, which do not compress. With several ranks the "
+    "figures, which a step has once, are shared by its records.",
 ]
 
 RUN = "long"

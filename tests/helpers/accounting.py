@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gradledger_monitor import batches, wire
-from gradledger_monitor.store.packing import pack_record, unpack_record
+from gradledger_monitor.store.packing import pack_records, read_record, unpack_records
 
 
 def accounted(body: bytes) -> None:
@@ -20,5 +20,6 @@ def accounted(body: bytes) -> None:
     for report in batch.reports:
         for _, record in report.lines:
             if isinstance(record, wire.StepRecord):
-                assert unpack_record(pack_record(record)) == record
+                ((_, packed),) = pack_records([(record.step, record)])
+                assert read_record(unpack_records(packed)[record.step]) == record
     msgspec.json.encode(batch.refused)

@@ -35,20 +35,21 @@ def test_the_dictionary_is_the_one_that_databases_were_written_with() -> None:
 @given(step_records)
 def test_whatever_is_accepted_comes_back(sent: records.StepRecord) -> None:
     record = accepted(sent)
-    assert repr(unpack_record(pack_record(record))) == repr(record)  # NaN is not itself
+    back = read_record(unpack_record(pack_record(record)))
+    assert repr(back) == repr(record)  # NaN is not itself
 
 
 def test_what_was_stored_before_there_was_a_dictionary_is_still_read() -> None:
     record = accepted(fair_step(1))
     old = zlib.compress(msgspec.msgpack.encode(record), 1)
-    assert unpack_record(old) == record
+    assert read_record(unpack_record(old)) == record
 
 
 def test_threads_pack_at_the_same_time() -> None:
     made = [accepted(fair_step(n, tokens=(n, 2 * n, 3))) for n in range(1, 200)]
     with ThreadPoolExecutor(8) as pool:
         packed = list(pool.map(pack_record, made * 20))
-        assert list(pool.map(unpack_record, packed)) == made * 20
+        assert [read_record(raw) for raw in pool.map(unpack_record, packed)] == made * 20
 
 
 def test_a_record_takes_less_than_half_of_what_zlib_made_of_it() -> None:

@@ -17,10 +17,10 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
+# how records are packed never changes, so that a migration may ask for it
 from gradledger_monitor.store.packing import (
     pack_record,
     pack_records,
-    read_record,
     unpack_record,
     unpack_records,
 )
@@ -127,6 +127,5 @@ def _chunks(rows: Sequence[sa.Row[Any]]) -> Iterator[dict[str, Any]]:
 
 def _steps(chunk: sa.Row[Any]) -> Iterator[dict[str, Any]]:
     for step, raw in unpack_records(chunk.records).items():
-        packed = pack_record(read_record(raw))
-        row = (chunk.run, chunk.optimizer, step, chunk.rank, chunk.received, packed)
+        row = (chunk.run, chunk.optimizer, step, chunk.rank, chunk.received, pack_record(raw))
         yield dict(zip(OF_STEPS, row, strict=True))

@@ -130,7 +130,7 @@ def _left(
     for chunk in chunks.holding(connection, run, optimizer, 0, last):
         for step, raw in unpack_records(chunk.records).items():
             if step <= last:
-                row = (optimizer, step, chunk.rank, chunk.received, pack_record(read_record(raw)))
+                row = (optimizer, step, chunk.rank, chunk.received, pack_record(raw))
                 yield RECORDS, _told(dict(zip(RECORD, row, strict=True)))
 
 
@@ -259,7 +259,8 @@ def _insert_records(
         _check(RECORDS, values, RECORD)
     together = itemgetter("optimizer", "rank", "received")
     for (optimizer, rank, received), group in groupby(sorted(rows, key=together), together):
-        found = [unpack_record(base64.b64decode(values["record"])) for values in group]
+        packed = [base64.b64decode(values["record"]) for values in group]
+        found = [read_record(unpack_record(one)) for one in packed]
         records = {record.step: record for record in found}
         row = {"run": run, "rank": rank, "last_seen": now}
         connection.execute(dialects.insert(connection, ranks).on_conflict_do_nothing(), row)

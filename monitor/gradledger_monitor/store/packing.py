@@ -53,16 +53,16 @@ def read_record(raw: msgspec.Raw) -> wire.StepRecord:
     return _record_decoder.decode(raw)
 
 
-def pack_record(record: wire.StepRecord) -> bytes:
+def pack_record(record: Record) -> bytes:
     """A single record, as archives hold those of steps that are never judged again."""
     return _codec.compress(msgspec.msgpack.encode(record))
 
 
-def unpack_record(blob: bytes) -> wire.StepRecord:
-    """The record."""
+def unpack_record(blob: bytes) -> msgspec.Raw:
+    """The record, to be read."""
     # what was written before there was a dictionary
     plain = _codec.decompress(blob) if blob.startswith(MAGIC) else zlib.decompress(blob)
-    return _record_decoder.decode(plain)
+    return msgspec.Raw(plain)
 
 
 if sys.version_info >= (3, 14):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import random
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -138,6 +140,20 @@ def test_what_falls_between_the_steps_of_a_chunk_parts_it_and_keeps_both_times(
     assert spans(store) == [(1, 3), (4, 5), (9, 9), (12, 12)]
     arrived = [(1, 5.0), (3, 5.0), (4, 6.0), (5, 6.0), (9, 5.0), (12, 6.0)]
     assert in_turns(store, "r") == [(number, [0], when) for number, when in arrived]
+
+
+def test_two_processes_that_are_sent_the_same_steps_at_once_store_each_once(store: Store) -> None:
+    other = Store(store.engine.url.render_as_string())  # the same database, locks of its own
+    chance = random.Random(1)
+    sent = [chance.sample(range(1, 101), 20) for _ in range(40)]
+    with ThreadPoolExecutor(2) as pool:
+        through = itertools.cycle((store, other))
+        stored = list(pool.map(lambda to, steps: send(to, map(step, steps)), through, sent))
+    other.close()
+    steps = [number for number, _, _ in in_turns(store, "r")]
+    assert steps == sorted(set(itertools.chain(*sent)))
+    assert sum(one.stored for one in stored) == len(steps)
+    assert sum(one.stored + one.duplicates for one in stored) == 40 * 20
 
 
 def test_optimizers_and_ranks_lie_apart(store: Store) -> None:

@@ -76,7 +76,7 @@ def test_a_version_back_and_forward_again_keeps_every_row(store: Store) -> None:
     to_version(store, "0011")
     with store.reading() as connection:
         found = connection.exec_driver_sql(OLD_ROWS).all()
-    old = [(*row[:5], unpack_record(row[5])) for row in found]
+    old = [(*row[:5], read_record(unpack_record(row[5]))) for row in found]
     assert (old, rows(store, tables.facts)) == (before, facts)
     to_version(store, "0008")
     store.migrate()
