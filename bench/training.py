@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from gradledger_monitor.demo import byte_lm
 
 K = 4
+DEMO_K, DEMO_LENGTH = 8, 128  # as `gradledger demo` trains: paragraphs of about so many bytes
 
 Window = list[tuple[Tensor, Tensor]]
 
@@ -41,23 +42,25 @@ class Size:
     name: str
     model: Callable[[], nn.Module]
     length: int
+    k: int = K  # micro-batches in a step, unless told otherwise
 
 
 GPT = Size("small GPT", byte_lm.ByteTransformer, 16)
 TINY = Size("next to no model", Bytewise, 16)
+DEMO = Size("the demo", byte_lm.ByteTransformer, DEMO_LENGTH, DEMO_K)
 
 
 class Loop:
     """A training that takes one step at a time."""
 
-    def __init__(self, size: Size = GPT, k: int = K, clips: bool = True) -> None:
+    def __init__(self, size: Size = GPT, k: int | None = None, clips: bool = True) -> None:
         torch.manual_seed(0)
         torch.set_num_threads(1)
         self.model = size.model()
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.AdamW(self.parameters, lr=0.0)
         self.clips = clips
-        self._windows = windows(size.length, k)
+        self._windows = windows(size.length, k or size.k)
 
     def window(self) -> Window:
         """The next window's text, which the clock need not see."""
