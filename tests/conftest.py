@@ -36,3 +36,15 @@ def swallowed(request: pytest.FixtureRequest) -> Iterator[Swallowed]:
     elif caught:
         where, error = caught[0]
         raise AssertionError(f"swallowed by {where}: {error!r}") from error
+
+
+# Files that take a minute or more are begun first: else one worker is left alone with the last.
+LONG = {
+    *("test_records_survive", "test_faults", "test_identity", "test_check", "test_openapi"),
+    *("test_arrival", "test_over_http", "test_choosing", "test_retention", "test_disks"),
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order files; what is in one stays in its order."""
+    items.sort(key=lambda item: item.path.stem not in LONG)
