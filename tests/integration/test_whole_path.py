@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gradledger_monitor.store.packing import unpack_records
 from helpers.batches import eventually
 from helpers.service import Service, running_service, start_service
 
@@ -89,12 +91,11 @@ def judged(service: Service, steps: int) -> Callable[[], bool]:
 
 
 def stored(database: Path) -> tuple[int, int]:
-    """Rows of steps, and how many different ones they are."""
-    with sqlite3.connect(database) as connection:
-        query = "select count(*), count(distinct step) from steps"
-        one, other = connection.execute(query).fetchone()
-    connection.close()
-    return one, other
+    """Records of steps, and how many different steps they are of."""
+    with closing(sqlite3.connect(database)) as connection:
+        chunks = connection.execute("select records from chunks").fetchall()
+    steps = [step for (records,) in chunks for step in unpack_records(records)]
+    return len(steps), len(set(steps))
 
 
 def assert_the_whole_run_is_there(service: Service) -> None:
