@@ -46,9 +46,9 @@ GOAL_US, GOAL_EACH_US = 150.0, 60.0  # by step, by micro-batch
 FLOOR = "55 to 70 us: a queue's put, and building the record"
 BLOCK = 6  # steps in a row of one kind
 WARM_UP = 2  # of each
-BLANK_STEPS = 256  # before and after, to know what the clocks take
+BLANK_STEPS = 64  # before and after, to know what the clocks take
 # of a run with the usual overhead: at least one whole turn of its pace
-LONG_STEPS = {GPT.name: 4096, TINY.name: 4096, DEMO.name: 512}
+LONG_STEPS = {GPT.name: 4096, TINY.name: 4096, DEMO.name: 256}
 KINDS = ("without", "with", "timed")
 SIZES = {size.name: size for size in (GPT, TINY, DEMO)}
 WATCHED = (GPT.name, TINY.name)  # sizes of which watched steps are measured too

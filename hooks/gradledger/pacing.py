@@ -16,7 +16,7 @@ SHARE = 0.0025  # of the training thread's time
 WHOLE = 256  # steps at the start that are all watched
 BURST = 16  # steps in a row that are watched later on
 LONGEST = 4096  # steps from one burst to the next
-LONGEST_SECONDS = 10.0  # a loop may become slower while nobody looks
+LONGEST_SECONDS = 30.0  # without a look: a loop may become slower, and silence looks like a stall
 
 
 class Pace:

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 RUNS_IN_MEMORY = 128
 STEP_ASIDE = 60.0  # seconds that a run which cannot be judged is left alone
 LIVE = 600.0  # seconds that a step may come late and still tell when its run stands still
+RESTING = 300.0  # seconds without a step before ranks that let steps pass are thought to stand
 BEATS_LOST = 35.0  # seconds without one of the beats that come every ten
 
 
@@ -225,6 +226,8 @@ class Judge:
         patience = fold.engine.patience(optimizer)
         if patience is None or abs(fold.at.late[optimizer]) > LIVE:
             return None
+        if fold.at.resting.get(optimizer):
+            patience = max(patience, RESTING)
         return fold.at.heard[optimizer] + patience
 
     def _silence(self, at: Standing, fold: Fold) -> tuple[Place, Silence] | None:

@@ -116,3 +116,18 @@ def test_a_clock_that_is_set_back_does_not_make_a_step_wait_for_ever(store: Stor
     clock.time += 2
     judge.judge_pending()
     assert judged(store) == 1
+
+
+def test_where_steps_are_let_pass_silence_is_no_stall_for_longer(store: Store) -> None:
+    clock = Clock()
+    judge = Judge(store, now=clock)
+    live(store, judge, clock, 1, 19)
+    clock.time += 1
+    resting = fair_step(20)
+    resting.next = 257
+    send(store, [resting], clock.time)
+    judge.judge_pending()
+    clock.time += 299
+    assert judge.judge_pending() == [] and not stalls(store)
+    clock.time += 2
+    assert judge.judge_pending() == ["r"] and stalls(store)
