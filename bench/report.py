@@ -10,6 +10,7 @@ import argparse
 import json
 import math
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -89,8 +90,20 @@ def arguments(about: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def asked(command: str, arguments: Sequence[str]) -> str:
+    """The command with the arguments that a reader needs to repeat it: not where files lie."""
+    words, pairs = command.split(), iter(arguments)
+    for word in pairs:
+        if word in ("--json", "--peers"):
+            next(pairs, None)
+        elif not (word.startswith("--") and word in words):
+            words.append(word)
+    return " ".join(words)
+
+
 def tell(report: Report, file: Path | None) -> None:
     """Print the table; write the JSON if a file is given."""
+    report.command = asked(report.command, sys.argv[1:])
     print(f"{report.title}  ({report.command})")
     rows = [PARTS, *(measure.cells for measure in report.measures)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
