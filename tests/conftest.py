@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import hypothesis
@@ -12,6 +13,10 @@ from gradledger import guard
 
 # A test looks at every step of its loops, however short they are, unless that is its subject.
 os.environ["GRADLEDGER_OVERHEAD"] = "full"
+
+# Begun in the background, a process ignores Ctrl-C and hands that on to what it starts: there are
+# tests of what Ctrl-C does.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes is the machine's affair, not the code's.
 hypothesis.settings.register_profile("patient", deadline=None)
