@@ -45,7 +45,7 @@ class Recorder:
         self._pace = pace or Pace(None)
         self._resting: Track | None = None  # whose steps only pass
         self._watch_again = 0  # its step with which watching goes on
-        self.stepped = 0.0  # when the last step ended, watched or not; seconds since the epoch
+        self.stepped = 0.0  # when the last step ended, whatever became of it; since the epoch
         self.windows = Windows()
         self.losses = LossTerms()
         self._observers: list[Observer] = [
@@ -191,7 +191,6 @@ class Recorder:
         self._pace.seconds += time.perf_counter() - began
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self.stepped = time.time()
         if self._resting is not None:
             with self._around_step:
                 self._passed(self.windows.track(optimizer))
@@ -227,6 +226,7 @@ class Recorder:
         return step
 
     def _finish(self, step: OpenStep, track: Track) -> None:
+        self.stepped = step.time
         if track.partial:
             track.partial = False
             return
@@ -256,6 +256,7 @@ class Recorder:
 
     def _passed(self, track: Track) -> None:
         """A step that is not watched has ended."""
+        self.stepped = time.time()
         track.steps += 1
         next_one = track.steps + 1 >= self._watch_again
         if next_one or track is not self._resting or self._pace.is_overdue(track.steps):

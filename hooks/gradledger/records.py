@@ -200,7 +200,7 @@ class BeatRecord:
 
 @dataclass(eq=False, repr=False)
 class EndRecord:
-    """The process ended cleanly; ``steps`` by optimizer is how many it sent."""
+    """The process ended cleanly; ``steps`` by optimizer is how many it took."""
 
     type: ClassVar[str] = "end"
 

@@ -35,13 +35,13 @@ def model_with_dropout() -> nn.Module:
     )
 
 
-def plain(watched: AbstractContextManager[object]) -> list[Tensor]:
+def plain(watched: AbstractContextManager[object], steps: int = STEPS) -> list[Tensor]:
     """Accumulation, clipping, AdamW: everything that the run leaves behind."""
     model, losses = model_with_dropout(), []
     with watched:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-        for window in windows(STEPS):
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        for window in windows(steps):
             for batch in window:
                 loss = cross_entropy(model, batch) / len(window)
                 loss.backward()
@@ -53,13 +53,13 @@ def plain(watched: AbstractContextManager[object]) -> list[Tensor]:
     return [*model.parameters(), *losses, torch.get_rng_state()]
 
 
-def scaled(watched: AbstractContextManager[object]) -> list[Tensor]:
+def scaled(watched: AbstractContextManager[object], steps: int = STEPS) -> list[Tensor]:
     """fp16 autocast with a scaler that skips its first steps."""
     model = model_with_dropout()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=4)
     with watched:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        for window in windows(STEPS):
+        for window in windows(steps):
             for batch in window:
                 with torch.autocast("cpu", dtype=torch.float16):
                     loss = cross_entropy(model, batch, reduction="sum") / len(window)

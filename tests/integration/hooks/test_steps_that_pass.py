@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -40,39 +42,6 @@ def some() -> Pace:
     return Pace(1e-12, whole=4, burst=4, longest=16)
 
 
-def accumulating(watched: Watched) -> None:
-    """Clipping, a schedule, a loss divided by the window's tokens."""
-    model = tiny_model()
-    with watched:
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-        for window in windows(STEPS):
-            for batch in window:
-                (cross_entropy(model, batch) / len(window)).backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 0.3)
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
-
-
-def scaling(watched: Watched) -> None:
-    """A GradScaler that skips its first steps, and one now and then when the scale has grown."""
-    model = tiny_model()
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**17, growth_interval=3)
-    with watched:
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for window in windows(STEPS):
-            for batch in window:
-                with torch.autocast("cpu", dtype=torch.float16):
-                    loss = cross_entropy(model, batch, reduction="sum") / len(window)
-                scaler.scale(loss).backward()
-            scaler.unscale_(optimizer)
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-
-
 def loading(watched: Watched) -> None:
     """Epochs of six batches, of which the last is short, over a shuffling loader."""
     torch.manual_seed(0)
@@ -88,7 +57,9 @@ def loading(watched: Watched) -> None:
                 optimizer.step()
 
 
-LOOPS: list[Loop] = [accumulating, scaling, loading]
+# Clipping and a schedule; a GradScaler that skips its first steps, and some as its scale grows.
+LOOPS: list[Loop] = [partial(plain, steps=STEPS), partial(scaled, steps=STEPS), loading]
+by_loop = pytest.mark.parametrize("loop", LOOPS, ids=["plain", "scaled", "loading"])
 
 
 def watched_wholly_and_in_part(loop: Loop) -> tuple[list[Any], list[Any]]:
@@ -99,7 +70,7 @@ def watched_wholly_and_in_part(loop: Loop) -> tuple[list[Any], list[Any]]:
     return whole.records(), part.records()
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@by_loop
 def test_a_few_steps_in_a_row_are_watched_and_the_others_pass(loop: Loop) -> None:
     _, part = watched_wholly_and_in_part(loop)
     assert [r.step for r in part if r.step <= STEPS] == SOME
@@ -108,7 +79,7 @@ def test_a_few_steps_in_a_row_are_watched_and_the_others_pass(loop: Loop) -> Non
     assert announced[20] == 33
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@by_loop
 def test_what_is_watched_is_told_as_if_all_were(loop: Loop) -> None:
     whole, part = watched_wholly_and_in_part(loop)
     by_step = {record.step: record for record in whole}
@@ -142,17 +113,20 @@ def test_skipped_steps_are_counted_though_nobody_looks() -> None:
     """Every step is skipped: no optimizer hook ever runs, and watching must go on all the same."""
     model = tiny_model()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24)
-    seen = Recording()
-    with recording(seen, some()):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for window in windows(20):
-            loss = cross_entropy(model, window[0]) * float("inf")
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
+    seen, began = Recording(), time.time()
+    recorder = Recorder(seen.steps.append, some())
+    recorder.install()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for window in windows(20):
+        loss = cross_entropy(model, window[0]) * float("inf")
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    recorder.uninstall()
     assert [r.step for r in seen.records()] == SOME[:8]
     assert all(r.skipped for r in seen.records())
+    assert recorder.stepped >= began  # or a beat would say that no step ever ended
 
 
 def test_a_mistake_that_begins_while_nobody_looks_is_found_when_somebody_does() -> None:
