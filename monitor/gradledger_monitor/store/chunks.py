@@ -212,12 +212,12 @@ def last_step(
 
 def count(connection: Connection, run: int, optimizer: int, after: int, last: int) -> int:
     """Records of steps after one, up to another."""
-    found = holding(connection, run, optimizer, after, last)
-    return sum(
-        one.held
-        if one.first > after and one.last <= last
-        else sum(after < step <= last for step in unpack_records(one.records))
-        for one in found
+    held = connection.scalar(
+        select(func.sum(chunks.c.held)).where(*_within(run, optimizer, after, last))
+    )
+    cut = _cut(connection, run, optimizer, after, last)
+    return (held or 0) + sum(
+        after < step <= last for one in cut for step in unpack_records(one.records)
     )
 
 
@@ -229,12 +229,10 @@ def remove(connection: Connection, run: int, optimizer: int, first: int, last: i
 
     Who calls it keeps all others from the chunks of this run until the transaction ends.
     """
-    whole = and_(*_of(chunks.c, run, optimizer), chunks.c.first >= first, chunks.c.last <= last)
+    whole = and_(*_within(run, optimizer, first - 1, last))
     gone = connection.scalars(delete(chunks).where(whole).returning(chunks.c.held)).all()
-    ends = [straddling(connection, run, optimizer, step) for step in (first - 1, last)]
-    parted = {(one.rank, one.last): one for end in ends for one in end}
-    removed = [_part(connection, one, first, last) for one in parted.values()]
-    return sum([*gone, *removed])
+    cut = _cut(connection, run, optimizer, first - 1, last)
+    return sum([*gone, *(_part(connection, one, first, last) for one in cut)])
 
 
 def _part(connection: Connection, chunk: Found, first: int, last: int) -> int:
@@ -247,6 +245,22 @@ def _part(connection: Connection, chunk: Found, first: int, last: int) -> int:
     for some in (before, behind):
         _insert(connection, place, chunk.received, some, LONGEST)
     return len(records) - len(before) - len(behind)
+
+
+# ---------------------------------------------------------------- a span of steps
+
+
+def _within(run: int, optimizer: int, after: int, last: int) -> list[ColumnElement[bool]]:
+    """Chunks whose steps all come after one, and none after another."""
+    return [*_of(chunks.c, run, optimizer), chunks.c.first > after, chunks.c.last <= last]
+
+
+def _cut(
+    connection: Connection, run: int, optimizer: int, after: int, last: int
+) -> Iterable[Found]:
+    """Chunks that reach into that span, or out of it."""
+    ends = [straddling(connection, run, optimizer, step) for step in (after, last)]
+    return {(one.rank, one.last): one for end in ends for one in end}.values()
 
 
 def _of(columns: Any, run: int, optimizer: int) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
