@@ -303,9 +303,9 @@ def report(asked: Asked) -> Report:
     made.notes.append(
         f"Usual is the mean over {LONG_STEPS[GPT.name]:,} steps after the first {2 * WHOLE}; of "
         f"the demo, whose steps have {DEMO.k} micro-batches, over {LONG_STEPS[DEMO.name]}. Of "
-        f"such short steps the hooks watch {BURST} in a row and let the next ones pass, so that "
-        f"they take {SHARE:.2%} of the thread's time at most. Steps of half a second are all "
-        'watched; so are those of `gradledger check`, and all with `overhead="full"`.'
+        f"such short steps the hooks watch {BURST} in a row and let the next ones pass, so that to "
+        f"watch takes about {SHARE:.2%} of the thread's time; to let a step pass takes some "
+        'microseconds more. `gradledger check`, and `overhead="full"`, watch every step.'
     )
     made.notes += [f"{name} could not be measured: {why}" for name, why in failed.items()]
     return made

@@ -107,6 +107,7 @@ def main() -> None:
     for plan in PLANS:
         measure(made, plan, asked.long_pairs, usual=True)
         measure(made, plan, asked.pairs, usual=False)
+    made.notes.append("Ratios are means over pairs of blocks, for steps that are watched are few.")
     tell(made, asked.json)
 
 

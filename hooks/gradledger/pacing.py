@@ -1,11 +1,12 @@
-"""Which steps are watched, so that all of it costs no more than a small share of the run's time.
+"""Which steps are watched, so that to watch them takes a small share of the run's time.
 
 The first steps are all watched: what is wrong with a loop shows there. From then on the hooks
 count what they take. Where that is more than their share, which is so for steps of milliseconds
 only, they watch a few steps in a row and let the next ones pass, as a sampling profiler does.
 
-Watched steps begin at multiples of a power of two, so that ranks, which each decide for themselves,
-watch the same ones.
+A burst comes at least every half a minute or so, whatever it costs; to let a step pass takes some
+microseconds. Watched steps begin at multiples of a power of two, so that ranks, which each decide
+for themselves, watch the same ones.
 """
 
 from __future__ import annotations

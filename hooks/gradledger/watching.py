@@ -98,7 +98,7 @@ def watch(
     error, ``stop:warning`` for a warning too, ``off`` does nothing. A function is called with the
     finding, at the next optimizer step and on the training thread; what it raises is yours.
 
-    ``overhead`` is the share of the training thread's time that the hooks may take, 0.0025 unless
+    ``overhead`` is the share of the training thread's time that watching may take, 0.0025 unless
     said otherwise. The first 256 steps are all watched; of later ones, where they are too short
     for that (milliseconds), a few in a row and then none for a while. ``full`` watches all.
 

@@ -41,7 +41,8 @@ class Stalled(Rule):
     **When it is silent**
 
     Fewer than 10 steps; evaluation or checkpointing that takes no longer than that; a run that has
-    ended; records that came more than ten minutes late, as from a spool.
+    ended; records that came more than ten minutes late, as from a spool; five minutes while the
+    hooks let short steps pass.
 
     **Incidents**
 
