@@ -23,7 +23,7 @@ class Reading(Struct, frozen=True):
     unit: str  # "tokens", "class_weight", "rows" or "positions"
     ledger: Ledger
 
-    def is_fair(self, tolerance: float, scale: float = 1.0) -> bool:
+    def is_fair(self, tolerance: float, scale: float) -> bool:
         """Whether the token-mean contract holds: every token alike, and a balance of ``scale``."""
         return self.is_even(tolerance) and abs(self.ledger.balance / scale - 1) <= tolerance
 

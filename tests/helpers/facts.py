@@ -51,11 +51,14 @@ def facts(*ranks: records.StepRecord, **run: Any) -> StepFacts:
 
 
 def judged(steps: Sequence[StepFacts]) -> Judgement:
-    """The judgement on steps in order."""
+    """The judgement on steps in order, in which no rule failed."""
     engine = Engine(steps[0].run)
     for step in steps:
         engine.see(step)
-    return engine.judgement()
+    judgement = engine.judgement()
+    failed = [f"{r}: {why}" for r, why in judgement.coverage.items() if "the rule failed" in why]
+    assert not failed
+    return judgement
 
 
 def accused(judgement: Judgement) -> dict[str, int]:

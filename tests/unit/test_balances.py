@@ -11,12 +11,13 @@ from gradledger.records import Samples, StepRecord, Term
 from gradledger_monitor.facts import StepFacts
 from gradledger_monitor.rules.balances import (
     MOST_MICRO_BATCHES,
+    OWN_LOSSES,
     PARTS_OR_TASKS,
     Closed,
     Diagnosis,
     diagnose,
 )
-from helpers.facts import facts, record, term
+from helpers.facts import facts, judged, record, term
 
 EVEN = (50, 50, 50, 50)
 
@@ -167,6 +168,11 @@ def test_padding_over_averaged_ranks_is_divided_by_all_their_micro_batches(
     assert said(over_ranks(2 * share / (4 * 128), size=128)) == (pattern, 1.0)
 
 
+def test_padding_over_ranks_that_were_not_averaged_is_divided_by_the_own_micro_batches() -> None:
+    padded = [term(n, 1 / 256, "sum", size=128) for n in (40, 50)]
+    assert said(facts(*[record(padded, sync="none")] * 2)) == ("padding", 1.0)
+
+
 def test_a_loss_whose_size_is_not_known_is_not_read_as_padded() -> None:
     padded = [term(n, 1 / 256, "sum", size=64) for n in (40, 50, 60, 30)]
     padded[0].size = None
@@ -227,8 +233,23 @@ def test_with_as_many_ranks_as_micro_batches_the_factor_tells_which_of_both_it_i
         return facts(*(record(terms, samples=Samples(mine, applied), **known) for mine in left))
 
     assert said(three(1.0, 3)) == ("world", 3.0)
+    assert said(three(1 / 9, 3)) == ("world", 0.333333)
     assert said(three(1 / 3, 1)) == ("missing", 3)
     assert said(three(1 / 3, 9)) == ("double", pytest.approx(1 / 3))  # type: ignore[comparison-overlap]
+    named = {f.rule: f.evidence["balance"] for f in judged([three(1 / 9, 3)]).findings}
+    assert named == {"reduction.world_size": 0.333333}
+
+
+@pytest.mark.parametrize(
+    ("reduction", "pattern", "ratio"),
+    [("sum", "world", 0.333333), ("none", "world", 0.333333), ("mean", "double", 1 / 3)],
+)
+def test_what_is_summed_cannot_be_divided_twice_by_as_many_micro_batches_as_there_are_ranks(
+    reduction: str, pattern: str, ratio: float
+) -> None:
+    terms = [term(10, 1 / 90, reduction) for _ in range(3)]
+    step = facts(*[record(terms, sync="averaged")] * 3)
+    assert said(step) == (pattern, ratio)
 
 
 # ---------------------------------------------------------------------- parts, or tasks
@@ -239,6 +260,18 @@ def test_a_loss_that_only_together_with_its_parts_is_a_mean_is_not_measured() ->
     assert diagnose(facts(record(halves)), []).pattern == "fair"
     heads = [[term(20, 0.25 / 20, head=1), term(30, 0.25 / 30, head=2)] for _ in range(2)]
     assert diagnose(facts(record(heads)), []) == Diagnosis("unmeasured", PARTS_OR_TASKS)
+
+
+OTHER_HEAD = (term(10, 0.01, head=2), term(10, 0.02, head=2))
+
+
+@pytest.mark.parametrize("more", [(), OTHER_HEAD], ids=["one head", "two heads"])
+def test_parts_that_weigh_differently_and_are_a_mean_together_are_not_measured(
+    more: tuple[Term, ...],
+) -> None:
+    rest = 0.7 if more else 1.0
+    parts = [term(20, 0.75 * rest / 20, head=1), term(30, 0.25 * rest / 30, head=1), *more]
+    assert diagnose(facts(record([parts])), []) == Diagnosis("unmeasured", PARTS_OR_TASKS)
 
 
 def test_half_the_mean_squared_error_is_how_textbooks_write_it() -> None:
@@ -261,22 +294,37 @@ def test_another_contract_is_a_design_and_said_so(contract: str) -> None:
     )
 
 
+def test_a_loss_that_weighs_tokens_of_one_micro_batch_differently_is_a_design_and_said_so() -> None:
+    weighed = term(10, 0.3, weight_min=0.1, weight_max=0.3)
+    assert diagnose(facts(record([weighed])), []) == Diagnosis(
+        "by_design", "the loss weighs the tokens of a micro-batch differently"
+    )
+
+
+def test_losses_that_pull_both_ways_are_a_design_and_said_so() -> None:
+    real, fake = term(10, 0.1), term(10, -0.1)
+    assert diagnose(facts(record([real, fake])), []) == Diagnosis("by_design", OWN_LOSSES)
+
+
 # ---------------------------------------------------------------------- a term that was not divided
 
 
-def with_aux(coefficient: float | None, k: int = 4, **changes: Any) -> StepFacts:
+def with_aux(
+    coefficient: float | None, k: int = 4, divisor: int | None = None, **changes: Any
+) -> StepFacts:
     """A right loss, and a further mean that every micro-batch adds undivided."""
+    weight = 1 / (50 * (divisor or k))
 
     def aux() -> Term:
         made = term(8, (coefficient or 1.0) / 8, undivided=True, coefficient=coefficient)
         return dataclasses.replace(made, kind="MeanBackward0", **changes)
 
-    return facts(record([[term(50, 1 / (50 * k)), aux()] for _ in range(k)]))
+    return facts(record([[term(50, weight), aux()] for _ in range(k)]))
 
 
 @pytest.mark.parametrize(
     ("coefficient", "k"),
-    [(0.01, 4), (0.03, 4), (0.10004, 4), (None, 4), (1.0, 4), (0.02, 6)],
+    [(0.01, 4), (0.03, 4), (0.10004, 4), (None, 4), (1.0, 4), (0.02, 6), (0.03, 2)],
 )
 def test_a_term_that_is_added_undivided_is_named(coefficient: float | None, k: int) -> None:
     diagnosis = diagnose(with_aux(coefficient, k), [])
@@ -296,10 +344,29 @@ def test_a_further_term_that_is_divided_or_no_mean_is_left_alone(changes: dict[s
     assert said(with_aux(0.01, **changes)) == ("fair", 1.0)
 
 
+def test_a_single_micro_batch_leaves_no_term_undivided() -> None:
+    assert said(with_aux(None, 1)) == ("fair", 1.0)
+
+
+def test_beside_a_loss_that_is_not_divided_either_no_further_term_is_named() -> None:
+    assert said(with_aux(0.01, divisor=1)) == ("missing", 4)
+
+
 def test_a_further_term_of_some_micro_batches_is_left_alone() -> None:
     step = record([[term(50, 1 / 200)] for _ in range(4)])
-    step.micro_batches[0].terms.append(dataclasses.replace(term(8, 0.04 / 8), kind="MeanBackward0"))
+    aux = term(8, 0.04 / 8, undivided=True, coefficient=0.01)
+    step.micro_batches[0].terms.append(dataclasses.replace(aux, kind="MeanBackward0"))
     assert said(facts(step)) == ("fair", 1.0)
+
+
+def test_a_term_that_is_added_undivided_is_named_on_ranks_and_after_one_that_is_divided() -> None:
+    """Kinds are looked at by name: the squares come after the absolutes."""
+    right = dataclasses.replace(term(8, 0.01 / 32), kind="L1LossBackward0")
+    wrong = term(8, 0.01 / 8, undivided=True, coefficient=0.01)
+    wrong = dataclasses.replace(wrong, kind="MseLossBackward0")
+    window = record([[term(50, 1 / 200), right, wrong] for _ in range(4)], sync="averaged")
+    for ranks in (1, 2):
+        assert diagnose(facts(*[window] * ranks), []).term == "MseLossBackward0#0"
 
 
 # ---------------------------------------------------------------------- what is remembered

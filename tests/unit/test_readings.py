@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gradledger.records import StepRecord, Term
+from gradledger_monitor.ledger import Ledger
 from gradledger_monitor.readings import UNIFORM_INSIDE, Reading, readings, spread
 from helpers.facts import accepted, facts, record, term
 
@@ -110,6 +111,24 @@ def test_weights_are_compared_as_they_were_applied_over_all_micro_batches() -> N
     assert found[0].ledger.entries[0].term == "MseLossBackward0#0"
 
 
+def test_a_loss_that_is_heavy_in_an_early_micro_batch_only_is_heavy_in_the_window() -> None:
+    squares = [other(term(10, weight), "MseLossBackward0") for weight in (0.09, 0.01)]
+    found = read([term(10, 0.02), squares[0]], [term(10, 0.02), squares[1]])
+    assert found[0].ledger.entries[0].term == "MseLossBackward0#0"
+
+
+def test_the_loss_scale_that_is_taken_out_of_the_gradient_makes_a_loss_no_heavier() -> None:
+    """Without a measured factor, each micro-batch's own scale is taken out."""
+    squares = other(term(10, 64 * 0.01), "MseLossBackward0")
+    step = record([squares, term(10, 0.03)], post_factor=None)
+    step.micro_batches[0].scale = 64.0
+    found = facts(step).readings
+    assert [r.ledger.entries[0].term for r in found[:2]] == [
+        "NllLossBackward0#0",
+        "MseLossBackward0#0",
+    ]
+
+
 def test_two_terms_on_one_head_are_parts_or_tasks_and_more_are_parts() -> None:
     two = [term(10, 0.05, head=1), term(30, 0.01, head=1)]
     assert shown(read(two)) == [
@@ -145,3 +164,13 @@ def test_a_reading_is_fair_only_where_it_is_even_and_its_balance_is_the_scale() 
     uneven = reading(record([term(10, 0.02), term(10, 0.08)]))
     assert uneven.ledger.balance == pytest.approx(1.0)
     assert not uneven.is_even(1e-3) and not uneven.is_fair(1e-3, 1.0)
+
+
+def test_a_reading_at_the_very_tolerance_is_fair_still() -> None:
+    def account(balance: float, misallocation: float) -> Reading:
+        return Reading("main", "tokens", Ledger(8, balance, misallocation, ()))
+
+    assert account(1.25, 0.25).is_fair(0.25, 1.0)
+    assert account(2.5, 0.25).is_fair(0.25, 2.0)
+    assert not account(1.3125, 0.25).is_fair(0.25, 1.0)
+    assert not account(1.0, 0.3125).is_fair(0.25, 1.0)

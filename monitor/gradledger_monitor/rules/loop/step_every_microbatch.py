@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import Rule, Window, finding, ok
-from gradledger_monitor.rules.reduction.common import balance, shows, unless_balanced
+from gradledger_monitor.rules.reduction.common import (
+    balance,
+    factor,
+    of_declared,
+    shows,
+    unless_balanced,
+)
 
 FIX = """\
 (loss / K).backward()
@@ -45,12 +51,12 @@ class StepEveryMicrobatch(Rule):
         """K = 1 and B = 1/m, twice."""
         if not shows(window, "early_step"):
             return ok()
-        m = round(1 / balance(window))
+        m = round(1 / factor(window))
         return finding(
             "warning",
             f"The optimizer steps after every micro-batch, {m} times too often",
-            f"Every window has one micro-batch and a balance of 1/{m}: the loss is divided for an "
-            f"accumulation over {m} micro-batches that does not happen.",
+            f"Every window has one micro-batch and a balance of 1/{m}{of_declared(window)}: "
+            f"the loss is divided for an accumulation over {m} micro-batches that does not happen.",
             FIX,
             balance=round(balance(window), 6),
             micro_batches=1,

@@ -5,7 +5,13 @@ from __future__ import annotations
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules import effects
 from gradledger_monitor.rules.base import Rule, Window, finding, ok
-from gradledger_monitor.rules.reduction.common import balance, shows, unless_balanced
+from gradledger_monitor.rules.reduction.common import (
+    balance,
+    declared,
+    factor,
+    shows,
+    unless_balanced,
+)
 
 FIX = """\
 # if the factor is meant, declare it, and it is no longer reported:
@@ -44,13 +50,13 @@ class BalanceOff(Rule):
         """B constant and unexplained."""
         if not shows(window, "constant"):
             return ok()
-        b = balance(window)
+        b, by = balance(window), factor(window)
         return finding(
             "info",
-            f"The balance is {b:.4g}, not 1",
+            f"The balance is {b:.4g}, not {declared(window):.4g}",
             f"Every window so far has a balance of {b:.4g}. "
-            f"{effects.of_factor(b, window.facts.optimizer_name)}.",
+            f"{effects.of_factor(by, window.facts.optimizer_name)}.",
             FIX,
             balance=round(b, 6),
-            factor=round(b, 6),
+            factor=round(by, 6),
         )

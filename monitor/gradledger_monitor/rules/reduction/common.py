@@ -30,6 +30,22 @@ def balance(window: Window) -> float:
     return window.balance.reading.ledger.balance
 
 
+def declared(window: Window) -> float:
+    """What the balance should be: 1, unless the run says otherwise."""
+    return window.facts.run.declared_scale or 1.0
+
+
+def factor(window: Window) -> float:
+    """How many times too large the gradient is: B over what it should be."""
+    return balance(window) / declared(window)
+
+
+def of_declared(window: Window) -> str:
+    """Words after a share of what B should be, where that is not 1."""
+    meant = declared(window)
+    return "" if meant == 1 else f" of the declared {meant:.4g}"
+
+
 def tokens(window: Window) -> float:
     """N of that reading."""
     assert window.balance.reading is not None

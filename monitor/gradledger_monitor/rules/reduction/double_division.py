@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules import effects
 from gradledger_monitor.rules.base import Rule, Window, finding, ok
-from gradledger_monitor.rules.reduction.common import balance, shows, unless_balanced
+from gradledger_monitor.rules.reduction.common import balance, of_declared, shows, unless_balanced
 
 FIX = """\
 # the trainer (or the loss) already normalises over the window: do not divide again
@@ -52,7 +52,8 @@ class DoubleDivision(Rule):
         return finding(
             "warning",
             f"The loss is divided by K = {k} twice",
-            f"The balance is {balance(window):.4g} = 1/{k}: the gradient is {k} times too small. "
+            f"The balance is {balance(window):.4g} = 1/{k}{of_declared(window)}: the gradient is "
+            f"{k} times too small. "
             f"{effects.of_factor(1 / k, window.facts.optimizer_name)}.",
             FIX,
             balance=round(balance(window), 6),

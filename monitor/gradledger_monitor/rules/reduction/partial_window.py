@@ -5,7 +5,13 @@ from __future__ import annotations
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules import effects
 from gradledger_monitor.rules.base import Rule, Window, counted, finding, ok
-from gradledger_monitor.rules.reduction.common import balance, shows, unless_balanced
+from gradledger_monitor.rules.reduction.common import (
+    balance,
+    declared,
+    of_declared,
+    shows,
+    unless_balanced,
+)
 
 FIX = """\
 # divide by the micro-batches that are really in this window
@@ -52,8 +58,8 @@ class PartialWindow(Rule):
         return finding(
             "warning",
             f"A window of {counted(k, 'micro-batch')} is divided by {full}",
-            f"Windows of {full} micro-batches have balance 1; this one has {k} and a balance of "
-            f"{balance(window):.4g} = {k}/{full}. "
+            f"Windows of {full} micro-batches have balance {declared(window):.4g}; this one has "
+            f"{k} and a balance of {balance(window):.4g} = {k}/{full}{of_declared(window)}. "
             f"{effects.of_factor(ratio, window.facts.optimizer_name)}, in these steps only.",
             FIX,
             balance=round(balance(window), 6),

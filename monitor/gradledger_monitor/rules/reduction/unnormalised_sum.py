@@ -5,7 +5,14 @@ from __future__ import annotations
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules import effects
 from gradledger_monitor.rules.base import Rule, Window, finding, ok
-from gradledger_monitor.rules.reduction.common import balance, shows, tokens, unless_balanced
+from gradledger_monitor.rules.reduction.common import (
+    balance,
+    declared,
+    factor,
+    shows,
+    tokens,
+    unless_balanced,
+)
 
 FIX = """\
 loss = F.cross_entropy(logits, labels, reduction="sum") / tokens_in_window
@@ -46,7 +53,7 @@ class UnnormalisedSum(Rule):
         """w = 1 for every token."""
         if not shows(window, "sum"):
             return ok()
-        n, b = tokens(window), balance(window)
+        n, b, by = tokens(window), balance(window), factor(window)
         known = [c.tokens for c in window.past if c.tokens]
         follows = any(abs(n / t - 1) > 0.02 for t in known)
         cross_entropy = all(s.term.kind.startswith("NllLoss") for s in window.facts.seen)
@@ -55,10 +62,11 @@ class UnnormalisedSum(Rule):
             "warning" if follows or cross_entropy else "info",
             "The loss is summed over tokens and never divided",
             f"Each of the {n:,.0f} tokens weighs {b / n:.4g}: the balance is {b:,.6g} instead "
-            f"of 1.{moves} {effects.of_factor(b, window.facts.optimizer_name)}.",
+            f"of {declared(window):.4g}.{moves} "
+            f"{effects.of_factor(by, window.facts.optimizer_name)}.",
             FIX,
             balance=round(b, 6),
             tokens=n,
-            factor=round(b, 6),
+            factor=round(by, 6),
             follows_tokens=follows,
         )

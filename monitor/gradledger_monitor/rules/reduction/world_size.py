@@ -5,7 +5,13 @@ from __future__ import annotations
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules import effects
 from gradledger_monitor.rules.base import Rule, Window, finding, not_applicable, ok
-from gradledger_monitor.rules.reduction.common import balance, shows, unless_balanced
+from gradledger_monitor.rules.reduction.common import (
+    balance,
+    declared,
+    factor,
+    shows,
+    unless_balanced,
+)
 
 FIX = """\
 # DDP and FSDP average over ranks: a sum over all ranks' tokens must be multiplied back
@@ -64,17 +70,18 @@ class WorldSize(Rule):
             return ok()
         if window.balance.pattern == "world_or_weight":
             return _ambiguous(window, ranks)
-        size = "small" if balance(window) < 1 else "large"
+        by = factor(window)
+        size = "small" if by < 1 else "large"
         by_hand = window.facts.combined_by_hand
         return finding(
             "warning",
             f"The gradient is {ranks} times too {size}: the world size",
             f"The balance over {ranks} ranks is {balance(window):.4g}. {_how(window)} "
-            f"{effects.of_factor(balance(window), window.facts.optimizer_name)}.",
+            f"{effects.of_factor(by, window.facts.optimizer_name)}.",
             FIX if by_hand is None else FIX_BY_HAND,
             balance=round(balance(window), 6),
             world_size=ranks,
-            factor=round(balance(window), 6),
+            factor=round(by, 6),
             combined_by_hand=None if by_hand is None else round(by_hand, 6),
         )
 
@@ -86,23 +93,23 @@ def _ambiguous(window: Window, ranks: int) -> Outcome:
         f"The balance over {ranks} ranks is {balance(window):.4g}, and a constant in front of the "
         "loss explains it. Is that the world size, then it is there once too often: the ranks' "
         "gradients are averaged, and each rank's loss is a mean already. Is it a weight that is "
-        f"meant, then declare scale={ranks}. "
-        f"{effects.of_factor(balance(window), window.facts.optimizer_name)}.",
+        f"meant, then declare scale={declared(window) * ranks:.4g}. "
+        f"{effects.of_factor(factor(window), window.facts.optimizer_name)}.",
         FIX,
         balance=round(balance(window), 6),
         world_size=ranks,
-        factor=round(balance(window), 6),
+        factor=round(factor(window), 6),
     )
 
 
 def _how(window: Window) -> str:
-    by_hand, scale = window.facts.combined_by_hand, window.facts.run.declared_scale or 1.0
+    by_hand, by = window.facts.combined_by_hand, factor(window)
     if by_hand is None:
-        done = "divided" if balance(window) < 1 else "multiplied"
+        done = "divided" if by < 1 else "multiplied"
         return (
             f"The ranks' gradients are averaged, and the loss is {done} by the world size besides."
         )
     return (
         f"The loop multiplies the sum of the ranks' gradients by {by_hand:.4g}; "
-        f"{by_hand * scale / balance(window):.4g} would be right for this loss."
+        f"{by_hand / by:.4g} would be right for this loss."
     )

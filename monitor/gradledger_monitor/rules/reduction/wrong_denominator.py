@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import Rule, Window, finding, ok
-from gradledger_monitor.rules.reduction.common import balance, shows, tokens, unless_balanced
+from gradledger_monitor.rules.reduction.common import (
+    balance,
+    factor,
+    shows,
+    tokens,
+    unless_balanced,
+)
 
 FIX = """\
 # divide by the tokens that count in this window, and by nothing else
@@ -45,7 +51,7 @@ class WrongDenominator(Rule):
         if not shows(window, "wandering", "padding"):
             return ok()
         b, n = balance(window), tokens(window)
-        divisor = n / b
+        divisor = n / factor(window)
         padding = window.balance.pattern == "padding"
         cause = (
             "each micro-batch is divided by its padded size"
