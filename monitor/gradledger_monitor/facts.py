@@ -172,11 +172,18 @@ class StepFacts(Struct, frozen=True, dict=True):
     # ------------------------------------------------------------------ weights
 
     @once
+    def absent(self) -> str | None:
+        """Of which ranks no record is here, in words; None where every rank's is."""
+        if self.complete:
+            return None
+        ranks = sorted(set(range(self.run.world_size)) - set(self.records))
+        return f"no record of rank {', '.join(map(str, ranks[:8]))} arrived"
+
+    @once
     def unmeasured(self) -> str | None:
         """Why the ledger of this window cannot be drawn up, or None."""
-        if not self.complete:
-            absent = sorted(set(range(self.run.world_size)) - set(self.records))
-            return f"no record of rank {', '.join(map(str, absent[:8]))} arrived"
+        if self.absent:
+            return self.absent
         for rank, record in self.records.items():
             reason = _why_unmeasured(record, self.kept_by_rank[rank], self.combining)
             if reason:

@@ -63,8 +63,8 @@ class DuplicateData(Rule):
         facts = window.facts
         if facts.first.wrapper is None:
             return not_applicable("no data-parallel wrapper is in use")
-        if not facts.complete:
-            return not_measured(facts.unmeasured or "a rank's record is missing")
+        if facts.absent:
+            return not_measured(facts.absent)
         prints = {rank: _prints(record) for rank, record in facts.records.items()}
         if not all(prints.values()):
             return not_measured("the loss targets could not be fingerprinted")

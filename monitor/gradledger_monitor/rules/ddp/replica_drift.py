@@ -55,8 +55,8 @@ class ReplicaDrift(Rule):
         record = facts.first
         if record.wrapper != "ddp":
             return not_applicable("no DDP model")
-        if not facts.complete:
-            return not_measured(facts.unmeasured or "a rank's record is missing")
+        if facts.absent:
+            return not_measured(facts.absent)
         if record.skipped or record.collectives_after:
             return ok()
         outside = record.outside or 0

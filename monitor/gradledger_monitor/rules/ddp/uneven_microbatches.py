@@ -44,8 +44,8 @@ class UnevenMicrobatches(Rule):
     def judge(self, window: Window) -> Outcome:
         """Different K, unless the ledger is fair."""
         facts = window.facts
-        if not facts.complete:
-            return not_measured(facts.unmeasured or "a rank's record is missing")
+        if facts.absent:
+            return not_measured(facts.absent)
         counts = {rank: len(record.micro_batches) for rank, record in facts.records.items()}
         if len(set(counts.values())) == 1 or any(r.skipped for r in facts.records.values()):
             return ok()
