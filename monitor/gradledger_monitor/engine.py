@@ -36,7 +36,8 @@ Kind = TypeVar("Kind", bound=Signature)
 # A finding that no window of the last so many shows is resolved.
 RESOLVED_AFTER = 20
 
-_STRENGTH: dict[Status, int] = {"finding": 3, "ok": 2, "not_measured": 1, "not_applicable": 0}
+_STRENGTH: dict[Status, int] = {"finding": 4, "ok": 2, "not_measured": 1, "not_applicable": 0}
+_FAILED = 3
 
 
 @dataclass
@@ -316,15 +317,22 @@ def _calm(rule: Rule, window: Window) -> Outcome | None:
         return _failed(error)
 
 
+class _Failure(Outcome):
+    """A rule that has a bug has measured nothing, whatever it said of other steps."""
+
+
 def _failed(error: Exception) -> Outcome:
-    """A rule that has a bug has measured nothing, and says so."""
-    return not_measured(f"the rule failed: {type(error).__name__}: {error}")
+    return _Failure("not_measured", f"the rule failed: {type(error).__name__}: {error}")
 
 
 def _stronger(known: Outcome | None, new: Outcome) -> Outcome:
     if known is None:
         return new
-    return new if _STRENGTH[new.status] > _STRENGTH[known.status] else known
+    return new if _strength(new) > _strength(known) else known
+
+
+def _strength(outcome: Outcome) -> int:
+    return _FAILED if isinstance(outcome, _Failure) else _STRENGTH[outcome.status]
 
 
 def _inhibit(findings: list[Finding], hides: dict[str, tuple[str, ...]]) -> None:

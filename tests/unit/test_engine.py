@@ -153,6 +153,18 @@ def test_a_rule_with_a_bug_says_so_and_silences_nobody() -> None:
     assert coverage["test.content"] == "ok"
 
 
+def test_a_rule_that_fails_later_does_not_stay_ok() -> None:
+    class Fails(Content):
+        def judge(self, window: Window) -> Outcome:
+            return ok() if window.facts.step == 1 else Raises().judge(window)
+
+    engine = Engine(RunInfo("r", "n"), [Fails], [])
+    for number in (1, 2):
+        engine.see(step(number, RIGHT))
+    (said,) = engine.judgement().coverage.values()
+    assert said == "not_measured: the rule failed: ZeroDivisionError: a bug"
+
+
 def test_judging_again_changes_nothing() -> None:
     course = steps((3, RIGHT), (2, WRONG), (4, means(7, 9)), (1, means(5, 5, share=1.0)))
     assert asdict(judged(course)) == asdict(judged(course))
