@@ -29,8 +29,9 @@ class Ended:
 
 def run(command: list[str], env: Mapping[str, str], enough: Callable[[], bool]) -> Ended:
     """Run ``command`` to its end, or until ``enough()``."""
-    process = subprocess.Popen(command, env=env, start_new_session=True)
-    with _signals_go_to(process):
+    with _signals_handed_on() as begun:
+        process = subprocess.Popen(command, env=env, start_new_session=True)
+        begun(process)
         while not _ended_within(process, LOOK_EVERY_SECONDS):
             if enough():
                 return Ended(_stop(process), stopped=True)
@@ -58,15 +59,28 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 @contextmanager
-def _signals_go_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Ctrl-C reaches only us, the command being in another group: hand it on."""
+def _signals_handed_on() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """Ctrl-C reaches only us, the command being in another group: hand it on.
+
+    What comes while the command begins is handed on once it has begun.
+    """
+    command: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
 
     def hand_on(number: int, frame: Any) -> None:
-        _signal(process, number)
+        if command:
+            _signal(command[0], number)
+        else:
+            early.append(number)
+
+    def begun(process: subprocess.Popen[bytes]) -> None:
+        command.append(process)
+        for number in early:
+            _signal(process, number)
 
     before = {n: signal.signal(n, hand_on) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield begun
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
