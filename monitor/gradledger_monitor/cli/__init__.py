@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
+from sqlalchemy.exc import OperationalError
 
 from gradledger_monitor.cli import alerts, db, token
 from gradledger_monitor.cli.acknowledge import acknowledge
@@ -16,6 +19,7 @@ from gradledger_monitor.cli.postmortem import postmortem
 from gradledger_monitor.cli.replay import replay
 from gradledger_monitor.cli.rules import rules
 from gradledger_monitor.cli.serve import serve
+from gradledger_monitor.store.database import TooNew
 
 app = typer.Typer(
     name="gradledger",
@@ -49,4 +53,13 @@ app.command()(config)
 
 def main() -> None:
     """Run the command line."""
-    app()
+    try:
+        app()
+    except OperationalError as error:
+        if error.statement is not None:  # it was reached, and did not like what we asked
+            raise
+        why = " ".join(str(error.orig).split())
+        sys.exit(f"gradledger: the database (GRADLEDGER_DB) cannot be reached: {why}")
+    except TooNew as error:
+        way = "upgrade this one too, or put the back-up back that was made before"
+        sys.exit(f"gradledger: the database (GRADLEDGER_DB) is too new: {error}; {way}")

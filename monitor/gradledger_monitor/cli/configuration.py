@@ -28,12 +28,16 @@ def settings(**given: Any) -> Settings:
         raise typer.BadParameter(str(error)) from error
 
 
+# what opening one raises where its URL names none that can be had
+NO_DATABASE = (ValueError, ArgumentError, ModuleNotFoundError, OSError)
+
+
 @contextmanager
 def database(url: str, *, migrated: bool = True) -> Iterator[Store]:
     """The database for the length of a block. Ends where the URL names none."""
     try:
         store = Store(url)
-    except (ValueError, ArgumentError, ModuleNotFoundError) as error:
+    except NO_DATABASE as error:
         raise typer.BadParameter(f"{error}", param_hint="--db") from error
     try:
         if migrated:

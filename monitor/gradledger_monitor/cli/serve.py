@@ -12,11 +12,10 @@ import typer
 import uvicorn
 from fastapi import FastAPI
 from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
 
 from gradledger_monitor import logs
 from gradledger_monitor.app import create_app
-from gradledger_monitor.cli.configuration import GivenDatabase, database, settings
+from gradledger_monitor.cli.configuration import NO_DATABASE, GivenDatabase, database, settings
 from gradledger_monitor.collecting import collect_seldom
 from gradledger_monitor.hosts import is_loopback
 from gradledger_monitor.settings import Settings
@@ -53,8 +52,9 @@ def serve(
         if not insecure:
             _check_reach(read)
         service = create_app(read)
-    except (ValueError, ArgumentError, ModuleNotFoundError) as error:
+    except NO_DATABASE as error:
         raise typer.BadParameter(f"{error}", param_hint="--db") from error
+    service.state.service.store.migrate()  # what is wrong with it is said in a line, not in a log
     _run(service, read)
 
 

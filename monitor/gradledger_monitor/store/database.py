@@ -9,16 +9,26 @@ from threading import RLock
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection, create_engine, make_url
+from alembic.script.revision import ResolutionError
+from alembic.util import CommandError
+from sqlalchemy import URL, Connection, Engine, create_engine, make_url
 
 from gradledger_monitor.paths import migrations_folder
 from gradledger_monitor.store import dialects
 
 
+class TooNew(Exception):
+    """The tables are at a revision of which this version knows nothing."""
+
+    def __init__(self, revision: str) -> None:
+        super().__init__(f"its tables, at {revision}, were made by a newer gradledger")
+
+
 class Store:
     """A database of runs. Safe to share between threads.
 
-    Raises ``ValueError`` or an ``ArgumentError`` of SQLAlchemy for a URL that names none.
+    Raises ``ValueError`` or an ``ArgumentError`` of SQLAlchemy for a URL that names none, and
+    ``ModuleNotFoundError`` where its driver is not installed.
     """
 
     def __init__(self, url: str) -> None:
@@ -27,7 +37,7 @@ class Store:
             raise ValueError(f"the database must be one of {', '.join(dialects.KNOWN)}")
         if parsed.get_backend_name() == "sqlite" and not dialects.in_memory(parsed):
             Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.engine = create_engine(parsed, **dialects.engine_options(parsed))
+        self.engine = _engine(parsed)
         dialects.prepare(self.engine)
         self._one_writer = self.engine.dialect.name == "sqlite"
         self._writing = RLock()
@@ -52,15 +62,29 @@ class Store:
                 yield connection
 
     def migrate(self) -> None:
-        """Bring the tables up to this version of the service."""
+        """Bring the tables up to this version of the service. Raises ``TooNew``."""
         # never the URL as an option: a % in a password would be interpolated
         config = Config()
         folder = str(migrations_folder()).replace("%", "%%")
         config.set_main_option("script_location", folder)
         with self.writing() as connection:
+            dialects.wait_for_migrations(connection)
             config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            try:
+                command.upgrade(config, "head")
+            except CommandError as error:
+                if isinstance(error.__cause__, ResolutionError):
+                    raise TooNew(error.__cause__.argument) from error
+                raise
 
     def close(self) -> None:
         """Let go of all connections."""
         self.engine.dispose()
+
+
+def _engine(url: URL) -> Engine:
+    try:
+        return create_engine(url, **dialects.engine_options(url))
+    except ModuleNotFoundError as error:
+        way = "postgresql+psycopg://..., with pip install 'gradledger[monitor,postgres]'"
+        raise ModuleNotFoundError(f"{error}; Postgres is {way}", name=error.name) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Table, bindparam, event, func, select
@@ -15,16 +15,20 @@ from sqlalchemy.types import TypeEngine
 
 Insert = sqlite.Insert | postgresql.Insert
 
-KNOWN = ("sqlite", "postgresql")
+# an INSERT that has ON CONFLICT, in the words of each database
+INSERT: dict[str, Callable[[Table], Insert]] = {
+    "sqlite": sqlite.insert,
+    "postgresql": postgresql.insert,
+}
+KNOWN = tuple(INSERT)
 WRITES = "gradledger_writes"  # execution option: this connection begins as a writer
 BUSY_MS = 30_000
+MIGRATING = 0x676D << 48  # a lock number beside those of `claims`
 
 
 def insert(connection: Connection, table: Table) -> Insert:
     """An INSERT that has ON CONFLICT, in the words of this database."""
-    if connection.dialect.name == "postgresql":
-        return postgresql.insert(table)
-    return sqlite.insert(table)
+    return INSERT[connection.dialect.name](table)
 
 
 def insert_many(
@@ -71,6 +75,15 @@ def _copy(
         copy.set_types([kind.compile(connection.dialect).lower() for kind in types])
         for row in rows:
             copy.write_row(row)
+
+
+def wait_for_migrations(connection: Connection) -> None:
+    """Of several that start at once, one migrates; the others wait until its transaction ends.
+
+    On SQLite, whoever began to write is alone already.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(MIGRATING)))
 
 
 def in_memory(url: URL) -> bool:

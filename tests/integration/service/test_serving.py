@@ -8,14 +8,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from sqlalchemy import text
 
 from gradledger_monitor.api.documents import FindingList, RunList, StepDocument, VerdictDocument
+from gradledger_monitor.store import upkeep
+from gradledger_monitor.store.database import Store
 from helpers.batches import batch, eventually, step
+from helpers.command import gradledger
 from helpers.service import Service, running_service
 
 SERVE = [sys.executable, "-m", "gradledger_monitor.cli", "serve"]
@@ -109,6 +114,8 @@ def test_one_step_can_be_looked_at_whole(service: Service) -> None:
         ({"GRADLEDGER_PORT": "many"}, "GRADLEDGER_PORT"),
         ({"GRADLEDGER_DB": "nonsense"}, "URL"),
         ({"GRADLEDGER_DB": "mysql://host/name"}, "sqlite"),
+        ({"GRADLEDGER_DB": "sqlite:////dev/null/a.db"}, "/dev/null"),
+        ({"GRADLEDGER_DB": "postgresql+asyncpg://host/name"}, "gradledger[monitor,postgres]"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_named_and_ends_the_process(
@@ -117,6 +124,30 @@ def test_a_setting_that_makes_no_sense_is_named_and_ends_the_process(
     environment = {**os.environ, **said, "COLUMNS": "200"}
     done = subprocess.run(SERVE, capture_output=True, text=True, timeout=30, env=environment)
     assert done.returncode == 2 and why in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [["serve"], ["db", "upgrade"], ["token", "list"]], ids=" ".join)
+def test_a_database_that_cannot_be_reached_is_said_in_a_line(command: list[str]) -> None:
+    nowhere = "postgresql+psycopg://me:hidden@127.0.0.1:1/none"
+    done = gradledger(*command, environment={**os.environ, "GRADLEDGER_DB": nowhere})
+    assert done.returncode == 1 and "hidden" not in done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("gradledger: the database (GRADLEDGER_DB) cannot be reached: ")
+    assert "refused" in line
+
+
+@pytest.mark.parametrize("command", [["serve"], ["db", "upgrade"]], ids=" ".join)
+def test_tables_of_a_newer_version_are_left_alone_and_said_to_be(
+    command: list[str], tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    with closing(Store(url)) as store:
+        store.migrate()
+        with store.writing() as connection:
+            connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+        done = gradledger(*command, environment={**os.environ, "GRADLEDGER_DB": url})
+        assert done.returncode == 1 and "too new: its tables, at 9999" in done.stderr
+        assert len(done.stderr.splitlines()) == 1 and upkeep.revision(store) == "9999"
 
 
 def test_the_answers_are_what_the_openapi_document_says(service: Service) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from operator import itemgetter
 from pathlib import Path
@@ -25,6 +26,7 @@ from gradledger_monitor.store.packing import read_record, unpack_record, unpack_
 from gradledger_monitor.store.reading import get_run, list_runs, run_info
 from gradledger_monitor.store.writing import store_batch
 from helpers.batches import batch, step
+from helpers.command import Command
 
 
 def send(store: Store, body: bytes, now: float = 1.0) -> None:
@@ -55,6 +57,16 @@ def test_with_a_run_go_its_steps(store: Store) -> None:
     with store.reading() as connection:
         left = [connection.execute(select(t)).all() for t in (tables.chunks, tables.facts)]
     assert [len(rows) for rows in left] == [1, 2]
+
+
+def test_services_that_start_at_the_same_moment_make_the_tables_once(database: str) -> None:
+    environment = {**os.environ, "GRADLEDGER_DB": database}
+    started = [Command(["db", "upgrade"], environment) for _ in range(4)]
+    said = []
+    for one in started:
+        with one.output:
+            said.append(one.output.read())
+    assert [one.wait(60) for one in started] == [0] * 4, said
 
 
 def test_migrating_again_changes_nothing(store: Store) -> None:
