@@ -15,7 +15,19 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, delete, func, insert, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+)
 
 from gradledger_monitor import wire
 from gradledger_monitor.store.packing import Record, pack_records, read_record, unpack_records
@@ -42,14 +54,15 @@ def longest(world_size: int) -> int:
     return max(1, min(LONGEST, SIDE_BY_SIDE // world_size))
 
 
+def _of(columns: Any, run: Any, optimizer: Any) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return columns.run == run, columns.optimizer == optimizer
+
+
 # ---------------------------------------------------------------- in
 
 # made once, for they run with every batch
-_HERE = and_(
-    chunks.c.run == bindparam("of_run"),
-    chunks.c.optimizer == bindparam("of_optimizer"),
-    chunks.c.rank == bindparam("of_rank"),
-)
+_OF = (bindparam("of_run", type_=BigInteger), bindparam("of_optimizer", type_=BigInteger))
+_HERE = and_(*_of(chunks.c, *_OF), chunks.c.rank == bindparam("of_rank"))
 _BESIDE = (
     select(chunks.c.first, chunks.c.last, chunks.c.received)
     .where(_HERE, chunks.c.last >= bindparam("begin"), chunks.c.first <= bindparam("end"))
@@ -158,15 +171,23 @@ def straddling(connection: Connection, run: int, optimizer: int, step: int) -> S
     """Chunks that begin with this step or before and end after it: at most one of each rank."""
     if step < 1:
         return []
-    later = chunks.alias()
-    behind = (*_of(later.c, run, optimizer), later.c.rank == ranks.c.rank, later.c.last > step)
+    place = {"of_run": run, "of_optimizer": optimizer, "at": step}
+    return connection.execute(_STRADDLING, place).all()
+
+
+def _straddling() -> Select[Any]:
+    later, at = chunks.alias(), bindparam("at", type_=BigInteger)
+    behind = (*_of(later.c, *_OF), later.c.rank == ranks.c.rank, later.c.last > at)
     ends = select(func.min(later.c.last)).where(*behind).correlate(ranks).scalar_subquery()
     # first found for each rank: SQLite would else look through all chunks that begin before
-    next_ones = select(ranks.c.rank, ends.label("last")).where(ranks.c.run == run)
+    next_ones = select(ranks.c.rank, ends.label("last")).where(ranks.c.run == _OF[0])
     of_ranks = next_ones.cte("of_ranks").prefix_with("MATERIALIZED")
     one = and_(chunks.c.rank == of_ranks.c.rank, chunks.c.last == of_ranks.c.last)
-    here = (*_of(chunks.c, run, optimizer), chunks.c.first <= step)
-    return connection.execute(select(chunks).join(of_ranks, one).where(*here)).all()
+    here = (*_of(chunks.c, *_OF), chunks.c.first <= at)
+    return select(chunks).join(of_ranks, one).where(*here)
+
+
+_STRADDLING = _straddling()  # made once, for every look
 
 
 def following(
@@ -261,7 +282,3 @@ def _cut(
     """Chunks that reach into that span, or out of it."""
     ends = [straddling(connection, run, optimizer, step) for step in (after, last)]
     return {(one.rank, one.last): one for end in ends for one in end}.values()
-
-
-def _of(columns: Any, run: int, optimizer: int) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    return columns.run == run, columns.optimizer == optimizer

@@ -12,7 +12,17 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, case, cast, func, literal, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    bindparam,
+    case,
+    cast,
+    func,
+    literal,
+    select,
+)
 from sqlalchemy.types import Double
 
 from gradledger_monitor.fold import Judged
@@ -43,18 +53,22 @@ def gather(connection: Connection, run: int, judged: Iterable[Judged]) -> None:
     for one in judged:
         touched.setdefault(one.optimizer, []).append(one.step // STRETCH)
     for optimizer, numbers in touched.items():
-        _gather(connection, run, optimizer, min(numbers), max(numbers))
+        begin, end = min(numbers) * STRETCH, (max(numbers) + 1) * STRETCH
+        of = {"of_run": run, "of_optimizer": optimizer, "from_step": begin, "to_step": end - 1}
+        connection.execute(_GATHERING[connection.dialect.name], of)
 
 
-def _gather(connection: Connection, run: int, optimizer: int, first: int, last: int) -> None:
-    within = facts.c.step.between(first * STRETCH, (last + 1) * STRETCH - 1)
-    here = (facts.c.run == run, facts.c.optimizer == optimizer, within)
+def _gathering(words: str) -> dialects.Insert:
+    """What brings stretches up to date: the figures of their steps, put together anew."""
+    step = facts.c.step
+    within = step.between(bindparam("from_step"), bindparam("to_step"))
+    here = (facts.c.run == bindparam("of_run"), facts.c.optimizer == bindparam("of_optimizer"))
     columns = {
         "run": facts.c.run,
         "optimizer": facts.c.optimizer,
-        "stretch": facts.c.step // STRETCH,
-        "first": func.min(facts.c.step),
-        "last": func.max(facts.c.step),
+        "stretch": step // STRETCH,
+        "first": func.min(step),
+        "last": func.max(step),
         "time": func.max(facts.c.time),
         "steps": func.count(),
         "tokens_sum": func.coalesce(func.sum(facts.c.tokens), 0.0),
@@ -65,10 +79,13 @@ def _gather(connection: Connection, run: int, optimizer: int, first: int, last: 
         columns[f"{figure}_mean"] = func.avg(column)
         columns[f"{figure}_high"] = func.max(column)
     keys = ("run", "optimizer", "stretch")
-    query = select(*columns.values()).where(*here).group_by(*(columns[key] for key in keys))
-    statement = dialects.insert(connection, stretches).from_select(list(columns), query)
+    query = select(*columns.values()).where(*here, within).group_by(*(columns[key] for key in keys))
+    statement = dialects.INSERT[words](stretches).from_select(list(columns), query)
     new = {name: statement.excluded[name] for name in columns if name not in keys}
-    connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=new))
+    return statement.on_conflict_do_update(index_elements=keys, set_=new)
+
+
+_GATHERING = {words: _gathering(words) for words in dialects.KNOWN}  # made once, for every look
 
 
 # ---------------------------------------------------------------- read

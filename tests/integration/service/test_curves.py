@@ -120,7 +120,7 @@ def test_a_run_that_is_judged_step_by_step_has_the_curves_of_one_judged_at_once(
 
 def _stretches(store: Store, run: int) -> Sequence[tuple[object, ...]]:
     columns = [column for column in tables.stretches.c if column.name != "run"][1:]
-    query = tables.stretches.select().with_only_columns(*columns)
+    query = tables.stretches.select().with_only_columns(*columns).order_by(columns[0])
     with store.reading() as connection:
         found = connection.execute(query.where(tables.stretches.c.run == run))
         return [tuple(row) for row in found]
