@@ -22,6 +22,11 @@ MOST_ANSWER_BYTES = 2**20
 LONGEST_WAIT_SECONDS = 600.0  # that a service may ask for
 GZIP_LEVEL = 1
 ASKS = "Gradledger-Findings"
+WAYS_OUT = {
+    401: ": it wants a valid token: GRADLEDGER_TOKEN",
+    403: ": GRADLEDGER_TOKEN must have the scope ingest",
+    421: ": it does not go by that name: GRADLEDGER_ALLOWED_HOSTS, there",
+}
 
 Fate = Literal["accepted", "retry", "too_large"]
 
@@ -132,7 +137,7 @@ def _judge(status: int, retry_after: str, body: bytes) -> Answer:
     if status == 413:
         return Answer("too_large", problem="HTTP status 413")
     wait = _seconds(retry_after) if status in (429, 503) else 0.0
-    return Answer("retry", problem=f"HTTP status {status}", wait=wait)
+    return Answer("retry", problem=f"HTTP status {status}{WAYS_OUT.get(status, '')}", wait=wait)
 
 
 def _acknowledged(status: int, body: bytes) -> Answer:

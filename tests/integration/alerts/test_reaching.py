@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from gradledger_monitor.alerts.outcomes import Outcome
 from helpers.receiver import OLD_SECRET, SECRET, Receiver
 
 OURS = reach(["127.0.0.0/8"])
+FENCED = "```\n# before: _a_\n\nb = 1\n```"
 TEST = documents.test("https://monitor.example", 1_000.0)
 LATE = 60.0  # a busy machine takes its time to start a process
 
@@ -86,10 +88,12 @@ def test_a_public_address_is_spoken_with_and_nobody_else(
 # ---------------------------------------------------------------- messengers, by Apprise
 
 
-def to_messenger(url: str, networks: list[str], image: bytes | None = None) -> Outcome:
-    """One attempt to send a test."""
+def to_messenger(
+    url: str, networks: list[str], image: bytes | None = None, said: documents.Document = TEST
+) -> Outcome:
+    """One attempt to send, by default a test."""
     channel = Apprise.model_validate({"name": "c", "kind": "apprise", "url": url})
-    return anyio.run(messengers.send, channel, TEST, image, reach(networks), LATE)
+    return anyio.run(messengers.send, channel, said, image, reach(networks), LATE)
 
 
 def test_a_messenger_gets_words_and_a_picture(receiver: Receiver) -> None:
@@ -101,6 +105,21 @@ def test_a_messenger_gets_words_and_a_picture(receiver: Receiver) -> None:
     assert came["body"]["title"] == "gradledger: test"
     assert "it arrived" in came["body"]["message"]
     assert came["body"]["attachments"][0]["mimetype"] == "image/png"
+
+
+@pytest.mark.parametrize(
+    ("format_", "shown"),
+    [("html", "<pre><code># before: _a_\n\nb = 1\n</code></pre>"), ("markdown", FENCED)],
+)
+def test_code_stays_code_where_a_messenger_wants_html_too(
+    receiver: Receiver, format_: str, shown: str
+) -> None:
+    url = f"json://127.0.0.1:{receiver.port}/hook?format={format_}"
+    said: documents.Document = copy.deepcopy(TEST)
+    said["data"]["message"] = f"Fix it.\n{FENCED}\nAbout this."
+    assert to_messenger(url, ["127.0.0.0/8"], said=said) == Outcome("delivered")
+    (came,) = receiver.got()
+    assert shown in came["body"]["message"] and "About this." in came["body"]["message"]
 
 
 def test_a_messenger_is_held_to_the_same_addresses_and_follows_nothing(receiver: Receiver) -> None:

@@ -166,6 +166,21 @@ def test_a_failing_service_is_spoken_of_once(
     assert "11 records are not sent yet" in told[1]
 
 
+@pytest.mark.parametrize(
+    ("status", "way"),
+    [(401, "GRADLEDGER_TOKEN"), (403, "scope ingest"), (421, "GRADLEDGER_ALLOWED_HOSTS")],
+)
+def test_a_service_that_lets_nobody_in_is_spoken_of_with_the_way_in(
+    status: int, way: str, train: Train, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with server(says(status)) as service:
+        training = train(service.url)
+        training.steps(1)
+        training.end()
+    (told,) = capsys.readouterr().err.splitlines()
+    assert f"HTTP status {status}: " in told and way in told
+
+
 def test_what_failed_is_sent_in_order_once_the_service_is_well(
     train: Train, tmp_path: Path
 ) -> None:

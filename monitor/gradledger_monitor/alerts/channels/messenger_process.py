@@ -17,12 +17,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 from gradledger_monitor.alerts.addresses import Refused, reach
 
 INSTALL = "Apprise is not installed where the service runs: pip install 'gradledger[alerts]'"
 _STATUS = re.compile(r"\berror=(\d{3})\b")
+_FENCED = re.compile(r"```\n(.*?)\n```", re.DOTALL)
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 
 
@@ -66,12 +68,24 @@ def _notify(apprise: Any, told: dict[str, Any]) -> bool:
         return bool(
             messenger.notify(
                 title=told["title"],
-                body=told["body"],
+                body=_indented(told["body"]) if _makes_html(messenger) else told["body"],
                 notify_type=told["type"],
                 body_format="markdown",
                 attach=str(picture) if image else None,
             )
         )
+
+
+def _makes_html(messenger: Any) -> bool:
+    (service,) = messenger
+    if hasattr(service, "resolve_format"):  # which Apprise has since 2.0
+        return bool(service.resolve_format("markdown") == "html")
+    return bool(service.notify_format == "html")
+
+
+def _indented(body: str) -> str:
+    """With indented code: Apprise takes fences for text where it makes HTML of Markdown."""
+    return _FENCED.sub(lambda code: f"\n{indent(code[1], '    ')}\n", body)
 
 
 def _follow_nothing() -> None:
