@@ -30,9 +30,10 @@ lint: $(READY)  ## ruff, and the architecture contracts
 type: $(READY)  ## mypy --strict
 	$(BIN)/mypy
 
-# More workers than cores: most tests wait for a process of theirs to start.
+# More workers than cores: most tests wait for a process of theirs to start. The order of files is
+# that of tests/conftest.py, the longest first.
 unit: $(READY) tools  ## pytest alone; museum, docs, frameworks and examples have targets of their own
-	$(BIN)/pytest -n 3 --dist loadfile $(addprefix --ignore tests/,museum docs examples)
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(addprefix --ignore tests/,museum docs examples)
 
 museum: $(READY)  ## the bug museum: what is found and what is left alone, written to docs/detection.md
 	cd tests && ../$(BIN)/python -m museum.run --jobs 2 --write ../docs/detection.md

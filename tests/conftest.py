@@ -45,8 +45,8 @@ def swallowed(request: pytest.FixtureRequest) -> Iterator[Swallowed]:
 
 # Files that take a minute or more are begun first: else one worker is left alone with the last.
 LONG = {
-    *("test_records_survive", "test_faults", "test_identity", "test_check", "test_openapi"),
-    *("test_arrival", "test_over_http", "test_choosing", "test_retention", "test_disks"),
+    *("test_check", "test_identity", "test_faults", "test_openapi", "test_ends", "test_disks"),
+    *("test_arrival", "test_sender", "test_over_http", "test_records_survive"),
 }
 
 

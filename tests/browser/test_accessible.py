@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from helpers.axe import violations
+from helpers.axe import OF_COLOURS, violations
 from helpers.batches import eventually
 from helpers.seeded import judged, seed
 from helpers.service import Service, running_service
@@ -43,12 +42,18 @@ def opened(page: Page, path: str) -> None:
     page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("path", PAGES)
-def test_axe_finds_nothing(page: Page, path: str, theme: Literal["light", "dark"]) -> None:
-    page.emulate_media(color_scheme=theme)
+def test_axe_finds_nothing_in_either_theme_and_a_full_page_fits_a_phone(
+    page: Page, path: str
+) -> None:
+    page.emulate_media(color_scheme="light")
+    page.set_viewport_size({"width": 390, "height": 844})
     opened(page, path)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.set_viewport_size({"width": 1280, "height": 900})
     assert violations(page) == []
+    page.emulate_media(color_scheme="dark")
+    assert violations(page, *OF_COLOURS) == []
 
 
 def test_axe_finds_nothing_where_there_is_no_page(browser: Browser, service: Service) -> None:
@@ -56,13 +61,6 @@ def test_axe_finds_nothing_where_there_is_no_page(browser: Browser, service: Ser
     page.goto("/runs/nobody")
     assert violations(page) == []
     page.close()
-
-
-@pytest.mark.parametrize("path", PAGES)
-def test_a_full_page_fits_a_phone(page: Page, path: str) -> None:
-    page.set_viewport_size({"width": 390, "height": 844})
-    opened(page, path)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_on_paper_there_are_no_buttons_and_nothing_is_folded_away(page: Page) -> None:

@@ -66,6 +66,8 @@ def test_nothing_that_a_run_says_of_itself_runs(page: Page, service: Service, pa
     assert page.locator("h1").inner_text().split() == payload.split()
     page.locator(".plot").first.hover()
     page.goto("/runs/hostile/steps/0/1")
+    expect(page.locator(".crumbs")).to_contain_text(visible)
+    assert page.locator("img[src=x]").count() == 0
     page.locator(".plot").first.hover()
     page.wait_for_timeout(200)
     assert "1337" not in page.locator("main").inner_text()

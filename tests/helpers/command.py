@@ -14,6 +14,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import TextIO
 
 _forking = multiprocessing.get_context("forkserver")
@@ -24,12 +25,16 @@ class Command:
     """A command that goes on beside the test; what it prints, errors too, is ``output``."""
 
     def __init__(
-        self, arguments: Sequence[str], environment: Mapping[str, str], apart: bool = False
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        apart: bool = False,
+        folder: Path | None = None,
     ) -> None:
         pipes = [_forking.Pipe(duplex=False) for _ in range(1 + apart)]
         streams = [writer for _, writer in pipes]
         self._process = _forking.Process(
-            target=_become, args=(streams, arguments, dict(environment)), daemon=True
+            target=_become, args=(streams, arguments, dict(environment), folder), daemon=True
         )
         self._process.start()
         for stream in streams:
@@ -59,10 +64,14 @@ class Command:
 
 
 def gradledger(
-    *arguments: str, environment: Mapping[str, str] | None = None, seconds: float = 60.0
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    seconds: float = 60.0,
 ) -> subprocess.CompletedProcess[str]:
     """What a command printed, once it has ended. Raises TimeoutExpired."""
-    command = Command(arguments, os.environ if environment is None else environment, apart=True)
+    environ = os.environ if environment is None else environment
+    command = Command(arguments, environ, apart=True, folder=folder)
     watchdog = threading.Timer(seconds, command.kill)
     watchdog.start()
     with ThreadPoolExecutor(2) as reading:
@@ -83,9 +92,13 @@ def _text(connection: Connection) -> TextIO:
 
 
 def _become(
-    streams: Sequence[Connection], arguments: Sequence[str], environment: dict[str, str]
+    streams: Sequence[Connection],
+    arguments: Sequence[str],
+    environment: dict[str, str],
+    folder: Path | None,
 ) -> None:
     """In the forked process."""
+    os.chdir(folder or ".")
     os.environ.clear()
     os.environ.update(environment)
     os.dup2(streams[0].fileno(), 1)

@@ -26,17 +26,17 @@ class Postgres:
     def __init__(self, server: PostgresServer) -> None:
         self._server = server
 
-    def create(self) -> str:
-        """The SQLAlchemy URL of a new, empty database."""
+    def create(self, like: str = "") -> str:
+        """The SQLAlchemy URL of a new database: an empty one, or a copy of one that nobody uses."""
         name = f"test_{os.getpid()}_{next(_numbers)}"
-        self.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        made, model = sql.Identifier(name), _name(like) if like else sql.Identifier("template1")
+        self.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(made, model))
         uri: str = self._server.get_uri(database=name)
         return uri.replace("postgresql://", "postgresql+psycopg://", 1)
 
     def drop(self, url: str) -> None:
         """Remove a database, whoever still uses it."""
-        name = sql.Identifier(url.partition("?")[0].rpartition("/")[2])
-        self.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
+        self.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(_name(url)))
 
     def cut_connections(self) -> int:
         """End every session but this one, as a failing network does; how many there were."""
@@ -58,6 +58,10 @@ class Postgres:
     def start(self) -> None:
         """Start it again on the same data."""
         self._server.start()
+
+
+def _name(url: str) -> sql.Identifier:
+    return sql.Identifier(url.partition("?")[0].rpartition("/")[2])
 
 
 @contextmanager

@@ -16,16 +16,22 @@ import pytest
 from helpers.batches import eventually
 from helpers.service import Service
 
-# What every script here begins with. It takes `steps` optimizer steps of two micro-batches.
+# What every script here begins with. It takes `steps` optimizer steps of two micro-batches. An
+# optimizer imports PyTorch's compiler to keep out of its way, for a second each time: not needed.
 PRELUDE = """
-import os, signal, sys, time
+import os, signal, sys, time, types
 import torch
 import torch.nn.functional as F
 import gradledger
 
 torch.set_num_threads(1)
 
+def without_compiler():
+    nothing = types.SimpleNamespace(disable=lambda f, *_, **__: f, graph_break=lambda: None)
+    torch._dynamo = sys.modules["torch._dynamo"] = nothing
+
 def train(steps, pause=0.0):
+    without_compiler()
     model = torch.nn.Linear(4, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(steps):

@@ -1,4 +1,4 @@
-"""How these tests start `gradledger`: as a person does, in a process of its own."""
+"""How these tests start `gradledger`: in a process of its own, as a person does but for `check`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from helpers.command import gradledger
 
 GRADLEDGER = [sys.executable, "-m", "gradledger.cli"]
 
@@ -28,8 +30,10 @@ def launch(environ: dict[str, str], tmp_path: Path) -> Launch:
     """Runs `gradledger WORDS...` to its end; keyword arguments are environment variables."""
 
     def start(*words: object, **more: str) -> subprocess.CompletedProcess[str]:
-        command = [*GRADLEDGER, *map(str, words)]
-        env = {**environ, **more}
+        arguments, env = [*map(str, words)], {**environ, **more}
+        if arguments[:1] == ["check"]:
+            return gradledger(*arguments, environment=env, folder=tmp_path, seconds=120)
+        command = [*GRADLEDGER, *arguments]
         return subprocess.run(
             command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120
         )

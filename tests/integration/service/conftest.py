@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from gradledger_monitor.store.database import Store
 from helpers.postgres import Postgres, running_postgres
 from helpers.service import Service, running_service
 
-Databases = Callable[[], str]  # the URL of a new, empty database
+Databases = Callable[..., str]  # the URL of a new database: an empty one, or like another
 
 
 @pytest.fixture(scope="session")
@@ -44,24 +43,31 @@ def database(databases: Databases) -> str:
 
 
 @pytest.fixture(scope="session")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with all tables and no row; to copy it is faster than to migrate once more."""
-    file = tmp_path_factory.mktemp("migrated") / "empty.db"
-    made = Store(f"sqlite:///{file}")
+def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The URL of a database with all tables and no row."""
+    return _migrated(f"sqlite:///{tmp_path_factory.mktemp('migrated') / 'empty.db'}")
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres: Postgres) -> str:
+    """The same on Postgres."""
+    return _migrated(postgres.create())
+
+
+def _migrated(url: str) -> str:
+    made = Store(url)
     made.migrate()
     made.close()
-    return file
+    return url
 
 
 @pytest.fixture
-def store(database: str, migrated: Path) -> Iterator[Store]:
-    """A migrated database."""
-    if database.startswith("sqlite:///"):
-        shutil.copyfile(migrated, database.removeprefix("sqlite:///"))
-    made = Store(database)
-    made.migrate()
-    yield made
-    made.close()
+def store(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
+    """A migrated database: to copy one is faster than to migrate once more."""
+    with _databases(backend, tmp_path, request) as make:
+        made = Store(make(request.getfixturevalue(f"migrated_{backend}")))
+        yield made
+        made.close()
 
 
 @pytest.fixture(scope="module")
@@ -76,17 +82,22 @@ def service(
 
 @contextmanager
 def _databases(backend: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[Databases]:
-    if backend == "sqlite":
-        numbers = itertools.count()
-        yield lambda: f"sqlite:///{folder / f'{next(numbers)}.db'}"
-        return
-    server: Postgres = request.getfixturevalue("postgres")
     made: list[str] = []
 
-    def make() -> str:
-        made.append(server.create())
+    def sqlite(like: str = "") -> str:
+        made.append(f"sqlite:///{folder / f'{len(made)}.db'}")
+        if like:
+            shutil.copyfile(*(url.removeprefix("sqlite:///") for url in (like, made[-1])))
         return made[-1]
 
-    yield make
+    def postgres(like: str = "") -> str:
+        made.append(server.create(like))
+        return made[-1]
+
+    if backend == "sqlite":
+        yield sqlite
+        return
+    server: Postgres = request.getfixturevalue("postgres")
+    yield postgres
     for url in made:
         server.drop(url)
