@@ -14,7 +14,7 @@ from gradledger_monitor.facts import RunInfo, merge
 from gradledger_monitor.findings import Judgement
 from gradledger_monitor.report_text import console, report
 from gradledger_monitor.rules.base import Signature
-from gradledger_monitor.rules.choices import Choices
+from gradledger_monitor.rules.choices import Choices, was_chosen
 from gradledger_monitor.rules.manual import signatures
 from gradledger_monitor.settings import Settings
 from helpers.batches import step as unfair_step
@@ -50,6 +50,28 @@ def test_a_threshold_that_is_its_default_is_not_worth_a_word() -> None:
     assert same.coverage[RULE] == "finding"
 
 
+def test_several_thresholds_are_listed() -> None:
+    said = judged(Choices(thresholds={RULE: {"error": 0.9, "warning": 0.2}})).coverage[RULE]
+    assert said.endswith("with error = 0.9 (default 0.05), warning = 0.2 (default 0.01)")
+
+
+def test_an_answer_tells_whether_something_was_chosen_for_its_rule() -> None:
+    assert was_chosen(judged(Choices(off=(RULE,))).coverage[RULE])
+    assert was_chosen(judged(Choices(thresholds={RULE: {"error": 0.9}})).coverage[RULE])
+    assert not was_chosen(judged(Choices()).coverage[RULE])
+    assert not was_chosen(judged(Choices()).coverage["ddp.replica_drift"])
+
+
+def test_all_choices_that_cannot_be_are_named_and_none_that_can() -> None:
+    right: dict[str, dict[str, float]] = {RULE: {"error": 0.9}, "norm.spike": {"z": 5.0}}
+    assert list(Choices(off=("clip.*",), thresholds=right).wrong(signatures())) == []
+    wrong = Choices(thresholds={"a.b": {"c": 1.0}, **right, "d.e": {"f": 1.0}})
+    assert [place for place, _ in wrong.wrong(signatures())] == [
+        ("thresholds", "a.b"),
+        ("thresholds", "d.e"),
+    ]
+
+
 def test_the_terminal_says_what_was_chosen() -> None:
     said = io.StringIO()
     choices = Choices(off=("clip.*",), thresholds={RULE: {"error": 0.9}})
@@ -72,11 +94,14 @@ def test_every_rule_can_be_made_with_the_least_and_the_most(rule: type[Signature
         ({"rules_off": ["reduction.tokens"]}, "rules_off.reduction.tokens: no rule matches it"),
         (
             {"thresholds": {"norm.spikes": {"z": 5}}},
-            "there is no rule 'norm.spikes'; see `gradledger",
+            "thresholds.norm.spikes: there is no rule 'norm.spikes'; see `gradledger",
         ),
         ({"thresholds": {"norm.nonfinite": {"z": 5}}}, "no such threshold; it has none"),
         ({"thresholds": {"norm.spike": {"zed": 5}}}, "it has z, least, steps"),
-        ({"thresholds": {"norm.spike": {"z": -1}}}, "norm.spike.z: -1 is not a number from 0"),
+        (
+            {"thresholds": {"norm.spike": {"z": -1}}},
+            "thresholds.norm.spike.z: -1 is not a number from 0 upwards; the default",
+        ),
         ({"thresholds": {"norm.spike": {"z": float("nan")}}}, "nan is not a number"),
         ({"thresholds": {"norm.spike": {"steps": 2.5}}}, "a whole number from 1 to 1,000,000"),
         ({"thresholds": {"norm.spike": {"steps": 0}}}, "the default is 10"),

@@ -56,6 +56,14 @@ def test_where_samples_are_known_they_are_what_is_told() -> None:
     assert told.summary.startswith("Samples per step over all ranks went from 16 to 32 and stay;")
 
 
+def test_samples_that_are_known_on_one_side_only_are_not_compared() -> None:
+    known = [record([sequences(64, 2)] * 2, number) for number in range(1, 4)]
+    unknown = [record([flat(64, 4)] * 4, number) for number in range(4, 7)]
+    findings = judged([facts(sent) for sent in [*known, *unknown]]).findings
+    told = next(f for f in findings if f.rule == "batch.changed_without_lr")
+    assert told.summary.startswith("Micro-batches per step over all ranks went from 2 to 4")
+
+
 @pytest.mark.parametrize(
     ("before", "after", "is_told"),
     [(2, 3, True), (3, 2, True), (4, 5, False), (5, 4, False), (8, 2, True)],

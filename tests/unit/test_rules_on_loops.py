@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 
 from gradledger.records import Event
+from gradledger_monitor.facts import StepFacts
 from gradledger_monitor.findings import Finding
 from gradledger_monitor.rules.norm.exploding import Exploding
 from helpers.facts import facts, judged, record, term
+
+
+def found(rule: str, *steps: StepFacts) -> Finding | None:
+    """What a rule says of windows in order."""
+    return next((f for f in judged(steps).findings if f.rule == rule), None)
 
 
 def thrown_away(norm: float | None = None, loss: float = 1.0) -> Finding | None:
@@ -18,8 +25,7 @@ def thrown_away(norm: float | None = None, loss: float = 1.0) -> Finding | None:
     made = record([term(10, 0.1), term(10, 0.1)], events=[Event("clip_norm", 1, norm=norm)])
     made.micro_batches[0].loss = loss
     made.micro_batches[1].fresh = True
-    findings = judged([facts(made)]).findings
-    return next((f for f in findings if f.rule == "loop.discarded_microbatches"), None)
+    return found("loop.discarded_microbatches", facts(made))
 
 
 @pytest.mark.parametrize("norm", [None, 3.0])
@@ -37,6 +43,216 @@ def test_a_loop_that_had_a_reason_to_throw_them_away_is_left_alone() -> None:
     assert thrown_away(loss=math.nan) is None
 
 
+def test_a_loop_that_also_steps_after_one_micro_batch_accumulates_nothing_to_throw_away() -> None:
+    lost = record([term(10, 0.1), term(10, 0.1)], 2)
+    lost.micro_batches[1].fresh = True
+    single = facts(record([term(10, 0.1)], 1))
+    assert found("loop.discarded_microbatches", single, facts(lost)) is None
+    steps = [facts(lost), facts(record([term(10, 0.05)] * 2, 3))]
+    assert found("loop.discarded_microbatches", *steps) is not None
+
+
+# ---------------------------------------------------------------------- clips, zeroes, steps
+
+
+def clipped(*clips: Event, kept_from: int = 0, total: int = 4) -> Finding | None:
+    made = record([term(10, 1 / (10 * total)) for _ in range(total)], events=list(clips))
+    made.micro_batches[kept_from].fresh = True
+    return found("loop.clip_every_microbatch", facts(made))
+
+
+@pytest.mark.parametrize(
+    ("clip", "is_told"),
+    [
+        (Event("clip_norm", 1, limit=0.5, norm=1.0), True),
+        (Event("clip_value", 3, limit=0.5), True),
+        (Event("clip_norm", 1, limit=0.5, norm=1.0, own=False), False),
+        (Event("unscale", 1), False),
+        (Event("clip_norm", 4, limit=0.5, norm=1.0), False),
+        (Event("clip_norm", 1, limit=math.inf, norm=1.0), False),
+        (Event("clip_norm", 1, norm=1.0), False),
+    ],
+)
+def test_a_finite_clip_of_this_optimizer_before_the_last_backward_is_told(
+    clip: Event, is_told: bool
+) -> None:
+    assert (clipped(clip) is not None) is is_told
+
+
+def test_a_clip_of_what_was_thrown_away_afterwards_is_left_alone() -> None:
+    assert clipped(Event("clip_norm", 2, limit=0.5, norm=1.0), kept_from=2) is None
+    assert clipped(Event("clip_norm", 3, limit=0.5, norm=1.0), kept_from=2) is not None
+
+
+def test_of_several_clips_the_first_is_told_with_what_all_leave() -> None:
+    clips = [Event("clip_norm", place, limit=0.5 * place, norm=2.0) for place in (1, 2)]
+    told = clipped(*clips)
+    assert told is not None
+    assert told.summary.startswith("The clip to 0.5 runs after micro-batch 1 of 4")
+    assert told.evidence["limit"] == 0.5
+    assert told.evidence["first_microbatch_left"] == pytest.approx(0.125)
+
+
+def begun(number: int = 1, fresh: bool = True, claimed: tuple[int, ...] = ()) -> StepFacts:
+    """A window of four that finds gradients or none, and may hold another loss's backwards."""
+    made = record([term(10, 1 / 40) for _ in range(4)], number)
+    made.micro_batches[0].fresh = fresh
+    for index in claimed:
+        made.micro_batches[index].claimed = True
+    return facts(made)
+
+
+def test_a_first_window_that_begins_on_old_gradients_is_told() -> None:
+    assert found("loop.grads_not_zeroed", begun(fresh=False)) is not None
+
+
+def test_old_gradients_after_steps_that_were_not_seen_may_be_those_of_a_skipped_one() -> None:
+    assert found("loop.grads_not_zeroed", begun(1), begun(3, fresh=False)) is None
+    assert found("loop.grads_not_zeroed", begun(1), begun(2, fresh=False)) is not None
+
+
+def test_backwards_of_another_loss_that_leaked_in_are_told_with_their_places() -> None:
+    told = found("loop.grads_not_zeroed", begun(claimed=(2,)))
+    assert told is not None
+    assert told.title == "Another loss's gradients leak into the step"
+    assert told.summary == (
+        "1 of 4 backwards in the window belong to another optimizer's loss, which has stepped "
+        "on them already; their gradients leaked into this optimizer's parameters and were not "
+        "cleared."
+    )
+    assert told.evidence["leaked_micro_batches"] == [3]
+    assert found("loop.grads_not_zeroed", begun(claimed=(0, 1, 2, 3))) is None  # shared by both
+
+
+@pytest.mark.parametrize("more", [{"skipped": True}, {"empty": True}])
+def test_a_repeated_gradient_that_was_skipped_or_is_none_is_no_double_step(
+    more: dict[str, Any],
+) -> None:
+    first = facts(record([term(10, 0.1)]))
+    assert found("loop.double_step", first, facts(record([], 2, repeat=True))) is not None
+    assert found("loop.double_step", first, facts(record([], 2, repeat=True, **more))) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_told"),
+    [
+        ({}, True),
+        ({"norm": 0.0}, True),
+        ({"norm": 0.5}, False),
+        ({"post_factor": 0.5}, False),
+        ({"empty": False}, False),
+        ({"skipped": True}, False),
+    ],
+)
+def test_gradients_are_gone_where_a_step_finds_none_of_those_that_backward_made(
+    changes: dict[str, Any], is_told: bool
+) -> None:
+    known: dict[str, Any] = {"norm": None, "post_factor": 0.0, "empty": True, **changes}
+    step = facts(record([term(10, 0.1)], **known))
+    assert (found("loop.zeroed_before_step", step) is not None) is is_told
+    nothing = facts(record([], **known))
+    assert found("loop.zeroed_before_step", nothing) is None
+
+
+# ---------------------------------------------------------------------- clips that always engage
+
+
+def engaged(*norms: float, after: str | None = None) -> Finding | None:
+    """A clip to 1 in each window, which saw these norms, and another call after it."""
+    steps = []
+    for number, norm in enumerate(norms, 1):
+        events = [Event("clip_norm", 1, limit=1.0, norm=norm, factor=1.0)]
+        if after is not None:
+            events.append(Event(after, 1))  # type: ignore[arg-type]
+        steps.append(facts(record([term(10, 0.1)], number, events=events)))
+    return found("clip.always_engaged", *steps)
+
+
+def test_more_than_nineteen_of_twenty_clips_that_limit_are_told() -> None:
+    assert engaged(*[0.5] * 10, *[2.0] * 190) is None
+    told = engaged(*[0.5] * 9, *[2.0] * 191)
+    assert told is not None and told.evidence["share"] == 191 / 200
+    assert engaged(*[2.0] * 200, after="unscale") is not None
+    assert engaged(*[0.5] * 200) is None
+
+
+def test_clips_count_in_the_last_two_hundred_steps_only() -> None:
+    told = engaged(*[0.5] * 100, *[2.0] * 200)
+    assert told is not None and told.last_step == 300
+    assert told.evidence["share"] == 1.0
+
+
+# ---------------------------------------------------------------------- schedules and orders
+
+
+def scheduled(*after: int, total: int = 2) -> Finding | None:
+    events = [Event("schedule", place, own=False) for place in after]
+    made = record([term(10, 1 / (10 * total)) for _ in range(total)], events=events)
+    return found("scheduler.step_every_microbatch", facts(made))
+
+
+def test_a_schedule_that_moves_between_all_backwards_of_a_window_is_told() -> None:
+    assert scheduled(1, 2) is not None
+    assert scheduled(1) is not None
+    assert scheduled(2) is None
+    assert scheduled(1, total=1) is None
+    assert scheduled(1, 3, total=3) is None
+
+
+def advanced(course: str, first: int = 1) -> Finding | None:
+    """Steps that are taken (.) or skipped (x); the schedule advances before the next."""
+    steps = []
+    for number, each in enumerate(course, first):
+        made = record([term(10, 0.1)], number, skipped=each == "x")
+        made.events = [Event("schedule", 0, own=False)] if number > 1 else []
+        steps.append(facts(made))
+    return found("scheduler.stepped_on_skip", *steps)
+
+
+@pytest.mark.parametrize(
+    ("course", "severity"),
+    [
+        ("x.", "info"),
+        ("x.x.", "info"),
+        ("x.x.x.", "warning"),
+        ("." * 54 + "x.x.x.", "warning"),  # of 59 advances
+        ("." * 55 + "x.x.x.", "info"),
+    ],
+)
+def test_three_advances_on_skipped_steps_are_a_warning_where_they_are_more_than_a_twentieth(
+    course: str, severity: str
+) -> None:
+    told = advanced(course)
+    assert told is not None and told.severity == severity
+
+
+def test_an_advance_before_which_no_step_was_seen_is_not_known_to_follow_a_skipped_one() -> None:
+    assert advanced("..") is None
+    assert advanced("..", first=2) is None
+    apart = [record([term(10, 0.1)], n, events=[Event("schedule", 0)]) for n in (1, 5)]
+    assert found("scheduler.stepped_on_skip", *map(facts, apart)) is None
+
+
+def ordered(*prints: int) -> Finding | None:
+    """One micro-batch with each fingerprint, of a sampler that shuffles."""
+    steps = []
+    for number, each in enumerate(prints, 1):
+        made = record([term(10, 0.1)], number, sampler="random")
+        made.micro_batches[0].fingerprint = each
+        steps.append(facts(made))
+    return found("data.same_order_each_epoch", *steps)
+
+
+def test_four_micro_batches_in_the_same_order_again_are_told_and_three_are_not() -> None:
+    told = ordered(1, 2, 3, 4, 1, 2, 3, 4)
+    assert told is not None and told.evidence["period"] == 4
+    assert ordered(1, 2, 3, 1, 2, 3, 1, 2, 3) is None
+    assert ordered(1, 2, 3, 4, 1, 2, 4, 3) is None
+
+
+# ---------------------------------------------------------------------- norms that grow
+
+
 def growing(steps: int, factor: float = 1.6, loss: float = 1.1) -> Finding | None:
     """Norm and loss that grow step by step after ten calm ones."""
     course = [(1.0, 2.0)] * 10 + [(factor**n, 2.0 * loss**n) for n in range(1, steps + 1)]
@@ -45,7 +261,7 @@ def growing(steps: int, factor: float = 1.6, loss: float = 1.1) -> Finding | Non
         made = record([term(8, 1 / 8)], number, norm=norm)
         made.micro_batches[0].loss = value
         windows.append(facts(dataclasses.replace(made, time=float(number))))
-    return next((f for f in judged(windows).findings if f.rule == "norm.exploding"), None)
+    return found("norm.exploding", *windows)
 
 
 def test_eight_steps_of_growth_in_a_row_are_told_and_seven_are_not() -> None:
@@ -58,13 +274,27 @@ def test_a_norm_that_grows_tenfold_or_with_a_falling_loss_is_no_explosion() -> N
     assert growing(8, factor=10 ** (1 / 8.1)) is None
     assert growing(8, factor=10 ** (1 / 7.9)) is not None
     assert growing(8, loss=0.9) is None
+    assert growing(8, loss=1.0) is None
 
 
-def far_above(steps: int, norm: float) -> Finding | None:
-    """A hundred steps at most at 1, then some at another norm, under a loss that stays."""
-    course = [1.0] * 100 + [norm] * steps
+def test_growth_from_the_first_step_on_is_counted_from_there() -> None:
+    def course(windows: int) -> Finding | None:
+        steps = []
+        for number in range(1, windows + 1):
+            made = record([term(8, 1 / 8)], number, norm=1.6**number)
+            made.micro_batches[0].loss = float(number)
+            steps.append(facts(made))
+        return found("norm.exploding", *steps)
+
+    assert course(Exploding.growing) is None
+    assert course(Exploding.growing + 1) is not None
+
+
+def far_above(steps: int, norm: float, *early: float) -> Finding | None:
+    """A hundred steps at 1 or so, then some at another norm, under a loss that stays."""
+    course = [*(early or [1.0] * 100), *[norm] * steps]
     windows = [facts(record([term(8, 1 / 8)], n, norm=each)) for n, each in enumerate(course, 1)]
-    return next((f for f in judged(windows).findings if f.rule == "norm.exploding"), None)
+    return found("norm.exploding", *windows)
 
 
 def test_ten_steps_at_more_than_ten_times_the_largest_early_norm_are_told() -> None:
@@ -72,3 +302,6 @@ def test_ten_steps_at_more_than_ten_times_the_largest_early_norm_are_told() -> N
     told = far_above(10, 11.0)
     assert told is not None and told.first_step == 110
     assert far_above(20, 10.0) is None
+    assert far_above(20, 11.0, *[1.0] * 60, *[2.0] * 40) is None
+    assert far_above(20, 11.0, *[1.0] * 99, 2.0) is None
+    assert far_above(20, 21.0, *[1.0] * 99, 2.0) is not None

@@ -45,7 +45,7 @@ def test_without_collectives_no_rule_of_ranks_answers() -> None:
 @pytest.mark.parametrize(
     ("fact", "rules"),
     [
-        ("norm", {"scaler.all_grads_zero"}),
+        ("norm", {"norm.nonfinite", "scaler.all_grads_zero"}),
         ("schedule", {"scheduler.step_every_microbatch", "scheduler.stepped_on_skip"}),
         ("post_factor", {"scaler.double_unscale", "scaler.step_bypassed"}),
     ],

@@ -15,6 +15,8 @@ Course = list[tuple[float, float]]  # norm and loss, step by step
 
 CALM: Course = [(1.0 + 0.05 * (-1) ** n, 2.0 + 0.05 * (-1) ** n) for n in range(60)]
 
+RISING: Course = [(1.0, 16.0), (1.0, 64.0), (1.0, 256.0)]
+
 
 def found(rule: str, course: Course) -> Finding | None:
     """What a rule says of a course."""
@@ -48,12 +50,15 @@ def test_a_jump_that_takes_the_loss_along_is_told_once_the_loss_has_stayed_up() 
 def test_the_largest_jump_of_those_that_the_loss_follows_is_the_one_that_is_told() -> None:
     told = spike((8.0, 4.0), (16.0, 4.0), (4.0, 4.0), (1.0, 4.0))
     assert told is not None and told.evidence["norm"] == 16.0
+    later = spike((16.0, 4.0), (1.0, 2.0), (8.0, 4.0), *RISING)
+    assert later is not None and later.evidence["norm"] == 8.0
 
 
 def test_a_loss_that_comes_back_in_between_begins_anew() -> None:
     jump, stays, back = (8.0, 4.0), (1.0, 4.0), (1.0, 2.0)
     assert spike(jump, stays, stays, back, stays) is None
     assert spike(jump, stays, back, jump, stays, stays) is None
+    assert spike(jump, *RISING) is not None
 
 
 def test_a_far_jump_is_told_at_once_if_the_loss_is_up_with_it() -> None:
@@ -78,15 +83,31 @@ def test_losses_are_compared_with_their_own_range_however_small_or_wide_it_is() 
     assert spike((50.0, 0.4), calm=small) is not None
     wide = [(norm, 2.0 + (-1) ** n) for n, (norm, _) in enumerate(CALM)]
     assert spike((50.0, 4.0), calm=wide) is None
+    still = [(norm, 2.0 + 0.001 * (-1) ** n) for n, (norm, _) in enumerate(CALM)]
+    assert spike((50.0, 2.42), calm=still) is None
+    assert spike((50.0, 2.5), calm=still) is not None
+
+
+def test_the_range_of_the_loss_is_that_of_late() -> None:
+    assert spike(*[(1.0, 3.0)] * 100, (50.0, 3.1)) is None
+
+
+def test_a_norm_must_be_far_out_by_its_own_deviation_and_thrice_its_average() -> None:
+    assert spike(*[(2.5, 4.0)] * 6) is None
+    wide = [(norm * math.exp((-1) ** n), loss) for n, (norm, loss) in enumerate(CALM)]
+    assert spike(*[(4.0, 4.0)] * 6, calm=wide) is None
 
 
 def test_a_loss_that_rises_alone_is_no_spike_of_the_norm() -> None:
     assert spike(*[(1.0, 4.0)] * 9) is None
+    assert spike(*[(1.0, 4.0**n) for n in range(1, 9)]) is None
+    assert spike(*[(1.0, 4.0**n) for n in range(1, 5)], calm=CALM[:50]) is None
 
 
 def test_a_norm_that_stays_high_is_told_after_ten_steps_whatever_the_loss_does() -> None:
     high = (8.0, 2.0)
     assert spike(*[high] * 10) is None
+    assert spike(*[high] * 10, calm=CALM[:50]) is None
     told = spike(*[high] * 11)
     assert told is not None
     assert told.summary == "The norm is 8, 8.0 times its moving average, for 11 steps now."
@@ -101,6 +122,7 @@ def test_of_a_short_history_nothing_is_said() -> None:
 def test_without_losses_to_compare_with_a_jump_waits_until_it_has_stayed() -> None:
     unknown = [(norm, 0.0) for norm, _ in CALM]
     assert spike((50.0, 4.0), calm=unknown) is None
+    assert spike((50.0, 4.0), calm=[*unknown[:40], *CALM[40:]]) is None
 
 
 def fading(early: float, late: float, loss: float = 2.0, clear: int = 0) -> Finding | None:
@@ -120,6 +142,10 @@ def test_a_norm_of_which_a_thousandth_is_left_has_vanished_while_the_loss_stays(
     )
     assert fading(1.0, 0.001) is None
     assert fading(1.0, 0.0011) is None
+    assert fading(2.0, 0.0015) is not None
+    assert fading(0.5, 0.0006) is None
+    small = [(norm, 0.5) for norm in [1.0] * 80 + [0.0009] * 100]
+    assert found("norm.vanishing", small) is not None
 
 
 def test_a_norm_that_was_faded_from_its_own_beginning_has_not_vanished() -> None:

@@ -113,6 +113,12 @@ def test_under_fsdp1_only_backwards_that_all_ran_equally_many_collectives_each_r
     assert found(TOO_OFTEN, unlike, unlike) is None
 
 
+def test_under_ddp_backwards_with_unlike_collectives_are_synchronised_each_all_the_same() -> None:
+    unlike = rank("sync", None, "sync")
+    unlike.micro_batches[2].collectives = 3
+    assert found(TOO_OFTEN, unlike, unlike) is not None
+
+
 # ---------------------------------------------------------------------- synchronised too early
 
 EARLY = "ddp.wrong_microbatch_synced"
@@ -140,6 +146,43 @@ def test_an_early_synchronisation_is_left_alone_where_it_may_not_be_all(
     thrown_away = rank("sync", "no_sync")
     thrown_away.micro_batches[1].fresh = True
     assert found(EARLY, thrown_away, thrown_away) is None
+
+
+# ---------------------------------------------------------------------- never synchronised
+
+
+def alone(norms: tuple[float | None, ...] = (1.0, 2.0), **more: Any) -> Finding | None:
+    """Ranks whose wrapper holds every backward back."""
+    known: dict[str, Any] = {"sync": "none", **more}
+    return found("ddp.never_synced", *[rank("no_sync", norm=norm, **known) for norm in norms])
+
+
+def test_ranks_that_never_meet_are_told() -> None:
+    told = alone()
+    assert told is not None
+    assert told.evidence["norms"] == {"0": 1.0, "1": 2.0}
+    assert alone(skipped=True) is None
+    assert found("ddp.never_synced", *[rank(sync="none")] * 2) is None  # no backward at all
+
+
+@pytest.mark.parametrize(
+    ("norms", "more", "is_told"),
+    [
+        ((1.0, 1.0), {}, False),  # alike after a collective: the loop has combined them
+        ((1.0, 1.0009), {}, False),
+        ((100.0, 100.09), {}, False),
+        ((None, None), {}, False),
+        ((1.0, 1.01), {}, True),
+        ((100.0, 100.2), {}, True),
+        ((1.0, None), {}, True),
+        ((1.0, 2.0), {"sync": "averaged"}, False),  # it was seen to combine them
+        ((1.0, 1.0), {"collectives_after": 0}, True),
+    ],
+)
+def test_a_collective_after_backward_may_combine_ranks_unless_each_keeps_its_own_norm(
+    norms: tuple[float | None, ...], more: dict[str, Any], is_told: bool
+) -> None:
+    assert (alone(norms, **{"collectives_after": 1, **more}) is not None) is is_told
 
 
 # ---------------------------------------------------------------------- uneven ranks
@@ -254,6 +297,8 @@ def test_equal_fingerprints_are_told_only_where_most_of_them_differ_from_each_ot
     assert same_data((1, 2), (3, 4), (1, 1)) is not None  # four of six
     assert same_data((1, 2), (3, 1), (1, 1)) is None  # three of six
     assert same_data((1, 1), (1, 1), (1, 1)) is None
+    later = same_data((1, 1), (1, 1), (1, 1), (1, 2), (3, 4), (5, 6))  # the last three count
+    assert later is not None and later.steps == 2
 
 
 def test_a_micro_batch_without_a_fingerprint_leaves_its_window_out() -> None:

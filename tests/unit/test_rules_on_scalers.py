@@ -67,6 +67,7 @@ def test_a_clip_on_scaled_gradients_is_told_with_what_it_really_leaves() -> None
         (clip(factor=2 / SCALE), False),
         (clip(factor=2.1 / SCALE), True),
         (clip(own=False), False),
+        (Event("clip_value", 2, limit=1.0), True),
     ],
 )
 def test_a_clip_counts_where_it_limits_gradients_that_still_carry_the_scale(
@@ -177,6 +178,26 @@ def test_windows_between_which_no_update_ran_are_told() -> None:
     assert (told.title, told.first_step) == ("GradScaler.update() is never called", 2)
     assert found("missing_update", scaled(1, STEP, UPDATE), scaled(2, STEP, UPDATE)) is None
     assert found("missing_update", scaled(1), scaled(2)) is None  # the scaler steps nothing
+    assert found("missing_update", scaled(1, STEP), scaled(4, STEP)) is None  # not seen: 2 and 3
+
+
+def test_a_backward_without_the_scale_is_told_where_the_scaler_steps_or_skips() -> None:
+    def half(*events: Event, **more: Any) -> Finding | None:
+        window = scaled(1, *events, **more)
+        window.micro_batches[1].scale = None
+        return found("unscaled_backward", window)
+
+    assert half(STEP) is not None
+    assert half(skipped=True) is not None
+    assert half() is None
+    assert found("unscaled_backward", scaled(1, STEP)) is None
+
+
+def test_an_unscale_of_what_was_thrown_away_afterwards_is_left_alone() -> None:
+    for after, fresh, is_told in ((1, False, True), (1, True, False), (2, False, False)):
+        window = scaled(1, Event("unscale", after), STEP)
+        window.micro_batches[1].fresh = fresh
+        assert (found("unscale_mid_window", window) is not None) is is_told
 
 
 def guarded(*events: Event) -> Finding | None:
@@ -232,6 +253,11 @@ def test_a_scaler_that_was_not_seen_is_no_other_one() -> None:
     assert told.summary.startswith("The scale jumps from 65,536 to 64 because a new GradScaler")
 
 
+def test_a_new_scaler_after_steps_that_were_not_seen_may_have_settled_in_them() -> None:
+    windows = [scaled(n, STEP, UPDATE, scaler=Scaler(n, 2.0 ** (20 - n))) for n in (1, 5)]
+    assert found("reset", *windows) is None
+
+
 def skips(course: str) -> Finding | None:
     """Steps that are taken (.) or skipped (x)."""
     windows = (scaled(n, STEP, UPDATE, skipped=each == "x") for n, each in enumerate(course, 1))
@@ -245,6 +271,8 @@ def test_five_skips_in_a_row_are_told_once_the_scale_had_settled() -> None:
     assert told.summary.startswith("5 of the last 6 steps")
     assert ", the last 5 in a row: " in told.summary
     assert skips("xxxxxxxx.") is None
+    only = skips("." + "x" * 101)
+    assert only is not None and only.evidence["in_a_row"] == only.evidence["of"] == 100
 
 
 def test_more_than_five_of_the_last_hundred_are_told_without_a_row() -> None:

@@ -65,3 +65,54 @@ def test_who_declares_another_contract_is_not_told_that_tokens_differ(
 ) -> None:
     step = facts(rank(0.02, 0.06), contract=contract)
     assert (RULE in {f.rule for f in judged([step]).findings}) is is_told
+
+
+def test_it_is_averaged_over_the_last_fifty_windows_even_ones_included() -> None:
+    uneven, even = [term(10, 0.05), term(30, 0.05 / 3)], [term(10, 0.025), term(30, 0.025)]
+    course = [uneven, *[even] * 48, uneven, *[even] * 9, uneven]
+    steps = [facts(record(terms, number)) for number, terms in enumerate(course, 1)]
+    told = next(f for f in judged(steps).findings if f.rule == RULE)
+    assert told.evidence["misallocation"] == 0.25
+    assert told.evidence["misallocation_recent"] == 2 * 0.25 / 50
+    assert "; 1.0% over the last 50 steps. Weights differ" in told.summary
+
+
+def test_from_the_second_window_on_the_average_is_told_too() -> None:
+    uneven = [term(10, 0.05), term(30, 0.05 / 3)]
+    told = [judged([facts(record(uneven, n + 1)) for n in range(k)]).findings[0] for k in (1, 2)]
+    assert "over the last" not in told[0].summary
+    assert "; 25.0% over the last 2 steps. Weights differ" in told[1].summary
+
+
+def test_weights_that_padding_makes_uneven_are_told_as_padding() -> None:
+    padded = [term(n, 1 / (2 * size), "sum", size=size) for n, size in ((40, 64), (50, 128))]
+    assert found(record(padded)) is None
+
+
+def test_the_loss_over_all_tokens_is_told_only_where_both_were_seen() -> None:
+    several = rank(0.02, 0.06)
+    several.micro_batches[0].terms.append(term(10, 0.0, kind="MeanBackward0"))
+    told = found(several)
+    assert told is not None and "The loop accumulated" not in told.summary
+
+
+def summed(kind: str, *tokens: int) -> Finding:
+    """Sums of one kind that nothing divides, a window for each count of tokens."""
+    steps = [
+        facts(record([term(n, 1.0, "sum", kind=kind, rows=None, positions=None)] * 2, number))
+        for number, n in enumerate(tokens, 1)
+    ]
+    return next(f for f in judged(steps).findings if f.rule == "reduction.unnormalised_sum")
+
+
+def test_a_sum_is_meant_perhaps_unless_it_is_a_cross_entropy_or_moves_with_the_tokens() -> None:
+    assert summed("NllLossBackward0", 40, 40).severity == "warning"
+    assert summed("MseLossBackward0", 40, 40).severity == "info"
+    assert summed("MseLossBackward0", 40, 60).severity == "warning"
+
+
+@pytest.mark.parametrize(("off", "severity"), [(0.005, "info"), (0.02, "warning"), (0.06, "error")])
+def test_how_bad_it_is_depends_on_the_share_on_wrong_tokens(off: float, severity: str) -> None:
+    told = found(record([term(20, (0.5 + off) / 20), term(20, (0.5 - off) / 20)]))
+    assert told is not None and told.severity == severity
+    assert told.evidence["misallocation"] == pytest.approx(off)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import accumulate
 
 from gradledger.records import StepRecord
 from gradledger_monitor.engine import Engine
-from gradledger_monitor.findings import Finding
+from gradledger_monitor.findings import Finding, Judgement
 from gradledger_monitor.rules.base import Silence
 from gradledger_monitor.rules.run.stalled import MOST_SHOWN
 from helpers.facts import accused, facts, judged, record, term
@@ -22,12 +23,19 @@ def evaluated(
     training: list[float], validation: dict[int, float], metric: str = "eval_loss"
 ) -> list[Finding]:
     """What is found when the training loss goes so, and validation at some steps so."""
+    findings = judgement_on(training, validation, metric).findings
+    return [f for f in findings if f.rule == "eval.diverging"]
+
+
+def judgement_on(
+    training: list[float], validation: dict[int, float], metric: str = "eval_loss"
+) -> Judgement:
     steps = [facts(a_step(n, loss, float(n))) for n, loss in enumerate(training, 1)]
     engine = Engine(steps[0].run)
     for step in steps:
         engine.see(step)
     engine.evaluated({metric: validation})
-    return [f for f in engine.judgement().findings if f.rule == "eval.diverging"]
+    return engine.judgement()
 
 
 FALLING = [5.0 - 0.1 * n for n in range(40)]
@@ -75,7 +83,17 @@ def test_what_is_no_loss_may_rise_and_a_perplexity_may_not() -> None:
 
 
 def test_evaluations_before_any_training_loss_are_compared_with_nothing() -> None:
-    assert evaluated(FALLING, {0: 3.0, 20: 3.1, 30: 3.2, 40: 3.3}) == []
+    judgement = judgement_on(FALLING, {0: 3.0, 20: 3.1, 30: 3.2, 40: 3.3})
+    assert judgement.findings == []
+    assert judgement.coverage["eval.diverging"] == (
+        "not_measured: no training loss was seen before an evaluation"
+    )
+
+
+def test_a_divergence_that_ends_was_one_at_its_step() -> None:
+    falling = [8.0 - 0.1 * n for n in range(60)]
+    (finding,) = evaluated(falling, {10: 3.0, 20: 3.1, 30: 3.2, 40: 3.3, 50: 3.0})
+    assert (finding.first_step, finding.steps) == (40, 1)
 
 
 def test_a_silence_is_told_with_who_is_silent_and_what_still_runs() -> None:
@@ -84,6 +102,8 @@ def test_a_silence_is_told_with_who_is_silent_and_what_still_runs() -> None:
     shown = ", ".join(map(str, more[:MOST_SHOWN]))
     assert silence([3]) == f"Nothing at all is heard of rank 3{ended}"
     assert silence(more[:MOST_SHOWN]) == f"Nothing at all is heard of rank {shown}{ended}"
+    one_more = f"Nothing at all is heard of rank {shown} and 1 more{ended}"
+    assert silence(more[: MOST_SHOWN + 1]) == one_more
     assert silence(more) == f"Nothing at all is heard of rank {shown} and 2 more{ended}"
     assert silence([], 1234) == "All ranks were heard of since, and ran 1,234 backwards."
 
@@ -116,6 +136,38 @@ def run_with_gap(seconds: float, usual: float) -> dict[str, int]:
 
 def test_a_run_that_stood_still_is_told_at_the_step_that_follows() -> None:
     assert run_with_gap(600, usual=1.0) == {"run.stalled": 21}
+
+
+def test_a_standstill_that_is_over_is_told_in_these_words() -> None:
+    times = [*map(float, range(20)), 619.0]
+    steps = [facts(a_step(n, 3.0, time)) for n, time in enumerate(times, 1)]
+    (finding,) = judged(steps).findings
+    assert finding.title == "The run stood still"
+    assert finding.summary == "600 s passed before this step; 1.00 s are usual."
+    assert (finding.evidence["seconds"], finding.evidence["usual_seconds"]) == (600.0, 1.0)
+    assert "py-spy dump" in finding.fix
+
+
+def gaps(*seconds: float, unseen: bool = False) -> dict[str, int]:
+    """Steps with these gaps; before the last one, a step may not have been seen."""
+    times = list(accumulate(seconds, initial=0.0))
+    numbers = [*range(1, len(times)), len(times) + unseen]
+    steps = [facts(a_step(n, 3.0, time)) for n, time in zip(numbers, times, strict=True)]
+    return accused(judged(steps))
+
+
+def test_ten_gaps_are_enough_to_know_what_is_usual() -> None:
+    assert gaps(*[1.0] * 10, 600.0) == {"run.stalled": 12}
+    assert gaps(*[1.0] * 9, 600.0) == {}
+
+
+def test_usual_is_what_the_last_fifty_gaps_were() -> None:
+    assert gaps(*[120.0] * 60, *[1.0] * 50, 600.0) == {"run.stalled": 112}
+    assert gaps(*[120.0] * 60, *[1.0] * 20, 600.0) == {}
+
+
+def test_a_gap_in_which_steps_were_not_seen_is_no_standstill() -> None:
+    assert gaps(*[1.0] * 20, 600.0, unseen=True) == {}
 
 
 def test_a_pause_below_a_minute_or_usual_for_this_run_is_left_alone() -> None:
