@@ -38,6 +38,7 @@ RESOLVED_AFTER = 20
 
 _STRENGTH: dict[Status, int] = {"finding": 4, "ok": 2, "not_measured": 1, "not_applicable": 0}
 _FAILED = 3
+_FOUND = Outcome("finding")
 
 
 @dataclass
@@ -47,79 +48,90 @@ class _Line:
     rule: str
     optimizer: int
     outcome: Outcome | None = None  # the strongest so far
-    finding: Finding | None = None
+    claim: Outcome | None = None  # of the last step that showed the finding
+    first_step: int = 0
+    last_step: int = 0
+    since_step: int = 0  # where it began, or began again after it was resolved
+    steps: int = 0
+    lifecycle: Lifecycle = "new"
     quiet: int = 0  # windows since the finding was last shown
 
     def fold(self, step: int, outcome: Outcome) -> None:
         """Take the next outcome in."""
-        self.outcome = _stronger(self.outcome, outcome)
         if outcome.status == "finding":
+            self.outcome = _FOUND
             self.quiet = 0
             self._show(step, outcome)
-        elif self.finding is not None and outcome.status == "ok":
+            return
+        self.outcome = _stronger(self.outcome, outcome)
+        if self.claim is not None and outcome.status == "ok":
             self.quiet += 1
             if self.quiet >= RESOLVED_AFTER:
-                self.finding.lifecycle = "resolved"
+                self.lifecycle = "resolved"
 
-    def _show(self, step: int, outcome: Outcome) -> None:
-        before = self.finding
-        self.finding = Finding(
+    def _show(self, step: int, claim: Outcome) -> None:
+        if self.claim is None:
+            self.first_step = self.since_step = step
+        elif self.lifecycle == "resolved":
+            self.lifecycle, self.since_step = "regressed", step
+        else:
+            self.lifecycle = "ongoing"
+        self.claim, self.last_step, self.steps = claim, step, self.steps + 1
+
+    def tell(self) -> Finding | None:
+        """The finding as it is now."""
+        if self.claim is None:
+            return None
+        try:
+            self.claim = said = self.claim.told()
+        except Exception as error:
+            self.outcome, self.claim = _failed(error), None
+            return None
+        return Finding(
             rule=self.rule,
             optimizer=self.optimizer,
-            severity=outcome.severity,
-            first_step=before.first_step if before else step,
-            last_step=step,
-            steps=before.steps + 1 if before else 1,
-            title=outcome.title,
-            summary=outcome.summary,
-            fix=outcome.fix,
-            evidence=outcome.evidence,
-            lifecycle=_after(before),
-            since_step=step if before is None or _is_over(before) else before.since_step,
+            severity=said.severity,
+            first_step=self.first_step,
+            last_step=self.last_step,
+            steps=self.steps,
+            title=said.title,
+            summary=said.summary,
+            fix=said.fix,
+            evidence=said.evidence,
+            lifecycle=self.lifecycle,
+            since_step=self.since_step,
         )
-
-
-def _after(before: Finding | None) -> Lifecycle:
-    if before is None:
-        return "new"
-    return "regressed" if _is_over(before) else "ongoing"
-
-
-def _is_over(finding: Finding) -> bool:
-    return finding.lifecycle == "resolved"
 
 
 @dataclass
 class _Panel:
     """Rules that share the question whether theirs arises, each with its line."""
 
-    asked: list[tuple[Rule, _Line]] = field(default_factory=list)
-    settled: Outcome | None = None  # answers for all, and has nothing to add to any line
+    rules: list[Rule] = field(default_factory=list)
+    lines: list[_Line] = field(default_factory=list)
+    settled: list[Outcome] | None = None  # these answers once more would not change any line
+
+    def add(self, rule: Rule, line: _Line) -> None:
+        """One rule more."""
+        self.rules.append(rule)
+        self.lines.append(line)
 
     def see(self, window: Window) -> None:
         """The next window."""
-        calm = _calm(self.asked[0][0], window)
-        if calm is None:
-            self._ask_each(window)
-        elif calm is not self.settled:
-            for _, line in self.asked:
-                line.fold(window.facts.step, calm)
-            self.settled = None if self._counts(calm) else calm
-
-    def _ask_each(self, window: Window) -> None:
-        self.settled = None
-        step = window.facts.step
-        for rule, line in self.asked:
-            try:
-                outcome = rule.judge(window)
-            except Exception as error:  # one rule's bug must not silence the others
-                outcome = _failed(error)
-            if outcome is not line.outcome or line.finding is not None:  # else nothing is new
-                line.fold(step, outcome)
-
-    def _counts(self, calm: Outcome) -> bool:
-        """Whether the same once more would change a line: a finding is over after some of them."""
-        return calm.status == "ok" and any(line.finding for _, line in self.asked)
+        try:
+            calm = self.rules[0].unless(window)
+        except Exception as error:
+            calm = _failed(error)
+        said = _judged(self.rules, window) if calm is None else [calm] * len(self.rules)
+        if said == self.settled:
+            return
+        open_ones = False
+        for line, outcome in zip(self.lines, said, strict=True):
+            if outcome is not line.outcome or line.claim is not None:  # else nothing is new
+                line.fold(window.facts.step, outcome)
+                open_ones = open_ones or line.claim is not None
+        # a finding is over after so many that are content: then each of them counts
+        self.settled = None if open_ones else said
 
 
 class _Track:
@@ -137,7 +149,7 @@ class _Track:
             elif imported_from and not rule.reads_logs:
                 line.fold(0, not_measured(f"{imported_from} does not log what this rule looks at"))
             else:
-                panels.setdefault(rule.unless, _Panel()).asked.append((rule, line))
+                panels.setdefault(rule.unless, _Panel()).add(rule, line)
         self.panels = list(panels.values())
         self._every_step = imported_from is None  # logs of other tools skip steps as they like
         self.step = 0
@@ -152,7 +164,7 @@ class _Track:
     @property
     def asked(self) -> Iterator[tuple[Rule, _Line]]:
         """The rules that are on, each with its line."""
-        return chain.from_iterable(panel.asked for panel in self.panels)
+        return chain.from_iterable(zip(p.rules, p.lines, strict=True) for p in self.panels)
 
     def manner(self) -> dict[str, dict[str, float]]:
         """The rules that are on, with their thresholds."""
@@ -222,13 +234,15 @@ class Engine:
         """A silence after a step of an optimizer, in its place between the steps."""
         for panel in self._tracks[optimizer].panels:
             panel.settled = None
-            for rule, line in panel.asked:
+            for rule, line in zip(panel.rules, panel.lines, strict=True):
                 outcome = rule.judge_silence(silence)
                 if outcome is not None:
                     line.fold(after, outcome)
 
     def memory(self) -> Memory:
         """What it knows; it is not to be changed."""
+        for line in self._step_lines():
+            line.tell()  # what is still to be told of a step cannot be kept
         return Memory(self._tracks, self._course.losses)
 
     def recall(self, memory: Memory) -> None:
@@ -244,7 +258,9 @@ class Engine:
             return before
         known = {rule.id(): (rule, line) for rule, line in before.asked}
         for panel in track.panels:
-            panel.asked = [_kept(rule, line, known.get(line.rule)) for rule, line in panel.asked]
+            both = zip(panel.rules, panel.lines, strict=True)
+            kept = [_kept(rule, line, known.get(line.rule)) for rule, line in both]
+            panel.rules, panel.lines = [rule for rule, _ in kept], [line for _, line in kept]
         asked = {line.rule: line for _, line in track.asked}
         track.lines = [asked.get(line.rule, line) for line in track.lines]
         track.past, track.step = before.past, before.step
@@ -264,8 +280,8 @@ class Engine:
     def judgement(self) -> Judgement:
         """Everything that the rules say so far."""
         lines = [*self._step_lines(), *self._course_lines()]
-        found = [line.finding for line in lines if line.finding is not None]
-        findings = [replace(f, fix=idioms.fix(self.run, f.rule, f.fix)) for f in found]
+        found = [line.tell() for line in lines]
+        findings = [replace(f, fix=idioms.fix(self.run, f.rule, f.fix)) for f in found if f]
         _inhibit(findings, self._hides)
         findings.sort(key=_importance)
         coverage = _coverage(lines)
@@ -310,14 +326,18 @@ def _coverage(lines: Iterable[_Line]) -> dict[str, Outcome]:
     return coverage
 
 
-def _calm(rule: Rule, window: Window) -> Outcome | None:
-    try:
-        return rule.unless(window)
-    except Exception as error:
-        return _failed(error)
+def _judged(rules: list[Rule], window: Window) -> list[Outcome]:
+    """What each rule says."""
+    said: list[Outcome] = []
+    for rule in rules:
+        try:
+            said.append(rule.judge(window))
+        except Exception as error:  # one rule's bug must not silence the others
+            said.append(_failed(error))
+    return said
 
 
-class _Failure(Outcome):
+class _Failure(Outcome, frozen=True):
     """A rule that has a bug has measured nothing, whatever it said of other steps."""
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 Severity = Literal["info", "warning", "error"]
 Status = Literal["ok", "finding", "not_applicable", "not_measured"]
@@ -13,9 +16,12 @@ Verdict = Literal["balanced", "suspect", "broken", "incomplete"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """One rule's answer for one optimizer step."""
+class Outcome(Struct, frozen=True):
+    """One rule's answer for one optimizer step.
+
+    A claim that is made anew at every step may leave its words to ``later``: they are put together
+    for the step that is shown, and for no other.
+    """
 
     status: Status
     reason: str = ""  # why it does not apply or was not measured
@@ -23,7 +29,12 @@ class Outcome:
     title: str = ""
     summary: str = ""
     fix: str = ""
-    evidence: dict[str, Any] = field(default_factory=dict)
+    evidence: dict[str, Any] = {}
+    later: Callable[[], Outcome] | None = None
+
+    def told(self) -> Outcome:
+        """With its words."""
+        return self if self.later is None else self.later()
 
 
 @dataclass(frozen=True)

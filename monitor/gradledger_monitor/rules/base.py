@@ -6,9 +6,9 @@ import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from gradledger_monitor.facts import StepFacts
@@ -220,3 +220,8 @@ def counted(number: int, noun: str) -> str:
 def finding(severity: Severity, title: str, summary: str, fix: str, **evidence: Any) -> Outcome:
     """The rule's claim, with the numbers that it rests on."""
     return Outcome("finding", "", severity, title, summary, fix, evidence)
+
+
+def claim(report: Callable[..., Outcome], *of: Any) -> Outcome:
+    """A finding whose words ``report(*of)`` puts together for the step that is shown."""
+    return Outcome("finding", later=partial(report, *of))

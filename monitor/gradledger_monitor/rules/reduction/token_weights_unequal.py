@@ -14,6 +14,7 @@ from gradledger_monitor.rules.base import (
     Parameter,
     Rule,
     Window,
+    claim,
     finding,
     not_applicable,
     not_measured,
@@ -90,20 +91,21 @@ class TokenWeightsUnequal(Rule):
         self._recent.append(0.0 if even else reading.ledger.misallocation)
         if even or window.balance.pattern == "padding":
             return ok()
-        return self._report(facts, reading)
-
-    def _report(self, facts: StepFacts, reading: Reading) -> Outcome:
-        ledger = reading.ledger
         recent = math.fsum(self._recent) / len(self._recent)
+        return claim(self._report, facts, reading, recent, len(self._recent))
+
+    def _report(self, facts: StepFacts, reading: Reading, recent: float, steps: int) -> Outcome:
+        ledger = reading.ledger
         severity: Severity = "info"
         if recent >= self.warning:
             severity = "error" if recent >= self.error else "warning"
+        lately = f"; {recent:.1%} over the last {steps} steps" if steps > 1 else ""
         heavy = max(ledger.entries, key=lambda e: e.relative)
         light = min(ledger.entries, key=lambda e: e.relative)
         where = _where(facts, reading)
         summary = (
             f"In step {facts.step}, {ledger.misallocation:.1%} of the gradient's weight sits on "
-            f"the wrong tokens{self._lately(recent)}. Weights differ {where}: a token of the "
+            f"the wrong tokens{lately}. Weights differ {where}: a token of the "
             f"micro-batch with {heavy.tokens:,.0f} tokens counts "
             f"{heavy.relative / light.relative:.1f} times as much as one of the micro-batch with "
             f"{light.tokens:,.0f}."
@@ -122,10 +124,6 @@ class TokenWeightsUnequal(Rule):
             loss_reported=facts.loss_reported,
             loss_token=facts.loss_token,
         )
-
-    def _lately(self, recent: float) -> str:
-        steps = len(self._recent)
-        return f"; {recent:.1%} over the last {steps} steps" if steps > 1 else ""
 
 
 def _where(facts: StepFacts, reading: Reading) -> str:
