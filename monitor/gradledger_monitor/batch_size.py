@@ -7,8 +7,6 @@ and a DataLoader tells where it gave one batch for each micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from gradledger_monitor.wire import MicroBatch, StepRecord, Term
 
 
@@ -20,9 +18,7 @@ def samples_of(micro_batch: MicroBatch, record: StepRecord) -> int | None:
     """
     if len(micro_batch.terms) == 1:
         term = micro_batch.terms[0]
-        return (
-            term.samples or _rows(term) or (_of_loader(term, record) if record.batch_size else None)
-        )
+        return _rows(term) or (_of_loader(term, record) if record.batch_size else None)
     rows = {_rows(term) for term in micro_batch.terms}
     if len(rows) != 1 or _in_chunks(micro_batch.terms):
         return None
@@ -40,11 +36,14 @@ def tokens_of(micro_batch: MicroBatch) -> int | None:
     return sum(known) if _in_chunks(micro_batch.terms) else max(known)
 
 
-def whole(parts: Iterable[int | None]) -> int | None:
+def whole(parts: list[int | None]) -> int | None:
     """The sum, where every part is known and there is one."""
-    listed = list(parts)
-    known = [part for part in listed if part is not None]
-    return sum(known) if known and len(known) == len(listed) else None
+    total = 0
+    for part in parts:
+        if part is None:
+            return None
+        total += part
+    return total if parts else None
 
 
 def _rows(term: Term) -> int | None:

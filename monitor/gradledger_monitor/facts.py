@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from msgspec import Struct
@@ -17,7 +18,7 @@ from gradledger_monitor.batch_size import samples_of, tokens_of, whole
 from gradledger_monitor.combining import UNSEEN, Combining, by_hand, retold
 from gradledger_monitor.figures import beside
 from gradledger_monitor.ledger import Ledger, total
-from gradledger_monitor.losses import sum_of_roots, sum_of_token_losses
+from gradledger_monitor.losses import mean_over_tokens, sum_of_roots
 from gradledger_monitor.once import once
 from gradledger_monitor.readings import Reading, Seen, readings, spread
 from gradledger_monitor.wire import Event, MicroBatch, StepRecord, Term, number
@@ -56,42 +57,27 @@ class StepFacts(Struct, frozen=True, dict=True):
     run: RunInfo
     optimizer: int
     step: int
-    records: Rows
-    combining: Combining | None = None  # what a loop that synchronises by itself did
+    records: Rows  # the lowest rank's first
+    first: StepRecord  # the lowest rank's
+    kept_by_rank: dict[int, Kept]  # micro-batches that reached the step, with their place
+    kept: Kept  # the lowest rank's
+    complete: bool  # whether every rank's record is here
+    tolerance: float  # relative rounding error that is not a finding
+    combining: Combining | None  # what a loop that synchronises by itself did
 
     # ------------------------------------------------------------------ the plain facts
-
-    @once
-    def complete(self) -> bool:
-        """Whether every rank's record is here."""
-        return len(self.records) >= self.run.world_size
-
-    @once
-    def first(self) -> StepRecord:
-        """The record of the lowest rank."""
-        return self.records[min(self.records)]
 
     @property
     def time(self) -> float:
         """When the lowest rank closed the window, seconds since the epoch."""
         return self.first.time
 
-    @once
+    @property
     def micro_batches(self) -> int:
         """K of the lowest rank: micro-batches whose gradients were still there at the step."""
         return len(self.kept)
 
-    @once
-    def kept(self) -> Kept:
-        """The lowest rank's micro-batches that reached the step, with their place."""
-        return self.kept_by_rank[min(self.records)]
-
-    @once
-    def kept_by_rank(self) -> dict[int, Kept]:
-        """The same of every rank."""
-        return {rank: _kept(record) for rank, record in self.records.items()}
-
-    @once
+    @property
     def kept_from(self) -> int:
         """How many micro-batches had run when the gradients that reached the step began."""
         return self.kept[0][0] if self.kept else 0
@@ -99,6 +85,8 @@ class StepFacts(Struct, frozen=True, dict=True):
     @once
     def thrown_away(self) -> list[MicroBatch]:
         """Micro-batches zeroed before any optimizer stepped on them, and not run again."""
+        if not self.kept_from:
+            return []
         lost = [m for m in self.first.micro_batches[: self.kept_from] if not m.claimed]
         if not lost:
             return lost
@@ -115,12 +103,26 @@ class StepFacts(Struct, frozen=True, dict=True):
         return math.hypot(*known) if self.complete and len(known) == len(norms) else None
 
     @once
-    def tolerance(self) -> float:
-        """Relative rounding error that is not a finding."""
-        for record in self.records.values():
-            if record.half_precision:
-                return TOLERANCE_HALF
-        return TOLERANCE
+    def events(self) -> dict[str, list[Event]]:
+        """What was called in the lowest rank's window, in order, by what it was."""
+        called: dict[str, list[Event]] = {}
+        for event in self.first.events:
+            called.setdefault(event.op, []).append(event)
+        return called
+
+    def own(self, *ops: str) -> list[Event]:
+        """The loop's calls of these on this optimizer, in order."""
+        if not self.first.events:
+            return []
+        if len(ops) == 1:
+            return [event for event in self.events.get(ops[0], ()) if event.own]
+        return [event for event in self.first.events if event.op in ops and event.own]
+
+    @once
+    def scale(self) -> float | None:
+        """The loss scale of the lowest rank's last scaled backward."""
+        scales = [m.scale for m in self.first.micro_batches if m.scale is not None]
+        return number(scales[-1]) if scales else None
 
     @once
     def averaged(self) -> bool:
@@ -137,7 +139,7 @@ class StepFacts(Struct, frozen=True, dict=True):
             return None
         scales = {number(m.scale) for kept in self.kept_by_rank.values() for _, m in kept}
         scale = scales.pop() if len(scales) == 1 else None
-        return shared_factor(self.first) * (scale or 1.0) / self.run.world_size
+        return self.shared_factors[min(self.records)] * (scale or 1.0) / self.run.world_size
 
     @property
     def optimizer_name(self) -> str:
@@ -158,16 +160,16 @@ class StepFacts(Struct, frozen=True, dict=True):
     @once
     def samples(self) -> int | None:
         """The effective batch of this step over all ranks, in samples; None where not known."""
-        return self._over_ranks(whole(each) for each in self.micro_batch_samples.values())
+        return self._over_ranks(self.micro_batch_samples.values())
 
     @once
     def batch_tokens(self) -> int | None:
         """The same in tokens that count, whatever weight they got."""
         kept = self.kept_by_rank.values()
-        return self._over_ranks(whole(tokens_of(m) for _, m in each) for each in kept)
+        return self._over_ranks([[tokens_of(m) for _, m in each] for each in kept])
 
-    def _over_ranks(self, parts: Iterable[int | None]) -> int | None:
-        return whole(parts) if self.complete else None
+    def _over_ranks(self, parts: Iterable[list[int | None]]) -> int | None:
+        return whole([whole(of_rank) for of_rank in parts]) if self.complete else None
 
     # ------------------------------------------------------------------ weights
 
@@ -182,7 +184,7 @@ class StepFacts(Struct, frozen=True, dict=True):
     @once
     def unmeasured(self) -> str | None:
         """Why the ledger of this window cannot be drawn up, or None."""
-        if self.absent:
+        if not self.complete:
             return self.absent
         for rank, record in self.records.items():
             reason = _why_unmeasured(record, self.kept_by_rank[rank], self.combining)
@@ -211,25 +213,30 @@ class StepFacts(Struct, frozen=True, dict=True):
         return {rank: self.records[rank]}
 
     @once
+    def shared_factors(self) -> dict[int, float]:
+        """By rank: what the loop did after backward, clipping taken out, the factor ``a_r``."""
+        return {rank: _shared_factor(record) for rank, record in self.records.items()}
+
+    @once
     def seen(self) -> list[Seen]:
         """All terms of the window that have tokens, with the factor on their weights."""
         terms: list[Seen] = []
         for rank, record in sorted(self._accounted.items()):
-            shared = shared_factor(record) / (self.run.world_size if self.averaged else 1)
+            factor = self.shared_factors[rank] / (self.run.world_size if self.averaged else 1)
             for index, micro_batch in self.kept_by_rank[rank]:
-                factor = (
-                    shared if record.post_factor is not None else shared * _own_factor(micro_batch)
-                )
+                own = factor if record.post_factor is not None else factor * _own(micro_batch)
                 for key, part, term in _keyed(micro_batch.terms):
-                    if term.tokens and term.weight is not None:
-                        weight = float(term.weight)
-                        terms.append(Seen(rank, index, key, term, weight, factor, part))
+                    tokens, weight = term.tokens, term.weight
+                    if tokens and weight is not None:
+                        one = Seen(rank, index, key, term, tokens, float(weight), own, part)
+                        terms.append(one)
         return terms
 
     @once
     def weighted_inside(self) -> bool:
         """Whether the loss gives the tokens of one micro-batch different weights by design."""
-        return any(map(spread, [s.term for s in self.seen if s.term.weight_min is not None]))
+        perhaps = [s.term for s in self.seen if s.term.weight_min is not None]
+        return bool(perhaps) and any(map(spread, perhaps))
 
     @once
     def own_losses(self) -> bool:
@@ -255,10 +262,13 @@ class StepFacts(Struct, frozen=True, dict=True):
     @once
     def reading(self) -> Reading | None:
         """The plainest fair reading; where none is fair, the plainest even one, or the main one."""
-        scale = self.run.declared_scale or 1.0
-        for reading in readings(self.seen):  # most often the first: the others need not be made
-            if reading.is_fair(self.tolerance, scale):
-                return reading
+        tolerance, scale = self.tolerance, self.run.declared_scale or 1.0
+        plainest = next(readings(self.seen), None)  # most often fair: the others need not be made
+        if plainest is None or plainest.is_fair(tolerance, scale):
+            return plainest
+        fair = next((r for r in self.readings if r.is_fair(tolerance, scale)), None)
+        if fair is not None:
+            return fair
         alone = [r for r in self.readings if r.name != "all"]
         even = [r for r in alone if r.unit in ("tokens", "class_weight")]
         return next((r for r in even if r.is_even(self.tolerance)), next(iter(alone), None))
@@ -273,26 +283,22 @@ class StepFacts(Struct, frozen=True, dict=True):
     @once
     def loss_reported(self) -> float | None:
         """What the loop accumulated: the sum of backward's roots, averaged over the ranks."""
-        sums = [sum_of_roots([m for _, m in kept]) for kept in self.kept_by_rank.values()]
-        known = [s for s in sums if s is not None]
-        return total(known) / len(known) if known and len(known) == len(sums) else None
+        sums = []
+        for kept in self.kept_by_rank.values():
+            roots = sum_of_roots(kept)
+            if roots is None:
+                return None
+            sums.append(roots)
+        return total(sums) / len(sums)
 
     @once
     def loss_token(self) -> float | None:
         """What one large batch would have reported: the sum of token losses over N."""
-        losses, tokens = 0.0, 0
-        for kept in self.kept_by_rank.values():
-            for _, micro_batch in kept:
-                part = sum_of_token_losses(micro_batch)
-                if part is None:
-                    return None
-                losses, tokens = losses + part[0], tokens + part[1]
-        return losses / tokens if tokens else None
+        return mean_over_tokens(chain.from_iterable(self.kept_by_rank.values()))
 
     def figures(self) -> dict[str, float | None]:
         """The numbers that are charted."""
         ledger, record = self.ledger, self.first
-        scales = [number(m.scale) for m in record.micro_batches if m.scale is not None]
         collectives = [m.collectives for m in record.micro_batches if m.collectives is not None]
         known = ledger is not None and self.factor_unmeasured is None
         return {
@@ -304,7 +310,7 @@ class StepFacts(Struct, frozen=True, dict=True):
             "tokens": float(ledger.tokens) if ledger is not None else None,
             "micro_batches": None if self.run.imported_from else float(self.micro_batches),
             "lr": number(record.lr),
-            "scale": scales[-1] if scales else None,
+            "scale": self.scale,
             "collectives": float(sum(collectives)) if collectives else None,
             **beside(self),
         }
@@ -312,11 +318,27 @@ class StepFacts(Struct, frozen=True, dict=True):
 
 def merge(run: RunInfo, optimizer: int, step: int, records: Rows) -> StepFacts:
     """One step's facts from the records of its ranks."""
-    ordered = dict(sorted(records.items())) if len(records) > 1 else records
-    if not 1 < run.world_size <= len(ordered):
-        return StepFacts(run, optimizer, step, ordered)
-    combining = by_hand(ordered)
-    return StepFacts(run, optimizer, step, retold(ordered, combining), combining)
+    combining, complete = None, len(records) >= run.world_size
+    if len(records) > 1:
+        records = dict(sorted(records.items()))
+    if complete and run.world_size > 1:
+        combining = by_hand(records)
+        records = retold(records, combining)
+    kept = {rank: _kept(record) for rank, record in records.items()}
+    lowest = next(iter(records))
+    tolerance = _tolerance(records.values())
+    return StepFacts(
+        run,
+        optimizer,
+        step,
+        records,
+        records[lowest],
+        kept,
+        kept[lowest],
+        complete,
+        tolerance,
+        combining,
+    )
 
 
 # ---------------------------------------------------------------------- from record to weights
@@ -333,6 +355,13 @@ def _kept(record: StepRecord) -> Kept:
         if micro_batch.fresh:
             begin = index
     return list(enumerate(record.micro_batches))[begin:]
+
+
+def _tolerance(records: Iterable[StepRecord]) -> float:
+    for record in records:
+        if record.half_precision:
+            return TOLERANCE_HALF
+    return TOLERANCE
 
 
 def _aims_at_one_number(micro_batch: MicroBatch) -> bool:
@@ -363,8 +392,7 @@ def _why_unmeasured(record: StepRecord, kept: Kept, combining: Combining | None)
     return None
 
 
-def shared_factor(record: StepRecord) -> float:
-    """What the loop did after backward, clipping taken out: the factor ``a_r``."""
+def _shared_factor(record: StepRecord) -> float:
     factor = number(record.post_factor)
     if factor is None or not math.isfinite(factor):
         return 1.0
@@ -380,7 +408,7 @@ def clip_coefficient(event: Event) -> float:
     return 1.0 if norm is None or limit is None else min(1.0, limit / (norm + 1e-6))
 
 
-def _own_factor(micro_batch: MicroBatch) -> float:
+def _own(micro_batch: MicroBatch) -> float:
     """Without a measured factor, the loss scale is what must be taken out of the weights."""
     scale = number(micro_batch.scale)
     return 1.0 / scale if scale else 1.0

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
+from gradledger_monitor.once import once
+
 
 class Weighed(Struct, frozen=True, gc=False):
     """``tokens`` tokens, each of which got ``weight`` in the gradient that was applied.
@@ -33,7 +35,7 @@ class Entry(Struct, frozen=True, gc=False):
     share: float  # of the window's gradient weight
 
 
-class Ledger(Struct, frozen=True):
+class Ledger(Struct, frozen=True, dict=True):
     """One window's account over all ranks.
 
     ``tokens`` is N; ``balance`` is B, the sum of all token weights, 1 in a token-mean run;
@@ -44,7 +46,13 @@ class Ledger(Struct, frozen=True):
     tokens: float
     balance: float
     misallocation: float
-    entries: tuple[Entry, ...]
+    lines: Sequence[Weighed]
+
+    @once
+    def entries(self) -> tuple[Entry, ...]:
+        """The lines that have tokens, with what each of them makes of the whole."""
+        some = [line for line in self.lines if line.tokens]
+        return tuple([_entry(line, self.tokens, self.balance) for line in some])
 
 
 def account(lines: Sequence[Weighed]) -> Ledger | None:
@@ -53,13 +61,8 @@ def account(lines: Sequence[Weighed]) -> Ledger | None:
     balance = total([line.tokens * line.weight for line in lines])
     if tokens == 0 or balance == 0 or not math.isfinite(balance):
         return None
-    entries, off = [], []
-    for line in lines:
-        if line.tokens:
-            entry = _entry(line, tokens, balance)
-            entries.append(entry)
-            off.append(line.tokens / tokens * abs(entry.relative - 1))
-    return Ledger(tokens, balance, total(off) / 2, tuple(entries))
+    off = [line.tokens / tokens * abs(line.weight * tokens / balance - 1) for line in lines]
+    return Ledger(tokens, balance, total(off) / 2, lines)
 
 
 def total(values: Iterable[float]) -> float:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
 from gradledger_monitor.ledger import total
 from gradledger_monitor.readings import spread
-from gradledger_monitor.wire import MicroBatch, number
+from gradledger_monitor.wire import MicroBatch, Term, number
+
+Kept = Iterable[tuple[int, MicroBatch]]  # with their places
 
 
-def sum_of_roots(micro_batches: list[MicroBatch]) -> float | None:
+def sum_of_roots(kept: Kept) -> float | None:
     """The sum of what backward started from, the loss scale taken out."""
     roots = []
-    for micro_batch in micro_batches:
+    for _, micro_batch in kept:
         if micro_batch.loss is None or "scale" in micro_batch.missing:
             return None
         loss, scale = float(micro_batch.loss), micro_batch.scale
@@ -18,24 +24,36 @@ def sum_of_roots(micro_batches: list[MicroBatch]) -> float | None:
     return total(roots) if roots else None
 
 
-def sum_of_token_losses(micro_batch: MicroBatch) -> tuple[float, int] | None:
-    """The sum of the token losses, and the tokens; None where there are several losses.
+def mean_over_tokens(kept: Kept) -> float | None:
+    """The sum of the token losses over their number; None where they are not known.
 
-    With one loss term, root = weight * (sum of its token losses), so the sum is root / weight.
+    With one loss term, root = weight * (sum of its token losses), so that sum is root / weight.
     """
-    terms = micro_batch.terms
-    if len(terms) != 1 or not terms[0].tokens:
-        terms = [t for t in terms if t.tokens != 0]
-    if not terms and micro_batch.terms:
-        return 0.0, 0
-    if not terms or micro_batch.loss is None:
-        return None
-    first, tokens = terms[0], 0
-    for term in terms:
+    losses, tokens = 0.0, 0
+    for _, micro_batch in kept:
+        loss, terms = micro_batch.loss, micro_batch.terms
+        term = terms[0] if len(terms) == 1 else _as_one(terms)
+        if term is None or term.tokens is None:
+            return None
+        if term.tokens == 0:
+            continue
+        weight = number(term.weight)
+        if not weight or loss is None or (term.weight_min is not None and spread(term)):
+            return None
+        losses, tokens = losses + float(loss) / weight, tokens + term.tokens
+    return losses / tokens if tokens else None
+
+
+def _as_one(terms: list[Term]) -> Term | None:
+    """The parts of one loss as the whole; None where there are several losses, or none."""
+    some = [term for term in terms if term.tokens != 0]
+    if not some:
+        return terms[0] if terms else None
+    first, tokens = some[0], 0
+    for term in some:
         if term.tokens is None or term.kind != first.kind or term.weight != first.weight:
             return None
-        if term.weight_min is not None and spread(term):
+        if spread(term):
             return None
         tokens += term.tokens
-    weight = number(first.weight)
-    return (float(micro_batch.loss) / weight, tokens) if weight else None
+    return replace(first, tokens=tokens)

@@ -39,6 +39,7 @@ class Seen(Struct, frozen=True, gc=False):
     micro_batch: int
     key: str
     term: Term
+    tokens: int  # of the term; there are some
     weight: float  # the term's own
     factor: float
     part: int = 1  # which of the micro-batch's terms under this key
@@ -64,14 +65,15 @@ def _groups(seen: list[Seen]) -> Iterator[tuple[str, list[Seen]]]:
     kind = keys[0].split("#", 1)[0]
     for key in keys:
         yield "main", [s for s in seen if s.key == key] if len(keys) > 1 else seen
-    parts = sorted({(s.key, s.part) for s in seen})
-    if max(s.part for s in seen) == 2:
-        for part in parts:
+    if max([s.part for s in seen]) == 2:
+        for part in sorted({(s.key, s.part) for s in seen}):
             yield "part", [s for s in seen if (s.key, s.part) == part]
-    if len([key for key in keys if key.startswith(f"{kind}#")]) > 1:
-        yield "kind", [s for s in seen if s.term.kind == kind]
-    if any(s.term.kind != kind for s in seen):
-        yield "all", seen
+    if len(keys) > 1:
+        of_kind = [s for s in seen if s.term.kind == kind]
+        if len({s.key for s in of_kind}) > 1:
+            yield "kind", of_kind
+        if len(of_kind) < len(seen):
+            yield "all", seen
 
 
 def _heaviest_first(seen: list[Seen]) -> list[str]:
@@ -79,24 +81,34 @@ def _heaviest_first(seen: list[Seen]) -> list[str]:
         return [seen[0].key]
     totals: dict[str, float] = {}
     for s in seen:
-        weight = abs(s.weight) * s.factor
-        totals[s.key] = totals.get(s.key, 0.0) + (s.term.tokens or 0) * weight
+        totals[s.key] = totals.get(s.key, 0.0) + s.tokens * abs(s.weight) * s.factor
     return sorted(totals, key=lambda key: (-totals[key], key))
 
 
 def _reading(name: str, unit: str, group: list[Seen]) -> Reading | None:
+    lines = _in_tokens(group) if unit == "tokens" else _in_units(unit, group)
+    ledger = account(lines) if lines else None
+    return None if ledger is None else Reading(name, unit, ledger)
+
+
+def _in_tokens(group: list[Seen]) -> list[Weighed]:
+    return [
+        Weighed(s.rank, s.micro_batch, s.key, s.tokens, abs(s.weight) * s.factor) for s in group
+    ]
+
+
+def _in_units(unit: str, group: list[Seen]) -> list[Weighed]:
+    """The same in units other than tokens; none where a term has no such unit."""
     lines = []
     for s in group:
-        tokens, weight = s.term.tokens or 0, abs(s.weight)
-        units = s.term.tokens if unit == "tokens" else _units(s.term, unit)
+        units, weight = _units(s.term, unit), abs(s.weight)
         if not units:
-            return None
+            return []
         # the mean's total weight is fixed: more units, less each
-        if units != tokens and s.term.reduction == "mean":
-            weight *= tokens / units
+        if units != s.tokens and s.term.reduction == "mean":
+            weight *= s.tokens / units
         lines.append(Weighed(s.rank, s.micro_batch, s.key, units, weight * s.factor))
-    ledger = account(lines)
-    return None if ledger is None else Reading(name, unit, ledger)
+    return lines
 
 
 def _units(term: Term, unit: str) -> float | None:

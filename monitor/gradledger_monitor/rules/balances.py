@@ -195,7 +195,7 @@ def _is_sum(facts: StepFacts, reading: Reading) -> bool:
 def _divides_by_padding(facts: StepFacts, reading: Reading) -> bool:
     """Each token's weight is 1/K over all positions of its micro-batch, padding included."""
     seen = _of(facts, reading)
-    padded = any(s.term.size != s.term.tokens for s in seen)
+    padded = any(s.term.size != s.tokens for s in seen)
     if not padded or any(not s.term.size for s in seen):
         return False
     share = facts.micro_batches * (facts.run.world_size if facts.averaged else 1)
@@ -236,10 +236,10 @@ def _undivided_term(facts: StepFacts, main: Reading) -> str | None:
     which the author folded the 1/K looks the same, so one that could be that is left alone.
     """
     k = facts.micro_batches
-    if k == 1 or not main.is_fair(facts.tolerance, facts.run.declared_scale or 1.0):
-        return None
     keys = {seen.key for seen in facts.seen}
-    if len(keys) == 1:
+    if k == 1 or len(keys) == 1:
+        return None
+    if not main.is_fair(facts.tolerance, facts.run.declared_scale or 1.0):
         return None
     for key in sorted(keys - {entry.term for entry in main.ledger.entries}):
         terms = [seen for seen in facts.seen if seen.key == key]
@@ -248,7 +248,7 @@ def _undivided_term(facts: StepFacts, main: Reading) -> str | None:
         if not means or len(terms) != k * len(facts.records) or len(coefficients) != 1:
             continue
         coefficient = coefficients.pop()
-        balance = sum((s.term.tokens or 0) * _weight(s) for s in terms)
+        balance = sum(s.tokens * _weight(s) for s in terms)
         if _Near(balance, facts.tolerance)(k * (coefficient or 1.0)) and _meant(coefficient, k):
             return key
     return None

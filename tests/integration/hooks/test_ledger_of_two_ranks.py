@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from gradledger_monitor.facts import StepFacts
+from gradledger_monitor.facts import StepFacts, merge
 from helpers.training import (
     Truth,
     accused,
@@ -99,7 +99,7 @@ def test_the_finding_says_where_the_weights_differ(two_ranks: Ranks, name: str, 
 def test_a_rank_whose_record_is_missing_leaves_the_ledger_unmeasured(two_ranks: Ranks) -> None:
     (step, *_) = facts(two_ranks, "right")
     alone = facts_of([steps_of(two_ranks[0]["right"]["lines"])])[0]
-    half = StepFacts(step.run, 0, 1, {0: alone.records[0]})
+    half = merge(step.run, 0, 1, {0: alone.records[0]})
     assert half.ledger is None
     assert half.unmeasured == "no record of rank 1 arrived"
     assert judged([half]).verdict == "incomplete"

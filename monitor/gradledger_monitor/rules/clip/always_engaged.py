@@ -56,13 +56,13 @@ class AlwaysEngaged(Rule):
 
     def judge(self, window: Window) -> Outcome:
         """The share of windows whose clip left less than everything."""
-        clips = [e for e in window.facts.first.events if e.op == "clip_norm" and e.own]
+        clips = window.facts.own("clip_norm")
         if not clips:
             return not_applicable("the loop does not clip by norm")
         self._engaged.append(clip_coefficient(clips[-1]) < 1)
-        share = sum(self._engaged) / len(self._engaged)
         if len(self._engaged) < self.span:
             return not_measured(f"{self.span} clipped steps are needed")
+        share = sum(self._engaged) / len(self._engaged)
         if share <= self.share:
             return ok()
         return finding(

@@ -49,15 +49,15 @@ class ClipEveryMicrobatch(Rule):
         record = facts.first
         if "clip_norm" in record.missing:
             return not_measured(record.missing["clip_norm"])
-        clips = [e for e in record.events if e.op in ("clip_norm", "clip_value") and e.own]
+        clips = facts.own("clip_norm", "clip_value")
+        if not clips:
+            return ok() if window.past else not_applicable("the loop does not clip")
         total = len(record.micro_batches)
         inside = [
             e
             for e in clips
             if facts.kept_from < e.after < total and math.isfinite(number(e.limit) or math.inf)
         ]
-        if not clips and not window.past:
-            return not_applicable("the loop does not clip")
         if not inside:
             return ok()
         shrunk = math.prod(clip_coefficient(e) for e in inside if e.op == "clip_norm")

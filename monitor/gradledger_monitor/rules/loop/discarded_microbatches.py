@@ -53,8 +53,10 @@ class DiscardedMicrobatches(Rule):
         self._single = self._single or len(record.micro_batches) == 1
         if not record.micro_batches:
             return not_measured("no backward was seen in this window")
+        if not facts.thrown_away or self._single or _guarded(record):
+            return ok()
         lost = [m for m in facts.thrown_away if _finite(m)]
-        if not lost or self._single or _guarded(record):
+        if not lost:
             return ok()
         tokens = sum(t.tokens or 0 for m in lost for t in m.terms)
         return finding(

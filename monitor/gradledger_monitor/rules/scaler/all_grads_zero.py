@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, ok
-from gradledger_monitor.rules.scaler.common import scale_of, unless_scaled
+from gradledger_monitor.rules.scaler.common import unless_scaled
 from gradledger_monitor.wire import number
 
 FIX = """\
@@ -50,16 +50,17 @@ class AllGradsZero(Rule):
         norm = number(record.norm)
         if norm is None:
             return not_measured(record.missing.get("norm", "no gradient norm"))
-        weighed = any(number(s.term.weight) for s in facts.seen)
-        if norm != 0 or record.skipped or record.post_factor == 0 or not weighed:
+        if norm != 0 or record.skipped or record.post_factor == 0:
+            return ok()
+        if not any(s.weight for s in facts.seen):
             return ok()
         return finding(
             "error",
             "All gradients are zero",
-            f"Backward runs with a scale of {scale_of(record.micro_batches):.3g} and every "
+            f"Backward runs with a scale of {window.facts.scale:.3g} and every "
             "gradient is exactly zero: fp16 has flushed them.",
             FIX,
             norm=0.0,
-            scale=scale_of(record.micro_batches),
+            scale=window.facts.scale,
             zero_share=number(record.zero_share),
         )

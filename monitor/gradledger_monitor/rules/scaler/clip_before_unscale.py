@@ -6,7 +6,7 @@ import math
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import Rule, Window, finding, ok
-from gradledger_monitor.rules.scaler.common import own, scale_of, unless_scaled
+from gradledger_monitor.rules.scaler.common import unless_scaled
 from gradledger_monitor.wire import Event, number
 
 FIX = """\
@@ -50,10 +50,9 @@ class ClipBeforeUnscale(Rule):
 
     def judge(self, window: Window) -> Outcome:
         """A finite clip that no unscale came before."""
-        record = window.facts.first
-        scale = scale_of(record.micro_batches) or 1.0
+        scale = window.facts.scale or 1.0
         unscaled = False
-        for event in own(record, "unscale", "clip_norm", "clip_value"):
+        for event in window.facts.own("unscale", "clip_norm", "clip_value"):
             if event.op == "unscale":
                 unscaled = True
             elif not unscaled and _is_scaled(event, scale):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import Parameter, Rule, Window, finding, ok
-from gradledger_monitor.rules.scaler.common import scale_of, unless_scaled
+from gradledger_monitor.rules.scaler.common import unless_scaled
 
 FIX = """\
 # a mean over a mask that may be empty:
@@ -53,7 +53,7 @@ class Collapse(Rule):
 
     def judge(self, window: Window) -> Outcome:
         """The scale of the window's last backward."""
-        scale = scale_of(window.facts.first.micro_batches)
+        scale = window.facts.scale
         if scale is None:
             return ok()
         self._first = self._first or scale

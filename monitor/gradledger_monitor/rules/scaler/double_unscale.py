@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, ok
-from gradledger_monitor.rules.scaler.common import residual, scale_of, unless_scaled
+from gradledger_monitor.rules.scaler.common import residual, unless_scaled
 
 FIX = """\
 scaler.unscale_(optimizer)      # once; do not divide .grad by the scale as well
@@ -44,7 +44,7 @@ class DoubleUnscale(Rule):
     def judge(self, window: Window) -> Outcome:
         """What is left of the scale is 1/scale."""
         record = window.facts.first
-        left, scale = residual(window.facts), scale_of(record.micro_batches) or 1.0
+        left, scale = residual(window.facts), window.facts.scale or 1.0
         if record.skipped:
             return ok()
         if left is None:

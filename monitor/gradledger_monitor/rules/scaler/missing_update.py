@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from gradledger_monitor.facts import StepFacts
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import Rule, Window, finding, ok
-from gradledger_monitor.rules.scaler.common import own, scale_of, unless_scaled
-from gradledger_monitor.wire import StepRecord
+from gradledger_monitor.rules.scaler.common import unless_scaled
 
 FIX = """\
 if torch.isfinite(norm):
@@ -52,10 +52,10 @@ class MissingUpdate(Rule):
 
     def judge(self, window: Window) -> Outcome:
         """No update since the window before, or none after an abandoned part of this one."""
-        record = window.facts.first
-        stepped_before, self._stepped = self._stepped, bool(own(record, "scaler_step"))
-        updates = [e.after for e in record.events if e.op == "update"]
-        abandoned = [place for place in _abandoned(record) if place not in updates]
+        facts = window.facts
+        stepped_before, self._stepped = self._stepped, bool(facts.own("scaler_step"))
+        updates = [event.after for event in facts.events.get("update", ())]
+        abandoned = [place for place in _abandoned(facts) if place not in updates]
         if not abandoned and (updates or not stepped_before):
             return ok()
         return finding(
@@ -64,16 +64,18 @@ class MissingUpdate(Rule):
             if not abandoned
             else "A window is abandoned without GradScaler.update()",
             "A window ended and the next one ran without an update in between: the scale "
-            f"stays at {scale_of(record.micro_batches):,.6g} whatever happens.",
+            f"stays at {facts.scale:,.6g} whatever happens.",
             FIX,
-            scale=scale_of(record.micro_batches),
+            scale=facts.scale,
             abandoned_after=abandoned[:16],
         )
 
 
-def _abandoned(record: StepRecord) -> list[int]:
+def _abandoned(facts: StepFacts) -> list[int]:
     """Places in the window where gradients of a non-finite norm were thrown away."""
-    clips = own(record, "clip_norm")
+    clips = facts.own("clip_norm")
     bad = {e.after for e in clips if e.norm is not None and not math.isfinite(float(e.norm))}
-    fresh = [index for index, m in enumerate(record.micro_batches) if m.fresh and index]
-    return [index for index in fresh if index in bad]
+    if not bad:
+        return []
+    micro_batches = enumerate(facts.first.micro_batches)
+    return [index for index, m in micro_batches if index and m.fresh and index in bad]

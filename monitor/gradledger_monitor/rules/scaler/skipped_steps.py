@@ -51,6 +51,7 @@ class SkippedSteps(Rule):
 
     def __init__(self) -> None:
         self._settled = False
+        self._row = 0
         self._last: deque[bool] = deque(maxlen=self.recent)
 
     def judge(self, window: Window) -> Outcome:
@@ -60,18 +61,18 @@ class SkippedSteps(Rule):
         if not self._settled:
             return ok()
         self._last.append(skipped)
-        row = len(self._last) if all(self._last) else [*reversed(self._last)].index(False)
+        self._row = min(self._row + 1, self.recent) if skipped else 0
         share = sum(self._last) / self.recent
-        if row < self.in_a_row and share <= self.share:
+        if self._row < self.in_a_row and share <= self.share:
             return ok()
-        just_now = f", the last {row} in a row" if row > 1 else ""
+        just_now = f", the last {self._row} in a row" if self._row > 1 else ""
         return finding(
             "warning",
             "The GradScaler keeps skipping steps",
             f"{sum(self._last)} of the last {len(self._last)} steps seen were skipped{just_now}: "
             "their gradients were not finite, and their data were thrown away.",
             FIX,
-            in_a_row=row,
+            in_a_row=self._row,
             skipped=sum(self._last),
             of=len(self._last),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules import effects
 from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, ok
-from gradledger_monitor.rules.scaler.common import own, residual, scale_of, unless_scaled
+from gradledger_monitor.rules.scaler.common import residual, unless_scaled
 
 FIX = """\
 scaler.step(optimizer)      # not optimizer.step()
@@ -47,7 +47,7 @@ class StepBypassed(Rule):
     def judge(self, window: Window) -> Outcome:
         """No scaler step in the window, and the scale is still in the gradients."""
         record = window.facts.first
-        if record.skipped or own(record, "scaler_step"):
+        if record.skipped or window.facts.own("scaler_step"):
             return ok()
         left = residual(window.facts)
         if left is None:
@@ -62,5 +62,5 @@ class StepBypassed(Rule):
             f"{effects.of_factor(left, window.facts.optimizer_name)}.",
             FIX,
             factor=left,
-            scale=scale_of(record.micro_batches),
+            scale=window.facts.scale,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import Rule, Window, finding, ok
-from gradledger_monitor.rules.scaler.common import own, unless_scaled
+from gradledger_monitor.rules.scaler.common import unless_scaled
 
 FIX = """\
 for loss in window:
@@ -45,7 +45,7 @@ class UnscaleMidWindow(Rule):
         """An unscale between two backwards of the window."""
         record, start = window.facts.first, window.facts.kept_from
         total = len(record.micro_batches)
-        early = [e.after for e in own(record, "unscale") if start < e.after < total]
+        early = [e.after for e in window.facts.own("unscale") if start < e.after < total]
         if not early:
             return ok()
         return finding(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import Rule, Window, finding, ok
-from gradledger_monitor.rules.scaler.common import own, scale_of, unless_scaled
+from gradledger_monitor.rules.scaler.common import unless_scaled
+from gradledger_monitor.wire import number
 
 FIX = """\
 scaler.scale(loss).backward()      # for every loss of the window"""
@@ -44,13 +45,11 @@ class UnscaledBackward(Rule):
         record = window.facts.first
         kept = window.facts.kept
         plain = [index for index, m in kept if m.scale is None]
-        if (
-            not plain
-            or len(plain) == len(kept)
-            or not (record.skipped or own(record, "scaler_step"))
-        ):
+        if not plain or len(plain) == len(kept):
             return ok()
-        scale = scale_of([m for _, m in kept])
+        if not record.skipped and not window.facts.own("scaler_step"):
+            return ok()
+        scale = [number(m.scale) for _, m in kept if m.scale is not None][-1]
         return finding(
             "error",
             "A backward of a scaled window is not scaled",

@@ -44,6 +44,8 @@ class UpdateBetweenOptimizers(Rule):
     def judge(self, window: Window) -> Outcome:
         """step(other), update, step(this), all after the last backward."""
         record = window.facts.first
+        if all(event.own for event in window.facts.events.get("scaler_step", ())):
+            return ok()
         total = len(record.micro_batches)
         calls = [e for e in record.events if e.after == total and e.op in ("scaler_step", "update")]
         order = ["other" if e.op == "scaler_step" and not e.own else e.op for e in calls]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import Rule, Window, finding, ok
-from gradledger_monitor.rules.scaler.common import own, unless_scaled
+from gradledger_monitor.rules.scaler.common import unless_scaled
 from gradledger_monitor.wire import number
 
 FIX = """\
@@ -50,7 +50,7 @@ class UpdatePerMicrobatch(Rule):
         """An update, or a change of scale, between two backwards of the window."""
         record, start = window.facts.first, window.facts.kept_from
         total = len(record.micro_batches)
-        inside = [e.after for e in own(record, "update") if start < e.after < total]
+        inside = [e.after for e in window.facts.own("update") if start < e.after < total]
         scales = {number(m.scale) for _, m in window.facts.kept if m.scale is not None}
         if not inside and len(scales) < 2:
             return ok()

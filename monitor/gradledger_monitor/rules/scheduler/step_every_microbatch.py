@@ -40,16 +40,17 @@ class StepEveryMicrobatch(Rule):
 
     def judge(self, window: Window) -> Outcome:
         """A schedule call in every gap between the window's backwards."""
-        record, start = window.facts.first, window.facts.kept_from
+        record = window.facts.first
         if "schedule" in record.missing:
             return not_measured(record.missing["schedule"])
-        places = {event.after for event in record.events if event.op == "schedule"}
-        total = len(record.micro_batches)
-        if not places and not window.past:
+        calls = window.facts.events.get("schedule")
+        if not calls and not window.past:
             return not_applicable("no LR scheduler was stepped")
-        if not places or window.facts.micro_batches < 2:
+        if not calls or window.facts.micro_batches < 2:
             return ok()
-        if not all(place in places for place in range(start + 1, total)):
+        places = {event.after for event in calls}
+        between = range(window.facts.kept_from + 1, len(record.micro_batches))
+        if not places.issuperset(between):
             return ok()
         k = window.facts.micro_batches
         return finding(

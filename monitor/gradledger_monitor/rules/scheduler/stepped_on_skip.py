@@ -63,9 +63,9 @@ class SteppedOnSkip(Rule):
         record = window.facts.first
         if "schedule" in record.missing:
             return not_measured(record.missing["schedule"])
-        calls = [event.after for event in record.events if event.op == "schedule"]
+        calls = window.facts.events.get("schedule", ())
         self._all += len(calls)
-        late = bool(self._skipped and 0 in calls)
+        late = self._skipped and any(event.after == 0 for event in calls)
         self._on_skip += late
         self._skipped = record.skipped
         if not self._all:
