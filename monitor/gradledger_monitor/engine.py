@@ -109,7 +109,8 @@ class _Panel:
 
     rules: list[Rule] = field(default_factory=list)
     lines: list[_Line] = field(default_factory=list)
-    settled: list[Outcome] | None = None  # these answers once more would not change any line
+    # what was said, by one for all or by each, and said once more would not change any line
+    settled: Outcome | list[Outcome] | None = None
 
     def add(self, rule: Rule, line: _Line) -> None:
         """One rule more."""
@@ -122,11 +123,12 @@ class _Panel:
             calm = self.rules[0].unless(window)
         except Exception as error:
             calm = _failed(error)
-        said = _judged(self.rules, window) if calm is None else [calm] * len(self.rules)
-        if said == self.settled:
+        said = calm or _judged(self.rules, window)
+        if said is self.settled or said == self.settled:
             return
+        outcomes = said if isinstance(said, list) else [said] * len(self.rules)
         open_ones = False
-        for line, outcome in zip(self.lines, said, strict=True):
+        for line, outcome in zip(self.lines, outcomes, strict=True):
             if outcome is not line.outcome or line.claim is not None:  # else nothing is new
                 line.fold(window.facts.step, outcome)
                 open_ones = open_ones or line.claim is not None

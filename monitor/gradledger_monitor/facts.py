@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from msgspec import Struct
-
 from gradledger_monitor.batch_size import samples_of, tokens_of, whole
 from gradledger_monitor.combining import UNSEEN, Combining, by_hand, retold
 from gradledger_monitor.figures import beside
@@ -51,36 +49,39 @@ class RunInfo:
         return self.environment.get(IMPORTED_FROM)
 
 
-class StepFacts(Struct, frozen=True, dict=True):
-    """The records of one optimizer step, by rank."""
+class StepFacts:
+    """One optimizer step: what nearly every rule asks for, and the rest once it is asked for."""
 
-    run: RunInfo
-    optimizer: int
-    step: int
-    records: Rows  # the lowest rank's first
-    first: StepRecord  # the lowest rank's
-    kept_by_rank: dict[int, Kept]  # micro-batches that reached the step, with their place
-    kept: Kept  # the lowest rank's
-    complete: bool  # whether every rank's record is here
-    tolerance: float  # relative rounding error that is not a finding
-    combining: Combining | None  # what a loop that synchronises by itself did
+    def __init__(
+        self, run: RunInfo, optimizer: int, step: int, records: Rows, combining: Combining | None
+    ) -> None:
+        """``records`` by rank, the lowest first."""
+        self.run = run
+        self.optimizer = optimizer
+        self.step = step
+        self.records = records
+        self.combining = combining  # what a loop that synchronises by itself did
+        self.complete = len(records) >= run.world_size  # every rank's record is here
+        self.kept_by_rank = {rank: _kept(record) for rank, record in records.items()}
+        self.tolerance = _tolerance(records.values())  # relative rounding error, no finding
+        # of the lowest rank
+        self.first = next(iter(records.values()))
+        self.time = self.first.time  # when it closed the window, seconds since the epoch
+        self.kept = next(iter(self.kept_by_rank.values()))
+        self.micro_batches = len(self.kept)  # K: whose gradients were still there at the step
+        # micro-batches that had run when the gradients that reached the step began
+        self.kept_from = self.kept[0][0] if self.kept else 0
+        self.scale = _scale(self.first)
+        # of the window
+        self.averaged = run.world_size > 1 and self.first.sync == "averaged"
+        self.norm = self._norm()
+        self.loss_reported = self._loss_reported()
+        self.shared_factors = {rank: _shared_factor(record) for rank, record in records.items()}
+        self.unmeasured = self._unmeasured()
+        self.factor_unmeasured = self._factor_unmeasured()
+        self.seen = self._seen()
 
     # ------------------------------------------------------------------ the plain facts
-
-    @property
-    def time(self) -> float:
-        """When the lowest rank closed the window, seconds since the epoch."""
-        return self.first.time
-
-    @property
-    def micro_batches(self) -> int:
-        """K of the lowest rank: micro-batches whose gradients were still there at the step."""
-        return len(self.kept)
-
-    @property
-    def kept_from(self) -> int:
-        """How many micro-batches had run when the gradients that reached the step began."""
-        return self.kept[0][0] if self.kept else 0
 
     @once
     def thrown_away(self) -> list[MicroBatch]:
@@ -93,8 +94,7 @@ class StepFacts(Struct, frozen=True, dict=True):
         again = {number(m.fingerprint) for _, m in self.kept} - {None}
         return [m for m in lost if m.fingerprint is None or number(m.fingerprint) not in again]
 
-    @once
-    def norm(self) -> float | None:
+    def _norm(self) -> float | None:
         """L2 norm of the applied gradient; of a sharded one, over what all ranks hold together."""
         if not self.first.sharded:
             return number(self.first.norm)
@@ -118,17 +118,6 @@ class StepFacts(Struct, frozen=True, dict=True):
             return [event for event in self.events.get(ops[0], ()) if event.own]
         return [event for event in self.first.events if event.op in ops and event.own]
 
-    @once
-    def scale(self) -> float | None:
-        """The loss scale of the lowest rank's last scaled backward."""
-        scales = [m.scale for m in self.first.micro_batches if m.scale is not None]
-        return number(scales[-1]) if scales else None
-
-    @once
-    def averaged(self) -> bool:
-        """Whether the window's gradients were averaged over the ranks."""
-        return self.run.world_size > 1 and self.first.sync == "averaged"
-
     @property
     def combined_by_hand(self) -> float | None:
         """c, where the loop made the gradient c times the sum over the ranks; 1/R is an average.
@@ -139,7 +128,7 @@ class StepFacts(Struct, frozen=True, dict=True):
             return None
         scales = {number(m.scale) for kept in self.kept_by_rank.values() for _, m in kept}
         scale = scales.pop() if len(scales) == 1 else None
-        return self.shared_factors[min(self.records)] * (scale or 1.0) / self.run.world_size
+        return self.shared_factors[next(iter(self.records))] * (scale or 1.0) / self.run.world_size
 
     @property
     def optimizer_name(self) -> str:
@@ -149,7 +138,7 @@ class StepFacts(Struct, frozen=True, dict=True):
 
     # ------------------------------------------------------------------ the effective batch
 
-    @once
+    @property
     def micro_batch_samples(self) -> dict[int, list[int | None]]:
         """By rank: samples (a language model's sequences) in each micro-batch that was kept."""
         return {
@@ -173,7 +162,7 @@ class StepFacts(Struct, frozen=True, dict=True):
 
     # ------------------------------------------------------------------ weights
 
-    @once
+    @property
     def absent(self) -> str | None:
         """Of which ranks no record is here, in words; None where every rank's is."""
         if self.complete:
@@ -181,8 +170,7 @@ class StepFacts(Struct, frozen=True, dict=True):
         ranks = sorted(set(range(self.run.world_size)) - set(self.records))
         return f"no record of rank {', '.join(map(str, ranks[:8]))} arrived"
 
-    @once
-    def unmeasured(self) -> str | None:
+    def _unmeasured(self) -> str | None:
         """Why the ledger of this window cannot be drawn up, or None."""
         if not self.complete:
             return self.absent
@@ -192,8 +180,7 @@ class StepFacts(Struct, frozen=True, dict=True):
                 return reason if self.run.world_size == 1 else f"rank {rank}: {reason}"
         return None
 
-    @once
-    def factor_unmeasured(self) -> str | None:
+    def _factor_unmeasured(self) -> str | None:
         """Why absolute weights, and so the balance, are not known; relative ones may be."""
         for record in self._accounted.values():
             if record.post_factor is None:
@@ -209,19 +196,12 @@ class StepFacts(Struct, frozen=True, dict=True):
         """Ranks that share one gradient; without a sync, each rank is alone: take the lowest."""
         if self.run.world_size == 1 or self.averaged:
             return self.records
-        rank = min(self.records)
-        return {rank: self.records[rank]}
+        return {next(iter(self.records)): self.first}
 
-    @once
-    def shared_factors(self) -> dict[int, float]:
-        """By rank: what the loop did after backward, clipping taken out, the factor ``a_r``."""
-        return {rank: _shared_factor(record) for rank, record in self.records.items()}
-
-    @once
-    def seen(self) -> list[Seen]:
+    def _seen(self) -> list[Seen]:
         """All terms of the window that have tokens, with the factor on their weights."""
         terms: list[Seen] = []
-        for rank, record in sorted(self._accounted.items()):
+        for rank, record in self._accounted.items():
             factor = self.shared_factors[rank] / (self.run.world_size if self.averaged else 1)
             for index, micro_batch in self.kept_by_rank[rank]:
                 own = factor if record.post_factor is not None else factor * _own(micro_batch)
@@ -273,15 +253,14 @@ class StepFacts(Struct, frozen=True, dict=True):
         even = [r for r in alone if r.unit in ("tokens", "class_weight")]
         return next((r for r in even if r.is_even(self.tolerance)), next(iter(alone), None))
 
-    @once
+    @property
     def ledger(self) -> Ledger | None:
         """The account that is shown: that of ``reading``."""
         return None if self.unmeasured or self.reading is None else self.reading.ledger
 
     # ------------------------------------------------------------------ losses
 
-    @once
-    def loss_reported(self) -> float | None:
+    def _loss_reported(self) -> float | None:
         """What the loop accumulated: the sum of backward's roots, averaged over the ranks."""
         sums = []
         for kept in self.kept_by_rank.values():
@@ -291,7 +270,7 @@ class StepFacts(Struct, frozen=True, dict=True):
             sums.append(roots)
         return total(sums) / len(sums)
 
-    @once
+    @property
     def loss_token(self) -> float | None:
         """What one large batch would have reported: the sum of token losses over N."""
         return mean_over_tokens(chain.from_iterable(self.kept_by_rank.values()))
@@ -318,27 +297,11 @@ class StepFacts(Struct, frozen=True, dict=True):
 
 def merge(run: RunInfo, optimizer: int, step: int, records: Rows) -> StepFacts:
     """One step's facts from the records of its ranks."""
-    combining, complete = None, len(records) >= run.world_size
-    if len(records) > 1:
-        records = dict(sorted(records.items()))
-    if complete and run.world_size > 1:
-        combining = by_hand(records)
-        records = retold(records, combining)
-    kept = {rank: _kept(record) for rank, record in records.items()}
-    lowest = next(iter(records))
-    tolerance = _tolerance(records.values())
-    return StepFacts(
-        run,
-        optimizer,
-        step,
-        records,
-        records[lowest],
-        kept,
-        kept[lowest],
-        complete,
-        tolerance,
-        combining,
-    )
+    ordered = dict(sorted(records.items())) if len(records) > 1 else records
+    if not 1 < run.world_size <= len(ordered):
+        return StepFacts(run, optimizer, step, ordered, None)
+    combining = by_hand(ordered)
+    return StepFacts(run, optimizer, step, retold(ordered, combining), combining)
 
 
 # ---------------------------------------------------------------------- from record to weights
@@ -355,6 +318,12 @@ def _kept(record: StepRecord) -> Kept:
         if micro_batch.fresh:
             begin = index
     return list(enumerate(record.micro_batches))[begin:]
+
+
+def _scale(record: StepRecord) -> float | None:
+    """The loss scale of the last scaled backward."""
+    scales = [m.scale for m in record.micro_batches if m.scale is not None]
+    return number(scales[-1]) if scales else None
 
 
 def _tolerance(records: Iterable[StepRecord]) -> float:

@@ -62,24 +62,26 @@ class Fold:
 
     def see(self, info: facts.RunInfo, step: Arrived) -> Judged | None:
         """Feed one step to the rules; None where some rank let it pass: nothing is known of it."""
-        optimizer = step.optimizer
-        resting = self.at.resting.get(optimizer, {})
-        self.at.steps += step.step - self.at.reached.get(optimizer, 0) if resting else 1
+        at, optimizer = self.at, step.optimizer
+        resting = at.resting.get(optimizer, {})
+        at.steps += step.step - at.reached.get(optimizer, 0) if resting else 1
         self.hear_silence(optimizer)
-        self.at.reached[optimizer] = step.step
-        self.at.heard[optimizer] = step.received
-        self.at.late[optimizer] = step.received - step.records[min(step.records)].time
-        self.at.resting[optimizer] = step.resting(resting)
-        if any(due > step.step and rank not in step.records for rank, due in resting.items()):
+        at.reached[optimizer] = step.step
+        at.heard[optimizer] = step.received
+        at.late[optimizer] = step.received - step.records[min(step.records)].time
+        at.resting[optimizer] = step.resting(resting)
+        if any([due > step.step and rank not in step.records for rank, due in resting.items()]):
             return None
         merged = facts.merge(info, optimizer, step.step, step.records)
         self.engine.see(merged)
         figures = merged.figures()
-        self.at.tokens += int(figures["tokens"] or 0)
+        at.tokens += int(figures["tokens"] or 0)
         return Judged(optimizer, step.step, merged.time, len(step.records), figures)
 
     def hear_silence(self, optimizer: int) -> None:
         """Take in what was written down about the time since the last step, if anything was."""
+        if not self.silences:
+            return
         after = self.at.reached.get(optimizer, 0)
         silence = self.silences.get((optimizer, after))
         if silence is not None and not self.was_silent(optimizer):

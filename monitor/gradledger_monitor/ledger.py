@@ -57,8 +57,11 @@ class Ledger(Struct, frozen=True, dict=True):
 
 def account(lines: Sequence[Weighed]) -> Ledger | None:
     """The ledger of a window; None when no token got any weight, or a weight is not finite."""
-    tokens = sum([line.tokens for line in lines])
-    balance = total([line.tokens * line.weight for line in lines])
+    tokens, weights = 0.0, []
+    for line in lines:
+        tokens += line.tokens
+        weights.append(line.tokens * line.weight)
+    balance = total(weights)
     if tokens == 0 or balance == 0 or not math.isfinite(balance):
         return None
     off = [line.tokens / tokens * abs(line.weight * tokens / balance - 1) for line in lines]

@@ -20,9 +20,9 @@ class Arrived(Struct, frozen=True):
 
     def resting(self, before: Mapping[int, int]) -> Mapping[int, int]:
         """Ranks that let steps pass after this one: the step that each records next."""
-        if not before and all(record.next is None for record in self.records.values()):
-            return before
         told = {rank: record.next for rank, record in self.records.items()}
+        if not before and not any(told.values()):
+            return before
         return {rank: due for rank, due in {**before, **told}.items() if due is not None}
 
 

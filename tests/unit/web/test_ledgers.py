@@ -40,8 +40,9 @@ def test_a_fair_step_is_called_fair() -> None:
 
 
 def test_even_weights_that_do_not_add_up_to_one_are_told() -> None:
-    told = facts(fair_step(1))
-    told.records[0].post_factor = 0.5
+    halved = fair_step(1)
+    halved.post_factor = 0.5
+    told = facts(halved)
     reading = ledgers.read(ledgers.rows(told), told)
     assert "B = 0.5 instead of 1" in reading.sentence
 
