@@ -7,7 +7,7 @@ gradient that was applied. How a window may be read is in ``readings``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -383,12 +383,11 @@ def _own(micro_batch: MicroBatch) -> float:
     return 1.0 / scale if scale else 1.0
 
 
-def _keyed(terms: list[Term]) -> Iterable[tuple[str, int, Term]]:
+def _keyed(terms: list[Term]) -> list[tuple[str, int, Term]]:
     """Terms by kind and occurrence, e.g. NllLossBackward0#1; parts of one loss are numbered."""
-    return [(f"{terms[0].kind}#0", 1, terms[0])] if len(terms) == 1 else _numbered(terms)
-
-
-def _numbered(terms: list[Term]) -> Iterator[tuple[str, int, Term]]:
+    if len(terms) == 1:
+        return [(f"{terms[0].kind}#0", 1, terms[0])]
+    keyed: list[tuple[str, int, Term]] = []
     numbers: dict[str, dict[object, int]] = {}
     parts: dict[str, int] = {}
     for place, term in enumerate(terms):
@@ -397,4 +396,5 @@ def _numbered(terms: list[Term]) -> Iterator[tuple[str, int, Term]]:
         loss = place if term.head is None else (term.head, number(term.coefficient))
         key = f"{term.kind}#{known.setdefault(loss, len(known))}"
         parts[key] = parts.get(key, 0) + 1
-        yield key, parts[key], term
+        keyed.append((key, parts[key], term))
+    return keyed

@@ -70,7 +70,7 @@ class Fold:
         at.heard[optimizer] = step.received
         at.late[optimizer] = step.received - step.records[min(step.records)].time
         at.resting[optimizer] = step.resting(resting)
-        if any([due > step.step and rank not in step.records for rank, due in resting.items()]):
+        if resting and any(d > step.step and r not in step.records for r, d in resting.items()):
             return None
         merged = facts.merge(info, optimizer, step.step, step.records)
         self.engine.see(merged)

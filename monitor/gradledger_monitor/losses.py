@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from gradledger_monitor.ledger import total
 from gradledger_monitor.readings import spread
-from gradledger_monitor.wire import MicroBatch, Term, number
+from gradledger_monitor.wire import MicroBatch, Term
 
 Kept = Iterable[tuple[int, MicroBatch]]  # with their places
 
@@ -37,10 +37,10 @@ def mean_over_tokens(kept: Kept) -> float | None:
             return None
         if term.tokens == 0:
             continue
-        weight = number(term.weight)
+        weight = term.weight
         if not weight or loss is None or (term.weight_min is not None and spread(term)):
             return None
-        losses, tokens = losses + float(loss) / weight, tokens + term.tokens
+        losses, tokens = losses + float(loss) / float(weight), tokens + term.tokens
     return losses / tokens if tokens else None
 
 

@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 class once(Generic[Owner, Value]):
     """``functools.cached_property`` without the lock that it takes before Python 3.12.
 
-    Facts ask for some twenty such attributes at every step, and one thread does.
+    Facts ask for several such attributes at every step, and one thread does.
     """
 
     def __init__(self, compute: Callable[[Owner], Value]) -> None:

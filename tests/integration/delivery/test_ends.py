@@ -51,7 +51,7 @@ def test_with_the_service_up_every_step_is_there(
         assert all_stored(service, STEPS)
         (run,) = service.get("/runs").json()["runs"]
         assert run["ended"]
-    assert not scripts.spool.exists()
+    assert scripts.on_disk() == 0
 
 
 def test_with_the_service_up_one_that_is_killed_has_sent_every_step(

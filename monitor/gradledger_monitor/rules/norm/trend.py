@@ -9,7 +9,7 @@ class LogTrend:
     """Exponential moving mean and variance of log(x), with ``keep`` as the weight of the past."""
 
     def __init__(self, keep: float = 0.97) -> None:
-        self._keep = keep
+        self._least_weight = 1 - keep  # of a new value
         self.count = 0
         self._mean = 0.0
         self._variance = 0.0
@@ -26,11 +26,11 @@ class LogTrend:
     def add(self, value: float) -> None:
         """Take the next value in."""
         x = math.log(value)
-        weight = max(1 - self._keep, 1 / (self.count + 1))
+        self.count += 1
+        weight = max(self._least_weight, 1 / self.count)
         delta = x - self._mean
         self._mean += weight * delta
         self._variance = (1 - weight) * (self._variance + weight * delta * delta)
-        self.count += 1
 
 
 FLOOR = 0.05  # of the deviation: a series that hardly moves must not make every move a spike
