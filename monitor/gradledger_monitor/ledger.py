@@ -57,7 +57,8 @@ class Ledger(Struct, frozen=True, dict=True):
 
 def account(lines: Sequence[Weighed]) -> Ledger | None:
     """The ledger of a window; None when no token got any weight, or a weight is not finite."""
-    tokens, weights = 0.0, []
+    tokens: float = 0
+    weights = []
     for line in lines:
         tokens += line.tokens
         weights.append(line.tokens * line.weight)
