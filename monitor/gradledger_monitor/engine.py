@@ -117,6 +117,11 @@ class _Panel:
         self.rules.append(rule)
         self.lines.append(line)
 
+    @property
+    def asked(self) -> Iterator[tuple[Rule, _Line]]:
+        """Each rule with its line."""
+        return zip(self.rules, self.lines, strict=True)
+
     def see(self, window: Window) -> None:
         """The next window."""
         try:
@@ -166,7 +171,7 @@ class _Track:
     @property
     def asked(self) -> Iterator[tuple[Rule, _Line]]:
         """The rules that are on, each with its line."""
-        return chain.from_iterable(zip(p.rules, p.lines, strict=True) for p in self.panels)
+        return chain.from_iterable(panel.asked for panel in self.panels)
 
     def manner(self) -> dict[str, dict[str, float]]:
         """The rules that are on, with their thresholds."""
@@ -236,7 +241,7 @@ class Engine:
         """A silence after a step of an optimizer, in its place between the steps."""
         for panel in self._tracks[optimizer].panels:
             panel.settled = None
-            for rule, line in zip(panel.rules, panel.lines, strict=True):
+            for rule, line in panel.asked:
                 outcome = rule.judge_silence(silence)
                 if outcome is not None:
                     line.fold(after, outcome)
@@ -260,8 +265,7 @@ class Engine:
             return before
         known = {rule.id(): (rule, line) for rule, line in before.asked}
         for panel in track.panels:
-            both = zip(panel.rules, panel.lines, strict=True)
-            kept = [_kept(rule, line, known.get(line.rule)) for rule, line in both]
+            kept = [_kept(rule, line, known.get(line.rule)) for rule, line in panel.asked]
             panel.rules, panel.lines = [rule for rule, _ in kept], [line for _, line in kept]
         asked = {line.rule: line for _, line in track.asked}
         track.lines = [asked.get(line.rule, line) for line in track.lines]

@@ -18,7 +18,7 @@ from gradledger_monitor.figures import beside
 from gradledger_monitor.ledger import Ledger, total
 from gradledger_monitor.losses import mean_over_tokens, sum_of_roots
 from gradledger_monitor.once import once
-from gradledger_monitor.readings import Reading, Seen, readings, spread
+from gradledger_monitor.readings import Reading, Seen, plainest, readings, spread
 from gradledger_monitor.wire import Event, MicroBatch, StepRecord, Term, number
 
 TOLERANCE = 1e-3  # relative rounding error of fp32 sums
@@ -243,9 +243,9 @@ class StepFacts:
     def reading(self) -> Reading | None:
         """The plainest fair reading; where none is fair, the plainest even one, or the main one."""
         tolerance, scale = self.tolerance, self.run.declared_scale or 1.0
-        plainest = next(readings(self.seen), None)  # most often fair: the others need not be made
-        if plainest is None or plainest.is_fair(tolerance, scale):
-            return plainest
+        plain = plainest(self.seen)  # most often fair: the others need not be made
+        if plain is not None and plain.is_fair(tolerance, scale):
+            return plain
         fair = next((r for r in self.readings if r.is_fair(tolerance, scale)), None)
         if fair is not None:
             return fair

@@ -61,7 +61,7 @@ def _noise(facts: StepFacts) -> tuple[float | None, float | None]:
     small batch and the step as the large one. Each is noisy and unbiased: average them, then
     divide.
     """
-    squares = _noise_squares(facts)
+    squares = _noise_squares(facts) if len(facts.first.noise) == 2 else None
     if squares is None or facts.micro_batches < 2 or not facts.batch_tokens:
         return None, None
     small, big = squares
@@ -73,8 +73,6 @@ def _noise(facts: StepFacts) -> tuple[float | None, float | None]:
 def _noise_squares(facts: StepFacts) -> tuple[float, float] | None:
     """|G_small|^2 and |G_big|^2 without the loss scale; None where they are not comparable."""
     records = facts.records.values()
-    if len(facts.first.noise) != 2:
-        return None
     if facts.unmeasured is not None or facts.factor_unmeasured is not None:
         return None
     if len(records) > 1 and (not facts.averaged or any(r.sharded for r in records)):

@@ -45,6 +45,14 @@ class Seen(Struct, frozen=True, gc=False):
     part: int = 1  # which of the micro-batch's terms under this key
 
 
+def plainest(seen: list[Seen]) -> Reading | None:
+    """The main term's in tokens, which is the first of all readings wherever it can be had."""
+    if not seen:
+        return None
+    keys = _heaviest_first(seen)
+    return _reading("main", "tokens", seen if len(keys) == 1 else _of_key(keys[0], seen))
+
+
 def readings(seen: list[Seen]) -> Iterator[Reading]:
     """Each term alone, all of the heaviest's kind, then everything, in every unit that fits.
 
@@ -64,7 +72,7 @@ def _groups(seen: list[Seen]) -> Iterator[tuple[str, list[Seen]]]:
     keys = _heaviest_first(seen)
     kind = keys[0].split("#", 1)[0]
     for key in keys:
-        yield "main", [s for s in seen if s.key == key] if len(keys) > 1 else seen
+        yield "main", seen if len(keys) == 1 else _of_key(key, seen)
     if max([s.part for s in seen]) == 2:
         for part in sorted({(s.key, s.part) for s in seen}):
             yield "part", [s for s in seen if (s.key, s.part) == part]
@@ -74,6 +82,10 @@ def _groups(seen: list[Seen]) -> Iterator[tuple[str, list[Seen]]]:
             yield "kind", of_kind
         if len(of_kind) < len(seen):
             yield "all", seen
+
+
+def _of_key(key: str, seen: list[Seen]) -> list[Seen]:
+    return [s for s in seen if s.key == key]
 
 
 def _heaviest_first(seen: list[Seen]) -> list[str]:

@@ -10,7 +10,7 @@ from gradledger.records import Term
 from gradledger_monitor.engine import RESOLVED_AFTER, Engine
 from gradledger_monitor.facts import RunInfo, StepFacts
 from gradledger_monitor.findings import Judgement, Outcome
-from gradledger_monitor.rules.base import Rule, Window, ok
+from gradledger_monitor.rules.base import OK, Rule, Window
 from gradledger_monitor.rules.catalogue import RULES
 from gradledger_monitor.rules.reduction.missing_division import MissingDivision
 from gradledger_monitor.rules.reduction.token_weights_unequal import TokenWeightsUnequal
@@ -137,7 +137,7 @@ class Content(Rule):
     """A rule that is always content."""
 
     def judge(self, window: Window) -> Outcome:
-        return ok()
+        return OK
 
 
 def test_a_rule_with_a_bug_says_so_and_silences_nobody() -> None:
@@ -156,7 +156,7 @@ def test_a_rule_with_a_bug_says_so_and_silences_nobody() -> None:
 def test_a_rule_that_fails_later_does_not_stay_ok() -> None:
     class Fails(Content):
         def judge(self, window: Window) -> Outcome:
-            return ok() if window.facts.step == 1 else Raises().judge(window)
+            return OK if window.facts.step == 1 else Raises().judge(window)
 
     engine = Engine(RunInfo("r", "n"), [Fails], [])
     for number in (1, 2):
@@ -190,7 +190,7 @@ class Sharing(Rule):
     @staticmethod
     def unless(window: Window) -> Outcome | None:
         Sharing.asked += 1
-        return ok() if window.facts.kept[0][1].terms[0].tokens == 20 else None
+        return OK if window.facts.kept[0][1].terms[0].tokens == 20 else None
 
     def judge(self, window: Window) -> Outcome:
         return Outcome("finding", severity="info", title=type(self).__name__)

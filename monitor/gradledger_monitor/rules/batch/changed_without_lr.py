@@ -9,7 +9,7 @@ from msgspec import Struct
 from gradledger_monitor.batch_size import whole
 from gradledger_monitor.facts import StepFacts
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Parameter, Rule, Window, finding, not_measured, ok
+from gradledger_monitor.rules.base import OK, Parameter, Rule, Window, finding, not_measured
 from gradledger_monitor.wire import number
 
 FIX = """\
@@ -63,12 +63,12 @@ class ChangedWithoutLr(Rule):
         before = self._settled or now
         if now == before or not now.differs(before, self.factor):
             self._settled, self._new = now, []
-            return ok()
+            return OK
         self._new = [*self._new, now] if self._new and now.is_as_large(self._new[-1]) else [now]
         if len(self._new) < self.windows:
-            return ok()
+            return OK
         self._settled, self._new = now, []
-        return ok() if abs(_ratio(rate, before.rate) - 1) > self.lr else _report(before, now)
+        return OK if abs(_ratio(rate, before.rate) - 1) > self.lr else _report(before, now)
 
 
 class _Batch(Struct, frozen=True, gc=False):

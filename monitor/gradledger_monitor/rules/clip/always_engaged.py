@@ -7,13 +7,13 @@ from collections import deque
 from gradledger_monitor.facts import clip_coefficient
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import (
+    OK,
     Parameter,
     Rule,
     Window,
     finding,
     not_applicable,
     not_measured,
-    ok,
 )
 from gradledger_monitor.wire import number
 
@@ -64,7 +64,7 @@ class AlwaysEngaged(Rule):
             return not_measured(f"{self.span} clipped steps are needed")
         share = sum(self._engaged) / len(self._engaged)
         if share <= self.share:
-            return ok()
+            return OK
         return finding(
             "info",
             "Clipping engages on nearly every step",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import (
+    OK,
     Parameter,
     Rule,
     Window,
     finding,
     not_applicable,
     not_measured,
-    ok,
 )
 from gradledger_monitor.wire import number
 
@@ -67,7 +67,7 @@ class SameOrderEachEpoch(Rule):
             return not_measured("the loss targets could not be fingerprinted")
         repeated = max([self._see(p) for p in prints if p is not None], default=0)
         if repeated < self.least:
-            return ok()
+            return OK
         return finding(
             "warning",
             "Every epoch repeats the same order",

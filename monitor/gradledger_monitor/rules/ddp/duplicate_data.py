@@ -6,13 +6,13 @@ from collections import deque
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import (
+    OK,
     Parameter,
     Rule,
     Window,
     finding,
     not_applicable,
     not_measured,
-    ok,
 )
 from gradledger_monitor.rules.ddp.common import names, unless_parallel
 from gradledger_monitor.wire import StepRecord, number
@@ -73,7 +73,7 @@ class DuplicateData(Rule):
             return not_measured(f"{self.windows} windows are needed")
         twins = [rank for rank in prints if rank and self._same(min(prints), rank)]
         if not twins or not self._varied():
-            return ok()
+            return OK
         return finding(
             "error",
             "Ranks train on the same data",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.facts import StepFacts
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.ddp.common import synced, unless_parallel
 
 FIX = """\
@@ -49,10 +49,10 @@ class MissingNoSync(Rule):
         facts = window.facts
         record = facts.first
         if facts.micro_batches < 2 or facts.step == 1:
-            return ok()
+            return OK
         places = [index for index, m in facts.kept if synced(record, m)]
         if len(places) < 2 or places[-1] != len(record.micro_batches) - 1 or not _each_alike(facts):
-            return ok()
+            return OK
         wasted = len(places) - 1
         moved = (record.sync_bytes or 0) * wasted
         spent = [record.micro_batches[p].backward_ms or 0.0 for p in places]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gradledger_monitor.facts import StepFacts
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, counted, finding, not_applicable, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, counted, finding, not_applicable
 from gradledger_monitor.rules.ddp.common import synced, unless_parallel
 from gradledger_monitor.wire import MicroBatch, StepRecord, number
 
@@ -52,9 +52,9 @@ class NeverSynced(Rule):
         if record.wrapper is None:
             return not_applicable("no data-parallel wrapper holds the optimizer's parameters")
         if record.skipped or not facts.kept or _perhaps_by_hand(facts):
-            return ok()
+            return OK
         if record.wrapper != "ddp" or any(synced(r, m) for r, m in _all(facts)):
-            return ok()
+            return OK
         bypassed = all(m.wrapper == "bypassed" for _, m in facts.kept)
         how = (
             "forward runs through model.module"

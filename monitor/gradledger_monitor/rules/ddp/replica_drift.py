@@ -6,7 +6,7 @@ import math
 
 from gradledger_monitor.facts import StepFacts
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, not_applicable, not_measured, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.ddp.common import unless_parallel
 from gradledger_monitor.wire import number
 
@@ -58,13 +58,13 @@ class ReplicaDrift(Rule):
         if facts.absent:
             return not_measured(facts.absent)
         if record.skipped or record.collectives_after:
-            return ok()
+            return OK
         outside = record.outside or 0
         norms, parameters = _values(facts, "norm"), _values(facts, "parameters")
         apart = record.sync == "averaged" and _differ(norms, facts.tolerance)
         drifted, rates = _differ(parameters, SAME), _values(facts, "lr")
         if not (outside or apart or drifted or _differ(rates, SAME)):
-            return ok()
+            return OK
         return finding(
             "error",
             f"{outside} parameters are trained outside the DDP wrapper"

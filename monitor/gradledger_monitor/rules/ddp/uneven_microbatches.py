@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.ddp.common import unless_parallel
 
 FIX = """\
@@ -48,10 +48,10 @@ class UnevenMicrobatches(Rule):
             return not_measured(facts.absent)
         counts = {rank: len(record.micro_batches) for rank, record in facts.records.items()}
         if len(set(counts.values())) == 1 or any(r.skipped for r in facts.records.values()):
-            return ok()
+            return OK
         scale = facts.run.declared_scale or 1.0
         if facts.reading is not None and facts.reading.is_fair(facts.tolerance, scale):
-            return ok()
+            return OK
         few, many = min(counts.values()), max(counts.values())
         return finding(
             "error",

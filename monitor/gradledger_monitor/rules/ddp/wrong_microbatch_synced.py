@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, counted, finding, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, counted, finding
 from gradledger_monitor.rules.ddp.common import synced, unless_parallel
 
 FIX = """\
@@ -49,9 +49,9 @@ class WrongMicrobatchSynced(Rule):
         places = [index for index, m in facts.kept if synced(record, m)]
         last = len(record.micro_batches) - 1
         if facts.micro_batches < 2 or record.skipped or record.collectives_after:
-            return ok()
+            return OK
         if not places or places[-1] == last or record.wrapper != "ddp":
-            return ok()
+            return OK
         return finding(
             "error",
             f"Micro-batch {places[-1] + 1} is synchronised, the last one is not",

@@ -8,11 +8,11 @@ from statistics import fmean
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import (
+    OK,
     Course,
     CourseRule,
     finding,
     not_measured,
-    ok,
 )
 
 RISES = 3  # evaluations in a row
@@ -85,7 +85,7 @@ def _judge(
     rises = rises and values[steps[-1]] - best >= LEAST * abs(best)
     falls = all(b < a for a, b in pairwise(known))
     if not (rises and falls):
-        return ok()
+        return OK
     first, last = steps[0], steps[-1]
     return finding(
         "warning",

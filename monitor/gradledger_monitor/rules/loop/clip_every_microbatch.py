@@ -6,7 +6,7 @@ import math
 
 from gradledger_monitor.facts import clip_coefficient
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, not_applicable, not_measured, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.wire import number
 
 FIX = """\
@@ -51,7 +51,7 @@ class ClipEveryMicrobatch(Rule):
             return not_measured(record.missing["clip_norm"])
         clips = facts.own("clip_norm", "clip_value")
         if not clips:
-            return ok() if window.past else not_applicable("the loop does not clip")
+            return OK if window.past else not_applicable("the loop does not clip")
         total = len(record.micro_batches)
         inside = [
             e
@@ -59,7 +59,7 @@ class ClipEveryMicrobatch(Rule):
             if facts.kept_from < e.after < total and math.isfinite(number(e.limit) or math.inf)
         ]
         if not inside:
-            return ok()
+            return OK
         shrunk = math.prod(clip_coefficient(e) for e in inside if e.op == "clip_norm")
         return finding(
             "warning",

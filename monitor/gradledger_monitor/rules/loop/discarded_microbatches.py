@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, counted, finding, not_measured, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, counted, finding, not_measured
 from gradledger_monitor.wire import MicroBatch, StepRecord, number
 
 FIX = """\
@@ -54,10 +54,10 @@ class DiscardedMicrobatches(Rule):
         if not record.micro_batches:
             return not_measured("no backward was seen in this window")
         if not facts.thrown_away or self._single or _guarded(record):
-            return ok()
+            return OK
         lost = [m for m in facts.thrown_away if _finite(m)]
         if not lost:
-            return ok()
+            return OK
         tokens = sum(t.tokens or 0 for m in lost for t in m.terms)
         return finding(
             "warning",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.wire import number
 
 FIX = """\
@@ -40,9 +40,9 @@ class DoubleStep(Rule):
         """A repeated gradient."""
         record = window.facts.first
         if record.micro_batches or record.skipped or record.empty:
-            return ok()
+            return OK
         if not record.repeat:
-            return ok()
+            return OK
         return finding(
             "error",
             "The optimizer steps twice on one gradient",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, not_applicable, not_measured, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.wire import number
 
 FIX = """\
@@ -61,7 +61,7 @@ class GradsNotZeroed(Rule):
         claimed = [index for index, m in facts.kept if m.claimed]
         leaked = 0 < len(claimed) < len(facts.kept)
         if (first.fresh or skipped) and not leaked:
-            return ok()
+            return OK
         what = (
             f"{len(claimed)} of {len(facts.kept)} backwards in the window belong to another "
             "optimizer's loss, which has stepped on them already; their gradients leaked into this "

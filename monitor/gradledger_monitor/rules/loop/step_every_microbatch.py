@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.reduction.common import (
     balance,
     factor,
@@ -50,7 +50,7 @@ class StepEveryMicrobatch(Rule):
     def judge(self, window: Window) -> Outcome:
         """K = 1 and B = 1/m, twice."""
         if not shows(window, "early_step"):
-            return ok()
+            return OK
         m = round(1 / factor(window))
         return finding(
             "warning",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.wire import number
 
 FIX = """\
@@ -42,11 +42,11 @@ class ZeroedBeforeStep(Rule):
         """A post-backward factor of 0."""
         record = window.facts.first
         if record.skipped or not record.micro_batches:
-            return ok()
+            return OK
         if record.post_factor is None and record.empty:
             return not_measured(record.missing.get("post_factor", "no gradient sample"))
         if not record.empty or record.post_factor != 0 or number(record.norm):
-            return ok()
+            return OK
         return finding(
             "error",
             "The optimizer steps on no gradients",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_measured
 
 FIX = """\
 for i, (x, y) in enumerate(loader):
@@ -67,9 +67,9 @@ class ZeroedEveryMicrobatch(Rule):
         if not record.micro_batches:
             return not_measured("no backward was seen in this window")
         if not zeroed or self._single:
-            return ok()
+            return OK
         if before != total and not _divides_by(total, window):
-            return ok()
+            return OK
         tokens = sum(t.tokens or 0 for m in lost for t in m.terms)
         return finding(
             "error",

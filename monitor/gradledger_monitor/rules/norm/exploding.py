@@ -7,7 +7,7 @@ from collections import deque
 from itertools import pairwise
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Parameter, Rule, Window, finding, not_measured, ok
+from gradledger_monitor.rules.base import OK, Parameter, Rule, Window, finding, not_measured
 
 FIX = """\
 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -73,7 +73,7 @@ class Exploding(Rule):
             self._above + 1 if self._count > self.early and norm > self.times * self._most else 0
         )
         if self._above < self.sustained and not self._grows():
-            return ok()
+            return OK
         first = self._last[0]
         return finding(
             "warning",

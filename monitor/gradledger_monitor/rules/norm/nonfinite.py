@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.wire import number
 
 FIX = """\
@@ -45,11 +45,11 @@ class Nonfinite(Rule):
         record = window.facts.first
         norm = number(record.norm)
         if record.skipped:
-            return ok()
+            return OK
         if norm is None:
             return not_measured(record.missing.get("norm", "no gradients at the step"))
         if math.isfinite(norm):
-            return ok()
+            return OK
         return finding(
             "error",
             "A gradient that is not finite is applied",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Parameter, Rule, Window, finding, not_measured, ok
+from gradledger_monitor.rules.base import OK, Parameter, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.norm.trend import LogTrend
 
 FIX = """\
@@ -71,7 +71,7 @@ class Spike(Rule):
         if not out:
             self._take(norm, loss)
         if not moved and self._high <= self.steps:
-            return ok()
+            return OK
         norm, ratio = self._jump if moved else (norm, self._norm.ratio(norm))
         return finding(
             "warning",

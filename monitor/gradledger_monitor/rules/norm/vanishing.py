@@ -8,7 +8,7 @@ from statistics import median
 
 from gradledger_monitor.facts import StepFacts, clip_coefficient
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Parameter, Rule, Window, finding, not_measured, ok
+from gradledger_monitor.rules.base import OK, Parameter, Rule, Window, finding, not_measured
 
 START = 3  # losses whose median stands for where the run began
 
@@ -75,12 +75,12 @@ class Vanishing(Rule):
         if self._count < self.needed:
             return not_measured(f"{self.needed} steps are needed")
         if self._is_clear(norm):
-            return ok()
+            return OK
         early, late = _medians(self._early), _medians(list(self._late))
         early = early[0], median(loss for _, loss in self._early[:START])
         unlearnt = (early[1] + self._best) / 2
         if late[0] >= self.share * early[0] or late[1] < min(self.still * early[1], unlearnt):
-            return ok()
+            return OK
         return finding(
             "warning",
             "The gradients vanish",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules import effects
-from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.reduction.common import (
     balance,
     declared,
@@ -49,7 +49,7 @@ class BalanceOff(Rule):
     def judge(self, window: Window) -> Outcome:
         """B constant and unexplained."""
         if not shows(window, "constant"):
-            return ok()
+            return OK
         b, by = balance(window), factor(window)
         return finding(
             "info",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.balances import Pattern
-from gradledger_monitor.rules.base import Window, not_applicable, not_measured, ok
+from gradledger_monitor.rules.base import OK, Window, not_applicable, not_measured
 
 _CALM: frozenset[Pattern] = frozenset({"fair", "coefficient"})
 
@@ -16,7 +16,7 @@ def unless_balanced(window: Window) -> Outcome | None:
         return not_measured(seen.reason)
     if seen.pattern == "by_design":
         return not_applicable(seen.reason)
-    return ok() if seen.pattern in _CALM else None
+    return OK if seen.pattern in _CALM else None
 
 
 def shows(window: Window, *patterns: Pattern) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules import effects
-from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.reduction.common import balance, of_declared, shows, unless_balanced
 
 FIX = """\
@@ -47,7 +47,7 @@ class DoubleDivision(Rule):
     def judge(self, window: Window) -> Outcome:
         """B = 1/K."""
         if not shows(window, "double"):
-            return ok()
+            return OK
         k = window.facts.micro_batches
         return finding(
             "warning",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules import effects
-from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.reduction.common import shows, unless_balanced
 
 FIX = """\
@@ -49,7 +49,7 @@ class MissingDivision(Rule):
     def judge(self, window: Window) -> Outcome:
         """B = K, or one term's balance K times its coefficient."""
         if not shows(window, "missing", "term_missing"):
-            return ok()
+            return OK
         facts, seen = window.facts, window.balance
         k = facts.micro_batches
         if seen.pattern == "term_missing":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules import effects
-from gradledger_monitor.rules.base import Rule, Window, counted, finding, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, counted, finding
 from gradledger_monitor.rules.reduction.common import (
     balance,
     declared,
@@ -52,7 +52,7 @@ class PartialWindow(Rule):
     def judge(self, window: Window) -> Outcome:
         """B = k/K in a window of k, after fair windows of K."""
         if not shows(window, "partial"):
-            return ok()
+            return OK
         k, ratio = window.facts.micro_batches, window.balance.ratio
         full = round(k / ratio)
         return finding(

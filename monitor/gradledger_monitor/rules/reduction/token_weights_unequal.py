@@ -11,6 +11,7 @@ from gradledger_monitor.ledger import Entry
 from gradledger_monitor.readings import Reading
 from gradledger_monitor.rules.balances import OWN_LOSSES, PARTS_OR_TASKS
 from gradledger_monitor.rules.base import (
+    OK,
     Parameter,
     Rule,
     Window,
@@ -18,7 +19,6 @@ from gradledger_monitor.rules.base import (
     finding,
     not_applicable,
     not_measured,
-    ok,
 )
 
 FIX = """\
@@ -90,7 +90,7 @@ class TokenWeightsUnequal(Rule):
         even = reading.is_even(facts.tolerance)
         self._recent.append(0.0 if even else reading.ledger.misallocation)
         if even or window.balance.pattern == "padding":
-            return ok()
+            return OK
         recent = math.fsum(self._recent) / len(self._recent)
         return claim(self._report, facts, reading, recent, len(self._recent))
 

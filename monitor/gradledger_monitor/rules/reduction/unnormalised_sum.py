@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules import effects
-from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.reduction.common import (
     balance,
     declared,
@@ -52,7 +52,7 @@ class UnnormalisedSum(Rule):
     def judge(self, window: Window) -> Outcome:
         """w = 1 for every token."""
         if not shows(window, "sum"):
-            return ok()
+            return OK
         n, b, by = tokens(window), balance(window), factor(window)
         known = [c.tokens for c in window.past if c.tokens]
         follows = any(abs(n / t - 1) > 0.02 for t in known)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules import effects
-from gradledger_monitor.rules.base import Rule, Window, finding, not_applicable, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_applicable
 from gradledger_monitor.rules.reduction.common import (
     balance,
     declared,
@@ -67,7 +67,7 @@ class WorldSize(Rule):
         """B = R or 1/R."""
         ranks = window.facts.run.world_size
         if not shows(window, "world", "world_or_weight"):
-            return ok()
+            return OK
         if window.balance.pattern == "world_or_weight":
             return _ambiguous(window, ranks)
         by = factor(window)

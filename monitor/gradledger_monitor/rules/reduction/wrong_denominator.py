@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.reduction.common import (
     balance,
     factor,
@@ -49,7 +49,7 @@ class WrongDenominator(Rule):
     def judge(self, window: Window) -> Outcome:
         """B wanders with even weights, or w = 1 / (K * padded size)."""
         if not shows(window, "wandering", "padding"):
-            return ok()
+            return OK
         b, n = balance(window), tokens(window)
         divisor = n / factor(window)
         padding = window.balance.pattern == "padding"

@@ -7,13 +7,13 @@ from statistics import median
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import (
+    OK,
     Parameter,
     Rule,
     Silence,
     Window,
     finding,
     not_measured,
-    ok,
 )
 
 FIX = """\
@@ -74,11 +74,11 @@ class Stalled(Rule):
             return not_measured(f"{self.needed} steps are needed")
         if gap < self.seconds:  # most often: no median is needed
             self._gaps.append(gap)
-            return ok()
+            return OK
         usual, limit = median(self._gaps), self.patience() or 0.0
         self._gaps.append(gap)
         if gap < limit:
-            return ok()
+            return OK
         return finding(
             "warning",
             "The run stood still",

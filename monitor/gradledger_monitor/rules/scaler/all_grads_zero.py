@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.scaler.common import unless_scaled
 from gradledger_monitor.wire import number
 
@@ -51,9 +51,9 @@ class AllGradsZero(Rule):
         if norm is None:
             return not_measured(record.missing.get("norm", "no gradient norm"))
         if norm != 0 or record.skipped or record.post_factor == 0:
-            return ok()
+            return OK
         if not any(s.weight for s in facts.seen):
-            return ok()
+            return OK
         return finding(
             "error",
             "All gradients are zero",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import unless_scaled
 from gradledger_monitor.wire import Event, number
 
@@ -57,7 +57,7 @@ class ClipBeforeUnscale(Rule):
                 unscaled = True
             elif not unscaled and _is_scaled(event, scale):
                 return _report(event, scale, window)
-        return ok()
+        return OK
 
 
 def _is_scaled(event: Event, scale: float) -> bool:

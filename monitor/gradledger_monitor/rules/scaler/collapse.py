@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Parameter, Rule, Window, finding, ok
+from gradledger_monitor.rules.base import OK, Parameter, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import unless_scaled
 
 FIX = """\
@@ -55,10 +55,10 @@ class Collapse(Rule):
         """The scale of the window's last backward."""
         scale = window.facts.scale
         if scale is None:
-            return ok()
+            return OK
         self._first = self._first or scale
         if scale >= self.warning or scale > self._first / 4:
-            return ok()
+            return OK
         return finding(
             "error" if scale <= self.error else "warning",
             f"The loss scale has collapsed to {scale:.3g}",

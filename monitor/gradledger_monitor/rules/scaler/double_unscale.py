@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.scaler.common import residual, unless_scaled
 
 FIX = """\
@@ -46,11 +46,11 @@ class DoubleUnscale(Rule):
         record = window.facts.first
         left, scale = residual(window.facts), window.facts.scale or 1.0
         if record.skipped:
-            return ok()
+            return OK
         if left is None:
             return not_measured(record.missing.get("post_factor", "no gradient sample"))
         if scale < 4 or not 0.98 < left * scale < 1.02:
-            return ok()
+            return OK
         return finding(
             "error",
             "Gradients are divided by the loss scale twice",

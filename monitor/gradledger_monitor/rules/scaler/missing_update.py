@@ -6,7 +6,7 @@ import math
 
 from gradledger_monitor.facts import StepFacts
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import unless_scaled
 
 FIX = """\
@@ -57,7 +57,7 @@ class MissingUpdate(Rule):
         updates = [event.after for event in facts.events.get("update", ())]
         abandoned = [place for place in _abandoned(facts) if place not in updates]
         if not abandoned and (updates or not stepped_before):
-            return ok()
+            return OK
         return finding(
             "error",
             "GradScaler.update() is never called"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import unless_scaled
 from gradledger_monitor.wire import number
 
@@ -53,10 +53,10 @@ class Reset(Rule):
         scaler = window.facts.first.scaler
         scale = None if scaler is None else number(scaler.scale)
         if scaler is None or scale is None:
-            return ok()
+            return OK
         before, self._before = self._before, (scaler.ordinal, scale)
         if before is None or before[0] == scaler.ordinal or 0.5 <= scale / (before[1] or 1) <= 2:
-            return ok()
+            return OK
         return finding(
             "warning",
             "A new GradScaler replaces the settled one",

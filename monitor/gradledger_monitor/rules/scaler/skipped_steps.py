@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Parameter, Rule, Window, finding, ok
+from gradledger_monitor.rules.base import OK, Parameter, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import unless_scaled
 
 FIX = """\
@@ -59,12 +59,12 @@ class SkippedSteps(Rule):
         skipped = window.facts.first.skipped
         self._settled = self._settled or not skipped
         if not self._settled:
-            return ok()
+            return OK
         self._last.append(skipped)
         self._row = min(self._row + 1, self.recent) if skipped else 0
         share = sum(self._last) / self.recent
         if self._row < self.in_a_row and share <= self.share:
-            return ok()
+            return OK
         just_now = f", the last {self._row} in a row" if self._row > 1 else ""
         return finding(
             "warning",

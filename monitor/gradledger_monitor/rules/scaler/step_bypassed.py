@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules import effects
-from gradledger_monitor.rules.base import Rule, Window, finding, not_measured, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.scaler.common import residual, unless_scaled
 
 FIX = """\
@@ -48,12 +48,12 @@ class StepBypassed(Rule):
         """No scaler step in the window, and the scale is still in the gradients."""
         record = window.facts.first
         if record.skipped or window.facts.own("scaler_step"):
-            return ok()
+            return OK
         left = residual(window.facts)
         if left is None:
             return not_measured(record.missing.get("post_factor", "no gradient sample"))
         if left < 2:
-            return ok()
+            return OK
         return finding(
             "error",
             "The optimizer steps on scaled gradients",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import unless_scaled
 
 FIX = """\
@@ -47,7 +47,7 @@ class UnscaleMidWindow(Rule):
         total = len(record.micro_batches)
         early = [e.after for e in window.facts.own("unscale") if start < e.after < total]
         if not early:
-            return ok()
+            return OK
         return finding(
             "error",
             "Gradients are unscaled before the last backward",

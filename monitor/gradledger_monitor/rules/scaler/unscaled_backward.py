@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import unless_scaled
 from gradledger_monitor.wire import number
 
@@ -46,9 +46,9 @@ class UnscaledBackward(Rule):
         kept = window.facts.kept
         plain = [index for index, m in kept if m.scale is None]
         if not plain or len(plain) == len(kept):
-            return ok()
+            return OK
         if not record.skipped and not window.facts.own("scaler_step"):
-            return ok()
+            return OK
         scale = [number(m.scale) for _, m in kept if m.scale is not None][-1]
         return finding(
             "error",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import unless_scaled
 
 FIX = """\
@@ -45,12 +45,12 @@ class UpdateBetweenOptimizers(Rule):
         """step(other), update, step(this), all after the last backward."""
         record = window.facts.first
         if all(event.own for event in window.facts.events.get("scaler_step", ())):
-            return ok()
+            return OK
         total = len(record.micro_batches)
         calls = [e for e in record.events if e.after == total and e.op in ("scaler_step", "update")]
         order = ["other" if e.op == "scaler_step" and not e.own else e.op for e in calls]
         if "other" not in order or "update" not in order[order.index("other") :]:
-            return ok()
+            return OK
         return finding(
             "error",
             "The loss scale is updated between two optimizers",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import unless_scaled
 from gradledger_monitor.wire import number
 
@@ -53,7 +53,7 @@ class UpdatePerMicrobatch(Rule):
         inside = [e.after for e in window.facts.own("update") if start < e.after < total]
         scales = {number(m.scale) for _, m in window.facts.kept if m.scale is not None}
         if not inside and len(scales) < 2:
-            return ok()
+            return OK
         return finding(
             "error",
             "The loss scale is updated inside the window",

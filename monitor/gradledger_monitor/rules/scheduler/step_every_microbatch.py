@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Rule, Window, finding, not_applicable, not_measured, ok
+from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.wire import number
 
 FIX = """\
@@ -47,11 +47,11 @@ class StepEveryMicrobatch(Rule):
         if not calls and not window.past:
             return not_applicable("no LR scheduler was stepped")
         if not calls or window.facts.micro_batches < 2:
-            return ok()
+            return OK
         places = {event.after for event in calls}
         between = range(window.facts.kept_from + 1, len(record.micro_batches))
         if not places.issuperset(between):
-            return ok()
+            return OK
         k = window.facts.micro_batches
         return finding(
             "warning",

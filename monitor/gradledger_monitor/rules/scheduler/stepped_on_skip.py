@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import (
+    OK,
     Parameter,
     Rule,
     Window,
     finding,
     not_applicable,
     not_measured,
-    ok,
 )
 
 FIX = """\
@@ -71,7 +71,7 @@ class SteppedOnSkip(Rule):
         if not self._all:
             return not_applicable("no LR scheduler was stepped")
         if not late:
-            return ok()
+            return OK
         many = self._on_skip >= self.many and self._on_skip > self.share * self._all
         return finding(
             "warning" if many else "info",
