@@ -15,6 +15,7 @@ from gradledger_monitor.api.documents import (
     refusals,
 )
 from gradledger_monitor.api.state import Answer, GivenStore
+from gradledger_monitor.ledger import Ledger
 from gradledger_monitor.problems import Problem
 from gradledger_monitor.store import reading
 from gradledger_monitor.store.database import Store
@@ -87,6 +88,15 @@ def _step(merged: facts.StepFacts, records: dict[int, Any]) -> dict[str, Any]:
         "step": merged.step,
         "complete": merged.complete,
         "figures": merged.figures(),
-        "ledger": merged.ledger,
+        "ledger": None if merged.ledger is None else _account(merged.ledger),
         "records": records,
+    }
+
+
+def _account(ledger: Ledger) -> dict[str, Any]:
+    return {
+        "tokens": ledger.tokens,
+        "balance": ledger.balance,
+        "misallocation": ledger.misallocation,
+        "entries": ledger.entries,
     }
