@@ -50,32 +50,35 @@ class RunInfo:
 
 
 class StepFacts:
-    """One optimizer step: what nearly every rule asks for, and the rest once it is asked for."""
+    """One optimizer step. What nearly every rule asks for is worked out at once, the rest later."""
 
     def __init__(
         self, run: RunInfo, optimizer: int, step: int, records: Rows, combining: Combining | None
     ) -> None:
-        """``records`` by rank, the lowest first."""
+        """``records`` by rank, the lowest first; ``combining`` is what a loop that synchronises
+        by itself did."""
         self.run = run
         self.optimizer = optimizer
         self.step = step
         self.records = records
-        self.combining = combining  # what a loop that synchronises by itself did
+        self.combining = combining
         self.complete = len(records) >= run.world_size  # every rank's record is here
+        self.tolerance = _tolerance(records.values())  # rounding error that is not a finding
+        # micro-batches that reached the step, with their places
         self.kept_by_rank = {rank: _kept(record) for rank, record in records.items()}
-        self.tolerance = _tolerance(records.values())  # relative rounding error, no finding
         # of the lowest rank
-        self.first = next(iter(records.values()))
-        self.time = self.first.time  # when it closed the window, seconds since the epoch
-        self.kept = next(iter(self.kept_by_rank.values()))
-        self.micro_batches = len(self.kept)  # K: whose gradients were still there at the step
-        # micro-batches that had run when the gradients that reached the step began
-        self.kept_from = self.kept[0][0] if self.kept else 0
-        self.scale = _scale(self.first)
-        # of the window
-        self.averaged = run.world_size > 1 and self.first.sync == "averaged"
+        self.lowest = lowest = next(iter(records))
+        self.first = first = records[lowest]
+        self.time = first.time  # when it closed the window, seconds since the epoch
+        self.kept = kept = self.kept_by_rank[lowest]
+        self.micro_batches = len(kept)  # K
+        self.kept_from = kept[0][0] if kept else 0  # backwards before those that reached the step
+        self.scale = _scale(first)
+        # of all
+        self.averaged = run.world_size > 1 and first.sync == "averaged"  # gradients, over the ranks
         self.norm = self._norm()
         self.loss_reported = self._loss_reported()
+        # a_r: what each rank's loop did after backward, clipping taken out
         self.shared_factors = {rank: _shared_factor(record) for rank, record in records.items()}
         self.unmeasured = self._unmeasured()
         self.factor_unmeasured = self._factor_unmeasured()
@@ -128,7 +131,7 @@ class StepFacts:
             return None
         scales = {number(m.scale) for kept in self.kept_by_rank.values() for _, m in kept}
         scale = scales.pop() if len(scales) == 1 else None
-        return self.shared_factors[next(iter(self.records))] * (scale or 1.0) / self.run.world_size
+        return self.shared_factors[self.lowest] * (scale or 1.0) / self.run.world_size
 
     @property
     def optimizer_name(self) -> str:
@@ -196,7 +199,7 @@ class StepFacts:
         """Ranks that share one gradient; without a sync, each rank is alone: take the lowest."""
         if self.run.world_size == 1 or self.averaged:
             return self.records
-        return {next(iter(self.records)): self.first}
+        return {self.lowest: self.first}
 
     def _seen(self) -> list[Seen]:
         """All terms of the window that have tokens, with the factor on their weights."""
@@ -353,10 +356,12 @@ def _why_unmeasured(record: StepRecord, kept: Kept, combining: Combining | None)
         if not micro_batch.terms:
             return micro_batch.missing.get("terms", "no loss term was seen")
         for term in micro_batch.terms:
-            if term.tokens is None or (term.weight is None and term.tokens > 0):
-                reasons = term.missing.values()
-                return next(iter(reasons), f"the weight of {term.kind} was not seen")
-            if term.weight is not None and not math.isfinite(float(term.weight)):
+            tokens, weight = term.tokens, term.weight
+            if tokens is None or weight is None:
+                if tokens != 0:
+                    reasons = term.missing.values()
+                    return next(iter(reasons), f"the weight of {term.kind} was not seen")
+            elif not math.isfinite(float(weight)):
                 return "the gradient at the loss is not finite"
     return None
 

@@ -10,7 +10,7 @@ from gradledger.records import Term
 from gradledger_monitor.engine import RESOLVED_AFTER, Engine
 from gradledger_monitor.facts import RunInfo, StepFacts
 from gradledger_monitor.findings import Judgement, Outcome
-from gradledger_monitor.rules.base import OK, Rule, Window
+from gradledger_monitor.rules.base import OK, Rule, Window, claim, finding
 from gradledger_monitor.rules.catalogue import RULES
 from gradledger_monitor.rules.reduction.missing_division import MissingDivision
 from gradledger_monitor.rules.reduction.token_weights_unequal import TokenWeightsUnequal
@@ -163,6 +163,50 @@ def test_a_rule_that_fails_later_does_not_stay_ok() -> None:
         engine.see(step(number, RIGHT))
     (said,) = engine.judgement().coverage.values()
     assert said == "not_measured: the rule failed: ZeroDivisionError: a bug"
+
+
+class Claims(Rule):
+    """Claims at every step, and says in what words when it is asked for them."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+
+    def judge(self, window: Window) -> Outcome:
+        return claim(self._report, window.facts.step)
+
+    def _report(self, step: int) -> Outcome:
+        self.told.append(step)
+        return finding("error", f"step {step}", "", "")
+
+
+def test_the_words_of_a_claim_are_put_together_for_the_step_that_is_shown() -> None:
+    rules: list[Claims] = []
+
+    class Kept(Claims):
+        def __init__(self) -> None:
+            super().__init__()
+            rules.append(self)
+
+    engine = Engine(RunInfo("r", "n"), [Kept], [])
+    for number in range(1, 6):
+        engine.see(step(number, RIGHT))
+    shown = [only(engine.judgement()) for _ in range(2)]
+    assert [(f["title"], f["severity"], f["steps"]) for f in shown] == [("step 5", "error", 5)] * 2
+    assert [rule.told for rule in rules] == [[5]]
+
+
+def test_a_claim_for_which_there_are_no_words_is_a_rule_that_failed() -> None:
+    class Speechless(Claims):
+        def _report(self, step: int) -> Outcome:
+            raise ZeroDivisionError("a bug")
+
+    engine = Engine(RunInfo("r", "n"), [Speechless], [])
+    engine.see(step(1, RIGHT))
+    judgement = engine.judgement()
+    assert judgement.findings == []
+    assert set(judgement.coverage.values()) == {
+        "not_measured: the rule failed: ZeroDivisionError: a bug"
+    }
 
 
 def test_judging_again_changes_nothing() -> None:

@@ -25,4 +25,4 @@ def residual(facts: StepFacts) -> float | None:
     factor, scale = number(facts.first.post_factor), facts.scale
     if factor is None or scale is None or not math.isfinite(factor):
         return None
-    return facts.shared_factors[next(iter(facts.records))] * scale
+    return facts.shared_factors[facts.lowest] * scale
