@@ -1,13 +1,15 @@
 """Gathers the figures of one ``make bench`` into the page that shows them.
 
-    python bench/page.py FOLDER docs/performance.md
+    python bench/page.py FOLDER docs/performance.md [--keep]
 
 FOLDER holds the JSON files that the benchmarks wrote (``report.py`` says of what shape); their
-names give the order of the chapters.
+names give the order of the chapters. With ``--keep``, chapters that were not measured anew stay as
+they are on the page: one of them may be measured alone.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -25,6 +27,11 @@ Written by `make bench`; do not edit. Every figure was measured side by side wit
 compared to: in one run, in turns (A B A B), so that whatever else the machine did hit all alike.
 A figure is the median of the turns; beside it stands their middle half. A note below a table says
 what bounds a goal that is missed."""
+
+WITH_GOAL = re.compile(
+    r"^\| (?P<name>.+?) \| (?P<measured>.+?) \|.*\| (?P<goal>.+?) \| (?P<verdict>holds|missed) \|$",
+    re.MULTILINE,
+)
 
 
 def read(file: Path) -> Report:
@@ -51,10 +58,14 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in lines)
 
 
-def summary(reports: list[Report]) -> str:
+def summary(chapters: list[str]) -> str:
     """How many goals hold, and which do not."""
-    held = [m for report in reports for m in report.measures if m.holds is not None]
-    missed = [f"- {m.name}: {m.cells[1]}, goal {m.goal}" for m in held if not m.holds]
+    held = [row for text in chapters for row in WITH_GOAL.finditer(text)]
+    missed = [
+        f"- {m['name']}: {m['measured']}, goal {m['goal']}"
+        for m in held
+        if m["verdict"] == "missed"
+    ]
     told = f"{len(held) - len(missed)} of {len(held)} goals hold."
     return "\n".join([told, *(["", "Missed:", "", *missed] if missed else [])])
 
@@ -66,17 +77,27 @@ def chapter(report: Report) -> str:
     return "\n\n".join(parts)
 
 
-def main(folder: Path, page: Path) -> None:
+def chapters_of(page: Path) -> dict[str, str]:
+    """What stands on a page, by title."""
+    texts = page.read_text().rstrip().split("\n\n## ")[1:] if page.exists() else []
+    return {text.split("\n", 1)[0]: f"## {text}" for text in texts}
+
+
+def main(folder: Path, page: Path, keep: bool) -> None:
     """Write the page."""
     reports = [read(file) for file in sorted(folder.glob("*.json"))]
     if not reports:
         sys.exit(f"{folder} holds no figures: run `make bench`, which writes them")
-    parts = [INTRODUCTION, table(("", ""), [*machine()]), summary(reports)]
-    page.write_text("\n\n".join([*parts, *map(chapter, reports)]) + "\n")
-    print(f"{page}: {len(reports)} chapters")
+    known = chapters_of(page) if keep else {}
+    chapters = [*(known | {report.title: chapter(report) for report in reports}).values()]
+    parts = [INTRODUCTION, table(("", ""), [*machine()]), summary(chapters)]
+    page.write_text("\n\n".join([*parts, *chapters]) + "\n")
+    print(f"{page}: {len(chapters)} chapters")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("page", type=Path)
+    parser.add_argument("--keep", action="store_true", help="chapters not measured anew")
+    main(**vars(parser.parse_args()))

@@ -15,12 +15,20 @@ def measured(name: str, value: float, **more: Any) -> dict[str, Any]:
     return {"name": name, "value": value, "unit": "us", **more}
 
 
-def written(folder: Path, **reports: list[dict[str, Any]]) -> subprocess.CompletedProcess[str]:
+def written(
+    folder: Path, *options: str, **reports: list[dict[str, Any]]
+) -> subprocess.CompletedProcess[str]:
     """What bench/page.py makes of files with these measures."""
     for name, measures in reports.items():
         report = {"title": name, "command": f"python bench/{name}.py", "measures": measures}
         (folder / f"{name}.json").write_text(json.dumps(report | {"notes": [f"About {name}."]}))
-    command = [sys.executable, str(BENCH / "page.py"), str(folder), str(folder / "page.md")]
+    command: list[str | Path] = [
+        sys.executable,
+        BENCH / "page.py",
+        folder,
+        folder / "page.md",
+        *options,
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -41,6 +49,19 @@ def test_every_benchmark_has_its_chapter_with_its_command_and_its_notes(tmp_path
     for name in ("one", "two"):
         assert f"## {name}\n\n`python bench/{name}.py`" in page
         assert f"About {name}." in page
+
+
+def test_one_chapter_is_measured_anew_and_the_others_stay(tmp_path: Path) -> None:
+    slow = measured("a", 9.0, goal="under 5 us", holds=False)
+    written(tmp_path, one=[slow], two=[slow])
+    before = (tmp_path / "page.md").read_text()
+    (tmp_path / "two.json").unlink()
+    fast = measured("a", 4.0, goal="under 5 us", holds=True)
+    assert written(tmp_path, "--keep", one=[fast]).returncode == 0
+    page = (tmp_path / "page.md").read_text()
+    assert page.split("## ")[2] == before.split("## ")[2]
+    assert "| a | 4.00 us |" in page.split("## ")[1]
+    assert "1 of 2 goals hold." in page and page.count("- a: 9.00 us, goal under 5 us") == 1
 
 
 def test_without_figures_no_page_is_written(tmp_path: Path) -> None:
