@@ -57,6 +57,7 @@ class Client:
         self._connection: http.client.HTTPConnection | None = None
         self._asks: dict[str, str] = {}
         self._began: float | None = None
+        self._ended = False
 
     def post(self, lines: list[bytes], known: str | None = None) -> Answer:
         """Send one batch. A dead or failing service is an answer, not an exception.
@@ -91,6 +92,11 @@ class Client:
         """End an exchange that takes longer than any honest one."""
         if self.waiting() > ANSWER_SECONDS:
             self.cut()
+
+    def end(self) -> None:
+        """End the exchange that is going on, and let no other begin."""
+        self._ended = True
+        self.cut()
 
     def cut(self) -> None:
         """End the exchange that is going on: its thread sees a closed connection."""
@@ -128,6 +134,10 @@ class Client:
         if self._connection is None:
             kind = http.client.HTTPSConnection if self._https else http.client.HTTPConnection
             self._connection = kind(self._host, self._port, timeout=SILENCE_SECONDS)
+        if self._connection.sock is None:
+            self._connection.connect()
+        if self._ended:  # looked at now: a connection made later than that was not cut
+            raise ConnectionAbortedError("the training has ended")
         return self._connection
 
 

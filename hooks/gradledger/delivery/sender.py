@@ -163,7 +163,7 @@ class Sender:
         self._courier.finish()
         self._courier.done.wait(self._patience())
         self._backlog.spill()
-        self._client.cut()
+        self._client.end()
         self._tell_what_is_left()
         self._backlog.close()
 
