@@ -3,8 +3,8 @@
     python bench/page.py FOLDER docs/performance.md [--keep]
 
 FOLDER holds the JSON files that the benchmarks wrote (``report.py`` says of what shape); their
-names give the order of the chapters. With ``--keep``, chapters that were not measured anew stay as
-they are on the page: one of them may be measured alone.
+names give the order of the chapters. With ``--keep``, the page stays as it is but for chapters that
+were measured anew: each says when, and on what.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def read(file: Path) -> Report:
     return Report(**(told | {"measures": [Measure(**each) for each in told["measures"]]}))
 
 
-def machine() -> list[tuple[str, str]]:
+def machine() -> list[tuple[str, ...]]:
     """What the figures hold for."""
     found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     return [
@@ -70,17 +70,18 @@ def summary(chapters: list[str]) -> str:
     return "\n".join([told, *(["", "Missed:", "", *missed] if missed else [])])
 
 
-def chapter(report: Report) -> str:
+def chapter(report: Report, *said: str) -> str:
     """One benchmark."""
     rows: list[tuple[str, ...]] = [measure.cells for measure in report.measures]
-    parts = [f"## {report.title}", f"`{report.command}`", table(PARTS, rows), *report.notes]
-    return "\n\n".join(parts)
+    head = [f"## {report.title}", f"`{report.command}`", *said]
+    return "\n\n".join([*head, table(PARTS, rows), *report.notes])
 
 
-def chapters_of(page: Path) -> dict[str, str]:
-    """What stands on a page, by title."""
-    texts = page.read_text().rstrip().split("\n\n## ")[1:] if page.exists() else []
-    return {text.split("\n", 1)[0]: f"## {text}" for text in texts}
+def stands(page: Path) -> tuple[str, dict[str, str]]:
+    """What a page says of the machine, and its chapters by title."""
+    head, *texts = page.read_text().rstrip().split("\n\n## ")
+    (about,) = re.findall(r"^\|  \|  \|\n(?:\|.*\n)+", head, re.MULTILINE)
+    return about.rstrip(), {text.split("\n", 1)[0]: f"## {text}" for text in texts}
 
 
 def main(folder: Path, page: Path, keep: bool) -> None:
@@ -88,11 +89,15 @@ def main(folder: Path, page: Path, keep: bool) -> None:
     reports = [read(file) for file in sorted(folder.glob("*.json"))]
     if not reports:
         sys.exit(f"{folder} holds no figures: run `make bench`, which writes them")
-    known = chapters_of(page) if keep else {}
-    chapters = [*(known | {report.title: chapter(report) for report in reports}).values()]
-    parts = [INTRODUCTION, table(("", ""), [*machine()]), summary(chapters)]
-    page.write_text("\n\n".join([*parts, *chapters]) + "\n")
-    print(f"{page}: {len(chapters)} chapters")
+    said: list[str] = []
+    about, chapters = table(("", ""), machine()), dict[str, str]()
+    if keep:
+        said = ["Measured by itself: " + "; ".join(what for _, what in machine()) + "."]
+        about, chapters = stands(page)
+    chapters |= {report.title: chapter(report, *said) for report in reports}
+    texts = [*chapters.values()]
+    page.write_text("\n\n".join([INTRODUCTION, about, summary(texts), *texts]) + "\n")
+    print(f"{page}: {len(texts)} chapters")
 
 
 if __name__ == "__main__":

@@ -54,13 +54,16 @@ def test_every_benchmark_has_its_chapter_with_its_command_and_its_notes(tmp_path
 def test_one_chapter_is_measured_anew_and_the_others_stay(tmp_path: Path) -> None:
     slow = measured("a", 9.0, goal="under 5 us", holds=False)
     written(tmp_path, one=[slow], two=[slow])
-    before = (tmp_path / "page.md").read_text()
+    before = (tmp_path / "page.md").read_text().replace("2.13", "an older")
+    (tmp_path / "page.md").write_text(before)
     (tmp_path / "two.json").unlink()
     fast = measured("a", 4.0, goal="under 5 us", holds=True)
     assert written(tmp_path, "--keep", one=[fast]).returncode == 0
     page = (tmp_path / "page.md").read_text()
     assert page.split("## ")[2] == before.split("## ")[2]
     assert "| a | 4.00 us |" in page.split("## ")[1]
+    assert "Measured by itself: " in page.split("## ")[1]
+    assert page.split("| date |")[0] == before.split("| date |")[0]  # what the others hold for
     assert "1 of 2 goals hold." in page and page.count("- a: 9.00 us, goal under 5 us") == 1
 
 
