@@ -129,7 +129,7 @@ class _Panel:
         except Exception as error:
             calm = _failed(error)
         said = calm or _judged(self.rules, window)
-        if said is self.settled or said == self.settled:
+        if said == self.settled:
             return
         outcomes = said if isinstance(said, list) else [said] * len(self.rules)
         open_ones = False

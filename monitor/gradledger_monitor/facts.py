@@ -207,11 +207,13 @@ class StepFacts:
         for rank, record in self._accounted.items():
             factor = self.shared_factors[rank] / (self.run.world_size if self.averaged else 1)
             for index, micro_batch in self.kept_by_rank[rank]:
-                own = factor if record.post_factor is not None else factor * _own(micro_batch)
+                applied = factor
+                if record.post_factor is None:
+                    applied *= _own_factor(micro_batch)
                 for key, part, term in _keyed(micro_batch.terms):
                     tokens, weight = term.tokens, term.weight
                     if tokens and weight is not None:
-                        one = Seen(rank, index, key, term, tokens, float(weight), own, part)
+                        one = Seen(rank, index, key, term, tokens, float(weight), applied, part)
                         terms.append(one)
         return terms
 
@@ -382,7 +384,7 @@ def clip_coefficient(event: Event) -> float:
     return 1.0 if norm is None or limit is None else min(1.0, limit / (norm + 1e-6))
 
 
-def _own(micro_batch: MicroBatch) -> float:
+def _own_factor(micro_batch: MicroBatch) -> float:
     """Without a measured factor, the loss scale is what must be taken out of the weights."""
     scale = number(micro_batch.scale)
     return 1.0 / scale if scale else 1.0

@@ -10,10 +10,8 @@ from gradledger_monitor.ledger import total
 from gradledger_monitor.readings import spread
 from gradledger_monitor.wire import MicroBatch, Term
 
-Kept = Iterable[tuple[int, MicroBatch]]  # with their places
 
-
-def sum_of_roots(kept: Kept) -> float | None:
+def sum_of_roots(kept: Iterable[tuple[int, MicroBatch]]) -> float | None:
     """The sum of what backward started from, the loss scale taken out."""
     roots = []
     for _, micro_batch in kept:
@@ -24,7 +22,7 @@ def sum_of_roots(kept: Kept) -> float | None:
     return total(roots) if roots else None
 
 
-def mean_over_tokens(kept: Kept) -> float | None:
+def mean_over_tokens(kept: Iterable[tuple[int, MicroBatch]]) -> float | None:
     """The sum of the token losses over their number; None where they are not known.
 
     With one loss term, root = weight * (sum of its token losses), so that sum is root / weight.

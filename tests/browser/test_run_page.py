@@ -85,9 +85,8 @@ def test_the_optimizer_is_chosen_when_there_are_several(page: Page, service: Ser
     both = [fair_step(1), fair_step(2), step(1, optimizer=1)]
     service.post(batch("r1", both, optimizers=["AdamW", "SGD"]))
     open_run(page, "r1", 2)
-    expect(
-        page.locator(".finding")
-    ).to_be_visible()  # else it may push the link from under the click
+    # when it comes later, it may push the link from under the click
+    expect(page.locator(".finding")).to_be_visible()
     page.get_by_role("link", name="SGD").click()
     points(page, 1)
     expect(page.get_by_role("link", name="SGD")).to_have_attribute("aria-current", "true")

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 
 from gradledger_monitor import facts
+from gradledger_monitor.api import documents
 from gradledger_monitor.api.documents import (
     FindingList,
     RunList,
@@ -94,9 +95,4 @@ def _step(merged: facts.StepFacts, records: dict[int, Any]) -> dict[str, Any]:
 
 
 def _account(ledger: Ledger) -> dict[str, Any]:
-    return {
-        "tokens": ledger.tokens,
-        "balance": ledger.balance,
-        "misallocation": ledger.misallocation,
-        "entries": ledger.entries,
-    }
+    return {name: getattr(ledger, name) for name in documents.Ledger.model_fields}

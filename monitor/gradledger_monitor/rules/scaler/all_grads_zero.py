@@ -57,10 +57,10 @@ class AllGradsZero(Rule):
         return finding(
             "error",
             "All gradients are zero",
-            f"Backward runs with a scale of {window.facts.scale:.3g} and every "
+            f"Backward runs with a scale of {facts.scale:.3g} and every "
             "gradient is exactly zero: fp16 has flushed them.",
             FIX,
             norm=0.0,
-            scale=window.facts.scale,
+            scale=facts.scale,
             zero_share=number(record.zero_share),
         )

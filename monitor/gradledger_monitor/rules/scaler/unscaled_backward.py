@@ -5,7 +5,6 @@ from __future__ import annotations
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import unless_scaled
-from gradledger_monitor.wire import number
 
 FIX = """\
 scaler.scale(loss).backward()      # for every loss of the window"""
@@ -49,7 +48,7 @@ class UnscaledBackward(Rule):
             return OK
         if not record.skipped and not window.facts.own("scaler_step"):
             return OK
-        scale = [number(m.scale) for _, m in kept if m.scale is not None][-1]
+        scale = window.facts.scale
         return finding(
             "error",
             "A backward of a scaled window is not scaled",
