@@ -7,7 +7,8 @@ gradient that was applied. How a window may be read is in ``readings``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -74,6 +75,9 @@ class StepFacts:
         self.micro_batches = len(kept)  # K
         self.kept_from = kept[0][0] if kept else 0  # backwards before those that reached the step
         self.scale = _scale(first)
+        # what was called in its window, in order, by what it was; ``own``: on this optimizer
+        self.calls = _calls(first.events)
+        self.own = _calls([event for event in first.events if event.own])
         # of all
         self.averaged = run.world_size > 1 and first.sync == "averaged"  # gradients, over the ranks
         self.norm = self._norm()
@@ -82,7 +86,11 @@ class StepFacts:
         self.shared_factors = {rank: _shared_factor(record) for rank, record in records.items()}
         self.unmeasured = self._unmeasured()
         self.factor_unmeasured = self._factor_unmeasured()
-        self.seen = self._seen()
+        self.seen = seen = self._seen()
+        # the loss gives the tokens of one micro-batch different weights by design
+        apart = [s.of for s in seen if s.of.weight_min is not None]
+        self.weighted_inside = any(map(spread, apart))
+        self.reading = self._reading() if seen else None
 
     # ------------------------------------------------------------------ the plain facts
 
@@ -105,22 +113,6 @@ class StepFacts:
         known = [norm for norm in norms if norm is not None]
         return math.hypot(*known) if self.complete and len(known) == len(norms) else None
 
-    @once
-    def events(self) -> dict[str, list[Event]]:
-        """What was called in the lowest rank's window, in order, by what it was."""
-        called: dict[str, list[Event]] = {}
-        for event in self.first.events:
-            called.setdefault(event.op, []).append(event)
-        return called
-
-    def own(self, *ops: str) -> list[Event]:
-        """The loop's calls of these on this optimizer, in order."""
-        if not self.first.events:
-            return []
-        if len(ops) == 1:
-            return [event for event in self.events.get(ops[0], ()) if event.own]
-        return [event for event in self.first.events if event.op in ops and event.own]
-
     @property
     def combined_by_hand(self) -> float | None:
         """c, where the loop made the gradient c times the sum over the ranks; 1/R is an average.
@@ -141,27 +133,21 @@ class StepFacts:
 
     # ------------------------------------------------------------------ the effective batch
 
-    @property
-    def micro_batch_samples(self) -> dict[int, list[int | None]]:
-        """By rank: samples (a language model's sequences) in each micro-batch that was kept."""
-        return {
-            rank: [samples_of(m, self.records[rank]) for _, m in kept]
-            for rank, kept in self.kept_by_rank.items()
-        }
-
     @once
     def samples(self) -> int | None:
-        """The effective batch of this step over all ranks, in samples; None where not known."""
-        return self._over_ranks(self.micro_batch_samples.values())
+        """The effective batch of this step over all ranks, in samples (a language model's
+        sequences); None where not known."""
+        return self._over_ranks(samples_of)
 
     @once
     def batch_tokens(self) -> int | None:
         """The same in tokens that count, whatever weight they got."""
-        kept = self.kept_by_rank.values()
-        return self._over_ranks([[tokens_of(m) for _, m in each] for each in kept])
+        return self._over_ranks(lambda micro_batch, _: tokens_of(micro_batch))
 
-    def _over_ranks(self, parts: Iterable[list[int | None]]) -> int | None:
-        return whole([whole(of_rank) for of_rank in parts]) if self.complete else None
+    def _over_ranks(self, size: Callable[[MicroBatch, StepRecord], int | None]) -> int | None:
+        records, kept_by_rank = self.records, self.kept_by_rank
+        parts = [[size(m, records[rank]) for _, m in kept] for rank, kept in kept_by_rank.items()]
+        return whole([whole(part) for part in parts]) if self.complete else None
 
     # ------------------------------------------------------------------ weights
 
@@ -210,18 +196,14 @@ class StepFacts:
                 applied = factor
                 if record.post_factor is None:
                     applied *= _own_factor(micro_batch)
-                for key, part, term in _keyed(micro_batch.terms):
-                    tokens, weight = term.tokens, term.weight
-                    if tokens and weight is not None:
-                        one = Seen(rank, index, key, term, tokens, float(weight), applied, part)
+                for name, part, term in _named(micro_batch.terms):
+                    tokens = term.tokens
+                    if tokens and term.weight is not None:
+                        own = float(term.weight)
+                        weight = abs(own) * applied
+                        one = Seen(rank, index, name, tokens, weight, term, own > 0, part)
                         terms.append(one)
         return terms
-
-    @once
-    def weighted_inside(self) -> bool:
-        """Whether the loss gives the tokens of one micro-batch different weights by design."""
-        perhaps = [s.term for s in self.seen if s.term.weight_min is not None]
-        return bool(perhaps) and any(map(spread, perhaps))
 
     @once
     def own_losses(self) -> bool:
@@ -236,16 +218,15 @@ class StepFacts:
             and all(_aims_at_one_number(m) for _, m in kept)
         ):
             return True
-        downwards = {s.key for s in self.seen if not s.weight > 0}
-        return bool(downwards) and any(s.key in downwards and s.weight > 0 for s in self.seen)
+        downwards = {s.term for s in self.seen if not s.upwards}
+        return bool(downwards) and any(s.term in downwards and s.upwards for s in self.seen)
 
     @once
     def readings(self) -> list[Reading]:
         """All honest readings of the window, the plainest first."""
         return list(readings(self.seen))
 
-    @once
-    def reading(self) -> Reading | None:
+    def _reading(self) -> Reading | None:
         """The plainest fair reading; where none is fair, the plainest even one, or the main one."""
         tolerance, scale = self.tolerance, self.run.declared_scale or 1.0
         plain = plainest(self.seen)  # most often fair: the others need not be made
@@ -325,6 +306,13 @@ def _kept(record: StepRecord) -> Kept:
     return list(enumerate(record.micro_batches))[begin:]
 
 
+def _calls(events: list[Event]) -> defaultdict[str, list[Event]]:
+    calls: defaultdict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        calls[event.op].append(event)
+    return calls
+
+
 def _scale(record: StepRecord) -> float | None:
     """The loss scale of the last scaled backward."""
     scales = [m.scale for m in record.micro_batches if m.scale is not None]
@@ -390,18 +378,18 @@ def _own_factor(micro_batch: MicroBatch) -> float:
     return 1.0 / scale if scale else 1.0
 
 
-def _keyed(terms: list[Term]) -> list[tuple[str, int, Term]]:
+def _named(terms: list[Term]) -> list[tuple[str, int, Term]]:
     """Terms by kind and occurrence, e.g. NllLossBackward0#1; parts of one loss are numbered."""
     if len(terms) == 1:
         return [(f"{terms[0].kind}#0", 1, terms[0])]
-    keyed: list[tuple[str, int, Term]] = []
+    named: list[tuple[str, int, Term]] = []
     numbers: dict[str, dict[object, int]] = {}
     parts: dict[str, int] = {}
     for place, term in enumerate(terms):
         known = numbers.setdefault(term.kind, {})
         # two tasks on one head have coefficients of their own, as a rule; chunks have not
         loss = place if term.head is None else (term.head, number(term.coefficient))
-        key = f"{term.kind}#{known.setdefault(loss, len(known))}"
-        parts[key] = parts.get(key, 0) + 1
-        keyed.append((key, parts[key], term))
-    return keyed
+        name = f"{term.kind}#{known.setdefault(loss, len(known))}"
+        parts[name] = parts.get(name, 0) + 1
+        named.append((name, parts[name], term))
+    return named

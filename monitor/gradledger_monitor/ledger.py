@@ -57,15 +57,12 @@ class Ledger(Struct, frozen=True, dict=True):
 
 def account(lines: Sequence[Weighed]) -> Ledger | None:
     """The ledger of a window; None when no token got any weight, or a weight is not finite."""
-    tokens: float = 0
-    weights = []
-    for line in lines:
-        tokens += line.tokens
-        weights.append(line.tokens * line.weight)
-    balance = total(weights)
+    counts = [line.tokens for line in lines]
+    weights = [line.tokens * line.weight for line in lines]
+    tokens, balance = sum(counts), total(weights)
     if tokens == 0 or balance == 0 or not math.isfinite(balance):
         return None
-    off = [line.tokens / tokens * abs(line.weight * tokens / balance - 1) for line in lines]
+    off = [abs(w / balance - n / tokens) for n, w in zip(counts, weights, strict=True)]
     return Ledger(tokens, balance, total(off) / 2, lines)
 
 

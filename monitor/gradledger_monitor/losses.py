@@ -15,10 +15,10 @@ def sum_of_roots(kept: Iterable[tuple[int, MicroBatch]]) -> float | None:
     """The sum of what backward started from, the loss scale taken out."""
     roots = []
     for _, micro_batch in kept:
-        if micro_batch.loss is None or "scale" in micro_batch.missing:
+        loss, scale = micro_batch.loss, micro_batch.scale
+        if loss is None or "scale" in micro_batch.missing:
             return None
-        loss, scale = float(micro_batch.loss), micro_batch.scale
-        roots.append(loss if scale is None else loss / (float(scale) or 1.0))
+        roots.append(float(loss) / (float(scale or 0) or 1.0))
     return total(roots) if roots else None
 
 

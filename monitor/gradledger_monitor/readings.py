@@ -32,25 +32,20 @@ class Reading(Struct, frozen=True):
         return self.ledger.misallocation <= tolerance
 
 
-class Seen(Struct, frozen=True, gc=False):
-    """A term where it was seen, with the factor from its weight to the applied gradient."""
+class Seen(Weighed, frozen=True, gc=False):
+    """A term where it was seen: a line of the account in tokens, of which there are some."""
 
-    rank: int
-    micro_batch: int
-    key: str
-    term: Term
-    tokens: int  # of the term; there are some
-    weight: float  # the term's own
-    factor: float
-    part: int = 1  # which of the micro-batch's terms under this key
+    of: Term
+    upwards: bool = True  # its own weight is positive
+    part: int = 1  # which of the micro-batch's terms under this name
 
 
 def plainest(seen: list[Seen]) -> Reading | None:
     """The main term's in tokens, which is the first of all readings wherever it can be had."""
     if not seen:
         return None
-    keys = _heaviest_first(seen)
-    return _reading("main", "tokens", seen if len(keys) == 1 else _of_key(keys[0], seen))
+    terms = _heaviest_first(seen)
+    return _reading("main", "tokens", seen if len(terms) == 1 else _of_term(terms[0], seen))
 
 
 def readings(seen: list[Seen]) -> Iterator[Reading]:
@@ -69,57 +64,50 @@ def readings(seen: list[Seen]) -> Iterator[Reading]:
 
 
 def _groups(seen: list[Seen]) -> Iterator[tuple[str, list[Seen]]]:
-    keys = _heaviest_first(seen)
-    kind = keys[0].split("#", 1)[0]
-    for key in keys:
-        yield "main", seen if len(keys) == 1 else _of_key(key, seen)
+    terms = _heaviest_first(seen)
+    kind = terms[0].split("#", 1)[0]
+    for term in terms:
+        yield "main", seen if len(terms) == 1 else _of_term(term, seen)
     if max([s.part for s in seen]) == 2:
-        for part in sorted({(s.key, s.part) for s in seen}):
-            yield "part", [s for s in seen if (s.key, s.part) == part]
-    if len(keys) > 1:
-        of_kind = [s for s in seen if s.term.kind == kind]
-        if len({s.key for s in of_kind}) > 1:
+        for part in sorted({(s.term, s.part) for s in seen}):
+            yield "part", [s for s in seen if (s.term, s.part) == part]
+    if len(terms) > 1:
+        of_kind = [s for s in seen if s.of.kind == kind]
+        if len({s.term for s in of_kind}) > 1:
             yield "kind", of_kind
         if len(of_kind) < len(seen):
             yield "all", seen
 
 
-def _of_key(key: str, seen: list[Seen]) -> list[Seen]:
-    return [s for s in seen if s.key == key]
+def _of_term(term: str, seen: list[Seen]) -> list[Seen]:
+    return [s for s in seen if s.term == term]
 
 
 def _heaviest_first(seen: list[Seen]) -> list[str]:
-    if len({s.key for s in seen}) == 1:
-        return [seen[0].key]
-    totals: dict[str, float] = {}
-    for s in seen:
-        totals[s.key] = totals.get(s.key, 0.0) + s.tokens * abs(s.weight) * s.factor
-    return sorted(totals, key=lambda key: (-totals[key], key))
+    totals = {s.term: 0.0 for s in seen}
+    if len(totals) > 1:
+        for s in seen:
+            totals[s.term] += s.tokens * s.weight
+    return sorted(totals, key=lambda term: (-totals[term], term))
 
 
 def _reading(name: str, unit: str, group: list[Seen]) -> Reading | None:
-    lines = _in_tokens(group) if unit == "tokens" else _in_units(unit, group)
+    lines = group if unit == "tokens" else _in_units(unit, group)
     ledger = account(lines) if lines else None
     return None if ledger is None else Reading(name, unit, ledger)
 
 
-def _in_tokens(group: list[Seen]) -> list[Weighed]:
-    return [
-        Weighed(s.rank, s.micro_batch, s.key, s.tokens, abs(s.weight) * s.factor) for s in group
-    ]
-
-
 def _in_units(unit: str, group: list[Seen]) -> list[Weighed]:
-    """The same in units other than tokens; none where a term has no such unit."""
+    """The lines in units other than tokens; none where a term has no such unit."""
     lines = []
     for s in group:
-        units, weight = _units(s.term, unit), abs(s.weight)
+        units, weight = _units(s.of, unit), s.weight
         if not units:
             return []
         # the mean's total weight is fixed: more units, less each
-        if units != s.tokens and s.term.reduction == "mean":
+        if units != s.tokens and s.of.reduction == "mean":
             weight *= s.tokens / units
-        lines.append(Weighed(s.rank, s.micro_batch, s.key, units, weight * s.factor))
+        lines.append(Weighed(s.rank, s.micro_batch, s.term, units, weight))
     return lines
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gradledger.records import StepRecord, Term
+from gradledger_monitor.batch_size import samples_of
+from gradledger_monitor.facts import StepFacts
 from helpers.facts import facts, record, term
 
 
@@ -14,23 +16,28 @@ def rows(samples: int, length: int, **more: Any) -> Term:
     return term(tokens, 1 / 100, rows=samples, size=samples * length, **more)
 
 
+def of_each(step: StepFacts) -> list[int | None]:
+    """Samples in each micro-batch, rank by rank."""
+    return [samples_of(m, r) for r in step.records.values() for m in r.micro_batches]
+
+
 def test_samples_and_tokens_are_added_up_over_micro_batches_and_ranks() -> None:
     step = facts(record([rows(8, 16), rows(8, 10)]), record([rows(8, 16), rows(4, 16)]))
-    assert step.micro_batch_samples == {0: [8, 8], 1: [8, 4]}
+    assert of_each(step) == [8, 8, 8, 4]
     assert step.samples == 28
     assert step.batch_tokens == 124 + 76 + 124 + 60
 
 
 def test_a_flat_target_does_not_say_whether_its_rows_are_samples() -> None:
     step = facts(record([term(32, 1 / 32)]))  # as many rows as elements
-    assert step.micro_batch_samples == {0: [None]}
+    assert of_each(step) == [None]
     assert step.samples is None
     assert step.batch_tokens == 32
 
 
 def test_one_unknown_micro_batch_leaves_the_step_unknown() -> None:
     step = facts(record([rows(8, 16), term(32, 1 / 32)]))
-    assert step.micro_batch_samples == {0: [8, None]}
+    assert of_each(step) == [8, None]
     assert step.samples is None
 
 

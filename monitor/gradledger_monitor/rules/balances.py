@@ -169,17 +169,17 @@ def _together(facts: StepFacts, reading: Reading) -> list[Reading]:
 
 
 def _of(facts: StepFacts, reading: Reading) -> list[Seen]:
-    keys = {entry.term for entry in reading.ledger.entries}
-    return [seen for seen in facts.seen if seen.key in keys]
+    terms = {line.term for line in reading.ledger.lines}
+    return [seen for seen in facts.seen if seen.term in terms]
 
 
 def _reductions(facts: StepFacts, reading: Reading) -> set[str]:
-    return {seen.term.reduction for seen in _of(facts, reading)}
+    return {seen.of.reduction for seen in _of(facts, reading)}
 
 
 def _by_hand(facts: StepFacts) -> bool:
     """Whether the loss is a bare mean or sum: what one of its elements is, we cannot know."""
-    return any(s.term.kind.startswith(("MeanBackward", "SumBackward")) for s in facts.seen)
+    return any(s.of.kind.startswith(("MeanBackward", "SumBackward")) for s in facts.seen)
 
 
 def _is_sum(facts: StepFacts, reading: Reading) -> bool:
@@ -195,21 +195,17 @@ def _is_sum(facts: StepFacts, reading: Reading) -> bool:
 def _divides_by_padding(facts: StepFacts, reading: Reading) -> bool:
     """Each token's weight is 1/K over all positions of its micro-batch, padding included."""
     seen = _of(facts, reading)
-    padded = any(s.term.size != s.tokens for s in seen)
-    if not padded or any(not s.term.size for s in seen):
+    padded = any(s.of.size != s.tokens for s in seen)
+    if not padded or any(not s.of.size for s in seen):
         return False
     share = facts.micro_batches * (facts.run.world_size if facts.averaged else 1)
-    near = [_weight(s) * (s.term.size or 0) * share for s in seen]
+    near = [s.weight * (s.of.size or 0) * share for s in seen]
     return all(abs(n - 1) <= facts.tolerance for n in near)
-
-
-def _weight(seen: Seen) -> float:
-    return abs(seen.weight) * seen.factor
 
 
 def _coefficient_explains(facts: StepFacts, reading: Reading, balance: float) -> bool:
     """The loss is multiplied by a constant, and B is that constant."""
-    coefficients = {number(seen.term.coefficient) for seen in _of(facts, reading)}
+    coefficients = {number(seen.of.coefficient) for seen in _of(facts, reading)}
     if len(coefficients) != 1:
         return False
     coefficient = coefficients.pop()
@@ -218,12 +214,12 @@ def _coefficient_explains(facts: StepFacts, reading: Reading, balance: float) ->
 
 def _halved_squares(facts: StepFacts, reading: Reading, balance: float) -> bool:
     """Half the mean squared error, as textbooks write it, though the half may be 1/K or 1/R."""
-    kinds = {seen.term.kind for seen in _of(facts, reading)}
+    kinds = {seen.of.kind for seen in _of(facts, reading)}
     return kinds == {"MseLossBackward0"} and _Near(balance, facts.tolerance)(0.5)
 
 
 def _one_divided_cross_entropy(facts: StepFacts) -> bool:
-    terms = [seen.term for seen in facts.seen]
+    terms = [seen.of for seen in facts.seen]
     if len(terms) != len({(seen.rank, seen.micro_batch) for seen in facts.seen}):
         return False
     return all(t.kind.startswith("NllLoss") and t.undivided is False for t in terms)
@@ -236,21 +232,21 @@ def _undivided_term(facts: StepFacts, main: Reading) -> str | None:
     which the author folded the 1/K looks the same, so one that could be that is left alone.
     """
     k = facts.micro_batches
-    keys = {seen.key for seen in facts.seen}
-    if k == 1 or len(keys) == 1:
+    names = {seen.term for seen in facts.seen}
+    if k == 1 or len(names) == 1:
         return None
     if not main.is_fair(facts.tolerance, facts.run.declared_scale or 1.0):
         return None
-    for key in sorted(keys - {entry.term for entry in main.ledger.entries}):
-        terms = [seen for seen in facts.seen if seen.key == key]
-        coefficients = {number(seen.term.coefficient) for seen in terms}
-        means = all(s.term.reduction == "mean" and s.term.undivided for s in terms)
+    for name in sorted(names - {line.term for line in main.ledger.lines}):
+        terms = [seen for seen in facts.seen if seen.term == name]
+        coefficients = {number(seen.of.coefficient) for seen in terms}
+        means = all(s.of.reduction == "mean" and s.of.undivided for s in terms)
         if not means or len(terms) != k * len(facts.records) or len(coefficients) != 1:
             continue
         coefficient = coefficients.pop()
-        balance = sum(s.tokens * _weight(s) for s in terms)
+        balance = sum(s.tokens * s.weight for s in terms)
         if _Near(balance, facts.tolerance)(k * (coefficient or 1.0)) and _meant(coefficient, k):
-            return key
+            return name
     return None
 
 

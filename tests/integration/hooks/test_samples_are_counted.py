@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from gradledger_monitor.batch_size import samples_of
 from gradledger_monitor.facts import StepFacts
 from helpers.training import recording
 
@@ -75,7 +76,7 @@ def accumulated(loader: Any, k: int = 2) -> Iterator[Drawn]:
 def test_samples_of_a_flat_target_are_the_loaders(dataset: Dataset[Any], workers: int) -> None:
     loader = DataLoader(dataset, 8, drop_last=True, num_workers=workers)
     steps = train(accumulated(loader))
-    assert [s.micro_batch_samples for s in steps] == [{0: [8, 8]}] * 3
+    assert [[samples_of(m, s.first) for _, m in s.kept] for s in steps] == [[8, 8]] * 3
     assert [s.samples for s in steps] == [16] * 3
 
 

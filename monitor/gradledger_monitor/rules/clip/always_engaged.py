@@ -56,7 +56,7 @@ class AlwaysEngaged(Rule):
 
     def judge(self, window: Window) -> Outcome:
         """The share of windows whose clip left less than everything."""
-        clips = window.facts.own("clip_norm")
+        clips = window.facts.own["clip_norm"]
         if not clips:
             return not_applicable("the loop does not clip by norm")
         self._engaged.append(clip_coefficient(clips[-1]) < 1)

@@ -49,7 +49,7 @@ class ClipEveryMicrobatch(Rule):
         record = facts.first
         if "clip_norm" in record.missing:
             return not_measured(record.missing["clip_norm"])
-        clips = facts.own("clip_norm", "clip_value")
+        clips = facts.own["clip_norm"] + facts.own["clip_value"]
         if not clips:
             return OK if window.past else not_applicable("the loop does not clip")
         total = len(record.micro_batches)

@@ -56,7 +56,7 @@ class UnnormalisedSum(Rule):
         n, b, by = tokens(window), balance(window), factor(window)
         known = [c.tokens for c in window.past if c.tokens]
         follows = any(abs(n / t - 1) > 0.02 for t in known)
-        cross_entropy = all(s.term.kind.startswith("NllLoss") for s in window.facts.seen)
+        cross_entropy = all(s.of.kind.startswith("NllLoss") for s in window.facts.seen)
         moves = " It moves with the tokens from step to step." if follows else ""
         return finding(
             "warning" if follows or cross_entropy else "info",

@@ -15,6 +15,8 @@ torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
 scaler.step(optimizer)
 scaler.update()"""
 
+CLIPS = ("clip_norm", "clip_value")
+
 
 class ClipBeforeUnscale(Rule):
     """The gradients are clipped while they are still multiplied by the loss scale.
@@ -51,11 +53,10 @@ class ClipBeforeUnscale(Rule):
     def judge(self, window: Window) -> Outcome:
         """A finite clip that no unscale came before."""
         scale = window.facts.scale or 1.0
-        unscaled = False
-        for event in window.facts.own("unscale", "clip_norm", "clip_value"):
-            if event.op == "unscale":
-                unscaled = True
-            elif not unscaled and _is_scaled(event, scale):
+        for event in window.facts.first.events:
+            if event.op == "unscale" and event.own:
+                return OK
+            if event.op in CLIPS and event.own and _is_scaled(event, scale):
                 return _report(event, scale, window)
         return OK
 
