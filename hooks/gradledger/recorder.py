@@ -32,6 +32,7 @@ from gradledger.observers.scaler import Scaler
 from gradledger.observers.schedule import Schedule
 from gradledger.observers.updates import Updates
 from gradledger.pacing import Pace
+from gradledger.rounds import Rounds
 from gradledger.windows import Track, Windows
 
 Sink = Callable[[OpenStep], None]
@@ -43,10 +44,11 @@ class Recorder:
     def __init__(self, sink: Sink, pace: Pace | None = None) -> None:
         self._sink = sink
         self._pace = pace or Pace(None)
-        self._resting: Track | None = None  # whose steps only pass
-        self._watch_again = 0  # its step with which watching goes on
+        self._ahead = 1  # from a step of this round to the one that is watched next
+        self._due: dict[Track, int] = {}  # while steps only pass: of each, the one watched next
         self.stepped = 0.0  # when the last step ended, whatever became of it; since the epoch
         self.windows = Windows()
+        self._rounds = Rounds(self.windows)
         self.losses = LossTerms()
         self._observers: list[Observer] = [
             Scaler(self.windows, self.close_skipped),
@@ -85,8 +87,8 @@ class Recorder:
         self._handles.append(register_optimizer_step_pre_hook(self._before_step))
         self._handles.append(register_optimizer_step_post_hook(self._after_step))
         self._each("install")
-        if self._resting is not None:  # they were taken out meanwhile
-            self._rest(self._resting, self._watch_again)
+        if self._due:  # they were taken out meanwhile
+            self._rest(self._due)
 
     def uninstall(self) -> None:
         """Restore everything, in the opposite order."""
@@ -179,7 +181,7 @@ class Recorder:
         return __init__
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._resting is not None:
+        if self._due:
             return
         began = time.perf_counter()
         with self._around_step:
@@ -191,7 +193,7 @@ class Recorder:
         self._pace.seconds += time.perf_counter() - began
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._resting is not None:
+        if self._due:
             with self._around_step:
                 self._passed(self.windows.track(optimizer))
             return
@@ -210,7 +212,7 @@ class Recorder:
     def close_skipped(self, optimizer: Any) -> None:
         """The GradScaler found a non-finite gradient: the window ends without a step."""
         track = self.windows.track(optimizer)
-        if self._resting is not None:
+        if self._due:
             self._passed(track)
             return
         step = self._close(track)
@@ -227,14 +229,12 @@ class Recorder:
 
     def _finish(self, step: OpenStep, track: Track) -> None:
         self.stepped = step.time
+        self._rounds.add(track)
         if track.partial:
-            track.partial = False
+            track.partial, self._ahead = False, 1
             return
         step.missing.update(self._failed)
-        following = self._pace.next_after(step.step)
-        if following > step.step + 1 and self._is_alone(track):
-            step.fields["next"] = following
-            self._rest(track, following)
+        self._look_ahead(step)
         ship(list(step.deferred()))
         self._sink(step)
 
@@ -242,15 +242,22 @@ class Recorder:
 
     def watch_all(self) -> None:
         """Let no step pass from now on."""
-        self._pace = Pace(None)
-        self._watch_again = 0
+        self._pace, self._ahead = Pace(None), 1
+        self._due = dict.fromkeys(self._due, 0)
 
-    def _is_alone(self, track: Track) -> bool:
-        """With several optimizers there is no moment that lies between the windows of all."""
-        return all(other is track or other.optimizer is None for other in self.windows)
+    def _look_ahead(self, step: OpenStep) -> None:
+        """Say with the steps of one round which ones are watched next, and rest at its end."""
+        if self._rounds.begins:
+            self._ahead = self._pace.next_after(step.step) - step.step
+        elif not self._rounds.as_before:
+            self._ahead = 1
+        if self._ahead > 1:
+            step.fields["next"] = step.step + self._ahead
+            if self._rounds.ended:
+                self._rest({track: track.steps + self._ahead for track in self._rounds.stepped})
 
-    def _rest(self, track: Track, until: int) -> None:
-        self._resting, self._watch_again, self.windows.resting = track, until, True
+    def _rest(self, due: dict[Track, int]) -> None:
+        self._due, self.windows.resting = due, True
         self._backward.undo()
         self._each("rest")
 
@@ -258,17 +265,26 @@ class Recorder:
         """A step that is not watched has ended."""
         self.stepped = time.time()
         track.steps += 1
-        next_one = track.steps + 1 >= self._watch_again
-        if next_one or track is not self._resting or self._pace.is_overdue(track.steps):
+        if self._is_time(track):
             self._wake(track)
 
+    def _is_time(self, track: Track) -> bool:
+        """Rounds go on as they were: at the end of one. Else now."""
+        due = self._due.get(track, 0)
+        if track.steps >= due:
+            return True
+        ends_round = track is self._rounds.stepped[-1]
+        return ends_round and (track.steps + 1 == due or self._pace.is_overdue(track.steps))
+
     def _wake(self, track: Track) -> None:
-        self._resting, self.windows.resting = None, False
+        left = {each: due - each.steps for each, due in self._due.items()}
+        abreast = [each for each in left if left[each] == left.get(track)]
+        self._due, self.windows.resting = {}, False
         self._backward.redo()
         self.windows.forget_open()
-        for other in self.windows:
-            other.partial = other is not track
-        self._each("wake", track)
+        for other in self.windows:  # in the middle of a round, some windows have begun already
+            other.partial = other is not track and other not in abreast
+        self._each("wake", list(self.windows))
 
     # ------------------------------------------------------------------ when something fails
 

@@ -87,8 +87,8 @@ class Observer:
         for patch in self._resting:
             patch.undo()
 
-    def wake(self, track: Track) -> None:
-        """A step of ``track`` has ended and the next is watched: what was seen before is old."""
+    def wake(self, tracks: list[Track]) -> None:
+        """From now on all is watched again: what was seen before is old."""
         for patch in self._resting:
             patch.redo()
 

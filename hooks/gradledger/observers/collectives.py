@@ -67,9 +67,9 @@ class Collectives(Observer):
         super().rest()
         self._local.release()
 
-    def wake(self, track: Track) -> None:
+    def wake(self, tracks: list[Track]) -> None:
         """Forget what the wrappers decided, and how many collectives there were."""
-        super().wake(track)
+        super().wake(tracks)
         self._forward = self._before = self._after_backward = None
 
     def _find_fsdp(self) -> None:

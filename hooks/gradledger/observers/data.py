@@ -43,9 +43,10 @@ class Data(Observer):
 
         return __iter__
 
-    def wake(self, track: Track) -> None:
+    def wake(self, tracks: list[Track]) -> None:
         """The batches of steps that were not watched are no news."""
-        self._loads.drawn(track)
+        for track in tracks:
+            self._loads.drawn(track)
 
     def step_begins(self, step: OpenStep, track: Track) -> None:
         """The sampler and the batches that the window's data came from, as far as is known."""

@@ -37,9 +37,9 @@ class LossTerms(Observer):
         count = Deferred(tokens, volatile=True) if on_device else int(tokens)
         self._declared = Declared(count, reduction, float(scale))
 
-    def wake(self, track: Track) -> None:
+    def wake(self, tracks: list[Track]) -> None:
         """What was declared of a backward that was not watched says nothing of another."""
-        super().wake(track)
+        super().wake(tracks)
         self._declared = None
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
