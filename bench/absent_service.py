@@ -47,7 +47,7 @@ def block(way: str, busy: list[float], clock: list[float]) -> None:
         return
     with (
         service(way) as url,
-        gradledger.watch(loop.model, loop.optimizer, url=url, overhead="full"),
+        gradledger.watch(loop.model, loop.optimizers[0], url=url, overhead="full"),
     ):
         train(loop, busy, clock)
 

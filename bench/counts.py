@@ -43,7 +43,7 @@ def traced(hooked: bool, url: str) -> None:
     """Steps between two marks that a trace shows."""
     loop = Loop(TINY)
     if hooked:
-        gradledger.watch(loop.model, loop.optimizer, url=url, overhead="full")
+        gradledger.watch(loop.model, loop.optimizers[0], url=url, overhead="full")
     windows = [loop.window() for _ in range(TRACED_STEPS)]
     for window in windows[:20]:
         loop.step(window)
@@ -57,7 +57,7 @@ def long(steps: int) -> None:
     """Megabytes that the process holds, over a long run whose service is not there."""
     loop = Loop(TINY, k=1)
     held = []
-    with gradledger.watch(loop.model, loop.optimizer, url=NOBODY, overhead="full"):
+    with gradledger.watch(loop.model, loop.optimizers[0], url=NOBODY, overhead="full"):
         window = loop.window()
         for step in range(steps):
             loop.step(window)
@@ -70,7 +70,7 @@ def blocks(url: str) -> None:
     """Blocks of memory that Python holds more after each step, with no thread to take them away."""
     loop = Loop(TINY)
     window = loop.window()
-    with gradledger.watch(loop.model, loop.optimizer, url=url, overhead="full") as ledger:
+    with gradledger.watch(loop.model, loop.optimizers[0], url=url, overhead="full") as ledger:
         hooked = [_grown(loop.step, window) for _ in range(200)]
         ledger.pause()
         plain = [_grown(loop.step, window) for _ in range(200)]

@@ -76,7 +76,7 @@ def measure(rounds: int) -> Times:
     taken: Times = {way: [] for way in WAYS}
     with (
         service("takes") as url,
-        gradledger.watch(loop.model, loop.optimizer, url=url, overhead="full") as ledger,
+        gradledger.watch(loop.model, loop.optimizers[0], url=url, overhead="full") as ledger,
     ):
         for number in range(rounds + WARM_UP):
             for way in WAYS[number % 3 :] + WAYS[: number % 3]:
@@ -96,10 +96,10 @@ def once(loop: Loop, way: str, timed: Timed, ledger: gradledger.Ledger) -> float
         began = time.thread_time()
         call(loop.parameters)
         took = time.thread_time() - began
-    loop.optimizer.step()
+    loop.optimizers[0].step()
     if way != HOOKS:
         ledger.resume()
-    loop.optimizer.zero_grad()
+    loop.optimizers[0].zero_grad()
     if way == HOOKS and not timed.spent:
         raise RuntimeError("the norm's observer was not called: this script looks for it elsewhere")
     return timed.spent if way == HOOKS else took
@@ -123,7 +123,7 @@ def operations(hooked: bool, clips: bool) -> Counter[str]:
     loop.step(loop.window())
     with service("takes") as url:
         ledger = (
-            gradledger.watch(loop.model, loop.optimizer, url=url, overhead="full")
+            gradledger.watch(loop.model, loop.optimizers[0], url=url, overhead="full")
             if hooked
             else None
         )

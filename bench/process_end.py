@@ -46,7 +46,7 @@ def child(way: str, steps: int) -> None:
     if way == HOOKS:
         import gradledger  # noqa: PLC0415 (not without hooks)
 
-        gradledger.watch(loop.model, loop.optimizer, name="end", overhead="full")
+        gradledger.watch(loop.model, loop.optimizers[0], name="end", overhead="full")
     for _ in range(steps):
         loop.step(loop.window())
     tell_time("ended")

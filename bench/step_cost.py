@@ -37,7 +37,7 @@ from loggers import PEERS, Log
 from report import Measure, Report, arguments, below, median_of, shown, tell
 from sandwich import Sandwich
 from services import service
-from training import DEMO, GPT, TINY, K, Loop, Size, Window
+from training import DEMO, GPT, PAIR, TINY, K, Loop, Size, Window
 
 from gradledger.pacing import BURST, SHARE, WHOLE
 
@@ -48,9 +48,9 @@ BLOCK = 6  # steps in a row of one kind
 WARM_UP = 2  # of each
 BLANK_STEPS = 64  # before and after, to know what the clocks take
 # of a run with the usual overhead: at least one whole turn of its pace
-LONG_STEPS = {GPT.name: 4096, TINY.name: 4096, DEMO.name: 256}
+LONG_STEPS = {GPT.name: 4096, PAIR.name: 4096, TINY.name: 4096, DEMO.name: 256}
 KINDS = ("without", "with", "timed")
-SIZES = {size.name: size for size in (GPT, TINY, DEMO)}
+SIZES = {size.name: size for size in (GPT, PAIR, TINY, DEMO)}
 WATCHED = (GPT.name, TINY.name)  # sizes of which watched steps are measured too
 
 Times = dict[str, list[float]]  # microseconds: added, inside, without
@@ -81,7 +81,7 @@ class Hooks:
         import gradledger  # noqa: PLC0415 (after the lower clocks)
 
         self._sandwich = sandwich
-        self._ledger = gradledger.watch(loop.model, loop.optimizer, url=url, overhead=overhead)
+        self._ledger = gradledger.watch(loop.model, loop.optimizers[0], url=url, overhead=overhead)
         self._ledger.pause()
         self._timed = False
 

@@ -43,9 +43,11 @@ class Size:
     model: Callable[[], nn.Module]
     length: int
     k: int = K  # micro-batches in a step, unless told otherwise
+    optimizers: int = 1  # that share the parameters and the backwards
 
 
 GPT = Size("small GPT", byte_lm.ByteTransformer, 16)
+PAIR = Size("small GPT, two optimizers", byte_lm.ByteTransformer, 16, optimizers=2)
 TINY = Size("next to no model", Bytewise, 16)
 DEMO = Size("the demo", byte_lm.ByteTransformer, DEMO_LENGTH, DEMO_K)
 
@@ -58,7 +60,10 @@ class Loop:
         torch.set_num_threads(1)
         self.model = size.model()
         self.parameters = list(self.model.parameters())
-        self.optimizer = torch.optim.AdamW(self.parameters, lr=0.0)
+        self.optimizers = [
+            torch.optim.AdamW(self.parameters[first :: size.optimizers], lr=0.0)
+            for first in range(size.optimizers)
+        ]
         self.clips = clips
         self._windows = windows(size.length, k or size.k)
 
@@ -71,8 +76,9 @@ class Loop:
         loss = byte_lm.token_mean(self.model, window)
         if self.clips:
             nn.utils.clip_grad_norm_(self.parameters, 1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
         return loss
 
 

@@ -54,7 +54,7 @@ def measure(made: Report, plan: Plan, pairs: int, usual: bool) -> None:
     overhead: float | Literal["full"] = SHARE if usual else "full"
     with (
         service("takes") as url,
-        gradledger.watch(loop.model, loop.optimizer, url=url, overhead=overhead) as ledger,
+        gradledger.watch(loop.model, loop.optimizers[0], url=url, overhead=overhead) as ledger,
     ):
         block(loop, 2 * WHOLE if usual else 2, drain=False)
         for number in range(pairs):
