@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch.nn.functional as F
 import gradledger
 from gradledger.reacting import Heard
 from gradledger.settings import Settings
+from helpers.batches import eventually
 from helpers.service import Service, running_service
 
 RULE = "reduction.token_weights_unequal"
@@ -98,7 +100,8 @@ def test_stop_raises_at_a_step_and_the_script_may_go_on(service: Service, run: s
         training.optimizer.zero_grad()
         training.train(10)
     name = raised.value.finding.url.rpartition("/")[2]  # several trainings of one process count on
-    assert service.get(f"/runs/{name}/verdict").json()["steps"] == training.steps + 1
+    verdict = partial(service.get, f"/runs/{name}/verdict")
+    assert eventually(60, lambda: verdict().json()["steps"] == training.steps + 1)
 
 
 def test_stop_may_ask_for_warnings_or_for_errors_alone(service: Service) -> None:
