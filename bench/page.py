@@ -16,6 +16,7 @@ import platform
 import re
 import sys
 import time
+import timeit
 from importlib.metadata import version
 from pathlib import Path
 
@@ -33,6 +34,8 @@ WITH_GOAL = re.compile(
     re.MULTILINE,
 )
 
+ADD = "x = 0\nfor _ in range(10_000_000): x += 1"
+
 
 def read(file: Path) -> Report:
     """What one benchmark wrote."""
@@ -47,6 +50,7 @@ def machine() -> list[tuple[str, ...]]:
         ("processor", f"{os.cpu_count()} cores, {found[1] if found else platform.machine()}"),
         ("system", f"{platform.system()} {platform.release()}"),
         ("Python", platform.python_version()),
+        ("10 million additions in a loop of it", f"{min(timeit.repeat(ADD, number=1)):.2g} s"),
         ("PyTorch", version("torch")),
         ("date", time.strftime("%Y-%m-%d")),
     ]
