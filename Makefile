@@ -66,22 +66,22 @@ mutants: $(READY)  ## changes to the ledger and the rules that no test notices; 
 screenshots: $(READY) tools  ## the README's pictures, of real trainings
 	cd tests && ../$(BIN)/python screenshots.py ../docs/images
 
-bench: $(READY) .venvs/peers/.ready  ## what the hooks cost and how fast the service is, beside peers: docs/performance.md
+bench: $(READY) .venvs/peers/.ready  ## what the hooks cost and how fast the service is, beside peers: docs/performance.md; 40 minutes
 	@rm -rf build/bench
-	$(BENCH)step_cost.py --peers $(PEERS) --json build/bench/10-step-cost.json
+	$(BENCH)step_cost.py --rounds 12 --peers $(PEERS) --json build/bench/10-step-cost.json
 	$(BENCH)norm_cost.py --json build/bench/11-norm.json
-	$(BENCH)whole_process.py --json build/bench/12-whole-process.json
+	$(BENCH)whole_process.py --long-pairs 4 --pairs 8 --json build/bench/12-whole-process.json
 	$(BENCH)absent_service.py --json build/bench/13-absent-service.json 2>/dev/null
 	$(BENCH)imports.py --peers $(PEERS) --json build/bench/14-imports.json
 	$(BENCH)process_end.py --peers $(PEERS) --json build/bench/15-process-end.json
 	$(BENCH)counts.py --json build/bench/16-counts.json
 	$(BENCH)growth.py --json build/bench/17-growth.json
 	$(BENCH)device_cost.py --json build/bench/18-device.json
-	$(BENCH)service_ingest.py --json build/bench/20-ingest.json
-	$(BENCH)service_ingest.py --postgres --json build/bench/21-ingest-postgres.json
-	$(BENCH)service_judging.py --json build/bench/22-judging.json
-	$(BENCH)service_long_run.py --json build/bench/23-long-run.json
-	$(BENCH)service_peers.py --peers $(PEERS) --json build/bench/24-peers.json
+	$(BENCH)service_ingest.py --rounds 5 --json build/bench/20-ingest.json
+	$(BENCH)service_ingest.py --postgres --rounds 5 --json build/bench/21-ingest-postgres.json
+	$(BENCH)service_judging.py --rounds 5 --seconds 10 --json build/bench/22-judging.json
+	$(BENCH)service_long_run.py --steps 100000 --runs 2000 --rounds 2 --json build/bench/23-long-run.json
+	$(BENCH)service_peers.py --peers $(PEERS) --long 100000 --json build/bench/24-peers.json
 	$(BENCH)page.py build/bench docs/performance.md
 
 security: $(VENV)/.security  ## bandit on the source; what is left out, and why, is in pyproject.toml
