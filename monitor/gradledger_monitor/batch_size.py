@@ -18,10 +18,8 @@ def samples_of(micro_batch: MicroBatch, record: StepRecord) -> int | None:
     """
     if len(micro_batch.terms) == 1:
         term = micro_batch.terms[0]
-        return (
-            term.samples or _rows(term) or (_of_loader(term, record) if record.batch_size else None)
-        )
-    rows = {term.samples or _rows(term) for term in micro_batch.terms}
+        return _rows(term) or (_of_loader(term, record) if record.batch_size else None)
+    rows = {_rows(term) for term in micro_batch.terms}
     if len(rows) != 1 or _in_chunks(micro_batch.terms):
         return None
     return rows.pop() or _of_loader(micro_batch.terms[0], record)
@@ -44,6 +42,8 @@ def whole(parts: list[int | None]) -> int | None:
 
 
 def _rows(term: Term) -> int | None:
+    if term.samples:
+        return term.samples
     return term.rows if term.rows and term.size and term.rows < term.size else None
 
 

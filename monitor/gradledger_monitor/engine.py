@@ -335,13 +335,11 @@ def _coverage(lines: Iterable[_Line]) -> dict[str, Outcome]:
 def _judged(rules: list[Rule], window: Window) -> list[Outcome]:
     """What each rule says."""
     said: list[Outcome] = []
-    left, say = iter(rules), said.append
-    while len(said) < len(rules):
+    for rule in rules:
         try:
-            for rule in left:
-                say(rule.judge(window))
+            said.append(rule.judge(window))
         except Exception as error:  # one rule's bug must not silence the others
-            say(_failed(error))
+            said.append(_failed(error))
     return said
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -24,6 +24,8 @@ from gradledger_monitor.wire import Event, MicroBatch, StepRecord, Term, number
 
 TOLERANCE = 1e-3  # relative rounding error of fp32 sums
 TOLERANCE_HALF = 1e-2  # where the loss is fp16 or bf16
+
+CLIPS = ("clip_norm", "clip_value")  # calls that clip
 
 IMPORTED_FROM = "imported_from"  # where a run's environment says whose log it was
 
@@ -137,17 +139,18 @@ class StepFacts:
     def samples(self) -> int | None:
         """The effective batch of this step over all ranks, in samples (a language model's
         sequences); None where not known."""
-        return self._over_ranks(samples_of)
+        records, kept_by_rank = self.records, self.kept_by_rank
+        return self._over_ranks(
+            [[samples_of(m, records[rank]) for _, m in kept] for rank, kept in kept_by_rank.items()]
+        )
 
     @once
     def batch_tokens(self) -> int | None:
         """The same in tokens that count, whatever weight they got."""
-        return self._over_ranks(lambda micro_batch, _: tokens_of(micro_batch))
+        return self._over_ranks([[tokens_of(m) for _, m in k] for k in self.kept_by_rank.values()])
 
-    def _over_ranks(self, size: Callable[[MicroBatch, StepRecord], int | None]) -> int | None:
-        records, kept_by_rank = self.records, self.kept_by_rank
-        parts = [[size(m, records[rank]) for _, m in kept] for rank, kept in kept_by_rank.items()]
-        return whole([whole(part) for part in parts]) if self.complete else None
+    def _over_ranks(self, parts: list[list[int | None]]) -> int | None:
+        return whole([whole(of_rank) for of_rank in parts]) if self.complete else None
 
     # ------------------------------------------------------------------ weights
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gradledger_monitor.facts import clip_coefficient
+from gradledger_monitor.facts import CLIPS, clip_coefficient
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.wire import number
@@ -49,7 +49,7 @@ class ClipEveryMicrobatch(Rule):
         record = facts.first
         if "clip_norm" in record.missing:
             return not_measured(record.missing["clip_norm"])
-        clips = facts.own["clip_norm"] + facts.own["clip_value"]
+        clips = [event for event in record.events if event.own and event.op in CLIPS]
         if not clips:
             return OK if window.past else not_applicable("the loop does not clip")
         total = len(record.micro_batches)

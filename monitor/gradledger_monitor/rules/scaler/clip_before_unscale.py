@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from gradledger_monitor.facts import CLIPS
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import unless_scaled
@@ -14,8 +15,6 @@ scaler.unscale_(optimizer)
 torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
 scaler.step(optimizer)
 scaler.update()"""
-
-CLIPS = ("clip_norm", "clip_value")
 
 
 class ClipBeforeUnscale(Rule):
