@@ -51,6 +51,11 @@ def test_every_benchmark_has_its_chapter_with_its_command_and_its_notes(tmp_path
         assert f"About {name}." in page
 
 
+def test_where_nothing_stands_yet_there_is_nothing_to_keep(tmp_path: Path) -> None:
+    assert written(tmp_path, "--keep", one=[measured("a", 9.0)]).returncode == 0
+    assert "| a | 9.00 us |" in (tmp_path / "page.md").read_text()
+
+
 def test_one_chapter_is_measured_anew_and_the_others_stay(tmp_path: Path) -> None:
     slow = measured("a", 9.0, goal="under 5 us", holds=False)
     written(tmp_path, one=[slow], two=[slow])
