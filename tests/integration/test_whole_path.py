@@ -16,6 +16,7 @@ import pytest
 
 from gradledger_monitor.store.packing import unpack_records
 from helpers.batches import eventually
+from helpers.patience import HANGS
 from helpers.service import Service, running_service, start_service
 
 STEPS = 90
@@ -73,7 +74,7 @@ class Training:
     def end(self) -> str:
         """Wait for the end of the script; returns what it complained about."""
         self._go.touch()
-        _, complaint = self.process.communicate(timeout=60)
+        _, complaint = self.process.communicate(timeout=HANGS)
         assert self.process.returncode == 0, complaint
         return complaint
 

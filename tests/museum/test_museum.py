@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from gradledger_monitor.rules.manual import signatures
+from helpers.patience import HANGS
 from museum.judging import is_heard
 from museum.labels import HERE, WITHOUT_EXHIBIT, Piece, collection
 from museum.run import verdict_on
@@ -87,7 +88,7 @@ def _checked(piece: Piece, output: Path) -> dict[str, int]:
     train = [sys.executable, *launcher, *ranks, str(piece.script)]
     command = [sys.executable, "-m", "gradledger_monitor.cli", "check", "--json", str(output), "--"]
     environment = os.environ | {"PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, *train], env=environment, timeout=120, check=False)
+    subprocess.run([*command, *train], env=environment, timeout=HANGS, check=False)
     findings = json.loads(output.read_text())["findings"]
     causes = [f for f in findings if not f["inhibited_by"]]
     found: dict[str, int] = {}

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from helpers.batches import eventually
+from helpers.patience import HANGS
 from helpers.service import Service
 
 # What every script here begins with. It takes `steps` optimizer steps of two micro-batches. An
@@ -97,7 +98,7 @@ class Scripts:
     def run(self, code: str, url: str, *command: str, **environ: str) -> Ended:
         """Run a script to its end."""
         process = self.start(code, url, *command, **environ)
-        out, err = process.communicate(timeout=90)
+        out, err = process.communicate(timeout=HANGS)
         return Ended(process.returncode, out, err)
 
     def on_disk(self) -> int:
@@ -110,7 +111,7 @@ class Scripts:
         command = [sys.executable, "-m", "gradledger.cli", *map(str, words)]
         env = {k: v for k, v in os.environ.items() if not k.startswith("GRADLEDGER_")}
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, env=env, cwd=self.folder
+            command, capture_output=True, text=True, timeout=HANGS, env=env, cwd=self.folder
         )
         return Ended(done.returncode, done.stdout, done.stderr)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from helpers.batches import eventually
 from helpers.misbehaving import says, server, takes
+from helpers.patience import HANGS
 from helpers.service import running_service
 
 from .conftest import WATCHED, Scripts, all_stored
@@ -39,7 +40,7 @@ def test_a_full_disk_loses_nothing_when_the_service_comes_back(scripts: Scripts)
         assert eventually(30, lambda: scripts.on_disk() > 0)
         time.sleep(1)
         service.behaviour = takes
-        _, complaint = process.communicate(timeout=60)
+        _, complaint = process.communicate(timeout=HANGS)
         assert service.steps() == list(range(1, 301))
     assert complaint.count("gradledger:") == 1
     assert scripts.on_disk() == 0

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from helpers.batches import eventually
+from helpers.patience import HANGS
 from helpers.service import running_service
 
 from .conftest import Scripts, all_stored
@@ -62,7 +63,7 @@ def test_with_the_service_up_one_that_is_killed_has_sent_every_step(
         assert all_stored(service, STEPS)
         assert eventually(60, lambda: scripts.on_disk() == 0)  # a slow answer has come
         os.killpg(process.pid, signal.SIGKILL)
-        _, complaint = process.communicate(timeout=60)
+        _, complaint = process.communicate(timeout=HANGS)
         assert process.returncode == -signal.SIGKILL and "gradledger" not in complaint
         (run,) = service.get("/runs").json()["runs"]
         assert not run["ended"] and scripts.on_disk() == 0

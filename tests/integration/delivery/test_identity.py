@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from helpers.batches import eventually
+from helpers.patience import HANGS
 from helpers.service import Service, running_service
 
 from .conftest import WATCHED, Scripts, all_stored
@@ -122,7 +123,7 @@ def test_nodes_that_were_started_by_commands_of_their_own_are_one_run(
             code = RANKS + "train_ranks(4)"
             started.append(scripts.start(code, service.url, *words, GRADLEDGER_RUN=f"node-{node}"))
         for process in started:
-            _, complaint = process.communicate(timeout=90)
+            _, complaint = process.communicate(timeout=HANGS)
             assert process.returncode == 0, complaint
             assert "gradledger:" not in complaint
         assert_runs(service, 4)

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.patience import HANGS
+
 HERE = Path(__file__).parent
 TESTS = HERE.parent.parent
 RANKS = 2
@@ -34,6 +36,6 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
         for rank, output in enumerate(outputs)
     ]
     for process in started:
-        _, complaint = process.communicate(timeout=120)
+        _, complaint = process.communicate(timeout=HANGS)
         assert process.returncode == 0, complaint
     return [torch.load(output) for output in outputs]

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from helpers.batches import eventually
+from helpers.patience import HANGS
 from helpers.service import running_service
 
 
@@ -18,7 +19,7 @@ def python(code: str, **environ: str) -> str:
         env={**os.environ, **environ},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANGS,
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.strip()
@@ -81,7 +82,7 @@ def test_forked_children_send_nothing_and_disturb_nothing(tmp_path: Path) -> Non
     with running_service(tmp_path / "gradledger.db") as service:
         run = [sys.executable, "-m", "gradledger.cli", "run", "--url", service.url, "--"]
         done = subprocess.run(
-            [*run, sys.executable, script], capture_output=True, text=True, timeout=60
+            [*run, sys.executable, script], capture_output=True, text=True, timeout=HANGS
         )
         assert (done.returncode, done.stderr) == (0, "")
         (row,) = service.get("/runs").json()["runs"]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from helpers.command import gradledger
+from helpers.patience import HANGS
 
 GRADLEDGER = [sys.executable, "-m", "gradledger.cli"]
 
@@ -32,10 +33,10 @@ def launch(environ: dict[str, str], tmp_path: Path) -> Launch:
     def start(*words: object, **more: str) -> subprocess.CompletedProcess[str]:
         arguments, env = [*map(str, words)], {**environ, **more}
         if arguments[:1] == ["check"]:
-            return gradledger(*arguments, environment=env, folder=tmp_path, seconds=120)
+            return gradledger(*arguments, environment=env, folder=tmp_path, seconds=HANGS)
         command = [*GRADLEDGER, *arguments]
         return subprocess.run(
-            command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120
+            command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=HANGS
         )
 
     return start

@@ -1,0 +1,7 @@
+"""How long a test waits for a training in a process of its own."""
+
+from __future__ import annotations
+
+# Seconds. It ends what hangs and says nothing of speed: where other tests run beside it, five
+# imports of PyTorch and four of its compiler have taken longer than a minute and a half.
+HANGS = 300.0
