@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ from gradledger.observers.scaler import Scaler
 from gradledger.observers.schedule import Schedule
 from gradledger.observers.updates import Updates
 from gradledger.pacing import Pace
-from gradledger.rounds import Rounds
+from gradledger.rounds import Rest, Rounds
 from gradledger.windows import Track, Windows
 
 Sink = Callable[[OpenStep], None]
@@ -44,8 +44,8 @@ class Recorder:
     def __init__(self, sink: Sink, pace: Pace | None = None) -> None:
         self._sink = sink
         self._pace = pace or Pace(None)
-        self._ahead = 1  # from a step of this round to the one that is watched next
-        self._due: dict[Track, int] = {}  # while steps only pass: of each, the one watched next
+        self._ahead = 1  # from this round to the one that is watched next
+        self._rest: Rest | None = None  # while steps only pass
         self.stepped = 0.0  # when the last step ended, whatever became of it; since the epoch
         self.windows = Windows()
         self._rounds = Rounds(self.windows)
@@ -87,8 +87,8 @@ class Recorder:
         self._handles.append(register_optimizer_step_pre_hook(self._before_step))
         self._handles.append(register_optimizer_step_post_hook(self._after_step))
         self._each("install")
-        if self._due:  # they were taken out meanwhile
-            self._rest(self._due)
+        if self._rest is not None:  # they were taken out meanwhile
+            self._start_rest(self._rest)
 
     def uninstall(self) -> None:
         """Restore everything, in the opposite order."""
@@ -181,7 +181,7 @@ class Recorder:
         return __init__
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._due:
+        if self._rest is not None:
             return
         began = time.perf_counter()
         with self._around_step:
@@ -193,9 +193,9 @@ class Recorder:
         self._pace.seconds += time.perf_counter() - began
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._due:
+        if self._rest is not None:
             with self._around_step:
-                self._passed(self.windows.track(optimizer))
+                self._passed(self.windows.track(optimizer), self._rest)
             return
         began = time.perf_counter()
         with self._around_step:
@@ -212,8 +212,8 @@ class Recorder:
     def close_skipped(self, optimizer: Any) -> None:
         """The GradScaler found a non-finite gradient: the window ends without a step."""
         track = self.windows.track(optimizer)
-        if self._due:
-            self._passed(track)
+        if self._rest is not None:
+            self._passed(track, self._rest)
             return
         step = self._close(track)
         step.fields["skipped"] = True
@@ -234,7 +234,7 @@ class Recorder:
             track.partial, self._ahead = False, 1
             return
         step.missing.update(self._failed)
-        self._look_ahead(step)
+        self._look_ahead(step, track)
         ship(list(step.deferred()))
         self._sink(step)
 
@@ -243,47 +243,46 @@ class Recorder:
     def watch_all(self) -> None:
         """Let no step pass from now on."""
         self._pace, self._ahead = Pace(None), 1
-        self._due = dict.fromkeys(self._due, 0)
+        if self._rest is not None:
+            self._rest.left = 0
 
-    def _look_ahead(self, step: OpenStep) -> None:
+    def _look_ahead(self, step: OpenStep, track: Track) -> None:
         """Say with the steps of one round which ones are watched next, and rest at its end."""
-        if self._rounds.begins:
-            self._ahead = self._pace.next_after(step.step) - step.step
+        number = self._rounds.begins
+        if number is not None:
+            self._ahead = self._pace.next_after(number) - number
         elif not self._rounds.as_before:
             self._ahead = 1
-        if self._ahead > 1:
-            step.fields["next"] = step.step + self._ahead
-            if self._rounds.ended:
-                self._rest({track: track.steps + self._ahead for track in self._rounds.stepped})
+        passing = self._ahead - 1
+        if passing:
+            step.fields["next"] = self._rounds.next_of(track, passing)
+            if self._rounds.repeated:
+                self._start_rest(self._rounds.rest(passing))
 
-    def _rest(self, due: dict[Track, int]) -> None:
-        self._due, self.windows.resting = due, True
+    def _start_rest(self, rest: Rest) -> None:
+        self._rest, self.windows.resting = rest, True
         self._backward.undo()
         self._each("rest")
 
-    def _passed(self, track: Track) -> None:
+    def _passed(self, track: Track, rest: Rest) -> None:
         """A step that is not watched has ended."""
         self.stepped = time.time()
         track.steps += 1
-        if self._is_time(track):
-            self._wake(track)
+        rest.add(track)
+        number = rest.number
+        if rest.broken:
+            self._rounds.forget()
+            self._wake(set(self.windows) - {track})
+        elif number is not None and (rest.left <= 0 or self._pace.is_overdue(number)):
+            self._wake(set())
 
-    def _is_time(self, track: Track) -> bool:
-        """Rounds go on as they were: at the end of one. Else now."""
-        due = self._due.get(track, 0)
-        if track.steps >= due:
-            return True
-        ends_round = track is self._rounds.stepped[-1]
-        return ends_round and (track.steps + 1 == due or self._pace.is_overdue(track.steps))
-
-    def _wake(self, track: Track) -> None:
-        left = {each: due - each.steps for each, due in self._due.items()}
-        abreast = [each for each in left if left[each] == left.get(track)]
-        self._due, self.windows.resting = {}, False
+    def _wake(self, begun: Set[Track]) -> None:
+        """Watch again; the windows of those that have ``begun`` are a part."""
+        self._rest, self.windows.resting = None, False
         self._backward.redo()
         self.windows.forget_open()
-        for other in self.windows:  # in the middle of a round, some windows have begun already
-            other.partial = other is not track and other not in abreast
+        for track in begun:
+            track.partial = True
         self._each("wake", list(self.windows))
 
     # ------------------------------------------------------------------ when something fails
