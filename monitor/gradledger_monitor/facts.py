@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -18,7 +19,6 @@ from gradledger_monitor.combining import UNSEEN, Combining, by_hand, retold
 from gradledger_monitor.figures import beside
 from gradledger_monitor.ledger import Ledger, total
 from gradledger_monitor.losses import mean_over_tokens, sum_of_roots
-from gradledger_monitor.once import once
 from gradledger_monitor.readings import Reading, Seen, plainest, readings, spread
 from gradledger_monitor.wire import Event, MicroBatch, StepRecord, Term, number
 
@@ -76,6 +76,8 @@ class StepFacts:
         self.kept = kept = self.kept_by_rank[lowest]
         self.micro_batches = len(kept)  # K
         self.kept_from = kept[0][0] if kept else 0  # backwards before those that reached the step
+        # those of them zeroed before any optimizer stepped on them, and not run again
+        self.thrown_away = self._thrown_away() if self.kept_from else []
         self.scale = _scale(first)
         # what was called in its window, in order, by what it was; ``own``: on this optimizer
         self.calls = _calls(first.events)
@@ -83,6 +85,8 @@ class StepFacts:
         # of all
         self.averaged = run.world_size > 1 and first.sync == "averaged"  # gradients, over the ranks
         self.norm = self._norm()
+        # the effective batch, in samples (a language model's sequences); None where not known
+        self.samples = self._samples()
         self.loss_reported = self._loss_reported()
         # a_r: what each rank's loop did after backward, clipping taken out
         self.shared_factors = {rank: _shared_factor(record) for rank, record in records.items()}
@@ -96,11 +100,7 @@ class StepFacts:
 
     # ------------------------------------------------------------------ the plain facts
 
-    @once
-    def thrown_away(self) -> list[MicroBatch]:
-        """Micro-batches zeroed before any optimizer stepped on them, and not run again."""
-        if not self.kept_from:
-            return []
+    def _thrown_away(self) -> list[MicroBatch]:
         lost = [m for m in self.first.micro_batches[: self.kept_from] if not m.claimed]
         if not lost:
             return lost
@@ -135,18 +135,15 @@ class StepFacts:
 
     # ------------------------------------------------------------------ the effective batch
 
-    @once
-    def samples(self) -> int | None:
-        """The effective batch of this step over all ranks, in samples (a language model's
-        sequences); None where not known."""
+    def _samples(self) -> int | None:
         records, kept_by_rank = self.records, self.kept_by_rank
         return self._over_ranks(
             [[samples_of(m, records[rank]) for _, m in kept] for rank, kept in kept_by_rank.items()]
         )
 
-    @once
+    @property
     def batch_tokens(self) -> int | None:
-        """The same in tokens that count, whatever weight they got."""
+        """The effective batch in tokens that count, whatever weight they got."""
         return self._over_ranks([[tokens_of(m) for _, m in k] for k in self.kept_by_rank.values()])
 
     def _over_ranks(self, parts: list[list[int | None]]) -> int | None:
@@ -208,7 +205,7 @@ class StepFacts:
                         terms.append(one)
         return terms
 
-    @once
+    @property
     def own_losses(self) -> bool:
         """Whether the backwards of a window are losses of their own, not parts of one batch.
 
@@ -224,7 +221,7 @@ class StepFacts:
         downwards = {s.term for s in self.seen if not s.upwards}
         return bool(downwards) and any(s.term in downwards and s.upwards for s in self.seen)
 
-    @once
+    @cached_property
     def readings(self) -> list[Reading]:
         """All honest readings of the window, the plainest first."""
         return list(readings(self.seen))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 from msgspec import Struct
-
-from gradledger_monitor.once import once
 
 
 class Weighed(Struct, frozen=True, gc=False):
@@ -48,7 +47,7 @@ class Ledger(Struct, frozen=True, dict=True):
     misallocation: float
     lines: Sequence[Weighed]
 
-    @once
+    @cached_property
     def entries(self) -> tuple[Entry, ...]:
         """The lines that have tokens, with what each of them makes of the whole."""
         some = [line for line in self.lines if line.tokens]

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from gradledger_monitor.facts import StepFacts
 from gradledger_monitor.findings import Outcome, Severity
-from gradledger_monitor.once import once
 from gradledger_monitor.rules import balances
 
 if TYPE_CHECKING:
@@ -37,10 +36,9 @@ class Window:
     facts: StepFacts
     past: deque[balances.Closed] = field(default_factory=lambda: deque(maxlen=HISTORY))
 
-    @once
-    def balance(self) -> balances.Diagnosis:
-        """What the window's balance says, told once for all rules that ask."""
-        return balances.diagnose(self.facts, self.past)
+    def __post_init__(self) -> None:
+        # what the window's balance says, told once for all rules that ask
+        self.balance = balances.diagnose(self.facts, self.past)
 
     def closed(self) -> balances.Closed:
         """What later windows may look back on."""
