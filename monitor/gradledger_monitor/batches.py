@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from io import BytesIO
 
 import msgspec
 
@@ -54,46 +55,19 @@ class _Tag(msgspec.Struct):
 
 def read(body: bytes) -> Batch:
     """Take a body apart, line by line."""
-    return _read_whole(body) or _read_lines(body)
-
-
-def _read_whole(body: bytes) -> Batch | None:
-    """The same at once, where nothing in it is to be refused and no line is empty: most often."""
-    if b"\n\n" in body:
-        return None
-    try:
-        records = wire.decoder.decode_lines(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    if len(records) != body.count(b"\n") + (not body.endswith(b"\n")):
-        return None
-    batch = Batch()
-    for number, record in enumerate(records, 1):
-        if isinstance(record, wire.StepRecord) and batch.reports:
-            batch.reports[-1].lines.append((number, record))
-        elif isinstance(record, wire.RunRecord) and _object_to(number, record) is None:
-            batch.reports.append(Report(record))
-        elif isinstance(record, wire.RunRecord) or not batch.reports:
-            return None
-        else:
-            batch.reports[-1].lines.append((number, record))
-    return batch
-
-
-def _read_lines(body: bytes) -> Batch:
     batch = Batch()
     speaker: Report | None = None
-    for number, line in enumerate(body.split(b"\n"), 1):
-        if not line.strip():
+    for number, line in enumerate(BytesIO(body), 1):  # which finds lines fastest
+        try:
+            record = wire.decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            if line.strip():
+                batch.refused.append(_explain(number, error))
+                # what follows a refused run record must not be booked on the run before it
+                speaker = None if _is_run(line) else speaker
             continue
-        record = _decode(number, line)
-        if isinstance(record, Refusal):
-            batch.refused.append(record)
-            # what follows a refused run record must not be booked on the run before it
-            speaker = None if _is_run(line) else speaker
-        elif isinstance(record, wire.RunRecord):
-            speaker = Report(record)
-            batch.reports.append(speaker)
+        if isinstance(record, wire.RunRecord):
+            speaker = _speaker(number, record, batch)
         elif speaker is None:
             batch.refused.append(_without_run(number))
         else:
@@ -101,19 +75,22 @@ def _read_lines(body: bytes) -> Batch:
     return batch
 
 
-def _decode(number: int, line: bytes) -> wire.Record | Refusal:
-    try:
-        record = wire.decoder.decode(line)
-    except msgspec.DecodeError as error:
-        return _explain(number, str(error))
-    except UnicodeDecodeError as error:
+def _speaker(number: int, run: wire.RunRecord, batch: Batch) -> Report | None:
+    """The process that says what follows; None where its run record is refused."""
+    refusal = _object_to(number, run)
+    if refusal is not None:
+        batch.refused.append(refusal)
+        return None
+    batch.reports.append(Report(run))
+    return batch.reports[-1]
+
+
+def _explain(number: int, error: Exception) -> Refusal:
+    if isinstance(error, UnicodeDecodeError):
         return Refusal(number, "$", f"a text in it is not UTF-8: {error.reason}")
-    except RecursionError:
+    if isinstance(error, RecursionError):
         return Refusal(number, "$", "nested too deeply")
-    return (_object_to(number, record) if isinstance(record, wire.RunRecord) else None) or record
-
-
-def _explain(number: int, message: str) -> Refusal:
+    message = str(error)
     found = _FIELD.search(message)
     if found is None:
         return Refusal(number, "$", message)
