@@ -47,8 +47,8 @@ FLOOR = "55 to 70 us: a queue's put, and building the record"
 BLOCK = 6  # steps in a row of one kind
 WARM_UP = 2  # of each
 BLANK_STEPS = 64  # before and after, to know what the clocks take
-# of a run with the usual overhead: at least one whole turn of its pace
-LONG_STEPS = {GPT.name: 4096, PAIR.name: 4096, TINY.name: 4096, DEMO.name: 256}
+# of a run with the usual overhead: whole turns of its pace, of which a part would tell too much
+LONG_STEPS = {GPT.name: 4096, PAIR.name: 4096, TINY.name: 4096, DEMO.name: 1024}
 KINDS = ("without", "with", "timed")
 SIZES = {size.name: size for size in (GPT, PAIR, TINY, DEMO)}
 WATCHED = (GPT.name, TINY.name)  # sizes of which watched steps are measured too

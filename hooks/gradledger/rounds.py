@@ -86,7 +86,8 @@ class Rest:
         """An optimizer has stepped, in its turn or not."""
         self.broken = track is not self._order[self._place]
         self._place = (self._place + 1) % len(self._order)
-        self.left -= not self._place
+        if not self._place:
+            self.left -= 1
 
     @property
     def number(self) -> int | None:
