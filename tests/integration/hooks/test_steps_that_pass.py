@@ -190,18 +190,19 @@ def in_turns(watched: Watched) -> None:
                 optimizer.zero_grad()
 
 
-def adversarial(watched: Watched) -> None:
-    """The generator's loss leaves gradients in the discriminator, which steps first."""
+def adversarial(watched: Watched, often: int = 1) -> None:
+    """The generator's loss leaves gradients in the discriminator, which steps first, and more."""
     torch.manual_seed(0)
     generator, discriminator = nn.Linear(INPUTS, INPUTS), nn.Linear(INPUTS, 1)
     with watched:
         one = torch.optim.Adam(discriminator.parameters(), lr=0.01)
         other = torch.optim.Adam(generator.parameters(), lr=0.01)
         for _ in range(STEPS):
-            real, fake = torch.randn(8, INPUTS), generator(torch.randn(8, INPUTS))
-            one.zero_grad()
-            (discriminator(fake.detach()) - discriminator(real)).mean().backward()
-            one.step()
+            for _ in range(often):
+                real, fake = torch.randn(8, INPUTS), generator(torch.randn(8, INPUTS))
+                one.zero_grad()
+                (discriminator(fake.detach()) - discriminator(real)).mean().backward()
+                one.step()
             other.zero_grad()
             (-discriminator(fake)).mean().backward()
             other.step()
@@ -222,25 +223,7 @@ def delayed(watched: Watched) -> None:
                 seldom.zero_grad()
 
 
-def often_adversarial(watched: Watched) -> None:
-    """Two steps of the discriminator for one of the generator, whose loss leaks into it."""
-    torch.manual_seed(0)
-    generator, discriminator = nn.Linear(INPUTS, INPUTS), nn.Linear(INPUTS, 1)
-    with watched:
-        one = torch.optim.Adam(discriminator.parameters(), lr=0.01)
-        other = torch.optim.Adam(generator.parameters(), lr=0.01)
-        for _ in range(STEPS):
-            for _ in range(2):
-                real, fake = torch.randn(8, INPUTS), generator(torch.randn(8, INPUTS))
-                one.zero_grad()
-                (discriminator(fake.detach()) - discriminator(real)).mean().backward()
-                one.step()
-            other.zero_grad()
-            (-discriminator(generator(torch.randn(8, INPUTS)))).mean().backward()
-            other.step()
-
-
-SEVERAL = [sharing, sharing_a_scaler, in_turns, adversarial, delayed, often_adversarial]
+SEVERAL = [sharing, sharing_a_scaler, in_turns, adversarial, delayed, partial(adversarial, often=2)]
 
 
 @pytest.mark.parametrize("loop", SEVERAL)
