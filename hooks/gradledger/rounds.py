@@ -41,13 +41,15 @@ class Rounds:
 
     @property
     def as_before(self) -> bool:
-        """Whether the same ones have stepped in the same order as in the last round."""
-        return self._stepped == self._before[: len(self._stepped)]
+        """Whether the same ones have stepped in the same order as in the last round, which was one
+        that can be numbered."""
+        in_order = self._stepped == self._before[: len(self._stepped)]
+        return in_order and _once(self._before) is not None
 
     @property
     def repeated(self) -> bool:
         """Whether a round has just ended that was like the last one."""
-        return self.ended and self._stepped == self._before
+        return self.ended and self.as_before and len(self._stepped) == len(self._before)
 
     @property
     def begins(self) -> int | None:
