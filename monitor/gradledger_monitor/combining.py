@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from gradledger_monitor.wire import Samples, StepRecord, number
+from gradledger_monitor.number import number
+from gradledger_monitor.wire import Samples, StepRecord
 
 # As the hooks compare samples on one rank; relative to the largest that could have cancelled.
 UNIFORM = 1e-3

@@ -10,7 +10,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -19,8 +18,9 @@ from gradledger_monitor.combining import UNSEEN, Combining, by_hand, retold
 from gradledger_monitor.figures import beside
 from gradledger_monitor.ledger import Ledger, total
 from gradledger_monitor.losses import mean_over_tokens, sum_of_roots
+from gradledger_monitor.number import number
 from gradledger_monitor.readings import Reading, Seen, plainest, readings, spread
-from gradledger_monitor.wire import Event, MicroBatch, StepRecord, Term, number
+from gradledger_monitor.wire import Event, MicroBatch, StepRecord, Term
 
 TOLERANCE = 1e-3  # relative rounding error of fp32 sums
 TOLERANCE_HALF = 1e-2  # where the loss is fp16 or bf16
@@ -96,6 +96,7 @@ class StepFacts:
         # the loss gives the tokens of one micro-batch different weights by design
         apart = [s.of for s in seen if s.of.weight_min is not None]
         self.weighted_inside = any(map(spread, apart))
+        self._readings: list[Reading] | None = None  # not made before they are asked for
         self.reading = self._reading() if seen else None
 
     # ------------------------------------------------------------------ the plain facts
@@ -201,7 +202,7 @@ class StepFacts:
                     if tokens and term.weight is not None:
                         own = float(term.weight)
                         weight = abs(own) * applied
-                        one = Seen(rank, index, name, tokens, weight, term, own > 0, part)
+                        one = Seen(rank, index, name, float(tokens), weight, term, own > 0, part)
                         terms.append(one)
         return terms
 
@@ -221,10 +222,12 @@ class StepFacts:
         downwards = {s.term for s in self.seen if not s.upwards}
         return bool(downwards) and any(s.term in downwards and s.upwards for s in self.seen)
 
-    @cached_property
+    @property
     def readings(self) -> list[Reading]:
         """All honest readings of the window, the plainest first."""
-        return list(readings(self.seen))
+        if self._readings is None:
+            self._readings = list(readings(self.seen))
+        return self._readings
 
     def _reading(self) -> Reading | None:
         """The plainest fair reading; where none is fair, the plainest even one, or the main one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from gradledger_monitor.wire import number
+from gradledger_monitor.number import number
 
 if TYPE_CHECKING:
     from gradledger_monitor.facts import StepFacts

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import cached_property
-
-from msgspec import Struct
+from dataclasses import dataclass
 
 
-class Weighed(Struct, frozen=True, gc=False):
+@dataclass
+class Weighed:
     """``tokens`` tokens, each of which got ``weight`` in the gradient that was applied.
 
     Tokens are a count, or a sum of class weights where those are what the loss divides by.
@@ -21,8 +20,15 @@ class Weighed(Struct, frozen=True, gc=False):
     tokens: float
     weight: float
 
+    def __init__(
+        self, rank: int, micro_batch: int, term: str, tokens: float, weight: float
+    ) -> None:
+        self.rank, self.micro_batch, self.term = rank, micro_batch, term
+        self.tokens, self.weight = tokens, weight
 
-class Entry(Struct, frozen=True, gc=False):
+
+@dataclass
+class Entry:
     """A line of the ledger; ``relative`` is rho: 1 is the fair weight."""
 
     rank: int
@@ -34,7 +40,8 @@ class Entry(Struct, frozen=True, gc=False):
     share: float  # of the window's gradient weight
 
 
-class Ledger(Struct, frozen=True, dict=True):
+@dataclass
+class Ledger:
     """One window's account over all ranks.
 
     ``tokens`` is N; ``balance`` is B, the sum of all token weights, 1 in a token-mean run;
@@ -47,7 +54,13 @@ class Ledger(Struct, frozen=True, dict=True):
     misallocation: float
     lines: Sequence[Weighed]
 
-    @cached_property
+    def __init__(
+        self, tokens: float, balance: float, misallocation: float, lines: Sequence[Weighed]
+    ) -> None:
+        self.tokens, self.balance, self.misallocation = tokens, balance, misallocation
+        self.lines = lines
+
+    @property
     def entries(self) -> tuple[Entry, ...]:
         """The lines that have tokens, with what each of them makes of the whole."""
         some = [line for line in self.lines if line.tokens]

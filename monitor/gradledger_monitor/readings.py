@@ -7,21 +7,25 @@ a ``Reading`` with its own ledger. A run that honours the contract under one of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-from msgspec import Struct
+from dataclasses import dataclass
 
 from gradledger_monitor.ledger import Ledger, Weighed, account
-from gradledger_monitor.wire import Term, number
+from gradledger_monitor.number import number
+from gradledger_monitor.wire import Term
 
 UNIFORM_INSIDE = 2e-3  # spread of weights inside one micro-batch that is still one weight
 
 
-class Reading(Struct, frozen=True):
+@dataclass
+class Reading:
     """One way to read a window: which terms count, and in which unit."""
 
     name: str  # "main", "part", "kind" or "all"
     unit: str  # "tokens", "class_weight", "rows" or "positions"
     ledger: Ledger
+
+    def __init__(self, name: str, unit: str, ledger: Ledger) -> None:
+        self.name, self.unit, self.ledger = name, unit, ledger
 
     def is_fair(self, tolerance: float, scale: float) -> bool:
         """Whether the token-mean contract holds: every token alike, and a balance of ``scale``."""
@@ -32,12 +36,27 @@ class Reading(Struct, frozen=True):
         return self.ledger.misallocation <= tolerance
 
 
-class Seen(Weighed, frozen=True, gc=False):
+@dataclass
+class Seen(Weighed):
     """A term where it was seen: a line of the account in tokens, of which there are some."""
 
     of: Term
-    upwards: bool = True  # its own weight is positive
-    part: int = 1  # which of the micro-batch's terms under this name
+    upwards: bool  # its own weight is positive
+    part: int  # which of the micro-batch's terms under this name
+
+    def __init__(
+        self,
+        rank: int,
+        micro_batch: int,
+        term: str,
+        tokens: float,
+        weight: float,
+        of: Term,
+        upwards: bool,
+        part: int,
+    ) -> None:
+        super().__init__(rank, micro_batch, term, tokens, weight)
+        self.of, self.upwards, self.part = of, upwards, part
 
 
 def plainest(seen: list[Seen]) -> Reading | None:

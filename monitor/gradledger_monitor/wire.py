@@ -191,8 +191,3 @@ class EndRecord(Struct, kw_only=True, omit_defaults=True, tag="end"):
 Record = RunRecord | StepRecord | EvalRecord | CheckpointRecord | BeatRecord | EndRecord
 
 decoder = msgspec.json.Decoder(Record)
-
-
-def number(value: Number | None) -> float | None:
-    """The float that a wire number stands for; None stays None."""
-    return value if value is None else float(value)

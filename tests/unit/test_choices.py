@@ -13,9 +13,9 @@ from gradledger_monitor.engine import Engine
 from gradledger_monitor.facts import RunInfo, merge
 from gradledger_monitor.findings import Judgement
 from gradledger_monitor.report_text import console, report
-from gradledger_monitor.rules.base import Signature
 from gradledger_monitor.rules.choices import Choices, was_chosen
 from gradledger_monitor.rules.manual import signatures
+from gradledger_monitor.rules.signature import Signature
 from gradledger_monitor.settings import Settings
 from helpers.batches import step as unfair_step
 

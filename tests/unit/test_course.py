@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.rules.base import BEFORE_EVALUATION, LATE_STEPS, Course, Parameter
+from gradledger_monitor.rules.base import BEFORE_EVALUATION, LATE_STEPS, Course
+from gradledger_monitor.rules.signature import Parameter
 
 FORGOTTEN = LATE_STEPS  # the last step that may be forgotten after three times as many
 

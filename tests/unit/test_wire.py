@@ -12,6 +12,7 @@ from hypothesis import given
 
 from gradledger import records
 from gradledger_monitor import wire
+from gradledger_monitor.number import number
 from helpers.strategies import step_records
 
 PAIRS = [
@@ -84,15 +85,15 @@ def test_nan_and_infinities_arrive_as_what_they_are() -> None:
     sent = records.StepRecord(0, 1, 1.0, norm=float("inf"), lr=float("nan"), grad_scale=-1e300)
     got = wire.decoder.decode(records.encode(sent))
     assert isinstance(got, wire.StepRecord)
-    assert wire.number(got.norm) == float("inf")
-    assert str(wire.number(got.lr)) == "nan"
-    assert wire.number(got.grad_scale) == -1e300
+    assert number(got.norm) == float("inf")
+    assert str(number(got.lr)) == "nan"
+    assert number(got.grad_scale) == -1e300
 
 
 def test_an_absent_fact_stays_absent() -> None:
     got = wire.decoder.decode(records.encode(records.StepRecord(0, 1, 1.0)))
     assert isinstance(got, wire.StepRecord)
-    assert got.norm is None and wire.number(got.norm) is None
+    assert got.norm is None and number(got.norm) is None
 
 
 def test_a_field_of_a_newer_hook_is_ignored() -> None:

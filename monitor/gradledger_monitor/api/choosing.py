@@ -16,9 +16,9 @@ from gradledger_monitor.api.documents import refusals
 from gradledger_monitor.api.state import Answer, GivenState, State
 from gradledger_monitor.chosen import DAYS
 from gradledger_monitor.problems import Problem
-from gradledger_monitor.rules.base import Parameter, Signature
 from gradledger_monitor.rules.choices import Choices
 from gradledger_monitor.rules.manual import signatures
+from gradledger_monitor.rules.signature import Parameter, Signature
 from gradledger_monitor.settings import Settings
 from gradledger_monitor.store import choosing
 from gradledger_monitor.store.choosing import RETENTION, RULES, Kept, Outdated

@@ -8,13 +8,12 @@ separates them is asked first, and where none separates them the harmless one is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
-
-from msgspec import Struct
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from gradledger_monitor.facts import StepFacts
+from gradledger_monitor.number import number
 from gradledger_monitor.readings import Reading, Seen
-from gradledger_monitor.wire import number
 
 Pattern = Literal[
     "fair",
@@ -42,7 +41,8 @@ PARTS_OR_TASKS = "several losses make one mean, of parts or of tasks: not seen"
 _ROUND = (1, 2, 3, 5)  # first digits of coefficients that people write
 
 
-class Diagnosis(Struct, frozen=True):
+@dataclass
+class Diagnosis:
     """The pattern, with the ratio that matched (K, m, R, ...) and the reading it was found in."""
 
     pattern: Pattern
@@ -51,8 +51,19 @@ class Diagnosis(Struct, frozen=True):
     ratio: float = 1.0
     term: str = ""
 
+    def __init__(
+        self,
+        pattern: Pattern,
+        reason: str = "",
+        reading: Reading | None = None,
+        ratio: float = 1.0,
+        term: str = "",
+    ) -> None:
+        self.pattern, self.reason, self.reading = pattern, reason, reading
+        self.ratio, self.term = ratio, term
 
-class Closed(Struct, frozen=True, gc=False):
+
+class Closed(NamedTuple):
     """What is remembered of an earlier window."""
 
     micro_batches: int
@@ -187,7 +198,7 @@ def _is_sum(facts: StepFacts, reading: Reading) -> bool:
     if _by_hand(facts) or "mean" in _reductions(facts, reading) or reading.ledger.tokens <= 1:
         return False
     k, ranks = facts.micro_batches, facts.run.world_size
-    weights = {entry.weight for entry in reading.ledger.entries}
+    weights = {line.weight for line in reading.ledger.lines if line.tokens}
     plain = (1.0, 1 / ranks, 1 / k, 1 / (k * ranks))
     return all(any(_Near(w, facts.tolerance)(p) for p in plain) for w in weights)
 

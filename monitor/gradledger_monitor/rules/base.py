@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any
 
 from gradledger_monitor.facts import StepFacts
 from gradledger_monitor.findings import Outcome, Severity
 from gradledger_monitor.rules import balances
+from gradledger_monitor.rules.signature import Signature
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-Value = TypeVar("Value", int, float)
-
-MOST_COUNTED = 1_000_000
 HISTORY = 64  # windows of the same optimizer that a rule may look back on
 
 # An evaluation may come so many steps late, and finds the losses before it still there, also
@@ -29,16 +22,14 @@ LATE_STEPS = 2_048
 BEFORE_EVALUATION = 10  # steps seen before it whose losses an evaluation is compared with
 
 
-@dataclass
 class Window:
     """One optimizer step, with the windows of the same optimizer that came before it."""
 
-    facts: StepFacts
-    past: deque[balances.Closed] = field(default_factory=lambda: deque(maxlen=HISTORY))
-
-    def __post_init__(self) -> None:
+    def __init__(self, facts: StepFacts, past: Sequence[balances.Closed] = ()) -> None:
+        self.facts = facts
+        self.past = past
         # what the window's balance says, told once for all rules that ask
-        self.balance = balances.diagnose(self.facts, self.past)
+        self.balance = balances.diagnose(facts, past)
 
     def closed(self) -> balances.Closed:
         """What later windows may look back on."""
@@ -87,68 +78,6 @@ class Silence:
     seconds: float  # since the last step came
     silent: list[int]  # ranks that showed no other sign of life either, of late
     backwards: int | None  # that ran since, on the rank that counted most; None is not known
-
-
-class Parameter(Generic[Value]):
-    """A threshold of a rule: a default that settings may replace, and what it means.
-
-    Counts are whole and begin with 1; other values begin with 0 and end with ``most``.
-    """
-
-    def __init__(self, default: Value, meaning: str, most: float = math.inf) -> None:
-        self.default: Value = default
-        self.meaning = meaning
-        self.most: float = MOST_COUNTED if isinstance(default, int) else most
-
-    def fit(self, value: float) -> Value:
-        """A value as the rule takes it. Raises ValueError, which says what would be right."""
-        kind = type(self.default)
-        least = 1 if kind is int else 0
-        if math.isfinite(value) and least <= value <= self.most and kind(value) == value:
-            return kind(value)
-        what = "a whole number" if kind is int else "a number"
-        upper = f" to {self.most:,.9g}" if math.isfinite(self.most) else " upwards"
-        raise ValueError(f"{value:g} is not {what} from {least}{upper}")
-
-    def __get__(self, rule: object, owner: type) -> Value:
-        default: Value = self.default
-        return default  # what ``made`` put into the rule itself is found before it
-
-
-class Signature:
-    """What all rules are: a place, a manual and its manners.
-
-    The id is the place, ``rules/<family>/<rule>.py``; the docstring of the class is the manual.
-    A rule sees neither clock nor database: the same facts give the same outcomes.
-    """
-
-    # "S": exact counts and arithmetic; "T": statistical, needs a history and says which.
-    kind: ClassVar[Literal["S", "T"]] = "S"
-    # Rules whose findings this one explains, as patterns: "norm.*".
-    hides: ClassVar[tuple[str, ...]] = ()
-    # Whether loss, norm, learning rate and loss scale by step are all that it looks at, so that
-    # it can judge the log of another tool.
-    reads_logs: ClassVar[bool] = False
-
-    @classmethod
-    def id(cls) -> str:
-        """``family.rule``."""
-        return ".".join(cls.__module__.split(".")[-2:])
-
-    @classmethod
-    def parameters(cls) -> dict[str, Parameter[Any]]:
-        """The rule's thresholds by name."""
-        return {name: p for name, p in vars(cls).items() if isinstance(p, Parameter)}
-
-    @classmethod
-    def made(cls, values: Mapping[str, float]) -> Self:
-        """A rule with some of its thresholds replaced."""
-        known = cls.parameters()
-        rule = cls.__new__(cls)
-        vars(rule).update({name: parameter.default for name, parameter in known.items()})
-        vars(rule).update({name: known[name].fit(value) for name, value in values.items()})
-        rule.__init__()  # type: ignore[misc]
-        return rule
 
 
 class Rule(Signature, ABC):
@@ -208,6 +137,11 @@ def counted(number: int, noun: str) -> str:
     """A number and what it counts: ``1 token``, ``4 micro-batches``."""
     ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"
     return f"{number:,} {noun}{ending}"
+
+
+def whole(tokens: float) -> int | float:
+    """Tokens as evidence tells them: without a fraction, unless class weights made one."""
+    return int(tokens) if tokens.is_integer() else tokens
 
 
 def finding(severity: Severity, title: str, summary: str, fix: str, **evidence: Any) -> Outcome:

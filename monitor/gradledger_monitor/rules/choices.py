@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from gradledger_monitor.rules.base import Parameter, Signature
+from gradledger_monitor.rules.signature import Parameter, Signature
 
 OFF = "switched off in the settings"
 JUDGED_WITH = "judged with"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-
-from msgspec import Struct
+from typing import NamedTuple
 
 from gradledger_monitor.batch_size import whole
 from gradledger_monitor.facts import StepFacts
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import OK, Parameter, Rule, Window, finding, not_measured
-from gradledger_monitor.wire import number
+from gradledger_monitor.number import number
+from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_measured
+from gradledger_monitor.rules.signature import Parameter
 
 FIX = """\
 lr = base_lr * (batch / base_batch) ** exponent     # 1: linear, 0.5: root, 0: a decision too"""
@@ -71,7 +71,7 @@ class ChangedWithoutLr(Rule):
         return OK if abs(_ratio(rate, before.rate) - 1) > self.lr else _report(before, now)
 
 
-class _Batch(Struct, frozen=True, gc=False):
+class _Batch(NamedTuple):
     """What one step was made of, over all ranks."""
 
     micro_batches: int

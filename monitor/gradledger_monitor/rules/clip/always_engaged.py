@@ -6,16 +6,9 @@ from collections import deque
 
 from gradledger_monitor.facts import clip_coefficient
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import (
-    OK,
-    Parameter,
-    Rule,
-    Window,
-    finding,
-    not_applicable,
-    not_measured,
-)
-from gradledger_monitor.wire import number
+from gradledger_monitor.number import number
+from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_applicable, not_measured
+from gradledger_monitor.rules.signature import Parameter
 
 FIX = """\
 torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=3.0)   # above the usual norm"""

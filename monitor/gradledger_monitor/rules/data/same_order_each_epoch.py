@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import (
-    OK,
-    Parameter,
-    Rule,
-    Window,
-    finding,
-    not_applicable,
-    not_measured,
-)
-from gradledger_monitor.wire import number
+from gradledger_monitor.number import number
+from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_applicable, not_measured
+from gradledger_monitor.rules.signature import Parameter
 
 MOST = 2**20  # fingerprints remembered
 

@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections import deque
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import (
-    OK,
-    Parameter,
-    Rule,
-    Window,
-    finding,
-    not_applicable,
-    not_measured,
-)
+from gradledger_monitor.number import number
+from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.ddp.common import names, unless_parallel
-from gradledger_monitor.wire import StepRecord, number
+from gradledger_monitor.rules.signature import Parameter
+from gradledger_monitor.wire import StepRecord
 
 FIX = """\
 sampler = DistributedSampler(dataset, shuffle=True)

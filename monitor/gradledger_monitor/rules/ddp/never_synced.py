@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from gradledger_monitor.facts import StepFacts
 from gradledger_monitor.findings import Outcome
+from gradledger_monitor.number import number
 from gradledger_monitor.rules.base import OK, Rule, Window, counted, finding, not_applicable
 from gradledger_monitor.rules.ddp.common import synced, unless_parallel
-from gradledger_monitor.wire import MicroBatch, StepRecord, number
+from gradledger_monitor.wire import MicroBatch, StepRecord
 
 FIX = """\
 loss = compute_loss(model(x), y)        # model is the DDP wrapper, not model.module

@@ -6,8 +6,8 @@ import math
 
 from gradledger_monitor.facts import CLIPS, clip_coefficient
 from gradledger_monitor.findings import Outcome
+from gradledger_monitor.number import number
 from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_applicable, not_measured
-from gradledger_monitor.wire import number
 
 FIX = """\
 if (i + 1) % K == 0:

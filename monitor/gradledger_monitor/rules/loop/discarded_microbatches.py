@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from gradledger_monitor.findings import Outcome
+from gradledger_monitor.number import number
 from gradledger_monitor.rules.base import OK, Rule, Window, counted, finding, not_measured
-from gradledger_monitor.wire import MicroBatch, StepRecord, number
+from gradledger_monitor.wire import MicroBatch, StepRecord
 
 FIX = """\
 last = i + 1 == len(loader)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
+from gradledger_monitor.number import number
 from gradledger_monitor.rules.base import OK, Rule, Window, finding
-from gradledger_monitor.wire import number
 
 FIX = """\
 scaler.step(optimizer)       # this steps the optimizer:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
+from gradledger_monitor.number import number
 from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_measured
-from gradledger_monitor.wire import number
 
 FIX = """\
 loss.backward()

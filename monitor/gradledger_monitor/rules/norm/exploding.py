@@ -7,7 +7,8 @@ from collections import deque
 from itertools import pairwise
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import OK, Parameter, Rule, Window, finding, not_measured
+from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_measured
+from gradledger_monitor.rules.signature import Parameter
 
 FIX = """\
 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from gradledger_monitor.findings import Outcome
+from gradledger_monitor.number import number
 from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_measured
-from gradledger_monitor.wire import number
 
 FIX = """\
 norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm, error_if_nonfinite=True)"""

@@ -8,7 +8,8 @@ from statistics import median
 
 from gradledger_monitor.facts import StepFacts, clip_coefficient
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import OK, Parameter, Rule, Window, finding, not_measured
+from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_measured
+from gradledger_monitor.rules.signature import Parameter
 
 START = 3  # losses whose median stands for where the run began
 

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
 
 from gradledger_monitor.facts import StepFacts
 from gradledger_monitor.findings import Outcome, Severity
-from gradledger_monitor.ledger import Entry
+from gradledger_monitor.ledger import Entry, total
 from gradledger_monitor.readings import Reading
 from gradledger_monitor.rules.balances import OWN_LOSSES, PARTS_OR_TASKS
 from gradledger_monitor.rules.base import (
     OK,
-    Parameter,
     Rule,
     Window,
     claim,
     finding,
     not_applicable,
     not_measured,
+    whole,
 )
+from gradledger_monitor.rules.signature import Parameter
 
 FIX = """\
 # before: the mean of micro-batch means
@@ -95,14 +97,14 @@ class TokenWeightsUnequal(Rule):
         return claim(self._report, facts, reading, recent, len(self._recent))
 
     def _report(self, facts: StepFacts, reading: Reading, recent: float, steps: int) -> Outcome:
-        ledger = reading.ledger
+        ledger, entries = reading.ledger, reading.ledger.entries
         severity: Severity = "info"
         if recent >= self.warning:
             severity = "error" if recent >= self.error else "warning"
         lately = f"; {recent:.1%} over the last {steps} steps" if steps > 1 else ""
-        heavy = max(ledger.entries, key=lambda e: e.relative)
-        light = min(ledger.entries, key=lambda e: e.relative)
-        where = _where(facts, reading)
+        heavy = max(entries, key=lambda e: e.relative)
+        light = min(entries, key=lambda e: e.relative)
+        where = _where(entries, facts.tolerance)
         summary = (
             f"In step {facts.step}, {ledger.misallocation:.1%} of the gradient's weight sits on "
             f"the wrong tokens{lately}. Weights differ {where}: a token of the "
@@ -119,21 +121,21 @@ class TokenWeightsUnequal(Rule):
             misallocation_recent=round(recent, 6),
             balance=None if facts.factor_unmeasured else round(ledger.balance, 6),
             differ=where,
-            tokens=[e.tokens for e in ledger.entries[:64]],
-            relative_weights=[round(e.relative, 4) for e in ledger.entries[:64]],
+            tokens=[whole(e.tokens) for e in entries[:64]],
+            relative_weights=[round(e.relative, 4) for e in entries[:64]],
             loss_reported=facts.loss_reported,
             loss_token=facts.loss_token,
         )
 
 
-def _where(facts: StepFacts, reading: Reading) -> str:
+def _where(entries: Iterable[Entry], tolerance: float) -> str:
     """Between micro-batches, between ranks, or both."""
     by_rank: dict[int, list[Entry]] = {}
-    for entry in reading.ledger.entries:
+    for entry in entries:
         by_rank.setdefault(entry.rank, []).append(entry)
-    spread = 1 + facts.tolerance
+    spread = 1 + tolerance
     inside = any(_most(e) > _least(e) * spread for e in by_rank.values())
-    shares = [sum(e.share for e in es) / sum(e.tokens for e in es) for es in by_rank.values()]
+    shares = [total(e.share for e in es) / total(e.tokens for e in es) for es in by_rank.values()]
     between = max(shares) > min(shares) * spread
     if inside and between:
         return "between micro-batches and between ranks"

@@ -6,15 +6,8 @@ from collections import deque
 from statistics import median
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import (
-    OK,
-    Parameter,
-    Rule,
-    Silence,
-    Window,
-    finding,
-    not_measured,
-)
+from gradledger_monitor.rules.base import OK, Rule, Silence, Window, finding, not_measured
+from gradledger_monitor.rules.signature import Parameter
 
 FIX = """\
 # what is it waiting for? ask from outside:  py-spy dump --pid PID"""

@@ -6,9 +6,10 @@ import math
 
 from gradledger_monitor.facts import CLIPS
 from gradledger_monitor.findings import Outcome
+from gradledger_monitor.number import number
 from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import unless_scaled
-from gradledger_monitor.wire import Event, number
+from gradledger_monitor.wire import Event
 
 FIX = """\
 scaler.unscale_(optimizer)

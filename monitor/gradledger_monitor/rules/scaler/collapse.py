@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import OK, Parameter, Rule, Window, finding
+from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import unless_scaled
+from gradledger_monitor.rules.signature import Parameter
 
 FIX = """\
 # a mean over a mask that may be empty:

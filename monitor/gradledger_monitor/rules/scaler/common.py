@@ -6,8 +6,8 @@ import math
 
 from gradledger_monitor.facts import StepFacts
 from gradledger_monitor.findings import Outcome
+from gradledger_monitor.number import number
 from gradledger_monitor.rules.base import Window, not_applicable, not_measured
-from gradledger_monitor.wire import number
 
 
 def unless_scaled(window: Window) -> Outcome | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
+from gradledger_monitor.number import number
 from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import unless_scaled
-from gradledger_monitor.wire import number
 
 FIX = """\
 scaler = torch.amp.GradScaler("cuda")           # once, before the first epoch

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import OK, Parameter, Rule, Window, finding
+from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import unless_scaled
+from gradledger_monitor.rules.signature import Parameter
 
 FIX = """\
 # find what is not finite before the scaler does

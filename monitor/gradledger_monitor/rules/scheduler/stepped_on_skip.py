@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import (
-    OK,
-    Parameter,
-    Rule,
-    Window,
-    finding,
-    not_applicable,
-    not_measured,
-)
+from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_applicable, not_measured
+from gradledger_monitor.rules.signature import Parameter
 
 FIX = """\
 before = scaler.get_scale()
