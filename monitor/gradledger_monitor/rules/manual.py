@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
+import ast
 import sys
+from functools import cache
+from importlib.resources import files
 
-from gradledger_monitor.rules.base import Signature
 from gradledger_monitor.rules.catalogue import COURSE_RULES, RULES
+from gradledger_monitor.rules.signature import Signature
 
 KINDS = {
     "S": "structural: exact counts and arithmetic, told at the first window that shows it",
@@ -25,9 +27,16 @@ def headline(rule: type[Signature]) -> str:
     return page(rule).split("\n", 1)[0]
 
 
+@cache
 def page(rule: type[Signature]) -> str:
-    """The docstring: a sentence, then paragraphs under headings set in bold."""
-    text = inspect.getdoc(rule)
+    """The docstring: a sentence, then paragraphs under headings set in bold.
+
+    It is read from the source, which lies beside a compiled rule: the class has lost it there.
+    """
+    package, _, module = rule.__module__.rpartition(".")
+    source = files(package).joinpath(f"{module}.py").read_text(encoding="utf-8")
+    classes = [part for part in ast.parse(source).body if isinstance(part, ast.ClassDef)]
+    text = next(ast.get_docstring(each) for each in classes if each.name == rule.__name__)
     assert text, f"{rule.id()} has no docstring"
     return text
 
