@@ -37,6 +37,10 @@ class Outcome(Struct, frozen=True):
         return self if self.later is None else self.later()
 
 
+class Failure(Outcome, frozen=True):
+    """A rule that has a bug has measured nothing, whatever it said of other steps."""
+
+
 @dataclass(frozen=True)
 class Acknowledgement:
     """A person's word that a finding is known. It stays a finding; nothing is switched off."""

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from gradledger_monitor import clock
 from gradledger_monitor.engine import Engine
 from gradledger_monitor.findings import Judgement
-from gradledger_monitor.fold import Fold, Judged, Place, stamp
+from gradledger_monitor.fold import Fold, Judged, Place
+from gradledger_monitor.keeping import stamp
 from gradledger_monitor.rules.base import Silence
 from gradledger_monitor.rules.choices import Choices
 from gradledger_monitor.store import judging, snapshots

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from msgspec import Struct
-
 from gradledger_monitor import wire
 
 
-class Arrived(Struct, frozen=True):
+@dataclass
+class Arrived:
     """What has come so far of one optimizer step."""
 
     optimizer: int

@@ -7,9 +7,10 @@ from dataclasses import asdict
 import pytest
 
 from gradledger.records import Term
-from gradledger_monitor.engine import RESOLVED_AFTER, Engine
+from gradledger_monitor.engine import Engine
 from gradledger_monitor.facts import RunInfo, StepFacts
 from gradledger_monitor.findings import Judgement, Outcome
+from gradledger_monitor.line import RESOLVED_AFTER
 from gradledger_monitor.rules.base import OK, Rule, Window, claim, finding
 from gradledger_monitor.rules.catalogue import RULES
 from gradledger_monitor.rules.reduction.missing_division import MissingDivision

@@ -14,7 +14,8 @@ from gradledger.records import encode
 from gradledger_monitor import wire
 from gradledger_monitor.engine import Engine
 from gradledger_monitor.facts import RunInfo
-from gradledger_monitor.fold import Fold, stamp
+from gradledger_monitor.fold import Fold
+from gradledger_monitor.keeping import stamp
 from gradledger_monitor.rules.base import Silence
 from gradledger_monitor.rules.choices import Choices
 from gradledger_monitor.waiting import Arrived

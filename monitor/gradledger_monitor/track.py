@@ -1,0 +1,143 @@
+"""One optimizer's rules, asked step by step (pure)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import NamedTuple
+
+from gradledger_monitor.findings import Outcome
+from gradledger_monitor.line import Line, failed
+from gradledger_monitor.rules.balances import Closed
+from gradledger_monitor.rules.base import HISTORY, Rule, Window, not_applicable, not_measured
+from gradledger_monitor.rules.choices import OFF, Choices
+
+Asked = tuple[Rule, Line]  # a rule with what it said so far
+
+
+class Kept(NamedTuple):
+    """All that a track knows between two steps: with it, another goes on where this one was."""
+
+    step: int
+    past: deque[Closed]
+    asked: list[Asked]
+
+
+@dataclass
+class Panel:
+    """Rules that share the question whether theirs arises, each with its line."""
+
+    rules: list[Rule] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+    # what was said, by one for all or by each, and said once more would not change any line
+    settled: Outcome | list[Outcome] | None = None
+
+    def add(self, rule: Rule, line: Line) -> None:
+        """One rule more."""
+        self.rules.append(rule)
+        self.lines.append(line)
+
+    @property
+    def asked(self) -> Iterator[Asked]:
+        """Each rule with its line."""
+        return zip(self.rules, self.lines, strict=True)
+
+    def see(self, window: Window) -> None:
+        """The next window."""
+        try:
+            calm = self.rules[0].unless(window)
+        except Exception as error:
+            calm = failed(error)
+        said = calm or _judged(self.rules, window)
+        if said == self.settled:
+            return
+        outcomes = said if isinstance(said, list) else [said] * len(self.rules)
+        open_ones = False
+        for line, outcome in zip(self.lines, outcomes, strict=True):
+            if outcome is not line.outcome or line.claim is not None:  # else nothing is new
+                line.fold(window.facts.step, outcome)
+                open_ones = open_ones or line.claim is not None
+        # a finding is over after so many that are content: then each of them counts
+        self.settled = None if open_ones else said
+
+    def go_on(self, known: dict[str, Asked]) -> None:
+        """Take over what is known of its rules."""
+        followed = [_followed(rule, line, known.get(line.rule)) for rule, line in self.asked]
+        self.rules, self.lines = [rule for rule, _ in followed], [line for _, line in followed]
+
+
+class Track:
+    """One optimizer's rules, what became of them, and its history."""
+
+    def __init__(
+        self, rules: list[Rule], optimizer: int, choices: Choices, imported_from: str | None
+    ) -> None:
+        self.lines = [Line(rule.id(), optimizer) for rule in rules]
+        self.past: deque[Closed] = deque(maxlen=HISTORY)
+        panels: dict[object, Panel] = {}
+        for rule, line in zip(rules, self.lines, strict=True):
+            if choices.is_off(line.rule):
+                line.fold(0, not_applicable(OFF))
+            elif imported_from and not rule.reads_logs:
+                line.fold(0, not_measured(f"{imported_from} does not log what this rule looks at"))
+            else:
+                panels.setdefault(rule.unless, Panel()).add(rule, line)
+        self.panels = list(panels.values())
+        self._every_step = imported_from is None  # logs of other tools skip steps as they like
+        self.step = 0
+
+    def see(self, window: Window) -> None:
+        """The next step; where others lie before it, rules do not take it for the next one."""
+        step = window.facts.step
+        if self._every_step and step > self.step + 1 and self.step:
+            for rule, _ in self.asked:
+                rule.after_gap()
+        self.step = step
+        for panel in self.panels:
+            panel.see(window)
+        self.past.append(window.closed())
+
+    @property
+    def asked(self) -> Iterator[Asked]:
+        """The rules that are on, each with its line."""
+        return chain.from_iterable(panel.asked for panel in self.panels)
+
+    def kept(self) -> Kept:
+        """What it knows; it is not to be changed."""
+        for line in self.lines:
+            line.tell()  # what is still to be told of a step cannot be kept
+        return Kept(self.step, self.past, list(self.asked))
+
+    def go_on(self, kept: Kept) -> None:
+        """Go on where another was. Rules that are asked otherwise from now on begin anew."""
+        known = {line.rule: (rule, line) for rule, line in kept.asked}
+        for panel in self.panels:
+            panel.go_on(known)
+        asked = {line.rule: line for _, line in self.asked}
+        self.lines = [asked.get(line.rule, line) for line in self.lines]
+        self.past, self.step = kept.past, kept.step
+
+
+def _judged(rules: list[Rule], window: Window) -> list[Outcome]:
+    """What each rule says."""
+    said: list[Outcome] = []
+    for rule in rules:
+        try:
+            said.append(rule.judge(window))
+        except Exception as error:  # one rule's bug must not silence the others
+            said.append(failed(error))
+    return said
+
+
+def _followed(rule: Rule, line: Line, known: Asked | None) -> Asked:
+    """A rule and its line, with what is known of both: of a rule with other thresholds, only what
+    it found. Its memory was made with the old ones."""
+    if known is None:
+        return rule, line
+    return (known[0] if _thresholds(known[0]) == _thresholds(rule) else rule), known[1]
+
+
+def _thresholds(rule: Rule) -> dict[str, float]:
+    return {name: getattr(rule, name) for name in rule.parameters()}
