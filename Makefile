@@ -9,9 +9,10 @@ SECONDS := 60
 TRAINERS := transformers-4.45 transformers-5
 BENCH  := OMP_NUM_THREADS=1 $(BIN)/python bench/
 PEERS  := .venvs/peers/bin/python
+COMPILED_TESTS := tests/unit tests/integration/service/test_judging.py tests/integration/service/test_judging_goes_on.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint type unit museum courses zero-code frameworks examples docs coverage mutants bench screenshots security audit fuzz tools clean
+.PHONY: help demo test lint type unit compiled museum courses zero-code frameworks examples docs coverage mutants bench screenshots security audit fuzz tools clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -34,6 +35,9 @@ type: $(READY)  ## mypy --strict
 # that of tests/conftest.py, the longest first.
 unit: $(READY) tools  ## pytest alone; museum, docs, frameworks and examples have targets of their own
 	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(addprefix --ignore tests/,museum docs examples)
+
+compiled: build/compiled/.ready  ## facts and rules as a service may have them, in C: the same tests
+	PYTHONPATH=build/compiled $(BIN)/pytest -n 2 $(COMPILED_TESTS)
 
 museum: $(READY)  ## the bug museum: what is found and what is left alone, written to docs/detection.md
 	cd tests && ../$(BIN)/python -m museum.run --jobs 2 --write ../docs/detection.md
@@ -66,7 +70,7 @@ mutants: $(READY)  ## changes to the ledger and the rules that no test notices; 
 screenshots: $(READY) tools  ## the README's pictures, of real trainings
 	cd tests && ../$(BIN)/python screenshots.py ../docs/images
 
-bench: $(READY) .venvs/peers/.ready  ## what the hooks cost and how fast the service is, beside peers: docs/performance.md; 40 minutes
+bench: $(READY) .venvs/peers/.ready build/compiled/.ready  ## what the hooks cost and how fast the service is, beside peers: docs/performance.md; 40 minutes
 	@rm -rf build/bench
 	$(BENCH)step_cost.py --rounds 12 --peers $(PEERS) --json build/bench/10-step-cost.json
 	$(BENCH)norm_cost.py --json build/bench/11-norm.json
@@ -113,6 +117,13 @@ $(READY): pyproject.toml
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --upgrade pip
 	$(@D)/bin/pip install --quiet --requirement $<
+	@touch $@
+
+# What a wheel with compiled facts and rules holds, to be found before what lies here.
+build/compiled/.ready: $(READY) deploy/compile.py $(shell find hooks monitor web migrations -name '*.py')
+	@echo "compiling facts and rules (two minutes)"
+	@rm -rf $(@D)
+	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 $(BIN)/pip install --quiet --no-deps --target $(@D) .
 	@touch $@
 
 $(VENV)/.security: $(READY)

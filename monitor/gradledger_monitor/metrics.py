@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+import gradledger
+from gradledger_monitor import facts
 from gradledger_monitor.alerts.outcomes import Outcome
 from gradledger_monitor.store import counting, outbox
 from gradledger_monitor.store.database import Store
@@ -26,6 +28,9 @@ class Metrics:
 
     def __init__(self, store: Store, queued: Callable[[], int]) -> None:
         self._registry = CollectorRegistry()
+        build = Info("gradledger_build", "What runs here.", registry=self._registry)
+        compiled = "python" if facts.__file__.endswith(".py") else "compiled"
+        build.info({"version": gradledger.__version__, "rules": compiled})
         self.records = Counter(
             "gradledger_records",
             "Records received, by what became of them: stored, duplicate or refused.",
