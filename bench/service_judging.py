@@ -5,7 +5,8 @@
 All rules are on. The first figures are facts, rules and charted figures of records that are in
 memory already, one optimizer's steps of K micro-batches, on one CPU: of a plain loop, of one with a
 GradScaler and clipping, and of one whose token weights are unequal, so that a finding is made anew
-at every step. Beside them stands decoding alone, in the same rounds. The lag is that of a service
+at every step. Beside them stands decoding alone, in the same rounds. Each round is a process of its
+own; after `make compiled`, one with facts and rules in C follows each. The lag is that of a service
 in a process of its own to which four clients send 2,000 records a second in batches of 50: from
 the moment a batch is sent until the database says that its last step is judged.
 """
@@ -13,6 +14,7 @@ the moment a batch is sent until the database says that its last step is judged.
 from __future__ import annotations
 
 import http.client
+import json
 import sqlite3
 import statistics
 import sys
@@ -22,6 +24,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import compiled
 import msgspec
 import report
 
@@ -37,7 +40,8 @@ from helpers.batches import batch, fair_step, step
 from helpers.service import Service, running_service
 
 NOTES = [
-    "Facts and rules are plain Python, and what bounds them is the interpreter. Rules that share a "
+    "What bounds facts and rules in Python is the interpreter; compiled, what Python's objects "
+    "themselves cost: attributes of records, floats, lists. Rules that share a "
     "question are asked it once, what nearly all ask for is worked out at once, and what no rule "
     "or chart asks for is not. The words of a claim are put together for the step that is shown.",
     "The lag is mostly that of four runs judged one after the other, each look with a transaction "
@@ -129,20 +133,30 @@ KINDS = {
     "GradScaler, clipping, schedule": scaled,
     "a finding at every step": unequal,
 }
+DECODED = "decoded"
+
+
+def one_round(steps: int) -> dict[str, float]:
+    """Steps a second of all kinds, in this process."""
+    records = {kind: decoded(made, steps) for kind, made in KINDS.items()}
+    return {
+        DECODED: decode(records["a plain loop"]),
+        **{kind: judge(some) for kind, some in records.items()},
+    }
 
 
 def in_memory(steps: int, rounds: int) -> list[report.Measure]:
-    """All kinds in each round."""
-    records = {kind: decoded(made, steps) for kind, made in KINDS.items()}
-    rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    floor = []
+    """All kinds and ways in each round."""
+    found: dict[str, list[float]] = {}
     for _ in range(rounds):
-        floor.append(decode(records["a plain loop"]))
-        for kind, some in records.items():
-            rates[kind].append(judge(some))
-    alone = f"{statistics.median(floor):,.0f} steps/s decoded"
-    took = [_rate(f"facts and rules, {kind}", found, alone) for kind, found in rates.items()]
-    called = {kind: calls(some) for kind, some in records.items()}
+        for way, environment in compiled.ways().items():
+            rates = compiled.told(environment, __file__, "--steps", str(steps), "--one-round")
+            for kind, rate in rates.items():
+                found.setdefault(kind + way, []).append(rate)
+    alone = f"{statistics.median(found[DECODED]):,.0f} steps/s decoded"
+    judged = {name: rates for name, rates in found.items() if not name.startswith(DECODED)}
+    took = [_rate(f"facts and rules, {name}", rates, alone) for name, rates in judged.items()]
+    called = {kind: calls(decoded(made, 1_000)) for kind, made in KINDS.items()}
     return took + [report.Measure(f"functions called, {k}", n, "a step") for k, n in called.items()]
 
 
@@ -229,8 +243,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5_000)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--one-round", action="store_true", help="of the first figures, as JSON")
     asked = parser.parse_args()
     collect_seldom()
+    if asked.one_round:
+        print(json.dumps(one_round(asked.steps)))
+        return
     about = report.Report("Judging, all rules on, K = 4", "python bench/service_judging.py")
     about.notes += NOTES
     about.measures = [*in_memory(asked.steps, asked.rounds), *live(asked.seconds)]

@@ -3,8 +3,9 @@
     python bench/service_long_run.py [--steps 1000000] [--runs 10000] [--rounds 7] [--json FILE]
 
 One rank's run (K = 4, records of about 0.8 kB, figures that scatter) is stored and judged in
-SQLite, then judged once more in memory as `gradledger replay` does. A service in a process of its
-own then answers for one chart of 2,000 points: cold is the first answer of a service that has just
+SQLite, then judged once more in memory as `gradledger replay` does, in a process of its own; after
+`make compiled`, in another one with facts and rules in C, too. A service in a process of its own
+then answers for one chart of 2,000 points: cold is the first answer of a service that has just
 started, warm the same once more. The floor is SQL on one narrow table of the same figure, read and
 thinned to as many lows and highs and written as JSON here, without HTTP.
 """
@@ -23,6 +24,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import compiled
 import httpx2
 import report
 
@@ -191,18 +193,29 @@ def disk(database: Path, count: int) -> list[report.Measure]:
     ]
 
 
-def replayed(store: Store, count: int, judged: float) -> list[report.Measure]:
-    """Seconds of CPU and by the clock."""
+def replay_here(database: str) -> list[float]:
+    """Seconds by the clock and of CPU."""
+    store = Store(f"sqlite:///{database}")
     began, busy = time.perf_counter(), time.process_time()
     replay(store, RUN, Choices())
-    took, cpu = time.perf_counter() - began, time.process_time() - busy
+    took = time.perf_counter() - began, time.process_time() - busy
+    store.close()
+    return list(took)
+
+
+def replayed(database: Path, count: int, judged: float) -> list[report.Measure]:
+    """The same in a process of its own for each way, with goals."""
     share = count / 1_000_000
-    name = "1,000,000 steps replayed" if share == 1 else f"{count:,} steps replayed"
     first = f"{judged:,.1f} s when first judged and written"
-    return [
-        report.below(report.Measure(name, took, "s", floor=first), 60 * share),
-        report.below(report.Measure("its CPU", cpu, "s"), 60 * share),
-    ]
+    measures = []
+    for way, environment in compiled.ways().items():
+        took, cpu = compiled.told(environment, __file__, "--replay", str(database))
+        name = f"{count:,} steps replayed{way}"
+        measures += [
+            report.below(report.Measure(name, took, "s", floor=first), 60 * share),
+            report.below(report.Measure(f"its CPU{way}", cpu, "s"), 60 * share),
+        ]
+    return measures
 
 
 def measure(asked: argparse.Namespace, folder: Path) -> list[report.Measure]:
@@ -211,8 +224,8 @@ def measure(asked: argparse.Namespace, folder: Path) -> list[report.Measure]:
     store = Store(f"sqlite:///{database}")
     store.migrate()
     judged = fill(store, asked.steps)
-    measures = replayed(store, asked.steps, judged)
     store.close()
+    measures = replayed(database, asked.steps, judged)
     measures += disk(database, asked.steps)
     measures += charts(database, folder, asked.rounds)
     return measures + lists(folder, asked.runs, asked.rounds)
@@ -224,8 +237,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--replay", metavar="DATABASE", help="only that, as JSON")
     asked = parser.parse_args()
     collect_seldom()
+    if asked.replay:
+        print(json.dumps(replay_here(asked.replay)))
+        return
     title = f"A run of {asked.steps:,} steps, and {asked.runs:,} runs, in SQLite"
     about = report.Report(title, "python bench/service_long_run.py")
     with tempfile.TemporaryDirectory() as folder:
