@@ -19,7 +19,7 @@ from gradledger_monitor.figures import beside
 from gradledger_monitor.ledger import Ledger, total
 from gradledger_monitor.losses import mean_over_tokens, sum_of_roots
 from gradledger_monitor.number import number
-from gradledger_monitor.readings import Reading, Seen, plainest, readings, spread
+from gradledger_monitor.readings import Reading, Seen, readings, spread
 from gradledger_monitor.wire import Event, MicroBatch, StepRecord, Term
 
 TOLERANCE = 1e-3  # relative rounding error of fp32 sums
@@ -81,7 +81,8 @@ class StepFacts:
         self.scale = _scale(first)
         # what was called in its window, in order, by what it was; ``own``: on this optimizer
         self.calls = _calls(first.events)
-        self.own = _calls([event for event in first.events if event.own])
+        own = [event for event in first.events if event.own]
+        self.own = _calls(own) if len(own) < len(first.events) else self.calls
         # of all
         self.averaged = run.world_size > 1 and first.sync == "averaged"  # gradients, over the ranks
         self.norm = self._norm()
@@ -232,15 +233,15 @@ class StepFacts:
     def _reading(self) -> Reading | None:
         """The plainest fair reading; where none is fair, the plainest even one, or the main one."""
         tolerance, scale = self.tolerance, self.run.declared_scale or 1.0
-        plain = plainest(self.seen)  # most often fair: the others need not be made
-        if plain is not None and plain.is_fair(tolerance, scale):
-            return plain
-        fair = next((r for r in self.readings if r.is_fair(tolerance, scale)), None)
-        if fair is not None:
-            return fair
-        alone = [r for r in self.readings if r.name != "all"]
+        unfair = []
+        for reading in readings(self.seen):
+            if reading.is_fair(tolerance, scale):
+                return reading  # most often the first: the others need not be made
+            unfair.append(reading)
+        self._readings = unfair
+        alone = [r for r in unfair if r.name != "all"]
         even = [r for r in alone if r.unit in ("tokens", "class_weight")]
-        return next((r for r in even if r.is_even(self.tolerance)), next(iter(alone), None))
+        return next((r for r in even if r.is_even(tolerance)), next(iter(alone), None))
 
     @property
     def ledger(self) -> Ledger | None:

@@ -55,21 +55,15 @@ class Seen(Weighed):
         upwards: bool,
         part: int,
     ) -> None:
-        super().__init__(rank, micro_batch, term, tokens, weight)
+        self.rank, self.micro_batch, self.term = rank, micro_batch, term
+        self.tokens, self.weight = tokens, weight
         self.of, self.upwards, self.part = of, upwards, part
-
-
-def plainest(seen: list[Seen]) -> Reading | None:
-    """The main term's in tokens, which is the first of all readings wherever it can be had."""
-    if not seen:
-        return None
-    terms = _heaviest_first(seen)
-    return _reading("main", "tokens", seen if len(terms) == 1 else _of_term(terms[0], seen))
 
 
 def readings(seen: list[Seen]) -> Iterator[Reading]:
     """Each term alone, all of the heaviest's kind, then everything, in every unit that fits.
 
+    The first, wherever it can be had, is the plainest: the heaviest term's, in tokens.
     Two terms on one head are parts of one loss, or two tasks of one model: both are read. More
     than two are parts: chunks of one loss, or K forwards and one backward.
     """
@@ -86,7 +80,7 @@ def _groups(seen: list[Seen]) -> Iterator[tuple[str, list[Seen]]]:
     terms = _heaviest_first(seen)
     kind = terms[0].split("#", 1)[0]
     for term in terms:
-        yield "main", seen if len(terms) == 1 else _of_term(term, seen)
+        yield "main", [s for s in seen if s.term == term] if len(terms) > 1 else seen
     if max([s.part for s in seen]) == 2:
         for part in sorted({(s.term, s.part) for s in seen}):
             yield "part", [s for s in seen if (s.term, s.part) == part]
@@ -98,15 +92,12 @@ def _groups(seen: list[Seen]) -> Iterator[tuple[str, list[Seen]]]:
             yield "all", seen
 
 
-def _of_term(term: str, seen: list[Seen]) -> list[Seen]:
-    return [s for s in seen if s.term == term]
-
-
 def _heaviest_first(seen: list[Seen]) -> list[str]:
     totals = {s.term: 0.0 for s in seen}
-    if len(totals) > 1:
-        for s in seen:
-            totals[s.term] += s.tokens * s.weight
+    if len(totals) == 1:
+        return [*totals]
+    for s in seen:
+        totals[s.term] += s.tokens * s.weight
     return sorted(totals, key=lambda term: (-totals[term], term))
 
 

@@ -55,7 +55,7 @@ class AlwaysEngaged(Rule):
         self._engaged.append(clip_coefficient(clips[-1]) < 1)
         if len(self._engaged) < self.span:
             return not_measured(f"{self.span} clipped steps are needed")
-        share = sum(self._engaged) / len(self._engaged)
+        share = self._engaged.count(True) / len(self._engaged)
         if share <= self.share:
             return OK
         return finding(

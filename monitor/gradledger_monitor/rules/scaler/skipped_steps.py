@@ -63,17 +63,17 @@ class SkippedSteps(Rule):
             return OK
         self._last.append(skipped)
         self._row = min(self._row + 1, self.recent) if skipped else 0
-        share = sum(self._last) / self.recent
-        if self._row < self.in_a_row and share <= self.share:
+        among = self._last.count(True)
+        if self._row < self.in_a_row and among / self.recent <= self.share:
             return OK
         just_now = f", the last {self._row} in a row" if self._row > 1 else ""
         return finding(
             "warning",
             "The GradScaler keeps skipping steps",
-            f"{sum(self._last)} of the last {len(self._last)} steps seen were skipped{just_now}: "
+            f"{among} of the last {len(self._last)} steps seen were skipped{just_now}: "
             "their gradients were not finite, and their data were thrown away.",
             FIX,
             in_a_row=self._row,
-            skipped=sum(self._last),
+            skipped=among,
             of=len(self._last),
         )
