@@ -20,6 +20,7 @@ from gradledger_monitor.store.tables import FIGURES
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 
 DIGITS = 7  # a curve on a screen shows fewer
+LARGE = 1e5  # from here on decimals are rounded instead: a time has ten digits before them
 COMPRESSION = 3  # beyond it, time grows faster than the answer shrinks
 MOST_COLUMNS = 400
 
@@ -102,10 +103,14 @@ def compact(request: Request, content: Any) -> Response:
 
 
 def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if value.is_integer() else float(f"{value:.{DIGITS}g}")
-    if isinstance(value, list):
-        return [_rounded(each) for each in value]
     if isinstance(value, dict):
         return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_short(each) if type(each) is float else _rounded(each) for each in value]
     return value
+
+
+def _short(value: float) -> float:
+    if value.is_integer():
+        return value
+    return float(f"{value:.{DIGITS}g}") if -LARGE < value < LARGE else round(value, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -45,6 +46,16 @@ def test_pages_are_told_of_every_judgement(service: Service) -> None:
         service.post(batch("live", [step(2), step(3)]))
         assert next(told) == {"optimizer": 0, "step": 3, "verdict": "broken", "findings": 1}
     assert service.get("/runs/live/series?optimizer=0&after=1").json()["step"] == [2, 3]
+
+
+def test_curves_tell_times_of_this_century_to_a_hundredth_of_a_second(service: Service) -> None:
+    began = 1_801_396_800.25
+    steps = [dataclasses.replace(step(n), time=began + n / 4, norm=n / 3) for n in range(1, 5)]
+    service.post(batch("timed", steps))
+    assert eventually(60, lambda: bool(service.get("/runs/timed").json()["steps"] == 4))
+    series = service.get("/runs/timed/series?figures=norm").json()
+    assert series["time"] == [began + n / 4 for n in range(1, 5)]
+    assert series["norm"] == [0.3333333, 0.6666667, 1, 1.333333]
 
 
 def test_asked_to_end_it_ends_cleanly_with_a_page_still_open(tmp_path: Path) -> None:
