@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+WAY = ", compiled"  # ends the names of its measures
 FOLDER = Path(__file__).resolve().parent.parent / "build" / "compiled"
 
 
 def ways() -> dict[str, dict[str, str]]:
-    """The environment of each way that is at hand, by what its measures are called after."""
+    """The environment of each way that is at hand, by what ends the names of its measures."""
     ready = (FOLDER / ".ready").exists()
-    return {"": {}, **({", compiled": {"PYTHONPATH": str(FOLDER)}} if ready else {})}
+    return {"": {}, **({WAY: {"PYTHONPATH": str(FOLDER)}} if ready else {})}
 
 
 def told(environment: dict[str, str], script: str, *arguments: str) -> Any:

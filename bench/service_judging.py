@@ -156,8 +156,17 @@ def in_memory(steps: int, rounds: int) -> list[report.Measure]:
     alone = f"{statistics.median(found[DECODED]):,.0f} steps/s decoded"
     judged = {name: rates for name, rates in found.items() if not name.startswith(DECODED)}
     took = [_rate(f"facts and rules, {name}", rates, alone) for name, rates in judged.items()]
+    took += [pays(kind, found) for kind in KINDS if kind + compiled.WAY in found]
     called = {kind: calls(decoded(made, 1_000)) for kind, made in KINDS.items()}
     return took + [report.Measure(f"functions called, {k}", n, "a step") for k, n in called.items()]
+
+
+def pays(kind: str, found: dict[str, list[float]]) -> report.Measure:
+    """How much faster the compiled rules are, round by round."""
+    pairs = zip(found[kind + compiled.WAY], found[kind], strict=True)
+    low, middle, high = statistics.quantiles([fast / slow for fast, slow in pairs], n=4)
+    name, goal = f"compiled, over Python: {kind}", 2.0
+    return report.Measure(name, middle, "x", low, high, "1", f"over {goal:g} x", middle > goal)
 
 
 def _rate(name: str, rates: list[float], floor: str) -> report.Measure:
