@@ -103,14 +103,10 @@ def compact(request: Request, content: Any) -> Response:
 
 
 def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if abs(value) < LARGE else round(value, 2)
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
     if isinstance(value, dict):
         return {key: _rounded(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_short(each) if type(each) is float else _rounded(each) for each in value]
     return value
-
-
-def _short(value: float) -> float:
-    if value.is_integer():
-        return value
-    return float(f"{value:.{DIGITS}g}") if -LARGE < value < LARGE else round(value, 2)
