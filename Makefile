@@ -9,7 +9,7 @@ SECONDS := 60
 TRAINERS := transformers-4.45 transformers-5
 BENCH  := OMP_NUM_THREADS=1 $(BIN)/python bench/
 PEERS  := .venvs/peers/bin/python
-COMPILED_TESTS := tests/unit tests/integration/service/test_judging.py tests/integration/service/test_judging_goes_on.py
+COMPILED_TESTS := tests/compiled tests/unit tests/integration/service/test_judging.py tests/integration/service/test_judging_goes_on.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint type unit compiled museum courses zero-code frameworks examples docs coverage mutants bench screenshots security audit fuzz tools clean
@@ -34,7 +34,7 @@ type: $(READY)  ## mypy --strict
 # More workers than cores: most tests wait for a process of theirs to start. The order of files is
 # that of tests/conftest.py, the longest first.
 unit: $(READY) tools  ## pytest alone; museum, docs, frameworks and examples have targets of their own
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(addprefix --ignore tests/,museum docs examples)
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(addprefix --ignore tests/,compiled museum docs examples)
 
 compiled: build/compiled/.ready  ## facts and rules as a service may have them, in C: the same tests
 	PYTHONPATH=build/compiled $(BIN)/pytest -n 2 $(COMPILED_TESTS)
@@ -99,7 +99,7 @@ fuzz: $(READY)  ## the record decoder against a coverage-guided fuzzer (SECONDS=
 	cd tests && ../$(BIN)/python -m fuzz.decoder -max_total_time=$(SECONDS)
 
 clean:  ## remove what this file made
-	rm -rf $(VENV) .venvs
+	rm -rf $(VENV) .venvs build/compiled
 
 # torch goes first and alone: its version is ours to choose, a dependency's choice may be gigabytes.
 $(READY): pyproject.toml

@@ -52,7 +52,7 @@ def _compiled(folder: Path) -> Path:
     """Where the libraries are, as they lie in a wheel."""
     options = ["--cache-dir", str(folder / "cache")]
     extensions = mypycify(
-        [*options, *_sources()], target_dir=str(folder / "c"), opt_level="1", debug_level="0"
+        [*options, *sources()], target_dir=str(folder / "c"), opt_level="1", debug_level="0"
     )
     command = build_ext(Distribution({"ext_modules": extensions}))
     command.build_lib, command.build_temp = str(folder / "built"), str(folder / "objects")
@@ -61,7 +61,8 @@ def _compiled(folder: Path) -> Path:
     return folder / "built"
 
 
-def _sources() -> Iterator[str]:
+def sources() -> Iterator[str]:
+    """The modules that are compiled, from the root of the project."""
     rules = sorted((PACKAGE / "rules").rglob("*.py"))
     yield from (str(PACKAGE / f"{name}.py") for name in STEPS)
     yield from (str(path) for path in rules if path.stem not in ASKED_ONCE)
