@@ -20,6 +20,8 @@ class Weighed:
     tokens: float
     weight: float
 
+    # Written out, as wherever an object is made at every step: compiled, too, what a dataclass
+    # makes is run by the interpreter.
     def __init__(
         self, rank: int, micro_batch: int, term: str, tokens: float, weight: float
     ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -80,7 +80,7 @@ class Silence:
     backwards: int | None  # that ran since, on the rank that counted most; None is not known
 
 
-class Rule(Signature, ABC):
+class Rule(Signature):
     """A signature of single optimizer steps.
 
     An instance judges the windows of one optimizer in order, and may keep state between them.
@@ -110,7 +110,7 @@ class Rule(Signature, ABC):
         return None
 
 
-class CourseRule(Signature, ABC):
+class CourseRule(Signature):
     """A signature of the run's course, judged over all of it each time."""
 
     @abstractmethod
@@ -139,7 +139,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{ending}"
 
 
-def whole(tokens: float) -> int | float:
+def as_count(tokens: float) -> int | float:
     """Tokens as evidence tells them: without a fraction, unless class weights made one."""
     return int(tokens) if tokens.is_integer() else tokens
 

@@ -15,11 +15,11 @@ from gradledger_monitor.rules.base import (
     OK,
     Rule,
     Window,
+    as_count,
     claim,
     finding,
     not_applicable,
     not_measured,
-    whole,
 )
 from gradledger_monitor.rules.signature import Parameter
 
@@ -121,7 +121,7 @@ class TokenWeightsUnequal(Rule):
             misallocation_recent=round(recent, 6),
             balance=None if facts.factor_unmeasured else round(ledger.balance, 6),
             differ=where,
-            tokens=[whole(e.tokens) for e in entries[:64]],
+            tokens=[as_count(e.tokens) for e in entries[:64]],
             relative_weights=[round(e.relative, 4) for e in entries[:64]],
             loss_reported=facts.loss_reported,
             loss_token=facts.loss_token,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules import effects
-from gradledger_monitor.rules.base import OK, Rule, Window, finding, whole
+from gradledger_monitor.rules.base import OK, Rule, Window, as_count, finding
 from gradledger_monitor.rules.reduction.common import (
     balance,
     declared,
@@ -66,7 +66,7 @@ class UnnormalisedSum(Rule):
             f"{effects.of_factor(by, window.facts.optimizer_name)}.",
             FIX,
             balance=round(b, 6),
-            tokens=whole(n),
+            tokens=as_count(n),
             factor=round(by, 6),
             follows_tokens=follows,
         )

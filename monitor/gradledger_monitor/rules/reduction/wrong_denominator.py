@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import OK, Rule, Window, finding, whole
+from gradledger_monitor.rules.base import OK, Rule, Window, as_count, finding
 from gradledger_monitor.rules.reduction.common import (
     balance,
     factor,
@@ -65,7 +65,7 @@ class WrongDenominator(Rule):
             "learning rate changes with it.",
             FIX,
             balance=round(b, 6),
-            tokens=whole(n),
+            tokens=as_count(n),
             divisor=round(divisor, 4),
             padding=padding,
             earlier_balances=[round(c.balance, 6) for c in window.past if c.balance][-8:],
