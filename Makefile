@@ -23,8 +23,9 @@ demo: $(READY)  ## watch a real bug being named, live (EXIT=1 ends by itself)
 
 test: lint type unit  ## everything that must hold: linters, types, architecture, tests
 
+# ruff's cache does not see that a folder came to be which makes a module ours.
 lint: $(READY)  ## ruff, and the architecture contracts
-	$(BIN)/ruff check
+	$(BIN)/ruff check --no-cache
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import compiled
+import builds
 import msgspec
 import report
 
@@ -146,24 +146,24 @@ def one_round(steps: int) -> dict[str, float]:
 
 
 def in_memory(steps: int, rounds: int) -> list[report.Measure]:
-    """All kinds and ways in each round."""
+    """All kinds and builds in each round."""
     found: dict[str, list[float]] = {}
     for _ in range(rounds):
-        for way, environment in compiled.ways().items():
-            rates = compiled.told(environment, __file__, "--steps", str(steps), "--one-round")
+        for build, environment in builds.at_hand().items():
+            rates = builds.told(environment, __file__, "--steps", str(steps), "--one-round")
             for kind, rate in rates.items():
-                found.setdefault(kind + way, []).append(rate)
+                found.setdefault(kind + build, []).append(rate)
     alone = f"{statistics.median(found[DECODED]):,.0f} steps/s decoded"
     judged = {name: rates for name, rates in found.items() if not name.startswith(DECODED)}
     took = [_rate(f"facts and rules, {name}", rates, alone) for name, rates in judged.items()]
-    took += [pays(kind, found) for kind in KINDS if kind + compiled.WAY in found]
+    took += [pays(kind, found) for kind in KINDS if kind + builds.COMPILED in found]
     called = {kind: calls(decoded(made, 1_000)) for kind, made in KINDS.items()}
     return took + [report.Measure(f"functions called, {k}", n, "a step") for k, n in called.items()]
 
 
 def pays(kind: str, found: dict[str, list[float]]) -> report.Measure:
     """How much faster the compiled rules are, round by round."""
-    pairs = zip(found[kind + compiled.WAY], found[kind], strict=True)
+    pairs = zip(found[kind + builds.COMPILED], found[kind], strict=True)
     low, middle, high = statistics.quantiles([fast / slow for fast, slow in pairs], n=4)
     name, goal = f"compiled, over Python: {kind}", 2.0
     return report.Measure(name, middle, "x", low, high, "1", f"over {goal:g} x", middle > goal)

@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import compiled
+import builds
 import httpx2
 import report
 
@@ -204,16 +204,16 @@ def replay_here(database: str) -> list[float]:
 
 
 def replayed(database: Path, count: int, judged: float) -> list[report.Measure]:
-    """The same in a process of its own for each way, with goals."""
+    """The same in a process of its own for each build, with goals."""
     share = count / 1_000_000
     first = f"{judged:,.1f} s when first judged and written"
     measures = []
-    for way, environment in compiled.ways().items():
-        took, cpu = compiled.told(environment, __file__, "--replay", str(database))
-        name = f"{count:,} steps replayed{way}"
+    for build, environment in builds.at_hand().items():
+        took, cpu = builds.told(environment, __file__, "--replay", str(database))
+        name = f"{count:,} steps replayed{build}"
         measures += [
             report.below(report.Measure(name, took, "s", floor=first), 60 * share),
-            report.below(report.Measure(f"its CPU{way}", cpu, "s"), 60 * share),
+            report.below(report.Measure(f"its CPU{build}", cpu, "s"), 60 * share),
         ]
     return measures
 

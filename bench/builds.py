@@ -1,4 +1,4 @@
-"""The two ways in which facts and rules come: as Python, and compiled (``make compiled``)."""
+"""The two builds of facts and rules: as Python, and compiled (``make compiled``)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-WAY = ", compiled"  # ends the names of its measures
+COMPILED = ", compiled"  # ends the names of its measures
 FOLDER = Path(__file__).resolve().parent.parent / "build" / "compiled"
 
 
-def ways() -> dict[str, dict[str, str]]:
-    """The environment of each way that is at hand, by what ends the names of its measures."""
+def at_hand() -> dict[str, dict[str, str]]:
+    """The environment of each build that is at hand, by what ends the names of its measures."""
     ready = (FOLDER / ".ready").exists()
-    return {"": {}, **({WAY: {"PYTHONPATH": str(FOLDER)}} if ready else {})}
+    return {"": {}, **({COMPILED: {"PYTHONPATH": str(FOLDER)}} if ready else {})}
 
 
 def told(environment: dict[str, str], script: str, *arguments: str) -> Any:
