@@ -16,13 +16,13 @@ def samples_of(micro_batch: MicroBatch, record: StepRecord) -> int | None:
     Known where every loss of the micro-batch shows as many rows, and where these are not flat, or
     are whole batches of the loader. The chunks of one loss say nothing of the whole.
     """
-    if len(micro_batch.terms) == 1:
-        term = micro_batch.terms[0]
-        return _rows(term) or (_of_loader(term, record) if record.batch_size else None)
-    rows = {_rows(term) for term in micro_batch.terms}
-    if len(rows) != 1 or _in_chunks(micro_batch.terms):
+    terms = micro_batch.terms
+    if len(terms) == 1:
+        return _rows(terms[0]) or (_of_loader(terms[0], record) if record.batch_size else None)
+    rows = {_rows(term) for term in terms}
+    if len(rows) != 1 or _in_chunks(terms):
         return None
-    return rows.pop() or _of_loader(micro_batch.terms[0], record)
+    return rows.pop() or _of_loader(terms[0], record)
 
 
 def tokens_of(micro_batch: MicroBatch) -> int | None:
@@ -38,13 +38,20 @@ def tokens_of(micro_batch: MicroBatch) -> int | None:
 
 def whole(parts: list[int | None]) -> int | None:
     """The sum, where every part is known and there is one."""
-    return sum(filter(None, parts)) if parts and None not in parts else None
+    known = 0
+    for part in parts:
+        if part is None:
+            return None
+        known += part
+    return known if parts else None
 
 
 def _rows(term: Term) -> int | None:
-    if term.samples:
-        return term.samples
-    return term.rows if term.rows and term.size and term.rows < term.size else None
+    samples = term.samples
+    if samples:
+        return samples
+    rows, size = term.rows, term.size
+    return rows if rows and size and rows < size else None
 
 
 def _of_loader(term: Term, record: StepRecord) -> int | None:

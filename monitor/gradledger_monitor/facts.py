@@ -7,7 +7,6 @@ gradient that was applied. How a window may be read is in ``readings``.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
@@ -31,6 +30,7 @@ IMPORTED_FROM = "imported_from"  # where a run's environment says whose log it w
 
 Rows = dict[int, StepRecord]
 Kept = list[tuple[int, MicroBatch]]  # with their places
+Calls = dict[str, list[Event]]
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,7 @@ class StepFacts:
         # those of them zeroed before any optimizer stepped on them, and not run again
         self.thrown_away = self._thrown_away() if self.kept_from else []
         self.scale = _scale(first)
-        # what was called in its window, in order, by what it was; ``own``: on this optimizer
-        self.calls = _calls(first.events)
-        own = [event for event in first.events if event.own]
-        self.own = _calls(own) if len(own) < len(first.events) else self.calls
+        self._calls, self._own = _by_op(first.events)
         # of all
         self.averaged = run.world_size > 1 and first.sync == "averaged"  # gradients, over the ranks
         self.norm = self._norm()
@@ -116,6 +113,14 @@ class StepFacts:
         norms = [number(r.norm) for r in self.records.values()]
         known = [norm for norm in norms if norm is not None]
         return math.hypot(*known) if self.complete and len(known) == len(norms) else None
+
+    def calls(self, op: str) -> list[Event]:
+        """What was called in the window that was one of these, in order."""
+        return self._calls.get(op, [])
+
+    def own(self, op: str) -> list[Event]:
+        """Those of them that were on this optimizer."""
+        return self._own.get(op, [])
 
     @property
     def combined_by_hand(self) -> float | None:
@@ -310,17 +315,24 @@ def _kept(record: StepRecord) -> Kept:
     return list(enumerate(record.micro_batches))[begin:]
 
 
-def _calls(events: list[Event]) -> defaultdict[str, list[Event]]:
-    calls: defaultdict[str, list[Event]] = defaultdict(list)
+def _by_op(events: list[Event]) -> tuple[Calls, Calls]:
+    """Calls by what they were: all, and those on the optimizer itself."""
+    calls: Calls = {}
+    own: Calls = {}
     for event in events:
-        calls[event.op].append(event)
-    return calls
+        calls.setdefault(event.op, []).append(event)
+        if event.own:
+            own.setdefault(event.op, []).append(event)
+    return calls, own
 
 
 def _scale(record: StepRecord) -> float | None:
     """The loss scale of the last scaled backward."""
-    scales = [m.scale for m in record.micro_batches if m.scale is not None]
-    return number(scales[-1]) if scales else None
+    for micro_batch in reversed(record.micro_batches):
+        scale = micro_batch.scale
+        if scale is not None:
+            return float(scale)
+    return None
 
 
 def _tolerance(records: Iterable[StepRecord]) -> float:
@@ -347,9 +359,10 @@ def _why_unmeasured(record: StepRecord, kept: Kept, combining: Combining | None)
     if record.sync == "unknown":
         return combining.reason if combining is not None else UNSEEN
     for _, micro_batch in kept:
-        if not micro_batch.terms:
+        terms = micro_batch.terms
+        if not terms:
             return micro_batch.missing.get("terms", "no loss term was seen")
-        for term in micro_batch.terms:
+        for term in terms:
             tokens, weight = term.tokens, term.weight
             if tokens is None or weight is None:
                 if tokens != 0:

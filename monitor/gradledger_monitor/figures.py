@@ -39,7 +39,7 @@ def _skipped(facts: StepFacts) -> float | None:
 
 def _clipping(facts: StepFacts) -> tuple[float | None, float | None, float | None]:
     """The norm before the last clipping by norm, its limit, and whether that shortened it."""
-    clips = facts.own["clip_norm"]
+    clips = facts.own("clip_norm")
     if not clips:
         return None, None, None
     norm, limit = number(clips[-1].norm), number(clips[-1].limit)

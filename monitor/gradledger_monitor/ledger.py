@@ -71,12 +71,11 @@ class Ledger:
 
 def account(lines: Sequence[Weighed]) -> Ledger | None:
     """The ledger of a window; None when no token got any weight, or a weight is not finite."""
-    counts = [line.tokens for line in lines]
-    weights = [line.tokens * line.weight for line in lines]
-    tokens, balance = sum(counts), total(weights)
+    tokens = sum([line.tokens for line in lines])
+    balance = total([line.tokens * line.weight for line in lines])
     if tokens == 0 or balance == 0 or not math.isfinite(balance):
         return None
-    off = [abs(w / balance - n / tokens) for n, w in zip(counts, weights, strict=True)]
+    off = [abs(e.tokens * e.weight / balance - e.tokens / tokens) for e in lines]
     return Ledger(tokens, balance, total(off) / 2, lines)
 
 

@@ -27,19 +27,19 @@ def mean_over_tokens(kept: Iterable[tuple[int, MicroBatch]]) -> float | None:
 
     With one loss term, root = weight * (sum of its token losses), so that sum is root / weight.
     """
-    losses, tokens = 0.0, 0
+    losses, counted = 0.0, 0
     for _, micro_batch in kept:
         loss, terms = micro_batch.loss, micro_batch.terms
         term = terms[0] if len(terms) == 1 else _as_one(terms)
-        if term is None or term.tokens is None:
+        if term is None or (tokens := term.tokens) is None:
             return None
-        if term.tokens == 0:
+        if tokens == 0:
             continue
         weight = term.weight
         if not weight or loss is None or (term.weight_min is not None and spread(term)):
             return None
-        losses, tokens = losses + float(loss) / float(weight), tokens + term.tokens
-    return losses / tokens if tokens else None
+        losses, counted = losses + float(loss) / float(weight), counted + tokens
+    return losses / counted if counted else None
 
 
 def _as_one(terms: list[Term]) -> Term | None:

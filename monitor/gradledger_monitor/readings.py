@@ -93,11 +93,12 @@ def _groups(seen: list[Seen]) -> Iterator[tuple[str, list[Seen]]]:
 
 
 def _heaviest_first(seen: list[Seen]) -> list[str]:
-    totals = {s.term: 0.0 for s in seen}
-    if len(totals) == 1:
-        return [*totals]
+    first = seen[0].term
+    if all(s.term == first for s in seen):
+        return [first]
+    totals: dict[str, float] = {}
     for s in seen:
-        totals[s.term] += s.tokens * s.weight
+        totals[s.term] = totals.get(s.term, 0.0) + s.tokens * s.weight
     return sorted(totals, key=lambda term: (-totals[term], term))
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from gradledger_monitor.facts import clip_coefficient
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.number import number
 from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_applicable, not_measured
+from gradledger_monitor.rules.recent import Recent
 from gradledger_monitor.rules.signature import Parameter
 
 FIX = """\
@@ -45,17 +44,17 @@ class AlwaysEngaged(Rule):
     kind = "T"
 
     def __init__(self) -> None:
-        self._engaged: deque[bool] = deque(maxlen=self.span)
+        self._engaged = Recent(self.span)
 
     def judge(self, window: Window) -> Outcome:
         """The share of windows whose clip left less than everything."""
-        clips = window.facts.own["clip_norm"]
+        clips = window.facts.own("clip_norm")
         if not clips:
             return not_applicable("the loop does not clip by norm")
-        self._engaged.append(clip_coefficient(clips[-1]) < 1)
-        if len(self._engaged) < self.span:
+        self._engaged.add(clip_coefficient(clips[-1]) < 1)
+        if self._engaged.seen < self.span:
             return not_measured(f"{self.span} clipped steps are needed")
-        share = self._engaged.count(True) / len(self._engaged)
+        share = self._engaged.true / self.span
         if share <= self.share:
             return OK
         return finding(

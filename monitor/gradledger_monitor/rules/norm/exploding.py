@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from itertools import pairwise
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_measured
@@ -55,10 +54,12 @@ class Exploding(Rule):
         self._most = 0.0
         self._count = 0
         self._above = 0
+        self._grown = 0  # steps in a row on each of which the norm has grown
 
     def after_gap(self) -> None:
         """Growth is told from one step to the next."""
         self._last.clear()
+        self._grown = 0
 
     def judge(self, window: Window) -> Outcome:
         """Growth on every step, or far above the start for long."""
@@ -67,6 +68,7 @@ class Exploding(Rule):
         if facts.first.skipped or norm is None or loss is None or not math.isfinite(norm):
             return not_measured("norm or loss was not seen")
         self._count += 1
+        self._grown = self._grown + 1 if self._last and norm > self._last[-1][0] else 0
         self._last.append((norm, loss))
         if self._count <= self.early:
             self._most = max(self._most, norm)
@@ -89,7 +91,8 @@ class Exploding(Rule):
         )
 
     def _grows(self) -> bool:
-        (first, loss_before), (last, loss) = self._last[0], self._last[-1]
-        if len(self._last) <= self.growing or last <= self.times * first or loss <= loss_before:
+        """Whether it has on each of so many steps, far enough, and the loss with it."""
+        if self._grown < self.growing:
             return False
-        return all(b > a for (a, _), (b, _) in pairwise(self._last))
+        (first, loss_before), (last, loss) = self._last[0], self._last[-1]
+        return last > self.times * first and not loss <= loss_before  # NaN has risen, too

@@ -107,7 +107,7 @@ class Vanishing(Rule):
 def _norm_before_clipping(facts: StepFacts) -> float | None:
     """A limit that is far too low makes gradients small; they have not faded."""
     norm = facts.norm
-    for event in facts.own["clip_norm"]:
+    for event in facts.own("clip_norm"):
         if norm is not None:
             norm /= clip_coefficient(event) or 1.0
     return norm

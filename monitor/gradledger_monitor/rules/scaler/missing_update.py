@@ -53,8 +53,8 @@ class MissingUpdate(Rule):
     def judge(self, window: Window) -> Outcome:
         """No update since the window before, or none after an abandoned part of this one."""
         facts = window.facts
-        stepped_before, self._stepped = self._stepped, bool(facts.own["scaler_step"])
-        updates = [event.after for event in facts.calls["update"]]
+        stepped_before, self._stepped = self._stepped, bool(facts.own("scaler_step"))
+        updates = [event.after for event in facts.calls("update")]
         abandoned = [place for place in _abandoned(facts) if place not in updates]
         if not abandoned and (updates or not stepped_before):
             return OK
@@ -73,7 +73,7 @@ class MissingUpdate(Rule):
 
 def _abandoned(facts: StepFacts) -> list[int]:
     """Places in the window where gradients of a non-finite norm were thrown away."""
-    clips = facts.own["clip_norm"]
+    clips = facts.own("clip_norm")
     bad = {e.after for e in clips if e.norm is not None and not math.isfinite(float(e.norm))}
     if not bad:
         return []

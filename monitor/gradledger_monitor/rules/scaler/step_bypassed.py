@@ -47,7 +47,7 @@ class StepBypassed(Rule):
     def judge(self, window: Window) -> Outcome:
         """No scaler step in the window, and the scale is still in the gradients."""
         record = window.facts.first
-        if record.skipped or window.facts.own["scaler_step"]:
+        if record.skipped or window.facts.own("scaler_step"):
             return OK
         left = residual(window.facts)
         if left is None:

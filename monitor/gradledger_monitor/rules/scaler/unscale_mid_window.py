@@ -45,7 +45,7 @@ class UnscaleMidWindow(Rule):
         """An unscale between two backwards of the window."""
         record, start = window.facts.first, window.facts.kept_from
         total = len(record.micro_batches)
-        early = [e.after for e in window.facts.own["unscale"] if start < e.after < total]
+        early = [e.after for e in window.facts.own("unscale") if start < e.after < total]
         if not early:
             return OK
         return finding(

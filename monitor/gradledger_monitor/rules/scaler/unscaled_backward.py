@@ -46,7 +46,7 @@ class UnscaledBackward(Rule):
         plain = [index for index, m in kept if m.scale is None]
         if not plain or len(plain) == len(kept):
             return OK
-        if not record.skipped and not window.facts.own["scaler_step"]:
+        if not record.skipped and not window.facts.own("scaler_step"):
             return OK
         scale = window.facts.scale
         return finding(

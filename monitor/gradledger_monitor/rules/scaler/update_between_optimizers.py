@@ -44,7 +44,7 @@ class UpdateBetweenOptimizers(Rule):
     def judge(self, window: Window) -> Outcome:
         """step(other), update, step(this), all after the last backward."""
         record = window.facts.first
-        if all(event.own for event in window.facts.calls["scaler_step"]):
+        if all(event.own for event in window.facts.calls("scaler_step")):
             return OK
         total = len(record.micro_batches)
         calls = [e for e in record.events if e.after == total and e.op in ("scaler_step", "update")]

@@ -43,7 +43,7 @@ class StepEveryMicrobatch(Rule):
         record = window.facts.first
         if "schedule" in record.missing:
             return not_measured(record.missing["schedule"])
-        calls = window.facts.calls["schedule"]
+        calls = window.facts.calls("schedule")
         if not calls and not window.past:
             return not_applicable("no LR scheduler was stepped")
         if not calls or window.facts.micro_batches < 2:

@@ -56,7 +56,7 @@ class SteppedOnSkip(Rule):
         record = window.facts.first
         if "schedule" in record.missing:
             return not_measured(record.missing["schedule"])
-        calls = window.facts.calls["schedule"]
+        calls = window.facts.calls("schedule")
         self._all += len(calls)
         late = self._skipped and any(event.after == 0 for event in calls)
         self._on_skip += late
