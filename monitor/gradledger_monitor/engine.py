@@ -69,7 +69,7 @@ class Engine:
     def hear_nothing(self, optimizer: int, after: int, silence: Silence) -> None:
         """A silence after a step of an optimizer, in its place between the steps."""
         for panel in self._tracks[optimizer].panels:
-            panel.settled = None
+            panel.said = None
             for rule, line in panel.asked:
                 outcome = rule.judge_silence(silence)
                 if outcome is not None:

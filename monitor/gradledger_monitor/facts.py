@@ -79,7 +79,9 @@ class StepFacts:
         # those of them zeroed before any optimizer stepped on them, and not run again
         self.thrown_away = self._thrown_away() if self.kept_from else []
         self.scale = _scale(first)
-        self._calls, self._own = _by_op(first.events)
+        self._calls = calls = _by_op(first.events)
+        own = [event for event in first.events if event.own]
+        self._own = _by_op(own) if len(own) < len(first.events) else calls
         # of all
         self.averaged = run.world_size > 1 and first.sync == "averaged"  # gradients, over the ranks
         self.norm = self._norm()
@@ -315,15 +317,11 @@ def _kept(record: StepRecord) -> Kept:
     return list(enumerate(record.micro_batches))[begin:]
 
 
-def _by_op(events: list[Event]) -> tuple[Calls, Calls]:
-    """Calls by what they were: all, and those on the optimizer itself."""
+def _by_op(events: list[Event]) -> Calls:
     calls: Calls = {}
-    own: Calls = {}
     for event in events:
         calls.setdefault(event.op, []).append(event)
-        if event.own:
-            own.setdefault(event.op, []).append(event)
-    return calls, own
+    return calls
 
 
 def _scale(record: StepRecord) -> float | None:

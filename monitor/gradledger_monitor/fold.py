@@ -24,6 +24,12 @@ class Judged:
     ranks: int
     figures: dict[str, float | None]
 
+    def __init__(
+        self, optimizer: int, step: int, time: float, ranks: int, figures: dict[str, float | None]
+    ) -> None:
+        self.optimizer, self.step, self.time = optimizer, step, time
+        self.ranks, self.figures = ranks, figures
+
 
 @dataclass
 class Fold:

@@ -31,8 +31,8 @@ class Panel:
 
     rules: list[Rule] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
-    # what was said, by one for all or by each, and said once more would not change any line
-    settled: Outcome | list[Outcome] | None = None
+    said: Outcome | list[Outcome] | None = None  # last, by one for all or by each
+    some_open: bool = False  # findings, which are over after so many answers that are content
 
     def add(self, rule: Rule, line: Line) -> None:
         """One rule more."""
@@ -51,16 +51,18 @@ class Panel:
         except Exception as error:
             calm = failed(error)
         said = calm or _judged(self.rules, window)
-        if said == self.settled:
-            return
-        outcomes = said if isinstance(said, list) else [said] * len(self.rules)
-        open_ones = False
-        for line, outcome in zip(self.lines, outcomes, strict=True):
-            if outcome is not line.outcome or line.claim is not None:  # else nothing is new
-                line.fold(window.facts.step, outcome)
-                open_ones = open_ones or line.claim is not None
-        # a finding is over after so many that are content: then each of them counts
-        self.settled = None if open_ones else said
+        if self.some_open or said != self.said:
+            self._fold(window.facts.step, said)
+        self.said = said
+
+    def _fold(self, step: int, said: Outcome | list[Outcome]) -> None:
+        now = said if isinstance(said, list) else [said] * len(self.rules)
+        before = self.said if isinstance(self.said, list) else [self.said] * len(self.rules)
+        self.some_open = False
+        for place, line in enumerate(self.lines):
+            if now[place] is not before[place] or line.claim is not None:  # else nothing is new
+                line.fold(step, now[place])
+                self.some_open = self.some_open or line.claim is not None
 
     def go_on(self, known: dict[str, Asked]) -> None:
         """Take over what is known of its rules."""

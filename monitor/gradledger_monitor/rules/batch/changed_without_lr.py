@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from gradledger_monitor.batch_size import whole
 from gradledger_monitor.facts import StepFacts
@@ -58,9 +59,9 @@ class ChangedWithoutLr(Rule):
         rate = number(facts.first.lr)
         if rate is None or not facts.kept:
             return not_measured("learning rate or micro-batches were not seen")
-        now = _Batch(facts, rate)
+        now = _Batch.of(facts, rate)
         before = self._settled or now
-        if not now.differs(before, self.factor):
+        if now == before or not now.differs(before, self.factor):
             self._settled, self._new = now, []
             return OK
         self._new = [*self._new, now] if self._new and now.is_as_large(self._new[-1]) else [now]
@@ -70,21 +71,28 @@ class ChangedWithoutLr(Rule):
         return OK if abs(_ratio(rate, before.rate) - 1) > self.lr else _report(before, now)
 
 
-class _Batch:
+class _Batch(NamedTuple):
     """What one step was made of, over all ranks."""
 
-    def __init__(self, facts: StepFacts, rate: float) -> None:
-        ranks = facts.run.world_size
-        here = whole([m.terms[0].size if m.terms else None for _, m in facts.kept])
-        self.micro_batches = facts.micro_batches * ranks
-        self.samples = facts.samples  # where the loss shows them
-        self.positions = None if here is None else here * ranks  # tokens, padding included
-        self.rate = rate
+    micro_batches: int
+    samples: int | None  # where the loss shows them
+    tokens: int | None  # padding included
+    rate: float
+
+    @classmethod
+    def of(cls, facts: StepFacts, rate: float) -> _Batch:
+        sizes = [m.terms[0].size if m.terms else None for _, m in facts.kept]
+        positions, ranks = whole(sizes), facts.run.world_size
+        return cls(
+            facts.micro_batches * ranks,
+            facts.samples,
+            None if positions is None else positions * ranks,
+            rate,
+        )
 
     def differs(self, other: _Batch, factor: float) -> bool:
         """Another effective batch, beyond the factor."""
-        here, there = self.positions, other.positions
-        if here and there and not _moved(here, there, factor):
+        if self.tokens and other.tokens and not _moved(self.tokens, other.tokens, factor):
             return False
         if self.samples and other.samples:
             return _moved(self.samples, other.samples, factor)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from gradledger_monitor.facts import clip_coefficient
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.number import number
 from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_applicable, not_measured
-from gradledger_monitor.rules.recent import Recent
+from gradledger_monitor.rules.recent import slide
 from gradledger_monitor.rules.signature import Parameter
 
 FIX = """\
@@ -44,17 +46,18 @@ class AlwaysEngaged(Rule):
     kind = "T"
 
     def __init__(self) -> None:
-        self._engaged = Recent(self.span)
+        self._last: deque[bool] = deque(maxlen=self.span)  # whether they were scaled down
+        self._engaged = 0  # how many of them were
 
     def judge(self, window: Window) -> Outcome:
         """The share of windows whose clip left less than everything."""
         clips = window.facts.own("clip_norm")
         if not clips:
             return not_applicable("the loop does not clip by norm")
-        self._engaged.add(clip_coefficient(clips[-1]) < 1)
-        if self._engaged.seen < self.span:
+        self._engaged += slide(self._last, clip_coefficient(clips[-1]) < 1)
+        if len(self._last) < self.span:
             return not_measured(f"{self.span} clipped steps are needed")
-        share = self._engaged.true / self.span
+        share = self._engaged / self.span
         if share <= self.share:
             return OK
         return finding(

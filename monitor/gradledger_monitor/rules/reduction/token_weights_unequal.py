@@ -93,21 +93,21 @@ class TokenWeightsUnequal(Rule):
         self._recent.append(0.0 if even else reading.ledger.misallocation)
         if even or window.balance.pattern == "padding":
             return OK
-        recent = math.fsum(self._recent) / len(self._recent)
-        return claim(self._report, facts, reading, recent, len(self._recent))
+        return claim(self._report, facts, reading, tuple(self._recent))
 
-    def _report(self, facts: StepFacts, reading: Reading, recent: float, steps: int) -> Outcome:
+    def _report(self, facts: StepFacts, reading: Reading, lately: tuple[float, ...]) -> Outcome:
         ledger, entries = reading.ledger, reading.ledger.entries
+        recent, steps = math.fsum(lately) / len(lately), len(lately)
         severity: Severity = "info"
         if recent >= self.warning:
             severity = "error" if recent >= self.error else "warning"
-        lately = f"; {recent:.1%} over the last {steps} steps" if steps > 1 else ""
+        over = f"; {recent:.1%} over the last {steps} steps" if steps > 1 else ""
         heavy = max(entries, key=lambda e: e.relative)
         light = min(entries, key=lambda e: e.relative)
         where = _where(entries, facts.tolerance)
         summary = (
             f"In step {facts.step}, {ledger.misallocation:.1%} of the gradient's weight sits on "
-            f"the wrong tokens{lately}. Weights differ {where}: a token of the "
+            f"the wrong tokens{over}. Weights differ {where}: a token of the "
             f"micro-batch with {heavy.tokens:,.0f} tokens counts "
             f"{heavy.relative / light.relative:.1f} times as much as one of the micro-batch with "
             f"{light.tokens:,.0f}."

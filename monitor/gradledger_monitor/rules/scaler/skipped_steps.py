@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import OK, Rule, Window, finding
-from gradledger_monitor.rules.recent import Recent
+from gradledger_monitor.rules.recent import slide
 from gradledger_monitor.rules.scaler.common import unless_scaled
 from gradledger_monitor.rules.signature import Parameter
 
@@ -52,7 +54,8 @@ class SkippedSteps(Rule):
     def __init__(self) -> None:
         self._settled = False
         self._row = 0
-        self._last = Recent(self.recent)
+        self._last: deque[bool] = deque(maxlen=self.recent)  # whether they were skipped
+        self._among = 0  # how many of them were
 
     def judge(self, window: Window) -> Outcome:
         """Skips in a row, and among the last hundred."""
@@ -60,19 +63,18 @@ class SkippedSteps(Rule):
         self._settled = self._settled or not skipped
         if not self._settled:
             return OK
-        self._last.add(skipped)
+        self._among += slide(self._last, skipped)
         self._row = min(self._row + 1, self.recent) if skipped else 0
-        among = self._last.true
-        if self._row < self.in_a_row and among / self.recent <= self.share:
+        if self._row < self.in_a_row and self._among / self.recent <= self.share:
             return OK
         just_now = f", the last {self._row} in a row" if self._row > 1 else ""
         return finding(
             "warning",
             "The GradScaler keeps skipping steps",
-            f"{among} of the last {self._last.seen} steps seen were skipped{just_now}: "
+            f"{self._among} of the last {len(self._last)} steps seen were skipped{just_now}: "
             "their gradients were not finite, and their data were thrown away.",
             FIX,
             in_a_row=self._row,
-            skipped=among,
-            of=self._last.seen,
+            skipped=self._among,
+            of=len(self._last),
         )
