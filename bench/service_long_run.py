@@ -6,8 +6,9 @@ One rank's run (K = 4, records of about 0.8 kB, figures that scatter) is stored 
 SQLite, then judged once more in memory as `gradledger replay` does, in a process of its own; after
 `make compiled`, in another one with facts and rules in C, too. A service in a process of its own
 then answers for one chart of 2,000 points: cold is the first answer of a service that has just
-started, warm the same once more. The floor is SQL on one narrow table of the same figure, read and
-thinned to as many lows and highs and written as JSON here, without HTTP.
+started, warm the same once more, which the service has in its memory as long as nothing new was
+judged. The floor is SQL on one narrow table of the same figure, read and thinned to as many lows
+and highs and written as JSON here, without HTTP.
 """
 
 from __future__ import annotations

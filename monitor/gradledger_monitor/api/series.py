@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from functools import lru_cache
 from typing import Annotated, Any
 
 import msgspec
@@ -15,6 +16,7 @@ from gradledger_monitor.api.state import GivenStore
 from gradledger_monitor.problems import Problem
 from gradledger_monitor.store import curves, patterns
 from gradledger_monitor.store.curves import Span
+from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.tables import FIGURES
 
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
@@ -23,6 +25,8 @@ DIGITS = 7  # a curve on a screen shows fewer
 LARGE = 1e5  # from here on decimals are rounded instead: a time has ten digits before them
 COMPRESSION = 3  # beyond it, time grows faster than the answer shrinks
 MOST_COLUMNS = 400
+KEPT = 64  # answers that are not made anew while nothing new was judged
+FEW = 2_000  # points of an answer that is kept: half a megabyte with all figures
 
 Bound = Annotated[int | None, Query(ge=0, le=BIG)]
 Columns = dict[str, list[float | None]]
@@ -51,7 +55,24 @@ def get_series(
     existing(store, run)
     start = first if after is None else max(after + 1, first or 0)
     span = Span(optimizer, start, last)
-    return compact(request, curves.curves(store, run, span, _named(figures), max_points))
+    version = curves.version(store, run)  # first: what is drawn is at least as new
+    drawn = _drawn if max_points <= FEW else _drawn.__wrapped__
+    zipped = _takes_gzip(request)
+    return _json(drawn(store, version, run, span, _named(figures), max_points, zipped), zipped)
+
+
+@lru_cache(maxsize=KEPT)
+def _drawn(
+    store: Store,
+    version: curves.Version,
+    run: str,
+    span: Span,
+    figures: tuple[str, ...],
+    points: int,
+    zipped: bool,
+) -> bytes:
+    """The same until another version: whoever looks at a run asks alike, and again and again."""
+    return _compact(curves.curves(store, run, span, figures, points), zipped)
 
 
 def _named(figures: str | None) -> tuple[str, ...]:
@@ -94,11 +115,21 @@ def get_collectives(
 
 def compact(request: Request, content: Any) -> Response:
     """JSON for drawing: few digits, and compressed where the caller understands that."""
+    zipped = _takes_gzip(request)
+    return _json(_compact(content, zipped), zipped)
+
+
+def _takes_gzip(request: Request) -> bool:
+    return "gzip" in request.headers.get("accept-encoding", "")
+
+
+def _compact(content: Any, zipped: bool) -> bytes:
     body = msgspec.json.encode(_rounded(msgspec.to_builtins(content)))
-    headers = {"Vary": "Accept-Encoding"}
-    if "gzip" in request.headers.get("accept-encoding", ""):
-        headers["Content-Encoding"] = "gzip"
-        body = gzip.compress(body, COMPRESSION, mtime=0)
+    return gzip.compress(body, COMPRESSION, mtime=0) if zipped else body
+
+
+def _json(body: bytes, zipped: bool) -> Response:
+    headers = {"Vary": "Accept-Encoding"} | ({"Content-Encoding": "gzip"} if zipped else {})
     return Response(body, headers=headers, media_type="application/json")
 
 

@@ -33,6 +33,7 @@ from gradledger_monitor.store.tables import FIGURES, PARTS, STRETCH, evals, fact
 POINTS = 1000
 
 Curves = dict[str, list[Any]]
+Version = tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,13 @@ _GATHERING = {words: _gathering(words) for words in dialects.KNOWN}  # made once
 
 
 # ---------------------------------------------------------------- read
+
+
+def version(store: Store, run: str) -> Version:
+    """Another one after every batch, and after every judgement."""
+    query = select(runs.c.key, runs.c.last_seen, runs.c.generation).where(runs.c.id == run)
+    with store.reading() as connection:
+        return tuple(connection.execute(query).first() or ())
 
 
 def curves(

@@ -58,6 +58,26 @@ def test_curves_tell_times_of_this_century_to_a_hundredth_of_a_second(service: S
     assert series["norm"] == [0.3333333, 0.6666667, 1, 1.333333]
 
 
+def test_curves_asked_for_again_are_those_of_the_last_judgement(tmp_path: Path) -> None:
+    """Also where a record came late, and the judge began anew."""
+    with running_service(tmp_path / "again.db", rank_timeout="0") as service:
+
+        def drawn(steps: list[int], norms: list[float]) -> bool:
+            found = service.get("/runs/again/series?figures=norm").json()
+            return bool(found.get("step") == steps and found.get("norm") == norms)
+
+        def sent(number: int, norm: float) -> None:
+            service.post(batch("again", [dataclasses.replace(step(number), norm=norm)]))
+
+        sent(1, 1.0)
+        assert eventually(60, lambda: drawn([1], [1.0]))
+        assert drawn([1], [1.0])
+        sent(3, 3.0)
+        assert eventually(60, lambda: drawn([1, 3], [1.0, 3.0]))
+        sent(2, 2.0)
+        assert eventually(60, lambda: drawn([1, 2, 3], [1.0, 2.0, 3.0]))
+
+
 def test_asked_to_end_it_ends_cleanly_with_a_page_still_open(tmp_path: Path) -> None:
     with running_service(tmp_path / "gradledger.db") as service:
         service.post(batch("open", [step(1)]))
