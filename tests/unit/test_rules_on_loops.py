@@ -275,6 +275,7 @@ def test_a_norm_that_grows_tenfold_or_with_a_falling_loss_is_no_explosion() -> N
     assert growing(8, factor=10 ** (1 / 7.9)) is not None
     assert growing(8, loss=0.9) is None
     assert growing(8, loss=1.0) is None
+    assert growing(8, loss=math.nan) is not None
 
 
 def test_growth_from_the_first_step_on_is_counted_from_there() -> None:
