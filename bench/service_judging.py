@@ -34,7 +34,7 @@ from gradledger.records import Event, Scaler, StepRecord
 from gradledger_monitor import batches, facts, wire
 from gradledger_monitor.collecting import collect_seldom
 from gradledger_monitor.engine import Engine
-from gradledger_monitor.fold import Fold
+from gradledger_monitor.fold import Fold, Judged
 from gradledger_monitor.waiting import Arrived
 from helpers.batches import batch, fair_step, step
 from helpers.service import Service, running_service
@@ -98,7 +98,8 @@ def judge(records: list[wire.StepRecord]) -> float:
     fold = Fold(Engine(info), 0)
     began = time.process_time()
     for record in records:
-        fold.see(info, Arrived(0, record.step, record.time, {0: record}))
+        seen = fold.see(info, Arrived(0, record.step, record.time, {0: record}))
+        assert seen is not None and Judged.of(seen).figures
     return len(records) / (time.process_time() - began)
 
 

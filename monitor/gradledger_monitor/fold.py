@@ -30,6 +30,11 @@ class Judged:
         self.optimizer, self.step, self.time = optimizer, step, time
         self.ranks, self.figures = ranks, figures
 
+    @classmethod
+    def of(cls, one: facts.StepFacts) -> Judged:
+        """A step's, once it was seen."""
+        return cls(one.optimizer, one.step, one.time, len(one.records), one.figures())
+
 
 @dataclass
 class Fold:
@@ -43,7 +48,7 @@ class Fold:
     kept_at: int = 0  # steps when it was last kept
     waits: dict[int, Arrived] = field(default_factory=dict)  # what is waited for, by optimizer
 
-    def see(self, info: facts.RunInfo, step: Arrived) -> Judged | None:
+    def see(self, info: facts.RunInfo, step: Arrived) -> facts.StepFacts | None:
         """Feed one step to the rules; None where some rank let it pass: nothing is known of it."""
         at, optimizer = self.at, step.optimizer
         resting = at.resting.get(optimizer, {})
@@ -57,9 +62,9 @@ class Fold:
             return None
         merged = facts.merge(info, optimizer, step.step, step.records)
         self.engine.see(merged)
-        figures = merged.figures()
-        at.tokens += int(figures["tokens"] or 0)
-        return Judged(optimizer, step.step, merged.time, len(step.records), figures)
+        ledger = merged.ledger
+        at.tokens += 0 if ledger is None else int(ledger.tokens)
+        return merged
 
     def hear_silence(self, optimizer: int) -> None:
         """Take in what was written down about the time since the last step, if anything was."""

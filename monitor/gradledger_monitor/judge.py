@@ -196,7 +196,8 @@ class Judge:
 
     def _see(self, at: Standing, fold: Fold, step: Arrived) -> Judged | None:
         self._step_aside()
-        return fold.see(at.info, step)
+        seen = fold.see(at.info, step)
+        return None if seen is None else Judged.of(seen)
 
     def _ready(self, at: Standing, fold: Fold, optimizer: int) -> tuple[Ready, bool]:
         after = fold.at.reached.get(optimizer, 0)

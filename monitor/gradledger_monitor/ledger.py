@@ -75,7 +75,7 @@ def account(lines: Sequence[Weighed]) -> Ledger | None:
     balance = total([line.tokens * line.weight for line in lines])
     if tokens == 0 or balance == 0 or not math.isfinite(balance):
         return None
-    off = [abs(e.tokens * e.weight / balance - e.tokens / tokens) for e in lines]
+    off = [abs(one.tokens * one.weight / balance - one.tokens / tokens) for one in lines]
     return Ledger(tokens, balance, total(off) / 2, lines)
 
 
