@@ -1,8 +1,9 @@
-"""Numbers that live on a device: copied without waiting, read one or more steps later.
+"""Numbers that are needed later, read without ever waiting for a device.
 
-On an accelerator, everything that one step needs travels in one asynchronous copy into pinned
-memory (``ship``), and is read by the background thread once the copy's event has completed.
-On the CPU the tensor itself is kept. Either way the training thread never waits.
+On the CPU they are read at once. On an accelerator, everything that one step needs travels in one
+asynchronous copy into pinned memory (``ship``), and is read by the background thread when the
+copy's event has completed. That copy is the only tensor that the background thread ever touches:
+an operation on any other would run under the modes and subclasses of the training thread.
 """
 
 from __future__ import annotations
@@ -12,31 +13,33 @@ from typing import Any
 
 import torch
 
+from gradledger.isolation import is_plain, local_part
+
 _POLL_SECONDS = 0.001
 
 
 class Deferred:
-    """A small tensor whose values are wanted later.
+    """The values of a small tensor.
 
-    ``volatile`` says that somebody may write over it before then: on the CPU it is read at once,
-    on a device it is copied.
+    ``volatile`` says that somebody may write over it before ``ship``: on a device it is copied.
+    Raises TypeError for a tensor without numbers of its own (fake, meta, a wrapper subclass).
     """
 
     __slots__ = ("_event", "_host", "_read", "dtype", "tensor")
 
     def __init__(self, tensor: torch.Tensor, volatile: bool = False) -> None:
-        local = tensor if type(tensor) is torch.Tensor else getattr(tensor, "_local_tensor", tensor)
+        local = tensor if type(tensor) is torch.Tensor else local_part(tensor)
+        if not is_plain(local):
+            raise TypeError(f"a {type(local).__name__} on {local.device} cannot be read")
         self.dtype = local.dtype
         self.tensor: torch.Tensor | None = None
-        self._read: Any = None
+        self._read: list[float] | None = None
         self._host: torch.Tensor | None = None
         self._event: Any = None
-        if not volatile:
-            self.tensor = local.detach() if local.requires_grad else local
-        elif local.is_cpu:
-            self._read = local.tolist()
+        if local.is_cpu:
+            self._read = numbers(local)
         else:
-            self.tensor = local.detach().clone()
+            self.tensor = local.detach().clone() if volatile else local.detach()
 
     @classmethod
     def of(cls, numbers: list[float]) -> Deferred:
@@ -52,15 +55,18 @@ class Deferred:
         return self._event is None or bool(self._event.query())
 
     def values(self) -> list[float]:
-        """The values, in order; waits for the copy, so only for the background thread."""
-        if self._read is not None:
-            return _numbers(self._read)
-        while self._event is not None and not self._event.query():
-            time.sleep(_POLL_SECONDS)
-        source = self.tensor if self._host is None else self._host
-        assert source is not None
-        self._read = source.reshape(-1).tolist()
-        return _numbers(self._read)
+        """The values, in order; waits for the copy, so only for the background thread.
+
+        Raises RuntimeError where they were never shipped: they are on a device that has no
+        asynchronous copies.
+        """
+        if self._read is None:
+            if self._host is None:
+                raise RuntimeError("values on a device without asynchronous copies")
+            while self._event is not None and not self._event.query():
+                time.sleep(_POLL_SECONDS)
+            self._read = self._host.tolist()
+        return self._read
 
     def value(self) -> float:
         """The single value."""
@@ -71,7 +77,10 @@ class Deferred:
         self._host, self._event, self.tensor = host, event, None
 
 
-def _numbers(read: Any) -> list[float]:
+def numbers(tensor: torch.Tensor) -> list[float]:
+    """The numbers of a CPU tensor, flat; a complex one gives real and imaginary parts in turn."""
+    flat = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor
+    read: Any = flat.tolist() if flat.dim() < 2 else flat.reshape(-1).tolist()
     return read if isinstance(read, list) else [float(read)]
 
 
@@ -79,20 +88,36 @@ def ship(wanted: list[Deferred]) -> None:
     """Start one asynchronous copy to the host for all values that are on an accelerator."""
     on_device: dict[torch.device, list[Deferred]] = {}
     for item in wanted:
-        if item.tensor is not None and item.tensor.device.type == "cuda":
+        if item.tensor is not None:
             on_device.setdefault(item.tensor.device, []).append(item)
     for device, items in on_device.items():
         _ship_from(device, items)
 
 
 def _ship_from(device: torch.device, items: list[Deferred]) -> None:
-    tensors = [item.tensor.reshape(-1).double() for item in items if item.tensor is not None]
-    flat = torch.cat(tensors)
-    host = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True)
+    tensors = [_real(item.tensor).reshape(-1) for item in items if item.tensor is not None]
+    wide = torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
+    flat = torch.cat([tensor.to(wide) for tensor in tensors])
+    pinned = device.type != "mps"  # which shares its memory with the CPU
+    host = torch.empty(flat.shape, dtype=flat.dtype, device="cpu", pin_memory=pinned)
     host.copy_(flat, non_blocking=True)
-    event = torch.cuda.Event()
-    event.record(torch.cuda.current_stream(device))
+    event = _record_event(device)
     start = 0
     for item, tensor in zip(items, tensors, strict=True):
         item.arrive(host[start : start + tensor.numel()], event)
         start += tensor.numel()
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def _record_event(device: torch.device) -> Any:
+    """An event behind the copies on the device's current stream."""
+    if device.type == "cuda":
+        event: Any = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(device))
+        return event
+    event = torch.Event(device.type)  # other accelerators: torch 2.6 and later
+    event.record()
+    return event

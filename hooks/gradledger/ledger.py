@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gradledger import sampling
+from gradledger import guard, sampling
 from gradledger.deferred import Deferred
 from gradledger.records import Event, MicroBatch, Op, Reduction, Samples, Scaler, StepRecord, Term
 
@@ -90,11 +90,15 @@ class OpenMicroBatch:
     """One outermost backward while it runs, and after."""
 
     number: int  # 1, 2, ... over the life of the process
+    thread: int = 0  # that called backward
+    alone: bool = True  # no backward of another thread ran meanwhile
+    looked_at: list[Any] = field(default_factory=list)  # tracks, when it began
     started: float = 0.0  # on the clock of ``time.perf_counter``
     loss: Deferred | None = None
     scale: Deferred | None = None
     terms: list[OpenTerm] = field(default_factory=list)
     collectives: int | None = None
+    collectives_before: int | None = None  # that all process groups had run when it began
     backward_ms: float | None = None
     wrapper: Any = None
     lent: bool = False  # backward was given gradients, which are the script's to write over
@@ -221,8 +225,18 @@ class OpenStep:
     grad_scale: Deferred | None = None
     values: Deferred | None = None  # sampled parameters before the step
     values_after: Deferred | None = None  # and after it, now and then
+    observed: bool = True  # observers may look at it
+    facts: tuple[str, ...] = ()  # what is missing if nothing of it can be measured
     fields: dict[str, Any] = field(default_factory=dict)  # of the record, known at once
     missing: dict[str, str] = field(default_factory=dict)
+
+    def hide(self, reason: str) -> None:
+        """Nothing of this window can be measured; the record says why."""
+        self.observed = False
+        self.missing = dict.fromkeys(self.facts, reason)
+        unknown = OpenMicroBatch(0, missing={"terms": reason, "loss": reason})
+        self.micro_batches, self.events = [Counted(unknown)], []
+        self.sample_at_last_step = None
 
     def deferred(self) -> Iterator[Deferred]:
         """What is still to be read."""
@@ -248,10 +262,28 @@ class OpenStep:
 
     def resolve(self) -> StepRecord:
         """The record of this step; reads every number."""
+        with guard.fail_open("a record", self._unreadable):
+            return self._resolved()
+        return StepRecord(
+            self.optimizer,
+            self.step,
+            self.time,
+            micro_batches=[counted.resolve() for counted in self.micro_batches],
+            missing=dict(self.missing),
+        )
+
+    def _unreadable(self, where: str, error: Exception) -> None:
+        guard.report(where, error)
+        self.hide(f"the record could not be read: {type(error).__name__}")
+
+    def _resolved(self) -> StepRecord:
         half = any(c.micro_batch.is_half() for c in self.micro_batches)
         tolerance = sampling.UNIFORM_HALF if half else sampling.UNIFORM
         record = StepRecord(self.optimizer, self.step, self.time, **self.fields)
         record.missing = dict(self.missing)
+        if not self.observed:
+            record.micro_batches = [counted.resolve() for counted in self.micro_batches]
+            return record
         record.half_precision = half
         record.micro_batches = [counted.resolve() for counted in self.micro_batches]
         last = self.last_sample()

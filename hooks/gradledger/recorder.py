@@ -7,9 +7,10 @@ closed windows to a sink. An observer that raises is switched off; the rest goes
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Set
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.optim import Optimizer
@@ -19,7 +20,9 @@ from torch.optim.optimizer import (
 )
 
 from gradledger import guard
+from gradledger.backwards import Backwards
 from gradledger.deferred import ship
+from gradledger.isolation import isolated
 from gradledger.ledger import OpenMicroBatch, OpenStep
 from gradledger.observers.base import Observer, Patch
 from gradledger.observers.clipping import Clipping
@@ -36,6 +39,7 @@ from gradledger.rounds import Rest, Rounds
 from gradledger.windows import Track, Windows
 
 Sink = Callable[[OpenStep], None]
+T = TypeVar("T")
 
 
 class Recorder:
@@ -47,14 +51,16 @@ class Recorder:
         self._ahead = 1  # from this round to the one that is watched next
         self._rest: Rest | None = None  # while steps only pass
         self.stepped = 0.0  # when the last step ended, whatever became of it; since the epoch
-        self.windows = Windows()
+        self._lock = threading.RLock()  # held for the hooks' own microseconds, never for torch's
+        self._backwards = Backwards()
+        self.windows = Windows(self._backwards)
         self._rounds = Rounds(self.windows)
         self.losses = LossTerms()
         self._observers: list[Observer] = [
             Scaler(self.windows, self.close_skipped),
             self.losses,
-            Data(),
-            Collectives(),
+            Data(self.windows),
+            Collectives(self._backwards),
             GradientSample(),
             Clipping(self.windows),
             Norm(),
@@ -63,12 +69,12 @@ class Recorder:
         ]
         for observer in self._observers:
             observer.failed = functools.partial(self._switch_off, observer)
+            observer.lock = self._lock
+        self._facts = tuple(fact for observer in self._observers for fact in observer.facts)
         self._listeners: dict[str, list[tuple[Observer, Callable[..., None]]]] = {}
         self._failed: dict[str, str] = {}  # fact -> reason, of observers that were switched off
         self._patches: list[Patch] = []
         self._handles: list[Any] = []
-        self._backwards = 0
-        self._running: OpenMicroBatch | None = None
         self._stepping: dict[int, OpenStep] = {}  # by optimizer, between its two step hooks
         # The books themselves: after a fault in them, nothing more that they say could be true.
         self._around_backward = guard.fail_open("the backward hook", self._give_up)
@@ -84,8 +90,9 @@ class Recorder:
         self._backward = Patch(torch.autograd, "backward", self._wrap_backward)
         self._patches.append(self._backward)
         self._patches.append(Patch(Optimizer, "__init__", self._wrap_init))
-        self._handles.append(register_optimizer_step_pre_hook(self._before_step))
-        self._handles.append(register_optimizer_step_post_hook(self._after_step))
+        before, after = self._step_hook(self._before_step), self._step_hook(self._after_step)
+        self._handles.append(register_optimizer_step_pre_hook(before))
+        self._handles.append(register_optimizer_step_post_hook(after))
         self._each("install")
         if self._rest is not None:  # they were taken out meanwhile
             self._start_rest(self._rest)
@@ -98,11 +105,12 @@ class Recorder:
             self._handles.pop().remove()
         while self._patches:
             self._patches.pop().undo()
+        self._backwards.clear()
 
     def finish(self) -> None:
         """The process ends: tell of windows that a guard kept dropping, and no step ever closed."""
-        with guard.fail_open("the end of the recording", self._give_up):
-            for track in self.windows:
+        with self._lock, isolated(), guard.fail_open("the end of the recording", self._give_up):
+            for track in self.windows.of_this_thread():
                 if self._patches and track.dropped():
                     self.close_skipped(track.optimizer)
 
@@ -110,29 +118,36 @@ class Recorder:
 
     def _wrap_backward(self, original: Any) -> Any:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._running is not None or torch._C._current_graph_task_id() != -1:
-                self._nested(tensors)
+            tensors = _materialised(tensors)
+            if self._backwards.nested():
+                self._safely(self._around_backward, self._nested, tensors)
                 return original(tensors, *args, **kwargs)
             lent = args[0] if args else kwargs.get("grad_tensors")
-            micro_batch = self._begin(tensors, lent is not None)
+            micro_batch = self._safely(self._around_backward, self._begin, tensors, lent)
+            if micro_batch is None:
+                return original(tensors, *args, **kwargs)
             try:
                 result = original(tensors, *args, **kwargs)
             except BaseException:
-                self._abandon(micro_batch)
+                self._safely(self._around_backward, self._release, micro_batch)
                 raise
-            self._end(micro_batch)
+            self._safely(self._around_backward, self._end, micro_batch, time.perf_counter())
             return result
 
         backward.__doc__ = original.__doc__
         return backward
 
-    def _begin(self, tensors: Any, lent: bool) -> OpenMicroBatch:
+    def _safely(self, around: guard.fail_open, body: Callable[..., T], *args: Any) -> T | None:
+        """Run what is ours, for one thread at a time; None where it failed."""
+        with self._lock, isolated(), around:
+            return body(*args)
+        return None
+
+    def _begin(self, tensors: Any, lent: Any) -> OpenMicroBatch:
         began = time.perf_counter()
-        self._backwards += 1
-        micro_batch = self._running = OpenMicroBatch(self._backwards, lent=lent)
+        micro_batch = self._backwards.begin(lent is not None)
         with self._around_backward:
-            for track in self.windows:
-                track.begin()
+            self.windows.begin(micro_batch)
             self._each("backward_begins", micro_batch, _roots(tensors))
         micro_batch.started = time.perf_counter()
         self._pace.seconds += micro_batch.started - began
@@ -140,32 +155,24 @@ class Recorder:
 
     def _nested(self, tensors: Any) -> None:
         """One backward inside another is no micro-batch of its own."""
-        with self._around_backward:
-            if self._running is not None:
-                self._each("backward_nested", self._running, _roots(tensors))
+        micro_batch = self._backwards.here()
+        if micro_batch is not None:
+            self._each("backward_nested", micro_batch, _roots(tensors))
 
-    def _end(self, micro_batch: OpenMicroBatch) -> None:
-        ended = time.perf_counter()
+    def _end(self, micro_batch: OpenMicroBatch, ended: float) -> None:
         micro_batch.backward_ms = round((ended - micro_batch.started) * 1e3, 3)
-        with self._around_backward:
-            self._release(micro_batch)
-            if not self._patches:
-                return
-            touched = []
-            for track in self.windows:
-                if track.counted != micro_batch.number and track.touched(micro_batch.unseen):
-                    track.add(micro_batch)
-                    touched.append(track)
-            self._each("backward_ends", micro_batch, touched)
-            micro_batch.missing.update(self._failed)
+        self._release(micro_batch)
+        if not self._patches:
+            return
+        touched = self.windows.reached(micro_batch)
+        if self.windows.several_threads:
+            self.watch_all()  # threads step in no order that would repeat
+        self._each("backward_ends", micro_batch, touched)
+        micro_batch.missing.update(self._failed)
         self._pace.seconds += time.perf_counter() - ended
 
-    def _abandon(self, micro_batch: OpenMicroBatch) -> None:
-        with self._around_backward:
-            self._release(micro_batch)
-
     def _release(self, micro_batch: OpenMicroBatch) -> None:
-        self._running = None
+        self._backwards.end(micro_batch)
         for undo in micro_batch.undo:
             undo()
         micro_batch.undo.clear()
@@ -175,39 +182,48 @@ class Recorder:
     def _wrap_init(self, original: Any) -> Any:
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
-            with self._around_step:
-                self.windows.track(optimizer)
+            self._safely(self._around_step, self.windows.track, optimizer)
 
         return __init__
+
+    def _step_hook(self, body: Callable[..., None]) -> Callable[..., None]:
+        """A hook of optimizers; a compiled step is traced without it."""
+        is_compiling = torch.compiler.is_compiling
+
+        def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if not is_compiling():
+                self._safely(self._around_step, body, optimizer, args, kwargs)
+
+        return hook
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._rest is not None:
             return
         began = time.perf_counter()
-        with self._around_step:
-            track = self.windows.track(optimizer)
-            if _has_closure(args, kwargs):
-                track.stepping = True  # backward runs inside step()
-            else:
-                self._stepping[id(optimizer)] = self._close(track)
+        track = self.windows.track(optimizer)
+        if track.is_abstract():
+            return
+        if _has_closure(args, kwargs):
+            track.stepping = True  # backward runs inside step()
+        else:
+            self._stepping[id(optimizer)] = self._close(track)
         self._pace.seconds += time.perf_counter() - began
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        track = self.windows.track(optimizer)
         if self._rest is not None:
-            with self._around_step:
-                self._passed(self.windows.track(optimizer), self._rest)
+            self._passed(track, self._rest)
             return
         began = time.perf_counter()
-        with self._around_step:
-            track = self.windows.track(optimizer)
-            step = self._stepping.pop(id(optimizer), None)
-            if track.stepping:
-                step = self._close(track)
-                track.stepping = False
-            if step is not None:
+        step = self._stepping.pop(id(optimizer), None)
+        if track.stepping:
+            step = self._close(track)
+            track.stepping = False
+        if step is not None:
+            if step.observed:
                 self._each("step_ends", step, track)
-                self._pace.seconds += time.perf_counter() - began
-                self._finish(step, track)
+            self._pace.seconds += time.perf_counter() - began
+            self._finish(step, track)
 
     def close_skipped(self, optimizer: Any) -> None:
         """The GradScaler found a non-finite gradient: the window ends without a step."""
@@ -220,19 +236,26 @@ class Recorder:
         self._finish(step, track)
 
     def _close(self, track: Track) -> OpenStep:
-        if self._running is not None and not track.stepping:
-            track.add(self._running)  # an optimizer that steps from a hook inside backward
-            track.counted = self._running.number
+        hidden = self.windows.take(track)
+        running = self._backwards.here()
+        if running is not None and not track.stepping and not hidden:
+            track.add(running)  # an optimizer that steps from a hook inside backward
+            track.counted = running.number
         step = track.close(self.windows.number(track), time.time())
-        self._each("step_begins", step, track)
+        step.facts = self._facts
+        if hidden is not None:
+            step.hide(hidden)
+        else:
+            self._each("step_begins", step, track)
         return step
 
     def _finish(self, step: OpenStep, track: Track) -> None:
         self.stepped = step.time
         self._rounds.add(track)
-        if track.partial:
+        if track.partial and step.observed:
             track.partial, self._ahead = False, 1
             return
+        track.partial = False
         step.missing.update(self._failed)
         self._look_ahead(step, track)
         ship(list(step.deferred()))
@@ -324,11 +347,21 @@ class Recorder:
     @property
     def backwards(self) -> int:
         """How many outermost backwards have begun."""
-        return self._backwards
+        return self._backwards.count
+
+
+def _materialised(tensors: Any) -> Any:
+    """What backward was called on, and where it is an iterator what it yields: to look at it is
+    to consume it."""
+    if isinstance(tensors, (torch.Tensor, tuple, list)) or not hasattr(tensors, "__iter__"):
+        return tensors
+    return tuple(tensors)
 
 
 def _roots(tensors: Any) -> tuple[Any, ...]:
-    return (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
+    """Tensors or graph edges (``torch.autograd.graph.GradientEdge``, a tuple itself)."""
+    one = isinstance(tensors, torch.Tensor) or hasattr(tensors, "output_nr")
+    return (tensors,) if one else tuple(tensors)
 
 
 def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

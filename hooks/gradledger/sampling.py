@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import operator
+import weakref
 from itertools import cycle, pairwise
 from typing import Any, NamedTuple
 
 import torch
 
-from gradledger.deferred import Deferred
+from gradledger.deferred import Deferred, numbers
+from gradledger.isolation import is_plain, local_part
 
 COORDINATES = 16  # of each watched parameter
 FEW = 16  # of all, where a sample itself is sent
@@ -26,28 +28,32 @@ UNIFORM_HALF = 2e-2
 class Coordinates:
     """Coordinates of a few parameters' gradients.
 
-    The views are kept as long as the gradients are the same tensors, so that a copy is one call;
-    ``release`` lets go of them, for they keep the gradients' memory.
+    The views are cached as long as the gradients are the same tensors, so that a copy is one call.
+    Views share the gradients' memory, so they go with the first gradient that the script drops.
     """
 
     def __init__(self) -> None:
-        self._gradients: list[Any] = []
+        self._gradients: list[int] = []
+        self._watches: list[weakref.ref[Any]] = []
         self._views: list[torch.Tensor] = []
 
     def copy(self, parameters: list[Any]) -> Deferred | None:
         """The coordinates as they are, in a fixed order; None when there are no gradients."""
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        if not self._holds(gradients):
-            self._gradients, self._views = gradients, _views(gradients, COORDINATES)
+        gradients = [g for g in (p.grad for p in parameters) if g is not None]
+        known = list(map(id, gradients))
+        if known != self._gradients:
+            self._watches = [weakref.ref(gradient, self._dropped) for gradient in gradients]
+            self._gradients, self._views = known, _views(gradients, COORDINATES)
         return _together(self._views)
 
     def release(self) -> None:
-        """Keep nothing."""
-        self._gradients, self._views = [], []
+        """Drop the views."""
+        self._gradients, self._watches, self._views = [], [], []
 
-    def _holds(self, gradients: list[Any]) -> bool:
-        held = self._gradients
-        return len(held) == len(gradients) and all(map(operator.is_, held, gradients))
+    def _dropped(self, watch: weakref.ref[Any]) -> None:
+        """A gradient is gone; it may be one whose views were dropped before."""
+        if any(watch is each for each in self._watches):
+            self.release()
 
 
 def read(tensor: Any, most: int) -> Deferred | None:
@@ -66,8 +72,12 @@ def _together(views: list[torch.Tensor]) -> Deferred | None:
     if not views:
         return None
     if all(view.is_cpu for view in views):
-        return Deferred.of([number for view in views for number in view.tolist()])
-    return Deferred(torch.cat(views))
+        return Deferred.of([number for view in views for number in numbers(view)])
+    return Deferred(torch.cat([_as_real(view) for view in views]))
+
+
+def _as_real(view: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(view.resolve_conj()).reshape(-1) if view.is_complex() else view
 
 
 def _views(tensors: list[Any], most: int) -> list[torch.Tensor]:
@@ -76,18 +86,17 @@ def _views(tensors: list[Any], most: int) -> list[torch.Tensor]:
 
 def own_part(tensor: Any) -> torch.Tensor:
     """A DTensor's shard on this rank; any other tensor itself."""
-    # a plain tensor is asked for no attribute that it lacks, which is slow
-    part: torch.Tensor = (
-        tensor if type(tensor) is torch.Tensor else getattr(tensor, "_local_tensor", tensor)
-    )
+    part: torch.Tensor = tensor if type(tensor) is torch.Tensor else local_part(tensor)
     return part
 
 
 def coordinates(tensor: Any, most: int = COORDINATES) -> torch.Tensor | None:
-    """A view of evenly spread numbers of a tensor; None when it has none."""
+    """A view of evenly spread numbers of a tensor; None when it has none that can be read."""
     local = own_part(tensor)
+    if local.layout is not torch.strided or not is_plain(local):
+        return None
     size = local.numel()
-    if size == 0 or local.is_sparse:
+    if size == 0:
         return None
     count = min(most, size)
     stride = size // count

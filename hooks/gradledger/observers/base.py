@@ -3,27 +3,53 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
 
 from gradledger import guard
+from gradledger.isolation import isolated
 from gradledger.ledger import OpenMicroBatch, OpenStep
 
 if TYPE_CHECKING:
     from gradledger.windows import Track
 
+T = TypeVar("T")
+
 
 class Patch:
-    """One callable replaced, and put back. Where someone has wrapped it since, it goes passive."""
+    """One callable replaced, and put back. Where someone has wrapped it since, it goes passive.
 
-    def __init__(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+    ``torch.compile`` traces a call of it as a call of the original: nothing of ours is in the
+    graph. What a compiled call does is then out of sight; ``compiled`` is called while tracing.
+    """
+
+    def __init__(
+        self,
+        owner: Any,
+        name: str,
+        wrap: Callable[[Any], Any],
+        compiled: Callable[[], None] = lambda: None,
+    ) -> None:
         self._owner, self._name = owner, name
         self._original = original = owner.__dict__[name]
         self._active = True  # or it only calls the original
-        wrapped = wrap(original)
+        wrapped, is_compiling = wrap(original), torch.compiler.is_compiling
+
+        def traced() -> None:
+            compiled()
+
+        # What torch.compiler.assume_constant_result sets, without importing all of torch._dynamo:
+        # Dynamo calls the function once, while it traces, and puts nothing into the graph.
+        traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
         @functools.wraps(original)
         def ours(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                traced()
+                return original(*args, **kwargs)
             return wrapped(*args, **kwargs) if self._active else original(*args, **kwargs)
 
         self._ours = ours
@@ -52,7 +78,9 @@ class Observer:
     def __init__(self) -> None:
         self._patches: list[Patch] = []
         self._resting: list[Patch] = []  # those that may be left out while steps only pass
+        self._compiled: set[str] = set()  # what was traced into a compiled function
         self.failed: guard.Handler = guard.report  # what becomes of an observer that raised
+        self.lock: Any = threading.RLock()  # the recorder's: several threads may train
         self._guard = guard.fail_open(self.title, lambda where, error: self.failed(where, error))
 
     @property
@@ -60,9 +88,11 @@ class Observer:
         """How the observer is called in a message."""
         return f"observer {type(self).__name__}"
 
-    def safely(self) -> guard.fail_open:
-        """The part of a wrapper that is ours: it may fail, the script must not notice."""
-        return self._guard
+    def safely(self, body: Callable[..., T], *args: Any) -> T | None:
+        """Run the part of a wrapper that is ours: it may fail, the script must not notice."""
+        with self.lock, isolated(), self._guard:
+            return body(*args)
+        return None
 
     def install(self) -> None:
         """Put the hooks in place."""
@@ -77,7 +107,7 @@ class Observer:
         self, owner: Any, name: str, wrap: Callable[[Any], Any], always: bool = False
     ) -> None:
         """Replace an attribute until ``uninstall``; ``always``: also while steps only pass."""
-        patch = Patch(owner, name, wrap)
+        patch = Patch(owner, name, wrap, functools.partial(self._compiled.add, name))
         self._patches.append(patch)
         if not always:
             self._resting.append(patch)

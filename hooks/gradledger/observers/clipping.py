@@ -11,11 +11,14 @@ import torch
 from torch.nn.utils import clip_grad
 
 from gradledger.deferred import Deferred
-from gradledger.ledger import OpenEvent
+from gradledger.isolation import is_plain, local_part
+from gradledger.ledger import OpenEvent, OpenStep
 from gradledger.observers.base import Observer
 
 if TYPE_CHECKING:
-    from gradledger.windows import Windows
+    from gradledger.windows import Track, Windows
+
+COMPILED = "clipping runs inside a compiled function, where it cannot be seen"
 
 
 class Clipping(Observer):
@@ -42,8 +45,7 @@ class Clipping(Observer):
             parameters: Any, max_norm: float, total_norm: Any, *args: Any, **kwargs: Any
         ) -> Any:
             parameters = _as_list(parameters)
-            with self.safely():
-                self._note("clip_norm", parameters, max_norm, total_norm)
+            self.safely(self._note, "clip_norm", parameters, max_norm, total_norm)
             return original(parameters, max_norm, total_norm, *args, **kwargs)
 
         return _clip_grads_with_norm_
@@ -52,8 +54,7 @@ class Clipping(Observer):
         def clip_grad_norm_(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
             parameters = _as_list(parameters)
             total_norm = original(parameters, max_norm, *args, **kwargs)
-            with self.safely():
-                self._note("clip_norm", parameters, max_norm, total_norm)
+            self.safely(self._note, "clip_norm", parameters, max_norm, total_norm)
             return total_norm
 
         return clip_grad_norm_
@@ -61,21 +62,26 @@ class Clipping(Observer):
     def _wrap_value(self, original: Any) -> Any:
         def clip_grad_value_(parameters: Any, clip_value: float, *args: Any, **kwargs: Any) -> Any:
             parameters = _as_list(parameters)
-            with self.safely():
-                self._note("clip_value", parameters, clip_value, None)
+            self.safely(self._note, "clip_value", parameters, clip_value, None)
             return original(parameters, clip_value, *args, **kwargs)
 
         return clip_grad_value_
 
     def _note(self, op: Any, parameters: list[Any], limit: float, total_norm: Any) -> None:
         clipped = {id(p) for p in parameters}
-        norm = None if total_norm is None else Deferred(total_norm, volatile=True)
-        for track in self._windows:
+        readable = total_norm is not None and is_plain(local_part(total_norm))
+        norm = Deferred(total_norm, volatile=True) if readable else None
+        for track in self._windows.of_this_thread():
             if any(id(p) in clipped for p in track.watched):
                 event = OpenEvent(op, 0, limit=float(limit), norm=norm)
                 event.sample = track.sample()
                 event.whole = all(id(p) in clipped for p in track.parameters())
                 track.note(event)
+
+    def step_begins(self, step: OpenStep, track: Track) -> None:
+        """A compiled call of a clipping function is not seen, nor whether there was one."""
+        if self._compiled:
+            step.missing.update(dict.fromkeys((*self.facts, "post_factor"), COMPILED))
 
 
 def _as_list(parameters: Any) -> list[Any]:

@@ -7,12 +7,15 @@ Nothing is added to a group, and no result of a collective is ever kept.
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
+from gradledger.backwards import Backwards
+from gradledger.isolation import is_dtensor
 from gradledger.ledger import OpenMicroBatch, OpenStep
 from gradledger.observers.base import Observer
 from gradledger.observers.local_gradients import LocalGradients, own_hook
@@ -21,10 +24,20 @@ from gradledger.sampling import own_part
 if TYPE_CHECKING:
     from gradledger.windows import Track
 
-_world: Any = dist.distributed_c10d._world if dist.is_available() else None
+_world: Any = getattr(dist.distributed_c10d, "_world", None) if dist.is_available() else None
+
+THREADS = "another thread trained meanwhile: whose collectives ran cannot be told apart"
+UNCOUNTED = "this version of PyTorch does not number its collectives where they are looked for"
 
 FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
 FSDP2 = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+
+
+class _OfThread(threading.local):
+    """What happened on a thread since its last backward began."""
+
+    after_backward: int | None = None  # collectives that had run when it ended
+    forward: Any = None  # what the wrappers' forwards have decided since
 
 
 class Collectives(Observer):
@@ -32,16 +45,14 @@ class Collectives(Observer):
 
     facts = ("collectives", "sync", "wrapper", "sync_bytes", "outside", "collectives_after")
 
-    def __init__(self) -> None:
+    def __init__(self, backwards: Backwards) -> None:
         super().__init__()
-        self._before: int | None = None
-        self._after_backward: int | None = None
-        self._forward: Any = None  # what the wrappers' forwards saw since the last backward
+        self._backwards = backwards
+        self._now = _OfThread()
         self._wrapped = False  # whether a data-parallel wrapper was ever met
         self._ddp: weakref.WeakSet[Any] = weakref.WeakSet()  # a script may train several
         self._fsdp: weakref.WeakSet[Any] = weakref.WeakSet()  # FSDP1's outermost modules
         self._local = LocalGradients(type(self).__name__)
-        self._running: OpenMicroBatch | None = None
         self._to_find: dict[str, tuple[str, str, Any]] = {
             FSDP1: ("FullyShardedDataParallel", "forward", self._wrap_fsdp),
             FSDP2: ("FSDPParamGroup", "post_backward", self._wrap_fsdp2),
@@ -70,7 +81,7 @@ class Collectives(Observer):
     def wake(self, tracks: list[Track]) -> None:
         """Forget what the wrappers decided, and how many collectives there were."""
         super().wake(tracks)
-        self._forward = self._before = self._after_backward = None
+        self._now = _OfThread()
 
     def _find_fsdp(self) -> None:
         """FSDP is only imported by scripts that use it, after us."""
@@ -85,16 +96,13 @@ class Collectives(Observer):
     def _wrap_init(self, original: Any) -> Any:
         def __init__(module: Any, *args: Any, **kwargs: Any) -> None:
             original(module, *args, **kwargs)
-            with self.safely():
-                self._meet(module)  # a script may only ever call module.module
+            self.safely(self._meet, module)  # a script may only ever call module.module
 
         return __init__
 
     def _wrap_ddp(self, original: Any) -> Any:
         def _pre_forward(module: Any, *inputs: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_compiling():
-                with self.safely():
-                    self._saw(module)
+            self.safely(self._saw, module)
             return original(module, *inputs, **kwargs)
 
         return _pre_forward
@@ -107,31 +115,34 @@ class Collectives(Observer):
 
     def _saw(self, module: Any) -> None:
         self._meet(module)
-        if torch.is_grad_enabled() and self._forward != "sync":
-            self._forward = "sync" if module.require_backward_grad_sync else "no_sync"
+        if torch.is_grad_enabled() and self._now.forward != "sync":
+            self._now.forward = "sync" if module.require_backward_grad_sync else "no_sync"
 
     def _wrap_fsdp(self, original: Any) -> Any:
         def forward(module: Any, *inputs: Any, **kwargs: Any) -> Any:
-            with self.safely():
-                if module._is_root is not False and module not in self._fsdp:  # None at first
-                    self._fsdp.add(module)
-                    self._wrapped = True
-                    self._about.clear()
+            self.safely(self._meet_fsdp, module)
             return original(module, *inputs, **kwargs)
 
         return forward
 
+    def _meet_fsdp(self, module: Any) -> None:
+        if module._is_root is not False and module not in self._fsdp:  # None at first
+            self._fsdp.add(module)
+            self._wrapped = True
+            self._about.clear()
+
     def _wrap_fsdp2(self, original: Any) -> Any:
         def post_backward(group: Any, *unused: Any) -> Any:
-            with self.safely():
-                if self._running is not None:
-                    self._reduced(group, self._running)
+            self.safely(self._reduced, group)
             return original(group, *unused)
 
         return post_backward
 
-    def _reduced(self, group: Any, micro_batch: OpenMicroBatch) -> None:
+    def _reduced(self, group: Any) -> None:
         """FSDP2 decides here; what it does not reduce it accumulates where ``.grad`` is not."""
+        micro_batch = self._backwards.here()
+        if micro_batch is None:
+            return
         if micro_batch.wrapper != "sync":
             micro_batch.wrapper = "sync" if group.reduce_grads else "no_sync"
         if not group.reduce_grads:
@@ -149,23 +160,24 @@ class Collectives(Observer):
         """Read the sequence numbers before backward."""
         if len(sys.modules) != self._modules:
             self._find_fsdp()
-        self._before, self._running = sequence_number(), micro_batch
+        micro_batch.collectives_before = sequence_number()
         if self._wrapped:
             self._decided(micro_batch)
 
     def _decided(self, micro_batch: OpenMicroBatch) -> None:
         """What the wrappers have decided for this backward."""
         if self._ddp:
-            micro_batch.wrapper = self._forward or "bypassed"
-            self._forward = None
+            micro_batch.wrapper = self._now.forward or "bypassed"
+            self._now.forward = None
         for module in self._fsdp:
             self._accumulates(module, micro_batch)
 
     def backward_ends(self, micro_batch: OpenMicroBatch, touched: list[Track]) -> None:
         """The difference is the number of collectives of this backward."""
-        self._after_backward, self._running = sequence_number(), None
-        if self._before is not None and self._after_backward is not None:
-            micro_batch.collectives = self._after_backward - self._before
+        before, after = micro_batch.collectives_before, sequence_number()
+        self._now.after_backward = after
+        if before is not None and after is not None and micro_batch.alone:
+            micro_batch.collectives = after - before
         if self._ddp and own_hook(self._ddp):
             for track in touched:
                 self._local.watch(track, self.failed)
@@ -174,9 +186,13 @@ class Collectives(Observer):
         """Say what happened to the gradients over the ranks in this window."""
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return
-        now = sequence_number()
-        if now is not None and self._after_backward is not None:
-            step.fields["collectives_after"] = now - self._after_backward
+        if self._backwards.overlapped or _world is None:
+            reason = THREADS if self._backwards.overlapped else UNCOUNTED
+            step.missing.update(dict.fromkeys(self.facts, reason))
+            return
+        now, before = sequence_number(), self._now.after_backward
+        if now is not None and before is not None:
+            step.fields["collectives_after"] = now - before
         step.fields.update(self._constant(track))
         if any(_is_hybrid(module) for module in self._fsdp):
             step.missing["norm"] = "FSDP's hybrid sharding: each part is held more than once"
@@ -200,7 +216,7 @@ class Collectives(Observer):
 
     def _describe(self, track: Track) -> dict[str, Any]:
         parameters = [p for p in track.parameters() if p.requires_grad]
-        if any(hasattr(p, "_local_tensor") for p in parameters):
+        if any(map(is_dtensor, parameters)):
             return {"wrapper": "fsdp2", "sync_bytes": _bytes(parameters)}
         if self._fsdp:
             parts = any(module.sharding_strategy.name != "NO_SHARD" for module in self._fsdp)

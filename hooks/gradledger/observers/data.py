@@ -15,7 +15,7 @@ from gradledger.observers.base import Observer
 from gradledger.observers.loads import Loads
 
 if TYPE_CHECKING:
-    from gradledger.windows import Track
+    from gradledger.windows import Track, Windows
 
 
 class Data(Observer):
@@ -23,8 +23,9 @@ class Data(Observer):
 
     facts = ("sampler", "batches", "batch_size")
 
-    def __init__(self) -> None:
+    def __init__(self, windows: Windows) -> None:
         super().__init__()
+        self._windows = windows
         self._sampler: str | None = None
         self._loads = Loads()
 
@@ -35,13 +36,15 @@ class Data(Observer):
     def _wrap_iter(self, original: Any) -> Any:
         def __iter__(loader: Any) -> Any:
             iterator = original(loader)
-            with self.safely():
-                if torch.is_grad_enabled():  # an evaluation's loader says nothing of training
-                    self._sampler = _kind_of(getattr(loader, "sampler", None))
-                    self._loads.begin(loader, iterator)
+            if torch.is_grad_enabled():  # an evaluation's loader says nothing of training
+                self.safely(self._begin, loader, iterator)
             return iterator
 
         return __iter__
+
+    def _begin(self, loader: Any, iterator: Any) -> None:
+        self._sampler = _kind_of(getattr(loader, "sampler", None))
+        self._loads.begin(loader, iterator)
 
     def wake(self, tracks: list[Track]) -> None:
         """The batches of steps that were not watched are no news."""
@@ -50,6 +53,8 @@ class Data(Observer):
 
     def step_begins(self, step: OpenStep, track: Track) -> None:
         """The sampler and the batches that the window's data came from, as far as is known."""
+        if self._windows.several_threads:  # which of them draws from a loader is not seen
+            return
         if self._sampler is not None:
             step.fields["sampler"] = self._sampler
         drawn = self._loads.drawn(track)

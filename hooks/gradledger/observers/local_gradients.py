@@ -14,6 +14,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from gradledger import guard, sampling
 from gradledger.deferred import Deferred
+from gradledger.isolation import isolated
 
 if TYPE_CHECKING:
     from gradledger.windows import Track
@@ -23,9 +24,12 @@ AVERAGING = ("allreduce_hook", "fp16_compress_hook", "bf16_compress_hook")
 
 
 def own_hook(wrappers: Iterable[Any]) -> bool:
-    """Whether a DDP model has a comm hook that is not one of PyTorch's which average."""
+    """Whether a DDP model has a comm hook that is not one of PyTorch's which average.
+
+    Raises AttributeError where DDP does not list its hooks as we know it: no hook is not a guess.
+    """
     known = [getattr(sys.modules.get(DEFAULT_HOOKS), name, None) for name in AVERAGING]
-    hooks = [hook for ddp in wrappers for hook, _ in getattr(ddp, "_comm_hooks", ())]
+    hooks = [hook for ddp in wrappers for hook, _ in ddp._comm_hooks]
     return any(hook not in known for hook in hooks)
 
 
@@ -62,6 +66,7 @@ class LocalGradients:
         self._seen.clear()
 
     def _look(self, parameter: Any) -> None:
-        view = sampling.coordinates(parameter.grad)
-        if view is not None:
-            self._seen[parameter] = view.clone()  # DDP is about to write over it
+        with isolated():
+            view = sampling.coordinates(parameter.grad)
+            if view is not None:
+                self._seen[parameter] = view.clone()  # DDP is about to write over it

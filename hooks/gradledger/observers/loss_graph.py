@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from torch.autograd.function import BackwardCFunction
 
+from gradledger.isolation import is_plain
 from gradledger.records import Reduction
 
 MAX_NODES = 400
@@ -317,14 +318,20 @@ def signed(saved: Any) -> list[int]:
 def _constant_factor(node: Any) -> float | None:
     """The Python number that a product multiplies by; numbers in a graph are 0-dim CPU tensors."""
     raw = getattr(node, "_raw_saved_other", None)
-    if raw is not None and getattr(raw, "unpack_hook", None) is not None:
+    if raw is None or has_unpack_hook(raw):
         return None
     other = getattr(node, "_saved_other", None)
     if isinstance(other, (int, float)):
         return float(other)
-    if other is None or other.dim() or other.device.type != "cpu" or other.requires_grad:
+    if other is None or other.dim() or not other.is_cpu or not is_plain(other):
         return None
-    return float(other)
+    return None if other.requires_grad or other.is_complex() else float(other)
+
+
+def has_unpack_hook(saved: Any) -> bool:
+    """Whether reading a ``SavedTensor`` would call somebody's code; where that cannot be known,
+    it is taken to."""
+    return getattr(saved, "unpack_hook", saved) is not None
 
 
 def _below(node: Any, names: frozenset[str]) -> bool:

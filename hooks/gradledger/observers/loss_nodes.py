@@ -16,11 +16,13 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from gradledger.deferred import Deferred
+from gradledger.isolation import is_plain
 from gradledger.ledger import HALF, OpenTerm
 from gradledger.observers.loss_graph import (
     REDUCTIONS,
     SOFT_CROSS_ENTROPY,
     Found,
+    has_unpack_hook,
     signed,
     soft_target_side,
 )
@@ -59,23 +61,29 @@ def open_term(found: Found) -> OpenTerm:
     return term
 
 
-def watch_upstream(found: Found, term: OpenTerm, lent: bool) -> list[Callable[[], None]]:
+Hook = Callable[..., None]
+Guarded = Callable[[Hook], Hook]  # makes a hook that can do the script no harm
+
+
+def watch_upstream(
+    found: Found, term: OpenTerm, lent: bool, guarded: Guarded
+) -> list[Callable[[], None]]:
     """Catch the gradient that arrives at the node; returns what ends the watch.
 
     ``lent`` says that it may be the script's own tensor, so that it must be copied.
     """
     node = found.smoothed or found.node
     if term.reduction == "none" or term.tokens is None or isinstance(node, BackwardCFunction):
-        return _watch_both_sides(found, term)
+        return _watch_both_sides(found, term, guarded)
 
     def before(grads: tuple[Any, ...]) -> None:
         if grads[0] is not None:
             term.upstream = Deferred(grads[0], volatile=lent)
 
-    return [found.node.register_prehook(before).remove]
+    return [found.node.register_prehook(guarded(before)).remove]
 
 
-def _watch_both_sides(found: Found, term: OpenTerm) -> list[Callable[[], None]]:
+def _watch_both_sides(found: Found, term: OpenTerm, guarded: Guarded) -> list[Callable[[], None]]:
     """Watch a loss of many weights, or one whose tokens are not known yet.
 
     Where the node's targets are hidden, or known to a custom function alone, the gradient that
@@ -106,20 +114,22 @@ def _watch_both_sides(found: Found, term: OpenTerm) -> list[Callable[[], None]]:
         else:
             _count_left(term, left)
 
-    undo = [found.node.register_prehook(before).remove]
+    undo = [found.node.register_prehook(guarded(before)).remove]
     if custom or (term.tokens is None and term.missing.get("tokens") == _HIDDEN):
-        undo.append(node.register_hook(after).remove)
+        undo.append(node.register_hook(guarded(after)).remove)
     return undo
 
 
-def watch_declared(node: Any, output: int, term: OpenTerm, scale: float) -> Callable[[], None]:
+def watch_declared(
+    node: Any, output: int, term: OpenTerm, scale: float, guarded: Guarded
+) -> Callable[[], None]:
     """Catch what arrives at one output of the node that a declaration speaks of."""
 
     def before(grads: tuple[Any, ...]) -> None:
         if grads[output] is not None:
             term.upstream = Deferred(grads[output].detach() * scale)
 
-    undo: Callable[[], None] = node.register_prehook(before).remove
+    undo: Callable[[], None] = node.register_prehook(guarded(before)).remove
     return undo
 
 
@@ -249,13 +259,15 @@ def _ignored(node: Any) -> int:
 
 def _is_hidden(node: Any, name: str) -> bool:
     """Whether somebody's unpack hook stands between us and a saved tensor."""
-    return getattr(getattr(node, "_raw_saved_" + name, None), "unpack_hook", None) is not None
+    raw = getattr(node, "_raw_saved_" + name, None)
+    return raw is not None and has_unpack_hook(raw)
 
 
 def _saved(node: Any, name: str) -> torch.Tensor | None:
-    """The saved tensor, or None when reading it would call somebody's unpack hook."""
+    """The saved tensor; None where there is none that can be read, or where reading it would call
+    somebody's unpack hook."""
     raw = getattr(node, "_raw_saved_" + name, None)
-    if raw is None or getattr(raw, "unpack_hook", None) is not None:
+    if raw is None or has_unpack_hook(raw):
         return None
     value: torch.Tensor | None = getattr(node, "_saved_" + name, None)
-    return value
+    return value if value is None or is_plain(value) else None

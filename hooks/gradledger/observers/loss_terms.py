@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from gradledger import sampling
 from gradledger.deferred import Deferred
+from gradledger.isolation import is_plain, isolated, local_part
 from gradledger.ledger import OpenMicroBatch, OpenTerm
 from gradledger.observers.base import Observer
 from gradledger.observers.loss_graph import REDUCTIONS, Found, find_losses, find_opaque, head_of
@@ -19,7 +23,12 @@ if TYPE_CHECKING:
 MAX_TERMS = 256
 MAX_TARGETS = 64  # that are copied, evenly spread, for a fingerprint of the data
 TOO_MANY = f"more than {MAX_TERMS} loss nodes in one backward"
+COMPILED_AUTOGRAD = "backward runs under compiled autograd, which would compile our hooks each time"
 DECLARE = "declare it with ledger.micro_batch(tokens=..., reduction=...)"
+
+
+class _OfThread(threading.local):
+    declared: Declared | None = None  # what the script declared of its next backward
 
 
 class LossTerms(Observer):
@@ -29,23 +38,32 @@ class LossTerms(Observer):
 
     def __init__(self) -> None:
         super().__init__()
-        self._declared: Declared | None = None  # what the script said of its next backward
+        self._now = _OfThread()
 
     def declare(self, tokens: Any, reduction: Literal["mean", "sum"], scale: float) -> None:
         """The next backward starts from a loss like this one."""
         on_device = isinstance(tokens, torch.Tensor)
         count = Deferred(tokens, volatile=True) if on_device else int(tokens)
-        self._declared = Declared(count, reduction, float(scale))
+        self._now.declared = Declared(count, reduction, float(scale))
 
     def wake(self, tracks: list[Track]) -> None:
         """What was declared of a backward that was not watched says nothing of another."""
         super().wake(tracks)
-        self._declared = None
+        self._now = _OfThread()
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
         """Walk the graph below each root, wait at its loss nodes, and copy what they tell."""
-        graphs = [root.grad_fn for root in roots if getattr(root, "grad_fn", None) is not None]
-        declared, self._declared = self._declared, None
+        declared, self._now.declared = self._now.declared, None
+        strange = next((root for root in roots if not _is_readable(root)), None)
+        if strange is not None:
+            reason = f"backward starts from a {type(strange).__name__}, which holds no numbers"
+            micro_batch.missing.update({"terms": reason, "loss": reason})
+            return
+        if _under_compiled_autograd():
+            micro_batch.missing["terms"] = COMPILED_AUTOGRAD
+            self._copy_loss(micro_batch, roots)
+            return
+        graphs = [graph for graph in map(_graph_of, roots) if graph is not None]
         if declared is not None and len(graphs) == 1:
             self._declare(micro_batch, graphs[0], declared)
         else:
@@ -53,13 +71,16 @@ class LossTerms(Observer):
                 self._watch(micro_batch, find_losses(root, scaled=micro_batch.scale is not None))
         if not micro_batch.terms:
             micro_batch.missing.setdefault("terms", _why_none(graphs))
-        if len(roots) == 1 and roots[0].numel() == 1:
+        self._copy_loss(micro_batch, roots)
+        self._copy_target(micro_batch)
+
+    @staticmethod
+    def _copy_loss(micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
+        if len(roots) == 1 and isinstance(roots[0], torch.Tensor) and roots[0].numel() == 1:
             # a copy: loops sum their losses in place, into the first one's memory
             micro_batch.loss = Deferred(roots[0], volatile=True)
         else:
             micro_batch.missing["loss"] = "backward did not start from one scalar"
-
-        self._copy_target(micro_batch)
 
     @staticmethod
     def _copy_target(micro_batch: OpenMicroBatch) -> None:
@@ -78,8 +99,9 @@ class LossTerms(Observer):
         if declared or micro_batch.missing.get("terms") == TOO_MANY:
             return
         for root in roots:
-            if getattr(root, "grad_fn", None) is not None:
-                found = [f for f in find_losses(root.grad_fn) if f.name not in REDUCTIONS]
+            graph = _graph_of(root)
+            if graph is not None and _is_readable(root):
+                found = [f for f in find_losses(graph) if f.name not in REDUCTIONS]
                 terms = self._watch(micro_batch, found)
                 _number_heads(found[: len(terms)], terms)
                 for term in terms:
@@ -97,9 +119,21 @@ class LossTerms(Observer):
         if len(found) > 1:
             _number_heads(found, terms)
         for loss, term in zip(found, terms, strict=True):
-            micro_batch.undo += watch_upstream(loss, term, micro_batch.lent)
+            micro_batch.undo += watch_upstream(loss, term, micro_batch.lent, self._on_engine)
         micro_batch.terms += terms
         return terms
+
+    def _on_engine(self, hook: Callable[..., None]) -> Callable[..., None]:
+        """A hook of an autograd node that may fail, and that modes of the script do not see.
+
+        It takes no lock: the thread that holds it may be waiting for this very backward.
+        """
+
+        def guarded(*args: Any) -> None:
+            with isolated(), self._guard:
+                hook(*args)
+
+        return guarded
 
     def _declare(self, micro_batch: OpenMicroBatch, root: Any, declared: Declared) -> None:
         """The declaration speaks of the hidden part where there is one, else of the root."""
@@ -107,8 +141,23 @@ class LossTerms(Observer):
             root = root.next_functions[0][0]  # the GradScaler's product: the loss is below it
         node, output = find_opaque(root) or (root, 0)
         term = OpenTerm(Declared.KIND, declared.reduction, declared.tokens)
-        micro_batch.undo.append(watch_declared(node, output, term, declared.scale))
+        micro_batch.undo.append(watch_declared(node, output, term, declared.scale, self._on_engine))
         micro_batch.terms.append(term)
+
+
+def _graph_of(root: Any) -> Any:
+    """The autograd node that a backward starts at, from a tensor or a ``GradientEdge``."""
+    return getattr(root, "grad_fn", None) if isinstance(root, torch.Tensor) else root.node
+
+
+def _is_readable(root: Any) -> bool:
+    return not isinstance(root, torch.Tensor) or is_plain(local_part(root))
+
+
+def _under_compiled_autograd() -> bool:
+    """Whether a compiler takes this backward; looked up anew, since it is imported late."""
+    module = sys.modules.get("torch._dynamo.compiled_autograd")
+    return module is not None and bool(getattr(module, "compiled_autograd_enabled", False))
 
 
 def _number_heads(found: list[Found], terms: list[OpenTerm]) -> None:

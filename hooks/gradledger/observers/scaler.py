@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradledger.deferred import Deferred
+from gradledger.isolation import is_plain
 from gradledger.ledger import OpenMicroBatch, OpenScaler, OpenStep
 from gradledger.observers.base import Observer
 
 if TYPE_CHECKING:
     from gradledger.windows import Track, Windows
+
+COMPILED = "the GradScaler runs inside a compiled function, where it cannot be seen"
+
+
+class _OfThread(threading.local):
+    """What a thread is doing with its scaler."""
+
+    scaled: tuple[weakref.ref[Any], Deferred] | None = None  # the loss scaled last, and its scale
+    stepping: Any = None  # the scaler whose step() runs
 
 
 class Scaler(Observer):
@@ -27,8 +38,7 @@ class Scaler(Observer):
     def __init__(self, windows: Windows, skipped: Callable[[Any], None]) -> None:
         super().__init__()
         self._windows, self._skipped = windows, skipped
-        self._scaled: tuple[weakref.ref[Any], Deferred] | None = None
-        self._stepping: Any = None  # the scaler whose step() runs
+        self._now = _OfThread()
         self._ordinals: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._count = 0
 
@@ -43,21 +53,24 @@ class Scaler(Observer):
     def _wrap_scale(self, original: Any) -> Any:
         def scale(scaler: Any, outputs: Any) -> Any:
             scaled = original(scaler, outputs)
-            with self.safely():
-                if scaler.is_enabled() and isinstance(scaled, torch.Tensor):
-                    self._number(scaler)
-                    # a copy: update() moves the scale in place
-                    self._scaled = weakref.ref(scaled), Deferred(scaler._scale, volatile=True)
+            self.safely(self._note_scaled, scaler, scaled)
             return scaled
 
         return scale
 
+    def _note_scaled(self, scaler: Any, scaled: Any) -> None:
+        if not scaler.is_enabled() or not isinstance(scaled, torch.Tensor):
+            return
+        self._number(scaler)
+        if is_plain(scaler._scale):
+            # a copy: update() moves the scale in place
+            self._now.scaled = weakref.ref(scaled), Deferred(scaler._scale, volatile=True)
+
     def _wrap_unscale(self, original: Any) -> Any:
         def unscale_(scaler: Any, optimizer: Any) -> Any:
             result = original(scaler, optimizer)
-            if self._stepping is None and scaler.is_enabled():
-                with self.safely():
-                    self._windows.note("unscale", optimizer)
+            if self._now.stepping is None and scaler.is_enabled():
+                self.safely(self._windows.note, "unscale", optimizer)
             return result
 
         return unscale_
@@ -66,29 +79,31 @@ class Scaler(Observer):
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if not scaler.is_enabled():
                 return original(scaler, optimizer, *args, **kwargs)
-            self._stepping = scaler
-            steps = None
-            with self.safely():
-                steps = self._windows.track(optimizer).steps
-                self._windows.note("scaler_step", optimizer)
+            self._now.stepping = scaler
+            steps = self.safely(self._before_step, optimizer)
             try:
                 result = original(scaler, optimizer, *args, **kwargs)
-                with self.safely():
-                    # no optimizer hook fires for a step that is skipped
-                    if self._windows.track(optimizer).steps == steps and self._patches:
-                        self._skipped(optimizer)
+                self.safely(self._after_step, optimizer, steps)
             finally:
-                self._stepping = None
+                self._now.stepping = None
             return result
 
         return step
+
+    def _before_step(self, optimizer: Any) -> int:
+        self._windows.note("scaler_step", optimizer)
+        return self._windows.track(optimizer).steps
+
+    def _after_step(self, optimizer: Any, steps: int | None) -> None:
+        """No optimizer hook fires for a step that is skipped."""
+        if self._windows.track(optimizer).steps == steps and self._patches:
+            self._skipped(optimizer)
 
     def _wrap_update(self, original: Any) -> Any:
         def update(scaler: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(scaler, *args, **kwargs)
             if scaler.is_enabled():
-                with self.safely():
-                    self._windows.note("update")
+                self.safely(self._windows.note, "update")
             return result
 
         return update
@@ -104,16 +119,20 @@ class Scaler(Observer):
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
         """Is this root the loss that was scaled last?"""
-        if self._scaled is not None and any(self._scaled[0]() is root for root in roots):
-            micro_batch.scale = self._scaled[1]
+        scaled = self._now.scaled
+        if scaled is not None and any(scaled[0]() is root for root in roots):
+            micro_batch.scale = scaled[1]
 
     def step_begins(self, step: OpenStep, track: Track) -> None:
         """Copy the scaler's state; a fused optimizer divides by ``grad_scale`` itself."""
-        if self._stepping is not None and self._stepping._scale is not None:
-            tracker = self._stepping._growth_tracker
+        if self._compiled:
+            step.missing.update(dict.fromkeys(self.facts, COMPILED))
+        scaler = self._now.stepping
+        if scaler is not None and scaler._scale is not None:
+            tracker = scaler._growth_tracker
             step.scaler = OpenScaler(
-                self._number(self._stepping),
-                Deferred(self._stepping._scale, volatile=True),
+                self._number(scaler),
+                Deferred(scaler._scale, volatile=True),
                 None if tracker is None else Deferred(tracker, volatile=True),
             )
         scale = getattr(track.optimizer, "grad_scale", None)

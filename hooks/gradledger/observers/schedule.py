@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
+from inspect import isfunction
 from typing import TYPE_CHECKING, Any
 
 from torch.optim.lr_scheduler import LRScheduler
@@ -13,6 +15,12 @@ from gradledger.observers.base import Observer
 if TYPE_CHECKING:
     from gradledger.windows import Track, Windows
 
+COMPILED = "the LR scheduler runs inside a compiled function, where it cannot be seen"
+
+
+class _OfThread(threading.local):
+    inside = False  # SequentialLR and ChainedScheduler step others
+
 
 class Schedule(Observer):
     """Fills ``lr`` and ``lrs``, and notes every ``schedule`` call."""
@@ -22,23 +30,51 @@ class Schedule(Observer):
     def __init__(self, windows: Windows) -> None:
         super().__init__()
         self._windows = windows
-        self._inside = False  # SequentialLR and ChainedScheduler step others
+        self._now = _OfThread()
+        self._wrapped: set[type] = set()  # classes whose own ``step`` is wrapped
+        self._met: set[type] = set()  # classes of which there was an object
 
     def install(self) -> None:
-        """Wrap ``step`` where a scheduler class of PyTorch, or of the user, defines it."""
-        for owner in _with_step(LRScheduler):
-            self.patch(owner, "step", self._wrap)
+        """Wrap ``step`` where a scheduler class of PyTorch, or of the script, defines it.
+
+        Classes that are defined later are met when their first object is made.
+        """
+        self.patch(LRScheduler, "__init__", self._wrap_init, always=True)
+        self._wrap_steps(_classes(LRScheduler))
+
+    def uninstall(self) -> None:
+        """Restore every scheduler class."""
+        super().uninstall()
+        self._wrapped.clear()
+        self._met.clear()
+
+    def _wrap_init(self, original: Any) -> Any:
+        def __init__(scheduler: Any, *args: Any, **kwargs: Any) -> None:
+            self.safely(self._meet, type(scheduler))
+            original(scheduler, *args, **kwargs)
+
+        return __init__
+
+    def _meet(self, kind: type) -> None:
+        if kind not in self._met and self._patches:
+            self._met.add(kind)
+            self._wrap_steps(k for k in kind.__mro__ if issubclass(k, LRScheduler))
+
+    def _wrap_steps(self, kinds: Iterable[type]) -> None:
+        for kind in kinds:
+            if kind not in self._wrapped and isfunction(kind.__dict__.get("step")):
+                self._wrapped.add(kind)
+                self.patch(kind, "step", self._wrap)
 
     def _wrap(self, original: Any) -> Any:
         def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-            outermost, self._inside = not self._inside, True
+            outermost, self._now.inside = not self._now.inside, True
             try:
                 return original(scheduler, *args, **kwargs)
             finally:
                 if outermost:
-                    self._inside = False
-                    with self.safely():
-                        self._note(scheduler)
+                    self._now.inside = False
+                    self.safely(self._note, scheduler)
 
         step.__wrapped__ = original  # type: ignore[attr-defined]
         return step
@@ -57,6 +93,8 @@ class Schedule(Observer):
             step.fields["lr"] = rates[0]
         if len(rates) > 1:
             step.fields["lrs"] = rates
+        if self._compiled:
+            step.missing["schedule"] = COMPILED
 
 
 def _plain(group: dict[str, Any]) -> bool:
@@ -64,9 +102,9 @@ def _plain(group: dict[str, Any]) -> bool:
     return isinstance(group.get("lr"), (int, float))
 
 
-def _with_step(owner: type) -> Iterator[type]:
-    if "step" in owner.__dict__:
-        yield owner
-    children: list[type] = owner.__subclasses__()
+def _classes(kind: type) -> Iterator[type]:
+    """A class and all classes that were derived from it so far."""
+    yield kind
+    children: list[type] = kind.__subclasses__()
     for child in children:
-        yield from _with_step(child)
+        yield from _classes(child)
