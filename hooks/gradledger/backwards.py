@@ -17,6 +17,7 @@ from threading import get_ident
 
 import torch
 
+from gradledger.isolation import never_compile
 from gradledger.ledger import OpenMicroBatch
 
 
@@ -51,6 +52,7 @@ class Backwards:
         """No backward is watched any more."""
         self._running.clear()
 
+    @never_compile
     def nested(self) -> bool:
         """Whether a backward that begins now begins inside another one, as under reentrant
         checkpointing."""
@@ -68,6 +70,7 @@ class Backwards:
             return threads[0] if len(threads) == 1 else here
         return here
 
+    @never_compile
     def _in_graph_task(self) -> bool:
         return self._graph_task is not None and self._graph_task() != -1
 

@@ -1,8 +1,9 @@
 """Keeps the hooks' own tensor operations apart from the script's modes and tensor subclasses.
 
 A script may run under a ``TorchFunctionMode`` (``torch.set_default_device`` is one), under a
-``TorchDispatchMode`` (FLOP counters, ``FakeTensorMode``), or with tensor subclasses that log or
-change what is done to them. None of them may see an operation of ours.
+``TorchDispatchMode`` (FLOP counters, ``FakeTensorMode``), inside a compiled function, or with
+tensor subclasses that log or change what is done to them. None of them may see an operation of
+ours, and Dynamo must not compile the hooks as if they were the script's.
 
 Tensors without numbers (fake, meta, functional) and wrapper subclasses are left alone: see
 ``is_plain``. A DTensor is read through its local shard.
@@ -13,10 +14,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.nn import Parameter
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _ORDINARY_TYPES = (torch.Tensor, Parameter)
 _ABSTRACT = ("FakeTensor", "FunctionalTensor")
@@ -31,36 +34,65 @@ def _looked_up(name: str) -> Any:
 _dispatch_modes: Callable[[], int] | None = _looked_up("_len_torch_dispatch_stack")
 _no_dispatch: Any = _looked_up("_DisableTorchDispatch")
 _is_functional: Any = getattr(torch, "_is_functional_tensor", None)
+_dynamo: Any = getattr(_looked_up("_dynamo"), "eval_frame", None)
+_set_compiler: Any = getattr(_dynamo, "set_eval_frame", None)
+_compiler: Any = getattr(_dynamo, "get_eval_frame_callback", lambda: None)
 
 
-class _NoModes:
-    """Without torch functions and without dispatch modes."""
+def never_compile(function: F) -> F:
+    """Have Dynamo run a function of ours as it is, when compiled code calls it.
 
-    __slots__ = ("_dispatch", "_function")
+    Dynamo would otherwise compile it like a function of the script, in which
+    ``torch.compiler.is_compiling()`` is true. A function that it inlines is traced all the same.
+    What a hook runs before it is ``isolated`` is marked, and what it runs after.
+    """
+    code = getattr(function, "__code__", None)
+    if code is not None and hasattr(_dynamo, "set_code_exec_strategy"):
+        action = _dynamo._FrameAction
+        strategy = _dynamo._FrameExecStrategy(action.SKIP, action.DEFAULT)
+        _dynamo.set_code_exec_strategy(code, strategy)
+    elif code is not None and hasattr(_dynamo, "skip_code"):  # until PyTorch 2.7
+        _dynamo.skip_code(code)
+    return function
 
+
+class _Outside:
+    """Without torch functions, dispatch modes and Dynamo."""
+
+    __slots__ = ("_compiler", "_dispatch", "_function")
+
+    @never_compile
     def __enter__(self) -> None:
         self._function = torch._C.DisableTorchFunction()
         self._function.__enter__()
-        self._dispatch = _no_dispatch()
-        self._dispatch.__enter__()
+        self._dispatch = None if _no_dispatch is None else _no_dispatch()
+        if self._dispatch is not None:
+            self._dispatch.__enter__()
+        self._compiler = None if _set_compiler is None else _set_compiler(None)
 
+    @never_compile
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._dispatch.__exit__(kind, error, trace)
+        if self._compiler is not None:
+            _set_compiler(self._compiler)
+        if self._dispatch is not None:
+            self._dispatch.__exit__(kind, error, trace)
         self._function.__exit__(kind, error, trace)
 
 
+@never_compile
 def isolated() -> Any:
-    """A context in which no mode or subclass of the script sees a tensor operation.
+    """A context in which no mode, subclass or compiler of the script sees a tensor operation.
 
-    Dispatch modes are rare, and leaving them costs more than all else, so it is done on demand.
+    Dispatch modes and compiled callers are rare, and leaving them costs more than all else, so it
+    is done on demand.
     """
-    if _dispatch_modes is not None and _no_dispatch is not None and _dispatch_modes():
-        return _NoModes()
+    if (_dispatch_modes is not None and _dispatch_modes()) or _compiler() is not None:
+        return _Outside()
     return torch._C.DisableTorchFunction()
 
 

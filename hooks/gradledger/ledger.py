@@ -233,7 +233,7 @@ class OpenStep:
     def hide(self, reason: str) -> None:
         """Nothing of this window can be measured; the record says why."""
         self.observed = False
-        self.missing = dict.fromkeys(self.facts, reason)
+        self.missing = dict.fromkeys(("micro_batches", *self.facts), reason)
         unknown = OpenMicroBatch(0, missing={"terms": reason, "loss": reason})
         self.micro_batches, self.events = [Counted(unknown)], []
         self.sample_at_last_step = None

@@ -22,7 +22,7 @@ from torch.optim.optimizer import (
 from gradledger import guard
 from gradledger.backwards import Backwards
 from gradledger.deferred import ship
-from gradledger.isolation import isolated
+from gradledger.isolation import isolated, never_compile
 from gradledger.ledger import OpenMicroBatch, OpenStep
 from gradledger.observers.base import Observer, Patch
 from gradledger.observers.clipping import Clipping
@@ -40,6 +40,9 @@ from gradledger.windows import Track, Windows
 
 Sink = Callable[[OpenStep], None]
 T = TypeVar("T")
+
+for _method in (guard.fail_open.__enter__, guard.fail_open.__exit__):
+    never_compile(_method)
 
 
 class Recorder:
@@ -134,9 +137,9 @@ class Recorder:
             self._safely(self._around_backward, self._end, micro_batch, time.perf_counter())
             return result
 
-        backward.__doc__ = original.__doc__
         return backward
 
+    @never_compile
     def _safely(self, around: guard.fail_open, body: Callable[..., T], *args: Any) -> T | None:
         """Run what is ours, for one thread at a time; None where it failed."""
         with self._lock, isolated(), around:
@@ -187,13 +190,15 @@ class Recorder:
         return __init__
 
     def _step_hook(self, body: Callable[..., None]) -> Callable[..., None]:
-        """A hook of optimizers; a compiled step is traced without it."""
-        is_compiling = torch.compiler.is_compiling
+        """A hook of optimizers. A compiled step breaks its graph for it, where no graph is: PyTorch
+        itself breaks it between the hooks and the update."""
 
         def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if not is_compiling():
-                self._safely(self._around_step, body, optimizer, args, kwargs)
+            self._safely(self._around_step, body, optimizer, args, kwargs)
 
+        # What torch.compiler.disable sets, without importing all of torch._dynamo.
+        hook._torchdynamo_disable = True  # type: ignore[attr-defined]
+        never_compile(hook)
         return hook
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -350,6 +355,7 @@ class Recorder:
         return self._backwards.count
 
 
+@never_compile
 def _materialised(tensors: Any) -> Any:
     """What backward was called on, and where it is an iterator what it yields: to look at it is
     to consume it."""

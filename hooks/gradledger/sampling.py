@@ -100,7 +100,7 @@ def coordinates(tensor: Any, most: int = COORDINATES) -> torch.Tensor | None:
         return None
     count = min(most, size)
     stride = size // count
-    flat: torch.Tensor = local.detach() if local.requires_grad else local
+    flat: torch.Tensor = local.data  # a view of the tensor itself would keep it alive
     if flat.is_contiguous() or _channels_last(flat):
         return flat.as_strided((count,), (stride,), flat.storage_offset())
     return flat.reshape(-1)[: count * stride : stride]

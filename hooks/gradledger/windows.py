@@ -27,6 +27,7 @@ from gradledger.ledger import Counted, OpenEvent, OpenMicroBatch, OpenStep
 from gradledger.sampling import Coordinates, own_part
 
 WATCHED_PARAMETERS = 4
+FEW_DOUBTS = 2  # steps in a row
 SHARED = "several threads train with this optimizer, or with its parameters, at the same time"
 STRAY = "backwards ran in threads other than the one that steps this optimizer"
 WANDERING = "different threads step this optimizer in turn"
@@ -52,7 +53,7 @@ class Track:
         self.coordinates = Coordinates()
         self.thread: int | None = None  # that trains with it
         self.shared = False  # several threads do
-        self.moves = 0  # from one thread that lives on to another
+        self.doubts = 0  # steps in a row whose gradients may be of several threads
         self._watched: list[weakref.ref[Any]] = []
         self.sample_at_last_step: Deferred | None = None
         self.fresh: bool | None = True  # gradients absent or zero when the last backward began
@@ -287,23 +288,31 @@ class Windows:
         return touched
 
     def take(self, track: Track) -> str | None:
-        """The optimizer steps on this thread; why its window cannot be judged, if so."""
+        """The optimizer steps on this thread; why its window cannot be judged, if so.
+
+        While threads begin to train it shows only by and by which of them trains what. A few
+        windows in doubt are left out; if the doubt lasts, the records say so.
+        """
         thread = self._backwards.thread()
+        doubt = STRAY if self._has_strays(track, thread) else None
         if track.thread != thread:
             if not track.is_free():
                 track.shared = track.shared or self._backwards.overlapped
-                track.partial = True  # what the other thread has done since is not known
-                track.moves += 1
+                doubt = WANDERING
             self._claim(track, thread)
-        strays = sum(count for of, count in self._strays.items() if of != thread)
-        stray, track.strays = strays != track.strays, strays
         if track.shared:
             return SHARED
-        if track.moves > 1:
-            return WANDERING
         if track.is_unreadable():
             return UNREADABLE
-        return STRAY if stray else None
+        track.doubts = track.doubts + 1 if doubt else 0
+        track.partial = track.partial or doubt is not None
+        return doubt if track.doubts > FEW_DOUBTS else None
+
+    def _has_strays(self, track: Track, thread: int) -> bool:
+        """Whether other threads ran backwards, since the last step, that reached no optimizer."""
+        strays = sum(count for of, count in self._strays.items() if of != thread)
+        before, track.strays = track.strays, strays
+        return strays != before
 
     def _claim(self, track: Track, thread: int) -> None:
         if track.thread == thread:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from gradledger import guard
-from gradledger.isolation import isolated
+from gradledger.isolation import isolated, never_compile
 from gradledger.ledger import OpenMicroBatch, OpenStep
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ class Patch:
                 return original(*args, **kwargs)
             return wrapped(*args, **kwargs) if self._active else original(*args, **kwargs)
 
+        for function in (ours, wrapped, traced):
+            never_compile(function)
         self._ours = ours
         setattr(owner, name, ours)
 
@@ -88,6 +90,7 @@ class Observer:
         """How the observer is called in a message."""
         return f"observer {type(self).__name__}"
 
+    @never_compile
     def safely(self, body: Callable[..., T], *args: Any) -> T | None:
         """Run the part of a wrapper that is ours: it may fail, the script must not notice."""
         with self.lock, isolated(), self._guard:

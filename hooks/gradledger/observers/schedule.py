@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from inspect import isfunction
 from typing import TYPE_CHECKING, Any
 
+from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
 from gradledger.ledger import OpenEvent, OpenStep
@@ -37,10 +38,24 @@ class Schedule(Observer):
     def install(self) -> None:
         """Wrap ``step`` where a scheduler class of PyTorch, or of the script, defines it.
 
-        Classes that are defined later are met when their first object is made.
+        Classes that are defined later are met when their first object is made. The ``step`` that
+        all others inherit is observed from inside: it warns with ``stacklevel=2``, and a wrapper
+        around it would become the line that its warnings show.
         """
         self.patch(LRScheduler, "__init__", self._wrap_init, always=True)
+        inside = getattr(lr_scheduler, "_enable_get_lr_call", None)
+        if inside is not None:
+            self.patch(inside, "__init__", self._wrap_inside)
+            self._wrapped.add(LRScheduler)
         self._wrap_steps(_classes(LRScheduler))
+
+    def _wrap_inside(self, original: Any) -> Any:
+        def __init__(context: Any, scheduler: Any) -> None:
+            original(context, scheduler)
+            if not self._now.inside:
+                self.safely(self._note, scheduler)
+
+        return __init__
 
     def uninstall(self) -> None:
         """Restore every scheduler class."""
