@@ -1,0 +1,151 @@
+"""Hooks that compiled code meets: its graphs are the same, and what it hides is not measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from helpers.training import (
+    Recording,
+    accused,
+    cross_entropy,
+    recording,
+    tiny_model,
+    tokens,
+    windows,
+)
+
+Step = Callable[[], Any]
+Graphs = tuple[dict[str, int], dict[str, int]]
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # the compiler's own, with or without hooks
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    """Nothing that an earlier test compiled."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def graphs() -> Graphs:
+    """What was compiled since the last call: counts, and compiled autograd's captures."""
+    counters = torch._dynamo.utils.counters
+    result = dict(counters["stats"]), dict(counters["compiled_autograd"])
+    counters.clear()
+    torch._dynamo.reset()
+    return result
+
+
+def compiled(function: Any, **options: Any) -> Any:
+    """By Dynamo alone; what a backend makes of a graph is not the subject."""
+    return torch.compile(function, backend="eager", **options)
+
+
+def whole_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[Any, int], None]:
+    """A training step with everything inside."""
+
+    def step(window: Any, count: int) -> None:
+        for batch in window:
+            (cross_entropy(model, batch, reduction="sum") / count).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def with_clip(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[Any, int], None]:
+    """Only clipping is compiled, whole."""
+    clip = compiled(nn.utils.clip_grad_norm_, fullgraph=True)
+
+    def step(window: Any, count: int) -> None:
+        for batch in window:
+            (cross_entropy(model, batch, reduction="sum") / count).backward()
+        clip(list(model.parameters()), 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def with_optimizer(
+    model: nn.Module, optimizer: torch.optim.Optimizer
+) -> Callable[[Any, int], None]:
+    """Only the optimizer's step is compiled."""
+    update = compiled(optimizer.step)
+
+    def step(window: Any, count: int) -> None:
+        for batch in window:
+            (cross_entropy(model, batch, reduction="sum") / count).backward()
+        update()
+        optimizer.zero_grad()
+
+    return step
+
+
+def with_everything(
+    model: nn.Module, optimizer: torch.optim.Optimizer
+) -> Callable[[Any, int], None]:
+    """One compiled function that breaks its graph where it must."""
+    return compiled(whole_step(model, optimizer))  # type: ignore[no-any-return]
+
+
+PROGRAMS = {each.__name__: each for each in (with_clip, with_optimizer, with_everything)}
+
+
+def train(
+    program: str, autograd: Callable[[], AbstractContextManager[Any]] = nullcontext
+) -> list[Tensor]:
+    """Four windows."""
+    model = tiny_model()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    step = PROGRAMS.get(program, whole_step)(model, optimizer)
+    with autograd():
+        for window in windows(4):
+            step(window, sum(map(tokens, window)))
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def both(
+    program: str, autograd: Callable[[], AbstractContextManager[Any]] = nullcontext
+) -> Recording:
+    """Train without and with the hooks; weights and graphs must be the same."""
+    alone, graphs_alone = train(program, autograd), graphs()
+    with recording() as seen:
+        observed, graphs_observed = train(program, autograd), graphs()
+    assert all(torch.equal(a, b) for a, b in zip(alone, observed, strict=True))
+    assert graphs_observed == graphs_alone
+    return seen
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_compiled_callers_get_the_same_graphs_and_weights(program: str) -> None:
+    seen = both(program)
+    assert len(seen.steps) == 4
+    assert accused(seen.judgement()) == {}
+
+
+def test_a_compiled_clip_is_not_measured_rather_than_taken_for_a_division() -> None:
+    judgement = both("with_clip").judgement()
+    reason = "not_measured: clipping runs inside a compiled function, where it cannot be seen"
+    assert judgement.coverage["reduction.wrong_denominator"] == reason
+    assert judgement.verdict == "incomplete"
+
+
+def test_a_compiled_optimizer_step_is_judged() -> None:
+    assert both("with_optimizer").judgement().verdict == "balanced"
+
+
+def test_compiled_autograd_does_not_compile_our_hooks() -> None:
+    """Hooks of nodes would be new objects in each backward, and each would be compiled anew."""
+    module = torch._dynamo.compiled_autograd
+    seen = both("eager", lambda: module._enable(compiled))
+    assert "compiled autograd" in seen.judgement().coverage["reduction.token_weights_unequal"]

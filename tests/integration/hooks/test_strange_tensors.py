@@ -1,0 +1,237 @@
+"""Modes, subclasses and tensors without numbers: our own operations are invisible to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from helpers.training import (
+    INPUTS,
+    accused,
+    cross_entropy,
+    recording,
+    tiny_model,
+    tokens,
+    windows,
+)
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> list[Tensor]:
+    """A right loop of three windows."""
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.01)
+    for window in windows(3):
+        count = sum(map(tokens, window))
+        for batch in window:
+            (cross_entropy(model, batch, reduction="sum") / count).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+class Functions(TorchFunctionMode):
+    """Writes down every function that is called under it."""
+
+    def __init__(self, log: list[str]) -> None:
+        super().__init__()
+        self.log = log
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.log.append(getattr(func, "__name__", str(func)))
+        return func(*args, **(kwargs or {}))
+
+
+class Operators(TorchDispatchMode):
+    """Writes down every operator that runs under it."""
+
+    def __init__(self, log: list[str]) -> None:
+        super().__init__()
+        self.log = log
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.log.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_modes_of_the_script_see_nothing_of_ours() -> None:
+    def logged() -> list[str]:
+        log: list[str] = []
+        with Operators(log), Functions(log):
+            train(tiny_model())
+        return log
+
+    alone = logged()
+    with recording() as seen:
+        observed = logged()
+    assert observed == alone
+    assert seen.judgement().verdict == "balanced"
+
+
+def test_a_default_device_of_the_script_is_not_ours() -> None:
+    with recording() as seen:
+        model = tiny_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        window = windows(1)[0]
+        torch.set_default_device("meta")
+        try:
+            for batch in window:
+                (cross_entropy(model, batch, reduction="sum") / 8).backward()
+            optimizer.step()
+        finally:
+            torch.set_default_device(None)
+    assert seen.records()[0].norm is not None
+
+
+class Logged(Tensor):
+    """A subclass that writes down what is done to it."""
+
+    log: ClassVar[list[str]] = []
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.log.append(getattr(func, "__name__", str(func)))
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_subclasses_of_the_script_see_nothing_of_ours() -> None:
+    def logged() -> list[str]:
+        Logged.log.clear()
+        model = tiny_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for window in windows(3):
+            count = sum(map(tokens, window))
+            for inputs, labels in window:
+                batch = inputs.as_subclass(Logged), labels  # so is the loss, then
+                (cross_entropy(model, batch, reduction="sum") / count).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return list(Logged.log)
+
+    alone = logged()
+    with recording() as seen:
+        observed = logged()
+    assert observed == alone
+    assert seen.judgement().verdict == "balanced"
+
+
+def step_on(device: str) -> None:
+    """One training step whose tensors have no numbers."""
+    with torch.device(device):
+        model = nn.Linear(INPUTS, 3)
+        optimizer = torch.optim.AdamW(model.parameters())
+        loss = nn.functional.cross_entropy(
+            model(torch.empty(4, INPUTS)), torch.zeros(4, dtype=torch.long)
+        )
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def fake() -> None:
+    """A dry run on fake tensors."""
+    with FakeTensorMode():
+        step_on("cpu")
+
+
+def meta() -> None:
+    """A dry run on the meta device."""
+    step_on("meta")
+
+
+@pytest.mark.parametrize("dry_run", [fake, meta])
+def test_dry_runs_are_left_alone_beside_a_real_training(dry_run: Callable[[], None]) -> None:
+    alone = train(tiny_model())
+    with recording() as seen:
+        model = tiny_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        dry_run()
+        observed = train(model, optimizer)
+        dry_run()
+    assert all(torch.equal(a, b) for a, b in zip(alone, observed, strict=True))
+    assert {step.optimizer for step in seen.steps} == {0}
+    assert len(seen.steps) == 3
+    assert seen.judgement().verdict == "balanced"
+
+
+def test_a_record_is_read_without_a_tensor_operation() -> None:
+    """The background thread reads records; it must not run under modes of the training thread."""
+    log: list[str] = []
+    with recording() as seen:
+        train(tiny_model())
+        with Operators(log), Functions(log):
+            records = seen.records()
+    assert len(records) == 3
+    assert log == []
+
+
+def test_complex_parameters_are_measured() -> None:
+    torch.manual_seed(0)
+    with recording() as seen:
+        weight = nn.Parameter(torch.randn(4, 3, dtype=torch.complex64))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        norms = []
+        for _ in range(3):
+            for _ in range(2):
+                inputs, wanted = torch.randn(5, 4, dtype=torch.complex64), torch.randn(5, 3)
+                (nn.functional.mse_loss((inputs @ weight).abs(), wanted) / 2).backward()
+            assert weight.grad is not None
+            norms.append(float(torch.linalg.vector_norm(weight.grad)))
+            optimizer.step()
+            optimizer.zero_grad()
+    records = seen.records()
+    assert [record.norm for record in records] == pytest.approx(norms)
+    assert [record.post_factor for record in records] == [1.0, 1.0, 1.0]
+    assert seen.judgement().verdict == "balanced"
+
+
+ITERABLES: list[Callable[[list[Tensor]], Any]] = [
+    lambda losses: (loss for loss in losses),
+    lambda losses: iter(losses),
+    lambda losses: dict(enumerate(losses)).values(),
+    tuple,
+    list,
+]
+
+
+@pytest.mark.parametrize(
+    "roots", ITERABLES, ids=["generator", "iterator", "values", "tuple", "list"]
+)
+def test_any_iterable_of_roots_reaches_autograd_whole(roots: Callable[[list[Tensor]], Any]) -> None:
+    def run() -> list[Tensor]:
+        model = tiny_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for window in windows(3):
+            torch.autograd.backward(roots([cross_entropy(model, b) / 4 for b in window]))
+            optimizer.step()
+            optimizer.zero_grad()
+        return [parameter.detach() for parameter in model.parameters()]
+
+    alone = run()
+    with recording() as seen:
+        observed = run()
+    assert all(torch.equal(a, b) for a, b in zip(alone, observed, strict=True))
+    assert [len(record.micro_batches[0].terms) for record in seen.records()] == [4, 4, 4]
+
+
+def test_a_gradient_edge_is_a_root_like_its_tensor() -> None:
+    with recording() as seen:
+        model = tiny_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for window in windows(3):
+            count = sum(map(tokens, window))
+            for batch in window:
+                loss = cross_entropy(model, batch, reduction="sum") / count
+                edge = torch.autograd.graph.get_gradient_edge(loss)
+                torch.autograd.backward(edge, grad_tensors=[torch.ones(())])
+            optimizer.step()
+            optimizer.zero_grad()
+    assert seen.judgement().verdict == "balanced"
+    assert accused(seen.judgement()) == {}
