@@ -1,0 +1,117 @@
+"""Schedulers of the learning rate: PyTorch's, and classes that a script defines after the hooks."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    ConstantLR,
+    ExponentialLR,
+    LambdaLR,
+    LRScheduler,
+    ReduceLROnPlateau,
+    SequentialLR,
+)
+
+from helpers.training import cross_entropy, recording, tiny_model, tokens, windows
+
+Make = Callable[[Optimizer], Any]
+
+
+def halved(optimizer: Optimizer) -> LRScheduler:
+    """A class of the script's that inherits ``step``."""
+
+    class Halved(LRScheduler):
+        def get_lr(self) -> list[float]:
+            return [group["lr"] / 2 for group in self.optimizer.param_groups]
+
+    return Halved(optimizer)
+
+
+def by_hand(optimizer: Optimizer) -> LRScheduler:
+    """One that has a ``step`` of its own, and calls no other."""
+
+    class ByHand(LambdaLR):
+        def step(self, epoch: int | None = None) -> None:
+            for group in self.optimizer.param_groups:
+                group["lr"] *= 0.9
+
+    return ByHand(optimizer, lambda epoch: 1.0)
+
+
+def sequence(optimizer: Optimizer) -> LRScheduler:
+    """Two in a row."""
+    warm, then = ConstantLR(optimizer, 0.5, 2), ExponentialLR(optimizer, 0.9)
+    return SequentialLR(optimizer, [warm, then], milestones=[2])
+
+
+def chain(optimizer: Optimizer) -> LRScheduler:
+    """Two at once."""
+    return ChainedScheduler([ConstantLR(optimizer, 0.5, 2), ExponentialLR(optimizer, 0.9)])
+
+
+def exponential(optimizer: Optimizer) -> LRScheduler:
+    """PyTorch's own."""
+    return ExponentialLR(optimizer, 0.9)
+
+
+class OnPlateau:
+    """It wants a metric."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._inner = ReduceLROnPlateau(optimizer)
+
+    def step(self) -> None:
+        """One call of the scheduler."""
+        self._inner.step(1.0)
+
+
+@pytest.mark.parametrize("make", [exponential, sequence, chain, OnPlateau, halved, by_hand])
+def test_one_call_is_one_event(make: Make) -> None:
+    """Whatever schedulers step inside; as under ``gradledger run``, where hooks come first."""
+    with recording() as seen:
+        model = tiny_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        schedule = make(optimizer)
+        for window in windows(4):
+            count = sum(map(tokens, window))
+            for batch in window:
+                (cross_entropy(model, batch, reduction="sum") / count).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
+    events = [[e.op for e in record.events if e.op == "schedule"] for record in seen.records()]
+    assert events == [[], ["schedule"], ["schedule"], ["schedule"]]
+
+
+def test_a_warning_shows_the_line_of_the_script() -> None:
+    def run() -> str:
+        model = tiny_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        schedule = exponential(optimizer)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            schedule.step()  # before optimizer.step(): PyTorch warns
+        return caught[0].filename
+
+    alone = run()
+    with recording():
+        assert run() == alone == __file__
+
+
+def test_classes_are_whole_again_without_the_hooks() -> None:
+    class Late(LambdaLR):
+        def step(self, epoch: int | None = None) -> None:
+            super().step()
+
+    own = Late.__dict__["step"]
+    with recording():
+        Late(torch.optim.SGD(tiny_model().parameters(), lr=0.01), lambda epoch: 1.0)
+        assert Late.__dict__["step"] is not own
+    assert Late.__dict__["step"] is own
