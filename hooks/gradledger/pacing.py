@@ -11,7 +11,7 @@ for themselves, watch the same ones.
 
 from __future__ import annotations
 
-import time
+from time import perf_counter
 
 SHARE = 0.0025  # of the training thread's time
 WHOLE = 256  # steps at the start that are all watched
@@ -33,17 +33,17 @@ class Pace:
         self._share = share
         self._whole, self._burst, self._longest = whole, burst, longest
         self.seconds = 0.0  # taken by the hooks since the last decision
-        self._decided = time.perf_counter()
+        self._decided = perf_counter()
         self._stopped = self._decided
         self._step = 0
 
     def stop(self) -> None:
         """The hooks are taken out: what runs now is not training."""
-        self._stopped = time.perf_counter()
+        self._stopped = perf_counter()
 
     def go_on(self) -> None:
         """They are put back."""
-        self._decided += time.perf_counter() - self._stopped
+        self._decided += perf_counter() - self._stopped
 
     def next_after(self, step: int) -> int:
         """The step to watch after this one, which was watched: the next, or a later one."""
@@ -51,7 +51,7 @@ class Pace:
             if step == self._whole - self._burst:
                 self._begin_anew(step)
             return step + 1
-        now = time.perf_counter()
+        now = perf_counter()
         usual = (now - self._decided) / max(1, step - self._step)
         period = self._period(self.seconds, usual * self._share)
         self._begin_anew(step)
@@ -59,10 +59,10 @@ class Pace:
 
     def is_overdue(self, step: int) -> bool:
         """Whether too much time has passed since the last decision to let more steps pass."""
-        return step % self._burst == 0 and time.perf_counter() - self._decided > LONGEST_SECONDS
+        return step % self._burst == 0 and perf_counter() - self._decided > LONGEST_SECONDS
 
     def _begin_anew(self, step: int) -> None:
-        self.seconds, self._step, self._decided = 0.0, step, time.perf_counter()
+        self.seconds, self._step, self._decided = 0.0, step, perf_counter()
 
     def _period(self, seconds: float, allowed: float) -> int:
         """Steps of which one burst may be watched, where each may cost so many seconds."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import threading
-import time
 from collections.abc import Callable, Set
+from time import perf_counter, time
 from typing import Any, TypeVar
 
 import torch
@@ -120,21 +120,26 @@ class Recorder:
     # ------------------------------------------------------------------ backward: a micro-batch
 
     def _wrap_backward(self, original: Any) -> Any:
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            tensors = _materialised(tensors)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            roots = args[0] if args else kwargs.get("tensors")
+            whole = _materialised(roots)
+            if whole is not roots and args:
+                args = (whole, *args[1:])
+            elif whole is not roots:
+                kwargs["tensors"] = whole
             if self._backwards.nested():
-                self._safely(self._around_backward, self._nested, tensors)
-                return original(tensors, *args, **kwargs)
-            lent = args[0] if args else kwargs.get("grad_tensors")
-            micro_batch = self._safely(self._around_backward, self._begin, tensors, lent)
+                self._safely(self._around_backward, self._nested, whole)
+                return original(*args, **kwargs)
+            lent = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
+            micro_batch = self._safely(self._around_backward, self._begin, whole, lent)
             if micro_batch is None:
-                return original(tensors, *args, **kwargs)
+                return original(*args, **kwargs)
             try:
-                result = original(tensors, *args, **kwargs)
+                result = original(*args, **kwargs)
             except BaseException:
                 self._safely(self._around_backward, self._release, micro_batch)
                 raise
-            self._safely(self._around_backward, self._end, micro_batch, time.perf_counter())
+            self._safely(self._around_backward, self._end, micro_batch, perf_counter())
             return result
 
         return backward
@@ -147,12 +152,12 @@ class Recorder:
         return None
 
     def _begin(self, tensors: Any, lent: Any) -> OpenMicroBatch:
-        began = time.perf_counter()
+        began = perf_counter()
         micro_batch = self._backwards.begin(lent is not None)
         with self._around_backward:
             self.windows.begin(micro_batch)
             self._each("backward_begins", micro_batch, _roots(tensors))
-        micro_batch.started = time.perf_counter()
+        micro_batch.started = perf_counter()
         self._pace.seconds += micro_batch.started - began
         return micro_batch
 
@@ -172,7 +177,7 @@ class Recorder:
             self.watch_all()  # threads step in no order that would repeat
         self._each("backward_ends", micro_batch, touched)
         micro_batch.missing.update(self._failed)
-        self._pace.seconds += time.perf_counter() - ended
+        self._pace.seconds += perf_counter() - ended
 
     def _release(self, micro_batch: OpenMicroBatch) -> None:
         self._backwards.end(micro_batch)
@@ -204,7 +209,7 @@ class Recorder:
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._rest is not None:
             return
-        began = time.perf_counter()
+        began = perf_counter()
         track = self.windows.track(optimizer)
         if track.is_abstract():
             return
@@ -212,14 +217,14 @@ class Recorder:
             track.stepping = True  # backward runs inside step()
         else:
             self._stepping[id(optimizer)] = self._close(track)
-        self._pace.seconds += time.perf_counter() - began
+        self._pace.seconds += perf_counter() - began
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         track = self.windows.track(optimizer)
         if self._rest is not None:
             self._passed(track, self._rest)
             return
-        began = time.perf_counter()
+        began = perf_counter()
         step = self._stepping.pop(id(optimizer), None)
         if track.stepping:
             step = self._close(track)
@@ -227,7 +232,7 @@ class Recorder:
         if step is not None:
             if step.observed:
                 self._each("step_ends", step, track)
-            self._pace.seconds += time.perf_counter() - began
+            self._pace.seconds += perf_counter() - began
             self._finish(step, track)
 
     def close_skipped(self, optimizer: Any) -> None:
@@ -246,7 +251,7 @@ class Recorder:
         if running is not None and not track.stepping and not hidden:
             track.add(running)  # an optimizer that steps from a hook inside backward
             track.counted = running.number
-        step = track.close(self.windows.number(track), time.time())
+        step = track.close(self.windows.number(track), time())
         step.facts = self._facts
         if hidden is not None:
             step.hide(hidden)
@@ -294,7 +299,7 @@ class Recorder:
 
     def _passed(self, track: Track, rest: Rest) -> None:
         """A step that is not watched has ended."""
-        self.stepped = time.time()
+        self.stepped = time()
         track.steps += 1
         rest.add(track)
         number = rest.number
@@ -366,8 +371,9 @@ def _materialised(tensors: Any) -> Any:
 
 def _roots(tensors: Any) -> tuple[Any, ...]:
     """Tensors or graph edges (``torch.autograd.graph.GradientEdge``, a tuple itself)."""
-    one = isinstance(tensors, torch.Tensor) or hasattr(tensors, "output_nr")
-    return (tensors,) if one else tuple(tensors)
+    if isinstance(tensors, torch.Tensor) or hasattr(tensors, "output_nr"):
+        return (tensors,)
+    return tuple(tensors) if isinstance(tensors, (tuple, list)) else ()  # PyTorch will refuse it
 
 
 def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

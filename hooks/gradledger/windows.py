@@ -31,7 +31,7 @@ FEW_DOUBTS = 2  # steps in a row
 SHARED = "several threads train with this optimizer, or with its parameters, at the same time"
 STRAY = "backwards ran in threads other than the one that steps this optimizer"
 WANDERING = "different threads step this optimizer in turn"
-UNREADABLE = "its parameters are tensor subclasses, whose gradients are not read"
+UNREADABLE = "its parameters are tensor subclasses or no leaves: their gradients are not read"
 ABSENT = (0, 0)
 # What torch.utils.weak.TensorWeakRef calls when it gives out its tensor.
 _fix_weakref: Any = getattr(torch.Tensor, "_fix_weakref", None)
@@ -86,7 +86,11 @@ class Track:
 
     def _watch(self) -> None:
         """Choose what to look at; again as long as there is nothing that can be read."""
-        readable = [p for p in self.parameters() if p.requires_grad and is_plain(local_part(p))]
+        readable = [
+            p
+            for p in self.parameters()
+            if p.requires_grad and p.is_leaf and is_plain(local_part(p))
+        ]
         self._watched = list(map(weakref.ref, _spread(readable)))
 
     def is_abstract(self) -> bool:
@@ -97,7 +101,9 @@ class Track:
     def is_unreadable(self) -> bool:
         """Whether the optimizer has parameters, and none that can be read."""
         parameters = [] if self._watched else self.parameters()
-        return bool(parameters) and not any(is_plain(local_part(p)) for p in parameters)
+        return bool(parameters) and not any(
+            p.is_leaf and is_plain(local_part(p)) for p in parameters
+        )
 
     def _dropped(self, _: Any) -> None:
         """The script has dropped the optimizer: let go of all that was the script's."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradledger.deferred import Deferred
+from gradledger.isolation import is_plain
 from gradledger.ledger import OpenStep
 from gradledger.observers.base import Observer
 from gradledger.sampling import own_part
@@ -32,7 +33,15 @@ class Norm(Observer):
         if step.clip_gives_norm() or "norm" in step.missing:
             return
         for index, group in enumerate(track.optimizer.param_groups):
-            gradients = [p.grad for p in group["params"] if p.grad is not None]
+            parameters = group["params"]
+            if group.get("differentiable"):  # others have leaves only, of which ``.grad`` is free
+                parameters = [p for p in parameters if p.is_leaf]
+            gradients = [g for g in (p.grad for p in parameters) if g is not None]
+            unusual = [g for g in gradients if type(g) is not torch.Tensor]
+            if not all(map(is_plain, map(own_part, unusual))):
+                step.missing["norm"] = "gradients are tensors of a kind that is not read"
+                step.norms.clear()
+                return
             if any(map(_is_sparse, gradients)):
                 step.missing["norm"] = "sparse gradients"
                 step.norms.clear()

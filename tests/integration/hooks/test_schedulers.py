@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import (
     ChainedScheduler,
@@ -28,7 +29,7 @@ def halved(optimizer: Optimizer) -> LRScheduler:
     """A class of the script's that inherits ``step``."""
 
     class Halved(LRScheduler):
-        def get_lr(self) -> list[float]:
+        def get_lr(self) -> list[float | Tensor]:
             return [group["lr"] / 2 for group in self.optimizer.param_groups]
 
     return Halved(optimizer)

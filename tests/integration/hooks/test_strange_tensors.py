@@ -40,7 +40,7 @@ class Functions(TorchFunctionMode):
     """Writes down every function that is called under it."""
 
     def __init__(self, log: list[str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.log = log
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -92,17 +92,19 @@ def test_a_default_device_of_the_script_is_not_ours() -> None:
 class Logged(Tensor):
     """A subclass that writes down what is done to it."""
 
-    log: ClassVar[list[str]] = []
+    calls: ClassVar[list[str]] = []
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        cls.log.append(getattr(func, "__name__", str(func)))
-        return super().__torch_function__(func, types, args, kwargs or {})
+        cls.calls.append(getattr(func, "__name__", str(func)))
+        return super().__torch_function__(  # type: ignore[no-untyped-call]
+            func, types, args, kwargs or {}
+        )
 
 
 def test_subclasses_of_the_script_see_nothing_of_ours() -> None:
     def logged() -> list[str]:
-        Logged.log.clear()
+        Logged.calls.clear()
         model = tiny_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for window in windows(3):
@@ -112,7 +114,7 @@ def test_subclasses_of_the_script_see_nothing_of_ours() -> None:
                 (cross_entropy(model, batch, reduction="sum") / count).backward()
             optimizer.step()
             optimizer.zero_grad()
-        return list(Logged.log)
+        return list(Logged.calls)
 
     alone = logged()
     with recording() as seen:
