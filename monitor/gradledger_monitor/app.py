@@ -98,7 +98,7 @@ def _assemble(settings: Settings) -> State:
     deliverer = told.deliverer(metrics.told)
 
     def judged(look: Look) -> None:
-        metrics.ruled(look.steps, look.seconds)
+        metrics.ruled(look.steps, look.seconds, look.quarantined)
         live.tell(news, look)
         deliverer.wake()
 

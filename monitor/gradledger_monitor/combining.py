@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from gradledger_monitor.ledger import total
 from gradledger_monitor.number import number
 from gradledger_monitor.wire import Samples, StepRecord
 
@@ -89,8 +90,10 @@ def _fit(samples: list[Samples], tolerance: float) -> Combining:
         return Combining(reason="the sampled gradients are not finite")
     if not all(_alike(coordinate, tolerance) for coordinate in zip(*applied, strict=True)):
         return Combining(reason="the ranks step on different gradients")
-    sums = [math.fsum(values) for values in zip(*left, strict=True)]
-    sizes = [math.fsum(map(abs, values)) for values in zip(*left, strict=True)]
+    sums = [total(values) for values in zip(*left, strict=True)]
+    sizes = [total(map(abs, values)) for values in zip(*left, strict=True)]
+    if not all(map(math.isfinite, sizes)):
+        return Combining(reason="the sampled gradients are too large to add up")
     if sum(map(bool, sizes)) < FEWEST:
         return Combining(reason="too few of the sampled gradients are not zero")
     return _multiple(applied[0], sums, sizes, tolerance)
@@ -103,12 +106,22 @@ def _alike(values: tuple[float, ...], tolerance: float) -> bool:
 def _multiple(
     applied: list[float], sums: list[float], sizes: list[float], tolerance: float
 ) -> Combining:
-    """The factor by least squares; a sum that cancelled is as uncertain as its parts."""
-    square = math.fsum(s * s for s in sums)
-    factor = math.fsum(a * s for a, s in zip(applied, sums, strict=True)) / square if square else 0
-    rows = zip(applied, sums, sizes, strict=True)
-    if not factor or not all(
-        abs(a - factor * s) <= tolerance * abs(factor) * z for a, s, z in rows
+    """The factor by least squares; a sum that cancelled is as uncertain as its parts.
+
+    Both sides are divided by their largest number first: the square of a very large or very small
+    gradient is no longer a float.
+    """
+    largest, most = max(sizes), max(map(abs, applied))
+    scaled = [s / largest for s in sums]
+    steps = [a / most if most else 0.0 for a in applied]
+    square = total(s * s for s in scaled)
+    slope = total(a * s for a, s in zip(steps, scaled, strict=True)) / square if square else 0.0
+    rows = zip(steps, scaled, sizes, strict=True)
+    factor = slope / largest * most
+    if not slope or not all(
+        abs(a - slope * s) <= tolerance * abs(slope) * (z / largest) for a, s, z in rows
     ):
         return Combining(reason="the ranks' gradients were combined, but not as a sum")
+    if not factor or not math.isfinite(factor):
+        return Combining(reason="the ranks' gradients differ too much in size to be compared")
     return Combining(factor)

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from gradledger_monitor.facts import RunInfo, StepFacts
 from gradledger_monitor.findings import SEVERITIES, Finding, Judgement, Outcome
-from gradledger_monitor.line import Line, stronger
+from gradledger_monitor.line import Line, failed, stronger
 from gradledger_monitor.rules import idioms
 from gradledger_monitor.rules.base import Course, CourseRule, Rule, Silence, Window, not_applicable
 from gradledger_monitor.rules.catalogue import COURSE_RULES, RULES
@@ -52,28 +52,32 @@ class Engine:
         self._course = Course()
 
     def see(self, facts: StepFacts) -> None:
-        """The next step of one optimizer, in order."""
-        track = self._tracks.get(facts.optimizer)
-        if track is None:
-            track = self._tracks[facts.optimizer] = self._track(facts.optimizer)
+        """The next step of one optimizer, in order. Raises what its arithmetic raises, before any
+        rule has seen the step; a rule that raises silences no other one."""
+        track = self._track_of(facts.optimizer)
         track.see(Window(facts, track.past))
         if facts.optimizer == 0 and facts.loss_reported is not None:
             self._course.add(facts.step, facts.loss_reported)
 
+    def miss(self, optimizer: int, step: int, reason: str) -> None:
+        """The next step of one optimizer could not be evaluated."""
+        self._track_of(optimizer).miss(step, reason)
+
+    def _track_of(self, optimizer: int) -> Track:
+        track = self._tracks.get(optimizer)
+        if track is None:
+            track = self._tracks[optimizer] = self._track(optimizer)
+        return track
+
     def patience(self, optimizer: int) -> float | None:
         """Seconds without a step of an optimizer after which some rule asks for a ``Silence``."""
         track = self._tracks.get(optimizer)
-        said = [rule.patience() for rule, _ in track.asked] if track else []
-        return min((seconds for seconds in said if seconds is not None), default=None)
+        return track.patience() if track else None
 
     def hear_nothing(self, optimizer: int, after: int, silence: Silence) -> None:
         """A silence after a step of an optimizer, in its place between the steps."""
-        for panel in self._tracks[optimizer].panels:
-            panel.said = None
-            for rule, line in panel.asked:
-                outcome = rule.judge_silence(silence)
-                if outcome is not None:
-                    line.fold(after, outcome)
+        for panel in self._track_of(optimizer).panels:
+            panel.judge_silence(after, silence)
 
     def memory(self) -> Memory:
         """What it knows; it is not to be changed."""
@@ -132,10 +136,16 @@ class Engine:
             if self._choices.is_off(rule.id()):
                 line.fold(0, not_applicable(OFF))
             elif self._tracks:
-                for step, outcome in self._make(rule).judge_course(self._course):
-                    line.fold(step, outcome)
+                self._judge_course(rule, line)
             lines.append(line)
         return lines
+
+    def _judge_course(self, rule: type[CourseRule], line: Line) -> None:
+        try:
+            for step, outcome in self._make(rule).judge_course(self._course):
+                line.fold(step, outcome)
+        except Exception as error:
+            line.fold(0, failed(error))
 
 
 def _coverage(lines: Iterable[Line]) -> dict[str, Outcome]:

@@ -384,7 +384,9 @@ def _shared_factor(record: StepRecord) -> float:
 def clip_coefficient(event: Event) -> float:
     """What ``clip_grad_norm_`` multiplied by: min(1, max_norm / (norm + 1e-6))."""
     norm, limit = number(event.norm), number(event.limit)
-    return 1.0 if norm is None or limit is None else min(1.0, limit / (norm + 1e-6))
+    if norm is None or limit is None or not norm >= 0:  # NaN and what is no norm
+        return 1.0
+    return min(1.0, limit / (norm + 1e-6))
 
 
 def _own_factor(micro_batch: MicroBatch) -> float:

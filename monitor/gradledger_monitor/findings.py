@@ -38,7 +38,8 @@ class Outcome(Struct, frozen=True):
 
 
 class Failure(Outcome, frozen=True):
-    """A rule that has a bug has measured nothing, whatever it said of other steps."""
+    """A rule that raised an error, or missed a step that could not be evaluated, has not measured
+    the run, whatever it reported for other steps."""
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from gradledger_monitor import facts
 from gradledger_monitor.engine import Engine
 from gradledger_monitor.keeping import Position, packed, unpacked
-from gradledger_monitor.rules.base import Silence
+from gradledger_monitor.quarantine import CannotEvaluate, evaluating
+from gradledger_monitor.rules.base import MOST_WHOLE, Silence
 from gradledger_monitor.waiting import Arrived
 
 Place = tuple[int, int]  # optimizer, step
@@ -23,17 +25,41 @@ class Judged:
     time: float
     ranks: int
     figures: dict[str, float | None]
+    failure: str | None = None  # why it could not be evaluated, or its figures not be computed
 
     def __init__(
-        self, optimizer: int, step: int, time: float, ranks: int, figures: dict[str, float | None]
+        self,
+        optimizer: int,
+        step: int,
+        time: float,
+        ranks: int,
+        figures: dict[str, float | None],
+        failure: str | None = None,
     ) -> None:
         self.optimizer, self.step, self.time = optimizer, step, time
-        self.ranks, self.figures = ranks, figures
+        self.ranks, self.figures, self.failure = ranks, figures, failure
 
     @classmethod
-    def of(cls, one: facts.StepFacts) -> Judged:
+    def of(cls, one: facts.StepFacts | Quarantined) -> Judged:
         """A step's, once it was seen."""
-        return cls(one.optimizer, one.step, one.time, len(one.records), one.figures())
+        if isinstance(one, Quarantined):
+            return cls(one.optimizer, one.step, one.time, one.ranks, {}, one.reason)
+        where = one.optimizer, one.step, one.time, len(one.records)
+        try:
+            with evaluating(one.step):
+                return cls(*where, one.figures())
+        except CannotEvaluate as error:  # the rules have seen it: they ask for no figures
+            return cls(*where, {}, str(error))
+
+
+class Quarantined(NamedTuple):
+    """A step that could not be evaluated."""
+
+    optimizer: int
+    step: int
+    time: float
+    ranks: int
+    reason: str
 
 
 @dataclass
@@ -48,22 +74,32 @@ class Fold:
     kept_at: int = 0  # steps when it was last kept
     waits: dict[int, Arrived] = field(default_factory=dict)  # what is waited for, by optimizer
 
-    def see(self, info: facts.RunInfo, step: Arrived) -> facts.StepFacts | None:
-        """Feed one step to the rules; None where some rank let it pass: nothing is known of it."""
+    def see(self, info: facts.RunInfo, step: Arrived) -> facts.StepFacts | Quarantined | None:
+        """Feed one step to the rules; None where some rank skipped it: nothing is known of it.
+
+        Raises nothing but ``MemoryError``: a step whose records break a computation is quarantined.
+        """
         at, optimizer = self.at, step.optimizer
         resting = at.resting.get(optimizer, {})
         at.steps += step.step - at.reached.get(optimizer, 0) if resting else 1
         self.hear_silence(optimizer)
         at.reached[optimizer] = step.step
         at.heard[optimizer] = step.received
-        at.late[optimizer] = step.received - step.records[min(step.records)].time
+        lowest = step.records[min(step.records)]
+        at.late[optimizer] = step.received - lowest.time
         at.resting[optimizer] = step.resting(resting)
         if resting and any(d > step.step and r not in step.records for r, d in resting.items()):
             return None
-        merged = facts.merge(info, optimizer, step.step, step.records)
-        self.engine.see(merged)
-        ledger = merged.ledger
-        at.tokens += 0 if ledger is None else int(ledger.tokens)
+        try:
+            with evaluating(step.step):
+                merged = facts.merge(info, optimizer, step.step, step.records)
+                tokens = 0.0 if merged.ledger is None else merged.ledger.tokens
+                self.engine.see(merged)
+        except CannotEvaluate as error:
+            reason = str(error)
+            self.engine.miss(optimizer, step.step, reason)
+            return Quarantined(optimizer, step.step, lowest.time, len(step.records), reason)
+        at.tokens = int(min(at.tokens + int(tokens), MOST_WHOLE))
         return merged
 
     def hear_silence(self, optimizer: int) -> None:

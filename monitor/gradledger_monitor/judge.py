@@ -48,6 +48,7 @@ class Look:
     judgement: Judgement | None  # None while steps are judged again that were before
     steps: int
     seconds: float  # that the rules took
+    quarantined: int = 0  # of the steps
 
 
 class Judge:
@@ -212,11 +213,15 @@ class Judge:
         return ready, more and ready.waiting_since is None
 
     def _tell(self, run: str, result: Result, seconds: float) -> None:
+        failures = [one.failure for one in result.judged if one.failure]
+        if failures:
+            log.error("run %s: %s (%d such steps now)", run, failures[0], len(failures))
         if self._listener and (result.judged or result.silence):
             reached = {one.optimizer: one.step for one in result.judged}
             if result.silence:
                 reached |= [result.silence[0]]
-            self._listener(Look(run, reached, result.judgement, len(result.judged), seconds))
+            steps, failed = len(result.judged), len(failures)
+            self._listener(Look(run, reached, result.judgement, steps, seconds, failed))
 
     # ------------------------------------------------------------ runs that stand still
 

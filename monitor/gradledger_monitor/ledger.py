@@ -70,13 +70,14 @@ class Ledger:
 
 
 def account(lines: Sequence[Weighed]) -> Ledger | None:
-    """The ledger of a window; None when no token got any weight, or a weight is not finite."""
+    """The ledger of a window; None when no token got any weight, or the sums are not finite."""
     tokens = sum([line.tokens for line in lines])
     balance = total([line.tokens * line.weight for line in lines])
-    if tokens == 0 or balance == 0 or not math.isfinite(balance):
+    if tokens == 0 or balance == 0 or not math.isfinite(balance) or not math.isfinite(tokens):
         return None
-    off = [abs(one.tokens * one.weight / balance - one.tokens / tokens) for one in lines]
-    return Ledger(tokens, balance, total(off) / 2, lines)
+    off = total([abs(one.tokens * one.weight / balance - one.tokens / tokens) for one in lines])
+    # weights of both signs may cancel to a balance by which none of them can be divided
+    return Ledger(tokens, balance, off / 2, lines) if math.isfinite(off) else None
 
 
 def total(values: Iterable[float]) -> float:
@@ -88,6 +89,7 @@ def total(values: Iterable[float]) -> float:
 
 
 def _entry(line: Weighed, tokens: float, balance: float) -> Entry:
-    relative = line.weight * tokens / balance
+    # divided first: near the largest float, weight times all tokens is more than a float holds
+    relative = line.weight / balance * tokens
     share = line.tokens * line.weight / balance
     return Entry(line.rank, line.micro_batch, line.term, line.tokens, line.weight, relative, share)

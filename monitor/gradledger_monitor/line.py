@@ -84,8 +84,18 @@ def stronger(known: Outcome | None, new: Outcome) -> Outcome:
 
 
 def failed(error: Exception) -> Outcome:
-    """What a rule that raised an error has said."""
+    """The outcome of a rule that raised an error.
+
+    Raises a ``MemoryError`` again: it does not depend on the records, so it must leave no trace.
+    """
+    if isinstance(error, MemoryError):
+        raise error
     return Failure("not_measured", f"the rule failed: {type(error).__name__}: {error}")
+
+
+def missed(reason: str) -> Outcome:
+    """The outcome of a rule for a step that could not be evaluated."""
+    return Failure("not_measured", reason)
 
 
 def _strength(outcome: Outcome) -> int:

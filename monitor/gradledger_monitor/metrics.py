@@ -52,6 +52,11 @@ class Metrics:
         self.judged = Counter(
             "gradledger_judged_steps", "Optimizer steps judged.", registry=self._registry
         )
+        self.quarantined = Counter(
+            "gradledger_quarantined_steps",
+            "Optimizer steps that could not be evaluated; the run's page says which, and why.",
+            registry=self._registry,
+        )
         self.requests = self._histogram(
             "request_seconds", "Time to answer a request.", FAST, "method", "route", "status"
         )
@@ -85,9 +90,10 @@ class Metrics:
         self.records.labels("refused").inc(len(batch.refused))
         self.ingest.observe(seconds)
 
-    def ruled(self, steps: int, seconds: float) -> None:
-        """Count steps that the rules were asked about."""
+    def ruled(self, steps: int, seconds: float, quarantined: int = 0) -> None:
+        """Count steps that the rules were asked about, and those that could not be evaluated."""
         self.judged.inc(steps)
+        self.quarantined.inc(quarantined)
         self.rules.observe(seconds)
 
     def told(self, channel: str, outcome: Outcome, seconds: float) -> None:

@@ -6,6 +6,7 @@ a ``Reading`` with its own ledger. A run that honours the contract under one of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -78,7 +79,7 @@ def readings(seen: list[Seen]) -> Iterator[Reading]:
 
 def _groups(seen: list[Seen]) -> Iterator[tuple[str, list[Seen]]]:
     terms = _heaviest_first(seen)
-    kind = terms[0].split("#", 1)[0]
+    kind = terms[0].rpartition("#")[0]
     for term in terms:
         yield "main", [s for s in seen if s.term == term] if len(terms) > 1 else seen
     if max([s.part for s in seen]) == 2:
@@ -113,7 +114,7 @@ def _in_units(unit: str, group: list[Seen]) -> list[Weighed]:
     lines = []
     for s in group:
         units, weight = _units(s.of, unit), s.weight
-        if not units:
+        if units is None or not 0 < units < math.inf:  # class weights may be any number
             return []
         # the mean's total weight is fixed: more units, less each
         if units != s.tokens and s.of.reduction == "mean":

@@ -9,9 +9,16 @@ from itertools import chain
 from typing import NamedTuple
 
 from gradledger_monitor.findings import Outcome
-from gradledger_monitor.line import Line, failed
+from gradledger_monitor.line import Line, failed, missed
 from gradledger_monitor.rules.balances import Closed
-from gradledger_monitor.rules.base import HISTORY, Rule, Window, not_applicable, not_measured
+from gradledger_monitor.rules.base import (
+    HISTORY,
+    Rule,
+    Silence,
+    Window,
+    not_applicable,
+    not_measured,
+)
 from gradledger_monitor.rules.choices import OFF, Choices
 
 Asked = tuple[Rule, Line]  # a rule with what it said so far
@@ -55,6 +62,32 @@ class Panel:
             self._fold(window.facts.step, said)
         self.said = said
 
+    def miss(self, step: int, reason: str) -> None:
+        """A window that could not be evaluated: no rule may report ok for the whole run."""
+        self.said = None
+        for line in self.lines:
+            line.fold(step, missed(reason))
+
+    def after_gap(self, step: int) -> None:
+        """Windows just before this step were not seen."""
+        for rule, line in self.asked:
+            try:
+                rule.after_gap()
+            except Exception as error:
+                line.fold(step, failed(error))
+                self.said = None
+
+    def judge_silence(self, after: int, silence: Silence) -> None:
+        """A silence after a step, in its place between the steps."""
+        self.said = None
+        for rule, line in self.asked:
+            try:
+                outcome = rule.judge_silence(silence)
+            except Exception as error:
+                outcome = failed(error)
+            if outcome is not None:
+                line.fold(after, outcome)
+
     def _fold(self, step: int, said: Outcome | list[Outcome]) -> None:
         now = said if isinstance(said, list) else [said] * len(self.rules)
         before = self.said if isinstance(self.said, list) else [self.said] * len(self.rules)
@@ -92,14 +125,24 @@ class Track:
 
     def see(self, window: Window) -> None:
         """The next step; where others lie before it, rules do not take it for the next one."""
-        step = window.facts.step
+        step, closed = window.facts.step, window.closed()  # what can raise, before any rule sees it
         if self._every_step and step > self.step + 1 and self.step:
-            for rule, _ in self.asked:
-                rule.after_gap()
+            for panel in self.panels:
+                panel.after_gap(step)
         self.step = step
         for panel in self.panels:
             panel.see(window)
-        self.past.append(window.closed())
+        self.past.append(closed)
+
+    def miss(self, step: int, reason: str) -> None:
+        """The next step could not be evaluated: for the rules there is a gap where it was."""
+        for panel in self.panels:
+            panel.miss(step, reason)
+
+    def patience(self) -> float | None:
+        """Seconds without a step after which some rule asks for a ``Silence``."""
+        known = [_patience(rule) for rule, _ in self.asked]
+        return min((seconds for seconds in known if seconds is not None), default=None)
 
     @property
     def asked(self) -> Iterator[Asked]:
@@ -120,6 +163,15 @@ class Track:
         asked = {line.rule: line for _, line in self.asked}
         self.lines = [asked.get(line.rule, line) for line in self.lines]
         self.past, self.step = kept.past, kept.step
+
+
+def _patience(rule: Rule) -> float | None:
+    """A rule that raises waits for nothing; ``judge`` is where it reports the error."""
+    try:
+        return rule.patience()
+    except Exception as error:
+        failed(error)
+        return None
 
 
 def _judged(rules: list[Rule], window: Window) -> list[Outcome]:

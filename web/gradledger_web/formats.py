@@ -9,6 +9,7 @@ from urllib.parse import quote
 NOT_MEASURED = "\N{EN DASH}"
 _TIMES = "\N{MULTIPLICATION SIGN}"
 _MINUS = "\N{MINUS SIGN}"
+_LAST_MOMENT = 253_402_300_799.0  # the end of the year 9999
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -16,6 +17,8 @@ def count(value: float | None) -> str:
     """A whole number: grouped while it is readable, prefixed beyond."""
     if value is None:
         return NOT_MEASURED
+    if not math.isfinite(value):
+        return figure(value)
     if abs(value) < 100_000:
         return f"{value:,.0f}"
     size, prefix = next((s, p) for s, p in _PREFIXES if abs(value) >= s)
@@ -62,12 +65,17 @@ def times(value: float | None) -> str:
 
 def iso(moment: float) -> str:
     """Seconds since the epoch, for the datetime attribute."""
-    return datetime.fromtimestamp(moment, timezone.utc).isoformat(timespec="seconds")
+    return _moment(moment).isoformat(timespec="seconds")
 
 
 def clock(moment: float) -> str:
     """Seconds since the epoch, in the words shown before a script makes them relative."""
-    return datetime.fromtimestamp(moment, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    return _moment(moment).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _moment(moment: float) -> datetime:
+    """The nearest moment that has a date: a training process may report any number of seconds."""
+    return datetime.fromtimestamp(min(max(moment, 0.0), _LAST_MOMENT), timezone.utc)
 
 
 def plural(number: int, word: str) -> str:

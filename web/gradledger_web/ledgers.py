@@ -128,7 +128,7 @@ def _row(place: _Place, entry: Entry | None, total: float, label: str) -> Row:
 
 def short(name: str) -> str:
     """``NllLossBackward0#0`` as people say it: ``NllLoss``; the second is ``NllLoss 2``."""
-    kind, _, occurrence = name.partition("#")
+    kind, _, occurrence = name.rpartition("#")  # a kind is any text, "#" included
     kind = kind.removesuffix("0").removesuffix("Backward")
     return kind if occurrence in ("", "0") else f"{kind} {int(occurrence) + 1}"
 

@@ -13,6 +13,7 @@ from gradledger_web import formats
 
 WIDTH, HEIGHT = 460.0, 170.0
 LEFT, RIGHT, TOP, BOTTOM = 56.0, 8.0, 8.0, 20.0
+FARTHEST = 1e300  # from zero, and from infinity, that a scale reaches
 
 Values = Sequence[float | None]
 Span = tuple[int, int]
@@ -105,7 +106,10 @@ def _all(curve: Curve) -> list[float | None]:
 
 
 def _drawable(value: float, log: bool) -> bool:
-    return math.isfinite(value) and (value > 0 or not log)
+    """Whether a scale can hold it: beyond ``FARTHEST``, a distance is no longer a float."""
+    if value <= 0 and log:
+        return False
+    return value == 0 or 1 / FARTHEST <= abs(value) <= FARTHEST
 
 
 def _unit(value: float, log: bool) -> float:

@@ -65,13 +65,17 @@ class Ledger(BaseModel):
 
 
 class StepDocument(BaseModel):
-    """One optimizer step; records by rank, as they were sent."""
+    """One optimizer step; records by rank, as they were sent.
+
+    ``failure`` says why it could not be evaluated; such a step may have no figures.
+    """
 
     optimizer: int
     step: int
     complete: bool
     figures: dict[str, float | None]
     ledger: Ledger | None
+    failure: str | None = None
     records: dict[int, dict[str, Any]]
 
 

@@ -13,6 +13,7 @@ from gradledger_monitor import facts
 from gradledger_monitor.api.access import caller
 from gradledger_monitor.api.paging import RunId, absent, no_run, page
 from gradledger_monitor.api.state import GivenStore
+from gradledger_monitor.quarantine import CannotEvaluate, evaluating
 from gradledger_monitor.store import curves, listing, reading
 from gradledger_monitor.store.listing import SORTS, VERDICTS, Wanted
 from gradledger_monitor.store.tables import FIGURES
@@ -128,8 +129,17 @@ def show_step(store: GivenStore, run: RunId, optimizer: Index, step: Ordinal) ->
     before, after = curves.beside(store, run, optimizer, step)
     if not records:
         return _no_step(row, optimizer, step, before if after else None)
-    merged = facts.merge(reading.run_info(store, run), optimizer, step, records)
-    return page("step.html", run=row, before=before, after=after, **_ledger(merged))
+    info = reading.run_info(store, run)
+    failure = reading.failure(store, run, optimizer, step)
+    try:
+        with evaluating(step):
+            shown = _ledger(facts.merge(info, optimizer, step, records))
+    except CannotEvaluate as error:
+        failure = failure or str(error)
+        shown = _without_ledger(info, optimizer, step, records)
+    if failure is not None:
+        shown["reading"] = ledgers.Reading(f"{failure[:1].upper()}{failure[1:]}.", "incomplete")
+    return page("step.html", run=row, before=before, after=after, **shown)
 
 
 def _no_step(row: reading.RunRow, optimizer: int, step: int, nearest: int | None) -> HTMLResponse:
@@ -158,6 +168,27 @@ def _ledger(merged: facts.StepFacts) -> dict[str, Any]:
         "picture": charts.shares(shown) if merged.ledger else None,
         "grid": ledgers.grid(rows, merged),
         "timeline": timelines.of(merged.first),
+    }
+
+
+def _without_ledger(
+    info: facts.RunInfo, optimizer: int, step: int, records: facts.Rows
+) -> dict[str, Any]:
+    """What is shown of a step that cannot be evaluated: what the loop did there."""
+    names = info.optimizers
+    return {
+        "optimizer": optimizer,
+        "name": names[optimizer] if optimizer < len(names) else "optimizer",
+        "step": step,
+        "records": records,
+        "complete": len(records) >= info.world_size,
+        "ledger": None,
+        "figures": dict.fromkeys(FIGURES),
+        "rows": [],
+        "hidden": 0,
+        "picture": None,
+        "grid": None,
+        "timeline": timelines.of(records[min(records)]),
     }
 
 

@@ -14,6 +14,7 @@ from gradledger_monitor.api.access import caller
 from gradledger_monitor.api.paging import RunId, absent, after, form, no_run, page
 from gradledger_monitor.api.state import GivenStore
 from gradledger_monitor.findings import Acknowledgement, Finding
+from gradledger_monitor.quarantine import CannotEvaluate, evaluating
 from gradledger_monitor.rules.choices import was_chosen
 from gradledger_monitor.store import acknowledging, curves, listing, reading, tagging
 from gradledger_monitor.store.curves import Curves, Span
@@ -26,6 +27,7 @@ router = APIRouter(include_in_schema=False)
 
 LATEST = 20  # steps whose figures stand for how the run is now
 METRICS = 2
+QUARANTINED = 8  # steps that could not be evaluated, of which the page lists the first
 HOUR = 3600.0
 SNOOZES = {"hour": HOUR, "day": 24 * HOUR, "week": 7 * 24 * HOUR}
 
@@ -53,6 +55,7 @@ def show_run(
         tree=trees.drawn(judgement, read.causes, latest, row.world_size),
         coverage=covered,
         tally=verdicts.tally(covered),
+        quarantined=reading.quarantined(store, run, QUARANTINED),
         chosen=[line for line in covered if was_chosen(line.reason)],
         sketches={(f.rule, f.optimizer): _sketches(store, row, f) for f in judgement.findings},
         spans=_spans(judgement.findings, optimizer),
@@ -114,8 +117,12 @@ def _pairs(store: Store, run: RunRow, finding: Finding) -> sketches.Pairs | None
     if not records:
         return None
     info = reading.run_info(store, run.id)
-    merged = facts.merge(info, finding.optimizer, finding.first_step, records)
-    rows = ledgers.rows(merged)
+    try:
+        with evaluating(finding.first_step):
+            merged = facts.merge(info, finding.optimizer, finding.first_step, records)
+            rows = ledgers.rows(merged)
+    except CannotEvaluate:
+        return None
     if merged.ledger is None or not rows:
         return None
     held, got = [row.token_share for row in rows], [row.gradient_share for row in rows]

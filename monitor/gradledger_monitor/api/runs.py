@@ -18,6 +18,7 @@ from gradledger_monitor.api.documents import (
 from gradledger_monitor.api.state import Answer, GivenStore
 from gradledger_monitor.ledger import Ledger
 from gradledger_monitor.problems import Problem
+from gradledger_monitor.quarantine import CannotEvaluate, evaluating
 from gradledger_monitor.store import reading
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.verdict_json import verdict_json
@@ -62,6 +63,15 @@ def get_findings(store: GivenStore, run: RunId) -> Answer:
     return Answer({"findings": reading.judgement(store, run).findings})
 
 
+@router.get(
+    "/{run}/quarantined", response_model=reading.QuarantinedSteps, responses=refusals(404, 422)
+)
+def get_quarantined(store: GivenStore, run: RunId) -> Answer:
+    """Steps that could not be evaluated, and so were seen by no rule: the first 100, and why."""
+    existing(store, run)
+    return Answer(reading.quarantined(store, run))
+
+
 @router.get("/{run}/verdict", response_model=VerdictDocument, responses=refusals(404, 422))
 def get_verdict(store: GivenStore, run: RunId) -> Answer:
     """The answer, in the same form as ``gradledger check --json``."""
@@ -79,19 +89,21 @@ def get_step(store: GivenStore, run: RunId, optimizer: Optimizer, step: Step) ->
     records = reading.step_records(store, run, optimizer, step)
     if not records:
         raise Problem(404, f"Run {run!r} has no step {step} of optimizer {optimizer}.")
-    merged = facts.merge(reading.run_info(store, run), optimizer, step, records)
-    return Answer(_step(merged, records))
+    failure = reading.failure(store, run, optimizer, step)
+    info = reading.run_info(store, run)
+    document: dict[str, Any] = {"optimizer": optimizer, "step": step, "records": records}
+    document |= {"complete": len(records) >= info.world_size, "figures": {}, "ledger": None}
+    try:
+        with evaluating(step):
+            document |= _evaluated(facts.merge(info, optimizer, step, records))
+    except CannotEvaluate as error:
+        failure = failure or str(error)
+    return Answer({**document, "failure": failure})
 
 
-def _step(merged: facts.StepFacts, records: dict[int, Any]) -> dict[str, Any]:
-    return {
-        "optimizer": merged.optimizer,
-        "step": merged.step,
-        "complete": merged.complete,
-        "figures": merged.figures(),
-        "ledger": None if merged.ledger is None else _account(merged.ledger),
-        "records": records,
-    }
+def _evaluated(merged: facts.StepFacts) -> dict[str, Any]:
+    ledger = None if merged.ledger is None else _account(merged.ledger)
+    return {"figures": merged.figures(), "ledger": ledger}
 
 
 def _account(ledger: Ledger) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from gradledger_monitor.private_service import PrivateService, private_service
 from gradledger_monitor.report_text import console, report
 from gradledger_monitor.rules.choices import Choices
 from gradledger_monitor.rules.manual import signatures
+from gradledger_monitor.sayable import sayable
 from gradledger_monitor.settings import RuleSettings
 from gradledger_monitor.store import acknowledging, reading
 from gradledger_monitor.store.acknowledging import NoSuchFinding
@@ -226,7 +227,7 @@ def _write(
     outputs: Outputs, told: dict[str, object], checked: list[Checked], gate: Gate, script: str
 ) -> None:
     if outputs.json:
-        outputs.json.write_text(json.dumps(told, indent=2) + "\n")
+        outputs.json.write_text(json.dumps(sayable(told), indent=2) + "\n")
     if outputs.junit:
         outputs.junit.write_text(junit(checked, gate), encoding="utf-8")
     if outputs.sarif:

@@ -19,6 +19,7 @@ from gradledger_monitor.replaying import CannotReplay
 from gradledger_monitor.replaying import replay as judge_again
 from gradledger_monitor.report_text import console, report
 from gradledger_monitor.rules.choices import Choices
+from gradledger_monitor.sayable import sayable
 from gradledger_monitor.settings import RuleSettings, names
 from gradledger_monitor.store import reading
 from gradledger_monitor.verdict_json import verdict_json
@@ -61,7 +62,7 @@ def replay(
     out.print(report(row.name, row.steps, row.world_size, now))
     if json_file:
         told = verdict_json(row.id, row.steps, row.world_size, now)
-        json_file.write_text(json.dumps(told, indent=2) + "\n")
+        json_file.write_text(json.dumps(sayable(told), indent=2) + "\n")
     moved = list(differences(before, now))
     for line in moved or ["the same as what is stored"]:
         out.print(line)

@@ -7,6 +7,7 @@ separates them is asked first, and where none separates them the harmless one is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -96,8 +97,15 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> Diagnosis:
     if facts.own_losses:
         return Diagnosis("by_design", OWN_LOSSES)
     if facts.reading is None:
-        return Diagnosis("unmeasured", "no token got any weight")
+        return Diagnosis("unmeasured", weightless(facts))
     return _named(facts, facts.reading, past)
+
+
+def weightless(facts: StepFacts) -> str:
+    """Why a window with terms has no reading."""
+    if any(seen.weight for seen in facts.seen):
+        return "the token weights are too large or too small to add up"
+    return "no token got any weight"
 
 
 def _named(facts: StepFacts, reading: Reading, past: Sequence[Closed]) -> Diagnosis:
@@ -145,12 +153,20 @@ def _by_history(
     wanders = any(abs(balance * scale / b - 1) > WANDERS * facts.tolerance for b in earlier)
     if wanders and reading.is_even(facts.tolerance) and not _by_hand(facts):
         return Diagnosis("wandering", reading=reading)
-    divisor = round(1 / balance)
+    divisor = _divisor(balance)
     alone = len(facts.first.micro_batches) == 1
     whole = 1 < divisor <= MOST_MICRO_BATCHES and _Near(balance, facts.tolerance)(1 / divisor)
     if alone and whole and not wanders and _one_divided_cross_entropy(facts):
         return Diagnosis("early_step", reading=reading, ratio=1 / divisor)
     return Diagnosis("constant", reading=reading)
+
+
+def _divisor(balance: float) -> int:
+    """The whole number whose reciprocal is nearest; 0 where none is in question.
+
+    A balance may be any float: the reciprocal of a denormal one is infinite.
+    """
+    return round(1 / balance) if 0.5 / MOST_MICRO_BATCHES < balance < math.inf else 0
 
 
 class _Near:

@@ -14,6 +14,7 @@ from gradledger_monitor.findings import Outcome, Severity
 from gradledger_monitor.rules import balances
 from gradledger_monitor.rules.signature import Signature
 
+MOST_WHOLE = 2**63 - 1  # the largest integer of databases
 HISTORY = 64  # windows of the same optimizer that a rule may look back on
 
 # An evaluation may come so many steps late, and finds the losses before it still there, also
@@ -140,13 +141,22 @@ def counted(number: int, noun: str) -> str:
 
 
 def as_count(tokens: float) -> int | float:
-    """Tokens as evidence tells them: without a fraction, unless class weights made one."""
-    return int(tokens) if tokens.is_integer() else tokens
+    """Tokens as evidence has them: without a fraction, unless class weights made one."""
+    return int(tokens) if tokens.is_integer() and abs(tokens) <= MOST_WHOLE else tokens
 
 
 def finding(severity: Severity, title: str, summary: str, fix: str, **evidence: Any) -> Outcome:
     """The rule's claim, with the numbers that it rests on."""
-    return Outcome("finding", "", severity, title, summary, fix, evidence)
+    return Outcome("finding", "", severity, title, summary, fix, storable(evidence))
+
+
+def storable(value: Any) -> Any:
+    """The same evidence, with whole numbers that no database and no MessagePack holds as floats."""
+    if isinstance(value, dict):
+        return {key: storable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [storable(item) for item in value]
+    return float(value) if isinstance(value, int) and abs(value) > MOST_WHOLE else value
 
 
 def claim(report: Callable[..., Outcome], *of: Any) -> Outcome:

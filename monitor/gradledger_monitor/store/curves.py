@@ -27,6 +27,7 @@ from sqlalchemy.types import Double
 
 from gradledger_monitor.fold import Judged
 from gradledger_monitor.store import dialects
+from gradledger_monitor.store.averages import mean_of, summable
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.tables import FIGURES, PARTS, STRETCH, evals, facts, runs, stretches
 
@@ -72,13 +73,14 @@ def _gathering(words: str) -> dialects.Insert:
         "last": func.max(step),
         "time": func.max(facts.c.time),
         "steps": func.count(),
-        "tokens_sum": func.coalesce(func.sum(facts.c.tokens), 0.0),
+        "tokens_sum": func.coalesce(func.sum(summable(facts.c.tokens)), 0.0),
     }
     for figure in FIGURES:
         column = facts.c[figure]
         columns[f"{figure}_low"] = func.min(column)
-        columns[f"{figure}_mean"] = func.avg(column)
+        columns[f"{figure}_mean"] = mean_of(column)
         columns[f"{figure}_high"] = func.max(column)
+        columns[f"{figure}_count"] = func.count(column)
     keys = ("run", "optimizer", "stretch")
     query = select(*columns.values()).where(*here, within).group_by(*(columns[key] for key in keys))
     statement = dialects.INSERT[words](stretches).from_select(list(columns), query)
@@ -175,8 +177,8 @@ def _of_steps(run: int, span: Span, figures: Sequence[str], size: int) -> Select
         return select(*columns, *(c[f] for f in figures)).where(*here).order_by(c.step)
     point = c.step // size
     head = [func.min(c.step), func.max(c.step), func.max(c.time), func.count()]
-    head.append(func.coalesce(func.sum(c.tokens), 0.0))
-    parts = [end(c[f]) for f in figures for end in (func.min, func.avg, func.max)]
+    head.append(func.coalesce(func.sum(summable(c.tokens)), 0.0))
+    parts = [end(c[f]) for f in figures for end in (func.min, mean_of, func.max)]
     return select(*head, *parts).where(*here).group_by(point).order_by(point)
 
 
@@ -186,16 +188,18 @@ def _of_stretches(run: int, span: Span, figures: Sequence[str], size: int) -> Se
     within = c.stretch.between(span.first // STRETCH, span.last // STRETCH)
     point = c.stretch // -(-size // STRETCH)
     head = [func.min(c.first), func.max(c.last), func.max(c.time), func.sum(c.steps)]
-    head.append(func.sum(c.tokens_sum))
+    head.append(func.sum(summable(c.tokens_sum)))
     parts = [part for figure in figures for part in _of_parts(figure)]
     query = select(*head, *parts).where(c.run == run, c.optimizer == span.optimizer, within)
     return query.group_by(point).order_by(point)
 
 
 def _of_parts(figure: str) -> tuple[ColumnElement[Any], ...]:
+    """Lowest, mean and highest of several buckets; each counts as often as it was measured."""
     low, mean, high = (stretches.c[f"{figure}_{part}"] for part in PARTS)
-    weight = case((mean.is_not(None), stretches.c.steps))
-    whole = func.sum(mean * weight) / func.sum(cast(weight, Double))
+    measured = func.coalesce(stretches.c[f"{figure}_count"], stretches.c.steps)
+    weight = cast(case((mean.is_not(None), measured)), Double)
+    whole = func.sum(summable(mean) * weight) / func.nullif(func.sum(weight), 0.0)
     return func.min(low), whole, func.max(high)
 
 
@@ -203,13 +207,13 @@ def _tokens_before(connection: Connection, run: int, span: Span) -> float:
     """Tokens of the steps before a span."""
     assert span.first is not None
     whole = span.first // STRETCH
-    long_ago = select(func.sum(stretches.c.tokens_sum)).where(
+    long_ago = select(func.sum(summable(stretches.c.tokens_sum))).where(
         stretches.c.run == run,
         stretches.c.optimizer == span.optimizer,
         stretches.c.stretch < whole,
     )
     lately = Span(span.optimizer, whole * STRETCH, span.first - 1)
-    rest = select(func.sum(facts.c.tokens)).where(*_here(run, lately))
+    rest = select(func.sum(summable(facts.c.tokens))).where(*_here(run, lately))
     return sum(connection.scalar(query) or 0.0 for query in (long_ago, rest))
 
 
@@ -242,7 +246,7 @@ def evaluations(
             return {}
         point = (c.step - ends[0]) // max(-(-(ends[1] - ends[0] + 1) // points), 1)
         query = select(
-            c.name, func.max(c.step), func.min(c.value), func.avg(c.value), func.max(c.value)
+            c.name, func.max(c.step), func.min(c.value), mean_of(c.value), func.max(c.value)
         )
         rows = connection.execute(
             query.where(*here).group_by(c.name, point).order_by(c.name, point)

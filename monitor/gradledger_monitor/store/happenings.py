@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, func, or_, select
 
+from gradledger_monitor.store.averages import mean_of, summable
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.reading import existing
 from gradledger_monitor.store.tables import STRETCH, evals, facts, silences, stretches
@@ -148,7 +149,7 @@ def evaluated(store: Store, run: str, around: int) -> list[Evaluated]:
     """The evaluations that lie closest to a step."""
     with store.reading() as connection:
         c, mine = evals.c, evals.c.run == existing(connection, run).key
-        query = select(c.step, func.min(c.time), c.name, func.avg(c.value)).where(mine)
+        query = select(c.step, func.min(c.time), c.name, mean_of(c.value)).where(mine)
         query = query.group_by(c.step, c.name).order_by(func.abs(c.step - around))
         return [Evaluated(*row) for row in connection.execute(query.limit(MOST))]
 
@@ -169,7 +170,7 @@ def since(store: Store, run: str, optimizer: int, step: int) -> Since | None:
         mine = facts.c.run == existing(connection, run).key
         whole = (
             func.count(),
-            func.sum(facts.c.tokens),
+            func.sum(summable(facts.c.tokens)),
             func.min(facts.c.time),
             func.max(facts.c.time),
         )

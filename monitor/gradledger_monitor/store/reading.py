@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, or_, select
 
 from gradledger_monitor import wire
 from gradledger_monitor.facts import RunInfo
@@ -16,6 +16,7 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.packing import read_record, unpack_records
 from gradledger_monitor.store.tables import (
     acknowledgements,
+    facts,
     findings,
     judgements,
     progress,
@@ -109,6 +110,47 @@ def step_records(store: Store, run: str, optimizer: int, step: int) -> dict[int,
         found = list(chunks.holding(connection, key, optimizer, step - 1, step)) if key else []
     records = {chunk.rank: unpack_records(chunk.records).get(step) for chunk in found}
     return {rank: read_record(raw) for rank, raw in sorted(records.items()) if raw is not None}
+
+
+@dataclass(frozen=True)
+class QuarantinedStep:
+    """A step that could not be evaluated; ``reason`` is a sentence that names it."""
+
+    optimizer: int
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class QuarantinedSteps:
+    """How many steps of a run could not be evaluated, and the first of them."""
+
+    count: int
+    steps: list[QuarantinedStep]
+
+
+MOST_QUARANTINED = 100  # that are listed
+
+
+def quarantined(store: Store, run: str, most: int = MOST_QUARANTINED) -> QuarantinedSteps:
+    """The steps of a run that could not be evaluated, by optimizer and step."""
+    of_run = (facts.c.run == _key_of(run), facts.c.failure.is_not(None))
+    columns = (facts.c.optimizer, facts.c.step, facts.c.failure)
+    first = select(*columns).where(*of_run).order_by(*columns[:2]).limit(most)
+    with store.reading() as connection:
+        steps = [QuarantinedStep(*row) for row in connection.execute(first)]
+        if len(steps) < most:
+            return QuarantinedSteps(len(steps), steps)
+        count = connection.scalar(select(func.count()).select_from(facts).where(*of_run))
+        return QuarantinedSteps(count or 0, steps)
+
+
+def failure(store: Store, run: str, optimizer: int, step: int) -> str | None:
+    """Why one step could not be evaluated; None for any other."""
+    of_step = (facts.c.optimizer == optimizer, facts.c.step == step)
+    query = select(facts.c.failure).where(facts.c.run == _key_of(run), *of_step)
+    with store.reading() as connection:
+        return connection.scalar(query)
 
 
 def _key_of(run: str) -> ColumnElement[int]:

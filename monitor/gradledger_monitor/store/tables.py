@@ -208,6 +208,13 @@ facts = Table(
     Column("time", Double, nullable=False),
     Column("ranks", Integer, nullable=False),
     *(Column(figure, Double) for figure in FIGURES),
+    Column("failure", Text),  # why the step could not be evaluated: it is quarantined
+)
+Index(
+    "ix_facts_failure",
+    *(facts.c.run, facts.c.optimizer, facts.c.step),
+    sqlite_where=facts.c.failure.is_not(None),
+    postgresql_where=facts.c.failure.is_not(None),
 )
 
 # Neighbouring steps of ``facts``, so many in a row: what is drawn of a long run.
@@ -226,6 +233,9 @@ stretches = Table(
     Column("steps", BigInteger, nullable=False),
     Column("tokens_sum", Double, nullable=False),
     *(Column(f"{figure}_{part}", Double) for figure in FIGURES for part in PARTS),
+    # Steps in which the figure was measured: the weight of its mean. NULL in a bucket that was
+    # written before they were counted, and whose steps retention had removed by then.
+    *(Column(f"{figure}_count", BigInteger) for figure in FIGURES),
 )
 
 findings = Table(

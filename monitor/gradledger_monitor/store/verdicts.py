@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Table, and_, delete, insert, select, update
 from gradledger_monitor import clock
 from gradledger_monitor.findings import Judgement
 from gradledger_monitor.fold import Fold, Judged, Place
-from gradledger_monitor.rules.base import Silence
+from gradledger_monitor.rules.base import MOST_WHOLE, Silence
 from gradledger_monitor.store import attention, chunks, curves, dialects, snapshots
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.judging import Standing
@@ -26,7 +26,7 @@ from gradledger_monitor.store.tables import (
 )
 
 FACTS_KEY = ("run", "optimizer", "step")
-FACTS = (*FACTS_KEY, "time", "ranks", *FIGURES)
+FACTS = (*FACTS_KEY, "time", "ranks", "failure", *FIGURES)
 
 
 class Outrun(Exception):
@@ -85,7 +85,7 @@ def _take_turn(connection: Connection, at: Standing, result: Result) -> None:
         "rewind": False,
         "waiting_since": result.waiting_since,
         "stall_at": result.stall_at,
-        "steps": result.steps,
+        "steps": min(result.steps, MOST_WHOLE),
         "tokens": result.tokens,
     }
     if result.finished:
@@ -100,7 +100,12 @@ def _take_turn(connection: Connection, at: Standing, result: Result) -> None:
 
 
 def _primary(judgement: Judgement) -> str | None:
-    return next((f.title for f in judgement.findings if f.inhibited_by is None), None)
+    return next((_text(f.title) for f in judgement.findings if f.inhibited_by is None), None)
+
+
+def _text(value: str) -> str:
+    """What Postgres accepts as text: names of losses and optimizers may hold any character."""
+    return value.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def _check_unchanged(connection: Connection, at: Standing, result: Result, optimizer: int) -> None:
@@ -127,7 +132,10 @@ def _replace(
 
 def _write_facts(connection: Connection, run: int, judged: list[Judged]) -> None:
     rows = [
-        (run, one.optimizer, one.step, one.time, one.ranks, *map(one.figures.get, FIGURES))
+        (
+            *(run, one.optimizer, one.step, one.time, one.ranks, one.failure),
+            *map(one.figures.get, FIGURES),
+        )
         for one in judged
     ]
     if not rows or dialects.load(connection, facts, FACTS, rows):
@@ -148,6 +156,7 @@ def _write_judgement(connection: Connection, run: int, judgement: Judgement) -> 
     found = [{"position": at, **asdict(one)} for at, one in enumerate(judgement.findings)]
     for row in found:
         del row["acknowledged"]  # a person's word, kept apart
+        row |= {name: _text(row[name]) for name in ("title", "summary", "fix")}
     _replace(connection, findings, run, found)
     tree = [asdict(node) for node in judgement.tree]
     row = {"verdict": judgement.verdict, "tree": tree, "coverage": judgement.coverage}

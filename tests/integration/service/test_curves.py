@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, select
 
 from gradledger.records import EvalRecord, MicroBatch, StepRecord
 from gradledger_monitor import batches
@@ -17,9 +17,11 @@ from gradledger_monitor.store.curves import Span
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.writing import store_batch
 from helpers.batches import batch, step
+from helpers.versions import to_version
 
 LENGTH = 12_001  # so that no point stands for a single step without a loss
 POINTS = 500
+STRETCH = tables.STRETCH
 WHOLE = Span()
 
 
@@ -78,9 +80,63 @@ def test_a_point_says_the_extremes_and_the_mean_of_exactly_its_steps(
             known = [value for n in covered if (value := figure(n)) is not None]
             assert thinned[f"{name}_low"][at] == min(known)
             assert thinned[f"{name}_high"][at] == max(known)
-            mean = sum(known) / len(known)
-            # a mean of means: of the missing ones a stretch may have one more or less
-            assert thinned[name][at] == pytest.approx(mean, rel=0.02, abs=0.01)
+            assert thinned[name][at] == pytest.approx(math.fsum(known) / len(known), rel=1e-12)
+
+
+def rarely(number: int) -> float | None:
+    """Measured at every step of the first 64, and then at one of 64: 9 there, and 1 before."""
+    return 1.0 if number < STRETCH else 9.0 if number % STRETCH == 0 else None
+
+
+@pytest.mark.parametrize("points", [1, 7, 100])
+def test_a_mean_counts_each_bucket_as_often_as_the_figure_was_measured(
+    store: Store, points: int
+) -> None:
+    store_batch(store, batches.read(batch("long", [])), 1.0)
+    steps = range(1, 20 * STRETCH)
+    write_facts(store, [{"step": n, "loss_token": rarely(n)} for n in steps])
+    drawn = curves.curves(store, "long", points=points)
+    ends = zip(drawn["first"], drawn["step"], drawn["loss_token"], strict=True)
+    for first, last, mean in ends:
+        known = [value for n in range(first, last + 1) if (value := rarely(n)) is not None]
+        assert (mean is None) == (not known)
+        assert not known or mean == pytest.approx(math.fsum(known) / len(known), rel=1e-12)
+    everywhere = [value for n in steps if (value := rarely(n)) is not None]
+    if points == 1:
+        assert drawn["loss_token"] == pytest.approx([math.fsum(everywhere) / len(everywhere)])
+        assert drawn["loss_token"][0] < 3  # weighted by all steps, it was 8.6
+
+
+def write_facts(store: Store, rows: Sequence[dict[str, object]]) -> None:
+    """Rows of judged steps, and their buckets."""
+    common = {"run": 1, "optimizer": 0, "ranks": 1, "time": 1.0}
+    with store.writing() as connection:
+        connection.execute(insert(tables.facts), [{**common, **row} for row in rows])
+        numbers = [int(str(row["step"])) for row in rows]
+        curves.gather(connection, 1, [Judged(0, n, 1.0, 1, {}) for n in numbers])
+
+
+def test_older_buckets_are_counted_from_their_steps_where_these_are_left(store: Store) -> None:
+    store_batch(store, batches.read(batch("long", [])), 1.0)
+    write_facts(store, [{"step": n, "loss_token": rarely(n)} for n in range(1, 4 * STRETCH)])
+    before = counts(store)
+    assert before == [STRETCH - 1, 1, 1, 1]
+    to_version(store, "0012")
+    with store.writing() as connection:  # as retention removes them
+        connection.exec_driver_sql(f"DELETE FROM facts WHERE step >= {3 * STRETCH}")
+    store.migrate()
+    assert counts(store) == [STRETCH - 1, 1, 1, None]
+    # what is not known is weighted by all steps, as it was before
+    sums = (STRETCH - 1) * 1.0 + 9.0 + 9.0 + 9.0 * STRETCH
+    mean = sums / (STRETCH - 1 + 1 + 1 + STRETCH)
+    assert curves.curves(store, "long", points=1)["loss_token"] == pytest.approx([mean])
+
+
+def counts(store: Store) -> list[int | None]:
+    """In how many steps of each bucket the figure was measured."""
+    c = tables.stretches.c
+    with store.reading() as connection:
+        return list(connection.scalars(select(c.loss_token_count).order_by(c.stretch)))
 
 
 def test_a_figure_that_is_never_missing_has_an_exact_mean(long_run: Store) -> None:

@@ -60,13 +60,14 @@ class AlwaysEngaged(Rule):
         share = self._engaged / self.span
         if share <= self.share:
             return OK
+        last = number(clips[-1].limit)
+        limit = "a limit that was not seen at the last of them" if last is None else f"{last:g}"
         return finding(
             "info",
             "Clipping engages on nearly every step",
-            f"{share:.0%} of the last {self.span} steps were scaled down to a norm of "
-            f"{number(clips[-1].limit):g}.",
+            f"{share:.0%} of the last {self.span} steps were scaled down to a norm of {limit}.",
             FIX,
             share=share,
-            limit=number(clips[-1].limit),
+            limit=last,
             norm=number(clips[-1].norm),
         )

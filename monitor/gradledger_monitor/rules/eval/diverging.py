@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from statistics import fmean
 
 from gradledger_monitor.findings import Outcome
+from gradledger_monitor.ledger import total
 from gradledger_monitor.rules.base import (
     OK,
     Course,
@@ -77,7 +77,7 @@ def _is_loss(name: str) -> bool:
 def _judge(
     name: str, steps: list[int], values: dict[int, float], training: dict[int, list[float]]
 ) -> Outcome:
-    known = [fmean(training[step]) for step in steps if training[step]]
+    known = [total(training[step]) / len(training[step]) for step in steps if training[step]]
     if len(known) < len(steps):
         return not_measured("no training loss was seen before an evaluation")
     best = min(value for step, value in values.items() if step <= steps[-1])

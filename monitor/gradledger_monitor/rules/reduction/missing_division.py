@@ -53,7 +53,7 @@ class MissingDivision(Rule):
         facts, seen = window.facts, window.balance
         k = facts.micro_batches
         if seen.pattern == "term_missing":
-            kind = seen.term.split("#")[0]
+            kind = seen.term.rpartition("#")[0]
             return finding(
                 "warning",
                 f"The loss term {kind} is not divided by K = {k}",

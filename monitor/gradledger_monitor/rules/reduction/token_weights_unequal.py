@@ -10,7 +10,7 @@ from gradledger_monitor.facts import StepFacts
 from gradledger_monitor.findings import Outcome, Severity
 from gradledger_monitor.ledger import Entry, total
 from gradledger_monitor.readings import Reading
-from gradledger_monitor.rules.balances import OWN_LOSSES, PARTS_OR_TASKS
+from gradledger_monitor.rules.balances import OWN_LOSSES, PARTS_OR_TASKS, weightless
 from gradledger_monitor.rules.base import (
     OK,
     Rule,
@@ -85,7 +85,7 @@ class TokenWeightsUnequal(Rule):
             return not_applicable(OWN_LOSSES)
         reading = facts.reading
         if reading is None:
-            return not_measured("no token got any weight")
+            return not_measured(weightless(facts))
         scale = facts.run.declared_scale or 1.0
         if reading.name == "part" and not reading.is_fair(facts.tolerance, scale):
             return not_measured(PARTS_OR_TASKS)
@@ -107,10 +107,7 @@ class TokenWeightsUnequal(Rule):
         where = _where(entries, facts.tolerance)
         summary = (
             f"In step {facts.step}, {ledger.misallocation:.1%} of the gradient's weight sits on "
-            f"the wrong tokens{over}. Weights differ {where}: a token of the "
-            f"micro-batch with {heavy.tokens:,.0f} tokens counts "
-            f"{heavy.relative / light.relative:.1f} times as much as one of the micro-batch with "
-            f"{light.tokens:,.0f}."
+            f"the wrong tokens{over}. Weights differ {where}: {_apart(heavy, light)}"
         )
         return finding(
             severity,
@@ -126,6 +123,17 @@ class TokenWeightsUnequal(Rule):
             loss_reported=facts.loss_reported,
             loss_token=facts.loss_token,
         )
+
+
+def _apart(heavy: Entry, light: Entry) -> str:
+    """The two extremes in words; the lighter one may weigh nothing at all."""
+    if not light.relative:
+        return f"the tokens of the micro-batch with {light.tokens:,.0f} tokens do not count at all."
+    return (
+        f"a token of the micro-batch with {heavy.tokens:,.0f} tokens counts "
+        f"{heavy.relative / light.relative:.1f} times as much as one of the micro-batch with "
+        f"{light.tokens:,.0f}."
+    )
 
 
 def _where(entries: Iterable[Entry], tolerance: float) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import OK, Rule, Window, as_count, finding
 from gradledger_monitor.rules.reduction.common import (
@@ -51,7 +53,8 @@ class WrongDenominator(Rule):
         if not shows(window, "wandering", "padding"):
             return OK
         b, n = balance(window), tokens(window)
-        divisor = n / factor(window)
+        by = factor(window)
+        divisor = n / by if by else math.inf  # a declared scale may be as large as a float
         padding = window.balance.pattern == "padding"
         cause = (
             "each micro-batch is divided by its padded size"

@@ -89,12 +89,13 @@ class Stalled(Rule):
 
     def judge_silence(self, silence: Silence) -> Outcome:
         """No step has come for that long."""
-        usual = median(self._gaps)
+        # the silence may have been noted under another threshold, or while more steps were known
+        usual = median(self._gaps) if self._gaps else None
+        compared = "" if usual is None else f"; {usual:.2f} s are usual"
         return finding(
             "warning",
             "The run stands still",
-            f"No step has ended for {silence.seconds:,.0f} s; {usual:.2f} s are usual. "
-            f"{_life(silence)}",
+            f"No step has ended for {silence.seconds:,.0f} s{compared}. {_life(silence)}",
             FIX,
             seconds=silence.seconds,
             usual_seconds=usual,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import unless_scaled
@@ -55,7 +57,7 @@ class Collapse(Rule):
     def judge(self, window: Window) -> Outcome:
         """The scale of the window's last backward."""
         scale = window.facts.scale
-        if scale is None:
+        if scale is None or math.isnan(scale):
             return OK
         self._first = self._first or scale
         if scale >= self.warning or scale > self._first / 4:

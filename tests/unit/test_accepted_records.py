@@ -1,0 +1,279 @@
+"""Whatever the wire accepts can be evaluated, drawn and written as JSON, without the quarantine.
+
+The guard that quarantines a step would hide a fault in the arithmetic, so these tests assert that
+it was not needed. ``test_quarantine.py`` tests the guard itself.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from gradledger_monitor import wire
+from gradledger_monitor.engine import Engine
+from gradledger_monitor.facts import RunInfo, StepFacts
+from gradledger_monitor.findings import Judgement
+from gradledger_monitor.fold import Fold, Judged
+from gradledger_monitor.rules.base import Silence
+from gradledger_monitor.rules.catalogue import COURSE_RULES, RULES
+from gradledger_monitor.rules.choices import Choices
+from gradledger_monitor.sayable import sayable
+from gradledger_monitor.verdict_json import verdict_json
+from gradledger_monitor.waiting import Arrived
+from gradledger_web import charts, ledgers, sketches, timelines
+from gradledger_web.plots import Curve, Frame, plot
+from helpers.wire_values import (
+    FLOATS,
+    accepted,
+    accepted_runs,
+    accepted_steps,
+    evaluations,
+    numbered,
+    plausible_steps,
+    window,
+)
+
+# Thresholds that a few steps reach, so that rules with a history report findings here.
+EARLY = {
+    **{"needed": 2, "span": 3, "windows": 2, "growing": 2, "early": 2, "sustained": 1},
+    **{"steps": 1, "stays": 1, "recent": 2, "in_a_row": 1, "many": 1, "least": 1},
+}
+CHOICES = Choices(
+    thresholds={
+        rule.id(): {name: EARLY[name] for name in rule.parameters() if name in EARLY}
+        for rule in (*RULES, *COURSE_RULES)
+    }
+    | {"clip.always_engaged": {"span": 3, "share": 0.0}}
+)
+LONGEST_INT = 2**63 - 1
+
+Step = dict[int, wire.StepRecord]
+ANY_STEP = st.one_of(plausible_steps(), plausible_steps(), plausible_steps(), accepted_steps)
+ANY_STEPS = st.lists(st.tuples(ANY_STEP, ANY_STEP), min_size=1, max_size=6)
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
+
+
+def info_of(run: wire.RunRecord, world_size: int) -> RunInfo:
+    """The run as the service describes it to rules."""
+    return RunInfo(
+        run.run,
+        run.name,
+        world_size,
+        run.optimizers,
+        run.contract,
+        run.declared_scale,
+        run.environment,
+        run.config,
+    )
+
+
+def check(info: RunInfo, steps: Sequence[Step], evaluated: dict[str, dict[int, float]]) -> None:
+    """Evaluate the steps in order, and look at them as pages and the API do."""
+    fold = Fold(Engine(info, choices=CHOICES), 0)
+    fold.engine.evaluated(evaluated)
+    rows = []
+    for number, records in enumerate(steps, 1):
+        seen = fold.see(info, Arrived(0, number, 1_000.0 + number, records))
+        if seen is None:
+            continue  # a rank skipped it
+        row = Judged.of(seen)
+        assert row.failure is None
+        assert isinstance(seen, StepFacts)
+        rows.append(row)
+        check_page(seen)
+    fold.engine.hear_nothing(0, len(steps), Silence(100.0, [0], 3))
+    check_judgement(fold.engine.judgement())
+    assert 0 <= fold.at.tokens <= LONGEST_INT
+    check_charts(rows)
+
+
+def check_page(facts: StepFacts) -> None:
+    """The ledger of a step, as its page shows it."""
+    account = ledgers.rows(facts)
+    for row in account:
+        assert row.lean
+        if row.relative is not None:
+            assert row.bar.width >= 0
+    ledgers.read(account, facts)
+    for cells in (ledgers.grid(account, facts) or {}).values():
+        assert all(cell.shade for cell in cells)
+    if facts.ledger is not None:
+        strict(charts.shares(ledgers.worst(account)))
+        assert 0 <= facts.ledger.misallocation < math.inf
+    assert timelines.of(facts.first)
+
+
+def check_judgement(judgement: Judgement) -> None:
+    """No rule failed, and every form in which the judgement leaves the service can be written."""
+    assert not [f"{r}: {why}" for r, why in judgement.coverage.items() if "the rule failed" in why]
+    assert not [why for why in judgement.coverage.values() if "could not be evaluated" in why]
+    document = verdict_json("r", 1, 1, judgement)
+    json.loads(msgspec.json.encode(document), parse_constant=no_constant)
+    strict(sayable(document))
+    for finding in judgement.findings:
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(finding.evidence)) is not None
+
+
+def check_charts(rows: Sequence[Judged]) -> None:
+    """The series of the run, as the API and the pictures of findings and reports draw them."""
+    steps = [row.step for row in rows]
+    for figure in rows[0].figures if rows else ():
+        values = [row.figures[figure] for row in rows]
+        json.loads(msgspec.json.encode(values), parse_constant=no_constant)
+        if figure in sketches.LABELS:
+            sketches.line(figure, steps, values, steps[0], steps[-1])
+        for log in (False, True):
+            plot(Frame(figure, log), steps, [Curve(figure, "#000", values)])
+
+
+def no_constant(name: str) -> Any:
+    raise AssertionError(f"{name} is not JSON")
+
+
+def strict(document: Any) -> None:
+    """The document as JSON, which has no NaN."""
+    json.dumps(document, allow_nan=False)
+
+
+def by_rank(windows: Sequence[tuple[wire.StepRecord, ...]], ranks: int) -> list[Step]:
+    return [
+        {rank: numbered(record, number) for rank, record in enumerate(each[:ranks])}
+        for number, each in enumerate(windows, 1)
+    ]
+
+
+def losses(records: Sequence[wire.EvalRecord]) -> dict[str, dict[int, float]]:
+    """Evaluations as the evaluator reads them, some of them under names that rules look for."""
+    found: dict[str, dict[int, float]] = {}
+    for place, record in enumerate(records):
+        for name, value in record.values.items():
+            for known in (name, "eval_loss"):
+                found.setdefault(known, {})[place + 1] = float(value)
+    return found
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=SLOW)
+@given(accepted_runs, st.integers(1, 2), ANY_STEPS, st.lists(evaluations, max_size=5))
+def test_whatever_the_wire_accepts_can_be_evaluated(
+    run: wire.RunRecord,
+    ranks: int,
+    windows: list[tuple[wire.StepRecord, wire.StepRecord]],
+    evaluated: list[wire.EvalRecord],
+) -> None:
+    check(info_of(run, ranks), by_rank(windows, ranks), losses(evaluated))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@given(st.integers(1, 2), ANY_STEPS)
+def test_the_same_records_give_the_same_result(
+    ranks: int, windows: list[tuple[wire.StepRecord, wire.StepRecord]]
+) -> None:
+    info, answers = RunInfo("r", "n", ranks, ["SGD"]), []
+    for _ in range(2):
+        fold = Fold(Engine(info, choices=CHOICES), 0)
+        rows = [
+            asdict(Judged.of(seen))
+            for number, records in enumerate(by_rank(windows, ranks), 1)
+            if (seen := fold.see(info, Arrived(0, number, 1.0, records))) is not None
+        ]
+        answers.append(repr((rows, asdict(fold.engine.judgement()))))
+    assert answers[0] == answers[1]
+
+
+# ---------------------------------------------------------------- every number in every place
+
+
+def numbers_in(fields: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where a window has a float."""
+    if isinstance(fields, float):
+        return [path]
+    if not isinstance(fields, dict | list):
+        return []
+    inside = fields.items() if isinstance(fields, dict) else enumerate(fields)
+    return [found for key, value in inside for found in numbers_in(value, (*path, key))]
+
+
+def put(fields: Any, path: Sequence[Any], value: Any) -> None:
+    for key in path[:-1]:
+        fields = fields[key]
+    fields[path[-1]] = value
+
+
+PLACES = numbers_in(window(1))
+RUNS = {
+    "sgd": RunInfo("r", "n", 1, ["SGD"]),
+    "declared": RunInfo("r", "n", 1, ["AdamW"], declared_scale=1e308),
+}
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: ".".join(map(str, place)))
+def test_an_extreme_number_in_one_place_can_be_evaluated(place: tuple[Any, ...]) -> None:
+    for value in (*FLOATS, "NaN", "Infinity", "-Infinity"):
+        windows = []
+        for number in range(1, 5):
+            fields = window(number, sync="none", wrapper=None)
+            if number in (2, 3) and (place not in UNSIGNED or str(value)[0] not in "-NI"):
+                put(fields, place, value)
+            windows.append(accepted(fields))
+        for info in RUNS.values():
+            check(info, by_rank([(record,) for record in windows], 1), {})
+
+
+UNSIGNED = {path for path in PLACES if path == ("time",) or path[-1] == "backward_ms"}
+
+
+@pytest.mark.parametrize("weight", [1e-310, 5e-324, 1e-308, -1e-310, -0.0, 0.0])
+@pytest.mark.parametrize("micro_batches", [1, 2, 4])
+def test_the_smallest_weights_have_a_right_ledger(weight: float, micro_batches: int) -> None:
+    """The record of the report: 1 / B is infinite where B is a denormal number."""
+    info = RunInfo("r", "n", 1, ["SGD"])
+    fold = Fold(Engine(info), 0)
+    for number in (1, 2, 3):
+        fields = window(number, micro_batches, sync="none", wrapper=None, post_factor=1.0)
+        fields["events"] = []
+        for batch in fields["micro_batches"]:
+            batch["scale"] = None
+            batch["terms"][0] |= dict.fromkeys(("weight", "weight_min", "weight_max"), weight)
+        seen = fold.see(info, Arrived(0, number, 1.0, {0: accepted(fields)}))
+        assert isinstance(seen, StepFacts)
+        if weight:
+            assert seen.ledger is not None
+            tokens = sum(range(30, 30 + 10 * micro_batches, 10))
+            assert seen.ledger.balance == pytest.approx(abs(weight) * tokens, rel=1e-9)
+            assert seen.ledger.misallocation == pytest.approx(0, abs=1e-9)
+        else:
+            assert seen.ledger is None
+    check_judgement(fold.engine.judgement())
+    assert fold.at.reached == {0: 3}
+
+
+def test_a_window_as_long_as_the_wire_allows_can_be_evaluated() -> None:
+    fields = window(1, sync="none", wrapper=None)
+    batch = fields["micro_batches"][0]
+    fields["micro_batches"] = [batch | {"fresh": at == 0} for at in range(4_096)]
+    fields["micro_batches"][0] = batch | {"terms": batch["terms"] * 4_096}
+    for term in fields["micro_batches"][0]["terms"]:
+        term["tokens"] = term["size"] = term["rows"] = 2**53
+    fields["group_norms"] = fields["lrs"] = [1e308] * 65_536
+    fields["samples"] = {"after_backward": [1e308] * 1_024, "at_step": [5e-324] * 1_024}
+    check(RunInfo("r", "n", 1, ["SGD"]), [{0: accepted(fields)}], {})
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@given(st.lists(st.floats(allow_nan=False), min_size=1, max_size=8))
+@example([1e308, -1e308])
+@example([5e-324, 1e-310])
+@example([1e300, 1.0000000000000002e300])
+def test_any_values_can_be_drawn(values: list[float]) -> None:
+    steps = list(range(1, len(values) + 1))
+    assert sketches.line("norm", steps, values, 1, len(values)) is None or values
+    for log in (False, True):
+        plot(Frame("norm", log), steps, [Curve("norm", "#000", values, values, values)])

@@ -1,0 +1,238 @@
+"""A step that breaks a computation is quarantined, and a rule that raises silences no other one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+
+import pytest
+
+from gradledger_monitor import fold as folding
+from gradledger_monitor.engine import Engine
+from gradledger_monitor.facts import RunInfo, StepFacts
+from gradledger_monitor.findings import Judgement, Outcome
+from gradledger_monitor.fold import Fold, Judged, Quarantined
+from gradledger_monitor.rules import balances
+from gradledger_monitor.rules.base import OK, Course, CourseRule, Rule, Silence, Window, claim
+from gradledger_monitor.rules.catalogue import COURSE_RULES, RULES
+from gradledger_monitor.waiting import Arrived
+from helpers.batches import fair_step, step
+from helpers.facts import accepted
+
+INFO = RunInfo("r", "n", optimizers=["SGD"])
+REASON = "step 2 could not be evaluated: OverflowError: cannot convert float infinity to integer"
+
+
+def overflow(error: Exception | None = None) -> None:
+    raise error or OverflowError("cannot convert float infinity to integer")
+
+
+def diagnosis_fails_at(
+    monkeypatch: pytest.MonkeyPatch, broken: int, error: Exception | None = None
+) -> None:
+    """Break the diagnosis of one step, as a record did before its arithmetic was right."""
+    right = balances.diagnose
+
+    def diagnose(facts: StepFacts, *past: object) -> balances.Diagnosis:
+        if facts.step == broken:
+            overflow(error)
+        return right(facts, *past)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(balances, "diagnose", diagnose)
+
+
+def arrived(number: int, fair: bool = True) -> Arrived:
+    made = fair_step(number) if fair else step(number)
+    return Arrived(0, number, 1.0, {0: accepted(made)})
+
+
+def test_a_step_that_breaks_a_computation_is_quarantined_and_the_run_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    diagnosis_fails_at(monkeypatch, 2)
+    fold = Fold(Engine(INFO), 0)
+    seen = [fold.see(INFO, arrived(number, fair=number < 3)) for number in (1, 2, 3)]
+    assert isinstance(seen[0], StepFacts) and isinstance(seen[2], StepFacts)
+    assert seen[1] == Quarantined(0, 2, 1_002.0, 1, REASON)
+    assert fold.at.reached == {0: 3}
+    row = Judged.of(seen[1])
+    assert (row.step, row.ranks, row.figures, row.failure) == (2, 1, {}, REASON)
+    (finding,) = fold.engine.judgement().findings
+    assert (finding.rule, finding.first_step) == ("reduction.token_weights_unequal", 3)
+
+
+def test_no_rule_calls_a_run_right_of_which_it_missed_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    diagnosis_fails_at(monkeypatch, 2)
+    fold = Fold(Engine(INFO), 0)
+    for number in (1, 2, 3):
+        fold.see(INFO, arrived(number))
+    judgement = fold.engine.judgement()
+    of_steps = {rule.id() for rule in RULES}
+    assert {judgement.coverage[rule] for rule in of_steps} == {f"not_measured: {REASON}"}
+    assert judgement.verdict == "incomplete"
+    assert {node.reason for node in judgement.tree if node.status == "not_measured"} >= {REASON}
+
+
+def test_rules_take_a_quarantined_step_for_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    diagnosis_fails_at(monkeypatch, 2)
+    gaps: list[int] = []
+
+    class Counts(Rule):
+        def after_gap(self) -> None:
+            gaps.append(1)
+
+        def judge(self, window: Window) -> Outcome:
+            return OK
+
+    fold = Fold(Engine(INFO, [Counts], []), 0)
+    for number in (1, 2, 3, 4):
+        fold.see(INFO, arrived(number))
+    assert len(gaps) == 1
+
+
+def test_a_fold_that_goes_on_from_a_snapshot_reports_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    diagnosis_fails_at(monkeypatch, 2)
+    whole, first = Fold(Engine(INFO), 0), Fold(Engine(INFO), 0)
+    for number in range(1, 6):
+        whole.see(INFO, arrived(number, fair=number != 4))
+    for number in (1, 2, 3):
+        first.see(INFO, arrived(number))
+    second = Fold(Engine(INFO), 0)
+    second.go_on(first.keep())
+    for number in (4, 5):
+        second.see(INFO, arrived(number, fair=number != 4))
+    assert asdict(second.engine.judgement()) == asdict(whole.engine.judgement())
+    assert "could not be evaluated" in repr(second.engine.judgement().coverage)
+
+
+def test_running_out_of_memory_is_no_property_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    diagnosis_fails_at(monkeypatch, 2, MemoryError())
+    fold = Fold(Engine(INFO), 0)
+    fold.see(INFO, arrived(1))
+    with pytest.raises(MemoryError):
+        fold.see(INFO, arrived(2))
+
+
+def test_figures_that_cannot_be_computed_leave_the_judgement_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right, fold = Fold(Engine(INFO), 0), Fold(Engine(INFO), 0)
+    right.see(INFO, arrived(2))
+    seen = fold.see(INFO, arrived(2))
+    monkeypatch.setattr(StepFacts, "figures", lambda _: overflow())
+    assert isinstance(seen, StepFacts)
+    row = Judged.of(seen)
+    assert (row.figures, row.failure) == ({}, REASON)
+    assert asdict(fold.engine.judgement()) == asdict(right.engine.judgement())
+
+
+def test_the_error_is_stored_in_bounds_and_printable(monkeypatch: pytest.MonkeyPatch) -> None:
+    diagnosis_fails_at(monkeypatch, 2, ValueError("\x1b[31m\0" + "x" * 10_000))
+    seen = Fold(Engine(INFO), 0).see(INFO, arrived(2))
+    assert isinstance(seen, folding.Quarantined)
+    assert len(seen.reason) < 600 and seen.reason.isprintable()
+    assert "\\x1b[31m\\x00xxx" in seen.reason
+
+
+# ---------------------------------------------------------------- one rule that raises
+
+
+class Calm(Rule):
+    def judge(self, window: Window) -> Outcome:
+        return OK
+
+
+class RaisesInJudge(Calm):
+    def judge(self, window: Window) -> Outcome:
+        overflow()
+        return OK
+
+
+class RaisesInUnless(Calm):
+    @staticmethod
+    def unless(window: Window) -> Outcome | None:
+        overflow()
+        return None
+
+
+class RaisesAfterAGap(Calm):
+    def after_gap(self) -> None:
+        overflow()
+
+
+class RaisesInSilence(Calm):
+    def judge_silence(self, silence: Silence) -> Outcome | None:
+        overflow()
+        return None
+
+
+class RaisesInWords(Calm):
+    def judge(self, window: Window) -> Outcome:
+        return claim(overflow)  # type: ignore[arg-type]
+
+
+class RaisesInPatience(Calm):
+    def patience(self) -> float | None:
+        overflow()
+        return None
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [RaisesInJudge, RaisesInUnless, RaisesAfterAGap, RaisesInSilence, RaisesInWords],
+)
+def test_a_rule_that_raises_is_not_measured_and_mutes_no_other(broken: type[Rule]) -> None:
+    name(broken, "test.broken")
+    judgement = judged_with([*RULES[:4], broken, *RULES[4:]], COURSE_RULES)
+    alone = judged_with(RULES, COURSE_RULES)
+    why = "not_measured: the rule failed: OverflowError: cannot convert float infinity to integer"
+    assert judgement.coverage.pop("test.broken") == why
+    assert judgement.coverage == alone.coverage
+    assert judgement.findings == alone.findings
+
+
+def test_a_rule_that_raises_while_it_is_asked_how_long_to_wait_mutes_no_other() -> None:
+    engine = Engine(INFO, [RaisesInPatience, Patient], [])
+    engine.miss(0, 1, "")
+    assert engine.patience(0) == 7.0
+
+
+class Patient(Calm):
+    def patience(self) -> float | None:
+        return 7.0
+
+
+def test_a_rule_on_the_course_that_raises_mutes_no_other() -> None:
+    class Broken(CourseRule):
+        @classmethod
+        def id(cls) -> str:
+            return "test.course"
+
+        def judge_course(self, course: Course) -> Iterator[tuple[int, Outcome]]:
+            yield 1, OK
+            overflow()
+
+    judgement = judged_with(RULES, [Broken, *COURSE_RULES])
+    assert judgement.coverage.pop("test.course").startswith("not_measured: the rule failed")
+    assert judgement.coverage == judged_with(RULES, COURSE_RULES).coverage
+
+
+def name(rule: type[Rule], called: str) -> None:
+    rule.id = classmethod(lambda _: called)  # type: ignore[method-assign, assignment]
+
+
+def judged_with(
+    rules: list[type[Rule]] | tuple[type[Rule], ...],
+    course: list[type[CourseRule]] | tuple[type[CourseRule], ...],
+) -> Judgement:
+    """What rules report on three steps, a gap and a silence."""
+    fold = Fold(Engine(INFO, rules, course), 0)
+    see: Callable[[Arrived], object] = lambda one: fold.see(INFO, one)  # noqa: E731
+    for number in (1, 2, 5):
+        see(arrived(number, fair=number < 5))
+    fold.engine.hear_nothing(0, 5, Silence(100.0, [], None))
+    return fold.engine.judgement()
