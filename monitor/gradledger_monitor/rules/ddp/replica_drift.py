@@ -16,7 +16,7 @@ FIX = """\
 class Everything(nn.Module):            # one module that holds all trained parameters
     ...
 model = DistributedDataParallel(Everything())
-optimizer = torch.optim.AdamW(model.parameters())"""
+optimizer = make_optimizer(model.parameters())   # as before, but over the wrapper's parameters"""
 
 
 class ReplicaDrift(Rule):

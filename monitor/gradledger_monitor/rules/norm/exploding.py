@@ -11,7 +11,8 @@ from gradledger_monitor.rules.signature import Parameter
 
 FIX = """\
 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-optimizer = torch.optim.AdamW(model.parameters(), lr=lr / 10)"""
+for group in optimizer.param_groups:
+    group["lr"] /= 10                # before the first step: a schedule starts from it"""
 
 
 class Exploding(Rule):

@@ -54,8 +54,7 @@ class BalanceOff(Rule):
         return finding(
             "info",
             f"The balance is {b:.4g}, not {declared(window):.4g}",
-            f"Every window so far has a balance of {b:.4g}. "
-            f"{effects.of_factor(by, window.facts.optimizer_name)}.",
+            f"Every window so far has a balance of {b:.4g}. {effects.of_factor(by, window.facts)}.",
             FIX,
             balance=round(b, 6),
             factor=round(by, 6),

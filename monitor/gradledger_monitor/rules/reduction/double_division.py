@@ -54,7 +54,7 @@ class DoubleDivision(Rule):
             f"The loss is divided by K = {k} twice",
             f"The balance is {balance(window):.4g} = 1/{k}{of_declared(window)}: the gradient is "
             f"{k} times too small. "
-            f"{effects.of_factor(1 / k, window.facts.optimizer_name)}.",
+            f"{effects.of_factor(1 / k, window.facts)}.",
             FIX,
             balance=round(balance(window), 6),
             micro_batches=k,

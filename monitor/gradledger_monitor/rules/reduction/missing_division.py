@@ -71,7 +71,7 @@ class MissingDivision(Rule):
             "warning",
             f"The loss is not divided by K = {k}",
             f"The balance is {balance:.4g}: the gradient is {k} times that of the same data in "
-            f"one batch. {effects.of_factor(k, facts.optimizer_name)}.",
+            f"one batch. {effects.of_factor(k, facts)}.",
             FIX,
             balance=round(balance, 6),
             micro_batches=k,

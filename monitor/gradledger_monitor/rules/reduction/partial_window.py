@@ -60,7 +60,7 @@ class PartialWindow(Rule):
             f"A window of {counted(k, 'micro-batch')} is divided by {full}",
             f"Windows of {full} micro-batches have balance {declared(window):.4g}; this one has "
             f"{k} and a balance of {balance(window):.4g} = {k}/{full}{of_declared(window)}. "
-            f"{effects.of_factor(ratio, window.facts.optimizer_name)}, in these steps only.",
+            f"{effects.of_passing_factor(ratio, window.facts)}.",
             FIX,
             balance=round(balance(window), 6),
             micro_batches=k,

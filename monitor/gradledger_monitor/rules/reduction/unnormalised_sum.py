@@ -57,13 +57,15 @@ class UnnormalisedSum(Rule):
         known = [c.tokens for c in window.past if c.tokens]
         follows = any(abs(n / t - 1) > 0.02 for t in known)
         cross_entropy = all(s.of.kind.startswith("NllLoss") for s in window.facts.seen)
+        constant = effects.of_factor(by, window.facts)
+        effect = effects.of_changing_factor(window.facts) if follows else constant
         moves = " It moves with the tokens from step to step." if follows else ""
         return finding(
             "warning" if follows or cross_entropy else "info",
             "The loss is summed over tokens and never divided",
             f"Each of the {n:,.0f} tokens weighs {b / n:.4g}: the balance is {b:,.6g} instead "
             f"of {declared(window):.4g}.{moves} "
-            f"{effects.of_factor(by, window.facts.optimizer_name)}.",
+            f"{effect}.",
             FIX,
             balance=round(b, 6),
             tokens=as_count(n),

@@ -77,7 +77,7 @@ class WorldSize(Rule):
             "warning",
             f"The gradient is {ranks} times too {size}: the world size",
             f"The balance over {ranks} ranks is {balance(window):.4g}. {_how(window)} "
-            f"{effects.of_factor(by, window.facts.optimizer_name)}.",
+            f"{effects.of_factor(by, window.facts)}.",
             FIX if by_hand is None else FIX_BY_HAND,
             balance=round(balance(window), 6),
             world_size=ranks,
@@ -94,7 +94,7 @@ def _ambiguous(window: Window, ranks: int) -> Outcome:
         "loss explains it. Is that the world size, then it is there once too often: the ranks' "
         "gradients are averaged, and each rank's loss is a mean already. Is it a weight that is "
         f"meant, then declare scale={declared(window) * ranks:.4g}. "
-        f"{effects.of_factor(factor(window), window.facts.optimizer_name)}.",
+        f"{effects.of_factor(factor(window), window.facts)}.",
         FIX,
         balance=round(balance(window), 6),
         world_size=ranks,

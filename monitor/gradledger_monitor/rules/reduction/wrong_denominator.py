@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from gradledger_monitor.findings import Outcome
+from gradledger_monitor.rules import effects
 from gradledger_monitor.rules.base import OK, Rule, Window, as_count, finding
 from gradledger_monitor.rules.reduction.common import (
     balance,
@@ -31,7 +32,8 @@ class WrongDenominator(Rule):
     **Why it matters**
 
     The divisor is another quantity: padding, the number of samples, the count of another window.
-    The effective learning rate wanders with it; padding also lowers the loss that is printed.
+    The size of the gradient changes with it, and with SGD the effective learning rate; padding also
+    lowers the loss that is printed.
 
     **What to do**
 
@@ -64,8 +66,8 @@ class WrongDenominator(Rule):
         return finding(
             "warning",
             "The loss is divided by padding" if padding else "The divisor is not the token count",
-            f"The balance is {b:.4g} and changes from window to window: {cause}. The effective "
-            "learning rate changes with it.",
+            f"The balance is {b:.4g} and changes from window to window: {cause}. "
+            f"{effects.of_changing_factor(window.facts)}.",
             FIX,
             balance=round(b, 6),
             tokens=as_count(n),

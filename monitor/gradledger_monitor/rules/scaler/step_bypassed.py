@@ -59,7 +59,7 @@ class StepBypassed(Rule):
             "The optimizer steps on scaled gradients",
             f"The loss is multiplied by {left:,.6g}, and optimizer.step() runs without the "
             f"GradScaler: the gradients it applies are {left:,.6g} times too large. "
-            f"{effects.of_factor(left, window.facts.optimizer_name)}.",
+            f"{effects.of_factor(left, window.facts)}.",
             FIX,
             factor=left,
             scale=window.facts.scale,

@@ -1,0 +1,179 @@
+"""How optimizers respond to a factor on their gradients: measured, and compared with the table."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gradledger.records import Event, Term
+from gradledger_monitor.rules import effects
+from helpers.facts import accused, facts, judged, record, term
+
+STEPS = 12
+FACTOR = 4.0
+SETTLED = 6  # updates after which RAdam divides by its variance, too
+
+
+def optimizers() -> dict[str, type[torch.optim.Optimizer]]:
+    """Every optimizer that torch has, one that a later version adds included."""
+    classes = {name: kind for name, kind in vars(torch.optim).items() if inspect.isclass(kind)}
+    base = torch.optim.Optimizer
+    return {n: k for n, k in classes.items() if issubclass(k, base) and k is not base}
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    # matrices only: Muon takes nothing else
+    layers = (nn.Linear(6, 8, bias=False), nn.Tanh(), nn.Linear(8, 3, bias=False))
+    return nn.Sequential(*layers).double()
+
+
+def gradients() -> Iterator[list[torch.Tensor]]:
+    """The gradients of a small model that trains, step by step."""
+    trained, data = model(), torch.Generator().manual_seed(1)
+    for _ in range(STEPS):
+        x = torch.randn(16, 6, generator=data, dtype=torch.float64)
+        y = torch.randint(0, 3, (16,), generator=data)
+        loss = nn.functional.cross_entropy(trained(x), y)
+        found = torch.autograd.grad(loss, list(trained.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(trained.parameters(), found, strict=True):
+                parameter -= 0.1 * gradient
+        yield list(found)
+
+
+def updates(kind: type[torch.optim.Optimizer], factors: list[float]) -> list[torch.Tensor]:
+    """What each step adds to the parameters, its gradients multiplied by its factor."""
+    # without weight decay, which does not depend on gradients
+    known: dict[str, Any] = {"weight_decay": 0.0} if "weight_decay" in parameters_of(kind) else {}
+    parameters = list(model().parameters())
+    optimizer = kind(parameters, **known)
+    found = []
+    for factor, step in zip(factors, gradients(), strict=True):
+        before = [parameter.detach().clone() for parameter in parameters]
+        for parameter, gradient in zip(parameters, step, strict=True):
+            scaled = gradient * factor
+            parameter.grad = scaled.to_sparse() if kind is torch.optim.SparseAdam else scaled
+        optimizer.step()
+        moved = zip(parameters, before, strict=True)
+        found.append(torch.cat([(p.detach() - b).flatten() for p, b in moved]))
+    return found
+
+
+def parameters_of(kind: type[torch.optim.Optimizer]) -> set[str]:
+    return set(inspect.signature(kind).parameters)
+
+
+def ratios(kind: type[torch.optim.Optimizer], factors: list[float]) -> list[float]:
+    """How much longer each update is than without the factors."""
+    pairs = zip(updates(kind, [1.0] * STEPS), updates(kind, factors), strict=True)
+    return [float(scaled.norm() / plain.norm()) for plain, scaled in pairs]
+
+
+MEASURED = {name: kind for name, kind in optimizers().items() if name != "LBFGS"}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_table_says_what_a_constant_factor_does(name: str) -> None:
+    expected = {"proportional": FACTOR, "normalised": 1.0, "sign": 1.0}
+    response = effects.response(name)
+    assert response is not None
+    measured = ratios(MEASURED[name], [FACTOR] * STEPS)[SETTLED:]
+    # Adadelta divides by a running size to which it adds epsilon, which is not small here
+    assert measured == pytest.approx([expected[response]] * len(measured), rel=0.06)
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_table_says_what_a_factor_in_some_steps_does(name: str) -> None:
+    at = STEPS - 3
+    factors = [FACTOR if step == at else 1.0 for step in range(STEPS)]
+    kind, response = MEASURED[name], effects.response(name)
+    plain, scaled = updates(kind, [1.0] * STEPS)[at], updates(kind, factors)[at]
+    if response == "sign":
+        assert torch.equal(plain, scaled)
+    elif response == "proportional":
+        assert float(scaled.norm() / plain.norm()) == pytest.approx(FACTOR, rel=0.01)
+    else:
+        assert float((scaled - plain).norm() / plain.norm()) > 0.05
+
+
+def lbfgs_update(start: float, factor: float) -> float:
+    """How far one step of LBFGS moves two parameters whose loss is multiplied by a factor."""
+    parameter = nn.Parameter(torch.tensor([start, -start], dtype=torch.float64))
+    optimizer = torch.optim.LBFGS([parameter], lr=0.1, max_iter=1)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = factor * (parameter**4).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    before = parameter.detach().clone()
+    optimizer.step(closure)
+    return float((parameter.detach() - before).norm())
+
+
+def test_nothing_is_claimed_of_lbfgs() -> None:
+    """It depends on the gradient: an update of a small one grows with the factor."""
+    assert effects.response("LBFGS") is None
+    small, large = (lbfgs_update(s, FACTOR) / lbfgs_update(s, 1.0) for s in (0.2, 20.0))
+    assert (small, large) == (pytest.approx(FACTOR), pytest.approx(1.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "response"),
+    [
+        ("PagedAdamW8bit", "normalised"),
+        ("FusedAdam", "normalised"),
+        ("DeepSpeedCPUAdam", "normalised"),
+        ("FusedSGD", "proportional"),
+        ("SignSGD", None),
+        ("MyAdam", None),
+        ("SAM", None),
+        ("", None),
+    ],
+)
+def test_variants_are_recognised_and_nothing_else_is(name: str, response: str | None) -> None:
+    assert effects.response(name) == response
+
+
+# ---------------------------------------------------------------- the words
+
+
+def summary(optimizer: str, *events: Event, left: float = 1.0) -> str:
+    """What is reported of a loss that is not divided by K = 4; clipping leaves so much of it."""
+    terms: list[Term] = [term(10, 0.1) for _ in range(4)]
+    step = record(terms, events=list(events), post_factor=left)
+    judgement = judged([facts(step, optimizers=[optimizer])])
+    assert "reduction.missing_division" in accused(judgement)
+    return next(f.summary for f in judgement.findings if f.rule == "reduction.missing_division")
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "ASGD"])
+def test_a_learning_rate_is_claimed_where_updates_follow_the_gradient(optimizer: str) -> None:
+    assert "the effective learning rate is 4 times the one configured" in summary(optimizer)
+
+
+@pytest.mark.parametrize("optimizer", [*MEASURED, "LBFGS", "Unheard"])
+def test_and_nowhere_else(optimizer: str) -> None:
+    claimed = "the effective learning rate is" in summary(optimizer)
+    assert claimed == (effects.response(optimizer) == "proportional")
+
+
+def test_where_nothing_is_known_that_is_said() -> None:
+    assert "How much of a factor of 4 reaches the parameters depends on LBFGS." in summary("LBFGS")
+    assert "Rprop uses only the signs of gradients" in summary("Rprop")
+
+
+def test_clipping_that_engages_is_part_of_the_claim() -> None:
+    engaged = Event("clip_norm", after=4, limit=1.0, norm=8.0)
+    idle = Event("clip_norm", after=4, limit=100.0, norm=8.0)
+    text = "Without clipping, the effective learning rate with SGD would be 4 times"
+    assert text in summary("SGD", engaged, left=1.0 / 8.0)
+    assert text not in summary("SGD", idle)
+    assert text in summary("SGD", Event("clip_value", after=4, limit=0.5))
