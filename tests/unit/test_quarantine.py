@@ -7,12 +7,10 @@ from dataclasses import asdict
 
 import pytest
 
-from gradledger_monitor import fold as folding
 from gradledger_monitor.engine import Engine
 from gradledger_monitor.facts import RunInfo, StepFacts
 from gradledger_monitor.findings import Judgement, Outcome
 from gradledger_monitor.fold import Fold, Judged, Quarantined
-from gradledger_monitor.rules import balances
 from gradledger_monitor.rules.base import OK, Course, CourseRule, Rule, Silence, Window, claim
 from gradledger_monitor.rules.catalogue import COURSE_RULES, RULES
 from gradledger_monitor.waiting import Arrived
@@ -23,22 +21,25 @@ INFO = RunInfo("r", "n", optimizers=["SGD"])
 REASON = "step 2 could not be evaluated: OverflowError: cannot convert float infinity to integer"
 
 
-def overflow(error: Exception | None = None) -> None:
-    raise error or OverflowError("cannot convert float infinity to integer")
+def overflow() -> None:
+    raise OverflowError("cannot convert float infinity to integer")
 
 
-def diagnosis_fails_at(
-    monkeypatch: pytest.MonkeyPatch, broken: int, error: Exception | None = None
-) -> None:
-    """Break the diagnosis of one step, as a record did before its arithmetic was right."""
-    right = balances.diagnose
+class Breaks(str):
+    """A number that passes for one of the wire, and breaks whatever computes with it."""
 
-    def diagnose(facts: StepFacts, *past: object) -> balances.Diagnosis:
-        if facts.step == broken:
-            overflow(error)
-        return right(facts, *past)  # type: ignore[arg-type]
+    error: Exception = OverflowError("cannot convert float infinity to integer")
 
-    monkeypatch.setattr(balances, "diagnose", diagnose)
+    def __float__(self) -> float:
+        raise self.error
+
+
+class OutOfMemory(Breaks):
+    error = MemoryError()
+
+
+class Unprintable(Breaks):
+    error = ValueError("\x1b[31m\0" + "x" * 10_000)
 
 
 def arrived(number: int, fair: bool = True) -> Arrived:
@@ -46,12 +47,36 @@ def arrived(number: int, fair: bool = True) -> Arrived:
     return Arrived(0, number, 1.0, {0: accepted(made)})
 
 
+def broken(number: int, kind: type[Breaks] = Breaks) -> Arrived:
+    """A step whose ranks' records cannot be merged."""
+    made = arrived(number)
+    made.records[0].micro_batches[0].terms[0].weight = kind("0.1")  # type: ignore[assignment]
+    return made
+
+
+def undiagnosed(number: int) -> Arrived:
+    """A step that can be merged, and whose balance cannot be explained."""
+    made = arrived(number)
+    for batch in made.records[0].micro_batches:
+        term = batch.terms[0]
+        term.weight = 3 / 40
+        term.coefficient = Breaks("3.0")  # type: ignore[assignment]
+    return made
+
+
+def undrawn(number: int) -> Arrived:
+    """A step of which one figure cannot be computed that is charted and that no rule asks for."""
+    made = arrived(number)
+    made.records[0].noise = [Breaks("1.0"), Breaks("1.0")]  # type: ignore[list-item]
+    return made
+
+
+@pytest.mark.parametrize("breaks", [broken, undiagnosed])
 def test_a_step_that_breaks_a_computation_is_quarantined_and_the_run_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
+    breaks: Callable[[int], Arrived],
 ) -> None:
-    diagnosis_fails_at(monkeypatch, 2)
     fold = Fold(Engine(INFO), 0)
-    seen = [fold.see(INFO, arrived(number, fair=number < 3)) for number in (1, 2, 3)]
+    seen = [fold.see(INFO, one) for one in (arrived(1), breaks(2), arrived(3, fair=False))]
     assert isinstance(seen[0], StepFacts) and isinstance(seen[2], StepFacts)
     assert seen[1] == Quarantined(0, 2, 1_002.0, 1, REASON)
     assert fold.at.reached == {0: 3}
@@ -61,13 +86,13 @@ def test_a_step_that_breaks_a_computation_is_quarantined_and_the_run_goes_on(
     assert (finding.rule, finding.first_step) == ("reduction.token_weights_unequal", 3)
 
 
+@pytest.mark.parametrize("breaks", [broken, undiagnosed])
 def test_no_rule_calls_a_run_right_of_which_it_missed_a_step(
-    monkeypatch: pytest.MonkeyPatch,
+    breaks: Callable[[int], Arrived],
 ) -> None:
-    diagnosis_fails_at(monkeypatch, 2)
     fold = Fold(Engine(INFO), 0)
-    for number in (1, 2, 3):
-        fold.see(INFO, arrived(number))
+    for one in (arrived(1), breaks(2), arrived(3)):
+        fold.see(INFO, one)
     judgement = fold.engine.judgement()
     of_steps = {rule.id() for rule in RULES}
     assert {judgement.coverage[rule] for rule in of_steps} == {f"not_measured: {REASON}"}
@@ -75,8 +100,7 @@ def test_no_rule_calls_a_run_right_of_which_it_missed_a_step(
     assert {node.reason for node in judgement.tree if node.status == "not_measured"} >= {REASON}
 
 
-def test_rules_take_a_quarantined_step_for_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    diagnosis_fails_at(monkeypatch, 2)
+def test_rules_take_a_quarantined_step_for_a_gap() -> None:
     gaps: list[int] = []
 
     class Counts(Rule):
@@ -87,53 +111,46 @@ def test_rules_take_a_quarantined_step_for_a_gap(monkeypatch: pytest.MonkeyPatch
             return OK
 
     fold = Fold(Engine(INFO, [Counts], []), 0)
-    for number in (1, 2, 3, 4):
-        fold.see(INFO, arrived(number))
+    for one in (arrived(1), broken(2), arrived(3), arrived(4)):
+        fold.see(INFO, one)
     assert len(gaps) == 1
 
 
-def test_a_fold_that_goes_on_from_a_snapshot_reports_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    diagnosis_fails_at(monkeypatch, 2)
+def test_a_fold_that_goes_on_from_a_snapshot_reports_the_same() -> None:
+    steps = [arrived(1), broken(2), arrived(3), arrived(4, fair=False), arrived(5)]
     whole, first = Fold(Engine(INFO), 0), Fold(Engine(INFO), 0)
-    for number in range(1, 6):
-        whole.see(INFO, arrived(number, fair=number != 4))
-    for number in (1, 2, 3):
-        first.see(INFO, arrived(number))
+    for one in steps:
+        whole.see(INFO, one)
+    for one in steps[:3]:
+        first.see(INFO, one)
     second = Fold(Engine(INFO), 0)
     second.go_on(first.keep())
-    for number in (4, 5):
-        second.see(INFO, arrived(number, fair=number != 4))
+    for one in steps[3:]:
+        second.see(INFO, one)
     assert asdict(second.engine.judgement()) == asdict(whole.engine.judgement())
     assert "could not be evaluated" in repr(second.engine.judgement().coverage)
 
 
-def test_running_out_of_memory_is_no_property_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    diagnosis_fails_at(monkeypatch, 2, MemoryError())
+def test_running_out_of_memory_is_no_property_of_a_step() -> None:
     fold = Fold(Engine(INFO), 0)
     fold.see(INFO, arrived(1))
     with pytest.raises(MemoryError):
-        fold.see(INFO, arrived(2))
+        fold.see(INFO, broken(2, OutOfMemory))
 
 
-def test_figures_that_cannot_be_computed_leave_the_judgement_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_figures_that_cannot_be_computed_leave_the_judgement_alone() -> None:
     right, fold = Fold(Engine(INFO), 0), Fold(Engine(INFO), 0)
     right.see(INFO, arrived(2))
-    seen = fold.see(INFO, arrived(2))
-    monkeypatch.setattr(StepFacts, "figures", lambda _: overflow())
+    seen = fold.see(INFO, undrawn(2))
     assert isinstance(seen, StepFacts)
     row = Judged.of(seen)
     assert (row.figures, row.failure) == ({}, REASON)
     assert asdict(fold.engine.judgement()) == asdict(right.engine.judgement())
 
 
-def test_the_error_is_stored_in_bounds_and_printable(monkeypatch: pytest.MonkeyPatch) -> None:
-    diagnosis_fails_at(monkeypatch, 2, ValueError("\x1b[31m\0" + "x" * 10_000))
-    seen = Fold(Engine(INFO), 0).see(INFO, arrived(2))
-    assert isinstance(seen, folding.Quarantined)
+def test_the_error_is_stored_in_bounds_and_printable() -> None:
+    seen = Fold(Engine(INFO), 0).see(INFO, broken(2, Unprintable))
+    assert isinstance(seen, Quarantined)
     assert len(seen.reason) < 600 and seen.reason.isprintable()
     assert "\\x1b[31m\\x00xxx" in seen.reason
 
