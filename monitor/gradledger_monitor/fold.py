@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gradledger_monitor import facts
 from gradledger_monitor.engine import Engine
 from gradledger_monitor.keeping import Position, packed, unpacked
-from gradledger_monitor.quarantine import CannotEvaluate, evaluating
+from gradledger_monitor.quarantine import why
 from gradledger_monitor.rules.base import MOST_WHOLE, Silence
 from gradledger_monitor.waiting import Arrived
 
@@ -46,10 +46,9 @@ class Judged:
             return cls(one.optimizer, one.step, one.time, one.ranks, {}, one.reason)
         where = one.optimizer, one.step, one.time, len(one.records)
         try:
-            with evaluating(one.step):
-                return cls(*where, one.figures())
-        except CannotEvaluate as error:  # the rules have seen it: they ask for no figures
-            return cls(*where, {}, str(error))
+            return cls(*where, one.figures())
+        except Exception as error:  # the rules have seen it: they ask for no figures
+            return cls(*where, {}, why(one.step, error))
 
 
 class Quarantined(NamedTuple):
@@ -91,12 +90,11 @@ class Fold:
         if resting and any(d > step.step and r not in step.records for r, d in resting.items()):
             return None
         try:
-            with evaluating(step.step):
-                merged = facts.merge(info, optimizer, step.step, step.records)
-                tokens = 0.0 if merged.ledger is None else merged.ledger.tokens
-                self.engine.see(merged)
-        except CannotEvaluate as error:
-            reason = str(error)
+            merged = facts.merge(info, optimizer, step.step, step.records)
+            tokens = 0.0 if merged.ledger is None else merged.ledger.tokens
+            self.engine.see(merged)
+        except Exception as error:
+            reason = why(step.step, error)
             self.engine.miss(optimizer, step.step, reason)
             return Quarantined(optimizer, step.step, lowest.time, len(step.records), reason)
         at.tokens = int(min(at.tokens + int(tokens), MOST_WHOLE))

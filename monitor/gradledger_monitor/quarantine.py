@@ -1,4 +1,4 @@
-"""Steps that cannot be evaluated: where an error in the arithmetic of a step is caught.
+"""Steps that cannot be evaluated: what is reported of them.
 
 A record that passes the wire schema can still break a computation. Such a step is quarantined: it
 is stored with the reason and without figures, rules learn that they missed it, and the run goes on
@@ -20,13 +20,18 @@ class CannotEvaluate(Exception):
     """A step whose records break a computation; its text says which step, and why."""
 
 
+def why(step: int, error: Exception) -> str:
+    """Why a step could not be evaluated. Raises a ``MemoryError`` again."""
+    if isinstance(error, MemoryError):
+        raise error
+    cause = printable(f"{type(error).__name__}: {error}")[:LONGEST]
+    return f"step {step} could not be evaluated: {cause}"
+
+
 @contextmanager
 def evaluating(step: int) -> Iterator[None]:
     """Raises ``CannotEvaluate`` for any error in the block but ``MemoryError``."""
     try:
         yield
-    except (CannotEvaluate, MemoryError):
-        raise
     except Exception as error:
-        cause = printable(f"{type(error).__name__}: {error}")[:LONGEST]
-        raise CannotEvaluate(f"step {step} could not be evaluated: {cause}") from error
+        raise CannotEvaluate(why(step, error)) from error
