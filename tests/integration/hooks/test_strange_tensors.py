@@ -40,7 +40,7 @@ class Functions(TorchFunctionMode):
     """Writes down every function that is called under it."""
 
     def __init__(self, log: list[str]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.log = log
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -52,7 +52,7 @@ class Operators(TorchDispatchMode):
     """Writes down every operator that runs under it."""
 
     def __init__(self, log: list[str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.log = log
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
