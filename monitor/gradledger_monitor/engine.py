@@ -54,13 +54,16 @@ class Engine:
     def see(self, facts: StepFacts) -> None:
         """The next step of one optimizer, in order. Raises what its arithmetic raises, before any
         rule has seen the step; a rule that raises silences no other one."""
+        if facts.unobserved is not None:
+            self.miss(facts.optimizer, facts.step, facts.unobserved)
+            return
         track = self._track_of(facts.optimizer)
         track.see(Window(facts, track.past))
         if facts.optimizer == 0 and facts.loss_reported is not None:
             self._course.add(facts.step, facts.loss_reported)
 
     def miss(self, optimizer: int, step: int, reason: str) -> None:
-        """The next step of one optimizer could not be evaluated."""
+        """The next step of one optimizer could not be observed or evaluated."""
         self._track_of(optimizer).miss(step, reason)
 
     def _track_of(self, optimizer: int) -> Track:

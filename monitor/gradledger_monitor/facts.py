@@ -66,6 +66,8 @@ class StepFacts:
         self.records = records
         self.combining = combining
         self.complete = len(records) >= run.world_size  # every rank's record is here
+        # why the hooks could measure nothing of this step, on some rank
+        self.unobserved = next(filter(None, map(_unobserved, records.values())), None)
         self.tolerance = _tolerance(records.values())  # rounding error that is not a finding
         # micro-batches that reached the step, with their places
         self.kept_by_rank = {rank: _kept(record) for rank, record in records.items()}
@@ -343,6 +345,10 @@ def _tolerance(records: Iterable[StepRecord]) -> float:
 def _aims_at_one_number(micro_batch: MicroBatch) -> bool:
     """All targets are the same: more than one of them, for one alone says nothing."""
     return bool(micro_batch.constant_target) and any((t.size or 0) > 1 for t in micro_batch.terms)
+
+
+def _unobserved(record: StepRecord) -> str | None:
+    return record.missing.get("micro_batches")
 
 
 def _why_unmeasured(record: StepRecord, kept: Kept, combining: Combining | None) -> str | None:
