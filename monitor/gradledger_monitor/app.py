@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from anyio import CapacityLimiter
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 import gradledger
 from gradledger_monitor import problems
@@ -32,7 +32,7 @@ from gradledger_monitor.api import (
     series,
     settings_page,
 )
-from gradledger_monitor.api.access import RECORDS, Access
+from gradledger_monitor.api.access import RECORDS, Access, confirm_route
 from gradledger_monitor.api.bearers import Bearers
 from gradledger_monitor.api.bodies import SmallBodies
 from gradledger_monitor.api.headers import SecurityHeaders
@@ -147,6 +147,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         openapi_url="/api/v1/openapi.json",
         docs_url=None,  # their scripts come from elsewhere, and clusters have no internet
         redoc_url=None,
+        dependencies=[Depends(confirm_route)],
     )
     app.state.service = _assemble(settings or Settings())
     app.state.store = app.state.service.store

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from collections.abc import Collection
 from functools import cache
+
+_HOST = re.compile(r"[a-z0-9_](?:[a-z0-9._-]{0,253})")  # no character that means something in a URL
 
 
 def is_loopback(host: str) -> bool:
@@ -17,13 +20,14 @@ def is_loopback(host: str) -> bool:
 
 
 def name_in(header: str) -> str:
-    """The host that a ``Host`` header names, without its port; empty where it makes no sense."""
+    """The host that a ``Host`` header names, without its port; empty where it is malformed."""
     value = header.strip().lower()
     if value.startswith("["):
         inside, closed, rest = value[1:].partition("]")
-        return inside if closed and _is_port(rest) else ""
+        return inside if closed and _is_port(rest) and _address(inside) else ""
     host, colon, port = value.partition(":")
-    return host.rstrip(".") if _is_port(colon + port) else ""
+    well_formed = _is_port(colon + port) and _HOST.fullmatch(host)
+    return host.rstrip(".") if well_formed else ""
 
 
 def is_ours(host: str, allowed: Collection[str]) -> bool:
@@ -32,6 +36,8 @@ def is_ours(host: str, allowed: Collection[str]) -> bool:
     A page of a stranger reaches us under a name of its own that it points at our address (DNS
     rebinding); it cannot do that with a plain address, ``localhost`` or a name we go by.
     """
+    if not host:
+        return False
     if host == "localhost" or _address(host) is not None or host == _own_name():
         return True
     return "*" in allowed or any(host == name.lower() for name in allowed)
@@ -50,4 +56,6 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _is_port(text: str) -> bool:
-    return text in ("", ":") or (text.startswith(":") and text[1:].isdecimal())
+    return text in ("", ":") or (
+        text.startswith(":") and text[1:].isascii() and text[1:].isdecimal()
+    )

@@ -45,7 +45,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     detail = error.detail
     if detail == HTTPStatus(error.status_code).phrase:  # the framework's own: say what about
-        detail = f"{request.method} {request.url.path}: {detail.lower()}"
+        detail = f"{request.method} {request.scope['path']}: {detail.lower()}"
     headers = dict(error.headers) if error.headers else None
     return Problem(error.status_code, detail, headers).response()
 

@@ -53,7 +53,7 @@ async def log_in(request: Request, state: GivenState) -> Response:
         COOKIE,
         state.bearers.session(token),
         max_age=SESSION_SECONDS,
-        secure=request.url.scheme == "https",
+        secure=request.scope["scheme"] == "https",
         httponly=True,
         samesite="lax",
     )

@@ -28,18 +28,36 @@ class OnlyOurHosts:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or _asks_for_us(scope):
             return await self._app(scope, receive, send)
-        name = name_in(Headers(scope=scope).get("host", ""))
-        detail = f"This is not {name!r}; if it is, say so: GRADLEDGER_ALLOWED_HOSTS={name}"
-        await Problem(421, detail).response()(scope, receive, send)
+        await _host_problem(Headers(scope=scope).get("host", "")).response()(scope, receive, send)
 
 
 def _asks_for_us(scope: Scope) -> bool:
     settings = state_of(scope).settings
     headers = Headers(scope=scope)
+    name = name_in(headers.get("host", ""))
     if settings.guarded and "authorization" in headers:
-        return True  # no page of a stranger has a token to show
-    allowed = [*settings.allowed_hosts, settings.host]
-    return is_ours(name_in(headers.get("host", "")), allowed)
+        # no page of a stranger has a token to show; HTTP/1.0 needs no Host
+        return bool(name) or "host" not in headers
+    return is_ours(name, [*settings.allowed_hosts, settings.host])
+
+
+def _host_problem(header: str) -> Problem:
+    name = name_in(header)
+    if not name:
+        detail = f"Host {header!r} is not a host name with an optional port, such as those in "
+        return Problem(421, f"{detail}GRADLEDGER_ALLOWED_HOSTS.")
+    detail = f"Host {name!r} is not allowed. Add it: GRADLEDGER_ALLOWED_HOSTS={name}"
+    return Problem(421, detail)
+
+
+def origin(scope: Scope) -> str:
+    """Scheme, host and port under which the client reached us.
+
+    ``OnlyOurHosts`` has checked the form of the host; it is still the client's word, good for
+    showing to that client and for no decision.
+    """
+    host = Headers(scope=scope).get("host")
+    return f"{scope['scheme']}://{host}" if host else str(state_of(scope).settings.base)
 
 
 class OnlyOurPages:

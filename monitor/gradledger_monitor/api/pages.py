@@ -11,6 +11,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from gradledger_monitor import facts
 from gradledger_monitor.api.access import caller
+from gradledger_monitor.api.origins import origin
 from gradledger_monitor.api.paging import RunId, absent, no_run, page
 from gradledger_monitor.api.state import GivenStore
 from gradledger_monitor.quarantine import CannotEvaluate, evaluating
@@ -94,7 +95,7 @@ def _linker(wanted: Wanted, grouped: bool) -> Any:
 
 
 def _command(request: Request) -> str:
-    here = str(request.base_url).rstrip("/")
+    here = origin(request.scope)
     url = "" if here in ("http://127.0.0.1:4777", "http://localhost:4777") else f"--url {here} "
     token = "GRADLEDGER_TOKEN=... " if caller.get() else ""
     return f"{token}gradledger run {url}-- python train.py"

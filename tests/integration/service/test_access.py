@@ -8,15 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
 from gradledger.delivery.client import Client
 from gradledger.records import RunRecord, encode
+from gradledger_monitor.app import create_app
 from gradledger_monitor.settings import Settings
 from gradledger_monitor.store import tokens
 from gradledger_monitor.store.database import Store
 from helpers.batches import batch, step
 from helpers.command import gradledger
-from helpers.guarded import ADMIN, Guarded, guarded_service
+from helpers.guarded import ADMIN, NDJSON, Guarded, guarded_service
 from helpers.service import running_service
 
 
@@ -82,6 +84,44 @@ def test_a_token_that_is_none_is_refused(guarded: Guarded) -> None:
         value = header.encode("latin-1")
         answer = guarded.ask("GET", "/api/v1/runs", headers={b"Authorization": value})
         assert answer.status_code == 401, header
+
+
+# What stands in front of "?" is the path of a URL that is put together from headers.
+HOSTS = (
+    *("127.0.0.1/login?", "127.0.0.1/static/x?", "127.0.0.1/alerts/answer/x?", "/healthz?"),
+    *("127.0.0.1/login#", "x@127.0.0.1/login?", "127.0.0.1:4777/login?", "127.0.0.1\\login?"),
+)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("authorization", ["Basic eA==", "Bearer wrong"])
+def test_no_host_header_opens_a_route(guarded: Guarded, host: str, authorization: str) -> None:
+    headers = {**NDJSON, "Host": host, "Authorization": authorization}
+    for method, path, body in (
+        ("GET", "/api/v1/runs", b""),
+        ("GET", "/", b""),
+        ("GET", "/metrics", b""),
+        ("POST", "/api/v1/records", batch("through-host", [step(1)])),
+        ("PUT", "/api/v1/settings/retention", b'{"keep_detail_days": 1}'),
+    ):
+        answer = guarded.ask(method, path, headers=headers, content=body)
+        assert answer.status_code == 421, path
+        assert "GRADLEDGER_ALLOWED_HOSTS" in answer.json()["detail"]
+    assert guarded.get("/api/v1/runs/through-host", ADMIN).status_code == 404
+
+
+def test_a_route_that_needs_more_than_its_path_says_is_refused(tmp_path: Path) -> None:
+    """One that begins like a public path, and ends elsewhere."""
+    settings = Settings(access="token", db=f"sqlite:///{tmp_path / 'a.db'}")
+    app = create_app(settings)
+
+    @app.get("/{folder}/secrets")
+    def show_secrets(folder: str) -> str:
+        return f"secrets of {folder}"
+
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        answer = client.get("/static/secrets")
+    assert answer.status_code == 403 and "scope read" in answer.json()["detail"]
 
 
 def test_only_the_hash_of_a_token_is_in_the_database(guarded: Guarded, tmp_path: Path) -> None:

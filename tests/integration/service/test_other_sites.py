@@ -73,6 +73,29 @@ def test_who_shows_a_token_may_use_any_name(tmp_path_factory: pytest.TempPathFac
 def test_every_host_is_ours_where_that_was_said() -> None:
     assert is_ours("anything.example", ["*"])
     assert name_in("[2001:db8::1]:80") == "2001:db8::1"
+    assert not is_ours(name_in("127.0.0.1/login?"), ["*"])
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        *(
+            "127.0.0.1/login?",
+            "a/b",
+            "a?b",
+            "a#b",
+            "a\\b",
+            "u@a",
+            "a b",
+            "a:1:2",
+            "a:x",
+            "a:\u0661",
+        ),
+        *("[::1", "[::1]x", "[a/b]", "[]", ":80", "", "-a", "\u00e4.example"),
+    ],
+)
+def test_what_is_no_host_names_none(header: str) -> None:
+    assert name_in(header) == ""
 
 
 @pytest.mark.parametrize(
