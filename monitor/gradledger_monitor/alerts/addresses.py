@@ -1,7 +1,8 @@
-"""Which addresses a message may be sent to: public ones, and networks that a person allowed.
+"""Which addresses a message may be sent to: public ones, and networks that the operator allowed.
 
-Whoever may name a target could otherwise have the service knock at doors inside its own network:
-metadata services, databases, itself.
+Anyone who may name a target could otherwise have the service connect to its own network: metadata
+services, databases, itself. What is public is written down here and not asked of ``ipaddress``,
+whose ``is_global`` differs between Python versions.
 """
 
 from __future__ import annotations
@@ -13,8 +14,68 @@ from dataclasses import dataclass
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-# IPv6 addresses that carry an IPv4 address through a gateway (RFC 6052)
-_NAT64 = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
+
+@dataclass(frozen=True)
+class Special:
+    """A network that no public service has an address in, and the document that says so."""
+
+    network: Network
+    name: str
+    source: str
+
+
+# https://www.iana.org/assignments/iana-ipv4-special-registry: what is not globally reachable there,
+# with multicast and what clouds use inside. Networks that are globally reachable in parts
+# (192.0.0.0/24, 2001::/23) are refused whole: nobody receives webhooks in them.
+# https://www.iana.org/assignments/iana-ipv6-special-registry, likewise.
+SPECIAL = tuple(
+    Special(ipaddress.ip_network(network), name, source)
+    for network, name, source in (
+        ("0.0.0.0/8", "this network", "RFC 791"),
+        ("10.0.0.0/8", "private use", "RFC 1918"),
+        ("100.64.0.0/10", "shared address space", "RFC 6598"),
+        ("127.0.0.0/8", "loopback", "RFC 1122"),
+        ("168.63.129.16/32", "platform of Azure, inside a virtual machine", "Azure documentation"),
+        ("169.254.0.0/16", "link local, metadata of clouds", "RFC 3927"),
+        ("172.16.0.0/12", "private use", "RFC 1918"),
+        ("192.0.0.0/24", "IETF protocol assignments, metadata of Oracle's cloud", "RFC 6890"),
+        ("192.0.2.0/24", "documentation", "RFC 5737"),
+        ("192.88.99.0/24", "6to4 relays, deprecated", "RFC 7526"),
+        ("192.168.0.0/16", "private use", "RFC 1918"),
+        ("198.18.0.0/15", "benchmarking", "RFC 2544"),
+        ("198.51.100.0/24", "documentation", "RFC 5737"),
+        ("203.0.113.0/24", "documentation", "RFC 5737"),
+        ("224.0.0.0/4", "multicast", "RFC 5771"),
+        ("240.0.0.0/4", "reserved, broadcast", "RFC 1112, RFC 8190"),
+        ("::/128", "unspecified", "RFC 4291"),
+        ("::1/128", "loopback", "RFC 4291"),
+        ("::/96", "IPv4-compatible, deprecated", "RFC 4291"),
+        ("64:ff9b:1::/48", "local translation to IPv4", "RFC 8215"),
+        ("100::/64", "discard only", "RFC 6666"),
+        ("100:0:0:1::/64", "dummy prefix", "RFC 9780"),
+        ("2001::/32", "Teredo, which embeds IPv4 addresses", "RFC 4380"),
+        ("2001::/23", "IETF protocol assignments", "RFC 2928"),
+        ("2001:db8::/32", "documentation", "RFC 3849"),
+        ("2002::/16", "6to4, which embeds IPv4 addresses; deprecated", "RFC 3056, RFC 7526"),
+        ("3fff::/20", "documentation", "RFC 9637"),
+        ("5f00::/16", "segment routing", "RFC 9602"),
+        ("fc00::/7", "unique local, metadata of clouds", "RFC 4193"),
+        ("fe80::/10", "link local", "RFC 4291"),
+        ("fec0::/10", "site local, deprecated", "RFC 3879"),
+        ("ff00::/8", "multicast", "RFC 4291"),
+        # all of IPv6 but 2000::/3
+        *(
+            (network, "not global unicast", "RFC 4291")
+            for network in ("::/3", "4000::/2", "8000::/1")
+        ),
+    )
+)
+
+# An IPv6 address in these reaches the IPv4 address in its last 32 bits: decide on that one.
+TRANSLATED = (
+    ipaddress.IPv6Network("::ffff:0:0/96"),  # IPv4-mapped, RFC 4291: by the operating system
+    ipaddress.IPv6Network("64:ff9b::/96"),  # NAT64, RFC 6052: by a gateway
+)
 
 
 class Refused(Exception):
@@ -29,15 +90,16 @@ class Reach:
 
     def check(self, host: str, address: str) -> None:
         """Raise ``Refused`` unless something may be sent to the address that a host has."""
-        found = ipaddress.ip_address(address.partition("%")[0])
-        meant = _meant(found)
-        if any(one in network for network in self.allowed for one in (found, meant)):
+        given = ipaddress.ip_address(address.partition("%")[0])
+        reached = translated(given)
+        if any(one in network for network in self.allowed for one in (given, reached)):
             return
-        if not (meant.is_global and found.is_global) or meant.is_multicast:
+        special = next((one for one in SPECIAL if reached in one.network), None)
+        if special is not None:
             where = host if host == address else f"{host} ({address})"
             raise Refused(
-                f"{where} is not a public address; if it is meant, allow its network: "
-                f"GRADLEDGER_ALERT_NETWORKS={meant}"
+                f"{where} is not a public address ({special.name}, {special.source}). If it is "
+                f"intended, allow its network: GRADLEDGER_ALERT_NETWORKS={reached}"
             )
 
 
@@ -46,13 +108,8 @@ def reach(networks: Sequence[str]) -> Reach:
     return Reach(tuple(ipaddress.ip_network(network, strict=False) for network in networks))
 
 
-def _meant(address: Address) -> Address:
-    """The IPv4 address that an IPv6 address stands for, where it does."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return address
-    inside = address.ipv4_mapped or address.sixtofour
-    if inside is None and any(address in network for network in _NAT64):
-        inside = ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
-    if inside is None and address.teredo is not None:
-        inside = address.teredo[1]
-    return inside or address
+def translated(address: Address) -> Address:
+    """The IPv4 address that is reached through an IPv6 address, where that is so."""
+    if any(address in network for network in TRANSLATED):
+        return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+    return address
