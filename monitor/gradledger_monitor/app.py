@@ -52,6 +52,7 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.notifying import news_on
 from gradledger_monitor.turns import Turns
 
+OPENAPI = "/api/v1/openapi.json"
 GUESSES_PER_SECOND = 0.2
 GUESSES_AT_ONCE = 10
 API = (ingest, runs, series, acknowledgements, alerts, choosing, answers, live, operations)
@@ -144,7 +145,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         title="gradledger",
         version=gradledger.__version__,
         lifespan=_lifespan,
-        openapi_url="/api/v1/openapi.json",
+        openapi_url=OPENAPI,
         docs_url=None,  # their scripts come from elsewhere, and clusters have no internet
         redoc_url=None,
         dependencies=[Depends(confirm_route)],

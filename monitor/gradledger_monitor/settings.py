@@ -115,11 +115,6 @@ class Settings(AlertSettings, RuleSettings):
         description="A token that may do everything, beside those in the database; at least 32 "
         "characters.",
     )
-    session_key: Key | None = Field(
-        default=None,
-        description="Signs the cookies of browsers; the same for all that share a database. "
-        "Without it, browsers log in again after a restart.",
-    )
     allowed_hosts: Words = Field(
         default_factory=list,
         description="Names under which browsers may ask for it, beside addresses and localhost; "

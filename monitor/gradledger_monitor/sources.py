@@ -18,7 +18,7 @@ from pydantic_settings import (
 from gradledger_monitor.paths import configuration_file
 
 PREFIX = "GRADLEDGER_"
-SECRET = ("db", "admin_token", "session_key", "alert_channels")  # may stand in files of their own
+SECRET = ("db", "admin_token", "alert_channels")  # may stand in files of their own
 
 Known = Callable[[], set[str]]
 

@@ -10,7 +10,6 @@ writes into ``Host``.
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from urllib.parse import quote
 
 from anyio import to_thread
@@ -19,7 +18,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gradledger_monitor.alerts.links import LINKS
-from gradledger_monitor.api.bearers import COOKIE, Caller
+from gradledger_monitor.api.bearers import COOKIE, Caller, caller
 from gradledger_monitor.api.origins import READING
 from gradledger_monitor.api.state import State, state_of
 from gradledger_monitor.problems import Problem
@@ -31,8 +30,6 @@ RECORDS = "/api/v1/records"
 MACHINES = ("/api/", "/metrics")  # who ask there cannot log in on a page
 
 _DECIDED = "gradledger.required_scope"  # in the ASGI scope: what `Access` decided
-
-caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 
 def needed(method: str, path: str) -> str | None:
@@ -108,9 +105,10 @@ async def _caller(request: Request, state: State) -> Caller | None:
     token: Token | None = None
     if kind.lower() == "bearer":
         token = await to_thread.run_sync(state.bearers.of_secret, secret.strip())
+        cookie = None
     elif cookie:
         token = await to_thread.run_sync(state.bearers.of_session, cookie)
-    return Caller(token, browser=kind.lower() != "bearer") if token else None
+    return Caller(token, cookie) if token else None
 
 
 def _unknown(request: Request, state: State) -> Response:

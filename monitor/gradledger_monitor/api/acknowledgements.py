@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path
 from fastapi.responses import Response
 from pydantic import BaseModel, Field, StringConstraints
 
-from gradledger_monitor.api.access import caller
+from gradledger_monitor.api.bearers import caller
 from gradledger_monitor.api.documents import refusals
 from gradledger_monitor.api.runs import RunId
 from gradledger_monitor.api.state import Answer, GivenStore

@@ -1,16 +1,15 @@
-"""Who bears which token: those of the database, that of the settings, and browsers' cookies."""
+"""Who bears which token: those of the database, that of the settings, and browsers' sessions."""
 
 from __future__ import annotations
 
-import secrets
+from contextvars import ContextVar
 from dataclasses import dataclass
 from hashlib import sha256
 from hmac import compare_digest
 
-from itsdangerous import BadSignature, URLSafeTimedSerializer
-
+from gradledger_monitor import clock
 from gradledger_monitor.settings import Settings
-from gradledger_monitor.store import tokens
+from gradledger_monitor.store import sessions, tokens
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.tokens import SCOPES, Token
 
@@ -20,10 +19,18 @@ COOKIE = "gradledger_session"
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks: by which token, and whether a browser keeps it."""
+    """Who asks: by which token, and through which session's cookie, if a browser does."""
 
     token: Token
-    browser: bool = False
+    cookie: str | None = None
+
+    @property
+    def browser(self) -> bool:
+        """Whether a browser asks, which may log out."""
+        return self.cookie is not None
+
+
+caller: ContextVar[Caller | None] = ContextVar("caller", default=None)  # of the request at hand
 
 
 class Bearers:
@@ -33,12 +40,6 @@ class Bearers:
         self._store = store
         given = settings.admin_token
         self._admin = given.get_secret_value().encode() if given else None
-        key = settings.session_key
-        self._signer = URLSafeTimedSerializer(
-            key.get_secret_value() if key else secrets.token_bytes(32),
-            salt="gradledger session",
-            signer_kwargs={"digest_method": sha256, "key_derivation": "hmac"},
-        )
 
     def of_secret(self, secret: str) -> Token | None:
         """The token that this secret is."""
@@ -46,16 +47,26 @@ class Bearers:
             return self._admin_token()
         return tokens.of_secret(self._store, secret)
 
-    def session(self, token: Token) -> str:
-        """The value of a cookie for a browser that showed this token."""
-        return str(self._signer.dumps(token.id))
+    def log_in(self, token: Token) -> str:
+        """Begin a session; return the value of its cookie."""
+        return sessions.create(self._store, token.id, clock.now(), SESSION_SECONDS)
+
+    def log_out(self, cookie: str) -> None:
+        """End the session of a cookie in every process on the database."""
+        sessions.end(self._store, cookie)
 
     def of_session(self, cookie: str) -> Token | None:
-        """The token behind a cookie that we signed, not too long ago."""
-        try:
-            token = self._signer.loads(cookie, max_age=SESSION_SECONDS)
-        except BadSignature:
-            return None
+        """The token that a session acts for, if neither has ended."""
+        token = sessions.token_of(self._store, cookie, clock.now())
+        return None if token is None else self._of_id(token)
+
+    def is_valid(self, caller: Caller) -> bool:
+        """Whether the caller's session and token have not ended since."""
+        if caller.cookie is not None:
+            return self.of_session(caller.cookie) is not None
+        return self._of_id(caller.token.id) is not None
+
+    def _of_id(self, token: str) -> Token | None:
         admin = self._admin_token()
         return admin if admin and admin.id == token else tokens.of_id(self._store, token)
 

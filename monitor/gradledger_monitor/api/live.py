@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from fastapi import APIRouter, Path, Request
 from fastapi.concurrency import run_in_threadpool
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
+from gradledger_monitor.api.bearers import Bearers, Caller, caller
 from gradledger_monitor.api.documents import refusals
 from gradledger_monitor.findings import Judgement
 from gradledger_monitor.judge import Look
@@ -25,6 +27,7 @@ router = APIRouter(prefix="/api/v1/runs", tags=["live"])
 
 JUDGED = "judged"
 PING_SECONDS = 15
+VALID_SECONDS = 15.0  # between looks whether the session or token of a stream has ended
 GRACE_SECONDS = 3.0
 
 
@@ -124,7 +127,7 @@ async def get_events(request: Request, run: str = Path(max_length=128)) -> Event
         raise Problem(404, f"There is no run {run!r}.")
     ending = anyio.Event()
     return EventSourceResponse(
-        _events(service.live, service.store, run, ending),
+        _events(service.live, service.store, run, ending, service.bearers, caller.get()),
         ping=PING_SECONDS,
         shutdown_event=ending,
         shutdown_grace_period=GRACE_SECONDS,
@@ -132,13 +135,21 @@ async def get_events(request: Request, run: str = Path(max_length=128)) -> Event
 
 
 async def _events(
-    live: Live, store: Store, run: str, ending: anyio.Event
+    live: Live, store: Store, run: str, ending: anyio.Event, bearers: Bearers, who: Caller | None
 ) -> AsyncIterator[ServerSentEvent]:
     with live.subscribed(run) as subscription:  # before the look, so that nothing falls between
         for event in await run_in_threadpool(_standing, store, run):
             yield _judged(event)
+        checked = time.monotonic()
         while not ending.is_set():
-            for event in await subscription.get(ending):
+            events: list[dict[str, Any]] = []
+            with anyio.move_on_after(VALID_SECONDS):
+                events = await subscription.get(ending)
+            if who is not None and time.monotonic() >= checked + VALID_SECONDS:
+                if not await run_in_threadpool(bearers.is_valid, who):
+                    return  # logged out, or revoked: nothing more is for this reader
+                checked = time.monotonic()
+            for event in events:
                 yield _judged(event)
 
 

@@ -1,4 +1,8 @@
-"""Browsers log in with a token once, and keep a signed cookie that no script can read."""
+"""Browsers log in with a token once, and keep a session's cookie that no script can read.
+
+The session is a row in the database. Logging out deletes it, so that a copy of the cookie is
+worthless then.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from gradledger_monitor.api import bodies
 from gradledger_monitor.api.access import address
 from gradledger_monitor.api.bearers import COOKIE, SESSION_SECONDS
-from gradledger_monitor.api.state import GivenState
+from gradledger_monitor.api.state import GivenState, State
 from gradledger_monitor.problems import Problem
 from gradledger_web.rendering import render
 
@@ -48,10 +52,12 @@ async def log_in(request: Request, state: GivenState) -> Response:
     token = await to_thread.run_sync(state.bearers.of_secret, secret)
     if token is None:
         return _refused(request, state, after)
+    state.read_rates.take(token.id)  # each login is a row
+    await _end_session(request, state)
     answer = RedirectResponse(after, 303, _HEADERS)
     answer.set_cookie(
         COOKIE,
-        state.bearers.session(token),
+        await to_thread.run_sync(state.bearers.log_in, token),
         max_age=SESSION_SECONDS,
         secure=request.scope["scheme"] == "https",
         httponly=True,
@@ -60,7 +66,7 @@ async def log_in(request: Request, state: GivenState) -> Response:
     return answer
 
 
-def _refused(request: Request, state: GivenState, after: str) -> Response:
+def _refused(request: Request, state: State, after: str) -> Response:
     try:
         state.guess_rates.take(address(request))
     except Problem as problem:
@@ -71,8 +77,15 @@ def _refused(request: Request, state: GivenState, after: str) -> Response:
 
 
 @router.post("/logout")
-def log_out() -> Response:
-    """Forget the cookie."""
+async def log_out(request: Request, state: GivenState) -> Response:
+    """End the session on the server, and delete the browser's cookie."""
+    await _end_session(request, state)
     answer = RedirectResponse("/login", 303, _HEADERS)
     answer.delete_cookie(COOKIE, httponly=True, samesite="lax")
     return answer
+
+
+async def _end_session(request: Request, state: State) -> None:
+    cookie = request.cookies.get(COOKIE)
+    if cookie:
+        await to_thread.run_sync(state.bearers.log_out, cookie)

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from gradledger_monitor import facts
-from gradledger_monitor.api.access import caller
+from gradledger_monitor.api.bearers import caller
 from gradledger_monitor.api.origins import origin
 from gradledger_monitor.api.paging import RunId, absent, no_run, page
 from gradledger_monitor.api.state import GivenStore

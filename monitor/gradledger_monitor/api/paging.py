@@ -9,7 +9,7 @@ from fastapi import Path, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from gradledger_monitor.api import bodies
-from gradledger_monitor.api.access import caller
+from gradledger_monitor.api.bearers import caller
 from gradledger_web.rendering import render
 
 HEADERS = {"Cache-Control": "no-store"}

@@ -11,7 +11,7 @@ from uuid import uuid4
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gradledger_monitor.api.access import caller
+from gradledger_monitor.api.bearers import caller
 from gradledger_monitor.api.state import state_of
 from gradledger_monitor.logs import request_id
 from gradledger_monitor.problems import failure

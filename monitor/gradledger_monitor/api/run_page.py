@@ -10,7 +10,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, Response
 
 from gradledger_monitor import facts
-from gradledger_monitor.api.access import caller
+from gradledger_monitor.api.bearers import caller
 from gradledger_monitor.api.paging import RunId, absent, after, form, no_run, page
 from gradledger_monitor.api.state import GivenStore
 from gradledger_monitor.findings import Acknowledgement, Finding

@@ -293,3 +293,13 @@ tokens = Table(
     Column("created", Double, nullable=False),
     Column("revoked", Double),
 )
+
+# Browsers that are logged in: of each cookie only its hash, and the id of the token it acts for.
+# That of the settings has no row among the tokens.
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("token", String(16), nullable=False),
+    Column("expires", Double, nullable=False, index=True),
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from starlette.testclient import TestClient
 
 from gradledger.delivery.client import Client
 from gradledger.records import RunRecord, encode
+from gradledger_monitor.api.scopes import NOBODY, rows
 from gradledger_monitor.app import create_app
 from gradledger_monitor.settings import Settings
 from gradledger_monitor.store import tokens
@@ -65,6 +67,22 @@ def test_a_token_allows_what_its_scope_says(
     assert guarded.send(batch("r1", [step(1)]), token).status_code == sends
     known = "/api/v1/runs/nobody/findings/loop.double_step/acknowledgement"
     assert guarded.ask("PUT", known, token, json={"note": "n"}).status_code == changes
+
+
+def test_every_route_asks_for_the_scope_in_the_table(tmp_path: Path) -> None:
+    with guarded_service(tmp_path, reads_per_second="0") as guarded:
+        less = {"ingest": guarded.token("read"), "read": guarded.token("ingest")}
+        less["admin"] = guarded.token("ingest", "read")
+        for method, pattern, scope in rows():
+            path = re.sub(r"{[^}]*}", "1", pattern)
+            if scope == NOBODY:
+                assert "www-authenticate" not in guarded.ask(method, path).headers, path
+                continue
+            refused = guarded.ask(method, path)
+            logs_in = refused.headers.get("location", "").startswith("/login")
+            assert refused.status_code == 401 or logs_in, path
+            answer = guarded.ask(method, path, less[scope])
+            assert answer.status_code == 403 and f"scope {scope}" in answer.text, path
 
 
 def test_a_refusal_names_the_scope_that_is_missing(guarded: Guarded) -> None:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
 import pytest
 
-from gradledger_monitor.api.bearers import COOKIE
+from gradledger_monitor.api.bearers import COOKIE, SESSION_SECONDS
+from gradledger_monitor.api.live import VALID_SECONDS
+from gradledger_monitor.store import sessions, tokens
 from helpers.batches import batch, step
 from helpers.guarded import ADMIN, Guarded, guarded_service
-
-KEY = "a-session-key-of-at-least-32-characters"
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     """A service that asks for tokens."""
-    with guarded_service(tmp_path_factory.mktemp("login"), session_key=KEY) as made:
+    with guarded_service(tmp_path_factory.mktemp("login")) as made:
         made.send(batch("r1", [step(1)]), ADMIN)
         yield made
 
@@ -107,9 +108,8 @@ def test_a_login_leads_to_no_other_site(guarded: Guarded, after: str) -> None:
     assert 'name="next" value="/"' in guarded.ask("GET", "/login", params={"next": after}).text
 
 
-def test_a_cookie_that_we_did_not_sign_is_nothing(guarded: Guarded, tmp_path: Path) -> None:
-    other_key = "another-session-key-of-32-characters!"
-    with guarded_service(tmp_path, session_key=other_key) as stranger:
+def test_a_cookie_that_is_no_session_of_ours_is_refused(guarded: Guarded, tmp_path: Path) -> None:
+    with guarded_service(tmp_path) as stranger:
         forged = cookie(stranger, ADMIN)
     real = cookie(guarded, ADMIN)["Cookie"]
     for value in (forged["Cookie"], real[:-2] + "xx", f"{COOKIE}=", f"{COOKIE}=admin"):
@@ -125,12 +125,12 @@ def test_a_session_ends_when_its_token_is_revoked(guarded: Guarded) -> None:
 
 
 def test_another_admin_token_ends_the_sessions_of_the_old_one(tmp_path: Path) -> None:
-    with guarded_service(tmp_path, session_key=KEY) as before:
+    with guarded_service(tmp_path) as before:
         kept = cookie(before, ADMIN)
         assert before.get("/api/v1/runs", **kept).status_code == 200
-    with guarded_service(tmp_path, session_key=KEY, admin_token=ADMIN[::-1]) as after:
+    with guarded_service(tmp_path, admin_token=ADMIN[::-1]) as after:
         assert after.get("/api/v1/runs", **kept).status_code == 401
-    with guarded_service(tmp_path, session_key=KEY) as again:
+    with guarded_service(tmp_path) as again:
         assert again.get("/api/v1/runs", **kept).status_code == 200
 
 
@@ -138,6 +138,60 @@ def test_logging_out_forgets_the_cookie(guarded: Guarded) -> None:
     answer = guarded.ask("POST", "/logout")
     assert answer.status_code == 303 and answer.headers["location"] == "/login"
     assert f'{COOKIE}=""' in answer.headers["set-cookie"]
+
+
+def test_after_logout_a_copy_of_the_cookie_is_worthless(guarded: Guarded) -> None:
+    token = guarded.token("read")
+    stolen, other = cookie(guarded, token), cookie(guarded, token)
+    assert guarded.get("/api/v1/runs", **stolen).status_code == 200
+    guarded.ask("POST", "/logout", headers=stolen)
+    assert guarded.get("/api/v1/runs", **stolen).status_code == 401
+    assert guarded.get("/", **stolen).headers["location"].startswith("/login")
+    assert guarded.get("/api/v1/runs", **other).status_code == 200
+
+
+def test_every_service_on_a_database_sees_the_logout(tmp_path: Path) -> None:
+    with guarded_service(tmp_path) as one, guarded_service(tmp_path) as other:
+        kept = cookie(one, ADMIN)
+        assert other.get("/api/v1/runs", **kept).status_code == 200
+        other.ask("POST", "/logout", headers=kept)
+        assert one.get("/api/v1/runs", **kept).status_code == 401
+
+
+def test_logging_in_again_ends_the_session_before(guarded: Guarded) -> None:
+    before = cookie(guarded, ADMIN)
+    log_in(guarded, ADMIN, **before)
+    assert guarded.get("/api/v1/runs", **before).status_code == 401
+
+
+def test_a_session_expires(guarded: Guarded) -> None:
+    token = tokens.of_secret(guarded.store, guarded.token("read"))
+    assert token is not None
+    old = sessions.create(guarded.store, token.id, time.time() - SESSION_SECONDS, SESSION_SECONDS)
+    young = sessions.create(guarded.store, token.id, time.time(), SESSION_SECONDS)
+    for secret, status in ((old, 401), (young, 200)):
+        kept = {"Cookie": f"{COOKIE}={secret}"}
+        assert guarded.get("/api/v1/runs", **kept).status_code == status
+
+
+def test_only_the_hash_of_a_session_is_in_the_database(guarded: Guarded) -> None:
+    secret = cookie(guarded, ADMIN)["Cookie"].partition("=")[2]
+    folder = Path(guarded.store.engine.url.database or "").parent
+    content = b"".join(file.read_bytes() for file in folder.iterdir())
+    assert tokens.digest(secret).encode() in content and secret.encode() not in content
+
+
+def test_a_stream_of_events_ends_with_its_session(tmp_path: Path) -> None:
+    with guarded_service(tmp_path) as guarded:
+        guarded.send(batch("r1", [step(1)]), ADMIN)
+        kept = cookie(guarded, ADMIN)
+        url = f"{guarded.url}/api/v1/runs/r1/events"
+        with httpx2.stream("GET", url, headers=kept, timeout=2 * VALID_SECONDS) as stream:
+            assert stream.status_code == 200
+            guarded.ask("POST", "/logout", headers=kept)
+            deadline = time.monotonic() + 2 * VALID_SECONDS
+            for _ in stream.iter_lines():  # until the service ends it; pings come every 15 seconds
+                assert time.monotonic() < deadline
 
 
 def test_trying_tokens_in_the_form_is_slowed_down(tmp_path: Path) -> None:

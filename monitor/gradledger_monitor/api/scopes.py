@@ -1,0 +1,52 @@
+"""The table of scopes in ``docs/security.md``, written from the routes.
+
+python -m gradledger_monitor.api.scopes docs/security.md
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from fastapi.routing import APIRoute
+
+from gradledger_monitor.api.access import needed
+from gradledger_monitor.app import API, OPENAPI, PAGES
+
+BEGIN, END = "<!-- scopes: begin -->", "<!-- scopes: end -->"
+NOBODY = "none"  # a route that needs no token
+
+
+def rows() -> list[tuple[str, str, str]]:
+    """Method, path and scope of every route."""
+    return sorted(_rows(), key=lambda row: (row[1], row[0]))
+
+
+def _rows() -> Iterator[tuple[str, str, str]]:
+    yield "GET", OPENAPI, needed("GET", OPENAPI) or NOBODY
+    for part in (*API, *PAGES):
+        for route in part.router.routes:
+            assert isinstance(route, APIRoute)
+            for method in route.methods:
+                yield method, route.path, needed(method, route.path) or NOBODY
+
+
+def table() -> str:
+    """The table, as Markdown."""
+    head = "| method | path | scope |\n|---|---|---|\n"
+    return head + "".join(f"| {method} | `{path}` | {scope} |\n" for method, path, scope in rows())
+
+
+def written(page: str) -> str:
+    """The page with the table between its two marks. Raises ValueError where there are none."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"The page has no lines {BEGIN} and {END}.")
+    return f"{before}{BEGIN}\n\n{table()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    file = Path(sys.argv[1])
+    file.write_text(written(file.read_text(encoding="utf-8")), encoding="utf-8")

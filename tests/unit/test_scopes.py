@@ -1,0 +1,40 @@
+"""The table of scopes in the documentation is that of the routes there are."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from pathlib import Path
+
+from fastapi import APIRouter
+
+from gradledger_monitor import api
+from gradledger_monitor.api.scopes import NOBODY, rows, written
+from gradledger_monitor.app import API, PAGES
+
+PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+
+
+def test_the_documentation_has_the_scope_of_every_route() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert text == written(text), "python -m gradledger_monitor.api.scopes docs/security.md"
+
+
+def test_every_module_with_routes_is_in_the_table() -> None:
+    names = [module.name for module in pkgutil.iter_modules(api.__path__, f"{api.__name__}.")]
+    modules = [importlib.import_module(name) for name in names]
+    with_routes = {one for one in modules if isinstance(getattr(one, "router", None), APIRouter)}
+    assert with_routes == {*API, *PAGES}
+
+
+def test_only_these_routes_need_no_token() -> None:
+    assert {path for _, path, scope in rows() if scope == NOBODY} == {
+        *("/healthz", "/readyz", "/login", "/logout"),
+        *("/static/{version}/{name}", "/alerts/answer/{link}"),
+    }
+
+
+def test_what_changes_something_needs_admin() -> None:
+    for method, path, scope in rows():
+        if method != "GET" and scope not in (NOBODY, "ingest"):
+            assert scope == "admin", path
