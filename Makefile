@@ -9,10 +9,16 @@ SECONDS := 60
 TRAINERS := transformers-4.45 transformers-5
 BENCH  := OMP_NUM_THREADS=1 $(BIN)/python bench/
 PEERS  := .venvs/peers/bin/python
+# Tests of what depends on packages: routes, forms, settings, both databases, alerts, the deployment.
+LOWEST_TESTS := tests/unit/alerts tests/unit/web \
+	$(addprefix tests/unit/test_,wire.py hostile_batches.py packing.py rebuilt_urls.py operations_page.py) \
+	$(addprefix tests/integration/service/test_,access.py login.py other_sites.py operations.py serving.py \
+		ingest_refuses_bad_input.py store.py choosing.py) \
+	tests/integration/alerts/test_reaching.py tests/integration/deploy
 COMPILED_TESTS := tests/compiled tests/unit tests/integration/service/test_judging.py tests/integration/service/test_judging_goes_on.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint type unit compiled museum courses zero-code frameworks examples docs coverage mutants bench screenshots security audit fuzz tools clean
+.PHONY: help demo test lint type unit lowest compiled museum courses zero-code frameworks examples docs coverage mutants bench screenshots security audit fuzz tools clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -36,6 +42,10 @@ type: $(READY)  ## mypy --strict
 # that of tests/conftest.py, the longest first.
 unit: $(READY) tools  ## pytest alone; museum, docs, frameworks and examples have targets of their own
 	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(addprefix --ignore tests/,compiled museum docs examples)
+
+# Older versions of packages use names that newer Python versions and packages call deprecated.
+lowest: .venvs/lowest/.ready tools  ## the service on the lowest versions of its dependencies that pyproject.toml allows
+	OMP_NUM_THREADS=1 .venvs/lowest/bin/python -m pytest -n 2 --dist loadfile -W ignore::DeprecationWarning $(LOWEST_TESTS)
 
 compiled: build/compiled/.ready  ## facts and rules as a service may have them, in C: the same tests
 	PYTHONPATH=build/compiled $(BIN)/pytest -n 2 $(COMPILED_TESTS)
@@ -118,6 +128,18 @@ $(READY): pyproject.toml
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --upgrade pip
 	$(@D)/bin/pip install --quiet --requirement $<
+	@touch $@
+
+# Direct dependencies at their floors; theirs in turn as new as those allow.
+.venvs/lowest/.ready: pyproject.toml
+	@echo "preparing $(@D) (once, a minute)"
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --upgrade pip
+	$(@D)/bin/pip install --quiet --group lowest
+	$(@D)/bin/uv pip compile --quiet --resolution lowest-direct --python $(@D)/bin/python \
+		--extra monitor --extra postgres --extra alerts --output-file $(@D)/floors.txt pyproject.toml
+	$(@D)/bin/pip install --quiet --requirement $(@D)/floors.txt --constraint $(@D)/floors.txt --group service-tests
+	$(@D)/bin/pip install --quiet --no-deps --editable .
 	@touch $@
 
 # What a wheel with compiled facts and rules holds, to be found before what lies here.
