@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ import yaml
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docker-compose.yml"
 SECRETS = "/run/secrets/"
-_VARIABLE = re.compile(r"\$\{[A-Z_]+:-([^}]*)\}")
+_VARIABLE = re.compile(r"\$\{([A-Z_]+):-([^}]*)\}")
 
 
-def compose() -> dict[str, Any]:
-    """The file, where no variable is set."""
-    text = _VARIABLE.sub(r"\1", FILE.read_text())
+def compose(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The file with these variables set; without any, with its defaults."""
+    given = variables or {}
+    text = _VARIABLE.sub(lambda match: given.get(match[1]) or match[2], FILE.read_text())
     loaded: dict[str, Any] = yaml.safe_load(text)
     return loaded
 

@@ -14,7 +14,7 @@ from sqlalchemy import make_url
 from typer.testing import CliRunner
 
 from gradledger_monitor.cli import app
-from gradledger_monitor.settings import names
+from gradledger_monitor.settings import Settings, names
 from gradledger_monitor.sources import SECRET, variable
 from helpers.compose import FILE, ROOT, SECRETS, compose, environment, service
 
@@ -115,6 +115,82 @@ def test_the_image_has_what_is_installed_and_nobody_s_user() -> None:
         if line.startswith("COPY"):
             for source in line.split()[1:-1]:
                 assert (ROOT / source).exists() and f"!{source}" in ignored
+
+
+def test_each_service_has_a_memory_limit_that_holds_its_work() -> None:
+    limits = {name: _bytes(service(name)["deploy"]["resources"]["limits"]) for name in SERVICES}
+    settings = Settings()
+    at_once = settings.ingest_queue_bytes + settings.ingest_workers * settings.max_body_bytes
+    assert limits["monitor"] > 2 * at_once
+    assert limits["database"] > 2**28  # its shm_size
+    (tmpfs,) = service("proxy")["tmpfs"]
+    assert (
+        limits["proxy"] > _bytes({"memory": tmpfs.partition("size=")[2]}) > settings.max_body_bytes
+    )
+
+
+def _bytes(limit: dict[str, str]) -> int:
+    number, unit = limit["memory"][:-1], limit["memory"][-1]
+    return int(number) * {"m": 2**20, "g": 2**30}[unit]
+
+
+def test_all_images_are_pinned_by_the_documented_command(tmp_path: Path) -> None:
+    """With an engine that knows four tags; there is none here that could ask a registry."""
+    digest = f"sha256:{'0123456789abcdef' * 4}"
+    _engine(tmp_path, f"echo '\"{digest}\"'")
+    done = _pin_images(tmp_path)
+    assert done.returncode == 0, done.stderr
+    pinned = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    said = compose(pinned)["services"]
+    args = said["monitor"]["build"]["args"]
+    images = [said["database"]["image"], said["proxy"]["image"], *args.values()]
+    assert len(images) == len(pinned) == 4
+    assert all(image.endswith(f"@{digest}") for image in images), images
+    froms = [line.split()[1] for line in DOCKERFILE.read_text().splitlines() if line[:5] == "FROM "]
+    assert froms == [f"${{{name}}}" for name in args]
+    defaults = {line for line in DOCKERFILE.read_text().splitlines() if line.startswith("ARG ")}
+    unpinned = service("monitor")["build"]["args"]
+    assert defaults == {f"ARG {name}={image}" for name, image in unpinned.items()}
+
+
+def test_an_image_without_a_digest_is_not_pinned(tmp_path: Path) -> None:
+    for answer in ("echo null", "echo", "exit 1"):
+        _engine(tmp_path, answer)
+        done = _pin_images(tmp_path)
+        assert done.returncode != 0 and done.stdout == ""
+
+
+def _engine(folder: Path, answer: str) -> None:
+    docker = folder / "docker"
+    asked = '[ "$1 $2 $3" = "buildx imagetools inspect" ] || exit 9'
+    docker.write_text(f"#!/bin/sh\n{asked}\n{answer}\n")
+    docker.chmod(0o755)
+
+
+def _pin_images(folder: Path) -> subprocess.CompletedProcess[str]:
+    path = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    command = [ROOT / "deploy" / "pin-images"]
+    return subprocess.run(command, env=path, capture_output=True, text=True, timeout=30)
+
+
+@pytest.mark.parametrize("networks", ["10.0.0.0/8; }", "proxy.example", "10.0.0.1,$host"])
+def test_a_tls_proxy_that_is_no_address_is_refused(networks: str, tmp_path: Path) -> None:
+    script = [ROOT / "deploy" / "tls-proxies.sh", tmp_path / "tls-proxies.conf"]
+    environment = {**os.environ, "GRADLEDGER_TLS_PROXIES": networks}
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1 and "GRADLEDGER_TLS_PROXIES" in done.stderr
+    assert not (tmp_path / "tls-proxies.conf").exists()
+
+
+def test_what_the_proxy_mounts_is_there_and_runs() -> None:
+    for volume in service("proxy")["volumes"]:
+        source, target, mode = volume.split(":")
+        assert (ROOT / source).is_file() and mode == "ro"
+        if target.startswith("/docker-entrypoint.d/"):  # others are passed over there
+            assert os.access(ROOT / source, os.X_OK) and target.endswith(".sh")
+    outside = compose()["networks"]["outside"]["ipam"]["config"][0]["subnet"]
+    inside = compose()["networks"]["inside"]["ipam"]["config"][0]["subnet"]
+    assert service("monitor")["environment"]["GRADLEDGER_TRUSTED_PROXIES"] == inside != outside
 
 
 def _dockerfile() -> dict[str, Any]:

@@ -35,6 +35,7 @@ class Deployment:
     """What runs: the proxy's address, the monitors behind it, the token of the owner."""
 
     url: str
+    tls: str  # the address of a TLS proxy in front
     monitors: list[Service]
     token: str
 
@@ -50,7 +51,7 @@ def deployment(secrets: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = tmp_path_factory.mktemp("topology")
     told = environment("monitor", secrets)
     del told["GRADLEDGER_DB_FILE"]  # it names a host of the inner network
-    told["GRADLEDGER_TRUSTED_PROXIES"] = "127.0.0.1"
+    told["GRADLEDGER_TRUSTED_PROXIES"] = "127.0.0.0/30"
     settings = {name.removeprefix("GRADLEDGER_").lower(): value for name, value in told.items()}
     settings["access"] = "auto"
     with ExitStack() as started:
@@ -58,29 +59,24 @@ def deployment(secrets: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         two = (running_service(database, 0, **settings) for _ in range(2))
         monitors = [started.enter_context(one) for one in two]
         url = started.enter_context(_proxy(folder, monitors))
-        yield Deployment(url, monitors, (secrets / "admin_token").read_text())
+        tls = started.enter_context(_tls_proxy(folder, url))
+        yield Deployment(url, tls, monitors, (secrets / "admin_token").read_text())
 
 
-class _proxy:
-    """nginx with the file of the deployment; only names and places are those of the test."""
+class _nginx:
+    """nginx with this file, in which it listens on this port."""
 
-    def __init__(self, folder: Path, monitors: list[Service]) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
-        servers = "".join(f"server 127.0.0.1:{one.port};" for one in monitors)
-        text = (ROOT / "deploy" / "nginx.conf").read_text()
-        text = text.replace("http {", f"http {{ upstream monitors {{ {servers} }}", 1)
-        text = text.replace("monitor:4777", "monitors")
-        text = text.replace("listen 8080", f"listen 127.0.0.1:{self._port}")
-        text = re.sub(r"resolver [^;]*;", "", text).replace("/tmp/", f"{folder}/")
-        self._file = folder / "nginx.conf"
-        self._file.write_text("daemon off;\n" + text)
+    scheme = "http"
+
+    def __init__(self, file: Path, text: str, port: int) -> None:
+        self._file, self._port = file, port
+        file.write_text(f"daemon off;\n{text}")
 
     def __enter__(self) -> str:
         command = ["nginx", "-c", str(self._file), "-e", "stderr"]
         self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         assert eventually(60, self._listens)
-        return f"http://127.0.0.1:{self._port}"
+        return f"{self.scheme}://127.0.0.1:{self._port}"
 
     def __exit__(self, *_: object) -> None:
         self._process.send_signal(signal.SIGTERM)
@@ -89,6 +85,89 @@ class _proxy:
     def _listens(self) -> bool:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self._port)) == 0
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+class _proxy(_nginx):
+    """With the file of the deployment; only names and places are those of the test."""
+
+    def __init__(self, folder: Path, monitors: list[Service]) -> None:
+        port = _free_port()
+        servers = "".join(f"server 127.0.0.1:{one.port};" for one in monitors)
+        text = (ROOT / "deploy" / "nginx.conf").read_text()
+        text = text.replace("http {", f"http {{ upstream monitors {{ {servers} }}", 1)
+        text = text.replace("monitor:4777", "monitors")
+        text = text.replace("listen 8080", f"listen 127.0.0.1:{port}")
+        text = re.sub(r"resolver [^;]*;", "", text).replace("/tmp/", f"{folder}/")
+        script = [ROOT / "deploy" / "tls-proxies.sh", folder / "tls-proxies.conf"]
+        environment = {**os.environ, "GRADLEDGER_TLS_PROXIES": f"{TLS_PROXY}, 192.0.2.0/24"}
+        subprocess.run(script, env=environment, check=True)
+        super().__init__(folder / "nginx.conf", text, port)
+
+
+class _tls_proxy(_nginx):
+    """A TLS proxy in front of the deployment, on a machine of its own: another loopback address."""
+
+    scheme = "https"
+
+    def __init__(self, folder: Path, url: str) -> None:
+        port = _free_port()
+        key, certificate = folder / "key.pem", folder / "certificate.pem"
+        command = [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+        ]
+        command += [
+            "-nodes",
+            "-subj",
+            "/CN=localhost",
+            "-keyout",
+            str(key),
+            "-out",
+            str(certificate),
+        ]
+        subprocess.run(command, check=True, capture_output=True)
+        text = TERMINATOR.format(
+            folder=folder, port=port, key=key, certificate=certificate, address=TLS_PROXY, url=url
+        )
+        super().__init__(folder / "tls.conf", text, port)
+
+
+TLS_PROXY = "127.0.0.2"
+TERMINATOR = """
+pid {folder}/tls.pid;
+error_log stderr;
+events {{}}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/tls_body;
+    proxy_temp_path {folder}/tls_proxy;
+    fastcgi_temp_path {folder}/tls_fastcgi;
+    uwsgi_temp_path {folder}/tls_uwsgi;
+    scgi_temp_path {folder}/tls_scgi;
+    server {{
+        listen 127.0.0.1:{port} ssl;
+        ssl_certificate {certificate};
+        ssl_certificate_key {key};
+        location / {{
+            proxy_pass {url};
+            proxy_bind {address};
+            proxy_set_header Host $http_host;
+            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+            proxy_set_header X-Forwarded-Proto $scheme;
+        }}
+    }}
+}}
+"""
 
 
 def test_through_the_proxy_one_needs_a_token(deployment: Deployment) -> None:
@@ -139,6 +218,66 @@ def test_the_id_of_a_request_and_its_client_come_from_the_proxy(deployment: Depl
 
     assert eventually(60, lambda: bool(line()))
     assert json.loads(line()[0])["client"] == "127.0.0.1"
+
+
+def browser(address: str) -> httpx2.Client:
+    """A client with an address of its own."""
+    return httpx2.Client(
+        transport=httpx2.HTTPTransport(local_address=address, verify=False), timeout=30
+    )
+
+
+def logged_client(deployment: Deployment, request: str) -> str:
+    """The address of the client in the log line of a request."""
+    lines: list[str] = []
+
+    def is_logged() -> bool:
+        lines.extend(said for one in deployment.monitors for said in one.output if request in said)
+        return bool(lines)
+
+    assert eventually(60, is_logged)
+    return str(json.loads(lines[0])["client"])
+
+
+def test_over_tls_the_cookie_is_secure_and_without_it_not(deployment: Deployment) -> None:
+    form = {"token": deployment.token}
+    lies = {"X-Forwarded-Proto": "https"}
+    with browser("127.0.0.11") as one:
+        over_tls = one.post(f"{deployment.tls}/login", data=form)
+        plain = one.post(f"{deployment.url}/login", data=form, headers=lies)
+    assert over_tls.status_code == plain.status_code == 303
+    assert "secure" in over_tls.headers["set-cookie"].lower()
+    assert "secure" not in plain.headers["set-cookie"].lower()
+
+
+def test_through_two_proxies_the_client_is_the_one_that_connected(deployment: Deployment) -> None:
+    lies = {"X-Forwarded-For": "192.0.2.77", "X-Real-IP": "192.0.2.78", "Forwarded": "for=1.2.3.4"}
+    for address, url in (("127.0.0.12", deployment.tls), ("127.0.0.13", deployment.url)):
+        for chain in ("198.51.100.1", "198.51.100.1, 127.0.0.2", "127.0.0.1"):
+            with browser(address) as one:
+                headers = {**lies, "X-Forwarded-For": chain}
+                answer = one.get(f"{url}/api/v1/runs", headers=headers)
+            assert logged_client(deployment, answer.headers["x-request-id"]) == address, chain
+
+
+@pytest.mark.parametrize("through", ["tls", "url"])
+def test_each_client_has_guesses_of_its_own_whatever_it_says(
+    deployment: Deployment, through: str
+) -> None:
+    url = f"{getattr(deployment, through)}/login"
+    guesser, other = (
+        ("127.0.0.21", "127.0.0.22") if through == "tls" else ("127.0.0.23", "127.0.0.24")
+    )
+    with browser(guesser) as one:
+        statuses = [
+            one.post(
+                url, data={"token": f"guess-{n}"}, headers={"X-Forwarded-For": f"198.51.100.{n}"}
+            ).status_code
+            for n in range(40)  # ten at once, at each of two monitors
+        ]
+    assert statuses[0] == 401 and 429 in statuses
+    with browser(other) as two:
+        assert [two.post(url, data={"token": "guess"}).status_code for _ in range(4)] == [401] * 4
 
 
 def test_a_batch_too_large_and_metrics_stop_at_the_proxy(deployment: Deployment) -> None:
