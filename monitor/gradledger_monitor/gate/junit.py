@@ -5,7 +5,7 @@ There is no standard; this keeps to what Jenkins' xunit schema, GitLab and GitHu
 
 from __future__ import annotations
 
-from xml.etree import ElementTree as xml
+from xml.etree import ElementTree as xml  # nosec B405
 
 from gradledger_monitor.findings import Finding
 from gradledger_monitor.gate.checked import Checked, Gate
