@@ -12,6 +12,7 @@ import anyio
 import msgspec
 from fastapi import APIRouter, Path, Request
 from fastapi.concurrency import run_in_threadpool
+from sqlalchemy.exc import OperationalError
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from gradledger_monitor.api.bearers import Bearers, Caller, caller
@@ -145,12 +146,22 @@ async def _events(
             events: list[dict[str, Any]] = []
             with anyio.move_on_after(VALID_SECONDS):
                 events = await subscription.get(ending)
-            if who is not None and time.monotonic() >= checked + VALID_SECONDS:
-                if not await run_in_threadpool(bearers.is_valid, who):
-                    return  # logged out, or revoked: nothing more is for this reader
+            if time.monotonic() >= checked + VALID_SECONDS:
+                if await _has_ended(bearers, who):
+                    return
                 checked = time.monotonic()
             for event in events:
                 yield _judged(event)
+
+
+async def _has_ended(bearers: Bearers, who: Caller | None) -> bool:
+    """Whether the reader of a stream logged out since, or the token was revoked."""
+    if who is None:
+        return False
+    try:
+        return not await run_in_threadpool(bearers.is_valid, who)
+    except OperationalError:
+        return True  # unknown without the database: browsers connect again by themselves
 
 
 def _judged(event: dict[str, Any]) -> ServerSentEvent:

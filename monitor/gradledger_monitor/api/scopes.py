@@ -28,7 +28,7 @@ def _rows() -> Iterator[tuple[str, str, str]]:
     for part in (*API, *PAGES):
         for route in part.router.routes:
             assert isinstance(route, APIRoute)
-            for method in route.methods:
+            for method in route.methods or ():
                 yield method, route.path, needed(method, route.path) or NOBODY
 
 

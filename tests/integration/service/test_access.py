@@ -8,8 +8,9 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
+import httpx2
 import pytest
-from starlette.testclient import TestClient
 
 from gradledger.delivery.client import Client
 from gradledger.records import RunRecord, encode
@@ -137,8 +138,12 @@ def test_a_route_that_needs_more_than_its_path_says_is_refused(tmp_path: Path) -
     def show_secrets(folder: str) -> str:
         return f"secrets of {folder}"
 
-    with TestClient(app, base_url="http://127.0.0.1") as client:
-        answer = client.get("/static/secrets")
+    async def get(path: str) -> httpx2.Response:
+        transport = httpx2.ASGITransport(app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return await client.get(path)
+
+    answer = anyio.run(get, "/static/secrets")
     assert answer.status_code == 403 and "scope read" in answer.json()["detail"]
 
 
