@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABCMeta
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 if TYPE_CHECKING:
@@ -60,6 +61,9 @@ class Signature(metaclass=Ordinary):
     # Whether loss, norm, learning rate and loss scale by step are all that it looks at, so that
     # it can judge the log of another tool.
     reads_logs: ClassVar[bool] = False
+    # The attributes that change from step to step, with their types: what a snapshot of a run holds
+    # of the rule. See ``rules/state.py``.
+    state: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     @classmethod
     def id(cls) -> str:

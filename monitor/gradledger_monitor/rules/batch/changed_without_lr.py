@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from gradledger_monitor.batch_size import whole
 from gradledger_monitor.facts import StepFacts
@@ -11,9 +12,57 @@ from gradledger_monitor.findings import Outcome
 from gradledger_monitor.number import number
 from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.signature import Parameter
+from gradledger_monitor.rules.state import declare
 
 FIX = """\
 lr = base_lr * (batch / base_batch) ** exponent     # 1: linear, 0.5: root, 0: a decision too"""
+
+
+class _Batch:
+    """What one step was made of, over all ranks."""
+
+    state: ClassVar[Mapping[str, Any]] = declare(
+        micro_batches=int,
+        samples=int | None,
+        tokens=int | None,
+        rate=float,
+    )
+
+    def __init__(
+        self,
+        micro_batches: int = 0,
+        samples: int | None = None,
+        tokens: int | None = None,
+        rate: float = 0.0,
+    ) -> None:
+        self.micro_batches = micro_batches
+        self.samples = samples  # where the loss shows them
+        self.tokens = tokens  # padding included
+        self.rate = rate
+
+    @classmethod
+    def of(cls, facts: StepFacts, rate: float) -> _Batch:
+        """Of one step, at its learning rate."""
+        sizes = [m.terms[0].size if m.terms else None for _, m in facts.kept]
+        positions, ranks = whole(sizes), facts.run.world_size
+        return cls(
+            facts.micro_batches * ranks,
+            facts.samples,
+            None if positions is None else positions * ranks,
+            rate,
+        )
+
+    def differs(self, other: _Batch, factor: float) -> bool:
+        """Another effective batch, beyond the factor."""
+        if self.tokens and other.tokens and not _moved(self.tokens, other.tokens, factor):
+            return False
+        if self.samples and other.samples:
+            return _moved(self.samples, other.samples, factor)
+        return _moved(self.micro_batches, other.micro_batches, factor)
+
+    def is_as_large(self, other: _Batch) -> bool:
+        """Whether samples and micro-batches are the same."""
+        return self.micro_batches == other.micro_batches and self.samples == other.samples
 
 
 class ChangedWithoutLr(Rule):
@@ -49,6 +98,8 @@ class ChangedWithoutLr(Rule):
     windows = Parameter(3, "windows for which it must hold")
     lr = Parameter(0.05, "relative change of the learning rate that counts as none")
 
+    state = declare(_settled=_Batch | None, _new=list[_Batch])
+
     def __init__(self) -> None:
         self._settled: _Batch | None = None
         self._new: list[_Batch] = []
@@ -61,7 +112,7 @@ class ChangedWithoutLr(Rule):
             return not_measured("learning rate or micro-batches were not seen")
         now = _Batch.of(facts, rate)
         before = self._settled or now
-        if now == before or not now.differs(before, self.factor):
+        if not now.differs(before, self.factor):
             self._settled, self._new = now, []
             return OK
         self._new = [*self._new, now] if self._new and now.is_as_large(self._new[-1]) else [now]
@@ -69,37 +120,6 @@ class ChangedWithoutLr(Rule):
             return OK
         self._settled, self._new = now, []
         return OK if abs(_ratio(rate, before.rate) - 1) > self.lr else _report(before, now)
-
-
-class _Batch(NamedTuple):
-    """What one step was made of, over all ranks."""
-
-    micro_batches: int
-    samples: int | None  # where the loss shows them
-    tokens: int | None  # padding included
-    rate: float
-
-    @classmethod
-    def of(cls, facts: StepFacts, rate: float) -> _Batch:
-        sizes = [m.terms[0].size if m.terms else None for _, m in facts.kept]
-        positions, ranks = whole(sizes), facts.run.world_size
-        return cls(
-            facts.micro_batches * ranks,
-            facts.samples,
-            None if positions is None else positions * ranks,
-            rate,
-        )
-
-    def differs(self, other: _Batch, factor: float) -> bool:
-        """Another effective batch, beyond the factor."""
-        if self.tokens and other.tokens and not _moved(self.tokens, other.tokens, factor):
-            return False
-        if self.samples and other.samples:
-            return _moved(self.samples, other.samples, factor)
-        return _moved(self.micro_batches, other.micro_batches, factor)
-
-    def is_as_large(self, other: _Batch) -> bool:
-        return (self.micro_batches, self.samples) == (other.micro_batches, other.samples)
 
 
 def _moved(now: int, before: int, factor: float) -> bool:

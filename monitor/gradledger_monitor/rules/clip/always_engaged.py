@@ -10,6 +10,7 @@ from gradledger_monitor.number import number
 from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.recent import slide
 from gradledger_monitor.rules.signature import Parameter
+from gradledger_monitor.rules.state import declare
 
 FIX = """\
 torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=3.0)   # above the usual norm"""
@@ -44,6 +45,8 @@ class AlwaysEngaged(Rule):
     share = Parameter(0.95, "share of them scaled down", most=1.0)
 
     kind = "T"
+
+    state = declare(_last=deque[bool], _engaged=int)
 
     def __init__(self) -> None:
         self._last: deque[bool] = deque(maxlen=self.span)  # whether they were scaled down

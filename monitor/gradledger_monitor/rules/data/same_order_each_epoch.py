@@ -6,6 +6,7 @@ from gradledger_monitor.findings import Outcome
 from gradledger_monitor.number import number
 from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.signature import Parameter
+from gradledger_monitor.rules.state import declare
 
 MOST = 2**20  # fingerprints remembered
 
@@ -43,6 +44,8 @@ class SameOrderEachEpoch(Rule):
     """
 
     least = Parameter(4, "micro-batches that an epoch holds at least")
+
+    state = declare(_places=dict[float, int], _count=int, _distance=int, _matches=int)
 
     def __init__(self) -> None:
         self._places: dict[float, int] = {}  # fingerprint -> last place

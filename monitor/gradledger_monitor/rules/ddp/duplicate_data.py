@@ -9,6 +9,7 @@ from gradledger_monitor.number import number
 from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.ddp.common import names, unless_parallel
 from gradledger_monitor.rules.signature import Parameter
+from gradledger_monitor.rules.state import declare
 from gradledger_monitor.wire import StepRecord
 
 FIX = """\
@@ -48,6 +49,8 @@ class DuplicateData(Rule):
     windows = Parameter(3, "windows in a row with equal data")
 
     unless = staticmethod(unless_parallel)
+
+    state = declare(_windows=deque[dict[int, tuple[float, ...]]])
 
     def __init__(self) -> None:
         self._windows: deque[dict[int, tuple[float, ...]]] = deque(maxlen=self.windows)

@@ -7,6 +7,7 @@ import math
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.number import number
 from gradledger_monitor.rules.base import OK, Rule, Window, counted, finding, not_measured
+from gradledger_monitor.rules.state import declare
 from gradledger_monitor.wire import MicroBatch, StepRecord
 
 FIX = """\
@@ -43,6 +44,8 @@ class DiscardedMicrobatches(Rule):
 
     ultralytics/ultralytics#11217, hpcaitech/ColossalAI#1030, timoschick/pet#36
     """
+
+    state = declare(_single=bool)
 
     def __init__(self) -> None:
         self._single = False  # some window was stepped after one micro-batch: nothing accumulates

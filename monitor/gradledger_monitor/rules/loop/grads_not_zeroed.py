@@ -5,6 +5,7 @@ from __future__ import annotations
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.number import number
 from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_applicable, not_measured
+from gradledger_monitor.rules.state import declare
 
 FIX = """\
 optimizer.step()
@@ -41,6 +42,8 @@ class GradsNotZeroed(Rule):
     """
 
     hides = ("reduction.*", "norm.*", "batch.*", "loop.step_every_microbatch")
+
+    state = declare(_skipped=bool)
 
     def __init__(self) -> None:
         self._skipped = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_measured
+from gradledger_monitor.rules.state import declare
 
 FIX = """\
 for i, (x, y) in enumerate(loader):
@@ -45,6 +46,8 @@ class ZeroedEveryMicrobatch(Rule):
     """
 
     hides = ("reduction.*", "loop.step_every_microbatch", "loop.discarded_microbatches")
+
+    state = declare(_before=int, _single=bool)
 
     def __init__(self) -> None:
         self._before = 0  # micro-batches of the last window, if all of them began fresh

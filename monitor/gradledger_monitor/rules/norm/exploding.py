@@ -8,6 +8,7 @@ from collections import deque
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.signature import Parameter
+from gradledger_monitor.rules.state import declare
 
 FIX = """\
 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -49,6 +50,14 @@ class Exploding(Rule):
     reads_logs = True
 
     hides = ("norm.spike",)
+
+    state = declare(
+        _last=deque[tuple[float, float]],
+        _most=float,
+        _count=int,
+        _above=int,
+        _grown=int,
+    )
 
     def __init__(self) -> None:
         self._last: deque[tuple[float, float]] = deque(maxlen=self.growing + 1)

@@ -8,6 +8,7 @@ from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.norm.trend import LogTrend
 from gradledger_monitor.rules.signature import Parameter
+from gradledger_monitor.rules.state import declare
 
 FIX = """\
 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"""
@@ -50,6 +51,14 @@ class Spike(Rule):
 
     kind = "T"
     reads_logs = True
+
+    state = declare(
+        _norm=LogTrend,
+        _loss=LogTrend,
+        _high=int,
+        _loss_up=int,
+        _jump=tuple[float, float],
+    )
 
     def __init__(self) -> None:
         self._norm, self._loss = LogTrend(), LogTrend()

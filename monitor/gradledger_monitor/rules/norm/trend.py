@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from gradledger_monitor.rules.state import declare
 
 
 class LogTrend:
     """Exponential moving mean and variance of log(x), with ``keep`` as the weight of the past."""
+
+    state: ClassVar[Mapping[str, Any]] = declare(
+        _least_weight=float, count=int, _mean=float, _variance=float
+    )
 
     def __init__(self, keep: float = 0.97) -> None:
         self._least_weight = 1 - keep  # of a new value

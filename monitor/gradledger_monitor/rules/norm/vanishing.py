@@ -10,6 +10,7 @@ from gradledger_monitor.facts import StepFacts, clip_coefficient
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.signature import Parameter
+from gradledger_monitor.rules.state import declare
 
 START = 3  # losses whose median stands for where the run began
 
@@ -52,6 +53,15 @@ class Vanishing(Rule):
 
     kind = "T"
     reads_logs = True
+
+    state = declare(
+        _early=list[tuple[float, float]],
+        _late=deque[tuple[float, float]],
+        _best=float,
+        _count=int,
+        _faded=float | None,
+        _clear=int,
+    )
 
     def __init__(self) -> None:
         self._early: list[tuple[float, float]] = []

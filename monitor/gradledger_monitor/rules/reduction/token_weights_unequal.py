@@ -22,6 +22,7 @@ from gradledger_monitor.rules.base import (
     not_measured,
 )
 from gradledger_monitor.rules.signature import Parameter
+from gradledger_monitor.rules.state import declare
 
 FIX = """\
 # before: the mean of micro-batch means
@@ -68,6 +69,8 @@ class TokenWeightsUnequal(Rule):
     error = Parameter(0.05, "misallocation that is an error", most=1.0)
     warning = Parameter(0.01, "misallocation that is a warning", most=1.0)
     recent = Parameter(50, "windows over which it is averaged")
+
+    state = declare(_recent=deque[float])
 
     def __init__(self) -> None:
         self._recent: deque[float] = deque(maxlen=self.recent)

@@ -8,6 +8,7 @@ from statistics import median
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import OK, Rule, Silence, Window, finding, not_measured
 from gradledger_monitor.rules.signature import Parameter
+from gradledger_monitor.rules.state import declare
 
 FIX = """\
 # what is it waiting for? ask from outside:  py-spy dump --pid PID"""
@@ -48,6 +49,8 @@ class Stalled(Rule):
     seconds = Parameter(60.0, "seconds that a gap lasts at least")
 
     kind = "T"
+
+    state = declare(_gaps=deque[float], _before=float | None)
 
     def __init__(self) -> None:
         self._gaps: deque[float] = deque(maxlen=self.span)

@@ -8,6 +8,7 @@ from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import unless_scaled
 from gradledger_monitor.rules.signature import Parameter
+from gradledger_monitor.rules.state import declare
 
 FIX = """\
 # a mean over a mask that may be empty:
@@ -50,6 +51,8 @@ class Collapse(Rule):
     hides = ("scaler.skipped_steps", "scaler.all_grads_zero", "norm.*", "scheduler.stepped_on_skip")
 
     unless = staticmethod(unless_scaled)
+
+    state = declare(_first=float | None)
 
     def __init__(self) -> None:
         self._first: float | None = None

@@ -8,6 +8,7 @@ from gradledger_monitor.facts import StepFacts
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import unless_scaled
+from gradledger_monitor.rules.state import declare
 
 FIX = """\
 if torch.isfinite(norm):
@@ -42,6 +43,8 @@ class MissingUpdate(Rule):
     """
 
     unless = staticmethod(unless_scaled)
+
+    state = declare(_stepped=bool)
 
     def __init__(self) -> None:
         self._stepped = False

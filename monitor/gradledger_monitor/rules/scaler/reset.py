@@ -6,6 +6,7 @@ from gradledger_monitor.findings import Outcome
 from gradledger_monitor.number import number
 from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import unless_scaled
+from gradledger_monitor.rules.state import declare
 
 FIX = """\
 scaler = torch.amp.GradScaler("cuda")           # once, before the first epoch
@@ -40,6 +41,8 @@ class Reset(Rule):
     hides = ("scaler.skipped_steps",)
 
     unless = staticmethod(unless_scaled)
+
+    state = declare(_before=tuple[int, float] | None)
 
     def __init__(self) -> None:
         self._before: tuple[int, float] | None = None

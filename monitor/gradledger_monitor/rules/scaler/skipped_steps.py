@@ -9,6 +9,7 @@ from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.recent import slide
 from gradledger_monitor.rules.scaler.common import unless_scaled
 from gradledger_monitor.rules.signature import Parameter
+from gradledger_monitor.rules.state import declare
 
 FIX = """\
 # find what is not finite before the scaler does
@@ -50,6 +51,8 @@ class SkippedSteps(Rule):
     kind = "T"
 
     unless = staticmethod(unless_scaled)
+
+    state = declare(_settled=bool, _row=int, _last=deque[bool], _among=int)
 
     def __init__(self) -> None:
         self._settled = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gradledger_monitor.findings import Outcome
 from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.signature import Parameter
+from gradledger_monitor.rules.state import declare
 
 FIX = """\
 before = scaler.get_scale()
@@ -41,6 +42,8 @@ class SteppedOnSkip(Rule):
 
     many = Parameter(3, "advances on skipped steps")
     share = Parameter(0.05, "share of all advances", most=1.0)
+
+    state = declare(_skipped=bool, _on_skip=int, _all=int)
 
     def __init__(self) -> None:
         self._skipped = False
