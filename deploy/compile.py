@@ -23,13 +23,13 @@ from setuptools import Distribution
 from setuptools.command.build_ext import build_ext
 
 PACKAGE = Path("monitor/gradledger_monitor")
-# All that runs for every step. What is read over the wire or kept stays as it is: msgspec makes the
-# classes of the one, pickle wants those of the other.
+# All that runs for every step. What is read over the wire or saved stays as it is: msgspec reads
+# the annotations of these classes, and mypyc drops parts of them.
 STEPS = (
     *("number", "ledger", "readings", "batch_size", "losses", "combining", "figures", "facts"),
     *("track", "engine", "waiting", "fold"),
 )
-ASKED_ONCE = ("__init__", "signature", "catalogue", "choices", "manual")  # of the rules
+ASKED_ONCE = ("__init__", "signature", "catalogue", "choices", "manual", "state")  # of the rules
 
 
 class CompiledRules(BuildHookInterface[Any]):

@@ -5,10 +5,10 @@ Pure: the same facts in the same order give the same judgement, live, replayed o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from gradledger_monitor.facts import RunInfo, StepFacts
 from gradledger_monitor.findings import SEVERITIES, Finding, Judgement, Outcome
@@ -18,17 +18,11 @@ from gradledger_monitor.rules.base import Course, CourseRule, Rule, Silence, Win
 from gradledger_monitor.rules.catalogue import COURSE_RULES, RULES
 from gradledger_monitor.rules.choices import OFF, Choices
 from gradledger_monitor.rules.signature import Signature
-from gradledger_monitor.track import Kept, Track
+from gradledger_monitor.snapshot_codec import EngineState
+from gradledger_monitor.track import Track, carry
 from gradledger_monitor.tree import answer, verdict
 
 Kind = TypeVar("Kind", bound=Signature)
-
-
-class Memory(NamedTuple):
-    """All that an engine knows between two steps: with it, another goes on where this one was."""
-
-    tracks: dict[int, Kept]
-    losses: dict[int, float]
 
 
 class Engine:
@@ -50,12 +44,16 @@ class Engine:
         self._judged_with = {rule.id(): choices.judged_with(rule) for rule in both}
         self._tracks: dict[int, Track] = {}
         self._course = Course()
+        # what an earlier evaluation found, of rules that no track goes on with
+        self._carried: dict[tuple[str, int], Line] = {}
+        self._carried_to = 0
 
     def see(self, facts: StepFacts) -> None:
         """The next step of one optimizer, in order. Raises what its arithmetic raises, before any
         rule has seen the step; a rule that raises silences no other one."""
         if facts.unobserved is not None:
-            self.miss(facts.optimizer, facts.step, facts.unobserved)
+            reason = f"step {facts.step} could not be observed: {facts.unobserved}"
+            self.miss(facts.optimizer, facts.step, reason)
             return
         track = self._track_of(facts.optimizer)
         track.see(Window(facts, track.past))
@@ -82,17 +80,46 @@ class Engine:
         for panel in self._track_of(optimizer).panels:
             panel.judge_silence(after, silence)
 
-    def memory(self) -> Memory:
-        """What it knows; it is not to be changed."""
-        return Memory({o: track.kept() for o, track in self._tracks.items()}, self._course.losses)
+    # ------------------------------------------------------------ snapshots
 
-    def recall(self, memory: Memory) -> None:
-        """Go on where another engine was. What it judged by other choices stays as it was judged;
-        rules that are asked otherwise from now on begin anew."""
-        for optimizer, kept in memory.tracks.items():
+    def state(self) -> EngineState:
+        """Everything it knows, as data."""
+        return EngineState(
+            optimizers={o: track.state() for o, track in self._tracks.items()},
+            losses=self._course.losses,
+            carried=[line.state() for line in self._carried.values()],
+            carried_to=self._carried_to,
+        )
+
+    def restore(self, state: EngineState) -> None:
+        """Go on from what ``state`` gave. What was judged by other choices stays as it was judged;
+        rules that are asked otherwise now begin anew. Raises ``msgspec.ValidationError``."""
+        for optimizer, saved in state.optimizers.items():
             self._tracks[optimizer] = track = self._track(optimizer)
-            track.go_on(kept)
-        self._course.losses = memory.losses
+            track.restore(saved)
+        self._course.losses = state.losses
+        for line in state.carried:
+            self._carry(line.rule, line.optimizer).restore(line)
+        self._carried_to = state.carried_to
+
+    def carry(self, judgement: Judgement, reached: Mapping[int, int]) -> None:
+        """Go on after steps whose records are gone, with what an earlier evaluation found there.
+
+        ``reached`` is the last of these steps by optimizer. No finding is dropped, also not of a
+        rule that this version does not have.
+        """
+        found = {(finding.rule, finding.optimizer) for finding in judgement.findings}
+        for optimizer in sorted({*reached, *(optimizer for _, optimizer in found)}):
+            self._tracks[optimizer] = track = self._track(optimizer)
+            track.carry(reached.get(optimizer, 0), judgement)
+        retired = sorted((rule, o) for rule, o in found if rule not in self._kinds)
+        for rule, optimizer in [*((rule.id(), 0) for rule in self._course_rules), *retired]:
+            carry(self._carry(rule, optimizer), judgement)
+        self._carried_to = reached.get(0, 0)
+
+    def _carry(self, rule: str, optimizer: int) -> Line:
+        line = self._carried[rule, optimizer] = Line(rule, optimizer)
+        return line
 
     def _track(self, optimizer: int) -> Track:
         rules = [self._make(rule) for rule in self._rules]
@@ -107,7 +134,7 @@ class Engine:
 
     def judgement(self) -> Judgement:
         """Everything that the rules say so far."""
-        lines = [*self._step_lines(), *self._course_lines()]
+        lines = [*self._step_lines(), *self._course_lines(), *self._retired_lines()]
         found = [line.tell() for line in lines]
         findings = [replace(f, fix=idioms.fix(self.run, f.rule, f.fix)) for f in found if f]
         _inhibit(findings, self._hides)
@@ -120,13 +147,13 @@ class Engine:
 
     def _said(self, rule: str, outcome: Outcome) -> str:
         asked = outcome.status != "not_applicable"
-        reasons = [outcome.reason, self._judged_with[rule] if asked else ""]
+        reasons = [outcome.reason, self._judged_with.get(rule, "") if asked else ""]
         return ": ".join(filter(None, (outcome.status, "; ".join(filter(None, reasons)))))
 
     def _counts(self, finding: Finding) -> bool:
         """Whether a finding is part of the verdict. A structural mistake was made, and stays so;
         a statistical one that has passed is history."""
-        passed = finding.lifecycle == "resolved" and self._kinds[finding.rule] == "T"
+        passed = finding.lifecycle == "resolved" and self._kinds.get(finding.rule) == "T"
         return finding.inhibited_by is None and not passed
 
     def _step_lines(self) -> list[Line]:
@@ -144,11 +171,19 @@ class Engine:
         return lines
 
     def _judge_course(self, rule: type[CourseRule], line: Line) -> None:
+        carried = self._carried.get((rule.id(), 0))
+        if carried is not None:
+            line.restore(carried.state())
         try:
             for step, outcome in self._make(rule).judge_course(self._course):
-                line.fold(step, outcome)
+                if carried is None or step > self._carried_to:
+                    line.fold(step, outcome)
         except Exception as error:
             line.fold(0, failed(error))
+
+    def _retired_lines(self) -> list[Line]:
+        """Of rules that this version does not have."""
+        return [line for (rule, _), line in self._carried.items() if rule not in self._kinds]
 
 
 def _coverage(lines: Iterable[Line]) -> dict[str, Outcome]:
@@ -163,7 +198,7 @@ def _coverage(lines: Iterable[Line]) -> dict[str, Outcome]:
 def _inhibit(findings: list[Finding], hides: dict[str, tuple[str, ...]]) -> None:
     """A root cause mutes its symptoms: they stay visible, and raise no alarm."""
     for finding in findings:
-        causes = [f.rule for f in findings if _hides(hides[f.rule], finding.rule, f.rule)]
+        causes = [f.rule for f in findings if _hides(hides.get(f.rule, ()), finding.rule, f.rule)]
         finding.inhibited_by = min(causes) if causes else None
 
 

@@ -8,9 +8,18 @@ from typing import NamedTuple
 
 from gradledger_monitor import facts
 from gradledger_monitor.engine import Engine
-from gradledger_monitor.keeping import Position, packed, unpacked
+from gradledger_monitor.evaluator_version import version
+from gradledger_monitor.findings import Judgement
 from gradledger_monitor.quarantine import why
 from gradledger_monitor.rules.base import MOST_WHOLE, Silence
+from gradledger_monitor.snapshot_codec import (
+    FORMAT,
+    Position,
+    Snapshot,
+    SnapshotError,
+    decode,
+    encode,
+)
 from gradledger_monitor.waiting import Arrived
 
 Place = tuple[int, int]  # optimizer, step
@@ -71,6 +80,7 @@ class Fold:
     silences: Mapping[Place, Silence] = field(default_factory=dict)
     catching_up_to: dict[int, int] = field(default_factory=dict)
     kept_at: int = 0  # steps when it was last kept
+    note: str | None = None  # on how this evaluation came about, until it is stored
     waits: dict[int, Arrived] = field(default_factory=dict)  # what is waited for, by optimizer
 
     def see(self, info: facts.RunInfo, step: Arrived) -> facts.StepFacts | Quarantined | None:
@@ -86,7 +96,7 @@ class Fold:
         at.heard[optimizer] = step.received
         lowest = step.records[min(step.records)]
         at.late[optimizer] = step.received - lowest.time
-        at.resting[optimizer] = step.resting(resting)
+        at.resting[optimizer] = dict(step.resting(resting))
         if resting and any(d > step.step and r not in step.records for r, d in resting.items()):
             return None
         try:
@@ -130,14 +140,27 @@ class Fold:
         """Whether everything that was once judged has been judged again after a rewind."""
         return all(self.at.reached.get(o, 0) >= step for o, step in self.catching_up_to.items())
 
-    # ------------------------------------------------------------ kept
+    # ------------------------------------------------------------ snapshots
 
-    def keep(self) -> bytes:
-        """All that is needed to go on from here."""
-        return packed(self.at, self.engine.memory())
+    def snapshot(self) -> bytes:
+        """All that another process needs to go on from here."""
+        return encode(Snapshot(FORMAT, version(), self.at, self.engine.state()))
 
-    def go_on(self, kept: bytes) -> None:
-        """Take over from what was kept. Raises ``UnpicklingError`` where that is not possible."""
-        self.at, memory = unpacked(kept)
+    def restore(self, snapshot: bytes) -> None:
+        """Go on from what ``snapshot`` gave.
+
+        Raises ``SnapshotError`` where that is impossible; this fold is of no use then.
+        """
+        saved = decode(snapshot, version())
+        try:
+            self.engine.restore(saved.engine)
+        except Exception as error:  # whatever is wrong in it, records can be evaluated again
+            raise SnapshotError(f"the snapshot is not valid: {error}") from error
+        self.at = saved.position
         self.kept_at = self.at.steps
-        self.engine.recall(memory)
+
+    def carry(self, judgement: Judgement, at: Position) -> None:
+        """Go on after steps whose records are gone, with what an earlier evaluation found there."""
+        self.at = at
+        self.kept_at = at.steps
+        self.engine.carry(judgement, at.reached)

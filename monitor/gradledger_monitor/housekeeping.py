@@ -28,10 +28,17 @@ def keep_house(store: Store, policy: Policy, choices: Choices) -> Removed:
             return Removed()
         judge = Judge(store, chosen=lambda: choices)
         for run in retention.unkept(store, policy, clock.now()):
-            judge.keep(run)
+            _keep(judge, run)
         return retention.retain(store, policy, clock.now())
     finally:
         claims.give_back()
+
+
+def _keep(judge: Judge, run: str) -> None:
+    try:
+        judge.keep(run)
+    except Exception:  # one run that cannot be evaluated must not keep the records of all others
+        log.exception("run %s: its state could not be saved, so its records stay", run)
 
 
 class Housekeeping:

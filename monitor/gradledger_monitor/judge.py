@@ -8,7 +8,6 @@ stored records alone. Of several processes on one database, each run is judged b
 from __future__ import annotations
 
 import logging
-import pickle
 import random
 import threading
 import time
@@ -18,25 +17,45 @@ from dataclasses import dataclass
 
 from gradledger_monitor import clock
 from gradledger_monitor.engine import Engine
+from gradledger_monitor.evaluator_version import IMPORTED, stamp, version
 from gradledger_monitor.findings import Judgement
 from gradledger_monitor.fold import Fold, Judged, Place
-from gradledger_monitor.keeping import stamp
 from gradledger_monitor.rules.base import Silence
 from gradledger_monitor.rules.choices import Choices
-from gradledger_monitor.store import judging, snapshots
+from gradledger_monitor.snapshot_codec import Position, SnapshotError
+from gradledger_monitor.store import judging, reading, snapshots
 from gradledger_monitor.store.claims import claims_on
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.judging import Standing
-from gradledger_monitor.store.verdicts import Outrun, Result, commit, keep
+from gradledger_monitor.store.verdicts import Outrun, Result, commit, keep, keep_carried
 from gradledger_monitor.waiting import Arrived, Patience, Ready, sort_out
 
 log = logging.getLogger(__name__)
 
 RUNS_IN_MEMORY = 128
-STEP_ASIDE = 60.0  # seconds that a run which cannot be judged is left alone
+QUARANTINE = 60.0  # seconds until a run whose evaluation failed is evaluated again, at first
+LONGEST_QUARANTINE = 3_600.0  # each further failure doubles the time, up to this
 LIVE = 600.0  # seconds that a step may come late and still tell when its run stands still
 RESTING = 300.0  # seconds without a step before ranks that let steps pass are thought to stand
+# What is said on the run where its evaluation could not simply go on.
+DAMAGED = "the saved evaluation state is damaged"
+MISSING = "the saved evaluation state is missing"
+OTHER_VERSION = "another version of gradledger evaluated the run before"
+ELSEWHERE = "the run was imported"
+EVALUATED_AGAIN = "Evaluated again from the stored records: {why}."
+CARRIED = (
+    "Evaluated by an earlier version up to step {last:,}: the first records are pruned and {why}, "
+    "so the findings up to there are kept and cannot be evaluated again."
+)
 BEATS_LOST = 35.0  # seconds without one of the beats that come every ten
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """A run whose evaluation failed is left alone for a while, so that it holds up no other."""
+
+    seconds: float
+    until: float  # Unix seconds
 
 
 @dataclass(frozen=True)
@@ -66,7 +85,7 @@ class Judge:
     ) -> None:
         self._step_aside = step_aside
         self._chosen = chosen
-        self._choices, self._stamp = Choices(), ""
+        self._choices = Choices()
         self._heeded: int | None = None
         self._store = store
         self._claims = claims_on(store)
@@ -75,7 +94,7 @@ class Judge:
         self._listener = listener
         self._now = now
         self._folds: OrderedDict[str, Fold] = OrderedDict()
-        self._aside: dict[str, float] = {}
+        self._quarantined: dict[str, Quarantine] = {}
         self._news = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._work, name="gradledger-judge", daemon=True)
@@ -127,8 +146,10 @@ class Judge:
         self._heed(at)
         if at.rewind or not self._claims.take(at.key):
             return
-        keep(self._store, at, self._fold(run, at), self._stamp)
-        self._claims.give_back()
+        try:
+            keep(self._store, at, self._fold(run, at), self._stamp(at))
+        finally:
+            self._claims.give_back()
 
     def _judge_all(self) -> list[str]:
         now = self._now()
@@ -136,19 +157,26 @@ class Judge:
         at = random.randrange(len(due)) if due else 0  # several processes begin in several places
         taken = []
         for run, key in due[at:] + due[:at]:
-            if self._aside.get(run, 0.0) <= now and not self._stopping and self._claims.take(key):
-                taken.append(run)
-                self._judge_or_step_aside(run)
+            if self._stopping or self._is_quarantined(run, now) or not self._claims.take(key):
+                continue
+            taken.append(run)
+            self._judge_or_quarantine(run)
         return taken
 
-    def _judge_or_step_aside(self, run: str) -> None:
+    def _is_quarantined(self, run: str, now: float) -> bool:
+        quarantine = self._quarantined.get(run)
+        return quarantine is not None and now < quarantine.until
+
+    def _judge_or_quarantine(self, run: str) -> None:
         try:
             while not self._look(run) and not self._stopping:
                 pass
-            self._aside.pop(run, None)
+            self._quarantined.pop(run, None)
         except Exception:  # one run that breaks a rule or the engine must not stop all others
-            log.exception("run %s could not be judged; left alone for %s s", run, STEP_ASIDE)
-            self._aside[run] = self._now() + STEP_ASIDE
+            before = self._quarantined.get(run)
+            seconds = QUARANTINE if before is None else min(2 * before.seconds, LONGEST_QUARANTINE)
+            log.exception("evaluation of run %s failed; retried in %s s", run, seconds)
+            self._quarantined[run] = Quarantine(seconds, self._now() + seconds)
             self._folds.pop(run, None)
 
     def _look(self, run: str) -> bool:
@@ -162,11 +190,11 @@ class Judge:
         seconds = time.perf_counter() - began
         due = snapshots.is_due(fold) or (result.finished and at.over)
         try:
-            commit(self._store, at, result, fold if due else None, self._stamp)
+            commit(self._store, at, result, fold if due else None, self._stamp(at))
         except Outrun:
             self._folds.pop(run, None)
             return False
-        fold.generation = at.generation + 1
+        fold.generation, fold.note = at.generation + 1, None
         self._tell(run, result, seconds)
         return result.finished
 
@@ -193,6 +221,7 @@ class Judge:
             unsure={o for o, (one, _) in found.items() if one.unsure},
             silence=silence,
             stall_at=self._stall_at(at, fold),
+            note=fold.note,
         )
 
     def _see(self, at: Standing, fold: Fold, step: Arrived) -> Judged | None:
@@ -261,7 +290,6 @@ class Judge:
         """Judge by what is chosen now; what is remembered was judged by what was chosen before."""
         if at.chosen != self._heeded:
             self._heeded, self._choices = at.chosen, self._chosen()
-            self._stamp = stamp(self._choices)
             self._folds.clear()
 
     def _fold(self, run: str, at: Standing) -> Fold:
@@ -287,14 +315,51 @@ class Judge:
         return fold
 
     def _restored(self, at: Standing) -> Fold:
-        fold = Fold(Engine(at.info, choices=self._choices), at.generation)
-        kept = snapshots.newest(self._store, at.key, self._stamp)
-        try:
-            if kept is not None:
-                fold.go_on(kept)
-        except pickle.UnpicklingError:
-            log.exception("run %s is judged from its first step", at.info.run)
+        """From the last snapshot that can be used; else from the first record or, where that is
+        pruned, from the judgement that is stored."""
+        damaged = False
+        for snapshot in snapshots.usable(self._store, at.key, self._stamp(at)):
+            fold = self._new_fold(at)
+            try:
+                fold.restore(snapshot)
+            except SnapshotError as error:
+                log.warning("run %s: %s", at.info.run, error)
+                damaged = True
+            else:
+                fold.note = EVALUATED_AGAIN.format(why=DAMAGED) if damaged else None
+                return fold
+        fold, why = self._new_fold(at), DAMAGED if damaged else self._why_none(at)
+        if at.pruned:
+            self._carry(at, fold, why or MISSING)
+        elif why:
+            fold.note = EVALUATED_AGAIN.format(why=why)
         return fold
+
+    def _new_fold(self, at: Standing) -> Fold:
+        return Fold(Engine(at.info, choices=self._choices), at.generation)
+
+    def _why_none(self, at: Standing) -> str | None:
+        """Why there is no snapshot of an evaluated run; None where there need not be one."""
+        if at.steps and at.evaluator != version():
+            return ELSEWHERE if at.evaluator == IMPORTED else OTHER_VERSION
+        due = at.steps >= snapshots.EVERY_STEPS and not at.rewind
+        return MISSING if due and not snapshots.exist(self._store, at.key) else None
+
+    def _carry(self, at: Standing, fold: Fold, why: str) -> None:
+        """Keep the stored findings, and save them as the base at once: all later steps can be
+        evaluated again from there."""
+        quiet = {o: after for o, after in at.silences if at.progress.get(o) == after}
+        position = Position(
+            reached=dict(at.progress), silent_after=quiet, steps=at.steps, tokens=at.tokens
+        )
+        fold.carry(reading.judgement(self._store, at.info.run), position)
+        last = max(at.progress.values(), default=0)
+        note = CARRIED.format(last=last, why=why)
+        log.warning("run %s: %s", at.info.run, note)
+        keep_carried(self._store, at, fold, self._stamp(at), note)
+
+    def _stamp(self, at: Standing) -> str:
+        return stamp(self._choices, at.info)
 
     def _replay(self, fold: Fold, at: Standing, optimizer: int, last: int) -> None:
         more = last > fold.at.reached.get(optimizer, 0)

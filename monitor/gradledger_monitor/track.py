@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import NamedTuple
 
-from gradledger_monitor.findings import Outcome
-from gradledger_monitor.line import Line, failed, missed
+from gradledger_monitor.findings import Failure, Judgement, Outcome
+from gradledger_monitor.line import Line, covered, failed, missed
+from gradledger_monitor.rules import state as rule_state
 from gradledger_monitor.rules.balances import Closed
 from gradledger_monitor.rules.base import (
     HISTORY,
@@ -20,16 +20,12 @@ from gradledger_monitor.rules.base import (
     not_measured,
 )
 from gradledger_monitor.rules.choices import OFF, Choices
+from gradledger_monitor.snapshot_codec import OptimizerState, RuleState, WindowState
+
+# Where the records of earlier steps and their coverage are gone: no later step makes up for them.
+LOST = Failure("not_measured", "the results of an earlier evaluation are lost")
 
 Asked = tuple[Rule, Line]  # a rule with what it said so far
-
-
-class Kept(NamedTuple):
-    """All that a track knows between two steps: with it, another goes on where this one was."""
-
-    step: int
-    past: deque[Closed]
-    asked: list[Asked]
 
 
 @dataclass
@@ -97,11 +93,6 @@ class Panel:
                 line.fold(step, now[place])
                 self.some_open = self.some_open or line.claim is not None
 
-    def go_on(self, known: dict[str, Asked]) -> None:
-        """Take over what is known of its rules."""
-        followed = [_followed(rule, line, known.get(line.rule)) for rule, line in self.asked]
-        self.rules, self.lines = [rule for rule, _ in followed], [line for _, line in followed]
-
 
 class Track:
     """One optimizer's rules, what became of them, and its history."""
@@ -149,20 +140,59 @@ class Track:
         """The rules that are on, each with its line."""
         return chain.from_iterable(panel.asked for panel in self.panels)
 
-    def kept(self) -> Kept:
-        """What it knows; it is not to be changed."""
-        for line in self.lines:
-            line.tell()  # what is still to be told of a step cannot be kept
-        return Kept(self.step, self.past, list(self.asked))
+    def state(self) -> OptimizerState:
+        """As data."""
+        return OptimizerState(
+            step=self.step,
+            past=[_window_state(closed) for closed in self.past],
+            rules=[_rule_state(rule, line) for rule, line in self.asked],
+        )
 
-    def go_on(self, kept: Kept) -> None:
-        """Go on where another was. Rules that are asked otherwise from now on begin anew."""
-        known = {line.rule: (rule, line) for rule, line in kept.asked}
-        for panel in self.panels:
-            panel.go_on(known)
-        asked = {line.rule: line for _, line in self.asked}
-        self.lines = [asked.get(line.rule, line) for line in self.lines]
-        self.past, self.step = kept.past, kept.step
+    def restore(self, state: OptimizerState) -> None:
+        """Go on from what ``state`` gave. Rules that are asked otherwise now begin anew."""
+        self.step = state.step
+        self.past.extend(_closed(window) for window in state.past)
+        saved = {rule.line.rule: rule for rule in state.rules}
+        for rule, line in self.asked:
+            if line.rule in saved:
+                _restore_rule(rule, line, saved[line.rule])
+
+    def carry(self, step: int, judgement: Judgement) -> None:
+        """Go on after a step up to which only the judgement is stored.
+
+        The rules begin anew. A rule must not take its first window for the first of the run.
+        """
+        self.step = step
+        for rule, line in self.asked:
+            carry(line, judgement)
+            rule.after_gap()
+
+
+def carry(line: Line, judgement: Judgement) -> None:
+    """Go on with what a stored judgement says of a rule and an optimizer."""
+    found = [f for f in judgement.findings if (f.rule, f.optimizer) == (line.rule, line.optimizer)]
+    text = judgement.coverage.get(line.rule)
+    outcome = None if text is None else covered(text)
+    line.carry(next(iter(found), None), outcome if judgement.coverage else LOST)
+
+
+def _rule_state(rule: Rule, line: Line) -> RuleState:
+    return RuleState(line.state(), _thresholds(rule), rule_state.attributes(rule))
+
+
+def _restore_rule(rule: Rule, line: Line, saved: RuleState) -> None:
+    """Of a rule with other thresholds, only what it found: its attributes came of the old ones."""
+    line.restore(saved.line)
+    if saved.thresholds == _thresholds(rule):
+        rule_state.restore(rule, saved.attributes)
+
+
+def _window_state(closed: Closed) -> WindowState:
+    return WindowState(closed.micro_batches, closed.balance, closed.tokens, closed.pattern)
+
+
+def _closed(state: WindowState) -> Closed:
+    return Closed(state.micro_batches, state.balance, state.tokens, state.pattern)
 
 
 def _patience(rule: Rule) -> float | None:
@@ -183,14 +213,6 @@ def _judged(rules: list[Rule], window: Window) -> list[Outcome]:
         except Exception as error:  # one rule's bug must not silence the others
             said.append(failed(error))
     return said
-
-
-def _followed(rule: Rule, line: Line, known: Asked | None) -> Asked:
-    """A rule and its line, with what is known of both: of a rule with other thresholds, only what
-    it found. Its memory was made with the old ones."""
-    if known is None:
-        return rule, line
-    return (known[0] if _thresholds(known[0]) == _thresholds(rule) else rule), known[1]
 
 
 def _thresholds(rule: Rule) -> dict[str, float]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import pickle
-import zlib
+from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradledger.records import encode
 from gradledger_monitor import wire
 from gradledger_monitor.engine import Engine
+from gradledger_monitor.evaluator_version import stamp
 from gradledger_monitor.facts import RunInfo
 from gradledger_monitor.fold import Fold
-from gradledger_monitor.keeping import stamp
 from gradledger_monitor.rules.base import Silence
 from gradledger_monitor.rules.choices import Choices
 from gradledger_monitor.waiting import Arrived
@@ -47,7 +45,7 @@ def feed(to: Fold, steps: list[Arrived]) -> None:
 def taken_over(from_: Fold) -> Fold:
     """Another fold, which goes on where this one is."""
     other = fold()
-    other.go_on(from_.keep())
+    other.restore(from_.snapshot())
     return other
 
 
@@ -95,17 +93,7 @@ def test_a_silence_is_taken_in_once_and_in_its_place() -> None:
     assert again.engine.judgement() == live.engine.judgement()
 
 
-def test_what_was_kept_can_hold_no_code() -> None:
-    class Harmful:
-        def __reduce__(self) -> Any:
-            return print, ("done",)
-
-    with pytest.raises(pickle.UnpicklingError, match=r"builtins\.print is no part of a fold"):
-        fold().go_on(zlib.compress(pickle.dumps(Harmful())))
-    with pytest.raises(pickle.UnpicklingError, match="not a kept fold"):
-        fold().go_on(zlib.compress(pickle.dumps((1, 2))))
-
-
 def test_other_choices_do_not_go_on_from_it() -> None:
-    assert stamp(Choices()) == stamp(Choices())
-    assert stamp(Choices()) != stamp(Choices(off=("norm.*",)))
+    assert stamp(Choices(), RUN) == stamp(Choices(), RUN)
+    assert stamp(Choices(), RUN) != stamp(Choices(off=("norm.*",)), RUN)
+    assert stamp(Choices(), RUN) != stamp(Choices(), replace(RUN, world_size=2))

@@ -1,9 +1,12 @@
-"""What is in an archive, version 1: zstd-compressed JSON lines.
+"""What is in an archive, version 2: zstd-compressed JSON lines.
 
 The first line is the manifest. Then come the rows that the service itself wrote (what a judge
 noted, what people said), then the run's records as the wire has them, each process's after its
 run record; and last a line that tells how many there were, with their hash: an archive without it
 was cut off. ``zstd -dc run.jsonl.zst`` shows it all.
+
+Of runs whose first records were pruned, version 1 held the evaluation state, as a pickle, which is
+not read; version 2 holds their findings and verdict.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from gradledger_monitor import wire
 __all__ = ["SUFFIX", "VERSION", "Close", "DamagedArchive", "Manifest", "Row", "decode"]
 
 SUFFIX = ".jsonl.zst"
-VERSION = 1
+VERSION = 2
 
 
 class DamagedArchive(ValueError):

@@ -2,7 +2,11 @@
 
 Records are what the training processes said. Rows are what the service was told or noted itself:
 tags, acknowledgements, silences; and, where records were given up to make room, what was kept in
-their place. Everything else (findings, facts, verdict) comes of these.
+their place: facts, findings and verdict. Everything else comes of these.
+
+The evaluation state itself (``snapshots``) never leaves a database: whoever writes an archive could
+put anything there. Where all records are in the archive, they are evaluated where it is imported;
+else its findings and verdict are taken as data, and the run is marked.
 """
 
 from __future__ import annotations
@@ -16,12 +20,24 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, LargeBinary, Row, Select, Table, and_, bindparam, func, select
+from sqlalchemy import (
+    Connection,
+    LargeBinary,
+    Row,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    func,
+    select,
+    update,
+)
 from sqlalchemy.types import Double
 
 from gradledger_monitor import wire
 from gradledger_monitor.batches import Batch, Report
-from gradledger_monitor.store import chunks, dialects
+from gradledger_monitor.store import carried, chunks, dialects
+from gradledger_monitor.store.carried import Carried
 from gradledger_monitor.store.chunks import Place
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.packing import (
@@ -32,7 +48,6 @@ from gradledger_monitor.store.packing import (
     unpack_records,
 )
 from gradledger_monitor.store.reading import existing
-from gradledger_monitor.store.snapshots import BASE
 from gradledger_monitor.store.tables import (
     acknowledgements,
     checkpoints,
@@ -42,7 +57,6 @@ from gradledger_monitor.store.tables import (
     ranks,
     runs,
     silences,
-    snapshots,
     stretches,
     tags,
 )
@@ -60,7 +74,9 @@ GIVEN_UP = (
 )
 
 _SAID = (tags, acknowledgements, silences)
-_TABLES = {t.name: t for t in (*_SAID, progress, snapshots, facts, stretches)}
+_TABLES = {t.name: t for t in (*_SAID, progress, facts, stretches)}
+_OLD_STATE = "snapshots"  # of archives of version 1: a pickle, which is not read
+_NOT_TABLES = (carried.FINDING, carried.EVALUATION, _OLD_STATE)
 
 Values = dict[str, Any]
 
@@ -102,13 +118,12 @@ def _rows(store: Store, run: int) -> Iterator[tuple[str, Values]]:
     queries = [(table, select(table).where(table.c.run == run)) for table in _SAID]
     with store.reading() as connection:
         given_up = progress.c.given_up > 0
-        mine = select(progress).where(progress.c.run == run, given_up)
+        mine = select(progress.c.run).where(progress.c.run == run, given_up)
         if connection.execute(mine).first() is not None:
-            base = snapshots.c.level == BASE
-            queries += [(progress, mine)]
-            queries += [(snapshots, select(snapshots).where(snapshots.c.run == run, base))]
-            queries += [(facts, _given_up(facts, run))]
+            queries += [(progress, select(progress).where(progress.c.run == run))]
+            queries += [(facts, _judged(run))]
             queries += [(stretches, select(stretches).where(stretches.c.run == run))]
+            yield from carried.dumped(connection, run)
         for table, query in queries:
             found = connection.execute(query, execution_options={"yield_per": BLOCK})
             yield from ((f"{table.name}", _told(row._asdict())) for row in found)
@@ -116,11 +131,11 @@ def _rows(store: Store, run: int) -> Iterator[tuple[str, Values]]:
             yield from _left(connection, run, optimizer, last)
 
 
-def _given_up(table: Table, run: int) -> Select[Any]:
-    """What is left of the steps that are never judged again."""
-    same = and_(progress.c.run == table.c.run, progress.c.optimizer == table.c.optimizer)
-    query = select(table).join(progress, same)
-    return query.where(table.c.run == run, table.c.step <= progress.c.given_up)
+def _judged(run: int) -> Select[Any]:
+    """The figures of all steps that were judged: an import does not judge them again."""
+    same = and_(progress.c.run == facts.c.run, progress.c.optimizer == facts.c.optimizer)
+    query = select(facts).join(progress, same)
+    return query.where(facts.c.run == run, facts.c.step <= progress.c.step)
 
 
 def _left(
@@ -218,15 +233,39 @@ def restore(
 ) -> None:
     """Make a run, with the rows that the service wrote of it; what is there already stays.
 
-    Raises ValueError for a table or column that an archive cannot hold.
+    Raises ValueError for a table, column or value that an archive cannot hold.
     """
+    rows = list(rows)
+    judged = carried.read(rows)
     store_batch(store, Batch([Report(run)]), now)
     grouped = groupby(rows, lambda row: row[0])
     with store.writing() as connection:
         mine = select(runs.c.key).where(runs.c.id == run.run).with_for_update()
         key = connection.execute(mine).scalar_one()
+        new = _is_new(connection, key)
         for name, group in grouped:
-            _insert(connection, key, name, [values for _, values in group], now)
+            if name not in _NOT_TABLES:
+                _insert(connection, key, name, [values for _, values in group], now)
+        if new:
+            _carry(connection, key, judged)
+
+
+def _is_new(connection: Connection, run: int) -> bool:
+    """Whether nothing of the run was stored here before."""
+    return connection.execute(select(progress.c.run).where(progress.c.run == run)).first() is None
+
+
+def _carry(connection: Connection, run: int, judged: Carried | None) -> None:
+    """Keep the judgement of steps that cannot be evaluated here, and say so on the run."""
+    mine = select(progress.c.given_up).where(progress.c.run == run, progress.c.given_up > 0)
+    pruned = list(connection.scalars(mine))
+    if pruned and judged is not None:
+        carried.write(connection, run, judged)
+    elif pruned:  # an archive of version 1 has neither findings nor verdict
+        connection.execute(
+            update(progress).where(progress.c.run == run).values(step=progress.c.given_up)
+        )
+        carried.mark(connection, run, sum(pruned), 0, "incomplete")
 
 
 def _insert(
@@ -241,8 +280,6 @@ def _insert(
     for values in rows:
         _check(name, values, table.c.keys())
         told = {c.name: _meant(c, values[c.name]) for c in table.c if c.name in values}
-        if table is progress:
-            told["step"] = told["given_up"]  # the steps after it are judged here
         new = dialects.insert(connection, table).values({**told, "run": run})
         connection.execute(new.on_conflict_do_nothing())
 

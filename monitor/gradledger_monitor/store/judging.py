@@ -34,6 +34,10 @@ class Standing:
     generation: int
     rewind: bool
     progress: dict[int, int]  # last step judged, by optimizer; 0 is none yet
+    pruned: bool  # whether records of judged steps were removed
+    steps: int  # that were judged
+    tokens: int
+    evaluator: str | None  # the code that evaluated it last
     ended: frozenset[int]  # ranks that said they were done
     silences: dict[Place, Silence]
     stall_at: float | None
@@ -70,7 +74,8 @@ def standing(store: Store, run: str) -> Standing:
     with store.reading() as connection:
         query = select(runs, changes.label("chosen")).where(runs.c.id == run)
         row = connection.execute(query).one()
-        last = select(progress.c.optimizer, progress.c.step).where(progress.c.run == row.key)
+        last = select(progress).where(progress.c.run == row.key)
+        found = connection.execute(last).all()
         gone = select(ranks.c.rank).where(ranks.c.run == row.key, ranks.c.ended.is_not(None))
         quiet = connection.execute(select(silences).where(silences.c.run == row.key))
         return Standing(
@@ -79,7 +84,11 @@ def standing(store: Store, run: str) -> Standing:
             revision=row.revision,
             generation=row.generation,
             rewind=row.rewind,
-            progress=dict(connection.execute(last).all()),
+            progress={each.optimizer: each.step for each in found},
+            pruned=any(each.given_up for each in found),
+            steps=row.steps,
+            tokens=row.tokens,
+            evaluator=row.evaluator,
             ended=frozenset(connection.scalars(gone)),
             silences={
                 (o.optimizer, o.after): Silence(o.seconds, o.silent, o.backwards) for o in quiet

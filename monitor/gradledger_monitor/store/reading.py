@@ -46,6 +46,10 @@ class RunRow:
     optimizers: list[str]
     config: dict[str, Any]
     environment: dict[str, str]
+    # Part of the verdict is of an earlier evaluation: the records are pruned.
+    earlier_version: bool
+    # Why the run was evaluated again, or could not be, in a sentence.
+    evaluation_note: str | None
 
 
 _ROW = {name: name for name in RunRow.__dataclass_fields__} | {"primary": "primary_title"}
@@ -170,7 +174,7 @@ def judgement(store: Store, run: str, now: float | None = None) -> Judgement:
         row = connection.execute(select(judgements).where(judgements.c.run == key)).first()
         found = findings_now(connection, key, time.time() if now is None else now)
     if row is None:
-        return Judgement("incomplete", [], [], {})
+        return Judgement("incomplete", found, [], {})
     tree = [TreeNode(**node) for node in row.tree]
     return Judgement(row.verdict, found, tree, row.coverage)
 

@@ -2,7 +2,8 @@
 
 Findings, verdicts, evaluations and stretches (the lowest, mean and highest of neighbouring steps)
 stay for ever, and so do the rows around what was found. A run may still be going on: what was
-given up is never judged again, so the judge's memory of just that moment is kept in its place.
+given up is never judged again, so the evaluation state of just that moment is kept in its place.
+A state of another version does not count: only one that this version can restore replaces records.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import partial
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, insert, or_, select, update
 
+from gradledger_monitor.evaluator_version import version
 from gradledger_monitor.store import chunks
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.snapshots import BASE
@@ -57,7 +59,8 @@ def unkept(store: Store, policy: Policy, now: float) -> list[str]:
     kept no memory yet."""
     if not policy.detail_days:
         return []
-    kept = select(snapshots.c.run).where(snapshots.c.steps >= runs.c.steps)
+    current = or_(snapshots.c.evaluator == version(), snapshots.c.level == BASE)
+    kept = select(snapshots.c.run).where(snapshots.c.steps >= runs.c.steps, current)
     old = runs.c.last_seen <= now - policy.detail_days * DAY
     query = select(runs.c.id).where(old, runs.c.steps > 0, ~kept.where(_of_run()).exists())
     with store.reading() as connection:
@@ -92,16 +95,18 @@ def _give_up(connection: Connection, run: int, before: float) -> None:
     old = snapshots.c.taken <= before
     if row.last_seen <= before and row.judged_revision == row.revision:
         old = snapshots.c.steps == row.steps
-    query = select(snapshots).where(snapshots.c.run == run, old)
-    base = connection.execute(query.order_by(snapshots.c.steps.desc()).limit(1)).first()
-    if base is None or base.level == BASE:
-        return
     here = snapshots.c.run == run
-    connection.execute(delete(snapshots).where(here, snapshots.c.level == BASE))
-    connection.execute(insert(snapshots).values({**base._mapping, "level": BASE}))
+    query = select(snapshots).where(here, snapshots.c.evaluator == version(), old)
+    base = connection.execute(query.order_by(snapshots.c.steps.desc()).limit(1)).first()
+    if base is None:
+        return
+    if base.level != BASE:
+        connection.execute(delete(snapshots).where(here, snapshots.c.level == BASE))
+        connection.execute(insert(snapshots).values({**base._mapping, "level": BASE}))
     for optimizer, step in base.reached.items():
         one = and_(progress.c.run == run, progress.c.optimizer == optimizer)
-        connection.execute(update(progress).where(one).values(given_up=step))
+        older = progress.c.given_up < step
+        connection.execute(update(progress).where(one, older).values(given_up=step))
 
 
 def _remove(

@@ -1,4 +1,4 @@
-"""The judge's memory of runs, kept at some of their steps.
+"""The evaluation state of runs, saved at some of their steps.
 
 How far back one has to go is not known beforehand: to the last one after a restart, further when
 a record came late. So they stand close together where the run is, and ever further apart behind:
@@ -10,8 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from sqlalchemy import Connection, delete, or_, select
+from sqlalchemy import Connection, and_, delete, or_, select
 
+from gradledger_monitor.evaluator_version import version
 from gradledger_monitor.fold import Fold
 from gradledger_monitor.store import dialects
 from gradledger_monitor.store.database import Store
@@ -22,13 +23,26 @@ BASE = -1  # the level of the one that records were given up for
 LARGEST = 2**20  # bytes of which there are several; of larger ones, one
 
 
-def newest(store: Store, run: int, stamp: str) -> bytes | None:
-    """The last state that this code can go on with; or else the base, which is all there is."""
-    usable = or_(snapshots.c.stamp == stamp, snapshots.c.level == BASE)
-    query = select(snapshots.c.state).where(snapshots.c.run == run, usable)
+def usable(store: Store, run: int, stamp: str) -> list[bytes]:
+    """The states that this code can go on with, the last one first.
+
+    The base counts whatever the settings were when it was made: what was pruned cannot be evaluated
+    with others.
+    """
+    base = and_(snapshots.c.level == BASE, snapshots.c.evaluator == version())
+    query = select(snapshots.c.state).where(
+        snapshots.c.run == run, or_(snapshots.c.stamp == stamp, base)
+    )
     order = ((snapshots.c.stamp == stamp).desc(), snapshots.c.steps.desc())
     with store.reading() as connection:
-        return connection.scalars(query.order_by(*order).limit(1)).first()
+        return list(connection.scalars(query.order_by(*order)))
+
+
+def exist(store: Store, run: int) -> bool:
+    """Whether there is any, of whatever version."""
+    with store.reading() as connection:
+        query = select(snapshots.c.level).where(snapshots.c.run == run)
+        return connection.execute(query.limit(1)).first() is not None
 
 
 def is_due(fold: Fold) -> bool:
@@ -36,22 +50,30 @@ def is_due(fold: Fold) -> bool:
     return fold.at.steps // EVERY_STEPS > fold.kept_at // EVERY_STEPS
 
 
-def write(connection: Connection, run: int, fold: Fold, stamp: str) -> None:
-    """Keep the state of a fold."""
+def write(connection: Connection, run: int, fold: Fold, stamp: str, *, base: bool = False) -> None:
+    """Save the state of a fold. As the base it is all there is: steps before it are not evaluated
+    again."""
     fold.kept_at = fold.at.steps
-    state = fold.keep()
+    state = fold.snapshot()
+    if base:
+        connection.execute(delete(snapshots).where(snapshots.c.run == run))
     row = {
         "run": run,
-        "level": 0 if len(state) > LARGEST else _level(fold.at.steps // EVERY_STEPS),
+        "level": BASE if base else _level_of(fold, state),
         "steps": fold.at.steps,
         "taken": time.time(),
         "reached": dict(fold.at.reached),
+        "evaluator": version(),
         "stamp": stamp,
         "state": state,
     }
     statement = dialects.insert(connection, snapshots).values(row)
     new = {name: statement.excluded[name] for name in row if name not in ("run", "level")}
     connection.execute(statement.on_conflict_do_update(index_elements=["run", "level"], set_=new))
+
+
+def _level_of(fold: Fold, state: bytes) -> int:
+    return 0 if len(state) > LARGEST else _level(fold.at.steps // EVERY_STEPS)
 
 
 def _level(number: int) -> int:

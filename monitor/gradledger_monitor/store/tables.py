@@ -14,6 +14,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    false,
 )
 from sqlalchemy.types import Double
 
@@ -45,7 +46,9 @@ def _many_rows_run_column() -> Column[int]:
 # ``revision`` counts batches and ``judged_revision`` says up to which the judge has looked;
 # ``waiting_since`` is when the oldest step came that still misses ranks, and ``stall_at`` when the
 # judge is to say that the run stands still. ``generation`` counts judgements: whoever judges from
-# an older one must begin again.
+# an older one must begin again. ``evaluator`` is the code that evaluated the run last.
+# ``earlier_version``: part of the verdict is of an earlier evaluation that cannot be repeated;
+# ``evaluation_note``: why the run was evaluated again, or could not be, in a sentence for people.
 runs = Table(
     "runs",
     metadata,
@@ -72,6 +75,9 @@ runs = Table(
     Column("rewind", Boolean, nullable=False),
     Column("waiting_since", Double),
     Column("stall_at", Double),
+    Column("evaluator", String(64)),
+    Column("earlier_version", Boolean, nullable=False, server_default=false()),
+    Column("evaluation_note", Text),
     Index("ix_runs_last_seen", "last_seen"),
 )
 
@@ -163,8 +169,9 @@ silences = Table(
     Column("backwards", BigInteger),
 )
 
-# The judge's memory of a run at some of its steps, so that it need not begin with the first.
-# Written over by level, so that one is about as far back as one has to go; level -1 stays.
+# The evaluation state of a run at some of its steps, so that it need not begin with the first.
+# Written over by level, so that one is about as far back as one has to go; level -1 stays. What a
+# state depends on is in ``stamp``, and its code alone in ``evaluator``: see evaluator_version.py.
 snapshots = Table(
     "snapshots",
     metadata,
@@ -173,6 +180,7 @@ snapshots = Table(
     Column("steps", BigInteger, nullable=False),
     Column("taken", Double, nullable=False),
     Column("reached", Packed, nullable=False),  # last step by optimizer
+    Column("evaluator", String(64), nullable=False),
     Column("stamp", String(64), nullable=False),
     Column("state", LargeBinary, nullable=False),
 )

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, and_, delete, insert, select, update
 
 from gradledger_monitor import clock
+from gradledger_monitor.evaluator_version import version
 from gradledger_monitor.findings import Judgement
 from gradledger_monitor.fold import Fold, Judged, Place
 from gradledger_monitor.rules.base import MOST_WHOLE, Silence
@@ -48,6 +49,7 @@ class Result:
     unsure: set[int]  # optimizers of which steps were taken that miss something
     silence: tuple[Place, Silence] | None = None
     stall_at: float | None = None
+    note: str | None = None  # on how this evaluation came about; None leaves the old one
 
 
 def commit(store: Store, at: Standing, result: Result, fold: Fold | None, stamp: str) -> None:
@@ -72,11 +74,24 @@ def commit(store: Store, at: Standing, result: Result, fold: Fold | None, stamp:
 
 
 def keep(store: Store, at: Standing, fold: Fold, stamp: str) -> None:
-    """Keep the state of a fold, unless the run was judged or went back in the meantime."""
-    same = (runs.c.key == at.key, runs.c.generation == at.generation)
+    """Save the state of a fold, unless the run was judged or went back in the meantime."""
     with store.writing() as connection:
-        if connection.execute(select(runs.c.key).where(*same).with_for_update()).first():
+        if _is_unchanged(connection, at):
             snapshots.write(connection, at.key, fold, stamp)
+
+
+def keep_carried(store: Store, at: Standing, fold: Fold, stamp: str, note: str) -> None:
+    """Save, as the base, a fold that carries an earlier evaluation; and mark the run."""
+    marks = {"earlier_version": True, "evaluation_note": note, "evaluator": version()}
+    with store.writing() as connection:
+        if _is_unchanged(connection, at):
+            snapshots.write(connection, at.key, fold, stamp, base=True)
+            connection.execute(update(runs).where(runs.c.key == at.key).values(marks))
+
+
+def _is_unchanged(connection: Connection, at: Standing) -> bool:
+    same = (runs.c.key == at.key, runs.c.generation == at.generation)
+    return connection.execute(select(runs.c.key).where(*same).with_for_update()).first() is not None
 
 
 def _take_turn(connection: Connection, at: Standing, result: Result) -> None:
@@ -87,7 +102,10 @@ def _take_turn(connection: Connection, at: Standing, result: Result) -> None:
         "stall_at": result.stall_at,
         "steps": min(result.steps, MOST_WHOLE),
         "tokens": result.tokens,
+        "evaluator": version(),
     }
+    if result.note is not None:
+        told["evaluation_note"] = result.note
     if result.finished:
         told["judged_revision"] = at.revision
     if result.judgement is not None:

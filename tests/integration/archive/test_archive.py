@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import hashlib
 import json
+import pickle
+import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -19,7 +24,7 @@ from gradledger_monitor.rules.choices import Choices
 from gradledger_monitor.store import acknowledging, listing, tagging
 from gradledger_monitor.store.curves import Curves, curves
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.reading import UnknownRun, judgement
+from gradledger_monitor.store.reading import RunRow, UnknownRun, get_run, judgement
 from gradledger_monitor.store.retention import Policy
 from helpers.batches import EndRecord, EvalRecord, fair_step, step
 from helpers.postgres import running_postgres
@@ -103,30 +108,142 @@ def test_importing_again_changes_nothing(origin: Store, tmp_path: Path) -> None:
     assert said(origin) == before
 
 
-def test_what_was_given_up_to_make_room_stays_as_it_was_judged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A run of 420 steps of which 150 to 199 are unequal, and whose first records are pruned."""
     monkeypatch.setattr("gradledger_monitor.store.snapshots.EVERY_STEPS", 16)
-    origin = stored(f"sqlite:///{tmp_path / 'origin.db'}")
-    judge = Judge(origin)
+    store = stored(f"sqlite:///{tmp_path / 'origin.db'}")
+    judge = Judge(store)
     for begin in range(1, 401, 50):
-        send(origin, [fair_step(n) if n != 150 else step(n) for n in range(begin, begin + 50)])
+        steps = range(begin, begin + 50)
+        send(store, [step(n) if 150 <= n < 200 else fair_step(n) for n in steps])
         judge.judge_pending()
-    keep_house(origin, Policy(detail_days=1e-9, steps_days=1e-9), Choices())
-    send(origin, [fair_step(n) for n in range(401, 421)])
-    judge_pending(origin, 0)
+    keep_house(store, Policy(detail_days=1e-9, steps_days=1e-9), Choices())
+    send(store, [fair_step(n) for n in range(401, 421)])
+    judge_pending(store, 0)
+    return store
+
+
+def test_of_a_pruned_run_findings_and_verdict_are_kept_and_marked(
+    pruned: Store, tmp_path: Path
+) -> None:
     path, again = tmp_path / "r.jsonl.zst", tmp_path / "again.jsonl.zst"
-    assert export(origin, "r", path).steps < 100
-    other = taken_in(path, f"sqlite:///{tmp_path / 'other.db'}")
-    assert said(other) == said(origin)
-    export(other, "r", again)
-    assert sorted(body(again)) == sorted(body(path))
+    assert export(pruned, "r", path).steps < 100
+    with running_postgres() as server:
+        for url in (f"sqlite:///{tmp_path / 'other.db'}", server.create()):
+            other = taken_in(path, url)
+            assert said(other) == said(pruned)
+            origin, imported = row(pruned), row(other)
+            assert (imported.verdict, imported.steps, imported.tokens) == ("broken", 420, 16_800)
+            assert not origin.earlier_version and imported.earlier_version
+            assert "up to step 420" in str(imported.evaluation_note)
+            assert "the run was imported" in str(imported.evaluation_note)
+            export(other, "r", again)
+            assert sorted(body(again)) == sorted(body(path))
+            send(other, [step(n) for n in range(421, 431)])
+            judge_pending(other, 0)
+            (found,) = judgement(other, "r").findings
+            assert (found.first_step, found.since_step, found.steps) == (150, 421, 60)
+            other.close()
+
+
+def test_no_evaluation_state_is_in_an_archive(pruned: Store, tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl.zst"
+    export(pruned, "r", path)
+    tables = {line["table"] for line in map(json.loads, body(path)) if line["type"] == "row"}
+    assert tables == {"evaluation", "facts", "finding", "progress", "steps", "stretches"}
+
+
+def test_the_state_in_an_archive_of_version_1_is_not_read(pruned: Store, tmp_path: Path) -> None:
+    path, victim = tmp_path / "r.jsonl.zst", tmp_path / "victim"
+    export(pruned, "r", path)
+
+    class Harmful:
+        def __reduce__(self) -> Any:
+            return Path.touch, (victim,)
+
+    state = base64.b64encode(zlib.compress(pickle.dumps(Harmful()))).decode()
+    values = {"level": -1, "steps": 400, "taken": 1.0, "stamp": "0" * 64, "state": state}
+    old = [line for line in body(path) if '"table":"finding"' not in line]
+    old = [line for line in old if '"table":"evaluation"' not in line]
+    manifest = {"type": "archive", "version": 1, "run": "r", "name": "a", "exported": 1.0}
+    reached = base64.b64encode(b"\x81\x00\x00").decode()
+    lines = [
+        {**manifest, "written_by": "before"},
+        {"type": "row", "table": "snapshots", "values": {**values, "reached": reached}},
+    ]
+    other = taken_in(
+        closed(tmp_path / "old.jsonl.zst", [*map(json.dumps, lines), *old]),
+        f"sqlite:///{tmp_path / 'other.db'}",
+    )
+    assert not victim.exists() and judged(other) == 420
+    assert row(other).earlier_version and judgement(other, "r").verdict == "incomplete"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("severity", "fatal"),
+        ("lifecycle", 1),
+        ("first_step", -1),
+        ("optimizer", 2**20),
+        ("title", "a\0b"),
+        ("summary", ["not", "text"]),
+        ("evidence", base64.b64encode(b"\x93").decode()),
+        ("evidence", base64.b64encode(b"\x01").decode()),
+        ("surprise", 1),
+    ],
+)
+def test_a_finding_of_an_archive_is_checked(
+    pruned: Store, tmp_path: Path, field: str, value: Any
+) -> None:
+    path = tmp_path / "r.jsonl.zst"
+    export(pruned, "r", path)
+    with zstandard.open(path, "rt") as file:
+        lines = [json.loads(line) for line in file.read().splitlines()[:-1]]
+    (finding,) = (line for line in lines if line.get("table") == "finding")
+    finding["values"][field] = value
+    other = stored(f"sqlite:///{tmp_path / 'other.db'}")
+    with pytest.raises(ValueError, match=field if field != "evidence" else "finding"):
+        restore(other, closed(path, list(map(json.dumps, lines))))
+    assert listing.tags_of(other, ["r"]) == {}
+    with pytest.raises(UnknownRun):
+        judgement(other, "r")
+
+
+def test_an_imported_verdict_does_not_replace_one_that_was_reached_here(
+    pruned: Store, tmp_path: Path
+) -> None:
+    path = tmp_path / "r.jsonl.zst"
+    export(pruned, "r", path)
+    other = stored(f"sqlite:///{tmp_path / 'other.db'}")
+    send(other, [fair_step(n) for n in range(1, 421)])
+    judge_pending(other, 0)
+    before = judgement(other, "r")
+    restore(other, path)
+    judge_pending(other, 0)
+    assert judgement(other, "r") == before and not row(other).earlier_version
 
 
 def test_an_unknown_run_leaves_no_file(origin: Store, tmp_path: Path) -> None:
     with pytest.raises(UnknownRun):
         export(origin, "nobody", tmp_path / "n.jsonl.zst")
     assert list(tmp_path.glob("n.*")) == []
+
+
+def row(store: Store) -> RunRow:
+    """The run as the API shows it."""
+    found = get_run(store, "r")
+    assert found is not None
+    return found
+
+
+def closed(path: Path, lines: list[str]) -> Path:
+    """An archive of these lines, and the one that tells how many they are."""
+    text = "".join(f"{line}\n" for line in lines)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    end = json.dumps({"type": "close", "lines": len(lines), "sha256": digest})
+    return rewritten(path, [*lines, end])
 
 
 def rewritten(path: Path, lines: list[str]) -> Path:
@@ -141,12 +258,12 @@ def test_a_damaged_archive_is_said_to_be_one(origin: Store, tmp_path: Path) -> N
     export(origin, "r", path)
     with zstandard.open(path, "rt") as file:
         whole = file.read().splitlines()
-    newer = json.dumps({**json.loads(whole[0]), "version": 2})
+    newer = json.dumps({**json.loads(whole[0]), "version": 3})
     wrong = {
         "ends too early": whole[:-1],
         "not what was written": [*whole[:5], *whole[6:]],
         "makes no sense": [*whole[:5], "{", *whole[6:]],
-        "reads up to 1": [newer, *whole[1:]],
+        "reads up to 2": [newer, *whole[1:]],
         "begin with the manifest": whole[1:],
     }
     store = stored(f"sqlite:///{tmp_path / 'other.db'}")

@@ -1,0 +1,335 @@
+"""Where the saved evaluation state cannot be used, a run is evaluated again, or says why not.
+
+On both databases: whatever happened to the state, the verdict never gets better by it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import httpx2
+import pytest
+from sqlalchemy import delete, func, select, update
+
+from gradledger_monitor import evaluator_version
+from gradledger_monitor.findings import Finding
+from gradledger_monitor.housekeeping import keep_house
+from gradledger_monitor.judge import LONGEST_QUARANTINE, QUARANTINE, Judge
+from gradledger_monitor.rules.choices import Choices
+from gradledger_monitor.store import tables
+from gradledger_monitor.store.curves import curves
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.reading import RunRow, get_run, judgement
+from gradledger_monitor.store.retention import Policy
+from helpers.batches import EvalRecord, fair_step, step
+from helpers.sending import Clock, judged, send
+from helpers.service import running_service
+
+DETAIL = Policy(detail_days=1e-9, steps_days=0)
+UNEQUAL = "reduction.token_weights_unequal"
+
+Damage = Callable[[Store], None]
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradledger_monitor.store.snapshots.EVERY_STEPS", 16)
+
+
+@pytest.fixture
+def upgrade(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Makes the code of the evaluator another version."""
+
+    def change() -> None:
+        monkeypatch.setattr(evaluator_version, "sources", list)
+        evaluator_version.version.cache_clear()
+
+    yield change
+    monkeypatch.undo()
+    evaluator_version.version.cache_clear()
+
+
+def row(store: Store, run: str = "r") -> RunRow:
+    """The run as the API shows it."""
+    found = get_run(store, run)
+    assert found is not None
+    return found
+
+
+def change(store: Store, alter: Callable[[bytes], bytes]) -> None:
+    """Alter every saved state."""
+    with store.writing() as connection:
+        c = tables.snapshots.c
+        for run, level, state in connection.execute(select(c.run, c.level, c.state)).all():
+            here = update(tables.snapshots).where(c.run == run, c.level == level)
+            connection.execute(here.values(state=alter(state)))
+
+
+def flip(state: bytes) -> bytes:
+    """One bit is wrong."""
+    place, bit = random.Random(len(state)).randrange(len(state)), 1 << 3
+    return state[:place] + bytes([state[place] ^ bit]) + state[place + 1 :]
+
+
+def remove(store: Store) -> None:
+    """No state is left."""
+    with store.writing() as connection:
+        connection.execute(delete(tables.snapshots))
+
+
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "truncated": (lambda store: change(store, lambda state: state[:-7]), "damaged"),
+    "flipped": (lambda store: change(store, flip), "damaged"),
+    "empty": (lambda store: change(store, lambda _: b""), "damaged"),
+    "foreign": (lambda store: change(store, lambda _: b"\x80\x05N."), "damaged"),
+    "removed": (remove, "missing"),
+}
+
+
+@pytest.fixture(params=DAMAGES)
+def damage(request: pytest.FixtureRequest) -> tuple[Damage, str]:
+    """A way to lose a state, and what is said of it."""
+    return DAMAGES[request.param]
+
+
+def live_run(store: Store, first: int = 1, last: int = 400) -> None:
+    """A run with unequal weights in steps 150 to 199."""
+    judge = Judge(store)
+    for begin in range(first, last + 1, 50):
+        steps = range(begin, begin + 50)
+        send(store, [step(n) if 150 <= n < 200 else fair_step(n) for n in steps])
+        judge.judge_pending()
+
+
+def prune(store: Store) -> None:
+    """Give up all records that may go."""
+    assert keep_house(store, DETAIL, Choices()).records > 300
+
+
+def unequal(store: Store) -> Finding:
+    """The finding on the weights."""
+    (found,) = (f for f in judgement(store, "r").findings if f.rule == UNEQUAL)
+    return found
+
+
+# ---------------------------------------------------------------- all records are there
+
+
+def test_an_intact_state_is_restored_and_nothing_is_said(store: Store) -> None:
+    live_run(store)
+    live_run(store, 401, 450)
+    assert (row(store).earlier_version, row(store).evaluation_note) == (False, None)
+
+
+def test_a_lost_state_is_made_again_from_the_records(
+    store: Store, damage: tuple[Damage, str]
+) -> None:
+    live_run(store)
+    before = judgement(store, "r"), curves(store, "r")
+    damage[0](store)
+    send(store, [fair_step(401)])
+    Judge(store).judge_pending()
+    assert judged(store) == 401 and unequal(store) == before[0].findings[0]
+    note = row(store).evaluation_note
+    assert note is not None and note.startswith("Evaluated again from the stored records: ")
+    assert damage[1] in note and not row(store).earlier_version
+
+
+def test_of_several_states_the_last_intact_one_counts(store: Store) -> None:
+    live_run(store)
+    with store.writing() as connection:
+        newest = select(func.max(tables.snapshots.c.steps)).scalar_subquery()
+        connection.execute(
+            update(tables.snapshots).where(tables.snapshots.c.steps == newest).values(state=b"?")
+        )
+        connection.exec_driver_sql("UPDATE chunks SET records = 'rubbish' WHERE last <= 250")
+    send(store, [fair_step(401)])
+    Judge(store).judge_pending()
+    assert judged(store) == 401 and unequal(store).steps == 50
+
+
+def test_after_an_upgrade_a_run_is_evaluated_again(
+    store: Store, upgrade: Callable[[], None]
+) -> None:
+    live_run(store)
+    upgrade()
+    send(store, [fair_step(401)])
+    Judge(store).judge_pending()
+    assert judged(store) == 401 and unequal(store).steps == 50
+    assert "another version of gradledger" in str(row(store).evaluation_note)
+    assert not row(store).earlier_version
+
+
+def test_other_settings_are_no_damage(store: Store) -> None:
+    live_run(store, last=100)
+    send(store, [fair_step(101)])
+    Judge(store, chosen=lambda: Choices(off=("norm.*",))).judge_pending()
+    assert judged(store) == 101 and row(store).evaluation_note is None
+
+
+# ---------------------------------------------------------------- the first records are pruned
+
+
+def test_findings_of_pruned_steps_outlive_a_lost_state(
+    store: Store, damage: tuple[Damage, str]
+) -> None:
+    live_run(store)
+    prune(store)
+    before, known = judgement(store, "r"), unequal(store)
+    damage[0](store)
+    live_run(store, 401, 450)
+    assert judged(store) == 450 and unequal(store) == known
+    assert judgement(store, "r").verdict == before.verdict == "broken"
+    assert judgement(store, "r").coverage == before.coverage
+    assert row(store).earlier_version
+    note = str(row(store).evaluation_note)
+    assert note.startswith("Evaluated by an earlier version up to step 400: ") and damage[1] in note
+    live_run(store, 451, 500)  # by another judge, which restores what the last one saved
+    assert judged(store) == 500 and unequal(store) == known
+    assert str(row(store).evaluation_note) == note
+
+
+def test_an_upgrade_keeps_the_findings_of_pruned_steps(
+    store: Store, upgrade: Callable[[], None]
+) -> None:
+    live_run(store)
+    prune(store)
+    known = unequal(store)
+    upgrade()
+    send(store, [step(n) for n in range(401, 411)])
+    Judge(store).judge_pending()
+    found = unequal(store)
+    assert (found.first_step, found.steps, found.last_step) == (known.first_step, 60, 410)
+    assert (known.lifecycle, found.lifecycle, found.since_step) == ("resolved", "ongoing", 401)
+    assert judgement(store, "r").verdict == "broken" and row(store).earlier_version
+
+
+def test_late_records_of_carried_steps_are_stored_and_change_no_finding(store: Store) -> None:
+    live_run(store)
+    prune(store)
+    send(store, [fair_step(n) for n in range(401, 450) if n != 430])
+    Judge(store, patience=0).judge_pending()
+    remove(store)
+    send(store, [fair_step(n) for n in range(450, 461)])
+    Judge(store).judge_pending()
+    before = judgement(store, "r")
+    assert judged(store) == 459
+    assert send(store, [step(430)]).stored == 1
+    Judge(store).judge_pending()
+    assert judged(store) == 459 and judgement(store, "r") == before
+
+
+def test_where_the_results_are_lost_too_the_verdict_is_not_balanced(store: Store) -> None:
+    judge = Judge(store)
+    send(store, [fair_step(n) for n in range(1, 401)])
+    judge.judge_pending()
+    assert judgement(store, "r").verdict == "balanced"
+    prune(store)
+    remove(store)
+    with store.writing() as connection:
+        connection.execute(delete(tables.judgements))
+    send(store, [fair_step(n) for n in range(401, 451)])
+    Judge(store).judge_pending()
+    found = judgement(store, "r")
+    assert found.verdict == "incomplete" and row(store).earlier_version
+    assert found.coverage[UNEQUAL] == "not_measured: the results of an earlier evaluation are lost"
+
+
+def test_a_finding_of_a_rule_that_is_gone_stays(store: Store) -> None:
+    live_run(store)
+    prune(store)
+    remove(store)
+    with store.writing() as connection:
+        connection.execute(update(tables.findings).values(rule="reduction.retired"))
+        connection.execute(update(tables.judgements).values(coverage={}))
+    for first in (401, 451):
+        live_run(store, first, first + 49)
+        (found,) = judgement(store, "r").findings
+        assert (found.rule, found.first_step, found.steps) == ("reduction.retired", 150, 50)
+        assert judgement(store, "r").verdict == "broken"
+
+
+def test_a_finding_on_the_course_of_the_run_stays(store: Store) -> None:
+    records = [fair_step(n) for n in range(1, 401)]
+    for n, record in enumerate(records):
+        record.micro_batches[0].loss = 5.0 - n / 100
+    send(store, [EvalRecord(n, 1.0, {"loss": float(n)}) for n in (20, 40, 60, 80)])
+    send(store, records)
+    Judge(store).judge_pending()
+    (before,) = judgement(store, "r").findings
+    assert before.rule == "eval.diverging"
+    prune(store)
+    remove(store)
+    live_run(store, 401, 450)
+    assert judgement(store, "r").findings == [before]
+
+
+def test_records_stay_until_a_state_of_this_version_replaces_them(
+    store: Store, upgrade: Callable[[], None]
+) -> None:
+    live_run(store)
+    before = judgement(store, "r")
+    upgrade()
+    prune(store)
+    with store.reading() as connection:
+        made = connection.scalars(
+            select(tables.snapshots.c.evaluator).where(tables.snapshots.c.level == -1)
+        )
+        assert list(made) == [evaluator_version.version()]
+    live_run(store, 401, 450)
+    assert unequal(store) == before.findings[0] and not row(store).earlier_version
+
+
+def test_the_api_and_the_page_say_how_the_evaluation_came_about(store: Store) -> None:
+    live_run(store)
+    prune(store)
+    remove(store)
+    live_run(store, 401, 450)
+    note = row(store).evaluation_note
+    url = store.engine.url.render_as_string(hide_password=False)
+    with running_service(url) as service:
+        found = httpx2.get(f"{service.url}/api/v1/runs/r").json()
+        assert found["earlier_version"] is True and found["evaluation_note"] == note
+        (listed,) = httpx2.get(f"{service.url}/api/v1/runs").json()["runs"]
+        assert listed == found
+        page = httpx2.get(f"{service.url}/runs/r").text
+        assert f'<p class="small" id="evaluation-note">{note}</p>' in page
+
+
+# ---------------------------------------------------------------- evaluation that fails
+
+
+def spoil(store: Store, run: str) -> None:
+    """Make the records of a run unreadable."""
+    key = select(tables.runs.c.key).where(tables.runs.c.id == run).scalar_subquery()
+    with store.writing() as connection:
+        connection.execute(
+            update(tables.chunks).where(tables.chunks.c.run == key).values(records=b"rubbish")
+        )
+
+
+def test_a_run_that_fails_stops_no_other_and_is_tried_ever_less_often(store: Store) -> None:
+    clock = Clock()
+    judge = Judge(store, now=clock)
+    send(store, [fair_step(1)], run="bad")
+    send(store, [fair_step(1)], run="good")
+    spoil(store, "bad")
+    assert sorted(judge.judge_pending()) == ["bad", "good"]
+    assert (judged(store, "bad"), judged(store, "good")) == (0, 1)
+    for seconds in (QUARANTINE, 2 * QUARANTINE, 4 * QUARANTINE):
+        clock.time += seconds - 1
+        assert judge.judge_pending() == []
+        clock.time += 1
+        assert judge.judge_pending() == ["bad"]
+    for _ in range(10):
+        clock.time += LONGEST_QUARANTINE
+        assert judge.judge_pending() == ["bad"]
+
+
+def test_a_run_that_fails_keeps_no_other_from_being_pruned(store: Store) -> None:
+    send(store, [fair_step(n) for n in range(1, 11)], run="bad")
+    send(store, [fair_step(n) for n in range(1, 11)], run="good")
+    Judge(store).judge_pending()
+    spoil(store, "bad")
+    assert keep_house(store, DETAIL, Choices()).records == 10
