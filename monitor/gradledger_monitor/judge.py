@@ -83,6 +83,7 @@ class Judge:
         chosen: Callable[[], Choices] = Choices,
         step_aside: Callable[[], None] = lambda: None,
     ) -> None:
+        version()  # now, for an upgrade may replace the files below a running process
         self._step_aside = step_aside
         self._chosen = chosen
         self._choices = Choices()

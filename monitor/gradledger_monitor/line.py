@@ -153,17 +153,18 @@ def _strength(outcome: Outcome) -> int:
     return _FAILED if isinstance(outcome, Failure) else _STRENGTH[outcome.status]
 
 
-def covered(text: str) -> Outcome | None:
-    """The outcome behind a rule's entry in a stored coverage; None for a finding, which is stored
-    as such. A rule that failed or missed a step stays failed: that later steps are in order does
-    not make up for earlier ones."""
+def covered(text: str) -> Outcome:
+    """The outcome behind a rule's entry in a stored coverage.
+
+    A finding there is of another optimizer: of this one, nothing is known, and the weakest outcome
+    stands for it. A rule that failed or missed a step stays failed: later steps do not make
+    up for earlier ones.
+    """
     status, _, reason = text.partition(": ")
     reason = reason.partition(JUDGED_WITH)[0].removesuffix("; ")
-    if status == "finding":
-        return None
     if status == "ok":
         return Outcome("ok")
-    if status == "not_applicable":
+    if status in ("finding", "not_applicable"):
         return Outcome("not_applicable", reason)
     kind = Failure if _LASTING.match(reason) else Outcome
     return kind("not_measured", reason)

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from gradledger_monitor import evaluator_version, wire
 from gradledger_monitor.engine import Engine
 from gradledger_monitor.facts import RunInfo
+from gradledger_monitor.findings import Judgement
 from gradledger_monitor.fold import Fold
 from gradledger_monitor.rules.catalogue import RULES
 from gradledger_monitor.rules.signature import Parameter
-from gradledger_monitor.snapshot_codec import SnapshotError
+from gradledger_monitor.snapshot_codec import Position, SnapshotError
 from gradledger_monitor.waiting import Arrived
 from helpers.batches import fair_step, step
 from helpers.facts import accepted
@@ -100,6 +101,30 @@ def test_the_recorded_scripts_move_the_state_of_every_rule_that_has_one() -> Non
             fold.see(info, one)
         moved |= {rule for rule, now in rules_of(fold).items() if now != untouched[rule]}
     assert moved == {rule.id() for rule in RULES if rule.state}
+
+
+@pytest.mark.parametrize("name", INCIDENTS)
+def test_a_carried_judgement_stays_as_it_was(name: str) -> None:
+    info, steps = incident(INCIDENTS[name])
+    fold, other = Fold(Engine(info), 0), Fold(Engine(info), 0)
+    for one in steps:
+        fold.see(info, one)
+    before = fold.engine.judgement()
+    other.carry(before, fold.at)
+    assert repr(other.engine.judgement()) == repr(before)
+    again = Fold(Engine(info), 0)
+    again.restore(other.snapshot())
+    assert repr(again.engine.judgement()) == repr(before)
+
+
+def test_a_rule_that_failed_in_carried_steps_stays_unmeasured() -> None:
+    fold = Fold(Engine(RUN), 0)
+    reason = "not_measured: the rule failed: ValueError: bad"
+    fold.carry(Judgement("incomplete", [], [], {"norm.spike": reason}), Position({0: 5}, steps=5))
+    for n in range(6, 200):
+        fold.see(RUN, Arrived(0, n, 1_000.0 + n, {0: accepted(fair_step(n))}))
+    assert fold.engine.judgement().coverage["norm.spike"] == reason
+    assert fold.engine.judgement().coverage["norm.vanishing"] == "ok"
 
 
 # ---------------------------------------------------------------- damage

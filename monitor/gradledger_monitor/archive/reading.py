@@ -98,7 +98,10 @@ def restore(store: Store, path: Path) -> Restored:
         raise DamagedArchive(f"{path}: it says nothing of the run")
     if not isinstance(line, wire.RunRecord):
         raise DamagedArchive(f"{path}: it does not say who speaks")
-    dumping.restore(store, line, [(row.table, row.values) for row in rows], clock.now())
+    try:
+        dumping.restore(store, line, [(row.table, row.values) for row in rows], clock.now())
+    except ValueError as error:
+        raise DamagedArchive(f"{path}: {error}") from error
     for batch in _batches(line, content):
         _count(restored, store_batch(store, batch, clock.now()))
     return restored

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from gradledger_monitor.evaluator_version import IMPORTED
 from gradledger_monitor.findings import Lifecycle, Severity, Verdict
@@ -91,7 +91,17 @@ def read(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Carried | None:
                 found.append(_row(msgspec.convert(values, ArchivedFinding), len(found)))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ValueError(f"a row of {name!r} in the archive is not valid: {error}") from error
+    _check_each_once(found)
     return None if evaluation is None else Carried(evaluation, found)
+
+
+def _check_each_once(rows: list[dict[str, Any]]) -> None:
+    seen: set[tuple[str, int]] = set()
+    for row in rows:
+        rule, optimizer = row["rule"], row["optimizer"]
+        if (rule, optimizer) in seen:
+            raise ValueError(f"the archive has two findings of {rule} on optimizer {optimizer}")
+        seen.add((rule, optimizer))
 
 
 def _row(finding: ArchivedFinding, position: int) -> dict[str, Any]:
@@ -100,7 +110,9 @@ def _row(finding: ArchivedFinding, position: int) -> dict[str, Any]:
 
 
 def write(connection: Connection, run: int, carried: Carried) -> None:
-    """Give a run that was never evaluated here its judgement."""
+    """Give a run of which no step was evaluated here its judgement."""
+    for table in (judgements, findings):
+        connection.execute(delete(table).where(table.c.run == run))
     evaluation = carried.evaluation
     row: dict[str, Any] = {
         "verdict": evaluation.verdict,

@@ -211,6 +211,30 @@ def test_a_finding_of_an_archive_is_checked(
         judgement(other, "r")
 
 
+def test_a_finding_that_an_archive_has_twice_is_refused(pruned: Store, tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl.zst"
+    export(pruned, "r", path)
+    with zstandard.open(path, "rt") as file:
+        lines = file.read().splitlines()[:-1]
+    at = next(n for n, line in enumerate(lines) if '"table":"finding"' in line)
+    other = stored(f"sqlite:///{tmp_path / 'other.db'}")
+    with pytest.raises(DamagedArchive, match=f"two findings of {UNEQUAL} on optimizer 0"):
+        restore(other, closed(path, [*lines[:at], lines[at], *lines[at:]]))
+
+
+def test_a_run_that_is_known_by_name_only_takes_the_imported_verdict(
+    pruned: Store, tmp_path: Path
+) -> None:
+    path = tmp_path / "r.jsonl.zst"
+    export(pruned, "r", path)
+    other = stored(f"sqlite:///{tmp_path / 'other.db'}")
+    send(other, [])
+    judge_pending(other, 0)
+    restore(other, path)
+    judge_pending(other, 0)
+    assert row(other).verdict == "broken" and row(other).earlier_version
+
+
 def test_an_imported_verdict_does_not_replace_one_that_was_reached_here(
     pruned: Store, tmp_path: Path
 ) -> None:
