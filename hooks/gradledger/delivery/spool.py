@@ -6,6 +6,7 @@ bound, so that what is acknowledged frees its room, and what is oldest can be th
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections import deque
@@ -86,7 +87,7 @@ class Spool:
     # ------------------------------------------------------------------ the folder
 
     def _create(self) -> SpoolFile:
-        self._place.own.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _make_private(self._place.own)
         while True:
             self._serial += 1
             name = f"{self._stem}.{self._serial:04d}{SUFFIX}"
@@ -113,6 +114,22 @@ class Spool:
         everything = PROCESSES * self._place.most_bytes
         others = _folder_bytes(self._place.folder) - self._bytes()
         return min(self._place.most_bytes, everything - others) - self._full
+
+
+def _make_private(folder: Path) -> None:
+    """Create a folder and its missing parents for this user alone; tighten our default folder.
+
+    ``mkdir(parents=True, mode=...)`` gives the mode to the last folder only. A folder that exists
+    is somebody's choice and stays as it is, except ``~/.gradledger``, which is ours.
+    """
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(mode=0o700, exist_ok=True)
+    default = Path(DEFAULT_FOLDER).expanduser().parent
+    if default in folder.parents:
+        found = default.stat()
+        if found.st_uid == os.getuid() and found.st_mode & 0o077:
+            default.chmod(0o700)
 
 
 def orphans(place: Place) -> Iterator[SpoolFile]:

@@ -14,7 +14,7 @@ import msgspec
 import gradledger
 from gradledger_monitor import clock, wire
 from gradledger_monitor.archive.layout import VERSION, Close, Manifest, Row
-from gradledger_monitor.store import dumping
+from gradledger_monitor.store import dumping, private_files
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.dumping import Dumped
 from gradledger_monitor.zst import zstd
@@ -29,9 +29,15 @@ class Written:
 
 
 def export(store: Store, run: str, path: Path) -> Written:
-    """Write a run to a file, which is there only when it is whole. Raises ``UnknownRun``."""
+    """Write a run to a file for this user alone, which is there only when it is whole.
+
+    Raises ``UnknownRun``, and ``OSError`` where the file cannot be written.
+    """
     unfinished = path.with_name(f"{path.name}.part")
     try:
+        with suppress(FileNotFoundError):
+            unfinished.unlink()  # of an export that was killed
+        private_files.create(unfinished)
         with zstd.open(unfinished, "wb") as file:
             written = write(store, run, file)
         unfinished.replace(path)
