@@ -43,6 +43,7 @@ from gradledger_monitor.api.rates import Buckets
 from gradledger_monitor.api.requests import Requests
 from gradledger_monitor.api.room import Room
 from gradledger_monitor.api.state import State
+from gradledger_monitor.bounds import Bounds
 from gradledger_monitor.chosen import Chosen
 from gradledger_monitor.housekeeping import Housekeeping
 from gradledger_monitor.judge import Judge, Look
@@ -91,7 +92,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 def _assemble(settings: Settings) -> State:
-    store = Store(settings.db)
+    store = Store(settings.db, settings.database_wait)
     news, pages_told = news_on(store), Live()
     limit = CapacityLimiter(settings.ingest_workers)
     metrics = Metrics(store, lambda: _busy(limit))
@@ -124,6 +125,7 @@ def _assemble(settings: Settings) -> State:
         pages_told,
         limit,
         Room(settings.ingest_queue_bytes),
+        _bounds(settings),
         turns,
         metrics,
         Bearers(settings, store),
@@ -132,6 +134,15 @@ def _assemble(settings: Settings) -> State:
         read_rates=Buckets(settings.reads_per_second),
         batch_rates=Buckets(settings.batches_per_second),
         guess_rates=Buckets(GUESSES_PER_SECOND, GUESSES_AT_ONCE),
+    )
+
+
+def _bounds(settings: Settings) -> Bounds:
+    return Bounds(
+        settings.max_body_bytes,
+        settings.max_batch_lines,
+        settings.max_batch_memory,
+        settings.max_batch_seconds,
     )
 
 

@@ -6,6 +6,7 @@ A bad line costs only itself. A line that no accepted run record stands before h
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from io import BytesIO
 
@@ -15,6 +16,9 @@ from gradledger_monitor import wire
 
 Told = wire.StepRecord | wire.EvalRecord | wire.CheckpointRecord | wire.BeatRecord | wire.EndRecord
 Line = tuple[int, Told]
+
+LISTED = 100  # refusals of a batch that are listed; the rest are counted
+LINES_BETWEEN_CHECKS = 64
 
 _FIELD = re.compile(r" - at `(.+)`$")
 
@@ -26,6 +30,34 @@ class Refusal:
     line: int
     field: str
     reason: str
+
+
+@dataclass
+class Refusals:
+    """How many lines were refused, and the first of them in detail."""
+
+    count: int = 0
+    listed: list[Refusal] = field(default_factory=list)
+
+    @property
+    def full(self) -> bool:
+        """Whether further refusals are only counted."""
+        return len(self.listed) >= LISTED
+
+    def add(self, refusal: Refusal) -> None:
+        """Count a refusal, and list it if it is among the first."""
+        self.count += 1
+        if not self.full:
+            self.listed.append(refusal)
+
+    def extend(self, refusals: Iterable[Refusal]) -> None:
+        """Add several."""
+        for refusal in refusals:
+            self.add(refusal)
+
+    def copy(self) -> Refusals:
+        """An independent copy."""
+        return Refusals(self.count, list(self.listed))
 
 
 @dataclass
@@ -41,7 +73,7 @@ class Batch:
     """A body, taken apart."""
 
     reports: list[Report] = field(default_factory=list)
-    refused: list[Refusal] = field(default_factory=list)
+    refused: Refusals = field(default_factory=Refusals)
 
     def newest(self) -> float | None:
         """When the newest step ended, by the clock of the training process."""
@@ -53,23 +85,25 @@ class _Tag(msgspec.Struct):
     type: str = ""
 
 
-def read(body: bytes) -> Batch:
-    """Take a body apart, line by line."""
+def read(body: bytes, check_time: Callable[[], None] = lambda: None) -> Batch:
+    """Take a body apart, line by line; ``check_time`` raises if that takes too long."""
     batch = Batch()
     speaker: Report | None = None
     for number, line in enumerate(BytesIO(body), 1):  # which finds lines fastest
+        if number % LINES_BETWEEN_CHECKS == 0:
+            check_time()
         try:
             record = wire.decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             if line.strip():
-                batch.refused.append(_explain(number, error))
+                batch.refused.add(_explain(number, error))
                 # what follows a refused run record must not be booked on the run before it
                 speaker = None if _is_run(line) else speaker
             continue
         if isinstance(record, wire.RunRecord):
             speaker = _speaker(number, record, batch)
         elif speaker is None:
-            batch.refused.append(_without_run(number))
+            batch.refused.add(_without_run(number))
         else:
             speaker.lines.append((number, record))
     return batch
@@ -79,7 +113,7 @@ def _speaker(number: int, run: wire.RunRecord, batch: Batch) -> Report | None:
     """The process that says what follows; None where its run record is refused."""
     refusal = _object_to(number, run)
     if refusal is not None:
-        batch.refused.append(refusal)
+        batch.refused.add(refusal)
         return None
     batch.reports.append(Report(run))
     return batch.reports[-1]

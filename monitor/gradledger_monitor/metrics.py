@@ -87,7 +87,7 @@ class Metrics:
         """Count a batch that is durable now."""
         self.records.labels("stored").inc(batch.stored)
         self.records.labels("duplicate").inc(batch.duplicates)
-        self.records.labels("refused").inc(len(batch.refused))
+        self.records.labels("refused").inc(batch.refused.count)
         self.ingest.observe(seconds)
 
     def ruled(self, steps: int, seconds: float, quarantined: int = 0) -> None:

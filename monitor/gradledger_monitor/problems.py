@@ -9,9 +9,12 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DatabaseError, TimeoutError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+
+from gradledger_monitor.bounds import TooMuch
+from gradledger_monitor.store.failures import is_outage
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +44,10 @@ async def _on_problem(_: Request, error: Exception) -> Response:
     return error.response()
 
 
+async def _on_too_much(_: Request, error: Exception) -> Response:
+    return Problem(413, str(error)).response()
+
+
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     detail = error.detail
@@ -59,6 +66,13 @@ async def _on_invalid_request(_: Request, error: Exception) -> Response:
     return Problem(422, "The request has values that are not accepted.", errors=errors).response()
 
 
+async def _on_database_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, DatabaseError)
+    if not is_outage(error):
+        raise error
+    return await _on_database_down(_, error)
+
+
 async def _on_database_down(_: Request, error: Exception) -> Response:
     log.error("the database did not do its work: %s", error)
     detail = "The database cannot be used at the moment; nothing of this request was stored."
@@ -74,6 +88,8 @@ def failure(request: str) -> Problem:
 def install(app: FastAPI) -> None:
     """Make every error of the app that we know of a problem document."""
     app.add_exception_handler(Problem, _on_problem)
+    app.add_exception_handler(TooMuch, _on_too_much)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
-    app.add_exception_handler(OperationalError, _on_database_down)
+    app.add_exception_handler(DatabaseError, _on_database_error)
+    app.add_exception_handler(TimeoutError, _on_database_down)  # no connection became free

@@ -78,6 +78,20 @@ class Settings(AlertSettings, RuleSettings):
         gt=0,
         description="Largest batch of records, sent and after decompression.",
     )
+    max_batch_lines: int = Field(
+        default=50_000, gt=0, description="Most lines of one batch of records."
+    )
+    max_batch_memory: int = Field(
+        default=256 * 2**20,
+        gt=0,
+        description="Most bytes of memory that the decoded records of one batch may take, as "
+        "estimated from its brackets and commas.",
+    )
+    max_batch_seconds: float = Field(
+        default=5.0,
+        gt=0,
+        description="Most seconds that decoding a batch may take, and that storing it may take.",
+    )
     ingest_workers: int = Field(
         default=4, ge=1, description="Batches decoded and stored at one time."
     )
@@ -85,6 +99,47 @@ class Settings(AlertSettings, RuleSettings):
         default=256 * 2**20,
         gt=0,
         description="Bytes of batches, as sent, that may be in memory; then senders must wait.",
+    )
+    database_wait: float = Field(
+        default=2.5,
+        gt=0,
+        description="Seconds to wait for a database that another process has locked; then senders "
+        "get status 503 and try again.",
+    )
+    max_connections: int = Field(
+        default=0,
+        ge=0,
+        description="Most connections at one time; a further one replaces the connection that has "
+        "been idle for longest. 0: as many as the limit on open files allows.",
+    )
+    connections_per_client: int = Field(
+        default=0,
+        ge=0,
+        description="Most connections from one address at one time, trusted proxies excepted. 0: "
+        "half of all.",
+    )
+    header_timeout: float = Field(
+        default=10.0, gt=0, description="Seconds in which the header of a request must arrive."
+    )
+    body_timeout: float = Field(
+        default=20.0,
+        gt=0,
+        description="Seconds in which the body of a request must arrive, and one more for each "
+        "`GRADLEDGER_BODY_MIN_RATE` bytes of it.",
+    )
+    body_min_rate: int = Field(
+        default=500, gt=0, description="Bytes a second at which a body must arrive in the long run."
+    )
+    idle_timeout: float = Field(
+        default=15.0,
+        gt=0,
+        description="Seconds that a connection stays open between two requests.",
+    )
+    send_timeout: float = Field(
+        default=60.0,
+        gt=0,
+        description="Seconds in which a client must take something of an answer. Streams of "
+        "events last as long as they are read.",
     )
     rank_timeout: float = Field(
         default=30.0, ge=0, description="Seconds that a step waits for the ranks it still misses."

@@ -13,13 +13,13 @@ def accounted(body: bytes) -> None:
     batch = batches.read(body)
     lines = [number for number, line in enumerate(body.split(b"\n"), 1) if line.strip()]
     taken = [number for report in batch.reports for number, _ in report.lines]
-    refused = [refusal.line for refusal in batch.refused]
-    assert len(taken) + len(refused) + len(batch.reports) == len(lines)
+    refused = [refusal.line for refusal in batch.refused.listed]
+    assert len(taken) + batch.refused.count + len(batch.reports) == len(lines)
     assert set(taken).isdisjoint(refused) and {*taken, *refused} <= set(lines)
-    assert all(refusal.field.startswith("$") and refusal.reason for refusal in batch.refused)
+    assert all(refusal.field.startswith("$") and refusal.reason for refusal in batch.refused.listed)
     for report in batch.reports:
         for _, record in report.lines:
             if isinstance(record, wire.StepRecord):
                 ((_, packed),) = pack_records([(record.step, record)])
                 assert read_record(unpack_records(packed)[record.step]) == record
-    msgspec.json.encode(batch.refused)
+    msgspec.json.encode(batch.refused.listed)

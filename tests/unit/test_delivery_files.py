@@ -50,7 +50,7 @@ def test_a_file_begins_with_the_run_record_and_can_be_read_alone(tmp_path: Path)
     file.append(HEAD, lines(1, 2))
     file.append(LATER_HEAD, lines(3, 3))
     batch = batches.read((tmp_path / "a.jsonl").read_bytes())
-    assert not batch.refused
+    assert not batch.refused.count
     assert [len(report.lines) for report in batch.reports] == [2, 1]
     assert [report.run.optimizers for report in batch.reports] == [["SGD"], ["SGD", "Adam"]]
     file.close()
@@ -185,7 +185,7 @@ def test_when_room_runs_out_old_steps_lose_their_detail_before_any_is_dropped(
     assert oldest.step == dropped + 1
     assert not oldest.micro_batches[0].terms
     while batch := kept.peek(500, 10**9):
-        assert not batches.read(b"".join(batch)).refused
+        assert not batches.read(b"".join(batch)).refused.count
         newest = steps(batch)[-1]
         kept.advance(len(steps(batch)))
     assert newest == number

@@ -6,6 +6,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 
+from gradledger_monitor.bounds import Bounds
 from gradledger_monitor.problems import Problem
 from gradledger_monitor.zst import zstd
 
@@ -13,8 +14,10 @@ ACCEPTED = "gzip, zstd"
 WINDOW_BYTES = 8 * 2**20  # RFC 9659: what a zstd encoder for HTTP may ask of who decodes
 
 
-def decompress(body: bytes, encoding: str, limit: int) -> bytes:
-    """The body as meant; ``Problem`` if it is malformed or grows beyond ``limit`` bytes."""
+def decompress(
+    body: bytes, encoding: str, bounds: Bounds, check_time: Callable[[], None] = lambda: None
+) -> bytes:
+    """The body as meant. Raises ``Problem`` if it is malformed, ``TooMuch`` beyond the bounds."""
     name = encoding.strip().lower()
     if name in ("", "identity"):
         return body
@@ -23,18 +26,14 @@ def decompress(body: bytes, encoding: str, limit: int) -> bytes:
         raise Problem(415, detail, {"Accept-Encoding": ACCEPTED})
     whole = bytearray()
     try:
-        for part in _ENCODINGS[name](body, limit + 1):
+        for part in _ENCODINGS[name](body, bounds.bytes + 1):
+            check_time()  # of many small members, each copies what follows it
             whole += part
-            if len(whole) > limit:
-                raise too_large(limit)
+            if len(whole) > bounds.bytes:
+                raise bounds.too_many_bytes()
     except (zlib.error, zstd.ZstdError, EOFError) as error:
         raise Problem(400, f"The body is not valid {name}: {error}.") from error
     return bytes(whole)
-
-
-def too_large(limit: int) -> Problem:
-    """The answer to a body above the limit."""
-    return Problem(413, f"The body is larger than {limit} bytes; send less at a time.")
 
 
 def _gzip(body: bytes, most: int) -> Iterator[bytes]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from math import inf
 from typing import Any
 
-from anyio import to_thread
+from anyio import CapacityLimiter, move_on_after, to_thread
 from fastapi import APIRouter, Request
 
 from gradledger_monitor import batches, clock
 from gradledger_monitor.api import bodies, replies
 from gradledger_monitor.api.documents import Acknowledged, refusals
 from gradledger_monitor.api.encodings import decompress
+from gradledger_monitor.api.room import AGAIN_SECONDS
 from gradledger_monitor.api.state import Answer, GivenState, State
 from gradledger_monitor.problems import Problem
 from gradledger_monitor.store.writing import Stored, store_batch
@@ -19,7 +23,7 @@ from gradledger_monitor.store.writing import Stored, store_batch
 router = APIRouter(prefix="/api/v1", tags=["records"])
 
 RECORDS = "records"
-SHOWN_ERRORS = 1_000
+WORKER_SECONDS = 5.0  # to wait for a worker
 
 # who speaks, one optimizer step of two micro-batches, the end of the process
 EXAMPLE = """\
@@ -46,26 +50,44 @@ async def post_records(request: Request, state: GivenState) -> Answer:
     unless the header names what is ``known`` already.
     """
     bodies.check_type(request)
-    limit = state.settings.max_body_bytes
     encoding = request.headers.get("content-encoding", "")
     with state.turns.batch(), state.room.for_one() as take:
-        body = await bodies.read(request, limit, take)
+        body = await bodies.read(request, state.bounds, take)
         known = request.headers.get(replies.ASKS)
-        result, besides = await to_thread.run_sync(
-            _take_in, state, body, encoding, limit, known, limiter=state.ingest_limit
-        )
+        async with _worker(state.ingest_limit):
+            result, besides = await to_thread.run_sync(
+                _take_in, state, body, encoding, known, limiter=CapacityLimiter(inf)
+            )
     state.news.tell(RECORDS, "")
     return _answer(result, besides)
 
 
+@asynccontextmanager
+async def _worker(limit: CapacityLimiter) -> AsyncIterator[None]:
+    """One of the workers. Raises a problem that says when to come again if none becomes free."""
+    borrower = object()
+    with move_on_after(WORKER_SECONDS) as waiting:
+        await limit.acquire_on_behalf_of(borrower)
+    if waiting.cancelled_caught:
+        again = {"Retry-After": str(AGAIN_SECONDS)}
+        raise Problem(429, "Too many batches wait to be stored; send it again.", again)
+    try:
+        yield
+    finally:
+        limit.release_on_behalf_of(borrower)
+
+
 def _take_in(
-    state: State, body: bytes, encoding: str, limit: int, known: str | None
+    state: State, body: bytes, encoding: str, known: str | None
 ) -> tuple[Stored, dict[str, Any]]:
     began = time.perf_counter()
-    batch = batches.read(decompress(body, encoding, limit))
-    if not batch.reports and not batch.refused:
+    check_time = state.bounds.timer()
+    lines = decompress(body, encoding, state.bounds, check_time)
+    state.bounds.check(lines)
+    batch = batches.read(lines, check_time)
+    if not batch.reports and not batch.refused.count:
         raise Problem(400, "The body holds no record.")
-    stored = store_batch(state.store, batch, clock.now())
+    stored = store_batch(state.store, batch, clock.now(), state.bounds.timer)
     state.metrics.took_in(stored, time.perf_counter() - began)
     if (newest := batch.newest()) is not None:
         state.metrics.lag.observe(max(0.0, time.time() - newest))
@@ -76,13 +98,11 @@ def _take_in(
 
 def _answer(result: Stored, besides: dict[str, Any]) -> Answer:
     counts: dict[str, Any] = {"stored": result.stored, "duplicates": result.duplicates}
-    if not result.refused:
+    refused = result.refused
+    if not refused.count:
         return Answer({**counts, **besides})
-    refused = sorted(result.refused, key=lambda refusal: refusal.line)
-    raise Problem(
-        422,
-        f"{len(refused)} lines were refused; all others are stored.",
-        **counts,
-        refused=len(refused),
-        errors=refused[:SHOWN_ERRORS],
-    )
+    detail = f"{refused.count} lines were refused; all others are stored."
+    if refused.count > len(refused.listed):
+        detail += f" The first {len(refused.listed)} are listed."
+    errors = sorted(refused.listed, key=lambda refusal: refusal.line)
+    raise Problem(422, detail, **counts, refused=refused.count, errors=errors)

@@ -17,6 +17,7 @@ from gradledger_monitor.api.bearers import Bearers
 from gradledger_monitor.api.live import Live
 from gradledger_monitor.api.rates import Buckets
 from gradledger_monitor.api.room import Room
+from gradledger_monitor.bounds import Bounds
 from gradledger_monitor.chosen import Chosen
 from gradledger_monitor.judge import Judge
 from gradledger_monitor.metrics import Metrics
@@ -38,6 +39,7 @@ class State:
     live: Live
     ingest_limit: CapacityLimiter
     room: Room
+    bounds: Bounds
     turns: Turns
     metrics: Metrics
     bearers: Bearers

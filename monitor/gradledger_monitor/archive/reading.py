@@ -38,7 +38,8 @@ class Restored:
     run: str
     stored: int = 0
     already_there: int = 0
-    refused: list[str] = field(default_factory=list)
+    refused: int = 0
+    problems: list[str] = field(default_factory=list)  # the first refusals
 
 
 def is_archive(path: Path) -> bool:
@@ -145,4 +146,5 @@ def _batches(speaker: wire.RunRecord, content: Iterable[Line]) -> Iterator[Batch
 def _count(restored: Restored, done: Stored) -> None:
     restored.stored += done.stored
     restored.already_there += done.duplicates
-    restored.refused += [f"{refusal.field}: {refusal.reason}" for refusal in done.refused]
+    restored.refused += done.refused.count
+    restored.problems += [f"{refusal.field}: {refusal.reason}" for refusal in done.refused.listed]

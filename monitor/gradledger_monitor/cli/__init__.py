@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from typing import NoReturn
 
 import typer
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DatabaseError
 
 from gradledger_monitor.cli import alerts, db, token
 from gradledger_monitor.cli.acknowledge import acknowledge
@@ -20,6 +21,7 @@ from gradledger_monitor.cli.replay import replay
 from gradledger_monitor.cli.rules import rules
 from gradledger_monitor.cli.serve import serve
 from gradledger_monitor.store.database import TooNew
+from gradledger_monitor.store.failures import unusable
 
 app = typer.Typer(
     name="gradledger",
@@ -53,14 +55,19 @@ app.command()(config)
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line. A database that cannot be used ends it with status 2 and one line."""
     try:
         app()
-    except OperationalError as error:
-        if error.statement is not None:  # it was reached, and did not like what we asked
+    except DatabaseError as error:
+        reason = unusable(error)
+        if reason is None:  # a mistake of ours
             raise
-        why = " ".join(str(error.orig).split())
-        sys.exit(f"gradledger: the database (GRADLEDGER_DB) cannot be reached: {why}")
+        _fail(reason)
     except TooNew as error:
         way = "upgrade this one too, or put the back-up back that was made before"
-        sys.exit(f"gradledger: the database (GRADLEDGER_DB) is too new: {error}; {way}")
+        _fail(f"the database (GRADLEDGER_DB) is too new: {error}; {way}")
+
+
+def _fail(reason: str) -> NoReturn:
+    print(f"gradledger: {reason}", file=sys.stderr)
+    sys.exit(2)

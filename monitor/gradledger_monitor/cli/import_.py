@@ -182,11 +182,11 @@ def _import_archive(path: Path, store: Store | None, take: Take, imported: Impor
         typer.echo(f"{path}: {what}", err=True)
         return
     restored = archives.restore(store, path)
-    for problem in restored.refused[:1]:
-        typer.echo(f"{path}: {len(restored.refused)} refused ({problem})", err=True)
-    imported.records += restored.stored + restored.already_there + len(restored.refused)
+    for problem in restored.problems[:1]:
+        typer.echo(f"{path}: {restored.refused} refused ({problem})", err=True)
+    imported.records += restored.stored + restored.already_there + restored.refused
     imported.stored += restored.stored
-    imported.refused += len(restored.refused)
+    imported.refused += restored.refused
 
 
 def _import_log(path: Path, wanted: Wanted, take: Take, imported: Imported) -> None:
@@ -283,7 +283,8 @@ def _into_service(url: str, token: str | None) -> Take:
 def _into_database(store: Store) -> Take:
     def take(lines: list[bytes]) -> Answer:
         done = store_batch(store, batches.read(b"".join(lines)), time.time())
-        first = f"{done.refused[0].field}: {done.refused[0].reason}" if done.refused else ""
-        return Answer("accepted", done.stored, len(done.refused), first)
+        refused = done.refused
+        first = f"{refused.listed[0].field}: {refused.listed[0].reason}" if refused.count else ""
+        return Answer("accepted", done.stored, refused.count, first)
 
     return take

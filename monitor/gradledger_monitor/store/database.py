@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 from threading import RLock
 
 from alembic import command
 from alembic.config import Config
 from alembic.script.revision import ResolutionError
 from alembic.util import CommandError
-from sqlalchemy import URL, Connection, Engine, create_engine, make_url
+from sqlalchemy import URL, Connection, Engine, RootTransaction, create_engine, make_url
+from sqlalchemy.exc import OperationalError
 
 from gradledger_monitor.paths import migrations_folder
-from gradledger_monitor.store import dialects
+from gradledger_monitor.store import dialects, private_files
+
+WAIT_SECONDS = 5.0
+LOCKED_SECONDS = 1.0  # for which nobody tries again, after one writer has waited in vain
 
 
 class TooNew(Exception):
@@ -27,18 +31,22 @@ class TooNew(Exception):
 class Store:
     """A database of runs. Safe to share between threads.
 
+    ``wait`` is for how many seconds a statement waits for a lock that another process holds; then
+    it raises ``OperationalError``.
+
     Raises ``ValueError`` or an ``ArgumentError`` of SQLAlchemy for a URL that names none, and
     ``ModuleNotFoundError`` where its driver is not installed.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, wait: float = WAIT_SECONDS) -> None:
         parsed = make_url(url)
         if parsed.get_backend_name() not in dialects.KNOWN:
             raise ValueError(f"the database must be one of {', '.join(dialects.KNOWN)}")
         if parsed.get_backend_name() == "sqlite" and not dialects.in_memory(parsed):
-            Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            private_files.make_database(parsed)
         self.engine = _engine(parsed)
-        dialects.prepare(self.engine)
+        dialects.prepare(self.engine, wait)
+        self._locked_until = 0.0
         self._one_writer = self.engine.dialect.name == "sqlite"
         self._writing = RLock()
         self._reading: AbstractContextManager[object] = (
@@ -58,8 +66,22 @@ class Store:
         turn = self._writing if self._one_writer else nullcontext()
         with turn, self.engine.connect() as connection:
             connection = connection.execution_options(**{dialects.WRITES: True})
-            with connection.begin():
+            with self._begin(connection):
                 yield connection
+
+    def _begin(self, connection: Connection) -> RootTransaction:
+        """Begin to write. If a writer just waited in vain for another process, fail at once.
+
+        Each thread in the queue would otherwise wait for the whole time, one after the other.
+        """
+        if time.monotonic() < self._locked_until:
+            raise dialects.locked()
+        try:
+            return connection.begin()
+        except OperationalError as error:
+            if self._one_writer and dialects.is_locked(error):
+                self._locked_until = time.monotonic() + LOCKED_SECONDS
+            raise
 
     def migrate(self) -> None:
         """Bring the tables up to this version of the service. Raises ``TooNew``."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Table, bindparam, event, func, select
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import URL
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.engine import URL, ExceptionContext
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 from sqlalchemy.types import TypeEngine
 
@@ -22,7 +24,10 @@ INSERT: dict[str, Callable[[Table], Insert]] = {
 }
 KNOWN = tuple(INSERT)
 WRITES = "gradledger_writes"  # execution option: this connection begins as a writer
-BUSY_MS = 30_000
+MIGRATION_SECONDS = 60  # for one process to wait while another migrates
+CONNECT_SECONDS = 5
+SQLITE_CONNECTIONS = 64  # more than threads that could use one: 40 of requests, workers, our own
+POOL_SECONDS = 3
 MIGRATING = 0x676D << 48  # a lock number beside those of `claims`
 
 
@@ -85,6 +90,8 @@ def wait_for_migrations(connection: Connection) -> None:
     On SQLite, whoever began to write is alone already.
     """
     if connection.dialect.name == "postgresql":
+        # another process may migrate a large table, which takes longer than any other lock
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{MIGRATION_SECONDS}s'")
         connection.execute(select(func.pg_advisory_xact_lock(MIGRATING)))
 
 
@@ -97,30 +104,62 @@ def engine_options(url: URL) -> dict[str, Any]:
     """What ``create_engine`` needs to be told for this database."""
     if url.get_backend_name() == "postgresql":
         name = url.query.get("application_name", f"gradledger {os.getpid()}")
-        return {"pool_pre_ping": True, "connect_args": {"application_name": name}}
+        wait = url.query.get("connect_timeout", CONNECT_SECONDS)
+        arguments = {"application_name": name, "connect_timeout": wait}
+        return {
+            "pool_pre_ping": True,
+            "pool_timeout": POOL_SECONDS,
+            "connect_args": arguments,
+        }
     options: dict[str, Any] = {"connect_args": {"check_same_thread": False}}
-    return {**options, "poolclass": StaticPool} if in_memory(url) else options
+    if in_memory(url):
+        return {**options, "poolclass": StaticPool}
+    return {**options, "max_overflow": SQLITE_CONNECTIONS, "pool_timeout": POOL_SECONDS}
 
 
-def prepare(engine: Engine) -> None:
-    """Make commits wait for the disk, and take SQLite's transactions away from its driver."""
+def prepare(engine: Engine, wait: float) -> None:
+    """Make commits wait for the disk, and take SQLite's transactions away from its driver.
+
+    Statements wait at most ``wait`` seconds for a lock. Errors carry the database's address
+    without its password in ``database``, for messages.
+    """
+    event.listen(engine, "handle_error", _name_database)
+    milliseconds = round(wait * 1000)
     if engine.dialect.name == "postgresql":
-        event.listen(engine, "connect", _on_postgres_connect)
+        event.listen(engine, "connect", partial(_on_postgres_connect, milliseconds))
         return
-    event.listen(engine, "connect", _on_sqlite_connect)
+    event.listen(engine, "connect", partial(_on_sqlite_connect, milliseconds))
     event.listen(engine, "begin", _on_sqlite_begin)
 
 
-def _on_postgres_connect(connection: Any, _: ConnectionPoolEntry) -> None:
+def _name_database(context: ExceptionContext) -> None:
+    if context.engine is not None and context.sqlalchemy_exception is not None:
+        url = context.engine.url
+        address = url.database if url.get_backend_name() == "sqlite" else str(url)
+        context.sqlalchemy_exception.__dict__["database"] = address
+
+
+def locked() -> OperationalError:
+    """The error of a statement that waited too long for another process."""
+    return OperationalError("BEGIN IMMEDIATE", {}, sqlite3.OperationalError("database is locked"))
+
+
+def is_locked(error: OperationalError) -> bool:
+    """Whether another process holds the lock of an SQLite database."""
+    return "database is locked" in str(error.orig)
+
+
+def _on_postgres_connect(milliseconds: int, connection: Any, _: ConnectionPoolEntry) -> None:
+    connection.execute(f"SET lock_timeout = {milliseconds}")
     # a server may be told not to wait; what we acknowledge, the sender deletes
     wait = "SELECT set_config('synchronous_commit', 'on', false)"
     connection.execute(f"{wait} WHERE current_setting('synchronous_commit') = 'off'")
     connection.commit()
 
 
-def _on_sqlite_connect(connection: Any, _: ConnectionPoolEntry) -> None:
+def _on_sqlite_connect(milliseconds: int, connection: Any, _: ConnectionPoolEntry) -> None:
     connection.isolation_level = None  # the driver begins nothing: we do, below
-    connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+    connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
     connection.execute("PRAGMA journal_mode = WAL")
     # NORMAL survives a killed process; FULL also a machine that loses power. The sender deletes
     # its copy once we acknowledge, so we wait for the disk, once per batch.

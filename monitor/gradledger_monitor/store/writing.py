@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, func, select, update
 
 from gradledger_monitor import wire
-from gradledger_monitor.batches import Batch, Refusal, Report
+from gradledger_monitor.batches import Batch, Refusal, Refusals, Report
 from gradledger_monitor.rules.base import BEFORE_EVALUATION, LATE_STEPS
 from gradledger_monitor.store import checkpoints, chunks, dialects, snapshots, tagging
 from gradledger_monitor.store.chunks import Place
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.tables import evals, progress, ranks, runs
 
+CheckTime = Callable[[], None]
 StepLine = tuple[int, wire.StepRecord]
 # made once, for they run with every batch
 RUN_NAMED = select(runs).where(runs.c.id == bindparam("named")).with_for_update()
@@ -35,27 +36,42 @@ PROGRESS_OF = select(progress.c.optimizer, progress.c.step, progress.c.given_up)
 )
 
 
+def _no_limit() -> None:
+    pass
+
+
 @dataclass
 class Stored:
     """What became of a batch."""
 
     stored: int = 0
     duplicates: int = 0
-    refused: list[Refusal] = field(default_factory=list)
+    refused: Refusals = field(default_factory=Refusals)
+    check_time: CheckTime = field(default=_no_limit, repr=False)
 
     def count(self, stored: int, sent: int) -> None:
-        """Book lines of which some were already there."""
+        """Book lines of which some were already there. Raises where that has taken too long."""
+        self.check_time()
         self.stored += stored
         self.duplicates += sent - stored
 
 
-def store_batch(store: Store, batch: Batch, now: float) -> Stored:
-    """Store a batch; when this returns, it survives the death of the process and the machine."""
-    result = Stored(refused=list(batch.refused))
+def store_batch(
+    store: Store, batch: Batch, now: float, begin: Callable[[], CheckTime] = lambda: _no_limit
+) -> Stored:
+    """Store a batch; when this returns, it survives the death of the process and the machine.
+
+    ``begin`` is called once the database is ours to write, and gives what is called between the
+    parts of a batch. If that raises, nothing of the batch is stored.
+    """
+    result = Stored(refused=batch.refused.copy())
     if batch.reports:
         with store.writing() as connection:
+            result.check_time = begin()
             for report in batch.reports:
+                result.check_time()
                 _store_report(connection, report, now, result)
+            result.check_time()
     return result
 
 
@@ -229,11 +245,10 @@ def _store_chunk(
     said = {record.step: record for _, record in reversed(lines)}  # of one said twice, the first
     known = chunks.store(connection, place, now, said, most) if said else {}
     new = said.keys() - known.keys()
-    conflicts = []
+    before = result.refused.count
     if len(new) < len(lines):
-        conflicts = list(_conflicts(place, lines, said | known))
-    result.refused += conflicts
-    result.count(len(new), len(lines) - len(conflicts))
+        result.refused.extend(_conflicts(place, lines, said | known))
+    result.count(len(new), len(lines) - (result.refused.count - before))
     return new
 
 
@@ -268,7 +283,7 @@ def _judged(connection: Connection, run: int) -> dict[int, _Progress]:
 
 def _not_given_up(lines: Sequence[StepLine], at: _Progress, result: Stored) -> list[StepLine]:
     gone = [(number, record) for number, record in lines if record.step <= at.given_up]
-    result.refused += [Refusal(number, "$.step", _given_up(record)) for number, record in gone]
+    result.refused.extend(Refusal(number, "$.step", _given_up(record)) for number, record in gone)
     return [line for line in lines if line[1].step > at.given_up]
 
 

@@ -30,7 +30,7 @@ class Slow:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._body = batch("slow", [step(1)]) + b"\n" * (ROOM - 8_192)
+        self._body = batch("slow", [step(1)]) + b" " * (ROOM - 8_192)
         self.statuses: list[int] = []
         self._begin()
 
@@ -55,7 +55,7 @@ class Slow:
         assert eventually(60, self._is_in_the_way)
 
     def _is_in_the_way(self) -> bool:
-        probe = batch("probe", []) + b"\n" * 16_384
+        probe = batch("probe", []) + b" " * 16_384
         if self._service.post(probe).status_code == 429:
             return True
         self.finish()
@@ -71,7 +71,7 @@ class Slow:
 
 def test_a_full_queue_asks_to_come_again_and_then_takes_it(small: Service) -> None:
     slow = Slow(small)
-    body = batch("second", [step(1)]) + b"\n" * 16_384
+    body = batch("second", [step(1)]) + b" " * 16_384
     slow.wait()
     answer = small.post(body)
     assert answer.headers["retry-after"] == "2"
@@ -94,7 +94,7 @@ def test_the_hooks_wait_as_long_as_they_are_asked_to(small: Service) -> None:
 
 
 def test_a_batch_that_is_alone_finds_room_however_large_it_is(small: Service) -> None:
-    assert small.post(batch("large", [step(1)]) + b"\n" * (4 * ROOM)).status_code == 200
+    assert small.post(batch("large", [step(1)]) + b" " * (4 * ROOM)).status_code == 200
 
 
 def test_memory_does_not_grow_with_the_number_of_senders(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_memory_does_not_grow_with_the_number_of_senders(tmp_path: Path) -> None
     with running_service(tmp_path / "gradledger.db", ingest_queue_bytes=room) as service:
         service.post(batch("first", [step(1)]))
         before = _peak_memory(service)
-        body = batch("many", [step(1)]) + b"\n" * (8 * 2**20)
+        body = batch("many", [step(1)]) + b" " * (8 * 2**20)
         statuses: list[int] = []
         threads = [
             threading.Thread(target=lambda: statuses.append(service.post(body).status_code))

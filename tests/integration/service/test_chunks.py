@@ -69,7 +69,7 @@ def test_records_come_out_as_they_came_in_however_they_were_batched(
         new = set(steps) - {n for n, r in arrived if r == rank}
         stored = send(store, map(step, steps), float(now), run, rank=rank, world_size=3)
         assert (stored.stored, stored.duplicates) == (len(new), len(steps) - len(new))
-        assert stored.refused == []
+        assert stored.refused.count == 0
         arrived |= {(n, rank): float(now) for n in new}
     apart = lying(store, run)
     for one, other in itertools.pairwise(apart):
@@ -123,11 +123,11 @@ def test_another_content_inside_a_chunk_is_refused_with_its_line(store: Store) -
     said = [step(4), replace(step(5), norm=7.0), step(11), replace(step(11), norm=7.0), step(11)]
     mixed = send(store, said)
     assert (mixed.stored, mixed.duplicates) == (1, 2)
-    assert [(refusal.line, refusal.field) for refusal in mixed.refused] == [
+    assert [(refusal.line, refusal.field) for refusal in mixed.refused.listed] == [
         (3, "$.step"),
         (5, "$.step"),
     ]
-    assert "step 5 of optimizer 0 from rank 0" in mixed.refused[0].reason
+    assert "step 5 of optimizer 0 from rank 0" in mixed.refused.listed[0].reason
     assert step_records(store, "r", 0, 5)[0].norm == step_records(store, "r", 0, 11)[0].norm == 1.0
 
 
@@ -192,8 +192,8 @@ def test_a_batch_across_what_was_given_up_is_stored_where_it_still_can_be(store:
     assert keep_house(store, Policy(1e-9, 0), Choices()).records == 100
     send(store, map(fair_step, range(111, 121)))
     late = send(store, map(fair_step, range(91, 116)))
-    assert (late.stored, late.duplicates, len(late.refused)) == (10, 5, 10)
-    assert late.refused[0].line == 2 and "comes too late" in late.refused[0].reason
+    assert (late.stored, late.duplicates, late.refused.count) == (10, 5, 10)
+    assert late.refused.listed[0].line == 2 and "comes too late" in late.refused.listed[0].reason
     assert spans(store) == [(101, 110), (111, 120)]
     Judge(store).judge_pending()
     assert judged(store) == 120

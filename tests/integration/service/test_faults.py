@@ -111,7 +111,7 @@ def test_a_rank_that_sends_garbage_spoils_only_its_own_records(store: Store) -> 
         send(store, map(fair_step, range(1, 4)), clock.time, rank=rank, world_size=2)
     spoiled = batch("r", [], rank=1, world_size=2) + b'{"type":"step","step":-4}\n\xff\x00\n[[[\n'
     stored = store_batch(store, batches.read(spoiled), clock.time)
-    assert [refusal.line for refusal in stored.refused] == [2, 3, 4]
+    assert [refusal.line for refusal in stored.refused.listed] == [2, 3, 4]
     send(store, map(fair_step, range(4, 7)), clock.time, rank=0, world_size=2)
     clock.time += 31
     judge.judge_pending()

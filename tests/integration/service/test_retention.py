@@ -85,7 +85,7 @@ def test_a_run_goes_on_and_late_records_are_refused_with_the_reason(store: Store
     live_run(store, Judge(store), 401, 500)
     assert judged(store) == 500
     late = send(store, [fair_step(7)])
-    assert late.stored == 0 and "comes too late" in late.refused[0].reason
+    assert late.stored == 0 and "comes too late" in late.refused.listed[0].reason
     (bad,) = (f for f in judgement(store, "r").findings if f.rule.startswith("reduction."))
     assert (bad.first_step, bad.steps) == (150, 1)
 

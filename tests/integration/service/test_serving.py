@@ -161,7 +161,7 @@ def test_a_setting_that_makes_no_sense_is_named_and_ends_the_process(
 def test_a_database_that_cannot_be_reached_is_said_in_a_line(command: list[str]) -> None:
     nowhere = "postgresql+psycopg://me:hidden@127.0.0.1:1/none"
     done = gradledger(*command, environment={**os.environ, "GRADLEDGER_DB": nowhere})
-    assert done.returncode == 1 and "hidden" not in done.stderr
+    assert done.returncode == 2 and "hidden" not in done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith("gradledger: the database (GRADLEDGER_DB) cannot be reached: ")
     assert "refused" in line
@@ -177,7 +177,7 @@ def test_tables_of_a_newer_version_are_left_alone_and_said_to_be(
         with store.writing() as connection:
             connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
         done = gradledger(*command, environment={**os.environ, "GRADLEDGER_DB": url})
-        assert done.returncode == 1 and "too new: its tables, at 9999" in done.stderr
+        assert done.returncode == 2 and "too new: its tables, at 9999" in done.stderr
         assert len(done.stderr.splitlines()) == 1 and upkeep.revision(store) == "9999"
 
 

@@ -1,0 +1,41 @@
+"""Which errors of a database mean that it cannot be used, and what to tell its operator.
+
+SQLite raises them as several classes, so their text decides.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy.exc import DatabaseError, OperationalError
+
+_REASONS = {
+    "file is not a database": "is not an SQLite database. Check the path, or restore a backup",
+    "malformed": "is damaged. Restore a backup",
+    "database is locked": "is locked by another process. End that process, or try again later",
+    "readonly database": "cannot be written. Check the permissions of the file and its folder",
+    "unable to open": "cannot be opened. Check the path and its permissions",
+    "disk is full": "cannot be written because the disk is full. Free space on it",
+    "disk I/O error": "cannot be read or written (disk I/O error). Check the disk",
+}
+
+
+def unusable(error: DatabaseError) -> str | None:
+    """One line about a database that cannot be used; None for any other error."""
+    reason = " ".join(str(error.orig).split())
+    for text, meaning in _REASONS.items():
+        if text in reason:
+            address = getattr(error, "database", None) or "GRADLEDGER_DB"
+            return f"the database {address} {meaning} ({reason})."
+    if isinstance(error, OperationalError) and error.statement is None:
+        return f"the database (GRADLEDGER_DB) cannot be reached: {reason}"
+    if _is_lock_timeout(reason):
+        return f"the database (GRADLEDGER_DB) is locked by another session: {reason}"
+    return None
+
+
+def is_outage(error: DatabaseError) -> bool:
+    """Whether a request failed because the database cannot be used, and not for a mistake."""
+    return isinstance(error, OperationalError) or unusable(error) is not None
+
+
+def _is_lock_timeout(reason: str) -> bool:
+    return "due to lock timeout" in reason
