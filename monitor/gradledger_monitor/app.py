@@ -35,6 +35,7 @@ from gradledger_monitor.api import (
 from gradledger_monitor.api.access import RECORDS, Access, confirm_route
 from gradledger_monitor.api.bearers import Bearers
 from gradledger_monitor.api.bodies import SmallBodies
+from gradledger_monitor.api.endings import Endings
 from gradledger_monitor.api.headers import SecurityHeaders
 from gradledger_monitor.api.live import Live
 from gradledger_monitor.api.openapi import describe
@@ -48,6 +49,7 @@ from gradledger_monitor.chosen import Chosen
 from gradledger_monitor.housekeeping import Housekeeping
 from gradledger_monitor.judge import Judge, Look
 from gradledger_monitor.metrics import Metrics
+from gradledger_monitor.readiness import Readiness
 from gradledger_monitor.settings import Settings
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.notifying import news_on
@@ -126,8 +128,10 @@ def _assemble(settings: Settings) -> State:
         limit,
         Room(settings.ingest_queue_bytes),
         _bounds(settings),
+        Readiness(store, judge.works),
         turns,
         metrics,
+        Endings(metrics.endings),
         Bearers(settings, store),
         told,
         deliverer,

@@ -23,14 +23,14 @@ class TooMuch(Exception):
 class Bounds:
     """The bounds of one batch."""
 
-    bytes: int  # as sent, and after decompression
+    size: int  # bytes, as sent, and after decompression
     lines: int
     memory: int  # bytes, estimated
     seconds: float  # to decode it, and again to store it
 
     def too_many_bytes(self) -> TooMuch:
         """The refusal of a body that grows beyond the bound on bytes."""
-        return _refusal(f"is larger than {self.bytes} bytes", "MAX_BODY_BYTES")
+        return _refusal(f"is larger than {self.size} bytes", "MAX_BODY_BYTES")
 
     def check(self, body: bytes) -> None:
         """Raises ``TooMuch`` where the lines or the memory of a decoded body are too much."""

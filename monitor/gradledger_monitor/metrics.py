@@ -37,6 +37,12 @@ class Metrics:
             ["outcome"],
             registry=self._registry,
         )
+        self.endings = Counter(
+            "gradledger_connections_ended",
+            "Connections that ended early or were ended, by reason.",
+            ["reason"],
+            registry=self._registry,
+        )
         self.ingest = self._histogram(
             "ingest_seconds", "From a batch's last byte to when it is durable.", FAST
         )

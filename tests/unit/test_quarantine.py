@@ -124,7 +124,7 @@ def test_a_fold_that_goes_on_from_a_snapshot_reports_the_same() -> None:
     for one in steps[:3]:
         first.see(INFO, one)
     second = Fold(Engine(INFO), 0)
-    second.go_on(first.keep())
+    second.restore(first.snapshot())
     for one in steps[3:]:
         second.see(INFO, one)
     assert asdict(second.engine.judgement()) == asdict(whole.engine.judgement())

@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gradledger_monitor.api.room import Take
-from gradledger_monitor.bounds import Bounds, TooMuch
 from gradledger_monitor.problems import Problem
 
 JSON_LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
@@ -38,9 +37,12 @@ def _too_much(headers: Headers) -> Problem | None:
     if "transfer-encoding" in headers:
         return Problem(411, "The body does not say how long it is: Content-Length.")
     if int(headers.get("content-length", 0)) > MOST_OTHER_BYTES:  # the server has checked it is one
-        detail = f"The body is larger than {MOST_OTHER_BYTES} bytes; send less at a time."
-        return Problem(413, detail)
+        return _too_large(MOST_OTHER_BYTES)
     return None
+
+
+def _too_large(limit: int) -> Problem:
+    return Problem(413, f"The body is larger than {limit} bytes; send less at a time.")
 
 
 def check_type(request: Request) -> None:
@@ -56,23 +58,20 @@ def _anywhere(_: int) -> None:
     pass
 
 
-async def read(request: Request, bounds: Bounds, take: Take = _anywhere) -> bytes:
-    """The body as sent, no more of it in memory than the bounds and the room allow.
-
-    Raises ``TooMuch``, and ``Problem`` where there is no room.
-    """
+async def read(request: Request, limit: int, take: Take = _anywhere) -> bytes:
+    """The body as sent, at most ``limit`` bytes of it in memory, and no more than there is room."""
     stream = request.stream()
     body = bytearray()
     announced = int(request.headers.get("content-length", 0))
     try:
         # at once, or many that have begun would keep out each other
-        take(min(announced, bounds.bytes))
+        take(min(announced, limit))
         async for chunk in stream:
             take(0 if announced else len(chunk))
             body += chunk
-            if len(body) > bounds.bytes:
-                raise bounds.too_many_bytes()
-    except (Problem, TooMuch):
+            if len(body) > limit:
+                raise _too_large(limit)
+    except Problem:
         body.clear()
         await _drain(stream)
         raise

@@ -26,10 +26,10 @@ def decompress(
         raise Problem(415, detail, {"Accept-Encoding": ACCEPTED})
     whole = bytearray()
     try:
-        for part in _ENCODINGS[name](body, bounds.bytes + 1):
+        for part in _ENCODINGS[name](body, bounds.size + 1):
             check_time()  # of many small members, each copies what follows it
             whole += part
-            if len(whole) > bounds.bytes:
+            if len(whole) > bounds.size:
                 raise bounds.too_many_bytes()
     except (zlib.error, zstd.ZstdError, EOFError) as error:
         raise Problem(400, f"The body is not valid {name}: {error}.") from error

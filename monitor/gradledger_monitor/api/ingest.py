@@ -52,7 +52,7 @@ async def post_records(request: Request, state: GivenState) -> Answer:
     bodies.check_type(request)
     encoding = request.headers.get("content-encoding", "")
     with state.turns.batch(), state.room.for_one() as take:
-        body = await bodies.read(request, state.bounds, take)
+        body = await bodies.read(request, state.bounds.size, take)
         known = request.headers.get(replies.ASKS)
         async with _worker(state.ingest_limit):
             result, besides = await to_thread.run_sync(
@@ -87,6 +87,7 @@ def _take_in(
     batch = batches.read(lines, check_time)
     if not batch.reports and not batch.refused.count:
         raise Problem(400, "The body holds no record.")
+    state.readiness.check_file()
     stored = store_batch(state.store, batch, clock.now(), state.bounds.timer)
     state.metrics.took_in(stored, time.perf_counter() - began)
     if (newest := batch.newest()) is not None:

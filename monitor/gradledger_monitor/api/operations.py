@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter
-from sqlalchemy import text
 from starlette.responses import Response
 
 from gradledger_monitor import metrics
@@ -25,12 +24,11 @@ async def get_health() -> Answer:
 
 
 @router.get("/readyz", responses=refusals(503))
-def get_readiness(state: GivenState) -> Answer:
-    """The database answers and the judge works."""
-    with state.store.reading() as connection:
-        connection.execute(text("SELECT 1"))
-    if not state.judge.works():
-        raise Problem(503, "The judge has ended.")
+async def get_readiness(state: GivenState) -> Answer:
+    """The database can be written and is not damaged, and the judge works; at most 5 s old."""
+    problem = await state.readiness.problem()
+    if problem is not None:
+        raise Problem(503, problem)
     return Answer({"status": "ready"})
 
 

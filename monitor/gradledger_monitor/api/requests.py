@@ -9,6 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gradledger_monitor.api.bearers import caller
@@ -46,6 +47,10 @@ class Requests:
 
         try:
             await self._app(scope, receive, send_named)
+        except ClientDisconnect:  # in the middle of its body: there is nobody to answer
+            if not scope.get("state", {}).get("connection_ended"):  # else it is counted already
+                client = scope.get("client")
+                state_of(scope).endings.count("aborted", client[0] if client else "")
         except Exception:
             if not status:
                 await failure(name).response()(scope, receive, send_named)

@@ -14,6 +14,7 @@ from starlette.types import Scope
 from gradledger_monitor.alerts.assembly import Alerts
 from gradledger_monitor.alerts.delivering import Deliverer
 from gradledger_monitor.api.bearers import Bearers
+from gradledger_monitor.api.endings import Endings
 from gradledger_monitor.api.live import Live
 from gradledger_monitor.api.rates import Buckets
 from gradledger_monitor.api.room import Room
@@ -22,6 +23,7 @@ from gradledger_monitor.chosen import Chosen
 from gradledger_monitor.judge import Judge
 from gradledger_monitor.metrics import Metrics
 from gradledger_monitor.news import News
+from gradledger_monitor.readiness import Readiness
 from gradledger_monitor.settings import Settings
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.turns import Turns
@@ -40,8 +42,10 @@ class State:
     ingest_limit: CapacityLimiter
     room: Room
     bounds: Bounds
+    readiness: Readiness
     turns: Turns
     metrics: Metrics
+    endings: Endings
     bearers: Bearers
     alerts: Alerts
     deliverer: Deliverer

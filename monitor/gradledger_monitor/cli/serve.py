@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import resource
 import signal
 import socket
 from pathlib import Path
@@ -14,6 +16,8 @@ from fastapi import FastAPI
 from sqlalchemy import make_url
 
 from gradledger_monitor import logs
+from gradledger_monitor.api import connections
+from gradledger_monitor.api.endings import quiet_uvicorn
 from gradledger_monitor.app import create_app
 from gradledger_monitor.cli.configuration import NO_DATABASE, GivenDatabase, database, settings
 from gradledger_monitor.collecting import collect_seldom
@@ -24,6 +28,7 @@ from gradledger_monitor.store import tokens
 log = logging.getLogger(__name__)
 
 SECONDS_TO_FINISH = 10
+MOST_DESCRIPTORS = 65_536
 
 
 class _Server(uvicorn.Server):
@@ -80,9 +85,37 @@ def _somebody_has_a_token(read: Settings) -> bool:
         return any(token.revoked is None for token in tokens.listed(store))
 
 
+def _raise_descriptors() -> int:
+    """Let this process open as many files as it may: each connection is one. How many that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY or soft >= most:
+        return most
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return most
+
+
 def _run(service: FastAPI, read: Settings) -> None:
+    descriptors = _raise_descriptors()
+    most = read.max_connections or connections.room(descriptors)
+    limits = connections.Limits(
+        connections=most,
+        per_client=read.connections_per_client or max(1, most // 2),
+        header=read.header_timeout,
+        body=read.body_timeout,
+        body_rate=read.body_min_rate,
+        idle=read.idle_timeout,
+        send=read.send_timeout,
+    )
+    endings = service.state.service.endings
+    guard = connections.Guard(limits, endings, read.trusted_proxies)
+    quiet_uvicorn()
     config = uvicorn.Config(
         service,
+        http=connections.protocol(guard),
+        ws="none",
+        backlog=connections.backlog(descriptors),
+        timeout_keep_alive=math.ceil(read.idle_timeout),
         host=read.host,
         port=read.port,
         log_config=None,

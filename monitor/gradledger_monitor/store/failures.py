@@ -32,6 +32,15 @@ def unusable(error: DatabaseError) -> str | None:
     return None
 
 
+def meaning(error: DatabaseError) -> str:
+    """What an outage means, in one sentence without addresses: strangers may read it."""
+    reason = str(error.orig)
+    for text, found in _REASONS.items():
+        if text in reason:
+            return f"The database {found}."
+    return "The database is locked." if _is_lock_timeout(reason) else "The database is away."
+
+
 def is_outage(error: DatabaseError) -> bool:
     """Whether a request failed because the database cannot be used, and not for a mistake."""
     return isinstance(error, OperationalError) or unusable(error) is not None

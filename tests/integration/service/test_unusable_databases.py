@@ -7,20 +7,27 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+import httpx2
 import psycopg
 import pytest
 
 from gradledger_monitor.store.database import Store
-from helpers.batches import batch, fair_step
+from helpers.batches import batch, eventually, fair_step
 from helpers.command import gradledger
+from helpers.disks import small_disk
 from helpers.postgres import Postgres
 from helpers.service import Service, running_service
 
 COMMANDS = [["serve", "--port", "0"], ["db", "upgrade"], ["token", "list"], ["export", "r"]]
-COMMANDS += [["postmortem", "r"], ["replay", "r"], ["acknowledge", "r", "norm.spike", "--note", "x"]]
+COMMANDS += [
+    ["postmortem", "r"],
+    ["replay", "r"],
+    ["acknowledge", "r", "norm.spike", "--note", "x"],
+]
 
 
 @contextmanager
@@ -111,12 +118,101 @@ def test_a_locked_table_on_postgres_answers_503_soon(postgres: Postgres) -> None
         assert statuses_of(service, 4)[0] == {200: 4}
 
 
+def not_ready(service: Service) -> str:
+    """Why the service is not ready; empty if it is."""
+    began = time.monotonic()
+    answer = httpx2.get(f"{service.url}/readyz", timeout=30)
+    assert time.monotonic() - began < 5
+    return "" if answer.status_code == 200 else str(answer.json()["detail"])
+
+
 def test_a_database_overwritten_while_serving_takes_nothing_in(tmp_path: Path) -> None:
     file = tmp_path / "a.db"
     with running_service(file) as service:
         assert service.post(batch("before", [fair_step(1)])).status_code == 200
         for path in (file, Path(f"{file}-wal")):
             path.write_bytes(os.urandom(path.stat().st_size))
-        for path in ("/runs", "/runs/before", "/runs/before/verdict"):
-            assert service.get(path).status_code in (200, 503)  # 200 of what is in memory
+        assert not_ready(service) == "The database file was overwritten."
+        answer = service.post(batch("after", [fair_step(1)]))
+        assert answer.status_code == 503 and "overwritten" in answer.json()["detail"]
+        for address in ("/runs", "/runs/before", "/runs/before/verdict"):
+            assert service.get(address).status_code in (200, 503)  # 200 of what is in memory
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_database_file_that_is_gone_is_noticed(tmp_path: Path, how: str) -> None:
+    file = tmp_path / "a.db"
+    with running_service(file) as service:
+        assert service.post(batch("before", [fair_step(1)])).status_code == 200
+        file.rename(tmp_path / "away.db")
+        if how == "replaced":
+            file.write_bytes((tmp_path / "away.db").read_bytes())
+        assert how in not_ready(service)
         assert service.post(batch("after", [fair_step(1)])).status_code == 503
+
+
+def test_damaged_pages_make_it_not_ready(tmp_path: Path) -> None:
+    file = tmp_path / "a.db"
+    migrated(file)
+    with closing(sqlite3.connect(file)) as reading:
+        query = "SELECT rootpage FROM sqlite_master WHERE name = 'checkpoints'"
+        (page,) = reading.execute(query).fetchone()
+        (page_size,) = reading.execute("PRAGMA page_size").fetchone()
+    with file.open("r+b") as raw:  # of a table that nothing reads at the start
+        raw.seek((page - 1) * page_size)
+        raw.write(os.urandom(page_size))
+    with running_service(file) as service:
+        assert "damaged" in not_ready(service)
+
+
+def test_a_full_disk_makes_it_not_ready(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as folder, running_service(folder / "a.db") as service:
+        assert not_ready(service) == ""
+        assert service.post(batch("r", [fair_step(1)])).status_code == 200
+        filler = folder / "filler"
+        with suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(b"x" * 4096)
+        assert eventually(15, lambda: "The disk takes no data" in not_ready(service))
+        large = batch("r", [fair_step(n, tokens=tuple(range(1, 200))) for n in range(2, 40)])
+        assert service.post(large).status_code == 503
+        filler.unlink()
+        assert eventually(15, lambda: not_ready(service) == "")
+        assert service.post(large).json() == {"stored": 38, "duplicates": 0}
+
+
+def test_a_locked_database_makes_it_not_ready(tmp_path: Path) -> None:
+    with running_service(tmp_path / "a.db") as service:
+        with locked(tmp_path / "a.db"):
+            assert "locked by another process" in not_ready(service)
+        assert eventually(15, lambda: not_ready(service) == "")
+
+
+def test_postgres_that_cannot_be_written_makes_it_not_ready(postgres: Postgres) -> None:
+    url = postgres.create()
+    with running_service(url) as service:
+        assert not_ready(service) == ""
+        with psycopg.connect(url.replace("+psycopg", "")) as other:
+            other.execute("LOCK TABLE alembic_version IN ACCESS EXCLUSIVE MODE")
+            assert eventually(15, lambda: "locked" in not_ready(service))
+            other.rollback()
+        assert eventually(15, lambda: not_ready(service) == "")
+
+
+def test_many_who_ask_cause_one_probe(tmp_path: Path) -> None:
+    with running_service(tmp_path / "a.db", reads_per_second="0") as service:
+        httpx2.get(f"{service.url}/readyz")
+        time.sleep(5.1)  # for which a result holds
+        before, began = written(service.process.pid), time.monotonic()
+        with ThreadPoolExecutor(16) as pool:
+            url = f"{service.url}/readyz"
+            answers = list(pool.map(lambda _: httpx2.get(url).status_code, range(200)))
+        assert answers == [200] * 200
+        probes = 2 + (time.monotonic() - began) / 5
+        assert 0 < written(service.process.pid) - before < probes * 300_000 + 200 * 1_000
+
+
+def written(pid: int) -> int:
+    """Bytes that a process wrote so far."""
+    lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("wchar"))

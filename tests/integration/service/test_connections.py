@@ -1,0 +1,248 @@
+"""Connections that send nothing, too slowly, half, or no HTTP are bounded and counted."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import httpx2
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gradledger.delivery.client import Client
+from helpers.batches import batch, eventually, fair_step
+from helpers.proc import descriptors
+from helpers.service import Service, running_service
+
+HEADER = b"POST /api/v1/records HTTP/1.1\r\nHost: localhost\r\n"
+LINES = b"Content-Type: application/x-ndjson\r\n"
+QUICK = {
+    "header_timeout": "1",
+    "body_timeout": "2",
+    "body_min_rate": "1000",
+    "idle_timeout": "2",
+    "send_timeout": "2",
+}
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service with timeouts of seconds."""
+    with running_service(tmp_path_factory.mktemp("quick") / "a.db", 0, **QUICK) as running:
+        running.post(batch("r", map(fair_step, range(1, 4))))
+        yield running
+
+
+def connect(service: Service, host: str = "127.0.0.1") -> socket.socket:
+    """A plain connection from an address of this machine."""
+    return socket.create_connection(("127.0.0.1", service.port), 30, source_address=(host, 0))
+
+
+def answer(connection: socket.socket) -> bytes:
+    """All that comes until the service closes the connection."""
+    parts = []
+    while part := connection.recv(65_536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def ended(service: Service, reason: str) -> float:
+    """How many connections ended for a reason."""
+    text = httpx2.get(f"{service.url}/metrics").text
+    return next(
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "gradledger_connections_ended_total"
+        and sample.labels == {"reason": reason}
+    )
+
+
+@pytest.mark.parametrize("sent", [b"", HEADER, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+def test_a_connection_on_which_nothing_more_comes_is_closed(quick: Service, sent: bytes) -> None:
+    began = time.monotonic()
+    with connect(quick) as connection:
+        connection.sendall(sent)
+        told = answer(connection)
+    assert time.monotonic() - began < 6
+    assert told.startswith({b"": b"", HEADER: b"HTTP/1.1 408"}.get(sent, b"HTTP/1.1 200"))
+
+
+def test_a_header_that_trickles_is_ended_and_counted(quick: Service) -> None:
+    before = ended(quick, "header_timeout")
+    with connect(quick) as connection:
+        connection.sendall(HEADER)
+        began = time.monotonic()
+        with pytest.raises(OSError):
+            while time.monotonic() - began < 10:
+                connection.sendall(b"X-Slow: 1\r\n")
+                time.sleep(0.1)
+    assert time.monotonic() - began < 5 and ended(quick, "header_timeout") == before + 1
+
+
+def test_a_body_below_the_minimum_rate_is_ended_with_the_way_out(quick: Service) -> None:
+    before = ended(quick, "body_timeout")
+    with connect(quick) as connection:
+        connection.sendall(HEADER + LINES + b"Content-Length: 100000\r\n\r\n")
+        began = time.monotonic()
+        connection.setblocking(False)
+        told = b""
+        while not told and time.monotonic() - began < 10:
+            connection.send(b" ")
+            time.sleep(0.05)
+            try:
+                told = connection.recv(65_536)
+            except BlockingIOError:
+                continue
+    assert told.startswith(b"HTTP/1.1 408") and b"GRADLEDGER_BODY_MIN_RATE" in told
+    assert time.monotonic() - began < 6
+    assert (ended(quick, "body_timeout"), ended(quick, "aborted")) == (before + 1, 0)
+
+
+def test_a_slow_but_honest_upload_is_taken(quick: Service) -> None:
+    body = batch("slow", map(fair_step, range(1, 40)))
+    rate, pieces = 2_000, []
+    for at in range(0, len(body), rate // 4):
+        pieces.append(body[at : at + rate // 4])
+    assert len(pieces) / 4 > 2 * float(QUICK["body_timeout"])
+
+    def slowly() -> Iterator[bytes]:
+        for piece in pieces:
+            yield piece
+            time.sleep(0.25)
+
+    headers = {"Content-Type": "application/x-ndjson", "Content-Length": str(len(body))}
+    url = f"{quick.url}/api/v1/records"
+    done = httpx2.post(url, content=slowly(), headers=headers, timeout=30)
+    assert done.json() == {"stored": 39, "duplicates": 0}
+
+
+def test_a_stream_of_events_outlasts_every_timeout(quick: Service) -> None:
+    wait = httpx2.Timeout(5, read=30)
+    with httpx2.stream("GET", f"{quick.url}/api/v1/runs/r/events", timeout=wait) as stream:
+        lines = stream.iter_lines()
+        assert next(lines) == "event: judged"
+        time.sleep(6)  # longer than each of them
+        quick.post(batch("r", [fair_step(4)]))
+        assert any('"step":4' in line for line in lines)
+
+
+def test_an_answer_that_nobody_reads_is_ended(quick: Service) -> None:
+    quick.post(batch("long", map(fair_step, range(1, 400))))
+    before = ended(quick, "send_timeout")
+    with closing(socket.socket()) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", quick.port))
+        path = b"/api/v1/openapi.json"
+        request = b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % path
+        connection.sendall(request * 60)
+        assert eventually(15, lambda: ended(quick, "send_timeout") == before + 1)
+
+
+def test_the_hooks_go_on_after_their_connection_was_idle(quick: Service) -> None:
+    client = Client(quick.url)
+    assert client.post([batch("hooked", [fair_step(1)])]).fate == "accepted"
+    time.sleep(3)
+    assert client.post([batch("hooked", [fair_step(2)])]).fate == "accepted"
+    client.close()
+
+
+@pytest.fixture
+def cramped(tmp_path: Path) -> Iterator[tuple[int, int]]:
+    """The process and port of a service that may open 256 files."""
+    command = ["sh", "-c", 'ulimit -n 256 && exec "$@"', "sh", sys.executable, "-m"]
+    command += [
+        "gradledger_monitor.cli",
+        "serve",
+        "--db",
+        f"sqlite:///{tmp_path / 'a.db'}",
+        "--port",
+        "0",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert "listens on" in line, line
+        yield process.pid, int(line.rsplit(":", 1)[1])
+        process.terminate()
+
+
+def test_idle_sockets_lock_nobody_out(cramped: tuple[int, int]) -> None:
+    pid, port = cramped
+    with ExitStack() as sockets:
+        for _ in range(250):
+            sockets.enter_context(socket.create_connection(("127.0.0.1", port)))
+        began = time.monotonic()
+        headers = {"Content-Type": "application/x-ndjson"}
+        url = f"http://127.0.0.1:{port}"
+        body = batch("r", [fair_step(1)])  # from the same address
+        posted = httpx2.post(f"{url}/api/v1/records", content=body, headers=headers, timeout=30)
+        assert posted.status_code == 200
+        with socket.create_connection(("127.0.0.1", port), 30, ("127.0.0.2", 0)) as other:
+            other.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            assert answer(other).startswith(b"HTTP/1.1 200")
+        assert time.monotonic() - began < 10
+        assert descriptors(pid) < 128
+
+
+def test_one_client_cannot_take_all_connections(tmp_path: Path) -> None:
+    few = {"max_connections": "20", "connections_per_client": "4"}
+    with running_service(tmp_path / "a.db", 0, **few) as service, ExitStack() as streams:
+        service.post(batch("r", [fair_step(1)]))
+        stream = b"GET /api/v1/runs/r/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        for _ in range(4):
+            connection = streams.enter_context(connect(service, "127.0.0.3"))
+            connection.sendall(stream)
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+        with connect(service, "127.0.0.3") as fifth:
+            told = answer(fifth)
+            assert told.startswith(b"HTTP/1.1 503") and b"retry-after: 2" in told.lower()
+        assert service.get("/runs").status_code == 200
+
+
+def test_a_trusted_proxy_has_no_bound_of_its_own(tmp_path: Path) -> None:
+    few = {"connections_per_client": "2", "trusted_proxies": "127.0.0.0/8"}
+    with running_service(tmp_path / "a.db", 0, **few) as service, ExitStack() as sockets:
+        open_ones = [sockets.enter_context(connect(service)) for _ in range(10)]
+        for connection in open_ones:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+def test_aborted_uploads_and_invalid_requests_are_one_line_and_counted(tmp_path: Path) -> None:
+    any_rate = {"reads_per_second": "0"}
+    with running_service(tmp_path / "a.db", 0, log_level="info", **any_rate) as service:
+        started = len(service.output)
+
+        def attack() -> None:
+            for _ in range(100):
+                with connect(service) as connection:
+                    connection.sendall(HEADER + LINES + b"Content-Length: 1000\r\n\r\n{")
+                with connect(service) as connection:
+                    connection.sendall(b"\x16\x03\x01 nonsense\r\n\r\n")
+                    assert answer(connection).startswith(b"HTTP/1.1 400")
+                with connect(service) as connection:
+                    upgrade = b"Connection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+                    connection.sendall(b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\n" + upgrade)
+                    assert connection.recv(4096).startswith(b"HTTP/1.1 404")
+
+        attackers = [threading.Thread(target=attack) for _ in range(4)]
+        for thread in attackers:
+            thread.start()
+        for thread in attackers:
+            thread.join()
+        assert eventually(30, lambda: ended(service, "aborted") == 400)
+        assert ended(service, "invalid") == 400
+        lines = service.output[started:]
+        assert not [line for line in lines if "Traceback" in line or "WARNING" in line]
+        counted = [line for line in lines if "connections ended" in line]
+        assert len(counted) == 1  # one a minute
+        requests = [line for line in lines if '"request"' in line or " request " in line]
+        assert len(lines) - len(requests) == 1, [li for li in lines if li not in requests][:5]
