@@ -42,7 +42,7 @@ from gradledger_monitor.api.openapi import describe
 from gradledger_monitor.api.origins import OnlyOurHosts, OnlyOurPages
 from gradledger_monitor.api.rates import Buckets
 from gradledger_monitor.api.requests import Requests
-from gradledger_monitor.api.room import Room
+from gradledger_monitor.api.room import LargeBatch, Room
 from gradledger_monitor.api.state import State
 from gradledger_monitor.bounds import Bounds
 from gradledger_monitor.chosen import Chosen
@@ -127,6 +127,7 @@ def _assemble(settings: Settings) -> State:
         pages_told,
         limit,
         Room(settings.ingest_queue_bytes),
+        LargeBatch(),
         _bounds(settings),
         Readiness(store, judge.works),
         turns,

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 # Bytes of Python objects, at the worst, for each of these in JSON: a struct with its dictionary of
 # what is missing, a list, a number with its slot in a list.
 OBJECT, LIST, VALUE, LINE = 224, 88, 40, 96
+# beyond what the hooks send at once: such batches would keep all others waiting
+LARGE_LINES, LARGE_MEMORY = 5_000, 96 * 2**20
 
 
 class TooMuch(Exception):
@@ -39,6 +41,10 @@ class Bounds:
         if memory(body) > self.memory:
             what = f"would take more than {self.memory} bytes of memory once it is decoded"
             raise _refusal(what, "MAX_BATCH_MEMORY")
+
+    def is_large(self, body: bytes) -> bool:
+        """Whether a decoded body is one of those of which one is taken in at a time."""
+        return body.count(b"\n") > LARGE_LINES or memory(body) > LARGE_MEMORY
 
     def timer(self) -> Callable[[], None]:
         """Starts now; what it gives raises ``TooMuch`` when called after the time is over."""

@@ -88,7 +88,7 @@ class Settings(AlertSettings, RuleSettings):
         "estimated from its brackets and commas.",
     )
     max_batch_seconds: float = Field(
-        default=5.0,
+        default=2.0,
         gt=0,
         description="Most seconds that decoding a batch may take, and that storing it may take.",
     )

@@ -128,9 +128,11 @@ def _row(place: _Place, entry: Entry | None, total: float, label: str) -> Row:
 
 def short(name: str) -> str:
     """``NllLossBackward0#0`` as people say it: ``NllLoss``; the second is ``NllLoss 2``."""
-    kind, _, occurrence = name.rpartition("#")  # a kind is any text, "#" included
+    kind, _, occurrence = name.rpartition("#")  # a kind may have the sign itself
+    if not occurrence.isdecimal():
+        kind, occurrence = name, "0"
     kind = kind.removesuffix("0").removesuffix("Backward")
-    return kind if occurrence in ("", "0") else f"{kind} {int(occurrence) + 1}"
+    return kind if occurrence == "0" else f"{kind} {int(occurrence) + 1}"
 
 
 def _loss(batch: MicroBatch) -> float | None:

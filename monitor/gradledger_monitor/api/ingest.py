@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext
 from math import inf
 from typing import Any
 
@@ -84,6 +84,13 @@ def _take_in(
     check_time = state.bounds.timer()
     lines = decompress(body, encoding, state.bounds, check_time)
     state.bounds.check(lines)
+    with state.large_batch.turn() if state.bounds.is_large(lines) else nullcontext():
+        return _store(state, lines, check_time, began, known)
+
+
+def _store(
+    state: State, lines: bytes, check_time: Callable[[], None], began: float, known: str | None
+) -> tuple[Stored, dict[str, Any]]:
     batch = batches.read(lines, check_time)
     if not batch.reports and not batch.refused.count:
         raise Problem(400, "The body holds no record.")

@@ -4,12 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Lock
 
 from gradledger_monitor.problems import Problem
 
 AGAIN_SECONDS = 2
 
 Take = Callable[[int], None]
+
+
+class LargeBatch:
+    """One large batch at a time, so that small ones need not wait for several of them."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """For one batch. Raises a problem that says when to come again if another is there."""
+        if not self._lock.acquire(blocking=False):
+            again = {"Retry-After": str(AGAIN_SECONDS)}
+            raise Problem(429, "Another large batch is being stored; send it again.", again)
+        try:
+            yield
+        finally:
+            self._lock.release()
 
 
 class Room:

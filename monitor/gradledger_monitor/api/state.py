@@ -17,7 +17,7 @@ from gradledger_monitor.api.bearers import Bearers
 from gradledger_monitor.api.endings import Endings
 from gradledger_monitor.api.live import Live
 from gradledger_monitor.api.rates import Buckets
-from gradledger_monitor.api.room import Room
+from gradledger_monitor.api.room import LargeBatch, Room
 from gradledger_monitor.bounds import Bounds
 from gradledger_monitor.chosen import Chosen
 from gradledger_monitor.judge import Judge
@@ -41,6 +41,7 @@ class State:
     live: Live
     ingest_limit: CapacityLimiter
     room: Room
+    large_batch: LargeBatch
     bounds: Bounds
     readiness: Readiness
     turns: Turns

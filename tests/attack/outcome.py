@@ -1,0 +1,87 @@
+"""What an attack cost: one row of the table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from threading import Lock
+
+HANG_SECONDS = 5.0
+MEGABYTE = 2**20
+
+
+@dataclass
+class Outcome:
+    """Counts of one attack. Safe to share between threads.
+
+    ``lost`` and ``doubled`` count acknowledged steps. A refusal is an answer that asks a client to
+    come again or to do otherwise: any 4xx, and a 503 with ``Retry-After`` while the attack itself
+    keeps the database away (``outage``). Every other 5xx is an error.
+    """
+
+    name: str
+    outage: bool = False
+    tries: int = 0
+    lost: int = 0
+    doubled: int = 0
+    errors: int = 0  # answers with a 5xx
+    refused: int = 0
+    hangs: int = 0  # answers that took longer than HANG_SECONDS
+    slowest: float = 0.0  # seconds
+    memory: int = 0  # bytes that the service took at the most, beyond what it had before
+    memory_bound: int = 400 * MEGABYTE
+    statuses: Counter[int] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)  # what else went wrong
+    _lock: Lock = field(default_factory=Lock, repr=False)
+
+    def answered(self, status: int, seconds: float, again: bool = False) -> None:
+        """Count an answer; ``again`` says that it has a ``Retry-After``."""
+        with self._lock:
+            self.tries += 1
+            self.statuses[status] += 1
+            self.slowest = max(self.slowest, seconds)
+            self.hangs += seconds > HANG_SECONDS
+            if status >= 500 and not (status == 503 and again and self.outage):
+                self.errors += 1
+            elif status >= 400:
+                self.refused += 1
+
+    def tried(self, count: int = 1) -> None:
+        """Count tries that have no answer of their own."""
+        with self._lock:
+            self.tries += count
+
+    def fault(self, text: str) -> None:
+        """Note what must not be."""
+        with self._lock:
+            self.faults.append(text)
+
+    @property
+    def failed(self) -> bool:
+        """Whether anything was not as it must be."""
+        counts = (self.lost, self.doubled, self.errors, self.hangs, len(self.faults))
+        return any(counts) or self.memory > self.memory_bound or not self.tries
+
+
+HEAD = ("attack", "tries", "refused", "lost", "doubled", "5xx", "hangs", "slowest", "memory", "")
+
+
+def table(outcomes: Iterable[Outcome]) -> str:
+    """All rows, aligned."""
+    rows = [HEAD, *map(_row, outcomes)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    )
+
+
+def _row(one: Outcome) -> tuple[str, ...]:
+    counts = (one.tries, one.refused, one.lost, one.doubled, one.errors, one.hangs)
+    measured = (f"{one.slowest:.2f} s", f"+{one.memory / MEGABYTE:.0f} MB")
+    verdict = "FAILED" if one.failed else "ok"
+    return (one.name, *(f"{count:,}" for count in counts), *measured, verdict)
