@@ -18,7 +18,7 @@ LOWEST_TESTS := tests/unit/alerts tests/unit/web \
 COMPILED_TESTS := tests/compiled tests/unit tests/integration/service/test_judging.py tests/integration/service/test_judging_goes_on.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint type unit lowest compiled museum courses zero-code frameworks examples docs coverage mutants bench screenshots security audit fuzz tools clean
+.PHONY: help demo attack test lint type unit lowest compiled museum courses zero-code frameworks examples docs coverage mutants bench screenshots security audit fuzz tools clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -108,6 +108,9 @@ audit: $(VENV)/.security  ## known vulnerabilities of what is installed; asks Py
 fuzz: $(READY)  ## the record decoder against a coverage-guided fuzzer (SECONDS=60)
 	@$(BIN)/pip install --quiet --group fuzz
 	cd tests && ../$(BIN)/python -m fuzz.decoder -max_total_time=$(SECONDS)
+
+attack: $(READY)  ## attack real service processes: one table of tries and losses (SECONDS=60, ONLY=bombs)
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m attack.run --seconds $(SECONDS) $(addprefix --only ,$(ONLY))
 
 clean:  ## remove what this file made
 	rm -rf $(VENV) .venvs build/compiled

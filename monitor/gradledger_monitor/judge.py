@@ -15,6 +15,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sqlalchemy.exc import DatabaseError
+
 from gradledger_monitor import clock
 from gradledger_monitor.engine import Engine
 from gradledger_monitor.evaluator_version import IMPORTED, stamp, version
@@ -26,6 +28,7 @@ from gradledger_monitor.snapshot_codec import Position, SnapshotError
 from gradledger_monitor.store import judging, reading, snapshots
 from gradledger_monitor.store.claims import claims_on
 from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.failures import is_outage
 from gradledger_monitor.store.judging import Standing
 from gradledger_monitor.store.verdicts import Outrun, Result, commit, keep, keep_carried
 from gradledger_monitor.waiting import Arrived, Patience, Ready, sort_out
@@ -126,8 +129,11 @@ class Judge:
             try:
                 self._claims.refresh()
                 self._judge_all()
-            except Exception:  # the database may be away for a while; the judge must outlive that
-                log.exception("the judge could not look for records; it will try again")
+            except Exception as error:  # the judge must outlive an outage of the database
+                if isinstance(error, DatabaseError) and is_outage(error):
+                    log.error("the judge waits for the database: %s", error.orig)
+                else:
+                    log.exception("the judge could not look for records; it will try again")
             self._news.wait(self._interval)
             self._news.clear()
         self._claims.drop()
@@ -173,12 +179,23 @@ class Judge:
             while not self._look(run) and not self._stopping:
                 pass
             self._quarantined.pop(run, None)
-        except Exception:  # one run that breaks a rule or the engine must not stop all others
-            before = self._quarantined.get(run)
-            seconds = QUARANTINE if before is None else min(2 * before.seconds, LONGEST_QUARANTINE)
-            log.exception("evaluation of run %s failed; retried in %s s", run, seconds)
-            self._quarantined[run] = Quarantine(seconds, self._now() + seconds)
+        except DatabaseError as error:
+            if not is_outage(error):
+                self._quarantine(run)
+                return
+            # no fault of the run: it is taken up again as soon as the database is back
             self._folds.pop(run, None)
+            log.error("run %s waits for the database: %s", run, error.orig)
+        except Exception:  # one run that breaks a rule or the engine must not stop all others
+            self._quarantine(run)
+
+    def _quarantine(self, run: str) -> None:
+        """Leave a run alone for a while, longer each time."""
+        before = self._quarantined.get(run)
+        seconds = QUARANTINE if before is None else min(2 * before.seconds, LONGEST_QUARANTINE)
+        log.exception("evaluation of run %s failed; retried in %s s", run, seconds)
+        self._quarantined[run] = Quarantine(seconds, self._now() + seconds)
+        self._folds.pop(run, None)
 
     def _look(self, run: str) -> bool:
         """Judge the next steps of a run, as many as fit in memory; whether that was all."""

@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from sqlalchemy.exc import DatabaseError, TimeoutError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 
 from gradledger_monitor.bounds import TooMuch
 from gradledger_monitor.store.failures import is_outage
@@ -54,7 +55,19 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     if detail == HTTPStatus(error.status_code).phrase:  # the framework's own: say what about
         detail = f"{request.method} {request.scope['path']}: {detail.lower()}"
     headers = dict(error.headers) if error.headers else None
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers = {"Allow": ", ".join(_allowed(request))}
     return Problem(error.status_code, detail, headers).response()
+
+
+def _allowed(request: Request) -> list[str]:
+    """The methods that an address has. The framework names those of one route of several."""
+    found = set()
+    for method in ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"):
+        scope = {**request.scope, "method": method}
+        if any(route.matches(scope)[0] == Match.FULL for route in request.app.routes):
+            found.add(method)
+    return sorted(found)
 
 
 async def _on_invalid_request(_: Request, error: Exception) -> Response:

@@ -27,9 +27,11 @@ INSIDE = (
 )
 OUTSIDE = ("1.1.1.1", "8.8.8.8", "2606:4700:4700::1111", "64:ff9b::101:101")
 # how addresses of this machine are written to look like something else
-SPELLINGS = ("127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "localhost")
-SPELLINGS += ("LOCALHOST.", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "0.0.0.0", "127.0.0.1.")
-SPELLINGS += ("user@127.0.0.1", "localhost%00.example.org", "[::1]")
+SPELLINGS = (
+    *("127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "localhost"),
+    *("LOCALHOST.", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "0.0.0.0", "127.0.0.1."),
+    *("user@127.0.0.1", "localhost%00.example.org", "[::1]"),
+)
 
 
 def attack(arena: Arena) -> Iterator[Outcome]:

@@ -39,7 +39,7 @@ def _bodies() -> Iterator[tuple[str, bytes]]:
 
 def attack(arena: Arena) -> Iterator[Outcome]:
     """Send each bomb from several clients, while an honest one goes on."""
-    outcome = Outcome("decompression and refusal bombs", memory_bound=1_200 * 2**20)
+    outcome = Outcome("decompression and refusal bombs", memory_bound=700 * 2**20)
     bodies = list(_bodies())
     with arena.service(outcome) as service, Beside(service, outcome):
 

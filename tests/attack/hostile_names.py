@@ -42,9 +42,18 @@ NAMES = (
     "W" * 256,
     "| a | b |\n|---|---|\n```\n# h",
 )
-PAGES = ("/", "/runs/{run}", "/runs/{run}/steps/0/1", "/compare?run={run}&run={other}", "/settings")
-PAGES += ("/runs/{run}/postmortem?format=html", "/?search={name}", "/runs/{name}", "/rules/{name}")
-PAGES += ("/login?next={name}",)
+PAGES = (
+    "/",
+    "/runs/{run}",
+    "/runs/{run}/steps/0/1",
+    "/compare?run={run}&run={other}",
+    "/settings",
+    "/runs/{run}/postmortem?format=html",
+    "/?search={name}",
+    "/runs/{name}",
+    "/rules/{name}",
+    "/login?next={name}",
+)
 TEXTS = (
     "/runs/{run}/postmortem?format=md",
     "/runs/{run}/postmortem?format=json",

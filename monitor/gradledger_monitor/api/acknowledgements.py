@@ -32,7 +32,7 @@ class Said(BaseModel):
 
     note: Annotated[Text, Field(max_length=4000)]
     by: Annotated[Text, Field(max_length=256)] | None = None
-    until: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    until: Annotated[float, Field(allow_inf_nan=False, strict=True)] | None = None
 
 
 @router.put(PLACE, response_model=Acknowledgement, responses=refusals(404, 422))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from anyio import to_thread
 from fastapi import APIRouter, Body, Path, Query
 from fastapi.responses import Response
-from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic import BaseModel, SecretStr, StrictBool, ValidationError
 
 from gradledger_monitor import clock
 from gradledger_monitor.alerts.configuration import SECRET_PREFIX, Route, Webhook, channel_of
@@ -67,7 +67,7 @@ class RouteList(BaseModel):
 class Switch(BaseModel):
     """Whether to send to a channel."""
 
-    on: bool
+    on: StrictBool
 
 
 class Tried(BaseModel):

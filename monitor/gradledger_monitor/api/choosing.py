@@ -29,10 +29,10 @@ MOST_DAYS = 36_500
 THRESHOLDS = "body.thresholds."  # how fields of thresholds begin
 
 Name = Annotated[str, Field(max_length=128)]
-Days = Annotated[float, Field(ge=0, le=MOST_DAYS, allow_inf_nan=False)]
+Days = Annotated[float, Field(ge=0, le=MOST_DAYS, allow_inf_nan=False, strict=True)]
 Revision = Annotated[
-    int | None,
-    Field(ge=0, le=2**53, description="Refuse this with 409 if it was changed since this one."),
+    Annotated[int, Field(ge=0, le=2**53, strict=True)] | None,
+    Field(description="Refuse this with 409 if it was changed since this one."),
 ]
 
 
