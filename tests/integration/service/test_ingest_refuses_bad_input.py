@@ -285,3 +285,15 @@ def test_no_path_leads_to_a_file_that_is_not_meant(service: Service, path: str) 
         connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         answer = connection.recv(2**16)
     assert answer.startswith(b"HTTP/1.1 404 ") and b"root:" not in answer
+
+
+def test_a_method_that_an_address_lacks_names_all_that_it_has(service: Service) -> None:
+    answer = httpx2.patch(f"{service.url}/api/v1/settings/rules")
+    assert the_problem(answer, 405) and answer.headers["allow"] == "GET, PUT"
+
+
+@pytest.mark.parametrize("body", [{"revision": False}, {"keep_detail_days": True}])
+def test_a_boolean_is_no_number(service: Service, body: dict[str, bool]) -> None:
+    answer = httpx2.put(f"{service.url}/api/v1/settings/retention", json=body)
+    (error,) = the_problem(answer, 422)["errors"]
+    assert error["field"].startswith("body.")

@@ -228,3 +228,15 @@ def written(pid: int) -> int:
     """Bytes that a process wrote so far."""
     lines = Path(f"/proc/{pid}/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("wchar"))
+
+
+def test_a_run_is_evaluated_soon_after_an_outage(tmp_path: Path) -> None:
+    with running_service(tmp_path / "a.db") as service:
+        assert service.post(batch("r", map(fair_step, range(1, 4)))).status_code == 200
+        with locked(tmp_path / "a.db"):
+            time.sleep(6)  # for the evaluator to try, and to fail
+        began = time.monotonic()
+        assert service.post(batch("r", [fair_step(4)])).status_code in (200, 503)
+        assert eventually(60, lambda: bool(service.get("/runs/r").json()["steps"] >= 3))
+        assert time.monotonic() - began < 20
+        assert "Traceback" not in "".join(service.output)

@@ -1,0 +1,31 @@
+"""Words of a run as pages write them: whatever they hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradledger_web.ledgers import short
+from gradledger_web.rendering import environment
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("NllLossBackward0#0", "NllLoss"),
+        ("NllLossBackward0#1", "NllLoss 2"),
+        ("NllLossBackward0", "NllLoss"),
+        ("odd # kind#2", "odd # kind 3"),
+        ("odd # kind", "odd # kind"),
+        ("#", "#"),
+    ],
+)
+def test_a_kind_of_loss_may_have_any_sign(name: str, shown: str) -> None:
+    assert short(name) == shown
+
+
+def test_control_characters_reach_no_page() -> None:
+    template = environment().from_string("<p>{{ name }}</p>")
+    assert (
+        template.render(name="a\x00\x1b[31m\x9b\x7fb\tc")
+        == "<p>a\ufffd\ufffd[31m\ufffd\ufffdb\tc</p>"
+    )
