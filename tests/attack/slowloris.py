@@ -45,7 +45,7 @@ def attack(arena: Arena) -> Iterator[Outcome]:
                 count = READERS if kind == "answer" else SOCKETS
                 opened = [sockets.enter_context(_connect(service)) for _ in range(count)]
                 outcome.tried(count)
-                _trickle(opened, first, further, until=time.monotonic() + 8)
+                _trickle(opened, first, further, until=time.monotonic() + 5)
                 if not eventually(30, _few(service, before + 40)):
                     outcome.fault(f"{descriptors(service.process.pid)} descriptors stay open")
         yield outcome

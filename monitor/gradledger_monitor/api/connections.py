@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
@@ -23,6 +24,8 @@ from uvicorn.server import ServerState
 
 from gradledger_monitor.api.endings import Endings
 from gradledger_monitor.problems import Problem
+
+log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 1.0
 OTHER_DESCRIPTORS = 64  # of the database, pipes and sockets to other services
@@ -118,10 +121,16 @@ class Guard:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            now = time.monotonic()
-            for connection in list(self._open):
-                connection.end_if_late(now)
-            self.endings.report()
+            try:
+                self._sweep()
+            except Exception:  # of one connection; all others are still to be bounded
+                log.exception("connections could not be checked; they are again in a second")
+
+    def _sweep(self) -> None:
+        now = time.monotonic()
+        for connection in list(self._open):
+            connection.end_if_late(now)
+        self.endings.report()
 
 
 def _networks(addresses: Sequence[str]) -> list[str]:
