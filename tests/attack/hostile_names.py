@@ -108,7 +108,7 @@ def attack(arena: Arena) -> Iterator[Outcome]:
             words = {"run": run, "other": runs[number - 1], "name": quote(name, safe="")}
             for path in (*PAGES, *TEXTS):
                 _look(service, outcome, path.format(**words))
-        few = runs if arena.seconds >= 30 else runs[4:8]
+        few = runs if arena.seconds >= 30 else runs[5:8]
         for run, command in itertools.product(few, COMMANDS):
             _run(outcome, url, command, run, runs[0] if run != runs[0] else runs[1], arena.folder)
     yield outcome
