@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import traceback
 from collections.abc import Callable
 from contextlib import ContextDecorator
+
+from gradledger.stderr import write_line
 
 Handler = Callable[[str, Exception], None]
 
@@ -33,18 +34,34 @@ class fail_open(ContextDecorator):
         """Swallow what is an ``Exception``; an interrupt or an exit goes on its way."""
         if error is None or not isinstance(error, Exception):
             return False
-        (self._handle or report)(self._where, error)
+        _hand_over(self._handle or report, self._where, error)
         return True
 
 
+def _hand_over(handle: Handler, where: str, error: Exception) -> None:
+    """Call ``handle``; what it raises is reported too, and does not reach the script either."""
+    try:
+        handle(where, error)
+    except Exception as another:
+        report(where, another)
+
+
 def report(where: str, error: BaseException) -> None:
-    """Say once, on standard error, that a part of gradledger failed and was left out."""
+    """Write once to standard error that a part of gradledger failed and was left out.
+
+    Never raises: it is called where an exception has just been kept from the script.
+    """
     if reporter is not None:
         reporter(where, error)
+    try:  # noqa: SIM105 (`suppress` takes stack, of which there may be none left)
+        _report_once(where, error)
+    except Exception:  # nosec B110
+        pass
+
+
+def _report_once(where: str, error: BaseException) -> None:
     if where in _told:
         return
     _told.add(where)
     detail = traceback.format_exception_only(type(error), error)[-1].strip()
-    sys.stderr.write(
-        f"gradledger: {where} failed and is switched off ({detail}); training goes on\n"
-    )
+    write_line(f"{where} failed and is switched off ({detail}); training goes on")

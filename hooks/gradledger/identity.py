@@ -85,7 +85,7 @@ def environment() -> dict[str, str]:
         "python": platform.python_version(),
         "torch": str(getattr(torch, "__version__", "not imported")),
         "host": platform.node(),
-        "command": sayable(" ".join(sys.argv)[:512]),
+        "command": sayable(" ".join(_arguments())[:512]),
     }
     where = provenance.device(torch)
     if where is not None:
@@ -95,6 +95,17 @@ def environment() -> dict[str, str]:
         if module is not None:
             facts[package] = str(getattr(module, "__version__", "unknown"))
     return facts
+
+
+def script() -> str:
+    """What to call a run without a name: the file that was started."""
+    first = next(iter(_arguments()), "")
+    return sayable(os.path.basename(first))[:256] or "python"
+
+
+def _arguments() -> list[str]:
+    """``sys.argv``, which is the script's to write over, and which an embedded Python lacks."""
+    return [str(argument) for argument in getattr(sys, "argv", None) or []]
 
 
 def sayable(text: str) -> str:

@@ -14,12 +14,12 @@ def commit() -> str | None:
 
     Whether files were changed since, only git could tell: no process is started for that.
     """
-    script = Path(sys.argv[0] or ".")
-    begin = script.parent if script.is_file() else Path()
     try:
+        script = Path(next(iter(getattr(sys, "argv", None) or []), None) or ".")
+        begin = script.parent if script.is_file() else Path()
         git = _git_folder(begin.resolve())
         return None if git is None else _head(git)
-    except (OSError, ValueError):
+    except (OSError, TypeError, ValueError):
         return None
 
 

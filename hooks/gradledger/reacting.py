@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 
 from gradledger import guard
-from gradledger.delivery.notices import say
+from gradledger.stderr import write_line
 
 SEVERITIES = ("info", "warning", "error")
 LEAST = {"warn": "warning", "stop": "error", "call": "warning", "off": "error"}
@@ -70,6 +70,8 @@ def policy(said: OnFinding) -> Policy:
     """
     if callable(said):
         return Policy("call", LEAST["call"], said)
+    if not isinstance(said, str):
+        raise ValueError(f"on_finding must be a word or a function, not {said!r}")
     word, _, least = said.partition(":")
     what: dict[str, What] = {"warn": "warn", "stop": "stop", "off": "off"}
     if word not in what or (least and least not in SEVERITIES):
@@ -109,7 +111,7 @@ class Reaction:
         if self.policy.acts:
             self._due.append(one)
         if self._speaks() and self.policy.what in ("warn", "stop"):
-            say(" ".join(str(one).split()))
+            write_line(str(one))
 
     # ------------------------------------------------------------ on the training thread
 

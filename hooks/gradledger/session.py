@@ -3,14 +3,15 @@
 ``start_from_environment`` is what ``gradledger run`` calls in every child that imports torch;
 ``start`` is what ``gradledger.watch`` calls. A process that never steps an optimizer sends nothing,
 and a forked child has no session until it asks for one.
+
+No signal handler is installed: a signal does to the script what it does without us. What a killed
+process had recorded is in its spool, but for the last two tenths of a second.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-import signal
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from gradledger import guard, identity, provenance
+from gradledger.config import number, plain
 from gradledger.delivery.client import Client
 from gradledger.delivery.courier import BEAT_SECONDS
 from gradledger.delivery.sender import Known, Sender
@@ -36,6 +38,7 @@ from gradledger.records import (
     StepRecord,
 )
 from gradledger.settings import DEFAULT_PROJECT, DEFAULT_URL, Contract, Settings
+from gradledger.stderr import write_line
 
 __all__ = ["DEFAULT_URL", "Contract", "Session", "Settings", "start", "start_from_environment"]
 
@@ -72,12 +75,14 @@ class Session:
         self._latest = (0.0, 0)  # when the last record was made, and how many backwards had run
         self._pid = os.getpid()
         self._closed = False
+        self._lock = threading.RLock()  # for the one moment at which the run gets its identity
 
     def open(self) -> None:
         """Put the hooks in place; everything is sent when the process ends."""
-        self.reaction.install()  # first: a step that is stopped leaves its window open
-        self.recorder.install()
-        self._frameworks.install()
+        with guard.fail_open("the start"):
+            self.reaction.install()  # first: a step that is stopped leaves its window open
+            self.recorder.install()
+            self._frameworks.install()
         atexit.register(self.close)
         # a forked worker of multiprocessing ends without atexit
         self._finalize = Finalize(None, self.close, exitpriority=0)
@@ -125,20 +130,33 @@ class Session:
         self.reaction.policy = policy
         self.reaction.install()
 
-    def log_eval(self, step: int, values: Mapping[str, float]) -> None:
-        """Send evaluation metrics."""
-        record = EvalRecord(step, time.time(), {k: float(v) for k, v in values.items()})
-        self._identify()
-        self._sender.put(Known(record))
+    def configure(self, values: Mapping[str, Any]) -> None:
+        """Add to the configuration what the script has not given itself."""
+        copied, _ = plain(values)
+        self.settings.config = {**copied, **self.settings.config}
+        if self._run is not None:
+            self._describe(self._run)
 
-    def checkpoint(self, step: int | None, path: str) -> None:
+    def log_eval(self, step: Any, values: Mapping[str, Any]) -> None:
+        """Send evaluation metrics; what is no number is reported and left out."""
+        with guard.fail_open("ledger.log_eval"):
+            numbers = {name: number(value) for name, value in values.items()}
+            if wrong := [name for name, value in numbers.items() if value is None]:
+                names = ", ".join(map(str, wrong))
+                write_line(f"log_eval: {names} is left out, because it is no single number")
+            metrics = {str(k)[:256]: v for k, v in numbers.items() if k and v is not None}
+            if metrics:
+                self._identify()
+                self._sender.put(Known(EvalRecord(max(0, int(step)), time.time(), metrics)))
+
+    def checkpoint(self, step: Any, path: object) -> None:
         """Send that a checkpoint was saved; its step is the first optimizer's last one."""
         with guard.fail_open("ledger.checkpoint"):
             steps = self.recorder.windows.steps
             at = (steps[0] if steps else 0) if step is None else int(step)
             self._identify()
-            told = CheckpointRecord(at, time.time(), identity.sayable(path)[:4_096])
-            self._sender.put(Known(told))
+            path = identity.sayable(str(path))[:4_096]
+            self._sender.put(Known(CheckpointRecord(at, time.time(), path)))
 
     def _detach(self) -> None:
         self._frameworks.uninstall()
@@ -152,12 +170,15 @@ class Session:
 
     def _identify(self) -> None:
         """At the first record: by now the script has initialised torch.distributed, if ever."""
+        if self._run is None:
+            with self._lock:  # several training threads may come here at once
+                self._run = self._run or self._first_record()
+
+    def _first_record(self) -> RunRecord:
         global _runs
-        if self._run is not None:
-            return
         _runs += 1
         rank, world = identity.rank_and_world(os.environ)
-        self._run = RunRecord(
+        run = RunRecord(
             identity.run_id(self.settings.run, os.environ, world, _runs),
             "",
             rank,
@@ -165,12 +186,16 @@ class Session:
             started=time.time(),
             environment=identity.environment(),
         )
-        self._describe(self._run)
+        self._describe(run)
+        return run
 
     def _describe(self, run: RunRecord) -> None:
-        script = identity.sayable(os.path.basename(sys.argv[0]))[:256] or "python"
         said = self.settings
-        run.name, run.project, run.config = said.name or script, said.project, said.config
+        run.name, run.project, run.config = (
+            said.name or identity.script(),
+            said.project,
+            said.config,
+        )
         run.contract, run.declared_scale = said.contract, said.scale
 
     # ------------------------------------------------------------------ for the background threads
@@ -196,18 +221,20 @@ class Session:
 
 
 _session: Session | None = None
+_lock = threading.RLock()  # one session in a process, whichever threads ask for it
 
 
 def start(settings: Settings) -> Session:
     """The session of this process, opened on first call; later ones may describe the run."""
     global _session
-    known = current()
-    if known is not None:
-        known.learn(settings)
-        return known
-    _session = Session(settings)
-    _session.open()
-    return _session
+    with _lock:
+        known = current()
+        if known is not None:
+            known.learn(settings)
+            return known
+        _session = Session(settings)
+        _session.open()
+        return _session
 
 
 def current() -> Session | None:
@@ -221,30 +248,15 @@ def start_from_environment() -> None:
     """Called right after ``import torch`` in a process under ``gradledger run``; never raises."""
     with guard.fail_open("gradledger"):
         start(Settings.from_environment(os.environ))
-        _deliver_on_sigterm()
-
-
-def _deliver_on_sigterm() -> None:
-    """Without a handler SIGTERM ends Python at once; deliver first, then end the same way."""
-    if threading.current_thread() is not threading.main_thread():
-        return
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        return
-
-    def deliver(number: int, frame: Any) -> None:
-        if _session is not None:
-            _session.close()
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    signal.signal(signal.SIGTERM, deliver)
 
 
 def _forget_in_child() -> None:
-    global _session
+    global _lock, _session
+    _lock = threading.RLock()  # a thread that is not in the child may have held it
     if _session is not None:
         _session.forget()
         _session = None
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+if hasattr(os, "register_at_fork"):  # there is no fork on Windows
+    os.register_at_fork(after_in_child=_forget_in_child)

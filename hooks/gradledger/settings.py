@@ -104,6 +104,14 @@ def _url(value: str) -> str:
     return value
 
 
+def service_url(value: Any) -> str:
+    """The address of a service, from whatever a script holds it in; ValueError if it is none."""
+    try:
+        return _url(str(value))
+    except ValueError as error:
+        raise ValueError(f"url must be like http://host:4777, not {value!r}") from error
+
+
 def _token(value: str) -> str | None:
     if not re.fullmatch(r"[!-~]+", value):
         raise ValueError("a token has neither spaces nor other signs than ASCII")
@@ -128,12 +136,26 @@ def _tags(value: str) -> list[str]:
 
 def overhead(value: str | float) -> float | None:
     """A share of the training thread's time; None where every step is to be watched."""
-    if value == EVERY_STEP:
+    if isinstance(value, str) and value == EVERY_STEP:
         return None
-    share = float(value)
+    try:
+        share = float(value)
+    except (TypeError, ValueError):
+        share = 0.0
     if not 0 < share <= 1:
         raise ValueError(f"a share of the time between 0 and 1, or {EVERY_STEP!r}")
     return share
+
+
+def balance(value: Any) -> float:
+    """An intended balance; ValueError if it is no positive number."""
+    try:
+        intended = float(value)
+    except Exception:
+        intended = 0.0
+    if not 0 < intended < float("inf"):
+        raise ValueError(f"scale is the intended balance and must be positive, not {value!r}")
+    return intended
 
 
 def _folder(value: str) -> Path | None:

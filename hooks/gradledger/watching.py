@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Literal
 
-from gradledger import guard
+from gradledger import arguments, guard
 from gradledger.reacting import OnFinding, policy
 from gradledger.session import Contract, Session, Settings, start
+from gradledger.settings import balance, service_url, tagged
 from gradledger.settings import overhead as allowed
-from gradledger.settings import tagged
 
 
 class Ledger:
@@ -21,7 +21,10 @@ class Ledger:
         self._session = session
 
     def log_eval(self, step: int, /, **values: float) -> None:
-        """Report evaluation metrics at an optimizer step, e.g. ``log_eval(100, loss=2.1)``."""
+        """Report evaluation metrics at an optimizer step, e.g. ``log_eval(100, loss=2.1)``.
+
+        What is no single number is left out, with a message.
+        """
         self._session.log_eval(step, values)
 
     def checkpoint(self, path: object = "", /, *, step: int | None = None) -> None:
@@ -29,7 +32,7 @@ class Ledger:
 
         A post-mortem then names the last good one. ``path`` is for people to find it by.
         """
-        self._session.checkpoint(step, str(path))
+        self._session.checkpoint(step, path)
 
     def micro_batch(
         self, *, tokens: Any, reduction: Literal["mean", "sum"], scale: float = 1.0
@@ -81,7 +84,7 @@ def watch(
     name: str | None = None,
     project: str | None = None,
     url: str | None = None,
-    config: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | Any | None = None,
     contract: Contract | None = None,
     scale: float | None = None,
     on_finding: OnFinding | None = None,
@@ -89,7 +92,9 @@ def watch(
 ) -> Ledger:
     """Watch every optimizer of this process, and stream what they do to the service.
 
-    ``optimizer`` (one, or several) need only be given when it was made before this call.
+    ``optimizer`` (one, or any collection of them) need only be given when it was made before this
+    call. Of ``model``, its class and its number of parameters go into the configuration of the run;
+    what is watched are the optimizers. ``config`` may be a mapping, a dataclass or a namespace.
     ``contract`` and ``scale`` declare an intended weighting other than the mean over tokens with
     balance 1, so that it is not reported.
 
@@ -103,24 +108,23 @@ def watch(
     for that (milliseconds), a few in a row and then none for a while. ``full`` watches all.
 
     Raises ValueError when ``url``, ``contract``, ``scale``, ``on_finding`` or ``overhead`` cannot
-    be what was meant.
+    be what was meant. Of the other arguments, what cannot be used is left out, with a message on
+    standard error.
     """
     if contract not in (None, "token", "sequence", "sample"):
         raise ValueError(f"contract must be token, sequence, sample or None, not {contract!r}")
-    if scale is not None and not scale > 0:
-        raise ValueError(f"scale is the intended balance and must be positive, not {scale!r}")
     settings = Settings.from_environment(os.environ)
-    settings.url, settings.name = url or settings.url, name or settings.name
-    settings.project = project or settings.project
-    settings.contract, settings.scale = contract, scale
-    settings.config = tagged(settings.config.get("tags", []), config or {})
+    settings.url = settings.url if url is None else service_url(url)
+    settings.name = arguments.text("name", name) or settings.name
+    settings.project = arguments.text("project", project) or settings.project
+    settings.contract, settings.scale = contract, None if scale is None else balance(scale)
+    settings.config = tagged(settings.config.get("tags", []), arguments.configuration(config))
+    settings.config = {**arguments.described(model), **settings.config}
     if overhead is not None:
         settings.overhead = allowed(overhead)
     chosen = None if on_finding is None else policy(on_finding)
     session = start(settings)
     if chosen is not None:  # also where the session was there already
         session.react(chosen)
-    for each in optimizer if isinstance(optimizer, Iterable) else [optimizer]:
-        if each is not None:
-            session.recorder.windows.track(each)
+    arguments.track((optimizer, model if arguments.is_optimizer(model) else None), session)
     return Ledger(session)

@@ -51,7 +51,8 @@ class Backlog:
         self.dropped = 0
 
     def __len__(self) -> int:
-        return (len(self._spool) if self._spool else 0) + len(self._memory)
+        with self._lock:
+            return (len(self._spool) if self._spool else 0) + len(self._memory)
 
     @property
     def place(self) -> Place | None:

@@ -1,25 +1,18 @@
-"""What delivery has to say to a person: one line on standard error, once for each topic."""
+"""Messages about delivery: one line on standard error, once for each topic."""
 
 from __future__ import annotations
 
-import sys
-from contextlib import suppress
+from gradledger.stderr import write_line
 
 
 class Notices:
-    """The topics that were spoken of."""
+    """The topics that a message was written about."""
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._written: set[str] = set()
 
     def once(self, topic: str, text: str) -> None:
-        """Say it, unless something was said on the topic before."""
-        if topic not in self._told:
-            self._told.add(topic)
-            say(text)
-
-
-def say(text: str) -> None:
-    """One line; a process without a standard error hears nothing."""
-    with suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(f"gradledger: {text}\n")
+        """Write the message, unless there was one about this topic before."""
+        if topic not in self._written:
+            self._written.add(topic)
+            write_line(text)

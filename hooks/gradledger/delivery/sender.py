@@ -5,23 +5,27 @@ of what was queued and puts the lines into the backlog; the courier, another, sp
 service. What the courier has not brought away within a tick goes to the disk, so that a killed
 process loses what it closed within the last tick, and within the one before it if the service
 stopped answering just then.
+
+There is one gathering thread, which starts the one courier: whichever training thread has the first
+record. Both threads block all signals of the process, which are for the threads of the script.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, Protocol
 
 from gradledger import guard
 from gradledger.delivery.backlog import Backlog
 from gradledger.delivery.client import Client
 from gradledger.delivery.courier import Courier
-from gradledger.delivery.notices import Notices, say
+from gradledger.delivery.notices import Notices
 from gradledger.delivery.spool import Place
 from gradledger.reacting import Reaction
 from gradledger.records import (
@@ -33,14 +37,18 @@ from gradledger.records import (
     StepRecord,
     encode,
 )
+from gradledger.stderr import write_line
 
 QUEUE_STEPS = 4096  # closed windows whose values have not been read
 TICK_SECONDS = 0.1
 READY_SECONDS = 1.0  # at the end, for values that are on their way from a device
-# How long the end of the process waits for the service
-EXIT_SECONDS = 5.0  # if it works, or if no disk holds what is left
-EXIT_SECONDS_FAILING = 2.0
-EXIT_SECONDS_UNANSWERED = 0.2  # if it has let a batch wait for long already
+# How long the end of the process waits for the service, once the values are there
+EXIT_SECONDS = 0.8  # then what is left goes to the disk, and a later process sends it
+EXIT_SECONDS_UNANSWERED = 0.2  # if the service has let a batch wait for long already
+EXIT_SECONDS_UNSAVED = 5.0  # if no disk takes it
+
+# Raised by the thread that they are for: these cannot be left to another one.
+FAULTS = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS")
 
 
 class Pending(Protocol):
@@ -85,10 +93,14 @@ class Sender:
         self._stop = threading.Event()
         self._last: EndRecord | None = None
         self._thread: threading.Thread | None = None
+        self._lock = threading.RLock()  # held to start the thread and to close; a handler may close
+        self._closed = False
         self._pid = os.getpid()
 
     def put(self, pending: Pending) -> None:
-        """Called on the training thread: remember what to resolve, never wait."""
+        """Called on a training thread: remember what to resolve, never wait."""
+        if self._closed:
+            return
         if len(self._queue) >= QUEUE_STEPS:
             self._overflow += 1
             return
@@ -98,29 +110,42 @@ class Sender:
 
     def close(self, last: EndRecord) -> None:
         """Deliver what is left, or leave it on the disk; bounded in time. Safe to call again."""
-        if os.getpid() != self._pid or self._thread is None:
+        if os.getpid() != self._pid:
             return
-        self._last = self._last or last
-        self._stop.set()
-        self._thread.join(READY_SECONDS + EXIT_SECONDS + 1.0)
+        with self._lock:
+            first, self._closed = not self._closed, True
+            self._last = self._last or last
+        if self._thread is not None:
+            self._stop.set()
+            self._thread.join(READY_SECONDS + EXIT_SECONDS_UNSAVED + 1.0)
+        elif first and self._queue:
+            self._save()
 
     def abandon(self) -> None:
         """In a forked child: nothing here is its own."""
+        self._closed = True
+        self._queue.clear()
         self._backlog.abandon()
 
     def _start(self) -> None:
         if os.getpid() != self._pid:
             return
-        bring = threading.Thread(target=self._courier.run, name="gradledger-courier", daemon=True)
-        gather = threading.Thread(target=self._run, name="gradledger", daemon=True)
-        with suppress(RuntimeError):  # the interpreter is going down
-            bring.start()
-            gather.start()
-            self._thread = gather
+        with self._lock:  # another training thread may be about to do the same
+            if self._thread is not None or self._closed:
+                return
+            thread = threading.Thread(target=self._run, name="gradledger", daemon=True)
+            with suppress(RuntimeError), _signals_blocked():
+                thread.start()  # raises where no more threads are allowed: `close` saves the rest
+                self._thread = thread
 
     # ------------------------------------------------------------------ on the gathering thread
 
     def _run(self) -> None:
+        courier = threading.Thread(target=self._courier.run, name="gradledger-courier", daemon=True)
+        try:
+            courier.start()
+        except RuntimeError:  # no more threads are allowed: all of it goes to the disk
+            self._courier.done.set()
         while not self._stop.wait(TICK_SECONDS):
             with guard.fail_open("the sender"):
                 self._tick()
@@ -155,17 +180,31 @@ class Sender:
 
     def _finish(self) -> None:
         late = len(self._backlog) > 0
-        self._gather_all()
-        if self._last is not None:
-            self._backlog.add([encode(self._last)])
+        self._gather_last()
         if late:
             self._backlog.spill()
         self._courier.finish()
-        self._courier.done.wait(self._patience())
+        unanswered = self._courier.unanswered
+        self._courier.done.wait(EXIT_SECONDS_UNANSWERED if unanswered else EXIT_SECONDS)
         self._backlog.spill()
+        if self._backlog.in_memory():
+            self._courier.done.wait(EXIT_SECONDS_UNSAVED)
         self._client.end()
-        self._tell_what_is_left()
+        self._report_what_is_left()
         self._backlog.close()
+
+    def _save(self) -> None:
+        """Bring everything to the disk, on the thread that closes: there is no other."""
+        with guard.fail_open("the sender"):
+            self._gather_last()
+            self._backlog.spill()
+            self._report_what_is_left()
+            self._backlog.close()
+
+    def _gather_last(self) -> None:
+        self._gather_all()
+        if self._last is not None:
+            self._backlog.add([encode(self._last)])
 
     def _gather_all(self) -> None:
         end = time.monotonic() + READY_SECONDS
@@ -175,21 +214,30 @@ class Sender:
             self._gather()
         self._overflow += len(self._queue)
 
-    def _patience(self) -> float:
-        if not (self._courier.failing or self._courier.unanswered):
-            return EXIT_SECONDS
-        self._backlog.spill()
-        if self._backlog.in_memory():
-            return EXIT_SECONDS
-        return EXIT_SECONDS_UNANSWERED if self._courier.unanswered else EXIT_SECONDS_FAILING
-
-    def _tell_what_is_left(self) -> None:
+    def _report_what_is_left(self) -> None:
         lost, kept = self._backlog.in_memory(), len(self._backlog) - self._backlog.in_memory()
         place, why = self._backlog.place, self._courier.problem or "no answer"
         if kept and place is not None:
-            say(
+            write_line(
                 f"{kept} records are not sent yet ({why}): the next run that reaches {place.url} "
                 f"sends them, or `gradledger import {place.own}`"
             )
         if lost:
-            say(f"{lost} records could not be sent ({why}), and no disk took them")
+            write_line(f"{lost} records could not be sent ({why}), and no disk took them")
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """A thread that starts in here inherits the mask, so no signal of the process goes to it.
+
+    A script that blocks a signal in its own threads to wait for it would else be killed by it.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    faults = {getattr(signal, name) for name in FAULTS if hasattr(signal, name)}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

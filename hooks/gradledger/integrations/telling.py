@@ -40,8 +40,7 @@ def configured(values: Mapping[str, Any]) -> None:
     """What the run is configured with; what the script itself has told stays."""
     open_session = session.current()
     if open_session is not None:
-        for name, value in values.items():
-            open_session.settings.config.setdefault(name, value)
+        open_session.configure(values)
 
 
 def _is_number(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import threading
@@ -145,7 +146,7 @@ def test_no_failing_service_loses_a_record_or_holds_up_the_end(
     with server(FAILS[kind]) as service:
         training = train(service.url)
         training.steps(100, seconds=2.0)
-        assert training.end() < sender.EXIT_SECONDS_FAILING + 0.5
+        assert training.end() < sender.EXIT_SECONDS + 0.2
         assert service.steps() == []
         assert service.requests
         assert len(on_disk(tmp_path / "spool")) == 100
@@ -202,17 +203,44 @@ def test_what_failed_is_sent_in_order_once_the_service_is_well(
     assert on_disk(tmp_path / "spool") == []
 
 
-def test_a_service_that_is_slow_gets_everything_once(train: Train, tmp_path: Path) -> None:
-    def slow(running: Server, connection: object, body: bytes) -> None:
-        time.sleep(0.4)
-        takes(running, connection, body)  # type: ignore[arg-type]
+def slow(running: Server, connection: object, body: bytes) -> None:
+    """Takes what comes, after a while."""
+    time.sleep(0.4)
+    takes(running, connection, body)  # type: ignore[arg-type]
 
+
+def test_a_service_that_is_slow_gets_everything_once(train: Train, tmp_path: Path) -> None:
     with server(slow) as service:
         training = train(service.url)
         training.steps(2000, seconds=1.0)
+        assert eventually(60, lambda: len(service.steps()) == 2000)
         training.end()
         assert service.steps() == list(range(1, 2001))
     assert on_disk(tmp_path / "spool") == []
+
+
+def test_the_end_waits_for_no_slow_service_that_the_disk_can_wait_for(
+    train: Train, tmp_path: Path
+) -> None:
+    with server(slow) as service:
+        training = train(service.url)
+        training.steps(3000)
+        assert training.end() < 1.0
+        left = [json.loads(line)["step"] for line in on_disk(tmp_path / "spool")]
+        delivered = service.steps()
+        assert {*delivered, *left} == set(range(1, 3001))
+        next_one = train(service.url)
+        next_one.number = 3000
+        next_one.steps(1)
+        assert eventually(60, lambda: set(service.steps()) == set(range(1, 3002)))
+
+
+def test_the_end_waits_longer_where_records_would_be_lost(train: Train) -> None:
+    with server(slow) as service:
+        training = train(service.url, folder=None)
+        training.steps(3000)
+        assert 1.0 < training.end() < sender.EXIT_SECONDS_UNSAVED
+        assert service.steps() == list(range(1, 3001))
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -342,7 +370,7 @@ def test_a_folder_that_cannot_be_written_costs_nothing_while_memory_lasts(
 def test_without_a_disk_what_is_lost_is_said(
     train: Train, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender, "EXIT_SECONDS", 1.0)
+    monkeypatch.setattr(sender, "EXIT_SECONDS_UNSAVED", 0.5)
     with server(is_silent) as service:
         training = train(service.url, folder=None)
         training.steps(50)

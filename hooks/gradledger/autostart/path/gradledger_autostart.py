@@ -106,7 +106,8 @@ def _package() -> None:
     spec = spec_from_file_location(
         "gradledger", root / "__init__.py", submodule_search_locations=[str(root)]
     )
-    assert spec and spec.loader
+    if spec is None or spec.loader is None:
+        raise ImportError(f"no loader for {root}")
     sys.modules["gradledger"] = module = module_from_spec(spec)
     spec.loader.exec_module(module)
 
@@ -118,4 +119,13 @@ def _find(name: str) -> ModuleSpec | None:
 
 
 def _say(why: str) -> None:
-    sys.stderr.write(f"gradledger: not started ({why}); the program goes on without it\n")
+    """One line on standard error, written as the package writes it, which may not be imported."""
+    from importlib.util import module_from_spec, spec_from_file_location
+    from pathlib import Path
+
+    spec = spec_from_file_location("gradledger_stderr", Path(__file__).parents[2] / "stderr.py")
+    if spec is None or spec.loader is None:
+        return
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.write_line(f"not started ({why}); the program goes on without it")

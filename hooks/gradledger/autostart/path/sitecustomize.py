@@ -15,7 +15,10 @@ if sys.version_info >= (3, 7):  # noqa: UP036
 
         gradledger_autostart.arm()
     except Exception as error:
-        sys.stderr.write("gradledger: not started ({!r})\n".format(error))  # noqa: UP032
+        try:  # noqa: SIM105 (a program may have no standard error)
+            sys.stderr.write("gradledger: not started ({!r})\n".format(error))  # noqa: UP032
+        except Exception:  # nosec B110
+            pass
 
 # From here on the program sees its own sys.path; children get ours again, from PYTHONPATH.
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _here]
