@@ -71,7 +71,7 @@ def policy(said: OnFinding) -> Policy:
     if callable(said):
         return Policy("call", LEAST["call"], said)
     if not isinstance(said, str):
-        raise ValueError(f"on_finding must be a word or a function, not {said!r}")
+        raise ValueError("it must be a word or a function")
     word, _, least = said.partition(":")
     what: dict[str, What] = {"warn": "warn", "stop": "stop", "off": "off"}
     if word not in what or (least and least not in SEVERITIES):

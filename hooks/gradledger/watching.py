@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from gradledger import arguments, guard
 from gradledger.reacting import OnFinding, policy
 from gradledger.session import Contract, Session, Settings, start
 from gradledger.settings import balance, service_url, tagged
 from gradledger.settings import overhead as allowed
+
+T = TypeVar("T")
 
 
 class Ledger:
@@ -77,6 +79,14 @@ class Ledger:
         self.close()
 
 
+def _named(argument: str, read: Callable[[Any], T], value: Any) -> T:
+    """What ``read`` makes of the value of an argument; its ValueError names the argument."""
+    try:
+        return read(value)
+    except ValueError as error:
+        raise ValueError(f"{argument}={value!r}: {error}") from error
+
+
 def watch(
     model: Any = None,
     optimizer: Any = None,
@@ -121,8 +131,8 @@ def watch(
     settings.config = tagged(settings.config.get("tags", []), arguments.configuration(config))
     settings.config = {**arguments.described(model), **settings.config}
     if overhead is not None:
-        settings.overhead = allowed(overhead)
-    chosen = None if on_finding is None else policy(on_finding)
+        settings.overhead = _named("overhead", allowed, overhead)
+    chosen = None if on_finding is None else _named("on_finding", policy, on_finding)
     session = start(settings)
     if chosen is not None:  # also where the session was there already
         session.react(chosen)

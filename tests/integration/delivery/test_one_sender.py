@@ -1,0 +1,216 @@
+"""One backlog has one sender, whichever threads start it, close it, or fork meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from gradledger import session
+from gradledger.delivery.client import Client
+from gradledger.delivery.sender import Sender
+from gradledger.delivery.spool import Place
+from gradledger.reacting import Policy, Reaction
+from gradledger.records import EndRecord, RunRecord
+from gradledger.settings import Settings
+from helpers.batches import eventually
+from helpers.batches import step as step_record
+from helpers.misbehaving import server, takes
+
+from .test_sender import Window
+
+THREADS, STEPS, ROUNDS = 8, 40, 25
+
+
+def sender(url: str, folder: Path | None) -> Sender:
+    """A sender as a session makes it."""
+    run = RunRecord("night-1", "a run", optimizers=["SGD"])
+    place = None if folder is None else Place(folder, url)
+    return Sender(Client(url), lambda: run, lambda: None, place, Reaction(Policy("off"), str, bool))
+
+
+def together(works: list[Callable[[], None]]) -> None:
+    """Run them on threads of their own that begin at the same moment."""
+    begin = threading.Barrier(len(works))
+    failed: list[BaseException] = []
+
+    def run(work: Callable[[], None]) -> None:
+        begin.wait()
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+
+
+def alive() -> Counter[str]:
+    """The threads of senders, by name."""
+    names = [thread.name for thread in threading.enumerate()]
+    return Counter(name for name in names if name.startswith("gradledger"))
+
+
+@pytest.fixture
+def impatient() -> object:
+    """Threads take turns as often as Python allows, so that every interleaving comes up."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_threads_that_have_the_first_record_at_once_start_one_sender(tmp_path: Path) -> None:
+    with server(takes) as service:
+        for number in range(ROUNDS):
+            one = sender(service.url, tmp_path)
+            seen: list[Counter[str]] = []
+
+            def put(thread: int, one: Sender = one, seen: list[Counter[str]] = seen) -> None:
+                for index in range(STEPS):
+                    one.put(Window(step_record(1 + thread * STEPS + index)))
+                seen.append(alive())
+
+            service.taken.clear()
+            together([lambda thread=thread: put(thread) for thread in range(THREADS)])  # type: ignore[misc]
+            one.close(EndRecord(9.0, [number]))
+            assert all(count == 1 for names in seen for count in names.values())
+            assert sorted(map(int, map(str, service.steps()))) == list(
+                range(1, THREADS * STEPS + 1)
+            )
+            assert eventually(5, lambda: not alive())
+
+
+@pytest.mark.usefixtures("impatient")
+def test_threads_that_close_while_others_put_lose_nothing_that_was_put_before(
+    tmp_path: Path,
+) -> None:
+    with server(takes) as service:
+        for number in range(ROUNDS):
+            one = sender(service.url, tmp_path)
+            for index in range(STEPS):
+                one.put(Window(step_record(1 + index)))
+
+            def late(one: Sender = one) -> None:
+                for index in range(STEPS):
+                    one.put(Window(step_record(1 + STEPS + index)))
+
+            def close(one: Sender = one, number: int = number) -> None:
+                one.close(EndRecord(9.0, [number]))
+
+            service.taken.clear()
+            together([late, late, close, close, close])
+            arrived = Counter(service.steps())
+            assert all(arrived[number] == 1 for number in range(1, STEPS + 1))
+            ends = [record for record in service.taken if record["type"] == "end"]
+            assert ends == [{"type": "end", "time": 9.0, "steps": [number]}]
+            assert eventually(5, lambda: not alive())
+    assert list(tmp_path.rglob("*.jsonl")) == []
+
+
+def forked(work: Callable[[], bool]) -> bool:
+    """Whether ``work`` succeeds in a forked child, which ends at once."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if work() else 1)
+        except BaseException:
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.usefixtures("impatient")
+def test_a_child_that_is_forked_while_senders_start_has_none_and_takes_nothing(
+    tmp_path: Path,
+) -> None:
+    with server(takes) as service:
+        for _ in range(ROUNDS):
+            one = sender(service.url, tmp_path)
+
+            def in_child(one: Sender = one) -> bool:
+                one.abandon()  # as the session does after a fork
+                one.put(Window(step_record(999)))
+                one.close(EndRecord(9.0, [0]))
+                return not one._queue and not alive()
+
+            def fork(in_child: Callable[[], bool] = in_child) -> None:
+                assert all(forked(in_child) for _ in range(2))
+
+            def put(first: int, one: Sender = one) -> None:
+                for index in range(STEPS):
+                    one.put(Window(step_record(first + index)))
+
+            service.taken.clear()
+            together([lambda: put(1), fork, lambda: put(1 + STEPS)])
+            one.close(EndRecord(9.0, [0]))
+            assert Counter(service.steps()) == Counter(range(1, 1 + 2 * STEPS))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_threads_that_ask_for_a_session_at_once_get_the_same_one() -> None:
+    for _ in range(5):
+        got: list[session.Session] = []
+        settings = [Settings(url="http://127.0.0.1:9", spool=None) for _ in range(THREADS)]
+        works = [partial(session.start, one) for one in settings]
+        together([lambda work=work, got=got: got.append(work()) for work in works])  # type: ignore[misc]
+        assert len({id(one) for one in got}) == 1
+        records: list[object] = []
+
+        def identify(one: session.Session = got[0], records: list[object] = records) -> None:
+            one._identify()
+            records.append(one._run)
+
+        together([identify] * THREADS)
+        assert len({id(record) for record in records}) == 1
+        got[0].close()
+
+
+# ---------------------------------------------------------------------- no threads to be had
+
+
+def test_where_no_thread_can_be_started_all_goes_to_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    one = sender("http://127.0.0.1:9", tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        for number in (1, 2, 3):
+            one.put(Window(step_record(number)))
+        one.close(EndRecord(9.0, [3]))
+    (file,) = tmp_path.rglob("*.jsonl")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line.get("step", line["type"]) for line in lines] == ["run", 1, 2, 3, "end"]
+
+
+def test_where_the_courier_cannot_be_started_all_goes_to_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if "courier" in thread.name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    one = sender("http://127.0.0.1:9", tmp_path)
+    one.put(Window(step_record(1)))
+    one.close(EndRecord(9.0, [1]))
+    (file,) = tmp_path.rglob("*.jsonl")
+    assert file.read_text().count('"type":"step"') == 1
