@@ -66,7 +66,7 @@ class Session:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.recorder = Recorder(self._take, Pace(settings.overhead))
-        client = Client(settings.url, settings.token)
+        client = Client(settings.url, settings.token, settings.proxy)
         self.reaction = Reaction(settings.on_finding, self._page, lambda: self._speaker().rank == 0)
         sender = self._speaker, self._pulse, settings.place, self.reaction
         self._sender = Sender(client, *sender)

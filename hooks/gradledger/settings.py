@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from gradledger.delivery.notices import Notices
+from gradledger.delivery.proxies import DIRECT, ProxyError, parsed
 from gradledger.delivery.spool import DEFAULT_BYTES, DEFAULT_FOLDER, Place
 from gradledger.pacing import SHARE
 from gradledger.reacting import Policy, policy
@@ -36,6 +37,7 @@ class Settings:
 
     url: str = DEFAULT_URL
     token: str | None = None
+    proxy: str | None = None  # to the service: an address, "off", or None for HTTPS_PROXY and so on
     run: str | None = None  # identity that everything one command starts has in common
     name: str | None = None
     project: str = DEFAULT_PROJECT
@@ -58,6 +60,7 @@ class Settings:
         return cls(
             url=said("URL", _url, DEFAULT_URL),
             token=said("TOKEN", _token, None),
+            proxy=said("PROXY", _proxy, None),
             run=said("RUN", _run, None),
             name=said("NAME", _name, None),
             project=said("PROJECT", _name, None) or DEFAULT_PROJECT,
@@ -88,7 +91,7 @@ def _said(environ: Mapping[str, str], name: str, meant: Callable[[str], T], defa
     try:
         return meant(value)
     except ValueError as error:
-        shown = "" if name == "TOKEN" else f"={value[:80]!r}"
+        shown = "" if name in ("TOKEN", "PROXY") else f"={value[:80]!r}"
         _notices.once(name, f"GRADLEDGER_{name}{shown} is ignored: {error}")
         return default
 
@@ -115,6 +118,15 @@ def service_url(value: Any) -> str:
 def _token(value: str) -> str | None:
     if not re.fullmatch(r"[!-~]+", value):
         raise ValueError("a token has neither spaces nor other signs than ASCII")
+    return value
+
+
+def _proxy(value: str) -> str | None:
+    try:
+        if value != DIRECT:
+            parsed(value)
+    except ProxyError as error:
+        raise ValueError(str(error)) from error
     return value
 
 

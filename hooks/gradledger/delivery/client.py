@@ -16,6 +16,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
+from gradledger.delivery.proxies import Proxy, ProxyError, proxy_for
+
 SILENCE_SECONDS = 10.0  # between two bytes
 ANSWER_SECONDS = 30.0  # for the whole answer, however it trickles
 MOST_ANSWER_BYTES = 2**20
@@ -25,6 +27,7 @@ ASKS = "Gradledger-Findings"
 WAYS_OUT = {
     401: ": it wants a valid token: GRADLEDGER_TOKEN",
     403: ": GRADLEDGER_TOKEN must have the scope ingest",
+    407: ": the proxy wants a user: http://user:password@host:port",
     421: ": it does not go by that name: GRADLEDGER_ALLOWED_HOSTS, there",
 }
 
@@ -44,15 +47,20 @@ class Answer(NamedTuple):
 
 
 class Client:
-    """Keeps one connection to ``url`` open between batches. Raises ValueError for a bad URL."""
+    """Keeps one connection to ``url`` open between batches. Raises ValueError for a bad URL.
 
-    def __init__(self, url: str, token: str | None = None) -> None:
+    ``proxy`` is the address of one, ``off`` for none, or None for what the environment says.
+    """
+
+    def __init__(self, url: str, token: str | None = None, proxy: str | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"GRADLEDGER_URL must be like http://host:4777, not {url!r}")
         self._https = parts.scheme == "https"
         self._host, self._port = parts.hostname, parts.port
         self._path = parts.path.rstrip("/") + "/api/v1/records"
+        self._url, self._chosen_proxy = url, proxy
+        self._proxy: Proxy | None = None
         self._token = token
         self._connection: http.client.HTTPConnection | None = None
         self._asks: dict[str, str] = {}
@@ -71,7 +79,7 @@ class Client:
             return self._patiently(body)
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            return Answer("retry", problem=f"{type(error).__name__}: {error}")
+            return Answer("retry", problem=f"{type(error).__name__}: {error}{self._way}")
         finally:
             self._began = None
 
@@ -123,22 +131,51 @@ class Client:
             headers["Authorization"] = f"Bearer {self._token}"
         headers |= self._asks
         connection = self._connect()
-        connection.request("POST", self._path, body=body, headers=headers)
+        path = self._path
+        if self._proxy is not None and not self._https:  # a proxy is asked for the whole address
+            headers |= self._proxy.headers
+            path = f"http://{urlsplit(self._url).netloc.rpartition('@')[2]}{path}"
+        connection.request("POST", path, body=body, headers=headers)
         response = connection.getresponse()
         told = response.read(MOST_ANSWER_BYTES)
         if not response.isclosed():
             self.close()  # there is more to come, and nobody wants it
-        return _judge(response.status, response.headers.get("Retry-After", ""), told)
+        answer = _judge(response.status, response.headers.get("Retry-After", ""), told)
+        return answer._replace(problem=answer.problem and answer.problem + self._way)
+
+    @property
+    def _way(self) -> str:
+        """What to add to a problem: where there is a proxy, it may be the proxy's."""
+        return "" if self._proxy is None else f" (through the proxy {self._proxy})"
 
     def _connect(self) -> http.client.HTTPConnection:
         if self._connection is None:
-            kind = http.client.HTTPSConnection if self._https else http.client.HTTPConnection
-            self._connection = kind(self._host, self._port, timeout=SILENCE_SECONDS)
+            self._proxy = None
+            self._proxy = proxy_for(self._url, self._chosen_proxy)
+            self._connection = self._through(self._proxy)
         if self._connection.sock is None:
             self._connection.connect()
         if self._ended:  # looked at now: a connection made later than that was not cut
             raise ConnectionAbortedError("the training has ended")
         return self._connection
+
+    def _through(self, proxy: Proxy | None) -> http.client.HTTPConnection:
+        """A connection that is not yet made: to the service, or to the proxy before it."""
+        if proxy is None:
+            return _connection(self._https, self._host, self._port)
+        if not self._https:
+            return _connection(proxy.https, proxy.host, proxy.port)
+        if proxy.https:
+            raise ProxyError("a proxy that is itself reached over https leads to no https service")
+        connection = _connection(True, proxy.host, proxy.port or http.client.HTTP_PORT)
+        port = self._port or http.client.HTTPS_PORT
+        connection.set_tunnel(self._host, port, headers=proxy.headers)
+        return connection
+
+
+def _connection(https: bool, host: str, port: int | None) -> http.client.HTTPConnection:
+    kind = http.client.HTTPSConnection if https else http.client.HTTPConnection
+    return kind(host, port, timeout=SILENCE_SECONDS)
 
 
 def _judge(status: int, retry_after: str, body: bytes) -> Answer:

@@ -1,7 +1,7 @@
 """One append-only file of JSON lines that wait for the service, and who may touch it.
 
 Its first line is the run record, repeated where it changes, so that the file can be read alone.
-The process that has it open holds the kernel's advisory lock on it, which ends with the process
+The process that has it open holds the kernel's lock on it, which ends with the process
 however that ends: a file that can be locked has no owner any more. It is deleted only by the holder
 of that lock, and only after the service acknowledged all of it.
 
@@ -11,13 +11,14 @@ power what its kernel had not yet brought to the disk. There is one fsync, when 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+
+from gradledger.delivery import portable
 
 SUFFIX = ".jsonl"
 CHUNK_BYTES = 2**20
@@ -43,11 +44,15 @@ class SpoolFile:
         """A new file; FileExistsError if there is one. It is locked before others can see it."""
         if path.exists():
             raise FileExistsError(path)
-        unseen = path.with_suffix(".new")
-        descriptor = os.open(unseen, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        # Where an open file cannot be renamed, others cannot delete it either: no name is needed
+        # under which they do not look.
+        unseen = path.with_suffix(".new") if portable.RENAMES_OPEN_FILES else path
+        new = os.O_TRUNC if unseen != path else os.O_EXCL
+        descriptor = os.open(unseen, os.O_RDWR | os.O_CREAT | new | portable.BINARY, 0o600)
         with suppress(OSError):  # where nothing can be locked, nobody else takes it either
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.rename(unseen, path)
+            portable.lock(descriptor)
+        if unseen != path:
+            os.rename(unseen, path)
         return cls(path, descriptor)
 
     @classmethod
@@ -58,8 +63,8 @@ class SpoolFile:
         except OSError:
             return None
         try:
-            fcntl.flock(file._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(file._descriptor), os.stat(path)):
+            locked = portable.lock(file._descriptor)
+            if locked and os.path.samestat(os.fstat(file._descriptor), os.stat(path)):
                 return file
         except OSError:
             pass
@@ -70,9 +75,10 @@ class SpoolFile:
     def read(cls, path: Path) -> SpoolFile:
         """An existing file, whoever has it: to be read, and neither written nor removed."""
         try:
-            return cls(path, os.open(path, os.O_RDWR))  # some file systems lock no others
+            # some file systems lock no others
+            return cls(path, os.open(path, os.O_RDWR | portable.BINARY))
         except (PermissionError, IsADirectoryError):
-            return cls(path, os.open(path, os.O_RDONLY))
+            return cls(path, os.open(path, os.O_RDONLY | portable.BINARY))
 
     # ------------------------------------------------------------------ writing
 
@@ -92,7 +98,7 @@ class SpoolFile:
     def _write(self, data: bytes) -> None:
         left, at = memoryview(data), self.size
         while left:
-            written = os.pwrite(self._descriptor, left, at)
+            written = portable.write_at(self._descriptor, left, at)
             left, at = left[written:], at + written
 
     # ------------------------------------------------------------------ reading, from where it is
@@ -123,7 +129,7 @@ class SpoolFile:
     def _lines(self) -> Iterator[bytes]:
         """Whole lines. The torn last one of a process that died while it wrote it is none."""
         at, rest = self._at, b""
-        while chunk := os.pread(self._descriptor, CHUNK_BYTES, at):
+        while chunk := portable.read_at(self._descriptor, CHUNK_BYTES, at):
             at += len(chunk)
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
@@ -135,20 +141,39 @@ class SpoolFile:
 
     def replace(self, other: SpoolFile) -> None:
         """Become the content of another file, which ceases to be a file of its own."""
-        os.rename(other.path, self.path)
-        os.close(self._descriptor)
-        self._descriptor, self.size = other._descriptor, other.size
+        if portable.RENAMES_OPEN_FILES:
+            os.rename(other.path, self.path)
+            os.close(self._descriptor)
+            self._descriptor = other._descriptor
+        else:
+            self._reopen_as(other)
+        self.size = other.size
         self._at, self._head, self._written_head = 0, b"", other._written_head
+
+    def _reopen_as(self, other: SpoolFile) -> None:
+        """The same where both must be closed for it; for that moment, nobody has the lock."""
+        other.close()
+        os.close(self._descriptor)
+        try:
+            os.replace(other.path, self.path)
+        finally:
+            self._descriptor = os.open(self.path, os.O_RDWR | portable.BINARY)
+            with suppress(OSError):
+                portable.lock(self._descriptor)
 
     def remove(self) -> None:
         """Delete it and let go of it."""
+        if not portable.RENAMES_OPEN_FILES:
+            self.close()
         with suppress(OSError):
             self.path.unlink()
         self.close()
 
     def set_aside(self) -> None:
         """Keep it for a person to look at, under a name that nobody sends again."""
-        os.rename(self.path, self.path.with_suffix(".refused"))
+        if not portable.RENAMES_OPEN_FILES:
+            self.close()
+        os.replace(self.path, self.path.with_suffix(".refused"))
 
     def sync(self) -> None:
         """Bring it to the disk."""

@@ -1,0 +1,232 @@
+"""The way to the service through a proxy, with real ones; and where none is used."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from gradledger.delivery.client import Answer, Client
+from gradledger.delivery.proxies import Proxy, ProxyError, parsed, proxy_for
+from gradledger.records import RunRecord, encode
+from gradledger.settings import Settings
+from helpers.batches import eventually, step
+from helpers.misbehaving import Server, server, takes
+from helpers.proxy import connect, running_proxy
+
+from .conftest import Scripts
+
+LINES = [encode(RunRecord("night-1", "a run")), encode(step(1))]
+BASIC = "Basic dXNlcjpwQHNz"  # user:p@ss
+
+
+@pytest.fixture(autouse=True)
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None but the test's own."""
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+
+
+def port(service: Server) -> int:
+    """Where a service listens."""
+    return int(service.listening.getsockname()[1])
+
+
+def post(url: str, proxy: str | None = None) -> Answer:
+    """One batch."""
+    client = Client(url, "secret-token", proxy)
+    answer = client.post(LINES)
+    client.close()
+    return answer
+
+
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+def test_a_service_is_reached_through_the_proxy_of_the_environment(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with server(takes) as service, running_proxy(port(service)) as proxy:
+        monkeypatch.setenv(variable, f"http://{proxy.address}")
+        assert post("http://service.test:4777").fate == "accepted"
+        assert service.steps() == [1]
+        assert proxy.lines() == {"POST http://service.test:4777/api/v1/records HTTP/1.1"}
+        assert b"Host: service.test:4777" in proxy.heads[0]
+
+
+def test_a_proxy_may_be_named_without_its_scheme_and_ask_for_a_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with server(takes) as service, running_proxy(port(service), BASIC) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"user:p%40ss@{proxy.address}")
+        assert post("http://service.test").fate == "accepted"
+        monkeypatch.setenv("HTTP_PROXY", f"user:wrong@{proxy.address}")
+        refused = post("http://service.test")
+        assert refused.fate == "retry"
+        assert "HTTP status 407: the proxy wants a user" in refused.problem
+        assert f"(through the proxy {proxy.address})" in refused.problem
+        assert "wrong" not in refused.problem
+
+
+DIRECT = {
+    "the name is excluded": ("http://localhost.test:{port}", {"NO_PROXY": "other,localhost.test"}),
+    "the domain is excluded": ("http://a.b.test:{port}", {"NO_PROXY": ".b.test"}),
+    "all is excluded": ("http://service.test:{port}", {"no_proxy": "*"}),
+    "the network is excluded": (
+        "http://10.1.2.3:{port}",
+        {"NO_PROXY": "192.168.0.0/16,10.0.0.0/8"},
+    ),
+    "it is this machine": ("http://127.0.0.1:{port}", {}),
+    "it is this machine, by name": ("http://localhost:{port}", {}),
+    "it is this machine, in IPv6": ("http://[::1]:{port}", {}),
+    "no proxy is for this scheme": ("https://service.test:{port}", {}),
+}
+
+
+@pytest.mark.parametrize("why", DIRECT)
+def test_no_proxy_is_used_where(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, environ = DIRECT[why]
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert proxy_for(url.format(port=4777)) is None
+
+
+def test_this_machine_is_reached_directly_and_through_a_proxy_only_if_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with server(takes) as service, running_proxy(port(service)) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"http://{proxy.address}")
+        assert post(service.url).fate == "accepted"
+        assert proxy.heads == []
+        assert post(service.url, f"http://{proxy.address}").fate == "accepted"
+        assert len(proxy.heads) == 1
+        assert post(service.url, "off").fate == "accepted"
+        assert len(proxy.heads) == 1
+
+
+@pytest.mark.parametrize(
+    ("address", "proxy"),
+    [
+        ("proxy:3128", Proxy(False, "proxy", 3128)),
+        ("http://proxy", Proxy(False, "proxy", None)),
+        ("https://proxy:1/", Proxy(True, "proxy", 1)),
+        ("http://u:p%40@[::1]:3", Proxy(False, "::1", 3, "Basic dTpwQA==")),
+    ],
+)
+def test_addresses_of_proxies(address: str, proxy: Proxy) -> None:
+    assert parsed(address) == proxy
+
+
+@pytest.mark.parametrize(
+    "address", ["socks5://user:secret@proxy:1", "http://", "http://a:b", "ftp://a"]
+)
+def test_a_proxy_of_another_kind_is_named_with_a_way_out(
+    address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ProxyError) as caught:
+        parsed(address)
+    assert "secret" not in str(caught.value)
+    monkeypatch.setenv("HTTP_PROXY", address)
+    answer = post("http://service.test")
+    assert answer.fate == "retry" and answer.problem.startswith("ProxyError: the proxy '")
+    settings = Settings.from_environment({"GRADLEDGER_PROXY": address})
+    assert settings.proxy is None
+    (line,) = capsys.readouterr().err.splitlines() or [""]
+    assert not line or line.startswith("gradledger: GRADLEDGER_PROXY is ignored: the proxy '")
+
+
+def test_a_training_reaches_its_service_through_a_proxy(scripts: Scripts) -> None:
+    with server(takes) as service, running_proxy(port(service)) as proxy:
+        done = scripts.run(
+            "train(3)",
+            "http://service.test:4777",
+            HTTP_PROXY=f"http://{proxy.address}",
+            NO_PROXY="",
+        )
+        assert (done.status, done.err) == (0, "")
+        assert service.steps() == [1, 2, 3]
+        assert proxy.heads
+
+
+# ---------------------------------------------------------------------- over TLS
+
+
+@contextmanager
+def over_tls(service: Server, folder: Path) -> Iterator[int]:
+    """The port at which a service for ``service.test`` is reached over TLS."""
+    subject = ["-subj", "/CN=service.test", "-addext", "subjectAltName=DNS:service.test"]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
+    files = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "certificate.pem")]
+    subprocess.run([*command, *files], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "certificate.pem", folder / "key.pem")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=_terminate, args=(listening, context, port(service)))
+        thread.start()
+        yield int(listening.getsockname()[1])
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def _terminate(listening: socket.socket, context: ssl.SSLContext, leads_to: int) -> None:
+    """Take TLS off, as what stands before a service does."""
+    with suppress(OSError):
+        while True:
+            raw, _ = listening.accept()
+            threading.Thread(target=_pass_on, args=(raw, context, leads_to), daemon=True).start()
+
+
+def _pass_on(raw: socket.socket, context: ssl.SSLContext, leads_to: int) -> None:
+    with (
+        suppress(OSError),
+        context.wrap_socket(raw, server_side=True) as outer,
+        socket.create_connection(("127.0.0.1", leads_to)) as inner,
+    ):
+        connect(outer, inner)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_a_service_over_tls_is_reached_through_a_tunnel_that_sees_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        server(takes) as service,
+        over_tls(service, tmp_path) as tls,
+        running_proxy(tls, BASIC) as proxy,
+    ):
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
+        monkeypatch.setenv("HTTPS_PROXY", f"http://user:p%40ss@{proxy.address}")
+        accepted = post("https://service.test")
+        assert accepted.fate == "accepted", accepted.problem
+        assert service.steps() == [1]
+        (head,) = proxy.heads
+        assert head.startswith(b"CONNECT service.test:443 HTTP/1.")
+        assert b"secret-token" not in head
+        monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")
+        refused = post("https://service.test")
+        assert refused.fate == "retry" and "407" in refused.problem
+        monkeypatch.setenv("HTTPS_PROXY", f"https://{proxy.address}")
+        assert "leads to no https service" in post("https://service.test").problem
+
+
+def test_a_proxy_that_never_answers_holds_up_no_end(scripts: Scripts) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        proxy = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        code = """
+train(30, pause=0.05)
+import atexit, gradledger.session
+began = time.monotonic()
+gradledger.session.current().close()
+print(time.monotonic() - began)
+"""
+        done = scripts.run(code, "https://service.test", HTTPS_PROXY=proxy, NO_PROXY="")
+    assert done.status == 0
+    assert float(done.out) < 1.0
+    assert eventually(5, lambda: scripts.on_disk() == 30)
