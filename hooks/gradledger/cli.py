@@ -9,10 +9,13 @@ import argparse
 import importlib
 import os
 import re
+import subprocess
 import sys
 
 import gradledger
 from gradledger import autostart
+from gradledger.autostart import unreachable
+from gradledger.stderr import write_line
 
 HELP = """\
 usage: gradledger COMMAND ...
@@ -76,6 +79,8 @@ def run(argv: list[str]) -> int:
         env["GRADLEDGER_TAGS"] = ",".join(options.tag)
     if not RUN.fullmatch(env["GRADLEDGER_RUN"]):
         parser.error("GRADLEDGER_RUN: up to 120 letters, digits, '.', '_' and '-'")
+    if why := unreachable.reason(command):
+        write_line(why)
     return _become(command, env)
 
 
@@ -95,11 +100,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _become(command: list[str], env: dict[str, str]) -> int:
-    sys.stdout.flush()
+    if sys.stdout is not None:
+        sys.stdout.flush()
     try:
+        if os.name == "nt":  # `exec` would start the command beside us and end us at once
+            return subprocess.call(command, env=env)
         os.execvpe(command[0], command, env)
     except OSError as error:
-        print(f"gradledger run: {command[0]}: {error.strerror}", file=sys.stderr)
+        write_line(f"run: {command[0]}: {error.strerror}")
         return 126 if isinstance(error, PermissionError) else 127  # as a shell says it
 
 

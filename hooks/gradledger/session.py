@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from gradledger import guard, identity, provenance
+from gradledger.autostart.path.gradledger_autostart import note
 from gradledger.config import number, plain
 from gradledger.delivery.client import Client
 from gradledger.delivery.courier import BEAT_SECONDS
@@ -94,6 +95,8 @@ class Session:
         with guard.fail_open("the end of the session"):
             if not self._closed:
                 self._closed = True
+                if self.recorder.backwards:
+                    note("backward")
                 self.recorder.finish()
                 self._detach()
                 atexit.unregister(self.close)

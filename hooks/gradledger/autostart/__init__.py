@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 PATH = Path(__file__).parent / "path"
+SEEN = "GRADLEDGER_SEEN"  # a folder in which processes note how far they came, for `check`
 
 LAUNCHERS = {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"}
 SCRIPTS = (".py", ".sh")

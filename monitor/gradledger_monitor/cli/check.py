@@ -11,12 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 from pydantic import ValidationError
 
 from gradledger import autostart
+from gradledger.autostart import unreachable
 from gradledger.settings import EVERY_STEP, NO_SPOOL
 from gradledger_monitor import child
 from gradledger_monitor.findings import Acknowledgement, Judgement
@@ -118,13 +120,14 @@ def check(
     known = _known(acknowledge or [])
     gate = Gate(fail_on.value, _baseline(baseline_file))
     name = name or autostart.name_of(command)
-    with private_service(_choices()) as service:
-        ended = _run(command, name, service, max_steps, fail_on if stop else None)
+    with private_service(_choices()) as service, TemporaryDirectory(prefix="gradledger-") as seen:
+        ended = _run(command, name, service, Path(seen), max_steps, fail_on if stop else None)
+        why = _without_steps(command, Path(seen))
         service.judge_all()
         unseen = [rule for rule, note in known if not _acknowledge(service.store, rule, note)]
         checked = _checked(service.store)
     answer = together([one.judgement for one in checked])
-    _show(checked, ended)
+    _show(checked, ended, why)
     _write(outputs, _as_json(name, checked, answer), checked, gate, _script(command))
     for rule in unseen:
         typer.echo(f"gradledger check: {rule} was acknowledged, and found nothing", err=True)
@@ -179,6 +182,7 @@ def _run(
     command: list[str],
     name: str,
     service: PrivateService,
+    seen: Path,
     max_steps: int | None,
     stop: FailOn | None,
 ) -> child.Ended | None:
@@ -186,6 +190,7 @@ def _run(
     base = {key: value for key, value in os.environ.items() if key not in ours}
     env = autostart.environment(base, command, name=name, url=service.url)
     env.setdefault("GRADLEDGER_OVERHEAD", EVERY_STEP)  # a run of few steps, to be known whole
+    env[autostart.SEEN] = str(seen)
     env["GRADLEDGER_SPOOL"] = NO_SPOOL  # nobody will ever speak with this service again
     # the verdict says it all at the end; what else a person chose holds
     env["GRADLEDGER_ON_FINDING"] = f"stop:{stop.value}" if stop else _chosen(base)
@@ -237,13 +242,28 @@ def _write(
             typer.echo(line)
 
 
-def _show(checked: list[Checked], ended: child.Ended | None) -> None:
+def _without_steps(command: list[str], seen: Path) -> str:
+    """How far the processes of the command came, for one in which no optimizer step was seen."""
+    if (seen / "backward").exists():
+        return "backward ran, but no optimizer stepped"
+    if (seen / "torch").exists():
+        return "torch was imported, but backward never ran"
+    if (seen / "python").exists():
+        return "Python ran, but never imported torch"
+    why = unreachable.reason(command) or (
+        "the command started no Python, or only ones without PYTHONPATH (python -I, sudo, ssh, "
+        f"docker). If it trains, run `gradledger check` in there, or {unreachable.WAY_OUT}"
+    )
+    return f"no process reported: {why}"
+
+
+def _show(checked: list[Checked], ended: child.Ended | None, why: str) -> None:
     """On stderr: what the command says on stdout stays the command's."""
     out = console(sys.stderr)
     for one in checked:
         out.print(report(one.name, one.steps, one.ranks, one.judgement))
     if not checked:
-        out.print("gradledger: no optimizer step was seen. Does the command train with PyTorch?")
+        out.print(f"gradledger: no optimizer step was seen: {why}", markup=False, soft_wrap=True)
     if ended is None or _failed(ended):
         out.print(
             f"gradledger: the command failed{f': {ended}' if ended else ''}", style="bold red"

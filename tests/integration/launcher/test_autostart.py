@@ -82,7 +82,20 @@ def test_a_users_sitecustomize_that_fails_is_reported_as_ever(
     assert (done.stdout, done.stderr) == ("ran\n", 2 * bare.stderr)
 
 
-@pytest.mark.parametrize("flag", ["-S", "-I", "-E", "-s", "-B", "-Werror"])
+@pytest.mark.parametrize("flag", ["-S", "-I", "-E", "-sI", "-Bc"])
+def test_a_python_that_is_not_reached_is_named_at_once(launch: Launch, flag: str) -> None:
+    words = ["-c"] if "c" not in flag else []
+    done = launch("run", "--", sys.executable, flag, *words, "print('ran')")
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    if flag == "-Bc":
+        assert done.stderr == ""
+    else:
+        (line,) = done.stderr.splitlines()
+        assert line.startswith(f"gradledger: python -{flag[-1]} ")
+        assert line.endswith(f"Leave -{flag[-1]} out, or call gradledger.watch() in the script")
+
+
+@pytest.mark.parametrize("flag", ["-s", "-B", "-Werror"])
 def test_interpreter_flags_still_work(launch: Launch, flag: str) -> None:
     done = launch("run", "--", sys.executable, flag, "-c", "print('ran')")
     assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "")

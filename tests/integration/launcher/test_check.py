@@ -107,7 +107,29 @@ def test_a_command_that_does_not_train_exits_4(launch: Launch, tmp_path: Path) -
     report = read(tmp_path / "v.json")
     assert done.returncode == 4
     assert (report["verdict"], report["steps"], report["findings"]) == ("incomplete", 0, [])
-    assert "no optimizer step was seen" in done.stderr
+    assert "no optimizer step was seen: no process reported: " in done.stderr
+
+
+HALVES = {
+    "print()": "Python ran, but never imported torch",
+    "import torch": "torch was imported, but backward never ran",
+    "import torch; torch.ones(1, requires_grad=True).sum().backward()": (
+        "backward ran, but no optimizer stepped"
+    ),
+}
+
+
+@pytest.mark.parametrize("code", HALVES)
+def test_a_command_that_does_not_train_is_told_how_far_it_came(launch: Launch, code: str) -> None:
+    done = launch("check", "--", sys.executable, "-c", code)
+    assert done.returncode == 4
+    assert f"gradledger: no optimizer step was seen: {HALVES[code]}\n" in done.stderr
+
+
+def test_a_python_that_is_not_reached_is_named(launch: Launch) -> None:
+    done = launch("check", "--", sys.executable, "-I", "-c", "print()")
+    assert done.returncode == 4
+    assert "no process reported: python -I ignores PYTHONPATH" in done.stderr
 
 
 @pytest.mark.parametrize(
