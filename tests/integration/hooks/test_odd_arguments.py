@@ -354,9 +354,10 @@ def test_a_scale_may_be_any_number(scale: Any, service: Server) -> None:
 
 @pytest.mark.swallows
 def test_metrics_that_are_no_numbers_are_left_out(service: Server, capsys: Capture) -> None:
-    with gradledger.watch() as ledger:
+    with gradledger.watch() as watched:
+        ledger: Any = watched
         ledger.log_eval(3, loss=torch.tensor(2.0), acc=np.float32(0.5), curve=[1, 2], note="good")
-        ledger.log_eval("soon", loss=1.0)  # type: ignore[arg-type]
+        ledger.log_eval("soon", loss=1.0)
         ledger.checkpoint(Unprintable())
         ledger.log_eval(4, note="good")
     values = [record["values"] for record in service.taken if record["type"] == "eval"]
