@@ -124,7 +124,7 @@ def test_it_is_upgraded_and_both_runs_go_on(old: str) -> None:
     after = curves(store, "pruned")
     assert after["step"][: len(before["step"]) - 1] == before["step"][:-1]
     late = send(store, [step(7)], run="pruned")
-    assert late.stored == 0 and "comes too late" in late.refused[0].reason
+    assert late.stored == 0 and "comes too late" in late.refused.listed[0].reason
     store.close()
 
 
