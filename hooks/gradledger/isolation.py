@@ -56,6 +56,19 @@ def never_compile(function: F) -> F:
     return function
 
 
+def uncounted(function: F) -> F:
+    """Have ``warnings.warn(stacklevel=...)`` not count the frames of a wrapper of ours.
+
+    A warning would otherwise show the wrapper instead of the script's line, and be filtered by it.
+    Python leaves out frames of its import system, which it knows by the name of their file
+    (``is_internal_frame`` in Python/_warnings.c).
+    """
+    code = function.__code__
+    name = f"{code.co_filename} [like importlib._bootstrap]"
+    function.__code__ = code.replace(co_filename=name)
+    return function
+
+
 class _Outside:
     """Without torch functions, dispatch modes and Dynamo."""
 

@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple, Protocol
 
 from gradledger import guard
+from gradledger.delivery.background import BackgroundThread
 from gradledger.delivery.backlog import Backlog
 from gradledger.delivery.client import Client
 from gradledger.delivery.courier import Courier
@@ -92,7 +93,7 @@ class Sender:
         self._overflow = 0  # windows for which the queue had no room
         self._stop = threading.Event()
         self._last: EndRecord | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: BackgroundThread | None = None
         self._lock = threading.RLock()  # held to start the thread and to close; a handler may close
         self._closed = False
         self._pid = os.getpid()
@@ -133,17 +134,15 @@ class Sender:
         with self._lock:  # another training thread may be about to do the same
             if self._thread is not None or self._closed:
                 return
-            thread = threading.Thread(target=self._run, name="gradledger", daemon=True)
+            # it raises where no more threads are allowed: `close` saves the rest
             with suppress(RuntimeError), _signals_blocked():
-                thread.start()  # raises where no more threads are allowed: `close` saves the rest
-                self._thread = thread
+                self._thread = BackgroundThread("sender", self._run)
 
     # ------------------------------------------------------------------ on the gathering thread
 
     def _run(self) -> None:
-        courier = threading.Thread(target=self._courier.run, name="gradledger-courier", daemon=True)
         try:
-            courier.start()
+            BackgroundThread("courier", self._courier.run)
         except RuntimeError:  # no more threads are allowed: all of it goes to the disk
             self._courier.done.set()
         while not self._stop.wait(TICK_SECONDS):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from gradledger import guard
-from gradledger.isolation import isolated, never_compile
+from gradledger.isolation import isolated, never_compile, uncounted
 from gradledger.ledger import OpenMicroBatch, OpenStep
 
 if TYPE_CHECKING:
@@ -52,8 +52,9 @@ class Patch:
                 return original(*args, **kwargs)
             return wrapped(*args, **kwargs) if self._active else original(*args, **kwargs)
 
-        for function in (ours, wrapped, traced):
-            never_compile(function)
+        for function in (ours, wrapped):
+            never_compile(uncounted(function))
+        never_compile(traced)
         self._ours = ours
         setattr(owner, name, ours)
 

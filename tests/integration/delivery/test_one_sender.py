@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import json
 import os
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from gradledger import session
+from gradledger.delivery.background import running
 from gradledger.delivery.client import Client
 from gradledger.delivery.sender import Sender
 from gradledger.delivery.spool import Place
@@ -58,8 +60,7 @@ def together(works: list[Callable[[], None]]) -> None:
 
 def alive() -> Counter[str]:
     """The threads of senders, by name."""
-    names = [thread.name for thread in threading.enumerate()]
-    return Counter(name for name in names if name.startswith("gradledger"))
+    return Counter(running())
 
 
 @pytest.fixture
@@ -184,12 +185,12 @@ def test_threads_that_ask_for_a_session_at_once_get_the_same_one() -> None:
 def test_where_no_thread_can_be_started_all_goes_to_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(thread: threading.Thread) -> None:
+    def refuse(body: Callable[[], None], args: tuple[()]) -> None:
         raise RuntimeError("can't start new thread")
 
     one = sender("http://127.0.0.1:9", tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", refuse)
+        patched.setattr(_thread, "start_new_thread", refuse)
         for number in (1, 2, 3):
             one.put(Window(step_record(number)))
         one.close(EndRecord(9.0, [3]))
@@ -201,16 +202,27 @@ def test_where_no_thread_can_be_started_all_goes_to_the_disk(
 def test_where_the_courier_cannot_be_started_all_goes_to_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = threading.Thread.start
+    start = _thread.start_new_thread
 
-    def refuse(thread: threading.Thread) -> None:
-        if "courier" in thread.name:
+    def refuse(body: Callable[[], None], args: tuple[()]) -> None:
+        if body.__self__.name == "courier":  # type: ignore[attr-defined]
             raise RuntimeError("can't start new thread")
-        start(thread)
+        start(body, args)
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
     one = sender("http://127.0.0.1:9", tmp_path)
     one.put(Window(step_record(1)))
     one.close(EndRecord(9.0, [1]))
     (file,) = tmp_path.rglob("*.jsonl")
     assert file.read_text().count('"type":"step"') == 1
+
+
+def test_a_script_that_joins_all_threads_does_not_meet_ours(tmp_path: Path) -> None:
+    before = threading.enumerate()
+    one = sender("http://127.0.0.1:9", tmp_path)
+    one.put(Window(step_record(1)))
+    assert eventually(5, lambda: running() == ["courier", "sender"])
+    assert threading.enumerate() == before
+    assert threading.active_count() == len(before)
+    one.close(EndRecord(9.0, [1]))
+    assert eventually(5, lambda: not running())

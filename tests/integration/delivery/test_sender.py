@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gradledger.delivery import backlog, client, courier, sender
+from gradledger.delivery.background import running
 from gradledger.delivery.client import Client
 from gradledger.delivery.sender import Sender
 from gradledger.delivery.spool import Place, Spool, orphans
@@ -94,13 +94,7 @@ def train(tmp_path: Path) -> Iterator[Train]:
     yield start
     for one in started:
         one.end()
-    assert eventually(60, lambda: not ours_alive())  # else the next test would hear of them
-
-
-def ours_alive() -> list[str]:
-    """The threads of senders."""
-    names = [thread.name for thread in threading.enumerate()]
-    return [name for name in names if name.startswith("gradledger")]
+    assert eventually(60, lambda: not running())  # else they would disturb the next test
 
 
 def on_disk(folder: Path) -> list[bytes]:
@@ -150,7 +144,7 @@ def test_no_failing_service_loses_a_record_or_holds_up_the_end(
         assert service.steps() == []
         assert service.requests
         assert len(on_disk(tmp_path / "spool")) == 100
-        assert eventually(60, lambda: not ours_alive())  # a late answer is not the next one's
+        assert eventually(60, lambda: not running())  # a late answer is not the next one's
         service.behaviour = takes
         next_one = train(service.url)
         next_one.number = 100
@@ -488,7 +482,7 @@ def test_ended_senders_leave_no_thread_and_no_file_open(train: Train, tmp_path: 
             training = train(service.url)
             training.steps(5, seconds=0.3)
             training.end()
-    assert eventually(2, lambda: not ours_alive())
+    assert eventually(2, lambda: not running())
     for file in orphans(place):
         file.close()
     assert len(os.listdir("/proc/self/fd")) <= before

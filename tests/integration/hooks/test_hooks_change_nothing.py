@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
@@ -70,6 +71,27 @@ def scaled(watched: AbstractContextManager[object], steps: int = STEPS) -> list[
             scaler.update()
             optimizer.zero_grad()
     return [*model.parameters(), torch.tensor(scaler.get_scale()), torch.get_rng_state()]
+
+
+def test_a_warning_that_is_raised_inside_backward_shows_the_same_line() -> None:
+    """``stacklevel`` counts frames: hook, engine, autograd.backward, Tensor.backward, script."""
+
+    def line_shown() -> tuple[str, int]:
+        weight = torch.ones(2, requires_grad=True)
+
+        def hook(gradient: Tensor) -> None:
+            warnings.warn("from a hook of the script", stacklevel=5)
+
+        weight.register_hook(hook)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            weight.sum().backward()
+        return caught[0].filename, caught[0].lineno
+
+    alone = line_shown()
+    with recording():
+        assert line_shown() == alone
+    assert alone[0] == __file__
 
 
 @pytest.mark.parametrize("train", [plain, scaled])
