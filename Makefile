@@ -18,7 +18,7 @@ LOWEST_TESTS := tests/unit/alerts tests/unit/web \
 COMPILED_TESTS := tests/compiled tests/unit tests/integration/service/test_judging.py tests/integration/service/test_judging_goes_on.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo attack test lint type unit lowest compiled museum courses zero-code frameworks examples docs coverage mutants bench screenshots security audit fuzz tools clean
+.PHONY: help demo attack test lint type unit lowest compiled museum courses zoo zero-code frameworks examples docs coverage mutants bench screenshots security audit fuzz tools clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -57,6 +57,9 @@ museum: $(READY)  ## the bug museum: what is found and what is left alone, writt
 
 courses: $(READY)  ## long healthy runs and faulty ones: how often alarmed, how many found; minutes
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m museum.courses.measure --write ../docs/detection.md
+
+zoo: $(READY)  ## unusual programs, each without the hooks and with them: the same in all (ONLY=threads, UNDER=python)
+	cd tests && ../$(BIN)/python -m zoo.run --jobs 2 $(if $(ONLY),--only '$(ONLY)') $(if $(UNDER),--python '$(UNDER)')
 
 zero-code: $(READY) $(TRAINERS:%=.venvs/%/.ready)  ## the published Trainer bug and its fix, told apart
 	$(BIN)/pytest -v tests/frameworks/zero_code/published_bug.py

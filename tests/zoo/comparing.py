@@ -1,0 +1,93 @@
+"""What must be the same of a program without the hooks and with them, and what may differ."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from zoo.processes import HOOKS, Outcome
+
+# From start to end. Noise of a busy machine is below it; a wait at the end of the process is not.
+SECONDS = 1.0
+# Of the peak of resident memory: the larger of the two. A process that has imported torch has some
+# 300 MiB. Of the 3 MiB that the hooks were measured to take, most are the modules of the standard
+# library that send records (http.client, ssl); the rest are theirs, two threads and the records.
+MEMORY_SHARE = 0.02
+MEMORY_KIB = 6 * 1024
+
+_OURS = re.compile(r"^gradledger: .*\n?", re.MULTILINE)
+_ADDRESS = re.compile(r"\b0x[0-9a-f]+")
+_LOG_TIME = re.compile(r"\b([A-Z])\d{4} \d\d:\d\d:\d\d\.\d+(?: \d+)?")  # and process id
+_OUR_FRAME = re.compile(rf'^  File "{re.escape(str(HOOKS))}[^\n]*\n(?:    [^\n]*\n)*', re.MULTILINE)
+
+
+def differences(without: Sequence[Outcome], hooked: Sequence[Outcome]) -> list[str]:
+    """Every respect in which the last of the hooked outcomes differs; of time and memory, the
+    least of all on each side counts."""
+    base, other = without[-1], hooked[-1]
+    return [*behaviour(base, other), *cost(without, hooked)]
+
+
+def behaviour(base: Outcome, other: Outcome) -> list[str]:
+    """Differences in what a program did."""
+    found = []
+    if other.timed_out and not base.timed_out:
+        found.append(f"hangs: killed after {other.seconds:.0f} s; ends after {base.seconds:.1f} s")
+    elif base.status != other.status:
+        found.append(f"exit status {other.status}, without the hooks {base.status}")
+    if base.stdout != other.stdout:
+        found.append(_first_difference("stdout", _text(base.stdout), _text(other.stdout)))
+    if foreign(base.stderr) != foreign(other.stderr):
+        found.append(_first_difference("stderr", foreign(base.stderr), foreign(other.stderr)))
+    return found
+
+
+def cost(without: Sequence[Outcome], hooked: Sequence[Outcome]) -> list[str]:
+    """Differences in time and memory beyond what is allowed."""
+    found = []
+    later = seconds(hooked) - seconds(without)
+    if later > SECONDS and not hooked[-1].timed_out:  # to end earlier harms nobody
+        found.append(f"ends {later:+.2f} s later ({seconds(without):.2f} s without the hooks)")
+    base, more = peak(without), peak(hooked) - peak(without)
+    if more > max(MEMORY_KIB, base * MEMORY_SHARE):
+        found.append(f"takes {more / 1024:+.1f} MiB ({base / 1024:.0f} MiB without the hooks)")
+    return found
+
+
+def foreign(stderr: str) -> str:
+    """Standard error without our lines and frames, and without addresses and times of day."""
+    text = _OUR_FRAME.sub("", _OURS.sub("", stderr))
+    return _LOG_TIME.sub(r"\1", _ADDRESS.sub("0x", text))
+
+
+def own_lines(stderr: str) -> list[str]:
+    """Our lines."""
+    return [line.strip() for line in _OURS.findall(stderr)]
+
+
+def seconds(outcomes: Sequence[Outcome]) -> float:
+    """The shortest time."""
+    return min(outcome.seconds for outcome in outcomes)
+
+
+def peak(outcomes: Sequence[Outcome]) -> int:
+    """The smallest peak, in KiB."""
+    return min(outcome.peak_kib for outcome in outcomes)
+
+
+def _text(output: bytes) -> str:
+    return output.decode(errors="backslashreplace")
+
+
+def _first_difference(stream: str, base: str, other: str) -> str:
+    expected, got = base.splitlines(), other.splitlines()
+    for number, (one, two) in enumerate(zip(expected, got, strict=False), 1):
+        if one != two:
+            return f"{stream}, line {number}: {two[:300]!r}, without the hooks {one[:300]!r}"
+    longer, what = (got, "more") if len(got) > len(expected) else (expected, "missing")
+    rest = longer[min(len(got), len(expected)) :]
+    return (
+        f"{stream}: {len(rest)} lines {what}, the last is {rest[-1][:300]!r}"
+        if rest
+        else (f"{stream} differs at its end: {other[-80:]!r}, without the hooks {base[-80:]!r}")
+    )

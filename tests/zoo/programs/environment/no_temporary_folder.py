@@ -1,0 +1,22 @@
+"""TMPDIR does not exist."""
+
+import os
+
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def train(steps=10):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+
+
+os.rmdir(os.environ["TMPDIR"])
+train()
+print(os.path.exists(os.environ["TMPDIR"]), model.weight.tolist())

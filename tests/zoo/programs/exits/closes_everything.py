@@ -1,0 +1,27 @@
+"""Closes every descriptor beyond 2, as daemons do, and trains on."""
+
+import os
+import time
+
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def train(steps=10):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+
+
+train()
+time.sleep(0.3)
+os.closerange(3, 256)
+train()
+time.sleep(0.3)
+train()
+print(model.weight.tolist())

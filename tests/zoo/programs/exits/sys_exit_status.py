@@ -1,0 +1,25 @@
+"""sys.exit with a status, from a function in a try block with a finally."""
+
+import sys
+
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def train(steps=10):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+
+
+try:
+    train()
+    print(model.weight.tolist())
+    sys.exit(3)
+finally:
+    print("finally")

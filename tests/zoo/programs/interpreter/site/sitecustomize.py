@@ -1,0 +1,3 @@
+"""The sitecustomize of a user."""
+
+MARK = "the user's own"

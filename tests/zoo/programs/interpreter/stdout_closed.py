@@ -1,0 +1,21 @@
+"""Started with standard output closed; its result is its status."""
+
+import sys
+
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def train(steps=10):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+
+
+train()
+sys.exit(0 if torch.isfinite(model.weight).all() else 1)
