@@ -18,6 +18,7 @@ MEMORY_KIB = 6 * 1024
 _OURS = re.compile(r"^gradledger: .*\n?", re.MULTILINE)
 _ADDRESS = re.compile(r"\b0x[0-9a-f]+")
 _LOG_TIME = re.compile(r"\b([A-Z])\d{4} \d\d:\d\d:\d\d\.\d+(?: \d+)?")  # and process id
+_DATE = re.compile(r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: \d+:\d+)?")
 _OUR_FRAME = re.compile(rf'^  File "{re.escape(str(HOOKS))}[^\n]*\n(?:    [^\n]*\n)*', re.MULTILINE)
 
 
@@ -57,6 +58,7 @@ def cost(without: Sequence[Outcome], hooked: Sequence[Outcome]) -> list[str]:
 def foreign(stderr: str) -> str:
     """Standard error without our lines and frames, and without addresses and times of day."""
     text = _OUR_FRAME.sub("", _OURS.sub("", stderr))
+    text = _DATE.sub("", text)
     return _LOG_TIME.sub(r"\1", _ADDRESS.sub("0x", text))
 
 

@@ -1,4 +1,4 @@
-"""sys.stdout and sys.stderr are None, as under pythonw."""
+"""sys.stdout and sys.stderr are None, as under pythonw; sys.argv is empty, too."""
 
 import os
 import sys
@@ -20,6 +20,7 @@ def train(steps=10):
 
 results = os.fdopen(os.dup(1), "w")
 sys.stdout = sys.stderr = sys.__stdout__ = sys.__stderr__ = None
+sys.argv = []
 train()
 value = nn.Parameter(torch.ones(4, dtype=torch.complex64))
 odd = torch.optim.SGD([value], lr=0.1)

@@ -1,4 +1,4 @@
-"""sys.stderr raises whatever is written, also when the hooks have something to report."""
+"""sys.stderr raises whatever is written, also when somebody has something to report."""
 
 import sys
 import time
@@ -26,6 +26,7 @@ class Broken:
 
 
 sys.stderr = Broken()
+sys.argv = []
 train()
 value = nn.Parameter(torch.ones(4, dtype=torch.complex64))
 odd = torch.optim.SGD([value], lr=0.1)

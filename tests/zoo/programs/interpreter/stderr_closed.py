@@ -1,5 +1,7 @@
 """Started with standard error closed; files that are opened get its number."""
 
+import sys
+
 import torch
 from torch import nn
 
@@ -16,6 +18,7 @@ def train(steps=10):
 
 
 with open("log", "w") as log:
+    sys.argv = []
     train()
     odd = nn.Parameter(torch.ones(2, dtype=torch.complex64))
     torch.optim.SGD([odd], lr=0.1).step()

@@ -1,4 +1,4 @@
-"""torch.profiler around some steps, with a schedule and user annotations."""
+"""torch.profiler around some steps, with a schedule and without, and user annotations."""
 
 import torch
 from torch import nn
@@ -9,11 +9,13 @@ model = nn.Linear(8, 1)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 
 
-def train(steps=10):
-    for _ in range(steps):
-        optimizer.zero_grad()
-        model(torch.randn(4, 8)).square().mean().backward()
-        optimizer.step()
+def train(profiler):
+    for _ in range(6):
+        with record_function("my step"):
+            optimizer.zero_grad()
+            model(torch.randn(4, 8)).square().mean().backward()
+            optimizer.step()
+        profiler.step()
 
 
 ready = []
@@ -22,9 +24,8 @@ with profile(
     schedule=schedule(wait=1, warmup=1, active=2),
     on_trace_ready=lambda profiler: ready.append(profiler.step_num),
 ) as profiler:
-    for _ in range(6):
-        with record_function("my step"):
-            train(1)
-        profiler.step()
-names = {event.key: event.count for event in profiler.key_averages()}
-print(ready, names["my step"], names["Optimizer.step#Adam.step"], model.weight.tolist())
+    train(profiler)
+with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+    train(profiler)
+counts = {event.key: event.count for event in profiler.key_averages()}
+print(ready, counts["my step"], counts["Optimizer.step#Adam.step"], model.weight.tolist())

@@ -1,4 +1,4 @@
-"""A thread forks while another trains; the child trains too."""
+"""A thread forks, between steps of a training in another thread; the children train too."""
 
 import os
 import threading
@@ -19,6 +19,14 @@ def train(seed, steps):
 
 
 results, statuses = [], []
+half_way, forked = threading.Event(), threading.Event()
+
+
+def work():
+    results.append(train(0, 20))
+    half_way.set()
+    forked.wait()
+    results.append(train(2, 20))
 
 
 def fork():
@@ -30,10 +38,12 @@ def fork():
         statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
-thread = threading.Thread(target=fork)
-worker = threading.Thread(target=lambda: results.append(train(0, 300)))
+worker = threading.Thread(target=work)
 worker.start()
-thread.start()
-thread.join()
+half_way.wait()
+forker = threading.Thread(target=fork)
+forker.start()
+forker.join()
+forked.set()
 worker.join()
 print(statuses, results)
