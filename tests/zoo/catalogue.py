@@ -54,6 +54,9 @@ FLAGS = {
     "interpreter/flags_unbuffered": ["-u"],
 }
 
+# Beginnings of the names of programs that are run thrice with the hooks: races show now and then.
+RACES = ("processes/pool", "tensors/fake", "threads/")
+
 # Shell code that starts the interpreter, which is "$@".
 SHELL = {
     "interpreter/stdin_closed": 'exec "$@" <&-',
@@ -136,6 +139,11 @@ class Program:
     def ranks(self) -> int:
         """How many processes it is; 0 for a program that knows of no ranks."""
         return RANKS.get(self.name, 0)
+
+    @property
+    def tries(self) -> int:
+        """How often it is run with the hooks."""
+        return 3 if self.name.startswith(RACES) else 1
 
     @property
     def status(self) -> int:
