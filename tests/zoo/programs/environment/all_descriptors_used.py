@@ -32,3 +32,5 @@ train(3)
 time.sleep(0.3)
 train(3)
 print(model.weight.tolist())
+for descriptor in held:
+    os.close(descriptor)

@@ -1,6 +1,6 @@
 """Leaves while futures of an executor are still pending, cancelled at exit."""
 
-import time
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -18,10 +18,18 @@ def train(steps=10):
         optimizer.step()
 
 
+started, leave = threading.Event(), threading.Event()
+
+
+def first():
+    train(3)
+    started.set()
+    leave.wait()
+
+
 pool = ThreadPoolExecutor(1)
-futures = [pool.submit(train, 3) for _ in range(4)]
-futures[0].result()
+futures = [pool.submit(first), *(pool.submit(train, 3) for _ in range(3))]
+started.wait()
 pool.shutdown(wait=False, cancel_futures=True)
-while not all(future.done() for future in futures):
-    time.sleep(0.01)
-print(futures[0].done(), futures[-1].cancelled())
+print(futures[0].running(), [future.cancelled() for future in futures[1:]])
+leave.set()
