@@ -128,7 +128,8 @@ def _make_private(folder: Path) -> None:
     default = Path(DEFAULT_FOLDER).expanduser().parent
     if default in folder.parents:
         found = default.stat()
-        if found.st_uid == os.getuid() and found.st_mode & 0o077:
+        # Windows has no owners of this kind, nor modes
+        if hasattr(os, "getuid") and found.st_uid == os.getuid() and found.st_mode & 0o077:
             default.chmod(0o700)
 
 

@@ -8,10 +8,12 @@ renamed nor deleted.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from helpers.misbehaving import says, server, takes
+from helpers.patience import HANGS
 
 from .conftest import Scripts
 
@@ -45,7 +47,7 @@ def closed_only(function):
 
 rename = os.rename
 os.rename, os.replace, os.unlink = map(closed_only, (os.rename, os.replace, os.unlink))
-for module, names in ((os, ("pread", "pwrite", "register_at_fork", "fork")),
+for module, names in ((os, ("pread", "pwrite", "register_at_fork", "fork", "getuid")),
                       (signal, ("pthread_sigmask",)), (select, ("poll",))):
     for name in names:
         delattr(module, name)
@@ -143,3 +145,22 @@ print("held")
 def test_files_are_locked_thinned_taken_and_set_aside(scripts: Scripts, nowhere: str) -> None:
     status, out, err = start(scripts, WINDOWS, FILES, nowhere)
     assert (status, out) == (0, "held\n"), err
+
+
+def test_the_default_folder_takes_what_cannot_be_sent(
+    scripts: Scripts, nowhere: str, tmp_path: Path
+) -> None:
+    """``~/.gradledger`` is made private where there are owners and modes, and made anyway."""
+    code = first(WINDOWS)
+    command = (sys.executable, "-c", code)
+    process = scripts.start(
+        f"exec({TRAINS.format(steps=12)!r})",
+        nowhere,
+        *command,
+        HOME=str(tmp_path),
+        GRADLEDGER_SPOOL="",
+    )
+    _, err = process.communicate(timeout=HANGS)
+    assert process.returncode == 0, err
+    left = list((tmp_path / ".gradledger" / "spool").rglob("*.jsonl"))
+    assert sum(path.read_bytes().count(b'"type":"step"') for path in left) == 12
