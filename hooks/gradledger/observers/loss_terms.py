@@ -24,6 +24,7 @@ MAX_TERMS = 256
 MAX_TARGETS = 64  # that are copied, evenly spread, for a fingerprint of the data
 TOO_MANY = f"more than {MAX_TERMS} loss nodes in one backward"
 COMPILED_AUTOGRAD = "backward runs under compiled autograd, which would compile our hooks each time"
+FREED = "already been freed"  # in what PyTorch raises for a saved tensor of such a graph
 DECLARE = "declare it with ledger.micro_batch(tokens=..., reduction=...)"
 
 
@@ -67,8 +68,7 @@ class LossTerms(Observer):
         if declared is not None and len(graphs) == 1:
             self._declare(micro_batch, graphs[0], declared)
         else:
-            for root in graphs:
-                self._watch(micro_batch, find_losses(root, scaled=micro_batch.scale is not None))
+            self._find(micro_batch, graphs)
         if not micro_batch.terms:
             micro_batch.missing.setdefault("terms", _why_none(graphs))
         self._copy_loss(micro_batch, roots)
@@ -109,6 +109,17 @@ class LossTerms(Observer):
                     term.undivided = term.coefficient = None
                     term.head = 0 if term.head is not None else None
                     micro_batch.missing.pop("terms", None)
+
+    def _find(self, micro_batch: OpenMicroBatch, graphs: list[Any]) -> None:
+        """Look for loss nodes below each root."""
+        try:
+            for graph in graphs:
+                self._watch(micro_batch, find_losses(graph, scaled=micro_batch.scale is not None))
+        except RuntimeError as error:
+            if FREED not in str(error):
+                raise
+            micro_batch.terms.clear()  # PyTorch refuses this backward, or does not get that far
+            micro_batch.missing["terms"] = "an earlier backward has freed the graph of the loss"
 
     def _watch(self, micro_batch: OpenMicroBatch, found: list[Found]) -> list[OpenTerm]:
         if len(found) + len(micro_batch.terms) > MAX_TERMS:

@@ -17,7 +17,7 @@ from gradledger.sampling import own_part
 if TYPE_CHECKING:
     from gradledger.windows import Track
 
-_is_sparse = operator.attrgetter("is_sparse")
+_layout = operator.attrgetter("layout")
 
 
 class Norm(Observer):
@@ -42,7 +42,7 @@ class Norm(Observer):
                 step.missing["norm"] = "gradients are tensors of a kind that is not read"
                 step.norms.clear()
                 return
-            if any(map(_is_sparse, gradients)):
+            if not set(map(_layout, gradients)) <= {torch.strided}:  # COO, CSR and so on
                 step.missing["norm"] = "sparse gradients"
                 step.norms.clear()
                 return
