@@ -48,6 +48,10 @@ class Backwards:
         """It has ended, or was abandoned."""
         self._running.pop(micro_batch.thread, None)
 
+    def leave(self) -> None:
+        """No backward that began on this thread runs any more, whatever became of it."""
+        self._running.pop(get_ident(), None)
+
     def clear(self) -> None:
         """No backward is watched any more."""
         self._running.clear()
@@ -56,7 +60,7 @@ class Backwards:
     def nested(self) -> bool:
         """Whether a backward that begins now begins inside another one, as under reentrant
         checkpointing."""
-        return get_ident() in self._running or self._in_graph_task()
+        return get_ident() in self._running or self.in_graph_task()
 
     def here(self) -> OpenMicroBatch | None:
         """The backward that this code runs in; None outside, and where that cannot be known."""
@@ -65,13 +69,14 @@ class Backwards:
     def thread(self) -> int:
         """The thread that this code runs for."""
         here = get_ident()
-        if self._running and here not in self._running and self._in_graph_task():
+        if self._running and here not in self._running and self.in_graph_task():
             threads = list(self._running)
             return threads[0] if len(threads) == 1 else here
         return here
 
     @never_compile
-    def _in_graph_task(self) -> bool:
+    def in_graph_task(self) -> bool:
+        """Whether this thread runs hooks or functions of a backward, as far as PyTorch says."""
         return self._graph_task is not None and self._graph_task() != -1
 
 

@@ -41,6 +41,9 @@ from gradledger.windows import Track, Windows
 Sink = Callable[[OpenStep], None]
 T = TypeVar("T")
 
+# How long the end of the process waits for another thread's hook, which a device may block.
+FINISH_SECONDS = 1.0
+
 for _method in (guard.fail_open.__enter__, guard.fail_open.__exit__):
     never_compile(_method)
 
@@ -112,10 +115,28 @@ class Recorder:
 
     def finish(self) -> None:
         """The process ends: tell of windows that a guard kept dropping, and no step ever closed."""
-        with self._lock, isolated(), guard.fail_open("the end of the recording", self._give_up):
-            for track in self.windows.of_this_thread():
-                if self._patches and track.dropped():
-                    self.close_skipped(track.optimizer)
+        if not self._lock.acquire(timeout=FINISH_SECONDS):
+            return
+        try:
+            with isolated(), guard.fail_open("the end of the recording", self._give_up):
+                for track in self.windows.of_this_thread():
+                    if self._patches and track.dropped():
+                        self.close_skipped(track.optimizer)
+        finally:
+            self._lock.release()
+
+    # ------------------------------------------------------------------ what the script calls
+
+    def track(self, optimizer: Any) -> None:
+        """Watch an optimizer that was made before the hooks were installed."""
+        with self._lock, isolated():
+            self.windows.track(optimizer)
+
+    def resume(self) -> None:
+        """Install the hooks again. What open windows held is forgotten."""
+        with self._lock, isolated():
+            self.windows.forget_open()
+        self.install()
 
     # ------------------------------------------------------------------ backward: a micro-batch
 
@@ -131,18 +152,25 @@ class Recorder:
                 self._safely(self._around_backward, self._nested, whole)
                 return original(*args, **kwargs)
             lent = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
-            micro_batch = self._safely(self._around_backward, self._begin, whole, lent)
-            if micro_batch is None:
-                return original(*args, **kwargs)
             try:
-                result = original(*args, **kwargs)
-            except BaseException:
-                self._safely(self._around_backward, self._release, micro_batch)
-                raise
-            self._safely(self._around_backward, self._end, micro_batch, perf_counter())
-            return result
+                return self._observed(original, whole, lent, args, kwargs)
+            finally:  # an interrupt may come inside our own part, too
+                self._backwards.leave()
 
         return backward
+
+    def _observed(self, original: Any, roots: Any, lent: Any, args: Any, kwargs: Any) -> Any:
+        """Call the outermost backward, and record it."""
+        micro_batch = self._safely(self._around_backward, self._begin, roots, lent)
+        if micro_batch is None:
+            return original(*args, **kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException:
+            self._safely(self._around_backward, self._release, micro_batch)
+            raise
+        self._safely(self._around_backward, self._end, micro_batch, perf_counter())
+        return result
 
     @never_compile
     def _safely(self, around: guard.fail_open, body: Callable[..., T], *args: Any) -> T | None:
@@ -162,9 +190,13 @@ class Recorder:
         return micro_batch
 
     def _nested(self, tensors: Any) -> None:
-        """One backward inside another is no micro-batch of its own."""
+        """One backward inside another is no micro-batch of its own.
+
+        Outside a graph task it is the same call: PyTorch passes it to a ``__torch_function__``,
+        which calls it again.
+        """
         micro_batch = self._backwards.here()
-        if micro_batch is not None:
+        if micro_batch is not None and self._backwards.in_graph_task():
             self._each("backward_nested", micro_batch, _roots(tensors))
 
     def _end(self, micro_batch: OpenMicroBatch, ended: float) -> None:

@@ -60,8 +60,8 @@ class Ledger:
 
     def resume(self) -> None:
         """Put them back. What a window held when it was paused is forgotten."""
-        self._session.recorder.windows.forget_open()
-        self._session.recorder.install()
+        with guard.fail_open("ledger.resume"):
+            self._session.recorder.resume()
 
     def close(self) -> None:
         """Remove every hook and deliver what is left."""

@@ -235,8 +235,10 @@ def _signals_blocked() -> Iterator[None]:
         yield
         return
     faults = {getattr(signal, name) for name in FAULTS if hasattr(signal, name)}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        # This runs handlers of signals that have come, and what they raise leaves from here.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

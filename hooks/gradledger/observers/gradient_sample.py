@@ -25,7 +25,8 @@ class GradientSample(Observer):
         """Sample the gradients that this backward added to."""
         for track in touched:
             if track.micro_batches and not track.unseen:
-                track.micro_batches[-1].after = track.sample()
+                last = track.micro_batches[-1]  # the track is emptied when its optimizer is dropped
+                last.after = track.sample()
 
     def step_begins(self, step: OpenStep, track: Track) -> None:
         """Sample once more what the optimizer is about to apply."""

@@ -79,9 +79,9 @@ class Scaler(Observer):
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if not scaler.is_enabled():
                 return original(scaler, optimizer, *args, **kwargs)
-            self._now.stepping = scaler
-            steps = self.safely(self._before_step, optimizer)
             try:
+                self._now.stepping = scaler
+                steps = self.safely(self._before_step, optimizer)
                 result = original(scaler, optimizer, *args, **kwargs)
                 self.safely(self._after_step, optimizer, steps)
             finally:

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gradledger.recorder import Recorder
 from helpers.training import (
     INPUTS,
     accused,
@@ -237,3 +238,62 @@ def test_a_gradient_edge_is_a_root_like_its_tensor() -> None:
             optimizer.zero_grad()
     assert seen.judgement().verdict == "balanced"
     assert accused(seen.judgement()) == {}
+
+
+def test_a_backward_that_a_function_mode_calls_again_has_each_loss_once() -> None:
+    """``torch.autograd.backward`` itself dispatches to modes, in PyTorch 2.13 before its engine."""
+    with recording() as seen, Functions([]):
+        model = tiny_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for window in windows(3):
+            count = sum(map(tokens, window))
+            for batch in window:
+                torch.autograd.backward(cross_entropy(model, batch, reduction="sum") / count)
+            optimizer.step()
+            optimizer.zero_grad()
+    assert {len(m.terms) for record in seen.records() for m in record.micro_batches} == {1}
+    assert seen.judgement().verdict == "balanced"
+
+
+def test_a_second_backward_through_a_freed_graph_is_the_mistake_of_the_script_alone() -> None:
+    with recording() as seen:
+        model = tiny_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for window in windows(3):
+            loss = cross_entropy(model, window[0])
+            loss.backward()
+            with pytest.raises(RuntimeError, match="second time"):
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    terms = [[len(m.terms) for m in record.micro_batches] for record in seen.records()]
+    assert terms == [[1], [1], [1]]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_compressed_sparse_gradients_have_no_norm_and_a_reason() -> None:
+    with recording() as seen:
+        weight = nn.Parameter(torch.eye(4).to_sparse_csr())
+        optimizer = torch.optim.SGD([weight], lr=0.01)
+        for _ in range(3):
+            torch.sparse.mm(weight, torch.ones(4, 2)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert [record.missing["norm"] for record in seen.records()] == ["sparse gradients"] * 3
+
+
+def test_what_watch_and_resume_look_at_is_hidden_from_modes() -> None:
+    log: list[str] = []
+    model = tiny_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    recorder = Recorder(lambda _: None)
+    recorder.install()
+    cross_entropy(model, windows(1)[0][0]).backward()
+    try:
+        with Functions(log):
+            recorder.track(optimizer)
+            recorder.uninstall()
+            recorder.resume()
+    finally:
+        recorder.uninstall()
+    assert log == []
