@@ -27,7 +27,7 @@ from gradledger.ledger import Counted, OpenEvent, OpenMicroBatch, OpenStep
 from gradledger.sampling import Coordinates, own_part
 
 WATCHED_PARAMETERS = 4
-FEW_DOUBTS = 2  # steps in a row
+FEW_DOUBTS = 2  # steps of an optimizer that are left out without a record
 SHARED = "several threads train with this optimizer, or with its parameters, at the same time"
 STRAY = "backwards ran in threads other than the one that steps this optimizer"
 WANDERING = "different threads step this optimizer in turn"
@@ -53,7 +53,7 @@ class Track:
         self.coordinates = Coordinates()
         self.thread: int | None = None  # that trains with it
         self.shared = False  # several threads do
-        self.doubts = 0  # steps in a row whose gradients may be of several threads
+        self.doubts = 0  # steps whose gradients may be of several threads
         self._watched: list[weakref.ref[Any]] = []
         self.sample_at_last_step: Deferred | None = None
         self.fresh: bool | None = True  # gradients absent or zero when the last backward began
@@ -297,7 +297,8 @@ class Windows:
         """The optimizer steps on this thread; why its window cannot be judged, if so.
 
         While threads begin to train it shows only by and by which of them trains what. A few
-        windows in doubt are left out; if the doubt lasts, the records say so.
+        windows in doubt are left out; the records of all others say so. If only doubts in a row
+        counted, a loop that often changes its thread would be judged without those steps.
         """
         thread = self._backwards.thread()
         doubt = STRAY if self._has_strays(track, thread) else None
@@ -310,7 +311,7 @@ class Windows:
             return SHARED
         if track.is_unreadable():
             return UNREADABLE
-        track.doubts = track.doubts + 1 if doubt else 0
+        track.doubts += doubt is not None
         track.partial = track.partial or doubt is not None
         return doubt if track.doubts > FEW_DOUBTS else None
 

@@ -213,3 +213,25 @@ def test_backwards_on_other_threads_than_the_step_are_not_judged() -> None:
     assert seen.steps
     assert accused(seen.judgement()) == {}
     assert "threads" in unmeasured(seen)
+
+
+def test_steps_after_a_change_of_thread_are_not_left_out_for_ever() -> None:
+    """Every third step is wrong, and is the first on its thread since a change."""
+    with recording() as seen, ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        model = tiny_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+        def wrong_step(window: Batches) -> None:
+            for batch in window:
+                (cross_entropy(model, batch) / len(window)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        for number, window in enumerate(windows(15)):
+            thread = (one, other)[number // 3 % 2]
+            if number and number % 3 == 0:
+                thread.submit(wrong_step, window).result(HANGS)
+            else:
+                thread.submit(train_step, model, window, optimizer).result(HANGS)
+    assert seen.judgement().verdict == "incomplete"
+    assert "different threads step this optimizer in turn" in unmeasured(seen)
