@@ -22,7 +22,7 @@ from torch.optim.optimizer import (
 from gradledger import guard
 from gradledger.backwards import Backwards
 from gradledger.deferred import ship
-from gradledger.isolation import isolated, never_compile
+from gradledger.isolation import isolated, never_compile, uncounted
 from gradledger.ledger import OpenMicroBatch, OpenStep
 from gradledger.observers.base import Observer, Patch
 from gradledger.observers.clipping import Clipping
@@ -159,6 +159,8 @@ class Recorder:
 
         return backward
 
+    @never_compile
+    @uncounted
     def _observed(self, original: Any, roots: Any, lent: Any, args: Any, kwargs: Any) -> Any:
         """Call the outermost backward, and record it."""
         micro_batch = self._safely(self._around_backward, self._begin, roots, lent)
