@@ -52,7 +52,7 @@ class OpenTerm:
             term.tokens = round(self.tokens.value())
         if self.class_weight is not None:
             term.class_weight = self.class_weight.value()
-        if self.upstream is None:
+        if self.upstream is None or self.upstream.unread:
             term.missing.setdefault("weight", "backward did not reach this loss node")
         elif self.reduction == "none":
             _vector_weight(term, self.upstream.values())

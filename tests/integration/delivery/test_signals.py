@@ -109,6 +109,9 @@ PROGRAMS = {
 }
 
 
+TRIES = 3  # a busy machine delays one of two processes
+
+
 @dataclass
 class Signalled:
     """How a program ended after a signal."""
@@ -135,10 +138,15 @@ def test_a_signal_does_the_same_with_the_hooks_and_without(
     kind: str, scripts: Scripts, nowhere: str
 ) -> None:
     code, sent = PROGRAMS[kind]
-    alone = signalled(scripts, code, sent, BARE, nowhere)
-    hooked = signalled(scripts, code, sent, HOOKED, nowhere)
-    assert (hooked.status, hooked.out) == (alone.status, alone.out)
-    assert abs(hooked.seconds - alone.seconds) < 1.0
+    later = []
+    for _ in range(TRIES):
+        alone = signalled(scripts, code, sent, BARE, nowhere)
+        hooked = signalled(scripts, code, sent, HOOKED, nowhere)
+        assert (hooked.status, hooked.out) == (alone.status, alone.out)
+        later.append(hooked.seconds - alone.seconds)
+        if later[-1] < 1.0:
+            break
+    assert min(later) < 1.0
     assert eventually(5, lambda: scripts.on_disk() >= 3)
 
 
@@ -186,10 +194,15 @@ def terminated_agent(scripts: Scripts, folder: Path, hooked: bool, url: str) -> 
 def test_ranks_that_wait_in_a_collective_end_as_soon_as_without_the_hooks(
     scripts: Scripts, tmp_path: Path, nowhere: str
 ) -> None:
-    status, seconds = terminated_agent(scripts, tmp_path / "alone", False, nowhere)
-    hooked, took = terminated_agent(scripts, tmp_path / "hooked", True, nowhere)
-    assert hooked == status
-    assert took < seconds + 1.0
+    later = []
+    for number in range(TRIES):
+        status, seconds = terminated_agent(scripts, tmp_path / f"alone{number}", False, nowhere)
+        hooked, took = terminated_agent(scripts, tmp_path / f"hooked{number}", True, nowhere)
+        assert hooked == status
+        later.append(took - seconds)
+        if later[-1] < 1.0:
+            break
+    assert min(later) < 1.0
 
 
 def test_a_signal_that_is_unblocked_in_the_script_alone_never_reaches_a_thread_of_ours(
