@@ -7,6 +7,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 SECONDS := 60
 TRAINERS := transformers-4.45 transformers-5
+HEADS := transformers-4.57 transformers-5.0 transformers-5
 BENCH  := OMP_NUM_THREADS=1 $(BIN)/python bench/
 PEERS  := .venvs/peers/bin/python
 # Tests of what depends on packages: routes, forms, settings, both databases, alerts, the deployment.
@@ -18,11 +19,11 @@ LOWEST_TESTS := tests/unit/alerts tests/unit/web \
 COMPILED_TESTS := tests/compiled tests/unit tests/integration/service/test_judging.py tests/integration/service/test_judging_goes_on.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo attack test lint type unit lowest compiled museum courses zoo zero-code frameworks examples docs coverage mutants bench screenshots security audit fuzz tools clean
+.PHONY: help demo attack test lint type unit lowest compiled museum courses zoo zero-code missing-division frameworks examples docs coverage mutants bench screenshots security audit fuzz tools clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(READY)  ## watch a real bug being named, live (EXIT=1 ends by itself)
 	@$(BIN)/gradledger demo $(if $(EXIT),--exit)
@@ -63,6 +64,9 @@ zoo: $(READY)  ## unusual programs, each without the hooks and with them: the sa
 
 zero-code: $(READY) $(TRAINERS:%=.venvs/%/.ready)  ## the published Trainer bug and its fix, told apart
 	$(BIN)/pytest -v tests/frameworks/zero_code/published_bug.py
+
+missing-division: $(READY) $(HEADS:%=.venvs/%/.ready)  ## Trainer of transformers 4.57, 5.0 and 5.23: 18 model heads against their true gradients; 10 minutes
+	$(BIN)/pytest -v tests/frameworks/zero_code/missing_division.py
 
 frameworks: .venvs/frameworks/.ready  ## Trainer, Accelerate and Lightning, watched
 	OMP_NUM_THREADS=1 .venvs/frameworks/bin/python -m pytest -W ignore tests/frameworks

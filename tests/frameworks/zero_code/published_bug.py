@@ -6,33 +6,14 @@ runs this. Neither has gradledger installed.
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-HERE = Path(__file__).parent
-ENVIRONMENTS = HERE.parents[2] / ".venvs"
+from frameworks.zero_code.checking import check, python_of
+
 UNEQUAL = "reduction.token_weights_unequal"
-
-
-def python_of(environment: str) -> Path:
-    """The interpreter of one of the environments that `make zero-code` builds."""
-    return ENVIRONMENTS / environment / "bin" / "python"
-
-
-def check(environment: str, report: Path) -> tuple[int, dict[str, Any]]:
-    """Exit status and JSON of `gradledger check` on the unmodified Trainer script."""
-    gradledger = [str(Path(sys.executable).parent / "gradledger"), "check", "--json", str(report)]
-    command = [*gradledger, "--", str(python_of(environment)), str(HERE / "train.py")]
-    done = subprocess.run(
-        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=report.parent, timeout=300
-    )
-    return done.returncode, json.loads(report.read_text())
 
 
 @pytest.mark.parametrize("environment", ["transformers-4.45", "transformers-5"])
@@ -45,7 +26,7 @@ def test_the_training_environment_knows_nothing_of_gradledger(environment: str) 
 
 
 def test_the_old_trainer_averages_micro_batch_means(tmp_path: Path) -> None:
-    status, report = check("transformers-4.45", tmp_path / "check.json")
+    status, report = check("transformers-4.45", ["train.py"], tmp_path / "check.json")
     assert status == 1
     assert report["verdict"] == "broken"
     assert [f["rule"] for f in report["findings"]] == [UNEQUAL]
@@ -55,7 +36,7 @@ def test_the_old_trainer_averages_micro_batch_means(tmp_path: Path) -> None:
 
 
 def test_the_current_trainer_is_balanced(tmp_path: Path) -> None:
-    status, report = check("transformers-5", tmp_path / "check.json")
+    status, report = check("transformers-5", ["train.py"], tmp_path / "check.json")
     assert (status, report["verdict"], report["findings"]) == (0, "balanced", [])
     assert report["coverage"][UNEQUAL] == "ok"
     assert report["steps"] == 10
