@@ -116,6 +116,8 @@ VARIABLES = {
     "of steps too short for that, some are let pass after the first 256; `full` watches every step",
     "ON_FINDING": "`warn` (unless given), `stop`, `stop:warning` or `off`: what the training process "
     "does when the service finds something",
+    "PROXY": "the URL of a proxy for gradledger alone, or `off`; unless given, `HTTPS_PROXY`, `HTTP_PROXY`, "
+    "`ALL_PROXY` and `NO_PROXY` apply",
     "SPOOL": "the folder for records that could not be sent, or `off`",
     "SPOOL_BYTES": "bytes that one process may keep there",
 }
