@@ -48,6 +48,7 @@ class Backwards:
         """It has ended, or was abandoned."""
         self._running.pop(micro_batch.thread, None)
 
+    @never_compile
     def leave(self) -> None:
         """No backward that began on this thread runs any more, whatever became of it."""
         self._running.pop(get_ident(), None)

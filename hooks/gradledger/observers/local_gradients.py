@@ -14,7 +14,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from gradledger import guard, sampling
 from gradledger.deferred import Deferred
-from gradledger.isolation import isolated
+from gradledger.isolation import isolated, never_compile
 
 if TYPE_CHECKING:
     from gradledger.windows import Track
@@ -65,6 +65,7 @@ class LocalGradients:
         self._handles.clear()
         self._seen.clear()
 
+    @never_compile
     def _look(self, parameter: Any) -> None:
         with isolated():
             view = sampling.coordinates(parameter.grad)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from gradledger import sampling
+from gradledger import guard, sampling
 from gradledger.deferred import Deferred
-from gradledger.isolation import is_plain, isolated, local_part
+from gradledger.isolation import is_plain, isolated, local_part, never_compile
 from gradledger.ledger import OpenMicroBatch, OpenTerm
 from gradledger.observers.base import Observer
 from gradledger.observers.loss_graph import REDUCTIONS, Found, find_losses, find_opaque, head_of
@@ -26,6 +26,23 @@ TOO_MANY = f"more than {MAX_TERMS} loss nodes in one backward"
 COMPILED_AUTOGRAD = "backward runs under compiled autograd, which would compile our hooks each time"
 FREED = "already been freed"  # in what PyTorch raises for a saved tensor of such a graph
 DECLARE = "declare it with ledger.micro_batch(tokens=..., reduction=...)"
+
+
+class _EngineHook:
+    """A hook of an autograd node that may fail, and that modes of the script do not see.
+
+    It takes no lock: the thread that holds it may be waiting for this very backward.
+    """
+
+    __slots__ = ("_guard", "_hook")
+
+    def __init__(self, hook: Callable[..., None], around: guard.fail_open) -> None:
+        self._hook, self._guard = hook, around
+
+    @never_compile
+    def __call__(self, *args: Any) -> None:
+        with isolated(), self._guard:
+            self._hook(*args)
 
 
 class _OfThread(threading.local):
@@ -135,16 +152,7 @@ class LossTerms(Observer):
         return terms
 
     def _on_engine(self, hook: Callable[..., None]) -> Callable[..., None]:
-        """A hook of an autograd node that may fail, and that modes of the script do not see.
-
-        It takes no lock: the thread that holds it may be waiting for this very backward.
-        """
-
-        def guarded(*args: Any) -> None:
-            with isolated(), self._guard:
-                hook(*args)
-
-        return guarded
+        return _EngineHook(hook, self._guard)
 
     def _declare(self, micro_batch: OpenMicroBatch, root: Any, declared: Declared) -> None:
         """The declaration speaks of the hidden part where there is one, else of the root."""

@@ -21,7 +21,7 @@ from helpers.training import (
 )
 
 Step = Callable[[], Any]
-Graphs = tuple[dict[str, int], dict[str, int]]
+Graphs = tuple[dict[str, int], ...]
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the compiler's own, with or without hooks
 
@@ -36,9 +36,9 @@ def fresh_compiler() -> Iterator[None]:
 
 
 def graphs() -> Graphs:
-    """What was compiled since the last call: counts, and compiled autograd's captures."""
+    """What was compiled since the last call: frames, graphs, and compiled autograd's captures."""
     counters = torch._dynamo.utils.counters
-    result = dict(counters["stats"]), dict(counters["compiled_autograd"])
+    result = tuple(dict(counters[kind]) for kind in ("frames", "stats", "compiled_autograd"))
     counters.clear()
     torch._dynamo.reset()
     return result

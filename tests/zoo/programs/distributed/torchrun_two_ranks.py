@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 if "RANK" in os.environ:
     import torch
@@ -20,6 +21,7 @@ if "RANK" in os.environ:
     if dist.get_rank() == 0:
         print(model.module.weight.tolist())
     dist.destroy_process_group()
+    time.sleep(0.3)  # gloo aborts now and then if its last work is dropped while Python ends
 else:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     print(subprocess.run([*launcher, __file__], stdout=subprocess.PIPE, check=False))
