@@ -1,5 +1,7 @@
 """DistributedDataParallel: no_sync, unused parameters, a static graph, comm hooks."""
 
+import time
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -47,3 +49,4 @@ for options, hook in variants:
     print([parameter.tolist() for parameter in model.parameters()])
 dist.barrier()
 dist.destroy_process_group()
+time.sleep(0.3)  # gloo aborts now and then if its last work is dropped while Python ends

@@ -1,6 +1,7 @@
 """DTensor parameters on a mesh of one rank."""
 
 import tempfile
+import time
 
 import torch
 import torch.distributed as dist
@@ -21,3 +22,4 @@ with tempfile.TemporaryDirectory() as folder:
         optimizer.step()
     print(type(weight.grad) is DTensor, weight.full_tensor().tolist())
     dist.destroy_process_group()
+    time.sleep(0.3)  # gloo aborts now and then if its last work is dropped while Python ends

@@ -1,5 +1,7 @@
 """DTensor parameters, sharded and replicated, on two ranks."""
 
+import time
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -18,3 +20,4 @@ for _ in range(8):
     optimizer.step()
 print(dist.get_rank(), weight.full_tensor().tolist(), bias.full_tensor().tolist())
 dist.destroy_process_group()
+time.sleep(0.3)  # gloo aborts now and then if its last work is dropped while Python ends

@@ -1,5 +1,7 @@
 """FSDP2, with gradients that are not synchronised at first."""
 
+import time
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -25,3 +27,4 @@ print(norm.full_tensor().item())
 print([parameter.full_tensor().tolist() for parameter in model.parameters()])
 dist.barrier()
 dist.destroy_process_group()
+time.sleep(0.3)  # gloo aborts now and then if its last work is dropped while Python ends

@@ -1,5 +1,7 @@
 """Ranks that average gradients themselves, asynchronously, with object collectives too."""
 
+import time
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -23,3 +25,4 @@ for _ in range(10):
 print(shared, model.weight.tolist())
 dist.barrier()
 dist.destroy_process_group()
+time.sleep(0.3)  # gloo aborts now and then if its last work is dropped while Python ends

@@ -1,5 +1,7 @@
 """ZeroRedundancyOptimizer, whose ranks each hold a part of the state."""
 
+import time
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -18,3 +20,4 @@ for _ in range(6):
 print([parameter.tolist() for parameter in model.parameters()])
 dist.barrier()
 dist.destroy_process_group()
+time.sleep(0.3)  # gloo aborts now and then if its last work is dropped while Python ends
