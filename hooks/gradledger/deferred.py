@@ -29,7 +29,7 @@ class Deferred:
     __slots__ = ("_event", "_host", "_read", "dtype", "tensor")
 
     def __init__(self, tensor: torch.Tensor, volatile: bool = False) -> None:
-        local = tensor if type(tensor) is torch.Tensor else local_part(tensor)
+        local = local_part(tensor)
         if not is_plain(local):
             raise TypeError(f"a {type(local).__name__} on {local.device} cannot be read")
         self.dtype = local.dtype
@@ -85,7 +85,7 @@ class Deferred:
 
 def numbers(tensor: torch.Tensor) -> list[float]:
     """The numbers of a CPU tensor, flat; a complex one gives real and imaginary parts in turn."""
-    flat = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor
+    flat = as_real(tensor)
     read: Any = flat.tolist() if flat.dim() < 2 else flat.reshape(-1).tolist()
     return read if isinstance(read, list) else [float(read)]
 
@@ -102,7 +102,7 @@ def ship(wanted: list[Deferred]) -> None:
 
 
 def _ship_from(device: torch.device, items: list[Deferred]) -> None:
-    tensors = [_real(item.tensor).reshape(-1) for item in items if item.tensor is not None]
+    tensors = [as_real(item.tensor).reshape(-1) for item in items if item.tensor is not None]
     wide = torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
     flat = torch.cat([tensor.to(wide) for tensor in tensors])
     pinned = device.type != "mps"  # which shares its memory with the CPU
@@ -115,8 +115,9 @@ def _ship_from(device: torch.device, items: list[Deferred]) -> None:
         start += tensor.numel()
 
 
-def _real(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+def as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """A complex tensor as one of real and imaginary parts, in a last dimension of two."""
+    return torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor
 
 
 def _record_event(device: torch.device) -> Any:

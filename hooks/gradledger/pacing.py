@@ -37,6 +37,11 @@ class Pace:
         self._stopped = self._decided
         self._step = 0
 
+    @property
+    def skips(self) -> bool:
+        """Whether some steps may be skipped."""
+        return self._share is not None
+
     def stop(self) -> None:
         """The hooks are taken out: what runs now is not training."""
         self._stopped = perf_counter()

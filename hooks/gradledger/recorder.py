@@ -207,7 +207,7 @@ class Recorder:
         if not self._patches:
             return
         touched = self.windows.reached(micro_batch)
-        if self.windows.several_threads:
+        if self.windows.several_threads and self._pace.skips:
             self.watch_all()  # threads step in no order that would repeat
         self._each("backward_ends", micro_batch, touched)
         micro_batch.missing.update(self._failed)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gradledger.deferred import Deferred, numbers
+from gradledger.deferred import Deferred, as_real, numbers
 from gradledger.isolation import is_plain, local_part
 
 COORDINATES = 16  # of each watched parameter
@@ -73,26 +73,16 @@ def _together(views: list[torch.Tensor]) -> Deferred | None:
         return None
     if all(view.is_cpu for view in views):
         return Deferred.of([number for view in views for number in numbers(view)])
-    return Deferred(torch.cat([_as_real(view) for view in views]))
-
-
-def _as_real(view: torch.Tensor) -> torch.Tensor:
-    return torch.view_as_real(view.resolve_conj()).reshape(-1) if view.is_complex() else view
+    return Deferred(torch.cat([as_real(view).reshape(-1) for view in views]))
 
 
 def _views(tensors: list[Any], most: int) -> list[torch.Tensor]:
     return [view for view in (coordinates(t, most) for t in tensors) if view is not None]
 
 
-def own_part(tensor: Any) -> torch.Tensor:
-    """A DTensor's shard on this rank; any other tensor itself."""
-    part: torch.Tensor = tensor if type(tensor) is torch.Tensor else local_part(tensor)
-    return part
-
-
 def coordinates(tensor: Any, most: int = COORDINATES) -> torch.Tensor | None:
     """A view of evenly spread numbers of a tensor; None when it has none that can be read."""
-    local = own_part(tensor)
+    local = local_part(tensor)
     if local.layout is not torch.strided or not is_plain(local):
         return None
     size = local.numel()

@@ -24,7 +24,7 @@ from gradledger.backwards import Backwards, is_alive
 from gradledger.deferred import Deferred
 from gradledger.isolation import is_abstract, is_plain, local_part
 from gradledger.ledger import Counted, OpenEvent, OpenMicroBatch, OpenStep
-from gradledger.sampling import Coordinates, own_part
+from gradledger.sampling import Coordinates
 
 WATCHED_PARAMETERS = 4
 FEW_DOUBTS = 2  # steps of an optimizer that are left out without a record
@@ -86,11 +86,7 @@ class Track:
 
     def _watch(self) -> None:
         """Choose what to look at; again as long as there is nothing that can be read."""
-        readable = [
-            p
-            for p in self.parameters()
-            if p.requires_grad and p.is_leaf and is_plain(local_part(p))
-        ]
+        readable = [p for p in self.parameters() if p.requires_grad and _has_readable_grad(p)]
         self._watched = list(map(weakref.ref, _spread(readable)))
 
     def is_abstract(self) -> bool:
@@ -101,9 +97,7 @@ class Track:
     def is_unreadable(self) -> bool:
         """Whether the optimizer has parameters, and none that can be read."""
         parameters = [] if self._watched else self.parameters()
-        return bool(parameters) and not any(
-            p.is_leaf and is_plain(local_part(p)) for p in parameters
-        )
+        return bool(parameters) and not any(map(_has_readable_grad, parameters))
 
     def _dropped(self, _: Any) -> None:
         """The script has dropped the optimizer: let go of all that was the script's."""
@@ -140,7 +134,7 @@ class Track:
 
     def _look(self) -> list[tuple[int, int]]:
         gradients = [p.grad for p in self.watched]
-        return [ABSENT if g is None else (id(g), own_part(g)._version) for g in gradients]
+        return [ABSENT if g is None else (id(g), local_part(g)._version) for g in gradients]
 
     def sample(self) -> Deferred | None:
         """A few coordinates of the gradients as they are now."""
@@ -186,6 +180,11 @@ class Track:
         self.micro_batches, self.events = [], []
         self.unseen = False
         return step
+
+
+def _has_readable_grad(parameter: Any) -> bool:
+    """PyTorch warns of the gradient of a tensor that is no leaf."""
+    return bool(parameter.is_leaf) and is_plain(local_part(parameter))
 
 
 def _spread(parameters: list[Any]) -> list[Any]:

@@ -15,11 +15,10 @@ import torch
 import torch.distributed as dist
 
 from gradledger.backwards import Backwards
-from gradledger.isolation import is_dtensor
+from gradledger.isolation import is_dtensor, local_part
 from gradledger.ledger import OpenMicroBatch, OpenStep
 from gradledger.observers.base import Observer
 from gradledger.observers.local_gradients import LocalGradients, own_hook
-from gradledger.sampling import own_part
 
 if TYPE_CHECKING:
     from gradledger.windows import Track
@@ -234,7 +233,7 @@ def _is_hybrid(module: Any) -> bool:
 
 
 def _bytes(parameters: list[Any]) -> int:
-    return sum(p.numel() * p.element_size() for p in map(own_part, parameters))
+    return sum(p.numel() * p.element_size() for p in map(local_part, parameters))
 
 
 def sequence_number() -> int | None:

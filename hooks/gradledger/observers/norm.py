@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradledger.deferred import Deferred
-from gradledger.isolation import is_plain
+from gradledger.isolation import is_plain, local_part
 from gradledger.ledger import OpenStep
 from gradledger.observers.base import Observer
-from gradledger.sampling import own_part
 
 if TYPE_CHECKING:
     from gradledger.windows import Track
@@ -38,7 +37,7 @@ class Norm(Observer):
                 parameters = [p for p in parameters if p.is_leaf]
             gradients = [g for g in (p.grad for p in parameters) if g is not None]
             unusual = [g for g in gradients if type(g) is not torch.Tensor]
-            if not all(map(is_plain, map(own_part, unusual))):
+            if not all(map(is_plain, map(local_part, unusual))):
                 step.missing["norm"] = "gradients are tensors of a kind that is not read"
                 step.norms.clear()
                 return
@@ -52,7 +51,7 @@ class Norm(Observer):
 
 def _norms(gradients: list[Any], step: OpenStep) -> torch.Tensor:
     plain = set(map(type, gradients)) == {torch.Tensor}
-    local = gradients if plain else list(map(own_part, gradients))
+    local = gradients if plain else list(map(local_part, gradients))
     if local[0].requires_grad:  # of a double backward; a pass over gradients makes no graph
         local = [part.detach() for part in local]
     norms = list(torch._foreach_norm(local))
