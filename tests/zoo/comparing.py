@@ -9,11 +9,8 @@ from zoo.processes import HOOKS, Outcome
 
 # From start to end. Noise of a busy machine is below it; a wait at the end of the process is not.
 SECONDS = 1.0
-# Of the peak of resident memory: the larger of the two. In an interpreter of their own the hooks
-# were measured to take 3 MiB: their modules and those of the standard library that send records,
-# two threads, the records. In a fork it is up to 5.5 MiB, because they also are the first to touch
-# pages of libraries that a whole interpreter has touched while it imported torch.
-MEMORY_SHARE = 0.02
+# Of the peak of resident memory. The hooks were measured to take 1 to 5 MiB: their modules and those
+# of the standard library that send records, two threads, the records.
 MEMORY_KIB = 8 * 1024
 
 _OURS = re.compile(r"^gradledger: .*\n?", re.MULTILINE)
@@ -51,7 +48,7 @@ def cost(without: Sequence[Outcome], hooked: Sequence[Outcome]) -> list[str]:
     if later > SECONDS and not hooked[-1].timed_out:  # to end earlier harms nobody
         found.append(f"ends {later:+.2f} s later ({seconds(without):.2f} s without the hooks)")
     base, more = peak(without), peak(hooked) - peak(without)
-    if more > max(MEMORY_KIB, base * MEMORY_SHARE):
+    if more > MEMORY_KIB:
         found.append(f"takes {more / 1024:+.1f} MiB ({base / 1024:.0f} MiB without the hooks)")
     return found
 

@@ -4,7 +4,7 @@ The runner starts it in the interpreter under test and writes one request per li
 standard input: ``program``, ``folder`` (the working directory), ``hooks`` (the folder with the
 hooks' ``sitecustomize`` or null), and ``children``, each with its ``stdout``, ``stderr`` and
 ``env``: one, or as many as the program has ranks. It answers with two lines: the process ids of
-the children, then of each its wait status, and seconds from the start and peak memory in KiB.
+the children, then of each its wait status, seconds from the start, and peak memory in KiB.
 
 A child executes the program in the module ``__main__`` and returns from ``main``, so that it ends
 as any interpreter does: waiting for threads, ``atexit``, tear-down of modules. Imports nothing of
@@ -13,19 +13,17 @@ gradledger, and only what Python 3.10 has.
 
 from __future__ import annotations
 
-import atexit
 import builtins
+import ctypes
 import gc
 import json
-import mmap
 import os
-import resource
 import sys
 import time
 from typing import Any
 
 PRELOADED = ("torch", "torch._dynamo", "torch.utils.data", "torch.distributed")
-MOST_CHILDREN = 64
+MADV_POPULATE_READ = 22  # of Linux 5.14: map every page of a range, and read those of a file
 
 
 def main() -> None:
@@ -34,38 +32,33 @@ def main() -> None:
         __import__(name)
     gc.collect()
     gc.freeze()  # else each child copies all of torch's pages when it ends, for nearly a second
-    peaks = mmap.mmap(-1, 8 * MOST_CHILDREN)  # shared with the children
     for line in iter(sys.stdin.readline, ""):
         request = json.loads(line)
         began = time.monotonic()
-        peaks[:] = bytes(len(peaks))
         running = []
-        for number, child in enumerate(request["children"]):
+        for child in request["children"]:
             running.append(os.fork())
             if running[-1] == 0:
-                atexit.register(_note_peak, peaks, 8 * number)  # the first one runs last
                 _run(request, child)
                 return
         _answer(running)
-        ends = [end_of(process, began) for process in running]
-        noted = [int.from_bytes(peaks[8 * n : 8 * n + 8], "little") for n in range(len(ends))]
-        _answer(
-            [
-                (status, seconds, at or peak)
-                for (status, seconds, peak), at in zip(ends, noted, strict=True)
-            ]
-        )
+        _answer([end_of(process, began) for process in running])
 
 
-def _note_peak(peaks: mmap.mmap, offset: int) -> None:
-    """Keep the peak of memory before modules are torn down.
+def _map_libraries() -> None:
+    """Map all pages of the libraries, as parts of the resident memory of every child.
 
-    Tear-down touches tens of mebibytes of torch's files that a fork has not mapped yet, which would
-    hide what a program took before. A child of the program, that also gets here, counts too.
+    A forked child maps a page of a file when it first touches it, together with as many around it
+    as the file system likes. Without this, the peak of a child says which pages of torch it was
+    the first to touch, and that hides what the program itself took. A kernel that knows no such
+    advice refuses it, and the figures are as noisy as they are there.
     """
-    before = int.from_bytes(peaks[offset : offset + 8], "little")
-    peak = max(before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-    peaks[offset : offset + 8] = peak.to_bytes(8, "little")
+    advise = ctypes.CDLL(None).madvise
+    with open("/proc/self/maps", encoding="utf-8") as file:
+        ranges = [line.split()[0] for line in file if ".so" in line]
+    for start, _, end in (text.partition("-") for text in ranges):
+        length = int(end, 16) - int(start, 16)
+        advise(ctypes.c_void_p(int(start, 16)), ctypes.c_size_t(length), MADV_POPULATE_READ)
 
 
 def end_of(process: int, began: float) -> tuple[int, float, int]:
@@ -95,6 +88,7 @@ def _answer(value: Any) -> None:
 def _run(request: dict[str, Any], child: dict[str, Any]) -> None:
     """In the child: become what ``python PROGRAM`` is right after ``import torch``."""
     os.setsid()
+    _map_libraries()
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(child["env"])

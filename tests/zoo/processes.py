@@ -114,11 +114,15 @@ def run_cold(python: str, program: Program, folder: Path, env: Mapping[str, str]
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's environment without settings of the hooks, and with one thread of OpenMP."""
+    """This process's environment without settings of the hooks, and with one thread of OpenMP.
+
+    glibc is to give each large block back at once, as it does in a young process. Else it learns
+    from the first ones to keep them, and the peak of memory is a matter of chance.
+    """
     env = {key: value for key, value in os.environ.items() if not key.startswith("GRADLEDGER_")}
     for name in ("PYTHONPATH", "PYTHONHOME", "PYTHONWARNINGS"):
         env.pop(name, None)
-    return {**env, "OMP_NUM_THREADS": "1"}
+    return {**env, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": str(128 * 1024)}
 
 
 def hooked_environment(

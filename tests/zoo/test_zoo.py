@@ -46,8 +46,8 @@ def trial(keeper: Keeper, name: str) -> Trial:
     ],
 )
 def test_each_kind_of_harm_is_noticed(keeper: Keeper, name: str, difference: str) -> None:
-    (found,) = trial(keeper, name).differences
-    assert difference in found
+    found = trial(keeper, name).differences
+    assert any(difference in one for one in found), found
 
 
 def test_a_program_that_does_the_same_passes(keeper: Keeper) -> None:

@@ -1,5 +1,7 @@
 """A worker of the DataLoader raises; the program catches it and goes on."""
 
+import gc
+
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -30,4 +32,5 @@ for bad in (None, 5, None):
             optimizer.step()
     except KeyError:
         print("a sample is broken")
+    gc.collect()  # else the next worker may collect this loader, and PyTorch complains of that
     print(weight.tolist())
