@@ -27,7 +27,7 @@ from services import service
 from torch import Tensor, nn
 
 import gradledger
-from gradledger.observers.norm import Norm
+from gradledger.observers.gradient_norm import Norm
 from gradledger_monitor.demo import byte_lm
 
 GOAL = 1.005

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from training import GPT, Loop
 
 import gradledger
-from gradledger.observers.norm import Norm
+from gradledger.observers.gradient_norm import Norm
 
 HOOKS, FLOOR, CLIP = "the norm of the hooks", "the norm at the floor", "clip_grad_norm_"
 WAYS = (HOOKS, FLOOR, CLIP)

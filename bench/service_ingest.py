@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from service_long_run import resident
 
-from gradledger_monitor import batches
-from gradledger_monitor.collecting import collect_seldom
+from gradledger_monitor.ingest import decode
+from gradledger_monitor.workers.gc_tuning import collect_seldom
 from helpers.batches import batch, fair_step
 from helpers.postgres import running_postgres
 from helpers.service import Service, running_service
@@ -191,7 +191,7 @@ class Rounds:
         self.one_cpu.append(self.records / (sum(used.values()) - used.get(judge, 0.0)))
         busy = time.process_time()
         for body in sent:
-            batches.read(body)
+            decode.read(body)
         self.decoding.append((time.process_time() - busy) / self.records)
         rate, waits = send_all(service, shares)
         self.four.append(rate)

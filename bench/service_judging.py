@@ -31,11 +31,12 @@ import report
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from gradledger.records import Event, Scaler, StepRecord
-from gradledger_monitor import batches, facts, wire
-from gradledger_monitor.collecting import collect_seldom
-from gradledger_monitor.engine import Engine
-from gradledger_monitor.fold import Fold, Judged
-from gradledger_monitor.waiting import Arrived
+from gradledger_monitor.evaluation.engine import Engine
+from gradledger_monitor.evaluation.run_state import Fold, Judged
+from gradledger_monitor.evaluation.step_completeness import Arrived
+from gradledger_monitor.ingest import decode, schema
+from gradledger_monitor.model import step_facts
+from gradledger_monitor.workers.gc_tuning import collect_seldom
 from helpers.batches import batch, fair_step, step
 from helpers.service import Service, running_service
 
@@ -83,18 +84,18 @@ def unequal(number: int) -> StepRecord:
     return step(number, tokens=TOKENS)
 
 
-def decoded(made: Callable[[int], StepRecord], steps: int) -> list[wire.StepRecord]:
+def decoded(made: Callable[[int], StepRecord], steps: int) -> list[schema.StepRecord]:
     """Records as the service holds them."""
-    (sent,) = batches.read(batch("bench", map(made, range(1, steps + 1)))).reports
-    return [line for _, line in sent.lines if isinstance(line, wire.StepRecord)]
+    (sent,) = decode.read(batch("bench", map(made, range(1, steps + 1)))).reports
+    return [line for _, line in sent.lines if isinstance(line, schema.StepRecord)]
 
 
 # ---------------------------------------------------------------------- in memory
 
 
-def judge(records: list[wire.StepRecord]) -> float:
+def judge(records: list[schema.StepRecord]) -> float:
     """Steps a second of CPU."""
-    info = facts.RunInfo("bench", "bench", 1, ["SGD"])
+    info = step_facts.RunInfo("bench", "bench", 1, ["SGD"])
     fold = Fold(Engine(info), 0)
     began = time.process_time()
     for record in records:
@@ -104,17 +105,17 @@ def judge(records: list[wire.StepRecord]) -> float:
     return len(records) / (time.process_time() - began)
 
 
-def decode(records: list[wire.StepRecord]) -> float:
+def decode_alone(records: list[schema.StepRecord]) -> float:
     """The same of decoding them alone, which no judge can do without."""
     lines = [msgspec.msgpack.encode(record) for record in records]
-    decoder = msgspec.msgpack.Decoder(wire.StepRecord)
+    decoder = msgspec.msgpack.Decoder(schema.StepRecord)
     began = time.process_time()
     for line in lines:
         decoder.decode(line)
     return len(records) / (time.process_time() - began)
 
 
-def calls(records: list[wire.StepRecord]) -> float:
+def calls(records: list[schema.StepRecord]) -> float:
     """Python functions that are called for a step."""
     called = 0
 
@@ -142,7 +143,7 @@ def one_round(steps: int) -> dict[str, float]:
     """Steps a second of all kinds, in this process."""
     records = {kind: decoded(made, steps) for kind, made in KINDS.items()}
     return {
-        DECODED: decode(records["a plain loop"]),
+        DECODED: decode_alone(records["a plain loop"]),
         **{kind: judge(some) for kind, some in records.items()},
     }
 

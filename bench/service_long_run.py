@@ -32,13 +32,13 @@ import report
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from gradledger.records import StepRecord
-from gradledger_monitor import batches
-from gradledger_monitor.collecting import collect_seldom
-from gradledger_monitor.judge import Judge
-from gradledger_monitor.replaying import replay
-from gradledger_monitor.rules.choices import Choices
+from gradledger_monitor.ingest import decode
+from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.runs.replay import replay
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.writing import store_batch
+from gradledger_monitor.store.steps.ingest import store_batch
+from gradledger_monitor.workers.evaluator import Judge
+from gradledger_monitor.workers.gc_tuning import collect_seldom
 from helpers.batches import batch, fair_step
 from helpers.service import Service, running_service
 
@@ -73,7 +73,7 @@ def fill(store: Store, count: int) -> float:
     for record in steps_of(count):
         some.append(record)
         if len(some) == 2_000 or record.step == count:
-            store_batch(store, batches.read(batch(RUN, some)), time.time())
+            store_batch(store, decode.read(batch(RUN, some)), time.time())
             some = []
     began = time.perf_counter()
     Judge(store, patience=0).judge_pending()
@@ -84,7 +84,7 @@ def many_runs(store: Store, count: int) -> None:
     """Runs of one step."""
     for number in range(count):
         name = f"trial {number % 100}"
-        store_batch(store, batches.read(batch(f"run-{number}", [fair_step(1)], name=name)), 1.0)
+        store_batch(store, decode.read(batch(f"run-{number}", [fair_step(1)], name=name)), 1.0)
     Judge(store, patience=0).judge_pending()
 
 

@@ -35,10 +35,10 @@ import report
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from gradledger_monitor import batches
-from gradledger_monitor.judge import Judge
+from gradledger_monitor.ingest import decode
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.writing import store_batch
+from gradledger_monitor.store.steps.ingest import store_batch
+from gradledger_monitor.workers.evaluator import Judge
 from helpers.batches import batch, fair_step
 from helpers.service import running_service
 
@@ -247,7 +247,7 @@ def long_run(database: Path, steps: int) -> None:
             record = fair_step(number, tokens=TOKENS)
             record.norm = random.random()
             made.append(record)
-        store_batch(store, batches.read(batch("long", made)), time.time())
+        store_batch(store, decode.read(batch("long", made)), time.time())
     Judge(store, patience=0).judge_pending()
     store.close()
 

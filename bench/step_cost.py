@@ -39,7 +39,7 @@ from sandwich import Sandwich
 from services import service
 from training import DEMO, GPT, PAIR, TINY, K, Loop, Size, Window
 
-from gradledger.pacing import BURST, SHARE, WHOLE
+from gradledger.capture.step_sampling import BURST, SHARE, WHOLE
 
 HOOKS, USUAL = "gradledger", "gradledger, usual"
 GOAL_US, GOAL_EACH_US = 150.0, 60.0  # by step, by micro-batch

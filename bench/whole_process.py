@@ -21,7 +21,7 @@ from services import service
 from training import GPT, TINY, K, Loop, Size
 
 import gradledger
-from gradledger.pacing import SHARE, WHOLE
+from gradledger.capture.step_sampling import SHARE, WHOLE
 
 Plan = tuple[Size, int, float | None]  # model, K, goal
 Seconds = tuple[float, float, float]  # on the clock, of the processor, of the training thread

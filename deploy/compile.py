@@ -25,11 +25,12 @@ from setuptools.command.build_ext import build_ext
 PACKAGE = Path("monitor/gradledger_monitor")
 # All that runs for every step. What is read over the wire or saved stays as it is: msgspec reads
 # the annotations of these classes, and mypyc drops parts of them.
-STEPS = (
-    *("number", "ledger", "readings", "batch_size", "losses", "combining", "figures", "facts"),
-    *("track", "engine", "waiting", "fold"),
+MODEL = (
+    *("batch_size", "chart_metrics", "losses", "manual_all_reduce", "numbers", "objectives"),
+    *("step_facts", "token_ledger"),
 )
-ASKED_ONCE = ("__init__", "signature", "catalogue", "choices", "manual", "state")  # of the rules
+EVALUATION = ("engine", "optimizer_evaluator", "run_state", "step_completeness")
+ASKED_ONCE = ("__init__", "definition", "catalogue", "overrides", "docs", "state")  # of the rules
 
 
 class CompiledRules(BuildHookInterface[Any]):
@@ -64,5 +65,6 @@ def _compiled(folder: Path) -> Path:
 def sources() -> Iterator[str]:
     """The modules that are compiled, from the root of the project."""
     rules = sorted((PACKAGE / "rules").rglob("*.py"))
-    yield from (str(PACKAGE / f"{name}.py") for name in STEPS)
+    yield from (str(PACKAGE / "model" / f"{name}.py") for name in MODEL)
+    yield from (str(PACKAGE / "evaluation" / f"{name}.py") for name in EVALUATION)
     yield from (str(path) for path in rules if path.stem not in ASKED_ONCE)

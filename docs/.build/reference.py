@@ -18,11 +18,11 @@ from mkdocs.structure.files import File, Files
 
 import gradledger
 from gradledger import records
+from gradledger.api import Ledger
 from gradledger.settings import Settings as HookSettings
-from gradledger.watching import Ledger
 from gradledger_monitor.app import create_app
 from gradledger_monitor.cli import app as commands_app
-from gradledger_monitor.settings import Settings
+from gradledger_monitor.config.settings import Settings
 
 METHODS = ("get", "put", "post", "patch", "delete")
 

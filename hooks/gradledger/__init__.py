@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from gradledger.reacting import FindingError
-    from gradledger.watching import Ledger, watch
+    from gradledger.api import Ledger, watch
+    from gradledger.on_finding import FindingError
 
     load: Callable[..., Any]  # gradledger_monitor.notebooks.load
 
@@ -23,15 +23,15 @@ __all__ = ["FindingError", "Ledger", "__version__", "load", "watch"]
 
 def __getattr__(name: str) -> object:
     if name in ("watch", "Ledger"):
-        from gradledger import watching  # noqa: PLC0415 (torch is imported on first use)
+        from gradledger import api  # noqa: PLC0415 (torch is imported on first use)
 
-        return getattr(watching, name)
+        return getattr(api, name)
     if name == "load":
         return _of_the_monitor("gradledger_monitor.notebooks", name)
     if name == "FindingError":
-        from gradledger import reacting  # noqa: PLC0415
+        from gradledger import on_finding  # noqa: PLC0415
 
-        return reacting.FindingError
+        return on_finding.FindingError
     raise AttributeError(f"module 'gradledger' has no attribute {name!r}")
 
 

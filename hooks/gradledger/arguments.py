@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gradledger import config, guard
+from gradledger import guard, run_config
 from gradledger.identity import sayable
 from gradledger.stderr import write_line
 
@@ -40,7 +40,7 @@ def text(argument: str, value: Any) -> str | None:
 
 def configuration(value: Any) -> dict[str, Any]:
     """The configuration as the service stores it."""
-    copied, problems = config.plain(value)
+    copied, problems = run_config.plain(value)
     if problems:
         write_line(f"watch(config=...) is not recorded as it is: {'; '.join(problems)}")
     return copied

@@ -21,15 +21,14 @@ from urllib.parse import quote
 
 from gradledger import guard, identity, provenance
 from gradledger.autostart.path.gradledger_autostart import note
-from gradledger.config import number, plain
-from gradledger.delivery.client import Client
-from gradledger.delivery.courier import BEAT_SECONDS
-from gradledger.delivery.sender import Known, Sender
+from gradledger.capture.open_records import OpenStep
+from gradledger.capture.recorder import Recorder
+from gradledger.capture.step_sampling import Pace
+from gradledger.delivery.http_client import Client
+from gradledger.delivery.pipeline import Known, Sender
+from gradledger.delivery.uploader import BEAT_SECONDS
 from gradledger.integrations import Found
-from gradledger.ledger import OpenStep
-from gradledger.pacing import Pace
-from gradledger.reacting import Policy, Reaction
-from gradledger.recorder import Recorder
+from gradledger.on_finding import Policy, Reaction
 from gradledger.records import (
     BeatRecord,
     CheckpointRecord,
@@ -38,6 +37,7 @@ from gradledger.records import (
     RunRecord,
     StepRecord,
 )
+from gradledger.run_config import number, plain
 from gradledger.settings import DEFAULT_PROJECT, DEFAULT_URL, Contract, Settings
 from gradledger.stderr import write_line
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from gradledger.delivery.notices import Notices
+from gradledger.capture.step_sampling import SHARE
 from gradledger.delivery.proxies import DIRECT, ProxyError, parsed
 from gradledger.delivery.spool import DEFAULT_BYTES, DEFAULT_FOLDER, Place
-from gradledger.pacing import SHARE
-from gradledger.reacting import Policy, policy
+from gradledger.delivery.stderr_messages import Notices
+from gradledger.on_finding import Policy, policy
 
 DEFAULT_URL = "http://127.0.0.1:4777"
 DEFAULT_PROJECT = "default"

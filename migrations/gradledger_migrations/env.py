@@ -7,8 +7,8 @@ from typing import Any, Literal
 from alembic import context
 from sqlalchemy import Connection
 
-from gradledger_monitor.settings import Settings
-from gradledger_monitor.store import alert_tables  # noqa: F401 (of the same metadata)
+from gradledger_monitor.config.settings import Settings
+from gradledger_monitor.store.alerts import tables  # noqa: F401 (of the same metadata)
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.packing import Packed
 from gradledger_monitor.store.tables import metadata

@@ -10,66 +10,35 @@ from anyio import CapacityLimiter
 from fastapi import Depends, FastAPI
 
 import gradledger
-from gradledger_monitor import problems
 from gradledger_monitor.alerts.assembly import Alerts
-from gradledger_monitor.api import (
-    acknowledgements,
-    alerts,
-    alerts_page,
-    answers,
-    choosing,
-    choosing_page,
-    compare_page,
-    ingest,
-    live,
-    login,
-    operations,
-    pages,
-    report,
-    rule_page,
-    run_page,
-    runs,
-    series,
-    settings_page,
-)
-from gradledger_monitor.api.access import RECORDS, Access, confirm_route
-from gradledger_monitor.api.bearers import Bearers
-from gradledger_monitor.api.bodies import SmallBodies
-from gradledger_monitor.api.endings import Endings
-from gradledger_monitor.api.headers import SecurityHeaders
-from gradledger_monitor.api.live import Live
-from gradledger_monitor.api.openapi import describe
-from gradledger_monitor.api.origins import OnlyOurHosts, OnlyOurPages
-from gradledger_monitor.api.rates import Buckets
-from gradledger_monitor.api.requests import Requests
-from gradledger_monitor.api.room import LargeBatch, Room
-from gradledger_monitor.api.state import State
-from gradledger_monitor.bounds import Bounds
-from gradledger_monitor.chosen import Chosen
-from gradledger_monitor.housekeeping import Housekeeping
-from gradledger_monitor.judge import Judge, Look
-from gradledger_monitor.metrics import Metrics
-from gradledger_monitor.readiness import Readiness
-from gradledger_monitor.settings import Settings
+from gradledger_monitor.api import problem_handlers
+from gradledger_monitor.api.app_state import State
+from gradledger_monitor.api.middleware.access import RECORDS, Access, confirm_route
+from gradledger_monitor.api.middleware.connection_log import Endings
+from gradledger_monitor.api.middleware.credentials import Bearers
+from gradledger_monitor.api.middleware.origins import OnlyOurHosts, OnlyOurPages
+from gradledger_monitor.api.middleware.rate_limits import Buckets
+from gradledger_monitor.api.middleware.request_bodies import SmallBodies
+from gradledger_monitor.api.middleware.request_log import Requests
+from gradledger_monitor.api.middleware.security_headers import SecurityHeaders
+from gradledger_monitor.api.openapi import OPENAPI, describe
+from gradledger_monitor.api.routers import PAGES, ROUTES
+from gradledger_monitor.api.routes import ingest, live
+from gradledger_monitor.api.routes.live import Live
+from gradledger_monitor.config.settings import Settings
+from gradledger_monitor.ingest.admission import LargeBatch, Room
+from gradledger_monitor.ingest.bounds import Bounds
+from gradledger_monitor.ingest.priority import Turns
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.notifying import news_on
-from gradledger_monitor.turns import Turns
+from gradledger_monitor.store.postgres_pubsub import news_on
+from gradledger_monitor.telemetry.metrics import Metrics
+from gradledger_monitor.telemetry.readiness import Readiness
+from gradledger_monitor.workers.evaluator import Judge, Look
+from gradledger_monitor.workers.retention import Housekeeping
+from gradledger_monitor.workers.runtime_overrides import Chosen
 
-OPENAPI = "/api/v1/openapi.json"
 GUESSES_PER_SECOND = 0.2
 GUESSES_AT_ONCE = 10
-API = (ingest, runs, series, acknowledgements, alerts, choosing, answers, live, operations)
-PAGES = (
-    login,
-    pages,
-    run_page,
-    report,
-    compare_page,
-    settings_page,
-    alerts_page,
-    choosing_page,
-    rule_page,
-)
 GUARDS = (Access, OnlyOurPages, OnlyOurHosts, Requests, SecurityHeaders)  # the last comes first
 
 
@@ -98,7 +67,7 @@ def _assemble(settings: Settings) -> State:
     news, pages_told = news_on(store), Live()
     limit = CapacityLimiter(settings.ingest_workers)
     metrics = Metrics(store, lambda: _busy(limit))
-    told = Alerts(settings, store)
+    told = Alerts(settings, settings.base, store)
     deliverer = told.deliverer(metrics.told)
 
     def judged(look: Look) -> None:
@@ -168,11 +137,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.state.service = _assemble(settings or Settings())
     app.state.store = app.state.service.store
-    problems.install(app)
+    problem_handlers.install(app)
     app.add_middleware(SmallBodies, records=RECORDS)
     for guard in GUARDS:
         app.add_middleware(guard)
-    for part in (*API, *PAGES):
-        app.include_router(part.router)
+    for module in (*ROUTES, *PAGES):
+        app.include_router(module.router)
     describe(app)
     return app

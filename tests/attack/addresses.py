@@ -14,7 +14,7 @@ import httpx2
 
 from attack.arena import Arena
 from attack.outcome import Outcome
-from gradledger_monitor.alerts.addresses import Refused, reach
+from gradledger_monitor.alerts.egress_policy import Refused, reach
 
 INSIDE = (
     *("0.0.0.0", "10.0.0.1", "100.64.0.1", "127.0.0.1", "127.8.9.10", "169.254.169.254"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from attack.arena import LINES, Arena, Beside, Honest, in_threads
 from attack.outcome import HANG_SECONDS, Outcome
-from gradledger_monitor.zst import zstd
+from gradledger_monitor.common.zstd import zstd
 
 CLIENTS = 4
 BOMB_SECONDS = 20.0

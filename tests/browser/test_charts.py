@@ -8,9 +8,10 @@ import pytest
 from playwright.sync_api import Page, expect
 from sqlalchemy import insert, update
 
-from gradledger_monitor.fold import Judged
-from gradledger_monitor.store import curves, tables
+from gradledger_monitor.evaluation.run_state import Judged
+from gradledger_monitor.store import tables
 from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.steps import curves
 from helpers.batches import batch, eventually, step
 from helpers.charts import until
 from helpers.seeded import judged, seed

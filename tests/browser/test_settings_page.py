@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import Page, expect
 
-from gradledger_monitor.rules.manual import signatures
+from gradledger_monitor.rules.docs import signatures
 from helpers.service import Service
 
 

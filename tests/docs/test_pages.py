@@ -15,10 +15,10 @@ import pytest
 import typer
 
 import gradledger
-from gradledger.watching import Ledger
+from gradledger.api import Ledger
 from gradledger_monitor.app import create_app
 from gradledger_monitor.cli import app
-from gradledger_monitor.settings import Settings
+from gradledger_monitor.config.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md"), ROOT / "examples" / "README.md"])

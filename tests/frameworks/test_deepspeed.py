@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gradledger_monitor.facts import StepFacts
+from gradledger_monitor.model.step_facts import StepFacts
 from helpers.ranks import play
 from helpers.training import (
     Truth,

@@ -13,10 +13,10 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["gradledger_monitor"]):
-    from gradledger_monitor.api.encodings import decompress
-    from gradledger_monitor.api.ingest import EXAMPLE
-    from gradledger_monitor.bounds import Bounds, TooMuch
-    from gradledger_monitor.problems import Problem
+    from gradledger_monitor.api.routes.ingest import EXAMPLE
+    from gradledger_monitor.common.problems import Problem
+    from gradledger_monitor.ingest.bounds import Bounds, TooMuch
+    from gradledger_monitor.ingest.content_encoding import decompress
     from helpers.accounting import accounted
 
 LARGEST = Bounds(size=2**20, lines=50_000, memory=2**28, seconds=60.0)

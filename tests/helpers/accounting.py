@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from gradledger_monitor import batches, wire
+from gradledger_monitor.ingest import decode, schema
 from gradledger_monitor.store.packing import pack_records, read_record, unpack_records
 
 
 def accounted(body: bytes) -> None:
     """Every line that is not empty is taken, or refused with a place and a reason."""
-    batch = batches.read(body)
+    batch = decode.read(body)
     lines = [number for number, line in enumerate(body.split(b"\n"), 1) if line.strip()]
     taken = [number for report in batch.reports for number, _ in report.lines]
     refused = [refusal.line for refusal in batch.refused.listed]
@@ -19,7 +19,7 @@ def accounted(body: bytes) -> None:
     assert all(refusal.field.startswith("$") and refusal.reason for refusal in batch.refused.listed)
     for report in batch.reports:
         for _, record in report.lines:
-            if isinstance(record, wire.StepRecord):
+            if isinstance(record, schema.StepRecord):
                 ((_, packed),) = pack_records([(record.step, record)])
                 assert read_record(unpack_records(packed)[record.step]) == record
     msgspec.json.encode(batch.refused.listed)

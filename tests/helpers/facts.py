@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradledger import records
-from gradledger_monitor import wire
-from gradledger_monitor.engine import Engine
-from gradledger_monitor.facts import RunInfo, StepFacts, merge
-from gradledger_monitor.findings import Judgement
+from gradledger_monitor.evaluation.engine import Engine
+from gradledger_monitor.ingest import schema
+from gradledger_monitor.model.findings import Judgement
+from gradledger_monitor.model.step_facts import RunInfo, StepFacts, merge
 
 CROSS_ENTROPY = "NllLossBackward0"
 
@@ -36,10 +36,10 @@ def record(
     return records.StepRecord(0, number, 1_000.0 + number, batches, **known)
 
 
-def accepted(sent: records.StepRecord) -> wire.StepRecord:
+def accepted(sent: records.StepRecord) -> schema.StepRecord:
     """The record as the service reads it."""
-    decoded = wire.decoder.decode(records.encode(sent))
-    assert isinstance(decoded, wire.StepRecord)
+    decoded = schema.decoder.decode(records.encode(sent))
+    assert isinstance(decoded, schema.StepRecord)
     return decoded
 
 

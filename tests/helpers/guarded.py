@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 
-from gradledger_monitor.store import tokens
+from gradledger_monitor.store.admin import tokens
 from gradledger_monitor.store.database import Store
 from helpers.service import Service, running_service
 

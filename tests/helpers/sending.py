@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from gradledger.records import Record
-from gradledger_monitor import batches
+from gradledger_monitor.ingest import decode
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.reading import get_run
-from gradledger_monitor.store.writing import Stored, store_batch
+from gradledger_monitor.store.runs.queries import get_run
+from gradledger_monitor.store.steps.ingest import Stored, store_batch
 from helpers.batches import batch
 
 
@@ -27,7 +27,7 @@ def send(
     store: Store, records: Iterable[Record], now: float = 10_000.0, run: str = "r", **said: Any
 ) -> Stored:
     """Store records as ingest does."""
-    return store_batch(store, batches.read(batch(run, records, **said)), now)
+    return store_batch(store, decode.read(batch(run, records, **said)), now)
 
 
 def judged(store: Store, run: str = "r") -> int:

@@ -7,7 +7,7 @@ import typing
 from hypothesis import strategies as st
 
 from gradledger import records
-from gradledger_monitor import wire
+from gradledger_monitor.ingest import schema
 
 counts = st.integers(0, 2**53)
 seconds = st.floats(0, 1e12)
@@ -62,7 +62,7 @@ events = st.builds(
 scalers = st.builds(records.Scaler, ordinal=counts, scale=maybe_number, tracker=maybe_count)
 step_records = st.builds(
     records.StepRecord,
-    optimizer=st.integers(0, wire.MAX_OPTIMIZERS - 1),
+    optimizer=st.integers(0, schema.MAX_OPTIMIZERS - 1),
     step=st.integers(1, 2**53),
     time=seconds,
     micro_batches=st.lists(micro_batches, max_size=3),

@@ -16,14 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gradledger.ledger import OpenStep
-from gradledger.pacing import Pace
-from gradledger.recorder import Recorder
+from gradledger.capture.open_records import OpenStep
+from gradledger.capture.recorder import Recorder
+from gradledger.capture.step_sampling import Pace
 from gradledger.records import encode
-from gradledger_monitor import wire
-from gradledger_monitor.engine import Engine
-from gradledger_monitor.facts import RunInfo, StepFacts, merge
-from gradledger_monitor.findings import Judgement
+from gradledger_monitor.evaluation.engine import Engine
+from gradledger_monitor.ingest import schema
+from gradledger_monitor.model.findings import Judgement
+from gradledger_monitor.model.step_facts import RunInfo, StepFacts, merge
 
 torch.set_num_threads(1)
 
@@ -32,7 +32,7 @@ IGNORED = -100
 
 Batch = tuple[Tensor, Tensor]  # inputs [rows, length, INPUTS], labels [rows, length]
 Batches = list[Batch]
-Ledgers = dict[int, list[wire.StepRecord]]  # one rank's steps, by optimizer
+Ledgers = dict[int, list[schema.StepRecord]]  # one rank's steps, by optimizer
 
 
 # ---------------------------------------------------------------------- models and data
@@ -94,7 +94,7 @@ class Recording:
         """The records on the wire."""
         return [encode(step.resolve()) for step in self.steps]
 
-    def records(self, optimizer: int = 0) -> list[wire.StepRecord]:
+    def records(self, optimizer: int = 0) -> list[schema.StepRecord]:
         """What a service accepts of one optimizer, in order."""
         return steps_of(self.lines(), optimizer)
 
@@ -120,14 +120,16 @@ def recording(into: Recording | None = None, pace: Pace | None = None) -> Iterat
         recorder.uninstall()
 
 
-def steps_of(lines: list[bytes], optimizer: int = 0) -> list[wire.StepRecord]:
+def steps_of(lines: list[bytes], optimizer: int = 0) -> list[schema.StepRecord]:
     """Lines of the wire, decoded as the service does."""
-    decoded = [wire.decoder.decode(line) for line in lines]
-    steps = [record for record in decoded if isinstance(record, wire.StepRecord)]
+    decoded = [schema.decoder.decode(line) for line in lines]
+    steps = [record for record in decoded if isinstance(record, schema.StepRecord)]
     return [step for step in steps if step.optimizer == optimizer]
 
 
-def facts_of(ranks: list[list[wire.StepRecord]], optimizer: int = 0, **run: Any) -> list[StepFacts]:
+def facts_of(
+    ranks: list[list[schema.StepRecord]], optimizer: int = 0, **run: Any
+) -> list[StepFacts]:
     """The records of all ranks, merged step by step."""
     info = RunInfo("run", "a run", len(ranks), optimizers=["SGD"], **run)
     steps = zip(*ranks, strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import command
 from alembic.config import Config
 
-from gradledger_monitor.paths import migrations_folder
+from gradledger_monitor.common.paths import migrations_folder
 from gradledger_monitor.store.database import Store
 
 

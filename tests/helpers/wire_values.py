@@ -14,7 +14,7 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from gradledger_monitor import wire
+from gradledger_monitor.ingest import schema
 
 FLOATS = [
     0.0,
@@ -122,12 +122,12 @@ def _schema(record: type) -> inspect.Type:
 
 def accepted(fields: dict[str, Any]) -> Any:
     """The record as the service decodes it."""
-    return wire.decoder.decode(msgspec.json.encode(fields))
+    return schema.decoder.decode(msgspec.json.encode(fields))
 
 
-accepted_steps = values_of(_schema(wire.StepRecord)).map(accepted)
-accepted_runs = values_of(_schema(wire.RunRecord)).map(accepted)
-evaluations = values_of(_schema(wire.EvalRecord)).map(accepted)
+accepted_steps = values_of(_schema(schema.StepRecord)).map(accepted)
+accepted_runs = values_of(_schema(schema.RunRecord)).map(accepted)
+evaluations = values_of(_schema(schema.EvalRecord)).map(accepted)
 
 
 # ---------------------------------------------------------------- windows of real loops
@@ -205,14 +205,14 @@ def window(number: int, micro_batches: int = 2, **changes: Any) -> dict[str, Any
 
 
 @st.composite
-def plausible_steps(draw: st.DrawFn, number: int = 1) -> wire.StepRecord:
+def plausible_steps(draw: st.DrawFn, number: int = 1) -> schema.StepRecord:
     """A window of a real loop, a few of whose fields hold something else that the wire accepts."""
     sync = draw(st.sampled_from(["averaged", "unknown", "none"]))
     wrapper = "ddp" if sync == "averaged" else None
     fields = window(number, draw(st.integers(1, 3)), sync=sync, wrapper=wrapper)
     for _ in range(draw(st.integers(0, 4))):
-        _replace_one(draw, fields, _schema(wire.StepRecord))
-    record: wire.StepRecord = accepted(fields)
+        _replace_one(draw, fields, _schema(schema.StepRecord))
+    record: schema.StepRecord = accepted(fields)
     return record
 
 
@@ -251,7 +251,7 @@ def _struct_in(kind: inspect.Type) -> inspect.Type | None:
     return kind if isinstance(kind, inspect.StructType) else None
 
 
-def numbered(record: wire.StepRecord, number: int, optimizer: int = 0) -> wire.StepRecord:
+def numbered(record: schema.StepRecord, number: int, optimizer: int = 0) -> schema.StepRecord:
     """The same content as another step."""
     made = copy.copy(record)
     made.step, made.optimizer = number, optimizer

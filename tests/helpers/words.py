@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.findings import Finding
+from gradledger_monitor.model.findings import Finding
 
 
 def told(finding: Finding) -> str:

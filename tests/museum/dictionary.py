@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import zstandard
 
-from gradledger_monitor import wire
+from gradledger_monitor.ingest import schema
 from museum.labels import collection
 from museum.stage import Stage
 
@@ -30,8 +30,8 @@ def sent() -> Iterator[bytes]:
     stage = Stage()
     for piece in collection():
         for rank in stage.play(piece.script, piece.ranks).seen:
-            decoded = [wire.decoder.decode(line) for line in rank.splitlines()]
-            steps = [record for record in decoded if isinstance(record, wire.StepRecord)]
+            decoded = [schema.decoder.decode(line) for line in rank.splitlines()]
+            steps = [record for record in decoded if isinstance(record, schema.StepRecord)]
             yield from map(msgspec.msgpack.encode, steps[:MOST])
     stage.close()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import groupby
 
-from gradledger_monitor import wire
-from gradledger_monitor.facts import RunInfo, StepFacts, merge
-from gradledger_monitor.findings import Judgement
+from gradledger_monitor.ingest import schema
+from gradledger_monitor.model.findings import Judgement
+from gradledger_monitor.model.step_facts import RunInfo, StepFacts, merge
 from helpers.facts import judged
 from museum.labels import Piece
 
@@ -79,8 +79,8 @@ def _verdict(piece: Piece, judgement: Judgement, steps: int) -> Verdict:
 
 def facts_of(seen: list[bytes]) -> list[StepFacts]:
     """The steps of all optimizers in the order of the clock, each with the records of all ranks."""
-    ranks = [[wire.decoder.decode(line) for line in each.splitlines()] for each in seen]
-    runs = [r for lines in ranks for r in lines if isinstance(r, wire.RunRecord)]
+    ranks = [[schema.decoder.decode(line) for line in each.splitlines()] for each in seen]
+    runs = [r for lines in ranks for r in lines if isinstance(r, schema.RunRecord)]
     if not runs:
         return []
     info = RunInfo("run", runs[0].name, len(ranks), optimizers=runs[0].optimizers)
@@ -88,7 +88,7 @@ def facts_of(seen: list[bytes]) -> list[StepFacts]:
         (record.optimizer, record.step, rank, record)
         for rank, lines in enumerate(ranks)
         for record in lines
-        if isinstance(record, wire.StepRecord)
+        if isinstance(record, schema.StepRecord)
     ]
     steps.sort(key=lambda s: s[:3])
     facts = [

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from gradledger.pacing import Pace
+from gradledger.capture.step_sampling import Pace
 from museum.courses.faults import ILLNESSES
 from museum.courses.measure import judge_course
 from museum.courses.settings import TASKS, draw

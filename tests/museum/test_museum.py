@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gradledger_monitor.rules.manual import signatures
+from gradledger_monitor.rules.docs import signatures
 from helpers.patience import HANGS
 from museum.judging import is_heard
 from museum.labels import HERE, WITHOUT_EXHIBIT, Piece, collection

@@ -14,9 +14,9 @@ import torch.nn.parallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gradledger import guard, identity
-from gradledger.ledger import OpenStep
-from gradledger.pacing import Pace
-from gradledger.recorder import Recorder
+from gradledger.capture.open_records import OpenStep
+from gradledger.capture.recorder import Recorder
+from gradledger.capture.step_sampling import Pace
 from gradledger.records import RunRecord, encode
 from museum.truth import tape
 from museum.truth.seen import Step, look

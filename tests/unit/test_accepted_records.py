@@ -17,19 +17,19 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gradledger_monitor import wire
-from gradledger_monitor.engine import Engine
-from gradledger_monitor.facts import RunInfo, StepFacts
-from gradledger_monitor.findings import Judgement
-from gradledger_monitor.fold import Fold, Judged
-from gradledger_monitor.rules.base import Silence
+from gradledger_monitor.common.json_floats import sayable
+from gradledger_monitor.evaluation.engine import Engine
+from gradledger_monitor.evaluation.run_state import Fold, Judged
+from gradledger_monitor.evaluation.step_completeness import Arrived
+from gradledger_monitor.ingest import schema
+from gradledger_monitor.model.findings import Judgement
+from gradledger_monitor.model.inactivity import Inactivity
+from gradledger_monitor.model.step_facts import RunInfo, StepFacts
+from gradledger_monitor.reports.verdict_json import verdict_json
 from gradledger_monitor.rules.catalogue import COURSE_RULES, RULES
-from gradledger_monitor.rules.choices import Choices
-from gradledger_monitor.sayable import sayable
-from gradledger_monitor.verdict_json import verdict_json
-from gradledger_monitor.waiting import Arrived
-from gradledger_web import charts, ledgers, sketches, timelines
-from gradledger_web.plots import Curve, Frame, plot
+from gradledger_monitor.rules.overrides import Choices
+from gradledger_web import charts, evidence_svg, step_table, window_timeline
+from gradledger_web.chart_svg import Curve, Frame, plot
 from helpers.wire_values import (
     FLOATS,
     accepted,
@@ -55,13 +55,13 @@ CHOICES = Choices(
 )
 LONGEST_INT = 2**63 - 1
 
-Step = dict[int, wire.StepRecord]
+Step = dict[int, schema.StepRecord]
 ANY_STEP = st.one_of(plausible_steps(), plausible_steps(), plausible_steps(), accepted_steps)
 ANY_STEPS = st.lists(st.tuples(ANY_STEP, ANY_STEP), min_size=1, max_size=6)
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
 
 
-def info_of(run: wire.RunRecord, world_size: int) -> RunInfo:
+def info_of(run: schema.RunRecord, world_size: int) -> RunInfo:
     """The run as the service describes it to rules."""
     return RunInfo(
         run.run,
@@ -89,7 +89,7 @@ def check(info: RunInfo, steps: Sequence[Step], evaluated: dict[str, dict[int, f
         assert isinstance(seen, StepFacts)
         rows.append(row)
         check_page(seen)
-    fold.engine.hear_nothing(0, len(steps), Silence(100.0, [0], 3))
+    fold.engine.hear_nothing(0, len(steps), Inactivity(100.0, [0], 3))
     check_judgement(fold.engine.judgement())
     assert 0 <= fold.at.tokens <= LONGEST_INT
     check_charts(rows)
@@ -97,18 +97,18 @@ def check(info: RunInfo, steps: Sequence[Step], evaluated: dict[str, dict[int, f
 
 def check_page(facts: StepFacts) -> None:
     """The ledger of a step, as its page shows it."""
-    account = ledgers.rows(facts)
+    account = step_table.rows(facts)
     for row in account:
         assert row.lean
         if row.relative is not None:
             assert row.bar.width >= 0
-    ledgers.read(account, facts)
-    for cells in (ledgers.grid(account, facts) or {}).values():
+    step_table.read(account, facts)
+    for cells in (step_table.grid(account, facts) or {}).values():
         assert all(cell.shade for cell in cells)
     if facts.ledger is not None:
-        strict(charts.shares(ledgers.worst(account)))
+        strict(charts.shares(step_table.worst(account)))
         assert 0 <= facts.ledger.misallocation < math.inf
-    assert timelines.of(facts.first)
+    assert window_timeline.of(facts.first)
 
 
 def check_judgement(judgement: Judgement) -> None:
@@ -128,8 +128,8 @@ def check_charts(rows: Sequence[Judged]) -> None:
     for figure in rows[0].figures if rows else ():
         values = [row.figures[figure] for row in rows]
         json.loads(msgspec.json.encode(values), parse_constant=no_constant)
-        if figure in sketches.LABELS:
-            sketches.line(figure, steps, values, steps[0], steps[-1])
+        if figure in evidence_svg.LABELS:
+            evidence_svg.line(figure, steps, values, steps[0], steps[-1])
         for log in (False, True):
             plot(Frame(figure, log), steps, [Curve(figure, "#000", values)])
 
@@ -143,14 +143,14 @@ def strict(document: Any) -> None:
     json.dumps(document, allow_nan=False)
 
 
-def by_rank(windows: Sequence[tuple[wire.StepRecord, ...]], ranks: int) -> list[Step]:
+def by_rank(windows: Sequence[tuple[schema.StepRecord, ...]], ranks: int) -> list[Step]:
     return [
         {rank: numbered(record, number) for rank, record in enumerate(each[:ranks])}
         for number, each in enumerate(windows, 1)
     ]
 
 
-def losses(records: Sequence[wire.EvalRecord]) -> dict[str, dict[int, float]]:
+def losses(records: Sequence[schema.EvalRecord]) -> dict[str, dict[int, float]]:
     """Evaluations as the evaluator reads them, some of them under names that rules look for."""
     found: dict[str, dict[int, float]] = {}
     for place, record in enumerate(records):
@@ -163,10 +163,10 @@ def losses(records: Sequence[wire.EvalRecord]) -> dict[str, dict[int, float]]:
 @settings(max_examples=120, deadline=None, suppress_health_check=SLOW)
 @given(accepted_runs, st.integers(1, 2), ANY_STEPS, st.lists(evaluations, max_size=5))
 def test_whatever_the_wire_accepts_can_be_evaluated(
-    run: wire.RunRecord,
+    run: schema.RunRecord,
     ranks: int,
-    windows: list[tuple[wire.StepRecord, wire.StepRecord]],
-    evaluated: list[wire.EvalRecord],
+    windows: list[tuple[schema.StepRecord, schema.StepRecord]],
+    evaluated: list[schema.EvalRecord],
 ) -> None:
     check(info_of(run, ranks), by_rank(windows, ranks), losses(evaluated))
 
@@ -174,7 +174,7 @@ def test_whatever_the_wire_accepts_can_be_evaluated(
 @settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
 @given(st.integers(1, 2), ANY_STEPS)
 def test_the_same_records_give_the_same_result(
-    ranks: int, windows: list[tuple[wire.StepRecord, wire.StepRecord]]
+    ranks: int, windows: list[tuple[schema.StepRecord, schema.StepRecord]]
 ) -> None:
     info, answers = RunInfo("r", "n", ranks, ["SGD"]), []
     for _ in range(2):
@@ -274,6 +274,6 @@ def test_a_window_as_long_as_the_wire_allows_can_be_evaluated() -> None:
 @example([1e300, 1.0000000000000002e300])
 def test_any_values_can_be_drawn(values: list[float]) -> None:
     steps = list(range(1, len(values) + 1))
-    assert sketches.line("norm", steps, values, 1, len(values)) is None or values
+    assert evidence_svg.line("norm", steps, values, 1, len(values)) is None or values
     for log in (False, True):
         plot(Frame("norm", log), steps, [Curve("norm", "#000", values, values, values)])

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gradledger.records import Samples, StepRecord, Term
-from gradledger_monitor.facts import StepFacts
-from gradledger_monitor.rules.balances import (
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.balance_diagnosis import (
     MOST_MICRO_BATCHES,
     OWN_LOSSES,
     PARTS_OR_TASKS,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gradledger.records import StepRecord, Term
-from gradledger_monitor.batch_size import samples_of
-from gradledger_monitor.facts import StepFacts
+from gradledger_monitor.model.batch_size import samples_of
+from gradledger_monitor.model.step_facts import StepFacts
 from helpers.facts import facts, record, term
 
 

@@ -8,15 +8,15 @@ import pytest
 from pydantic import ValidationError
 
 from gradledger import records
-from gradledger_monitor import wire
-from gradledger_monitor.engine import Engine
-from gradledger_monitor.facts import RunInfo, merge
-from gradledger_monitor.findings import Judgement
-from gradledger_monitor.report_text import console, report
-from gradledger_monitor.rules.choices import Choices, was_chosen
-from gradledger_monitor.rules.manual import signatures
-from gradledger_monitor.rules.signature import Signature
-from gradledger_monitor.settings import Settings
+from gradledger_monitor.config.settings import Settings
+from gradledger_monitor.evaluation.engine import Engine
+from gradledger_monitor.ingest import schema
+from gradledger_monitor.model.findings import Judgement
+from gradledger_monitor.model.step_facts import RunInfo, merge
+from gradledger_monitor.reports.terminal import console, report
+from gradledger_monitor.rules.definition import Signature
+from gradledger_monitor.rules.docs import signatures
+from gradledger_monitor.rules.overrides import Choices, was_chosen
 from helpers.batches import step as unfair_step
 
 RULE = "reduction.token_weights_unequal"
@@ -26,8 +26,8 @@ def judged(choices: Choices) -> Judgement:
     run = RunInfo("r", "n", optimizers=["SGD"])
     engine = Engine(run, choices=choices)
     for number in (1, 2):
-        record = wire.decoder.decode(records.encode(unfair_step(number)))
-        assert isinstance(record, wire.StepRecord)
+        record = schema.decoder.decode(records.encode(unfair_step(number)))
+        assert isinstance(record, schema.StepRecord)
         engine.see(merge(run, 0, number, {0: record}))
     return engine.judgement()
 

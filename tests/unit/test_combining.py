@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradledger.records import Samples, StepRecord
-from gradledger_monitor.facts import StepFacts
+from gradledger_monitor.model.step_facts import StepFacts
 from helpers.facts import accused, facts, judged, record, term
 
 LEFT = ([1.0, -2.0, 0.5, 0.0], [3.0, 1.0, -0.25, 0.0])

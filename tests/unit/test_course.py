@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.rules.base import BEFORE_EVALUATION, LATE_STEPS, Course
-from gradledger_monitor.rules.signature import Parameter
+from gradledger_monitor.model.run_history import BEFORE_EVALUATION, LATE_STEPS, RunHistory
+from gradledger_monitor.rules.definition import Parameter
 
 FORGOTTEN = LATE_STEPS  # the last step that may be forgotten after three times as many
 
 
-def course(*evaluated: int) -> Course:
+def course(*evaluated: int) -> RunHistory:
     """A long run with evaluations after these steps."""
-    made = Course(evaluations={"loss": dict.fromkeys(evaluated, 1.0)})
+    made = RunHistory(evaluations={"loss": dict.fromkeys(evaluated, 1.0)})
     for step in range(1, 3 * LATE_STEPS + 1):
         made.add(step, float(step))
     return made
@@ -29,14 +29,14 @@ def test_losses_just_before_an_evaluation_stay_as_long_as_the_run() -> None:
 
 def test_an_evaluation_sees_the_losses_up_to_its_own_step() -> None:
     order = [1, 2, 3, *range(20, 40)]
-    before = Course().steps_before
+    before = RunHistory().steps_before
     assert before(30, order) == list(range(21, 31))
     assert before(20, order) == [1, 2, 3, 20]
     assert len(before(39, order)) == BEFORE_EVALUATION
 
 
 def test_an_evaluation_that_came_before_its_losses_waits_for_them() -> None:
-    before = Course().steps_before
+    before = RunHistory().steps_before
     assert before(5, []) == ()
     assert before(40, list(range(1, 31))) == ()
     assert before(39, list(range(1, 31))) == list(range(21, 31))

@@ -10,11 +10,11 @@ import pytest
 
 from gradledger.delivery.spool import Place, Spool, orphans
 from gradledger.delivery.spool_file import SpoolFile, is_run
-from gradledger.delivery.thinning import thin
+from gradledger.delivery.truncate import thin
 from gradledger.records import EvalRecord, RunRecord, encode
-from gradledger_monitor import batches
-from gradledger_monitor.facts import RunInfo, merge
-from gradledger_monitor.wire import StepRecord
+from gradledger_monitor.ingest import decode
+from gradledger_monitor.ingest.schema import StepRecord
+from gradledger_monitor.model.step_facts import RunInfo, merge
 from helpers.batches import step
 
 HEAD = encode(RunRecord("night-1", "a run", optimizers=["SGD"]))
@@ -28,7 +28,7 @@ def lines(first: int, last: int) -> list[bytes]:
 
 def steps(batch: list[bytes]) -> list[int]:
     """Which steps are in a batch, as the service reads it."""
-    (report,) = batches.read(b"".join(batch)).reports[-1:]
+    (report,) = decode.read(b"".join(batch)).reports[-1:]
     return [record.step for _, record in report.lines if isinstance(record, StepRecord)]
 
 
@@ -49,7 +49,7 @@ def test_a_file_begins_with_the_run_record_and_can_be_read_alone(tmp_path: Path)
     file = SpoolFile.create(tmp_path / "a.jsonl")
     file.append(HEAD, lines(1, 2))
     file.append(LATER_HEAD, lines(3, 3))
-    batch = batches.read((tmp_path / "a.jsonl").read_bytes())
+    batch = decode.read((tmp_path / "a.jsonl").read_bytes())
     assert not batch.refused.count
     assert [len(report.lines) for report in batch.reports] == [2, 1]
     assert [report.run.optimizers for report in batch.reports] == [["SGD"], ["SGD", "Adam"]]
@@ -180,12 +180,12 @@ def test_when_room_runs_out_old_steps_lose_their_detail_before_any_is_dropped(
         assert sum(path.stat().st_size for path in files(tmp_path)) <= bound + 2**13
     assert first_loss is not None and first_loss < number
     assert len(kept) == number - dropped
-    oldest = batches.read(b"".join(kept.peek(1, 10**9))).reports[0].lines[0][1]
+    oldest = decode.read(b"".join(kept.peek(1, 10**9))).reports[0].lines[0][1]
     assert isinstance(oldest, StepRecord)
     assert oldest.step == dropped + 1
     assert not oldest.micro_batches[0].terms
     while batch := kept.peek(500, 10**9):
-        assert not batches.read(b"".join(batch)).refused.count
+        assert not decode.read(b"".join(batch)).refused.count
         newest = steps(batch)[-1]
         kept.advance(len(steps(batch)))
     assert newest == number
@@ -196,7 +196,7 @@ def test_a_thin_step_says_so_and_claims_nothing() -> None:
     less = thin(whole)
     assert len(less) < len(whole)
     assert thin(less) == less
-    (report,) = batches.read(HEAD + less).reports
+    (report,) = decode.read(HEAD + less).reports
     record = report.lines[0][1]
     assert isinstance(record, StepRecord)
     facts = merge(RunInfo("night-1", "a run"), 0, 1, {0: record})

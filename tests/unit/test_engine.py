@@ -7,14 +7,14 @@ from dataclasses import asdict
 import pytest
 
 from gradledger.records import Term
-from gradledger_monitor.engine import Engine
-from gradledger_monitor.facts import RunInfo, StepFacts
-from gradledger_monitor.findings import Judgement, Outcome
-from gradledger_monitor.line import RESOLVED_AFTER
-from gradledger_monitor.rules.base import OK, Rule, Window, claim, finding
+from gradledger_monitor.evaluation.engine import Engine
+from gradledger_monitor.evaluation.finding_state import RESOLVED_AFTER
+from gradledger_monitor.model.findings import Judgement, Outcome
+from gradledger_monitor.model.step_facts import RunInfo, StepFacts
 from gradledger_monitor.rules.catalogue import RULES
 from gradledger_monitor.rules.reduction.missing_division import MissingDivision
 from gradledger_monitor.rules.reduction.token_weights_unequal import TokenWeightsUnequal
+from gradledger_monitor.rules.rule import OK, Rule, Window, claim, finding
 from helpers.facts import facts, judged, record, term
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gradledger.sampling import fingerprint
+from gradledger.capture.gradient_probe import fingerprint
 
 
 def test_targets_that_differ_anywhere_differ_in_their_fingerprint() -> None:

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradledger.records import encode
-from gradledger_monitor import wire
-from gradledger_monitor.engine import Engine
-from gradledger_monitor.evaluator_version import stamp
-from gradledger_monitor.facts import RunInfo
-from gradledger_monitor.fold import Fold
-from gradledger_monitor.rules.base import Silence
-from gradledger_monitor.rules.choices import Choices
-from gradledger_monitor.waiting import Arrived
+from gradledger_monitor.evaluation.engine import Engine
+from gradledger_monitor.evaluation.evaluator_version import stamp
+from gradledger_monitor.evaluation.run_state import Fold
+from gradledger_monitor.evaluation.step_completeness import Arrived
+from gradledger_monitor.ingest import schema
+from gradledger_monitor.model.inactivity import Inactivity
+from gradledger_monitor.model.step_facts import RunInfo
+from gradledger_monitor.rules.overrides import Choices
 from helpers.batches import fair_step, step
 from helpers.strategies import step_records
 
@@ -30,8 +30,8 @@ def fold() -> Fold:
 
 def arrived(record: Any, number: int) -> Arrived:
     """A record as the judge gets it, as the step of that number."""
-    decoded = wire.decoder.decode(encode(record))
-    assert isinstance(decoded, wire.StepRecord)
+    decoded = schema.decoder.decode(encode(record))
+    assert isinstance(decoded, schema.StepRecord)
     decoded.step, decoded.optimizer = number, decoded.optimizer % 2
     return Arrived(decoded.optimizer, number, 1_000.0 + number, {0: decoded})
 
@@ -78,7 +78,7 @@ def test_long_memories_go_on_too() -> None:
 
 def test_a_silence_is_taken_in_once_and_in_its_place() -> None:
     steps = [arrived(fair_step(n), n) for n in range(1, 31)]
-    silences = {(0, 20): Silence(90.0, [0], None)}
+    silences = {(0, 20): Inactivity(90.0, [0], None)}
     live, again = fold(), fold()
     feed(live, steps[:20])
     live.silences = silences

@@ -11,12 +11,12 @@ import pytest
 from pydantic import BaseModel
 from sarif_pydantic import Sarif
 
-from gradledger_monitor.findings import Acknowledgement, Finding, Judgement
-from gradledger_monitor.gate.checked import Checked, Gate, baseline
 from gradledger_monitor.gate.github import annotated
 from gradledger_monitor.gate.junit import junit
+from gradledger_monitor.gate.result import Checked, Gate, baseline
 from gradledger_monitor.gate.sarif import sarif
-from gradledger_monitor.verdict_json import verdict_json
+from gradledger_monitor.model.findings import Acknowledgement, Finding, Judgement
+from gradledger_monitor.reports.verdict_json import verdict_json
 
 UNEQUAL = Finding(
     rule="reduction.token_weights_unequal",

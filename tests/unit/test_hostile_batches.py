@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradledger.records import RunRecord, StepRecord, encode
-from gradledger_monitor import wire
+from gradledger_monitor.ingest import schema
 from helpers.accounting import accounted
 from helpers.strategies import step_records
 
@@ -21,7 +21,7 @@ json_values = st.recursive(
     max_leaves=12,
 )
 types = st.sampled_from(["run", "step", "eval", "beat", "end", "rumour", ""])
-fields = st.sampled_from(sorted({*wire.StepRecord.__struct_fields__, *RunRecord.__annotations__}))
+fields = st.sampled_from(sorted({*schema.StepRecord.__struct_fields__, *RunRecord.__annotations__}))
 
 
 @given(st.binary(max_size=2_000))

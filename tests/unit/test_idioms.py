@@ -6,9 +6,9 @@ import ast
 
 import pytest
 
-from gradledger_monitor.facts import RunInfo
-from gradledger_monitor.rules.idioms import IDIOMS, fix, framework
-from gradledger_monitor.rules.manual import signatures
+from gradledger_monitor.model.step_facts import RunInfo
+from gradledger_monitor.rules.docs import signatures
+from gradledger_monitor.rules.framework_fixes import IDIOMS, fix, framework
 
 SNIPPETS = [(rule, name, code) for rule, by in IDIOMS.items() for name, code in by.items()]
 

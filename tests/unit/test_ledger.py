@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gradledger_monitor.ledger import Weighed, account
+from gradledger_monitor.model.token_ledger import Weighed, account
 
 counts = st.integers(1, 60)
 weights = st.floats(1e-6, 1e6)

@@ -7,8 +7,8 @@ from statistics import fmean
 
 import pytest
 
-from gradledger.sampling import End, noise
-from gradledger_monitor.facts import RunInfo, StepFacts, merge
+from gradledger.capture.gradient_probe import End, noise
+from gradledger_monitor.model.step_facts import RunInfo, StepFacts, merge
 from helpers.batches import fair_step
 from helpers.facts import accepted
 

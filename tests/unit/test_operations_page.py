@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from gradledger_monitor.cli import app
-from gradledger_monitor.cli.config import page
-from gradledger_monitor.metrics import Metrics
+from gradledger_monitor.cli.commands.config import page
 from gradledger_monitor.store.database import Store
+from gradledger_monitor.telemetry.metrics import Metrics
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "operations.md").read_text()

@@ -7,13 +7,15 @@ from dataclasses import asdict
 
 import pytest
 
-from gradledger_monitor.engine import Engine
-from gradledger_monitor.facts import RunInfo, StepFacts
-from gradledger_monitor.findings import Judgement, Outcome
-from gradledger_monitor.fold import Fold, Judged, Quarantined
-from gradledger_monitor.rules.base import OK, Course, CourseRule, Rule, Silence, Window, claim
+from gradledger_monitor.evaluation.engine import Engine
+from gradledger_monitor.evaluation.run_state import Fold, Judged, Quarantined
+from gradledger_monitor.evaluation.step_completeness import Arrived
+from gradledger_monitor.model.findings import Judgement, Outcome
+from gradledger_monitor.model.inactivity import Inactivity
+from gradledger_monitor.model.run_history import RunHistory
+from gradledger_monitor.model.step_facts import RunInfo, StepFacts
 from gradledger_monitor.rules.catalogue import COURSE_RULES, RULES
-from gradledger_monitor.waiting import Arrived
+from gradledger_monitor.rules.rule import OK, CourseRule, Rule, Window, claim
 from helpers.batches import fair_step, step
 from helpers.facts import accepted
 
@@ -182,7 +184,7 @@ class RaisesAfterAGap(Calm):
 
 
 class RaisesInSilence(Calm):
-    def judge_silence(self, silence: Silence) -> Outcome | None:
+    def judge_silence(self, silence: Inactivity) -> Outcome | None:
         overflow()
         return None
 
@@ -229,7 +231,7 @@ def test_a_rule_on_the_course_that_raises_mutes_no_other() -> None:
         def id(cls) -> str:
             return "test.course"
 
-        def judge_course(self, course: Course) -> Iterator[tuple[int, Outcome]]:
+        def judge_course(self, course: RunHistory) -> Iterator[tuple[int, Outcome]]:
             yield 1, OK
             overflow()
 
@@ -251,5 +253,5 @@ def judged_with(
     see: Callable[[Arrived], object] = lambda one: fold.see(INFO, one)  # noqa: E731
     for number in (1, 2, 5):
         see(arrived(number, fair=number < 5))
-    fold.engine.hear_nothing(0, 5, Silence(100.0, [], None))
+    fold.engine.hear_nothing(0, 5, Inactivity(100.0, [], None))
     return fold.engine.judgement()

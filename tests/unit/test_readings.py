@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gradledger.records import StepRecord, Term
-from gradledger_monitor.ledger import Ledger
-from gradledger_monitor.readings import UNIFORM_INSIDE, Reading, readings, spread
+from gradledger_monitor.model.objectives import UNIFORM_INSIDE, Reading, readings, spread
+from gradledger_monitor.model.token_ledger import Ledger
 from helpers.facts import accepted, facts, record, term
 
 MOST = 0.01

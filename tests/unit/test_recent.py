@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 
-from gradledger_monitor.rules.recent import slide
+from gradledger_monitor.rules.sliding_count import slide
 
 
 def test_the_count_is_that_of_the_answers_that_are_held() -> None:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradledger.ledger import OpenStep, OpenTerm
+from gradledger.capture.gradient_probe import End, common_factor, noise
+from gradledger.capture.open_records import OpenStep, OpenTerm
 from gradledger.records import EndRecord, MicroBatch, Record, RunRecord, StepRecord, Term, encode
-from gradledger.sampling import End, common_factor, noise
 from helpers import strategies
 
 

@@ -6,8 +6,8 @@ import io
 from dataclasses import replace
 from typing import Any
 
-from gradledger_monitor.findings import Finding, Judgement, TreeNode
-from gradledger_monitor.report_text import console, report
+from gradledger_monitor.model.findings import Finding, Judgement, TreeNode
+from gradledger_monitor.reports.terminal import console, report
 
 FINDING = Finding(
     rule="reduction.token_weights_unequal",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from gradledger.ledger import OpenMicroBatch
-from gradledger.rounds import Rounds
-from gradledger.windows import Track
+from gradledger.capture.open_records import OpenMicroBatch
+from gradledger.capture.optimizer_rounds import Rounds
+from gradledger.capture.windows import Track
 
 
 def test_an_order_in_which_nobody_steps_once_cannot_be_numbered_and_promises_nothing() -> None:

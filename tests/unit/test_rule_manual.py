@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import gradledger_monitor.rules as package
-from gradledger_monitor.cli.rules import write_pages
-from gradledger_monitor.rules import manual
-from gradledger_monitor.tree import QUESTIONS, answer
+from gradledger_monitor.cli.commands.rules import write_pages
+from gradledger_monitor.evaluation.decision_tree import QUESTIONS, answer
+from gradledger_monitor.rules import docs
 
 HEADINGS = [
     "What it sees",
@@ -20,7 +20,7 @@ HEADINGS = [
     "Incidents",
 ]
 FOLDER = Path(str(package.__file__)).parent
-each_rule = pytest.mark.parametrize("name", list(manual.signatures()))
+each_rule = pytest.mark.parametrize("name", list(docs.signatures()))
 
 
 def test_the_catalogue_holds_every_rule_in_the_folder() -> None:
@@ -29,23 +29,23 @@ def test_the_catalogue_holds_every_rule_in_the_folder() -> None:
         for path in FOLDER.glob("*/*.py")
         if re.search(r"^class \w+\((Course)?Rule\)", path.read_text(), re.M)
     }
-    assert found == set(manual.signatures())
+    assert found == set(docs.signatures())
 
 
 @each_rule
 def test_a_manual_page_has_its_headings_in_order(name: str) -> None:
-    text = manual.page(manual.signatures()[name])
+    text = docs.page(docs.signatures()[name])
     assert re.findall(r"^\*\*(.+)\*\*$", text, re.M) == HEADINGS
 
 
 @each_rule
 def test_a_fix_is_python(name: str) -> None:
-    compile(manual.fix(manual.signatures()[name]), name, "exec")
+    compile(docs.fix(docs.signatures()[name]), name, "exec")
 
 
 @each_rule
 def test_what_a_rule_hides_exists(name: str) -> None:
-    known = manual.signatures()
+    known = docs.signatures()
     for pattern in known[name].hides:
         start = pattern.removesuffix("*")
         assert any(other.startswith(start) for other in known), pattern

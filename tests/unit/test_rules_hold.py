@@ -9,19 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradledger import records
-from gradledger_monitor import wire
-from gradledger_monitor.engine import Engine
-from gradledger_monitor.facts import RunInfo, merge
+from gradledger_monitor.evaluation.engine import Engine
+from gradledger_monitor.ingest import schema
+from gradledger_monitor.model.step_facts import RunInfo, merge
 from helpers.strategies import step_records
 
 
-def accepted(record: records.StepRecord) -> wire.StepRecord:
-    decoded = wire.decoder.decode(records.encode(record))
-    assert isinstance(decoded, wire.StepRecord)
+def accepted(record: records.StepRecord) -> schema.StepRecord:
+    decoded = schema.decoder.decode(records.encode(record))
+    assert isinstance(decoded, schema.StepRecord)
     return decoded
 
 
-def judged(run: RunInfo, windows: list[dict[int, wire.StepRecord]]) -> dict[str, Any]:
+def judged(run: RunInfo, windows: list[dict[int, schema.StepRecord]]) -> dict[str, Any]:
     engine = Engine(run)
     for step, by_rank in enumerate(windows, 1):
         engine.see(merge(run, 0, step, by_rank))

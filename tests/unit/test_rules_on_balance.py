@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gradledger.records import StepRecord, Term
-from gradledger_monitor.facts import StepFacts
+from gradledger_monitor.model.step_facts import StepFacts
 from helpers.facts import accused, facts, judged, record, term
 
 Window = list[int]  # tokens of each micro-batch

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gradledger.records import Samples, StepRecord, Term
-from gradledger_monitor.findings import Finding
+from gradledger_monitor.model.findings import Finding
 from helpers.facts import facts, judged, record, term
 
 SCALE = 8.0

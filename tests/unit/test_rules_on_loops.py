@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gradledger.records import Event
-from gradledger_monitor.facts import StepFacts
-from gradledger_monitor.findings import Finding
+from gradledger_monitor.model.findings import Finding
+from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.norm.exploding import Exploding
 from helpers.facts import facts, judged, record, term
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradledger.records import Samples, Scaler, StepRecord
-from gradledger_monitor.rules.manual import signatures
+from gradledger_monitor.rules.docs import signatures
 from helpers.facts import facts, judged, record, term
 
 WHY = "the observer failed: out of memory"

@@ -8,17 +8,17 @@ import math
 import pytest
 
 from gradledger.records import Event, Op
-from gradledger_monitor.findings import Finding
+from gradledger_monitor.model.findings import Finding
 from helpers.facts import facts, judged, record, term
 
-Course = list[tuple[float, float]]  # norm and loss, step by step
+RunHistory = list[tuple[float, float]]  # norm and loss, step by step
 
-CALM: Course = [(1.0 + 0.05 * (-1) ** n, 2.0 + 0.05 * (-1) ** n) for n in range(60)]
+CALM: RunHistory = [(1.0 + 0.05 * (-1) ** n, 2.0 + 0.05 * (-1) ** n) for n in range(60)]
 
-RISING: Course = [(1.0, 16.0), (1.0, 64.0), (1.0, 256.0)]
+RISING: RunHistory = [(1.0, 16.0), (1.0, 64.0), (1.0, 256.0)]
 
 
-def found(rule: str, course: Course) -> Finding | None:
+def found(rule: str, course: RunHistory) -> Finding | None:
     """What a rule says of a course."""
     steps = []
     for number, (norm, loss) in enumerate(course, 1):
@@ -28,7 +28,7 @@ def found(rule: str, course: Course) -> Finding | None:
     return next((f for f in judged(steps).findings if f.rule == rule), None)
 
 
-def spike(*after: tuple[float, float], calm: Course = CALM) -> Finding | None:
+def spike(*after: tuple[float, float], calm: RunHistory = CALM) -> Finding | None:
     """What is said when this follows sixty calm steps."""
     return found("norm.spike", [*calm, *after])
 
@@ -184,7 +184,7 @@ def test_a_norm_that_clipping_made_small_has_not_vanished() -> None:
 def test_a_loss_that_fell_half_of_the_way_it_ever_fell_is_learnt() -> None:
     """Early it was 2, the best stretch was 1: half of the way is 1.5."""
 
-    def course(late: float) -> Course:
+    def course(late: float) -> RunHistory:
         return [*[(1.0, 2.0)] * 60, *[(1.0, 1.0)] * 20, *[(0.0001, late)] * 100]
 
     assert found("norm.vanishing", course(1.4)) is None
@@ -192,7 +192,7 @@ def test_a_loss_that_fell_half_of_the_way_it_ever_fell_is_learnt() -> None:
 
 
 def test_of_fewer_than_sixty_steps_no_fading_is_told() -> None:
-    def course(late: int) -> Course:
+    def course(late: int) -> RunHistory:
         return [*[(1.0, 2.0)] * 20, *[(0.0001, 2.0)] * late]
 
     assert found("norm.vanishing", course(39)) is None

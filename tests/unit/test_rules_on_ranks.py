@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gradledger.records import MicroBatch, StepRecord
-from gradledger_monitor.facts import StepFacts
-from gradledger_monitor.findings import Finding
+from gradledger_monitor.model.findings import Finding
+from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import names, synced
 from helpers.facts import accepted, facts, judged, record, term
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gradledger.records import Event, Scaler, StepRecord
-from gradledger_monitor.findings import Finding
+from gradledger_monitor.model.findings import Finding
 from helpers.facts import facts, judged, record, term
 
 SCALE = 1024.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradledger.records import StepRecord
-from gradledger_monitor.findings import Finding
+from gradledger_monitor.model.findings import Finding
 from helpers.facts import facts, judged, record, term
 
 RULE = "reduction.token_weights_unequal"

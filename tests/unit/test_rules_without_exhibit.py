@@ -6,9 +6,9 @@ import dataclasses
 from itertools import accumulate
 
 from gradledger.records import StepRecord
-from gradledger_monitor.engine import Engine
-from gradledger_monitor.findings import Finding, Judgement
-from gradledger_monitor.rules.base import Silence
+from gradledger_monitor.evaluation.engine import Engine
+from gradledger_monitor.model.findings import Finding, Judgement
+from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.rules.run.stalled import MOST_SHOWN
 from helpers.facts import accused, facts, judged, record, term
 
@@ -115,7 +115,7 @@ def silence(silent: list[int], backwards: int | None = None) -> str:
     for step in steps:
         engine.see(step)
     assert engine.patience(0) == 60.0
-    engine.hear_nothing(0, 20, Silence(600.0, silent, backwards))
+    engine.hear_nothing(0, 20, Inactivity(600.0, silent, backwards))
     (finding,) = engine.judgement().findings
     assert (finding.rule, finding.severity, finding.first_step) == ("run.stalled", "warning", 20)
     assert finding.title == "The run stands still"

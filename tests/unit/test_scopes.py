@@ -8,9 +8,9 @@ from pathlib import Path
 
 from fastapi import APIRouter
 
-from gradledger_monitor import api
+from gradledger_monitor.api import pages, routes
+from gradledger_monitor.api.routers import PAGES, ROUTES
 from gradledger_monitor.api.scopes import NOBODY, rows, written
-from gradledger_monitor.app import API, PAGES
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 
@@ -21,10 +21,13 @@ def test_the_documentation_has_the_scope_of_every_route() -> None:
 
 
 def test_every_module_with_routes_is_in_the_table() -> None:
-    names = [module.name for module in pkgutil.iter_modules(api.__path__, f"{api.__name__}.")]
-    modules = [importlib.import_module(name) for name in names]
+    modules = [
+        importlib.import_module(module.name)
+        for package in (routes, pages)
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+    ]
     with_routes = {one for one in modules if isinstance(getattr(one, "router", None), APIRouter)}
-    assert with_routes == {*API, *PAGES}
+    assert with_routes == {*ROUTES, *PAGES}
 
 
 def test_only_these_routes_need_no_token() -> None:

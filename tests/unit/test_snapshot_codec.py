@@ -15,15 +15,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradledger_monitor import evaluator_version, wire
-from gradledger_monitor.engine import Engine
-from gradledger_monitor.facts import RunInfo
-from gradledger_monitor.findings import Judgement
-from gradledger_monitor.fold import Fold
+import gradledger_monitor
+from gradledger_monitor.evaluation import evaluator_version
+from gradledger_monitor.evaluation.engine import Engine
+from gradledger_monitor.evaluation.run_state import Fold
+from gradledger_monitor.evaluation.snapshot_codec import Position, SnapshotError
+from gradledger_monitor.evaluation.step_completeness import Arrived
+from gradledger_monitor.ingest import schema
+from gradledger_monitor.model.findings import Judgement
+from gradledger_monitor.model.step_facts import RunInfo
 from gradledger_monitor.rules.catalogue import RULES
-from gradledger_monitor.rules.signature import Parameter
-from gradledger_monitor.snapshot_codec import Position, SnapshotError
-from gradledger_monitor.waiting import Arrived
+from gradledger_monitor.rules.definition import Parameter
 from helpers.batches import fair_step, step
 from helpers.facts import accepted
 from museum.record import recorded
@@ -34,10 +36,10 @@ INCIDENTS = recorded(Path(__file__).parents[1] / "fixtures" / "records")
 
 def incident(seen: list[bytes]) -> tuple[RunInfo, list[Arrived]]:
     """A recorded script as the evaluator gets it: who speaks, and its steps in order."""
-    info, steps = RUN, dict[tuple[int, int], dict[int, wire.StepRecord]]()
+    info, steps = RUN, dict[tuple[int, int], dict[int, schema.StepRecord]]()
     for rank, body in enumerate(seen):
-        for line in map(wire.decoder.decode, body.splitlines()):
-            if isinstance(line, wire.RunRecord) and not rank:
+        for line in map(schema.decoder.decode, body.splitlines()):
+            if isinstance(line, schema.RunRecord) and not rank:
                 info = RunInfo(
                     line.run,
                     line.name,
@@ -48,7 +50,7 @@ def incident(seen: list[bytes]) -> tuple[RunInfo, list[Arrived]]:
                     line.environment,
                     line.config,
                 )
-            elif isinstance(line, wire.StepRecord):
+            elif isinstance(line, schema.StepRecord):
                 steps.setdefault((line.step, line.optimizer), {})[rank] = line
     order = sorted(steps)
     return info, [Arrived(o, n, 1_000.0 + n, steps[n, o]) for n, o in order]
@@ -92,7 +94,7 @@ def test_restored_after_every_step_the_rules_judge_alike(name: str) -> None:
 
 def test_the_recorded_scripts_move_the_state_of_every_rule_that_has_one() -> None:
     fresh = Fold(Engine(RUN), 0)
-    fresh.see(RUN, Arrived(0, 1, 1.0, {0: wire.StepRecord(optimizer=0, step=1, time=1.0)}))
+    fresh.see(RUN, Arrived(0, 1, 1.0, {0: schema.StepRecord(optimizer=0, step=1, time=1.0)}))
     untouched, moved = rules_of(fresh), set[str]()
     for seen in INCIDENTS.values():
         info, steps = incident(seen)
@@ -256,16 +258,19 @@ def test_a_rule_keeps_no_more_than_its_thresholds_allow() -> None:
 
 
 def test_the_version_covers_all_code_that_evaluation_imports() -> None:
-    root = Path(evaluator_version.__file__).parent
-    todo, seen = [root / "fold.py"], set[Path]()
+    root = Path(gradledger_monitor.__file__).parent
+    todo, seen = [root / "evaluation" / "run_state.py"], set[Path]()
     while todo:
         path = todo.pop()
         if path not in seen:
             seen.add(path)
             todo += imported(path, root)
     covered = set(evaluator_version.sources())
-    assert seen - {root / "__init__.py"} <= covered
-    assert covered - set((root / "rules").rglob("*.py")) <= seen
+    assert seen <= covered
+    assert {path.relative_to(root).parts[0] for path in seen} == {
+        *evaluator_version.PACKAGES,
+        *(name.partition("/")[0] for name in evaluator_version.MODULES),
+    }
 
 
 def imported(path: Path, root: Path) -> Iterator[Path]:

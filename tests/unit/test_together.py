@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.findings import Finding, Judgement, Status, TreeNode, Verdict
-from gradledger_monitor.together import anything_measured, together
+from gradledger_monitor.evaluation.merge import anything_measured, together
+from gradledger_monitor.model.findings import Finding, Judgement, Status, TreeNode, Verdict
 
 RULE = "reduction.token_weights_unequal"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from gradledger_monitor.turns import AT_ONCE, MOST, Turns
+from gradledger_monitor.ingest.priority import AT_ONCE, MOST, Turns
 
 
 def aside(turns: Turns) -> float:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from gradledger_monitor import facts, wire
-from gradledger_monitor.engine import Engine
-from gradledger_monitor.fold import Fold
-from gradledger_monitor.waiting import Arrived, Patience, Ready, sort_out
+from gradledger_monitor.evaluation.engine import Engine
+from gradledger_monitor.evaluation.run_state import Fold
+from gradledger_monitor.evaluation.step_completeness import Arrived, Patience, Ready, sort_out
+from gradledger_monitor.ingest import schema
+from gradledger_monitor.model import step_facts
 
 LONG_AGO, NOW = -1e9, 0.0
 
@@ -13,7 +14,7 @@ LONG_AGO, NOW = -1e9, 0.0
 def arrived(step: int, **following: int | None) -> Arrived:
     """A step of ranks ``r0``, ``r1``, ..., each with the step that it records next, if it rests."""
     records = {
-        int(rank[1:]): wire.StepRecord(optimizer=0, step=step, time=1.0, next=due)
+        int(rank[1:]): schema.StepRecord(optimizer=0, step=step, time=1.0, next=due)
         for rank, due in following.items()
     }
     return Arrived(0, step, NOW, records)
@@ -61,7 +62,7 @@ def test_a_gap_of_which_only_one_rank_has_told_is_waited_for() -> None:
 
 def folded(steps: list[Arrived], ranks: int) -> Fold:
     """A run of these steps, judged."""
-    info = facts.RunInfo("run", "a run", ranks)
+    info = step_facts.RunInfo("run", "a run", ranks)
     fold = Fold(Engine(info), generation=0)
     for step in steps:
         fold.see(info, step)
@@ -69,7 +70,7 @@ def folded(steps: list[Arrived], ranks: int) -> Fold:
 
 
 def test_what_not_all_ranks_watched_is_passed_over_and_counts_as_a_step() -> None:
-    info = facts.RunInfo("run", "a run", 2)
+    info = step_facts.RunInfo("run", "a run", 2)
     fold = folded([arrived(1, r0=None, r1=3)], ranks=2)
     assert fold.see(info, arrived(2, r0=None)) is None
     assert fold.see(info, arrived(3, r0=17, r1=17)) is not None
@@ -79,10 +80,10 @@ def test_what_not_all_ranks_watched_is_passed_over_and_counts_as_a_step() -> Non
 
 
 def test_the_tokens_are_those_of_steps_that_were_watched() -> None:
-    term = wire.Term(kind="nll", reduction="mean", tokens=10, weight=0.1)
-    fold = Fold(Engine(facts.RunInfo("run", "a run")), generation=0)
+    term = schema.Term(kind="nll", reduction="mean", tokens=10, weight=0.1)
+    fold = Fold(Engine(step_facts.RunInfo("run", "a run")), generation=0)
     for step, due in ((1, None), (2, 5), (5, None)):
-        record = wire.StepRecord(optimizer=0, step=step, time=1.0, post_factor=1.0, next=due)
-        record.micro_batches = [wire.MicroBatch(number=step, terms=[term], fresh=True)]
-        fold.see(facts.RunInfo("run", "a run"), Arrived(0, step, NOW, {0: record}))
+        record = schema.StepRecord(optimizer=0, step=step, time=1.0, post_factor=1.0, next=due)
+        record.micro_batches = [schema.MicroBatch(number=step, terms=[term], fresh=True)]
+        fold.see(step_facts.RunInfo("run", "a run"), Arrived(0, step, NOW, {0: record}))
     assert (fold.at.steps, fold.at.tokens) == (5, 30)

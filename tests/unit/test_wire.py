@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 
 from gradledger import records
-from gradledger_monitor import wire
-from gradledger_monitor.number import number
+from gradledger_monitor.ingest import schema
+from gradledger_monitor.model.numbers import number
 from helpers.strategies import step_records
 
 PAIRS = [
-    (getattr(records, name), getattr(wire, name))
+    (getattr(records, name), getattr(schema, name))
     for name in (
         "Term",
         "MicroBatch",
@@ -70,35 +70,35 @@ def test_the_type_in_the_line_is_the_tag_that_is_accepted() -> None:
 
 @given(step_records)
 def test_every_step_that_can_be_sent_is_accepted_and_says_the_same(sent: Any) -> None:
-    got = wire.decoder.decode(records.encode(sent))
-    assert isinstance(got, wire.StepRecord)
+    got = schema.decoder.decode(records.encode(sent))
+    assert isinstance(got, schema.StepRecord)
     assert _spelled(sent) == msgspec.to_builtins(got)
 
 
 def _spelled(sent: Any) -> Any:
     line = json.loads(records.encode(sent))
     # through the accepting side's own types, so that left-out defaults compare equal
-    return msgspec.to_builtins(msgspec.convert(line, wire.StepRecord))
+    return msgspec.to_builtins(msgspec.convert(line, schema.StepRecord))
 
 
 def test_nan_and_infinities_arrive_as_what_they_are() -> None:
     sent = records.StepRecord(0, 1, 1.0, norm=float("inf"), lr=float("nan"), grad_scale=-1e300)
-    got = wire.decoder.decode(records.encode(sent))
-    assert isinstance(got, wire.StepRecord)
+    got = schema.decoder.decode(records.encode(sent))
+    assert isinstance(got, schema.StepRecord)
     assert number(got.norm) == float("inf")
     assert str(number(got.lr)) == "nan"
     assert number(got.grad_scale) == -1e300
 
 
 def test_an_absent_fact_stays_absent() -> None:
-    got = wire.decoder.decode(records.encode(records.StepRecord(0, 1, 1.0)))
-    assert isinstance(got, wire.StepRecord)
+    got = schema.decoder.decode(records.encode(records.StepRecord(0, 1, 1.0)))
+    assert isinstance(got, schema.StepRecord)
     assert got.norm is None and number(got.norm) is None
 
 
 def test_a_field_of_a_newer_hook_is_ignored() -> None:
-    got = wire.decoder.decode(b'{"type":"end","time":1.0,"mood":{"of":["the","day"]}}')
-    assert got == wire.EndRecord(time=1.0)
+    got = schema.decoder.decode(b'{"type":"end","time":1.0,"mood":{"of":["the","day"]}}')
+    assert got == schema.EndRecord(time=1.0)
 
 
 @pytest.mark.parametrize("bad", ["-1", '"NaN"', "1.5", "true", '"7"', str(2**53 + 1)])
@@ -112,4 +112,4 @@ def test_a_count_is_a_whole_number_that_is_not_negative(bad: str) -> None:
         )
     )
     with pytest.raises(msgspec.ValidationError, match=r"micro_batches\[0\]\.terms\[0\]\.tokens"):
-        wire.decoder.decode(line.replace(b"424242", bad.encode()))
+        schema.decoder.decode(line.replace(b"424242", bad.encode()))

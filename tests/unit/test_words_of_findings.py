@@ -13,7 +13,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from gradledger.records import Event, Samples, Scaler, StepRecord
-from gradledger_monitor.facts import StepFacts
+from gradledger_monitor.model.step_facts import StepFacts
 from helpers.facts import facts, judged, record, term
 from helpers.words import told
 

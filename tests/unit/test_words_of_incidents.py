@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from gradledger_monitor.rules.manual import signatures
+from gradledger_monitor.rules.docs import signatures
 from helpers.facts import judged
 from helpers.words import told
 from museum.judging import facts_of

@@ -13,7 +13,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from gradledger.records import Event, Scaler, StepRecord
-from gradledger_monitor.facts import StepFacts
+from gradledger_monitor.model.step_facts import StepFacts
 from helpers.facts import facts, judged, record, term
 
 PARTS = [term(20, 0.02, head=1), term(30, 0.01, head=1)]

@@ -9,8 +9,8 @@ from zoo.processes import HOOKS, Outcome
 
 # From start to end. Noise of a busy machine is below it; a wait at the end of the process is not.
 SECONDS = 1.0
-# Of the peak of resident memory. The hooks were measured to take 1 to 5 MiB: their modules and those
-# of the standard library that send records, two threads, the records.
+# Of the peak of resident memory. The hooks were measured to take 1 to 7 MiB: their modules and
+# those of the standard library that send records, two threads, the records.
 MEMORY_KIB = 8 * 1024
 
 _OURS = re.compile(r"^gradledger: .*\n?", re.MULTILINE)

@@ -58,9 +58,8 @@ def test_a_program_that_does_the_same_passes(keeper: Keeper) -> None:
 
 def test_frames_of_the_hooks_in_a_traceback_are_no_difference() -> None:
     alone = 'Traceback:\n  File "a.py", line 1\n    f()\n    ^^^\n  File "b.py", line 2\nError: x\n'
-    ours = (
-        f'  File "{HOOKS}/gradledger/recorder.py", line 9, in g\n    return f()\n           ^^^\n'
-    )
+    file = f"{HOOKS}/gradledger/capture/recorder.py"
+    ours = f'  File "{file}", line 9, in g\n    return f()\n           ^^^\n'
     hooked = alone.replace('  File "b.py"', f'{ours}  File "b.py"')
     assert foreign(hooked) == foreign(alone) == alone
 

@@ -1,4 +1,4 @@
 """The pages: templates, style, scripts, charts, and what turns facts into words.
 
-Nothing here reads a database or answers a request: ``gradledger_monitor.api.pages`` does.
+Nothing here reads a database or answers a request: ``gradledger_monitor.api.pages.run_list`` does.
 """

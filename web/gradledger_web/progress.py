@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gradledger_web import formats
+from gradledger_web import formatting
 
 if TYPE_CHECKING:
-    from gradledger_monitor.store.reading import RunRow
+    from gradledger_monitor.store.runs.queries import RunRow
 
 # what scripts and frameworks call the number of optimizer steps that they mean to take
 TOTALS = ("planned_steps", "max_steps", "total_steps", "num_training_steps", "max_iters")
@@ -33,10 +33,10 @@ class Progress:
     def speed(self) -> str:
         """The rate in words."""
         if self.rate is None:
-            return formats.NOT_MEASURED
+            return formatting.NOT_MEASURED
         if self.rate >= 1:
-            return f"{formats.figure(self.rate, 3)} steps/s"
-        return f"{formats.figure(1 / self.rate, 3)} s/step"
+            return f"{formatting.figure(self.rate, 3)} steps/s"
+        return f"{formatting.figure(1 / self.rate, 3)} s/step"
 
 
 def of(run: RunRow, rate: float | None) -> Progress:
@@ -60,7 +60,7 @@ def planned(config: Mapping[str, Any]) -> int | None:
 def duration(seconds: float | None) -> str:
     """Seconds in the two largest units."""
     if seconds is None:
-        return formats.NOT_MEASURED
+        return formatting.NOT_MEASURED
     units = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
     rest = int(seconds)
     parts: list[str] = []

@@ -8,20 +8,20 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from gradledger_web import assets, formats, progress, words
+from gradledger_web import assets, formatting, glossary, progress
 
 _FILTERS = (
-    formats.count,
-    formats.figure,
-    formats.listed,
-    formats.percent,
-    formats.times,
-    formats.iso,
-    formats.clock,
-    formats.plural,
-    formats.segment,
-    words.facts,
-    words.headline,
+    formatting.count,
+    formatting.figure,
+    formatting.listed,
+    formatting.percent,
+    formatting.times,
+    formatting.iso,
+    formatting.clock,
+    formatting.plural,
+    formatting.segment,
+    glossary.facts,
+    glossary.headline,
     progress.duration,
 )
 
@@ -54,7 +54,9 @@ def environment() -> jinja2.Environment:
     )
     made.filters.update({each.__name__: each for each in _FILTERS})
     made.globals.update(asset=assets.address, foreign_styles=assets.foreign_styles)
-    made.globals.update(GLOSSARY=words.GLOSSARY, VERDICTS=words.VERDICTS, STATUSES=words.STATUSES)
+    made.globals.update(
+        GLOSSARY=glossary.GLOSSARY, VERDICTS=glossary.VERDICTS, STATUSES=glossary.STATUSES
+    )
     return made
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gradledger.delivery.spool_file import SUFFIX, SpoolFile, is_run
-from gradledger.delivery.thinning import thin
+from gradledger.delivery.truncate import thin
 
 DEFAULT_FOLDER = "~/.gradledger/spool"
 DEFAULT_BYTES = 256 * 2**20

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from gradledger.delivery import portable
+from gradledger.delivery import platform_files
 
 SUFFIX = ".jsonl"
 CHUNK_BYTES = 2**20
@@ -46,11 +46,11 @@ class SpoolFile:
             raise FileExistsError(path)
         # Where an open file cannot be renamed, others cannot delete it either: no name is needed
         # under which they do not look.
-        unseen = path.with_suffix(".new") if portable.RENAMES_OPEN_FILES else path
+        unseen = path.with_suffix(".new") if platform_files.RENAMES_OPEN_FILES else path
         new = os.O_TRUNC if unseen != path else os.O_EXCL
-        descriptor = os.open(unseen, os.O_RDWR | os.O_CREAT | new | portable.BINARY, 0o600)
+        descriptor = os.open(unseen, os.O_RDWR | os.O_CREAT | new | platform_files.BINARY, 0o600)
         with suppress(OSError):  # where nothing can be locked, nobody else takes it either
-            portable.lock(descriptor)
+            platform_files.lock(descriptor)
         if unseen != path:
             os.rename(unseen, path)
         return cls(path, descriptor)
@@ -63,7 +63,7 @@ class SpoolFile:
         except OSError:
             return None
         try:
-            locked = portable.lock(file._descriptor)
+            locked = platform_files.lock(file._descriptor)
             if locked and os.path.samestat(os.fstat(file._descriptor), os.stat(path)):
                 return file
         except OSError:
@@ -76,9 +76,9 @@ class SpoolFile:
         """An existing file, whoever has it: to be read, and neither written nor removed."""
         try:
             # some file systems lock no others
-            return cls(path, os.open(path, os.O_RDWR | portable.BINARY))
+            return cls(path, os.open(path, os.O_RDWR | platform_files.BINARY))
         except (PermissionError, IsADirectoryError):
-            return cls(path, os.open(path, os.O_RDONLY | portable.BINARY))
+            return cls(path, os.open(path, os.O_RDONLY | platform_files.BINARY))
 
     # ------------------------------------------------------------------ writing
 
@@ -98,7 +98,7 @@ class SpoolFile:
     def _write(self, data: bytes) -> None:
         left, at = memoryview(data), self.size
         while left:
-            written = portable.write_at(self._descriptor, left, at)
+            written = platform_files.write_at(self._descriptor, left, at)
             left, at = left[written:], at + written
 
     # ------------------------------------------------------------------ reading, from where it is
@@ -129,7 +129,7 @@ class SpoolFile:
     def _lines(self) -> Iterator[bytes]:
         """Whole lines. The torn last one of a process that died while it wrote it is none."""
         at, rest = self._at, b""
-        while chunk := portable.read_at(self._descriptor, CHUNK_BYTES, at):
+        while chunk := platform_files.read_at(self._descriptor, CHUNK_BYTES, at):
             at += len(chunk)
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
@@ -141,7 +141,7 @@ class SpoolFile:
 
     def replace(self, other: SpoolFile) -> None:
         """Become the content of another file, which ceases to be a file of its own."""
-        if portable.RENAMES_OPEN_FILES:
+        if platform_files.RENAMES_OPEN_FILES:
             os.rename(other.path, self.path)
             os.close(self._descriptor)
             self._descriptor = other._descriptor
@@ -157,13 +157,13 @@ class SpoolFile:
         try:
             os.replace(other.path, self.path)
         finally:
-            self._descriptor = os.open(self.path, os.O_RDWR | portable.BINARY)
+            self._descriptor = os.open(self.path, os.O_RDWR | platform_files.BINARY)
             with suppress(OSError):
-                portable.lock(self._descriptor)
+                platform_files.lock(self._descriptor)
 
     def remove(self) -> None:
         """Delete it and let go of it."""
-        if not portable.RENAMES_OPEN_FILES:
+        if not platform_files.RENAMES_OPEN_FILES:
             self.close()
         with suppress(OSError):
             self.path.unlink()
@@ -171,7 +171,7 @@ class SpoolFile:
 
     def set_aside(self) -> None:
         """Keep it for a person to look at, under a name that nobody sends again."""
-        if not portable.RENAMES_OPEN_FILES:
+        if not platform_files.RENAMES_OPEN_FILES:
             self.close()
         os.replace(self.path, self.path.with_suffix(".refused"))
 

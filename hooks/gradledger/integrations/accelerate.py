@@ -11,8 +11,8 @@ from typing import Any
 
 from accelerate.tracking import GeneralTracker
 
-from gradledger import watching
-from gradledger.integrations import telling
+from gradledger import api
+from gradledger.integrations import open_session
 
 EVALUATION = ("eval", "val", "test")
 
@@ -29,17 +29,17 @@ class GradledgerTracker(GeneralTracker):
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
-        self.ledger = watching.watch(**options)
+        self.ledger = api.watch(**options)
 
     @property
-    def tracker(self) -> watching.Ledger:
+    def tracker(self) -> api.Ledger:
         """The watched run, for ``accelerator.get_tracker("gradledger", unwrap=True)``."""
         return self.ledger
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         """The configuration that was given to ``accelerator.init_trackers``."""
-        telling.configured(values)
+        open_session.configured(values)
 
     def log(self, values: dict[str, Any], step: int | None = None, **kwargs: Any) -> None:
         """Evaluations, told at the optimizer step at which they come, whatever ``step`` counts."""
-        telling.evaluation({k: v for k, v in values.items() if k.startswith(EVALUATION)})
+        open_session.evaluation({k: v for k, v in values.items() if k.startswith(EVALUATION)})

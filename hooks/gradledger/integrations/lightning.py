@@ -12,8 +12,8 @@ import functools
 import sys
 from typing import Any
 
-from gradledger import guard, watching
-from gradledger.integrations import telling
+from gradledger import api, guard
+from gradledger.integrations import open_session
 from gradledger.observers.base import Patch
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -26,33 +26,33 @@ class Follower:
 
     _before: dict[str, Any]
 
-    @telling.failing_open
+    @open_session.failing_open
     def on_train_start(self, trainer: Any, module: Any) -> None:
         """Whose loop it is, and how many steps are planned."""
-        telling.training_begins("lightning", trainer.estimated_stepping_batches)
+        open_session.training_begins("lightning", trainer.estimated_stepping_batches)
 
-    @telling.failing_open
+    @open_session.failing_open
     def on_validation_start(self, trainer: Any, module: Any) -> None:
         """The metrics of training, which Lightning keeps in the same place."""
         self._before = dict(trainer.callback_metrics)
 
-    @telling.failing_open
+    @open_session.failing_open
     def on_validation_end(self, trainer: Any, module: Any) -> None:
         """The metrics that this validation has logged; the same on all ranks, so one tells."""
         if trainer.sanity_checking or not trainer.is_global_zero:
             return
         now = trainer.callback_metrics.items()
-        telling.evaluation({k: v for k, v in now if v is not self._before.get(k)})
+        open_session.evaluation({k: v for k, v in now if v is not self._before.get(k)})
 
-    @telling.failing_open
+    @open_session.failing_open
     def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: Any) -> None:
         """Lightning saves a checkpoint; under which name, it tells nobody here."""
         if trainer.is_global_zero:
-            telling.checkpoint("")
+            open_session.checkpoint("")
 
 
 def _watch(self: Any, **options: Any) -> None:
-    self.ledger = watching.watch(**options)
+    self.ledger = api.watch(**options)
 
 
 @functools.cache

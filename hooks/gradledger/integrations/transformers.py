@@ -9,8 +9,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from gradledger import watching
-from gradledger.integrations import telling
+from gradledger import api
+from gradledger.integrations import open_session
 
 # The Trainer adds these to every evaluation; they say how fast it was, not how good.
 SPEED = ("_runtime", "_per_second", "_compilation_time")
@@ -19,12 +19,12 @@ SPEED = ("_runtime", "_per_second", "_compilation_time")
 class Follower(TrainerCallback):
     """Tells an open session what the Trainer knows; without one it does nothing."""
 
-    @telling.failing_open
+    @open_session.failing_open
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Whose loop it is, and how many steps are planned."""
-        telling.training_begins("transformers", state.max_steps)
+        open_session.training_begins("transformers", state.max_steps)
 
-    @telling.failing_open
+    @open_session.failing_open
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any
     ) -> None:
@@ -32,20 +32,20 @@ class Follower(TrainerCallback):
         if state.is_world_process_zero:
             quality = {k: v for k, v in (metrics or {}).items() if not k.endswith(SPEED)}
             quality.pop("epoch", None)
-            telling.evaluation(quality)
+            open_session.evaluation(quality)
 
-    @telling.failing_open
+    @open_session.failing_open
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Where the Trainer has just saved a checkpoint."""
         if state.is_world_process_zero:
-            telling.checkpoint(f"{args.output_dir}/checkpoint-{state.global_step}")
+            open_session.checkpoint(f"{args.output_dir}/checkpoint-{state.global_step}")
 
 
 class GradledgerCallback(Follower):
     """Watches the run from now on; takes the options of ``gradledger.watch``."""
 
     def __init__(self, **options: Any) -> None:
-        self.ledger = watching.watch(**options)
+        self.ledger = api.watch(**options)
 
 
 _follower = Follower()

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from gradledger import guard
-from gradledger.isolation import isolated, never_compile, uncounted
-from gradledger.ledger import OpenMicroBatch, OpenStep
+from gradledger.capture.isolation import isolated, never_compile, uncounted
+from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 
 if TYPE_CHECKING:
-    from gradledger.windows import Track
+    from gradledger.capture.windows import Track
 
 T = TypeVar("T")
 

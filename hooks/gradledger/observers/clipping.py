@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.utils import clip_grad
 
-from gradledger.deferred import Deferred
-from gradledger.isolation import is_plain, local_part
-from gradledger.ledger import OpenEvent, OpenStep
+from gradledger.capture.async_copy import Deferred
+from gradledger.capture.isolation import is_plain, local_part
+from gradledger.capture.open_records import OpenEvent, OpenStep
 from gradledger.observers.base import Observer
 
 if TYPE_CHECKING:
-    from gradledger.windows import Track, Windows
+    from gradledger.capture.windows import Track, Windows
 
 COMPILED = "clipping runs inside a compiled function, where it cannot be seen"
 

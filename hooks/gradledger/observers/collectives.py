@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from gradledger.backwards import Backwards
-from gradledger.isolation import is_dtensor, local_part
-from gradledger.ledger import OpenMicroBatch, OpenStep
+from gradledger.capture.backwards import Backwards
+from gradledger.capture.isolation import is_dtensor, local_part
+from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 from gradledger.observers.base import Observer
 from gradledger.observers.local_gradients import LocalGradients, own_hook
 
 if TYPE_CHECKING:
-    from gradledger.windows import Track
+    from gradledger.capture.windows import Track
 
 _world: Any = getattr(dist.distributed_c10d, "_world", None) if dist.is_available() else None
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gradledger.ledger import OpenMicroBatch, OpenStep
-from gradledger.observers import own_buffers
+from gradledger.capture.open_records import OpenMicroBatch, OpenStep
+from gradledger.observers import optimizer_buffers
 from gradledger.observers.base import Observer
 
 if TYPE_CHECKING:
-    from gradledger.windows import Track
+    from gradledger.capture.windows import Track
 
 
 class GradientSample(Observer):
@@ -35,5 +35,5 @@ class GradientSample(Observer):
         last = step.micro_batches[-1] if step.micro_batches else None
         if last is not None and last.after is None and last.micro_batch.number == track.counted:
             last.after = step.sample_at_step  # a step taken by a hook while backward still runs
-        if own_buffers.steps_on_own_buffers(step, track):
-            own_buffers.tell(step)
+        if optimizer_buffers.steps_on_own_buffers(step, track):
+            optimizer_buffers.tell(step)

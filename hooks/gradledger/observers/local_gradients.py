@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.weak import WeakIdKeyDictionary
 
-from gradledger import guard, sampling
-from gradledger.deferred import Deferred
-from gradledger.isolation import isolated, never_compile
+from gradledger import guard
+from gradledger.capture import gradient_probe
+from gradledger.capture.async_copy import Deferred
+from gradledger.capture.isolation import isolated, never_compile
 
 if TYPE_CHECKING:
-    from gradledger.windows import Track
+    from gradledger.capture.windows import Track
 
 DEFAULT_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
 AVERAGING = ("allreduce_hook", "fp16_compress_hook", "bf16_compress_hook")
@@ -56,7 +57,7 @@ class LocalGradients:
         """
         present = [p for p in track.watched if p.grad is not None]
         seen = [self._seen.pop(p) for p in present if p in self._seen]
-        return sampling.copy(seen) if len(seen) == len(present) else None
+        return gradient_probe.copy(seen) if len(seen) == len(present) else None
 
     def release(self) -> None:
         """Leave no hook behind."""
@@ -68,6 +69,6 @@ class LocalGradients:
     @never_compile
     def _look(self, parameter: Any) -> None:
         with isolated():
-            view = sampling.coordinates(parameter.grad)
+            view = gradient_probe.coordinates(parameter.grad)
             if view is not None:
                 self._seen[parameter] = view.clone()  # DDP is about to write over it

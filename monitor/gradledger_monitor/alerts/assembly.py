@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from gradledger_monitor.alerts import documents
-from gradledger_monitor.alerts.addresses import reach
-from gradledger_monitor.alerts.delivering import Deliverer, Hear, Means, picture, send
+from gradledger_monitor.alerts import payload, roster
+from gradledger_monitor.alerts.delivery_worker import Deliverer, Hear, Means, picture, send
+from gradledger_monitor.alerts.egress_policy import reach
+from gradledger_monitor.alerts.enqueue import Voice
 from gradledger_monitor.alerts.links import Links
-from gradledger_monitor.alerts.outcomes import Outcome
-from gradledger_monitor.alerts.speaking import Voice
-from gradledger_monitor.settings import Settings
-from gradledger_monitor.store import channels, outbox
-from gradledger_monitor.store.channels import Roster
+from gradledger_monitor.alerts.roster import Roster
+from gradledger_monitor.alerts.settings import AlertSettings
+from gradledger_monitor.store.alerts import channels, outbox
+from gradledger_monitor.store.alerts.outbox import DeliveryResult
 from gradledger_monitor.store.database import Store
 
 LINK_KEY = "alert links"
@@ -21,8 +21,8 @@ LINK_KEY = "alert links"
 class Alerts:
     """What the settings and the database say of alerts."""
 
-    def __init__(self, settings: Settings, store: Store) -> None:
-        self._settings, self._store = settings, store
+    def __init__(self, settings: AlertSettings, base: str, store: Store) -> None:
+        self._settings, self._base, self._store = settings, base, store
         self.means = Means(
             reach=reach(settings.alert_networks),
             timeout=settings.alert_timeout,
@@ -33,15 +33,15 @@ class Alerts:
 
     def roster(self) -> Roster:
         """All channels and routes, as they are now."""
-        given = self._settings.alert_channels
-        return channels.roster(self._store, given, self._settings.alert_routes)
+        settings = self._settings
+        return roster.load(self._store, settings.alert_channels, settings.alert_routes)
 
     @cached_property
     def links(self) -> Links:
         """Needs the database as this version knows it."""
         settings = self._settings
         key = channels.key(self._store, LINK_KEY)
-        return Links(settings.base, key, settings.alert_link_days)
+        return Links(self._base, key, settings.alert_link_days)
 
     def deliverer(self, hear: Hear) -> Deliverer:
         """What plans and sends, once it is started."""
@@ -49,12 +49,12 @@ class Alerts:
 
     def _voice(self) -> Voice:
         settings = self._settings
-        return Voice(settings.base, self.links, settings.alert_timing, self.roster)
+        return Voice(self._base, self.links, settings.alert_timing, self.roster)
 
-    async def try_out(self, channel: str, now: float) -> tuple[str, Outcome]:
+    async def try_out(self, channel: str, now: float) -> tuple[str, DeliveryResult]:
         """Send a test to a channel here and now: its id, and what became of it. Raises KeyError."""
         target = self.roster().channels[channel]
-        document = documents.test(self._settings.base, now)
+        document = payload.test(self._base, now)
         one = outbox.put_claimed(self._store, channel, document, now)
         outcome = await send(target, one, self.means, lambda: picture(self._store, document))
         outbox.finish(self._store, one, outcome, now, lambda _: None)

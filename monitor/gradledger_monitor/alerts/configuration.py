@@ -19,7 +19,7 @@ from pydantic import (
     field_validator,
 )
 
-from gradledger_monitor.findings import Severity
+from gradledger_monitor.model.findings import Severity
 
 SECRET_PREFIX = "whsec_"
 SMALLEST_SECRET, LARGEST_SECRET = 24, 64  # bytes, as Standard Webhooks asks
@@ -107,8 +107,9 @@ class Alertmanager(_HttpTarget):
     kind: Literal["alertmanager"]
 
 
-Channel = Annotated[Webhook | Apprise | Alertmanager, Field(discriminator="kind")]
-_channel: TypeAdapter[Webhook | Apprise | Alertmanager] = TypeAdapter(Channel)
+AnyChannel = Webhook | Apprise | Alertmanager
+Channel = Annotated[AnyChannel, Field(discriminator="kind")]
+_channel: TypeAdapter[AnyChannel] = TypeAdapter(Channel)
 
 
 class Route(_Strict):
@@ -129,12 +130,12 @@ class Timing(_Strict):
     resolved: bool = True
 
 
-def channel_of(config: dict[str, Any]) -> Webhook | Apprise | Alertmanager:
+def channel_of(config: dict[str, Any]) -> AnyChannel:
     """A channel from plain values. Raises pydantic's ``ValidationError``."""
     return _channel.validate_python({"kind": "webhook", **config})
 
 
-def plain(channel: Webhook | Apprise | Alertmanager) -> dict[str, Any]:
+def plain(channel: AnyChannel) -> dict[str, Any]:
     """All of a channel, its secrets too, for the database."""
     found = {name: getattr(channel, name) for name in type(channel).model_fields}
     return {name: _revealed(value) for name, value in found.items()}

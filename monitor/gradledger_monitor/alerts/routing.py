@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from gradledger_monitor.alerts.configuration import Route
-from gradledger_monitor.findings import SEVERITIES, Finding
+from gradledger_monitor.model.findings import SEVERITIES, Finding
 
 
 @dataclass(frozen=True)

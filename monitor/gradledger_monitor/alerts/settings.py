@@ -10,9 +10,9 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode
 from typing_extensions import Self
 
-from gradledger_monitor.alerts.addresses import reach
+from gradledger_monitor.alerts.backoff import DELAYS
 from gradledger_monitor.alerts.configuration import Channel, Route, Timing
-from gradledger_monitor.alerts.schedule import DELAYS
+from gradledger_monitor.alerts.egress_policy import reach
 
 Words = Annotated[list[str], NoDecode]  # in the environment: a,b,c
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]

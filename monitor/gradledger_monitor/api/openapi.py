@@ -6,9 +6,10 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from gradledger_monitor.api.access import needed
-from gradledger_monitor.api.documents import ProblemDocument, refusals
+from gradledger_monitor.api.middleware.access import needed
+from gradledger_monitor.api.schemas import ProblemDocument, refusals
 
+OPENAPI = "/api/v1/openapi.json"
 SCHEME = "token"
 EVERYWHERE: tuple[int, ...] = (421, 503)  # for another host; without the database
 BODIES = (400, 411, 413)  # not what it says it is; of no known length; too long

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from fastapi.routing import APIRoute
 
-from gradledger_monitor.api.access import needed
-from gradledger_monitor.app import API, OPENAPI, PAGES
+from gradledger_monitor.api.middleware.access import needed
+from gradledger_monitor.api.openapi import OPENAPI
+from gradledger_monitor.api.routers import PAGES, ROUTES
 
 BEGIN, END = "<!-- scopes: begin -->", "<!-- scopes: end -->"
 NOBODY = "none"  # a route that needs no token
@@ -25,7 +26,7 @@ def rows() -> list[tuple[str, str, str]]:
 
 def _rows() -> Iterator[tuple[str, str, str]]:
     yield "GET", OPENAPI, needed("GET", OPENAPI) or NOBODY
-    for part in (*API, *PAGES):
+    for part in (*ROUTES, *PAGES):
         for route in part.router.routes:
             assert isinstance(route, APIRoute)
             for method in route.methods or ():

@@ -8,18 +8,18 @@ from typing import NoReturn
 import typer
 from sqlalchemy.exc import DatabaseError
 
-from gradledger_monitor.cli import alerts, db, token
-from gradledger_monitor.cli.acknowledge import acknowledge
-from gradledger_monitor.cli.check import check
-from gradledger_monitor.cli.compare import compare
-from gradledger_monitor.cli.config import config
-from gradledger_monitor.cli.demo import demo
-from gradledger_monitor.cli.export import export
-from gradledger_monitor.cli.import_ import import_
-from gradledger_monitor.cli.postmortem import postmortem
-from gradledger_monitor.cli.replay import replay
-from gradledger_monitor.cli.rules import rules
-from gradledger_monitor.cli.serve import serve
+from gradledger_monitor.cli.commands import alerts, db, token
+from gradledger_monitor.cli.commands.acknowledge import acknowledge
+from gradledger_monitor.cli.commands.check import check
+from gradledger_monitor.cli.commands.compare import compare
+from gradledger_monitor.cli.commands.config import config
+from gradledger_monitor.cli.commands.demo import demo
+from gradledger_monitor.cli.commands.export import export
+from gradledger_monitor.cli.commands.import_ import import_
+from gradledger_monitor.cli.commands.postmortem import postmortem
+from gradledger_monitor.cli.commands.replay import replay
+from gradledger_monitor.cli.commands.rules import rules
+from gradledger_monitor.cli.commands.serve import serve
 from gradledger_monitor.store.database import TooNew
 from gradledger_monitor.store.failures import unusable
 

@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 from rich.text import Text
 
-from gradledger_monitor.demo.daemon import Daemon
-from gradledger_monitor.report_text import STYLES
+from gradledger_monitor.demo.service import Daemon
+from gradledger_monitor.reports.terminal import STYLES
 
 LAST = 20  # steps over which the losses are averaged: one window's is noisy
 SECONDS_TO_JUDGE = 60

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradledger_monitor.findings import Finding
-from gradledger_monitor.gate.checked import Checked, Gate, reported
+from gradledger_monitor.gate.result import Checked, Gate, reported
+from gradledger_monitor.model.findings import Finding
 
 _COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
 

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from gradledger import session, watching
+from gradledger import api, session
 from gradledger.settings import EVERY_STEP, NO_SPOOL
-from gradledger_monitor.findings import Judgement
-from gradledger_monitor.gate.checked import Checked, Gate
-from gradledger_monitor.private_service import private_service
-from gradledger_monitor.report_text import console, report
-from gradledger_monitor.rules.choices import Choices
-from gradledger_monitor.rules.manual import signatures
-from gradledger_monitor.store import reading
-from gradledger_monitor.together import together
+from gradledger_monitor.evaluation.merge import together
+from gradledger_monitor.gate.private_service import private_service
+from gradledger_monitor.gate.result import Checked, Gate
+from gradledger_monitor.model.findings import Judgement
+from gradledger_monitor.reports.terminal import console, report
+from gradledger_monitor.rules.docs import signatures
+from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.store.runs import queries
 
 MOST_RUNS = 1_000
 
@@ -60,15 +60,15 @@ def _judged(
     with private_service(choices) as service:
         with (
             _only_here(),
-            watching.watch(
+            api.watch(
                 **{"on_finding": "off", "overhead": EVERY_STEP, **watched, "url": service.url}
             ),
         ):
             train()
         service.judge_all()
         return [
-            Checked(r.name, r.steps, r.world_size, reading.judgement(service.store, r.id))
-            for r in reading.list_runs(service.store, MOST_RUNS)
+            Checked(r.name, r.steps, r.world_size, queries.judgement(service.store, r.id))
+            for r in queries.list_runs(service.store, MOST_RUNS)
             if r.steps
         ]
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as xml  # nosec B405
 
-from gradledger_monitor.findings import Finding
-from gradledger_monitor.gate.checked import Checked, Gate
-from gradledger_monitor.printable import harmless
+from gradledger_monitor.common.sanitize import harmless
+from gradledger_monitor.gate.result import Checked, Gate
+from gradledger_monitor.model.findings import Finding
 
 
 def junit(checked: list[Checked], gate: Gate) -> str:

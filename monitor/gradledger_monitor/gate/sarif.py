@@ -8,10 +8,10 @@ from hashlib import sha256
 from typing import Any
 
 import gradledger
-from gradledger_monitor.findings import Finding
-from gradledger_monitor.gate.checked import Checked, Gate, reported
-from gradledger_monitor.rules.manual import headline, markdown, signatures
-from gradledger_monitor.sayable import sayable
+from gradledger_monitor.common.json_floats import sayable
+from gradledger_monitor.gate.result import Checked, Gate, reported
+from gradledger_monitor.model.findings import Finding
+from gradledger_monitor.rules.docs import headline, markdown, signatures
 
 SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

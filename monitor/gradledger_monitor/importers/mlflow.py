@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-from gradledger_monitor.importers.logged import Logged, Point, Unreadable, number
+from gradledger_monitor.importers.metric_log import Logged, Point, Unreadable, number
 
 Measured = tuple[str, int, float, float]  # name, step, time in seconds, value
 _FINISHED = ("FINISHED", "FAILED", "KILLED", "3", "4", "5")

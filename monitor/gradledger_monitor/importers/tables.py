@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gradledger_monitor.importers.logged import Logged, Point, Unreadable, number
+from gradledger_monitor.importers.metric_log import Logged, Point, Unreadable, number
 
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
 _COUNTERS = ("step", "global_step", "trainer/global_step", "train/global_step", "_step", "Step")

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from gradledger_monitor.importers.logged import Logged, Point, Unreadable
+from gradledger_monitor.importers.metric_log import Logged, Point, Unreadable
 
 MARK = "tfevents"
 LONGEST = 2**28

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gradledger_monitor.importers.logged import Logged, Point, Unreadable, number
+from gradledger_monitor.importers.metric_log import Logged, Point, Unreadable, number
 
 FILE = "trainer_state.json"
 _SUMMARY = "train_runtime"  # only the entry about the whole training has it

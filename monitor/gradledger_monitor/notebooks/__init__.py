@@ -1,6 +1,6 @@
 """Runs in Python, for notebooks: ``gradledger.load``."""
 
-from gradledger_monitor.notebooks.loading import load
+from gradledger_monitor.notebooks.load import load
 from gradledger_monitor.notebooks.runs import Run, Runs
 
 __all__ = ["Run", "Runs", "load"]

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from gradledger_monitor.findings import Judgement
+from gradledger_monitor.model.findings import Judgement
 from gradledger_monitor.notebooks import tables
 from gradledger_monitor.notebooks.tables import Columns
 from gradledger_monitor.reports.incident import look_back
-from gradledger_monitor.reports.writing import html
-from gradledger_monitor.store import reading
+from gradledger_monitor.reports.render import html
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.reading import RunRow, UnknownRun
-from gradledger_web import verdicts
+from gradledger_monitor.store.runs import queries
+from gradledger_monitor.store.runs.queries import RunRow, UnknownRun
+from gradledger_web import headline
 from gradledger_web.rendering import render
 
 
@@ -38,7 +38,7 @@ class Run:
     @property
     def row(self) -> RunRow:
         """Name, project, times, ranks, configuration and environment."""
-        row = reading.get_run(self._store, self.id)
+        row = queries.get_run(self._store, self.id)
         if row is None:
             raise UnknownRun(self.id)
         return row
@@ -56,7 +56,7 @@ class Run:
     @property
     def judgement(self) -> Judgement:
         """Verdict, findings, decision tree and coverage."""
-        return reading.judgement(self._store, self.id)
+        return queries.judgement(self._store, self.id)
 
     def columns(self, optimizer: int = 0) -> Columns:
         """The figures of each judged step of an optimizer, column by column."""
@@ -93,7 +93,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         judgement, row = self.judgement, self.row
-        read = verdicts.read(judgement, row.steps)
+        read = headline.read(judgement, row.steps)
         return render("notebook.html", run=row, reading=read, tree=judgement.tree)
 
 

@@ -8,11 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gradledger_monitor.findings import Finding
-from gradledger_monitor.store import curves
-from gradledger_monitor.store.curves import Span
+from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.reading import RunRow
+from gradledger_monitor.store.runs.queries import RunRow
+from gradledger_monitor.store.steps import curves
+from gradledger_monitor.store.steps.curves import Span
 
 Columns = dict[str, list[Any]]
 ALL = 2**53

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gradledger_monitor import wire
-from gradledger_monitor.findings import Finding, Judgement
-from gradledger_monitor.store import happenings, reading
+from gradledger_monitor.ingest import schema
+from gradledger_monitor.model.findings import Finding, Judgement
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.happenings import Change
-from gradledger_monitor.store.reading import RunRow
+from gradledger_monitor.store.runs import event_queries, queries
+from gradledger_monitor.store.runs.event_queries import Change
+from gradledger_monitor.store.runs.queries import RunRow
 
 MOST = 150
 BATCH_TIMES, RATE_TIMES = 1.5, 2.0
@@ -44,7 +44,7 @@ def timeline(
     store: Store,
     run: RunRow,
     judgement: Judgement,
-    saved: Sequence[wire.CheckpointRecord],
+    saved: Sequence[schema.CheckpointRecord],
     optimizer: int,
     onset: int | None,
 ) -> Timeline:
@@ -80,18 +80,18 @@ def _findings(found: Iterable[Finding]) -> Iterator[Event]:
 
 def _measured(store: Store, run: RunRow, optimizer: int) -> Iterator[Event]:
     where = (store, run.id, optimizer)
-    for change in happenings.changes(*where, "scale"):
+    for change in event_queries.changes(*where, "scale"):
         yield _event(change, "scale", "loss scale")
-    for change in happenings.jumps(*where, "samples", BATCH_TIMES):
+    for change in event_queries.jumps(*where, "samples", BATCH_TIMES):
         yield _event(change, "batch", "effective batch, samples")
-    for change in happenings.changes(*where, "micro_batches"):
+    for change in event_queries.changes(*where, "micro_batches"):
         yield _event(change, "batch", "micro-batches in a step")
-    for change in happenings.jumps(*where, "lr", RATE_TIMES):
+    for change in event_queries.jumps(*where, "lr", RATE_TIMES):
         yield _event(change, "rate", "learning rate")
-    for first, last, time in happenings.between(happenings.incomplete(*where)):
+    for first, last, time in event_queries.between(event_queries.incomplete(*where)):
         several = f"steps {first} to {last}" if last > first else "the step"
         yield Event(first, time, "ranks", f"not every rank was heard of {several}")
-    for first, last, time in happenings.between(happenings.skipped(*where)):
+    for first, last, time in event_queries.between(event_queries.skipped(*where)):
         several = f"steps {first} to {last} skipped" if last > first else "step skipped"
         yield Event(first, time, "skipped", f"{several} by the GradScaler")
     yield from _pauses(store, run, optimizer)
@@ -102,20 +102,20 @@ def _event(change: Change, kind: Kind, what: str) -> Event:
 
 
 def _pauses(store: Store, run: RunRow, optimizer: int) -> Iterator[Event]:
-    usual = happenings.usual_seconds(store, run.id, optimizer)
-    for pause in happenings.pauses(store, run.id, optimizer, usual):
+    usual = event_queries.usual_seconds(store, run.id, optimizer)
+    for pause in event_queries.pauses(store, run.id, optimizer, usual):
         again = _begun_again(store, run.id, optimizer, pause.step)
         what = "the process was started again" if again else "no step ended"
         told = f"{what}: {pause.now - pause.before:.0f} s since the step before"
         yield Event(pause.step, pause.time, "pause", told)
-    for quiet in happenings.quiet(store, run.id, optimizer):
+    for quiet in event_queries.quiet(store, run.id, optimizer):
         yield Event(quiet.after, None, "pause", f"no step came for {quiet.seconds:.0f} s")
 
 
 def _begun_again(store: Store, run: str, optimizer: int, step: int) -> bool:
     """Whether a process began to count its micro-batches anew."""
-    now = reading.step_records(store, run, optimizer, step)
-    before = reading.step_records(store, run, optimizer, step - 1)
+    now = queries.step_records(store, run, optimizer, step)
+    before = queries.step_records(store, run, optimizer, step - 1)
     return any(
         now[rank].micro_batches
         and before[rank].micro_batches
@@ -127,7 +127,7 @@ def _begun_again(store: Store, run: str, optimizer: int, step: int) -> bool:
 def _evaluations(store: Store, run: str, around: int) -> Iterator[Event]:
     told: dict[int, list[str]] = {}
     times: dict[int, float] = {}
-    for one in happenings.evaluated(store, run, around):
+    for one in event_queries.evaluated(store, run, around):
         value = "NaN" if one.value is None else f"{one.value:.5g}"
         told.setdefault(one.step, []).append(f"{one.name} {value}")
         times.setdefault(one.step, one.time)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gradledger_monitor import clock, wire
-from gradledger_monitor.facts import IMPORTED_FROM
-from gradledger_monitor.findings import SEVERITIES, Finding, Judgement
+from gradledger_monitor.common import clock
+from gradledger_monitor.ingest import schema
+from gradledger_monitor.model.findings import SEVERITIES, Finding, Judgement
+from gradledger_monitor.model.step_facts import IMPORTED_FROM
 from gradledger_monitor.reports.events import Event, timeline
-from gradledger_monitor.store import checkpoints, curves, happenings, reading
-from gradledger_monitor.store.curves import Curves, Span
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.reading import RunRow, UnknownRun
+from gradledger_monitor.store.runs import checkpoints, event_queries, queries
+from gradledger_monitor.store.runs.queries import RunRow, UnknownRun
+from gradledger_monitor.store.steps import curves
+from gradledger_monitor.store.steps.curves import Curves, Span
 
 AROUND = 60  # steps drawn before and after the onset
 WHOLE_POINTS = 400
@@ -46,8 +48,8 @@ class Incident:
     made: float
     judgement: Judgement
     onset: Finding | None  # what showed first, of what nothing else explains
-    last_good: wire.CheckpointRecord | None
-    checkpoints: list[wire.CheckpointRecord]
+    last_good: schema.CheckpointRecord | None
+    checkpoints: list[schema.CheckpointRecord]
     cost: Cost | None
     losses: list[Losses]
     events: list[Event]
@@ -95,11 +97,11 @@ class Incident:
 
 def look_back(store: Store, run: str, now: float | None = None) -> Incident:
     """Put a run's post-mortem together. Raises ``UnknownRun``."""
-    row = reading.get_run(store, run)
+    row = queries.get_run(store, run)
     if row is None:
         raise UnknownRun(run)
     now = clock.now() if now is None else now
-    judgement = reading.judgement(store, run, now)
+    judgement = queries.judgement(store, run, now)
     onset = _onset(judgement)
     saved = checkpoints.of_run(store, run)
     optimizer, step = (onset.optimizer, onset.first_step) if onset else (0, None)
@@ -131,8 +133,8 @@ def _onset(judgement: Judgement) -> Finding | None:
 
 
 def _last_good(
-    saved: Sequence[wire.CheckpointRecord], onset: Finding | None
-) -> wire.CheckpointRecord | None:
+    saved: Sequence[schema.CheckpointRecord], onset: Finding | None
+) -> schema.CheckpointRecord | None:
     if onset is None:
         return saved[-1] if saved else None
     before = [each for each in saved if each.step < onset.first_step]
@@ -142,7 +144,7 @@ def _last_good(
 def _cost(store: Store, run: RunRow, onset: Finding | None) -> Cost | None:
     if onset is None:
         return None
-    spent = happenings.since(store, run.id, onset.optimizer, onset.first_step)
+    spent = event_queries.since(store, run.id, onset.optimizer, onset.first_step)
     if spent is None:
         return None
     usual = (spent.ended - spent.begun) / (spent.steps - 1) if spent.steps > 1 else 0.0

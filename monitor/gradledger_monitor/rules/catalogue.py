@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.rules.base import CourseRule, Rule
 from gradledger_monitor.rules.batch.changed_without_lr import ChangedWithoutLr
 from gradledger_monitor.rules.clip.always_engaged import AlwaysEngaged
 from gradledger_monitor.rules.data.same_order_each_epoch import SameOrderEachEpoch
@@ -34,6 +33,7 @@ from gradledger_monitor.rules.reduction.token_weights_unequal import TokenWeight
 from gradledger_monitor.rules.reduction.unnormalised_sum import UnnormalisedSum
 from gradledger_monitor.rules.reduction.world_size import WorldSize
 from gradledger_monitor.rules.reduction.wrong_denominator import WrongDenominator
+from gradledger_monitor.rules.rule import CourseRule, Rule
 from gradledger_monitor.rules.run.stalled import Stalled
 from gradledger_monitor.rules.scaler.all_grads_zero import AllGradsZero
 from gradledger_monitor.rules.scaler.clip_before_unscale import ClipBeforeUnscale

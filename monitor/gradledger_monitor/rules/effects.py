@@ -11,8 +11,8 @@ import math
 import re
 from typing import Literal
 
-from gradledger_monitor.facts import StepFacts, clip_coefficient
-from gradledger_monitor.number import number
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.step_facts import StepFacts, clip_coefficient
 
 # What a constant factor on all gradients does to an update, epsilon and weight decay apart:
 # - proportional: the update is that much larger;

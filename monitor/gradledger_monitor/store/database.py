@@ -14,7 +14,7 @@ from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, RootTransaction, create_engine, make_url
 from sqlalchemy.exc import OperationalError
 
-from gradledger_monitor.paths import migrations_folder
+from gradledger_monitor.common.paths import migrations_folder
 from gradledger_monitor.store import dialects, private_files
 
 WAIT_SECONDS = 5.0

@@ -14,8 +14,8 @@ import msgspec
 from sqlalchemy import Dialect, LargeBinary
 from sqlalchemy.types import TypeDecorator
 
-from gradledger_monitor import wire
-from gradledger_monitor.zst import MAGIC, zstd
+from gradledger_monitor.common.zstd import MAGIC, zstd
+from gradledger_monitor.ingest import schema
 
 # What step records have in common, learnt from those of the museum by `python -m museum.dictionary`
 # in tests/. What was stored with it can be read with it only: it is never changed. A better one is
@@ -24,9 +24,9 @@ DICTIONARY = Path(__file__).with_name("records-1.zdict")
 LEVEL = 3
 LARGEST = 2**20  # bytes of several records, before they are packed
 
-Record = wire.StepRecord | msgspec.Raw  # one that was read, or still as it lies there
+Record = schema.StepRecord | msgspec.Raw  # one that was read, or still as it lies there
 
-_record_decoder = msgspec.msgpack.Decoder(wire.StepRecord)
+_record_decoder = msgspec.msgpack.Decoder(schema.StepRecord)
 _records_decoder = msgspec.msgpack.Decoder(dict[int, msgspec.Raw])
 
 
@@ -48,7 +48,7 @@ def unpack_records(blob: bytes) -> dict[int, msgspec.Raw]:
     return _records_decoder.decode(_codec.decompress(blob))
 
 
-def read_record(raw: msgspec.Raw) -> wire.StepRecord:
+def read_record(raw: msgspec.Raw) -> schema.StepRecord:
     """One of them."""
     return _record_decoder.decode(raw)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sqlalchemy import URL
 
-from gradledger_monitor.paths import data_folder
+from gradledger_monitor.common.paths import data_folder
 
 FOLDER, FILE = 0o700, 0o600
 BESIDE = ("", "-wal", "-shm")

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 import gradledger
-from gradledger.reacting import Heard
+from gradledger.on_finding import Heard
 from gradledger.settings import Settings
 from helpers.batches import eventually
 from helpers.service import Service, running_service

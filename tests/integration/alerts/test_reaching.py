@@ -13,25 +13,25 @@ from typing import Any
 import anyio
 import pytest
 
-from gradledger_monitor.alerts import documents, pictures
-from gradledger_monitor.alerts.addresses import reach
+from gradledger_monitor.alerts import chart_png, payload
 from gradledger_monitor.alerts.channels import alertmanager, messengers, webhook
 from gradledger_monitor.alerts.configuration import Alertmanager, Apprise, Webhook, channel_of
-from gradledger_monitor.alerts.outcomes import Outcome
+from gradledger_monitor.alerts.egress_policy import reach
+from gradledger_monitor.store.alerts.outbox import DeliveryResult
 from helpers.receiver import OLD_SECRET, SECRET, Receiver
 
 OURS = reach(["127.0.0.0/8"])
 FENCED = "```\n# before: _a_\n\nb = 1\n```"
-TEST = documents.test("https://monitor.example", 1_000.0)
+TEST = payload.test("https://monitor.example", 1_000.0)
 LATE = 60.0  # a busy machine takes its time to start a process
 
 
-def to_webhook(url: str, timeout: float = 5, **said: Any) -> Outcome:
+def to_webhook(url: str, timeout: float = 5, **said: Any) -> DeliveryResult:
     """One attempt to send a test."""
     channel = channel_of({"name": "c", "url": url, "secrets": [SECRET], **said})
     assert isinstance(channel, Webhook)
 
-    async def send() -> Outcome:
+    async def send() -> DeliveryResult:
         return await webhook.send(channel, "msg_1", TEST, OURS, timeout, time.time())
 
     return anyio.run(send)
@@ -39,8 +39,8 @@ def to_webhook(url: str, timeout: float = 5, **said: Any) -> Outcome:
 
 def test_old_and_new_secrets_both_sign_and_the_bearer_is_sent(receiver: Receiver) -> None:
     for secrets in ([OLD_SECRET, SECRET], [SECRET, OLD_SECRET]):
-        assert to_webhook(receiver.url, secrets=secrets, bearer="word").fate == "delivered"
-    assert to_webhook(receiver.url, secrets=[OLD_SECRET]).fate == "delivered"
+        assert to_webhook(receiver.url, secrets=secrets, bearer="word").outcome == "delivered"
+    assert to_webhook(receiver.url, secrets=[OLD_SECRET]).outcome == "delivered"
     assert [one["verified"] for one in receiver.got()] == [True, True, False]
     assert receiver.got()[0]["bearer"] == "Bearer word"
 
@@ -72,7 +72,7 @@ def test_a_name_is_looked_up_once_and_what_was_checked_is_what_is_reached(
 ) -> None:
     asked = names(["192.0.2.1", "127.0.0.1", "127.0.0.1"])  # public for the check, then ours
     refused = to_webhook(f"http://rebinding.example:{receiver.port}/hook", timeout=1)
-    assert refused.fate == "failed" and "192.0.2.1" in refused.detail
+    assert refused.outcome == "failed" and "192.0.2.1" in refused.detail
     assert asked == ["rebinding.example"] and receiver.got() == []
 
 
@@ -81,7 +81,7 @@ def test_a_public_address_is_spoken_with_and_nobody_else(
 ) -> None:
     names(["1.1.1.1", "127.0.0.1", "127.0.0.1"])
     failed = to_webhook(f"http://rebinding.example:{receiver.port}/hook", timeout=1)
-    assert failed.fate == "failed" and "not a public" not in failed.detail
+    assert failed.outcome == "failed" and "not a public" not in failed.detail
     assert receiver.got() == []
 
 
@@ -89,8 +89,8 @@ def test_a_public_address_is_spoken_with_and_nobody_else(
 
 
 def to_messenger(
-    url: str, networks: list[str], image: bytes | None = None, said: documents.Document = TEST
-) -> Outcome:
+    url: str, networks: list[str], image: bytes | None = None, said: payload.Document = TEST
+) -> DeliveryResult:
     """One attempt to send, by default a test."""
     channel = Apprise.model_validate({"name": "c", "kind": "apprise", "url": url})
     return anyio.run(messengers.send, channel, said, image, reach(networks), LATE)
@@ -98,9 +98,9 @@ def to_messenger(
 
 def test_a_messenger_gets_words_and_a_picture(receiver: Receiver) -> None:
     values = [1.0, 2.0, 3.0]
-    picture = pictures.drawn("norm.spike", 2, {"step": [1, 2, 3], "norm": values})
+    picture = chart_png.drawn("norm.spike", 2, {"step": [1, 2, 3], "norm": values})
     url = f"json://127.0.0.1:{receiver.port}/hook"
-    assert to_messenger(url, ["127.0.0.0/8"], picture) == Outcome("delivered")
+    assert to_messenger(url, ["127.0.0.0/8"], picture) == DeliveryResult("delivered")
     (came,) = receiver.got()
     assert came["body"]["title"] == "gradledger: test"
     assert "it arrived" in came["body"]["message"]
@@ -115,26 +115,26 @@ def test_code_stays_code_where_a_messenger_wants_html_too(
     receiver: Receiver, format_: str, shown: str
 ) -> None:
     url = f"json://127.0.0.1:{receiver.port}/hook?format={format_}"
-    said: documents.Document = copy.deepcopy(TEST)
+    said: payload.Document = copy.deepcopy(TEST)
     said["data"]["message"] = f"Fix it.\n{FENCED}\nAbout this."
-    assert to_messenger(url, ["127.0.0.0/8"], said=said) == Outcome("delivered")
+    assert to_messenger(url, ["127.0.0.0/8"], said=said) == DeliveryResult("delivered")
     (came,) = receiver.got()
     assert shown in came["body"]["message"] and "About this." in came["body"]["message"]
 
 
 def test_a_messenger_is_held_to_the_same_addresses_and_follows_nothing(receiver: Receiver) -> None:
     refused = to_messenger(f"json://localhost:{receiver.port}/hook", [])
-    assert refused.fate == "failed" and "not a public address" in refused.detail
+    assert refused.outcome == "failed" and "not a public address" in refused.detail
     assert receiver.got() == []
     elsewhere = {"location": f"http://127.0.0.1:{receiver.port}/elsewhere"}
     receiver.behave({"status": 302, "headers": elsewhere})
-    assert to_messenger(f"json://127.0.0.1:{receiver.port}/hook", ["127.0.0.1"]).fate == "failed"
+    assert to_messenger(f"json://127.0.0.1:{receiver.port}/hook", ["127.0.0.1"]).outcome == "failed"
     assert [one["path"] for one in receiver.got()] == ["/hook"]
 
 
 def test_what_apprise_does_not_know_is_said() -> None:
     failed = to_messenger("pigeon://loft", [])
-    assert failed.fate == "failed" and "Apprise knows no such address" in failed.detail
+    assert failed.outcome == "failed" and "Apprise knows no such address" in failed.detail
 
 
 def test_the_service_does_not_load_apprise() -> None:
@@ -149,7 +149,7 @@ def test_the_service_does_not_load_apprise() -> None:
 def test_alertmanager_is_told_at_its_own_path(receiver: Receiver) -> None:
     url = f"http://127.0.0.1:{receiver.port}/"
     channel = Alertmanager.model_validate({"name": "c", "kind": "alertmanager", "url": url})
-    assert anyio.run(alertmanager.send, channel, TEST, OURS, 5, 3_600.0).fate == "delivered"
+    assert anyio.run(alertmanager.send, channel, TEST, OURS, 5, 3_600.0).outcome == "delivered"
     (came,) = receiver.got()
     assert came["path"] == "/api/v2/alerts"
     assert came["body"][0]["labels"]["alertname"] == "gradledger.test"

@@ -14,18 +14,19 @@ from typing import Any
 import pytest
 import zstandard
 
-from gradledger_monitor.archive.layout import DamagedArchive
-from gradledger_monitor.archive.reading import is_archive, restore
-from gradledger_monitor.archive.writing import export
-from gradledger_monitor.findings import Acknowledgement, Judgement
-from gradledger_monitor.housekeeping import keep_house
-from gradledger_monitor.judge import Judge, judge_pending
-from gradledger_monitor.rules.choices import Choices
-from gradledger_monitor.store import acknowledging, listing, tagging
-from gradledger_monitor.store.curves import Curves, curves
+from gradledger_monitor.archive.format import DamagedArchive
+from gradledger_monitor.archive.reader import is_archive, restore
+from gradledger_monitor.archive.writer import export
+from gradledger_monitor.model.findings import Acknowledgement, Judgement
+from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.store.admin.retention import Policy
+from gradledger_monitor.store.alerts import acknowledgements
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.reading import RunRow, UnknownRun, get_run, judgement
-from gradledger_monitor.store.retention import Policy
+from gradledger_monitor.store.runs import listing, tags
+from gradledger_monitor.store.runs.queries import RunRow, UnknownRun, get_run, judgement
+from gradledger_monitor.store.steps.curves import Curves, curves
+from gradledger_monitor.workers.evaluator import Judge, judge_pending
+from gradledger_monitor.workers.retention import keep_house
 from helpers.batches import EndRecord, EvalRecord, fair_step, step
 from helpers.postgres import running_postgres
 from helpers.sending import judged, send
@@ -62,8 +63,8 @@ def origin(tmp_path: Path) -> Store:
         evaluated = EvalRecord(10, 5.0, {"loss": 2.5, "odd": float("nan")})
         send(store, [*records, evaluated, EndRecord(99.0, [30])], rank=rank, world_size=2)
     judge_pending(store, 0)
-    acknowledging.acknowledge(store, "r", UNEQUAL, Acknowledgement("known", "ann", 1_000.0))
-    tagging.add(store, "r", "mine")
+    acknowledgements.acknowledge(store, "r", UNEQUAL, Acknowledgement("known", "ann", 1_000.0))
+    tags.add(store, "r", "mine")
     return store
 
 
@@ -111,7 +112,7 @@ def test_importing_again_changes_nothing(origin: Store, tmp_path: Path) -> None:
 @pytest.fixture
 def pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A run of 420 steps of which 150 to 199 are unequal, and whose first records are pruned."""
-    monkeypatch.setattr("gradledger_monitor.store.snapshots.EVERY_STEPS", 16)
+    monkeypatch.setattr("gradledger_monitor.store.evaluation.snapshots.EVERY_STEPS", 16)
     store = stored(f"sqlite:///{tmp_path / 'origin.db'}")
     judge = Judge(store)
     for begin in range(1, 401, 50):

@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gradledger_monitor.cli import app
-from gradledger_monitor.judge import judge_pending
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.reading import judgement
+from gradledger_monitor.store.runs.queries import judgement
+from gradledger_monitor.workers.evaluator import judge_pending
 from helpers.batches import EndRecord, batch, fair_step, step
 from helpers.sending import send
 

@@ -91,7 +91,7 @@ train(2)
 def test_a_long_step_beats_so_that_a_stall_can_be_told(scripts: Scripts, tmp_path: Path) -> None:
     code = """
 import gradledger.session
-gradledger.session.BEAT_SECONDS = gradledger.delivery.courier.BEAT_SECONDS = 0.3
+gradledger.session.BEAT_SECONDS = gradledger.delivery.uploader.BEAT_SECONDS = 0.3
 train(2)
 print("slow", flush=True)
 torch.nn.Linear(2, 1)(torch.ones(2)).backward()

@@ -8,9 +8,9 @@ import pytest
 
 from gradledger.delivery.spool_file import SpoolFile
 from gradledger.records import EndRecord, RunRecord, encode
-from gradledger_monitor.store import reading
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.reading import step_records
+from gradledger_monitor.store.runs import queries
+from gradledger_monitor.store.runs.queries import step_records
 from helpers.batches import batch, step
 from helpers.service import running_service
 
@@ -59,7 +59,7 @@ def test_a_file_goes_straight_into_a_database_and_away_if_asked(
         True,
         False,
     ]
-    (run,) = reading.list_runs(store)
+    (run,) = queries.list_runs(store)
     assert (run.id, run.steps) == ("a", 30)  # without a service that judges
     store.close()
 

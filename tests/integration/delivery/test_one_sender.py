@@ -16,10 +16,10 @@ import pytest
 
 from gradledger import session
 from gradledger.delivery.background import running
-from gradledger.delivery.client import Client
-from gradledger.delivery.sender import Sender
+from gradledger.delivery.http_client import Client
+from gradledger.delivery.pipeline import Sender
 from gradledger.delivery.spool import Place
-from gradledger.reacting import Policy, Reaction
+from gradledger.on_finding import Policy, Reaction
 from gradledger.records import EndRecord, RunRecord
 from gradledger.settings import Settings
 from helpers.batches import eventually

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gradledger.delivery.client import Answer, Client
+from gradledger.delivery.http_client import Answer, Client
 from gradledger.delivery.proxies import Proxy, ProxyError, parsed, proxy_for
 from gradledger.records import RunRecord, encode
 from gradledger.settings import Settings

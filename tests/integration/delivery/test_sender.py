@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from gradledger.delivery import backlog, client, courier, sender
+from gradledger.delivery import buffer, http_client, pipeline, uploader
 from gradledger.delivery.background import running
-from gradledger.delivery.client import Client
-from gradledger.delivery.sender import Sender
+from gradledger.delivery.http_client import Client
+from gradledger.delivery.pipeline import Sender
 from gradledger.delivery.spool import Place, Spool, orphans
-from gradledger.reacting import Policy, Reaction
+from gradledger.on_finding import Policy, Reaction
 from gradledger.records import BeatRecord, EndRecord, RunRecord, StepRecord, encode
 from helpers.batches import eventually, step
 from helpers.misbehaving import (
@@ -58,7 +58,7 @@ class Training:
     folder: Path | None
     number: int = 0
     beat: BeatRecord | None = None
-    sender: Sender = field(init=False)
+    pipeline: Sender = field(init=False)
 
     def __post_init__(self) -> None:
         place = None if self.folder is None else Place(self.folder, self.url)
@@ -106,7 +106,7 @@ def on_disk(folder: Path) -> list[bytes]:
 def test_with_a_good_service_all_arrives_in_order_and_no_disk_is_touched(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender, "TICK_SECONDS", 1.0)  # a busy machine may be late within 0.1
+    monkeypatch.setattr(pipeline, "TICK_SECONDS", 1.0)  # a busy machine may be late within 0.1
     with server(takes) as service:
         training = train(service.url)
         training.steps(300, seconds=2.0)
@@ -135,12 +135,12 @@ FAILS: dict[str, Behaviour] = {
 def test_no_failing_service_loses_a_record_or_holds_up_the_end(
     kind: str, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "SILENCE_SECONDS", 1.0)
-    monkeypatch.setattr(client, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(http_client, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(http_client, "ANSWER_SECONDS", 1.0)
     with server(FAILS[kind]) as service:
         training = train(service.url)
         training.steps(100, seconds=2.0)
-        assert training.end() < sender.EXIT_SECONDS + 0.2
+        assert training.end() < pipeline.EXIT_SECONDS + 0.2
         assert service.steps() == []
         assert service.requests
         assert len(on_disk(tmp_path / "spool")) == 100
@@ -157,7 +157,7 @@ def test_no_failing_service_loses_a_record_or_holds_up_the_end(
 def test_a_failing_service_is_spoken_of_once(
     train: Train, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(courier, "BACKOFF_SECONDS", (0.01,))
+    monkeypatch.setattr(uploader, "BACKOFF_SECONDS", (0.01,))
     with server(says(500)) as service:
         training = train(service.url)
         training.steps(10, seconds=1.0)
@@ -233,7 +233,7 @@ def test_the_end_waits_longer_where_records_would_be_lost(train: Train) -> None:
     with server(slow) as service:
         training = train(service.url, folder=None)
         training.steps(3000)
-        assert 1.0 < training.end() < sender.EXIT_SECONDS_UNSAVED
+        assert 1.0 < training.end() < pipeline.EXIT_SECONDS_UNSAVED
         assert service.steps() == list(range(1, 3001))
 
 
@@ -265,12 +265,12 @@ def test_a_service_that_asked_for_time_is_left_alone_at_the_end_too(
     [("7", 7), ("0.5", 0.5), ("-3", 0), ("soon", 0), ("nan", 0), ("", 0), ("1e9", 600)],
 )
 def test_retry_after_is_read_with_care(said: str, seconds: float) -> None:
-    assert client._seconds(said) == seconds
+    assert http_client._seconds(said) == seconds
 
 
 def test_retry_after_may_be_a_date() -> None:
     soon = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 30))
-    assert 25 < client._seconds(soon) <= 30
+    assert 25 < http_client._seconds(soon) <= 30
 
 
 def test_a_batch_that_is_too_large_is_sent_in_parts(train: Train) -> None:
@@ -287,7 +287,7 @@ def test_a_service_that_keeps_no_connection_is_no_failing_service(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sender, "TICK_SECONDS", 0.5)
+    monkeypatch.setattr(pipeline, "TICK_SECONDS", 0.5)
     with server(takes_and_hangs_up) as service:
         training = train(service.url)
         training.steps(20, seconds=2.0)
@@ -364,7 +364,7 @@ def test_a_folder_that_cannot_be_written_costs_nothing_while_memory_lasts(
 def test_without_a_disk_what_is_lost_is_said(
     train: Train, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender, "EXIT_SECONDS_UNSAVED", 0.5)
+    monkeypatch.setattr(pipeline, "EXIT_SECONDS_UNSAVED", 0.5)
     with server(is_silent) as service:
         training = train(service.url, folder=None)
         training.steps(50)
@@ -376,7 +376,7 @@ def test_without_a_disk_what_is_lost_is_said(
 def test_memory_is_bounded_detail_goes_first_and_drops_are_counted(
     train: Train, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(backlog, "MEMORY_BYTES", 200_000)
+    monkeypatch.setattr(buffer, "MEMORY_BYTES", 200_000)
     with server(says(500)) as service:
         training = train(service.url, folder=None)
         for _ in range(20):
@@ -401,7 +401,7 @@ def test_a_training_thread_that_outruns_the_gathering_is_counted_not_slowed(trai
         late = Window(step(1), ready=False)
         training.sender.put(late)
         training.number = 1
-        training.steps(sender.QUEUE_STEPS + 99)
+        training.steps(pipeline.QUEUE_STEPS + 99)
         late.ready = True
         assert eventually(60, lambda: not training.sender._queue)
         training.steps(1)
@@ -432,14 +432,14 @@ def test_values_that_never_come_do_not_hold_up_the_end(train: Train) -> None:
         training = train(service.url)
         training.steps(2)
         training.sender.put(Window(step(3), ready=False))
-        assert training.end() < sender.READY_SECONDS + 0.5
+        assert training.end() < pipeline.READY_SECONDS + 0.5
         assert service.steps() == [1, 2]
 
 
 def test_a_beat_is_sent_while_nothing_else_is(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(courier, "BEAT_SECONDS", 0.3)
+    monkeypatch.setattr(uploader, "BEAT_SECONDS", 0.3)
     with server(takes) as service:
         training = train(service.url)
         training.steps(1)

@@ -14,8 +14,8 @@ from sqlalchemy import make_url
 from typer.testing import CliRunner
 
 from gradledger_monitor.cli import app
-from gradledger_monitor.settings import Settings, names
-from gradledger_monitor.sources import SECRET, variable
+from gradledger_monitor.config.settings import Settings, names
+from gradledger_monitor.config.sources import SECRET, variable
 from helpers.compose import FILE, ROOT, SECRETS, compose, environment, service
 
 SERVICES = sorted(compose()["services"])

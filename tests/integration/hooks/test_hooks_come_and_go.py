@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.utils import clip_grad
 from torch.optim import optimizer as optimizers
 
-from gradledger.recorder import Recorder
+from gradledger.capture.recorder import Recorder
 from helpers.training import (
     Batches,
     Recording,

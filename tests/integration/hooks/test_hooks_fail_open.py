@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradledger.ledger import OpenStep
+from gradledger.capture.open_records import OpenStep
+from gradledger.capture.recorder import Recorder
+from gradledger.capture.windows import Track, Windows
 from gradledger.observers.base import Observer
 from gradledger.observers.clipping import Clipping
-from gradledger.observers.schedule import Schedule
-from gradledger.recorder import Recorder
-from gradledger.windows import Track, Windows
-from gradledger_monitor.facts import StepFacts
-from gradledger_monitor.wire import StepRecord
+from gradledger.observers.lr_scheduler import Schedule
+from gradledger_monitor.ingest.schema import StepRecord
+from gradledger_monitor.model.step_facts import StepFacts
 from helpers.training import (
     Recording,
     accused,

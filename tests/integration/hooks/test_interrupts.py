@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import nn
 
-from gradledger.delivery.sender import _signals_blocked
-from gradledger.observers.scaler import Scaler
-from gradledger.recorder import FINISH_SECONDS, Recorder
-from gradledger.sampling import Coordinates
-from gradledger.windows import Windows
+from gradledger.capture.gradient_probe import Coordinates
+from gradledger.capture.recorder import FINISH_SECONDS, Recorder
+from gradledger.capture.windows import Windows
+from gradledger.delivery.pipeline import _signals_blocked
+from gradledger.observers.grad_scaler import Scaler
 from helpers.interrupts import when_called, when_returning
 from helpers.patience import HANGS
 from helpers.training import Batches, accused, cross_entropy, recording, tiny_model, tokens, windows

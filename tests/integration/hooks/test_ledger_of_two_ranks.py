@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from gradledger_monitor.facts import StepFacts, merge
+from gradledger_monitor.model.step_facts import StepFacts, merge
 from helpers.training import (
     Truth,
     accused,

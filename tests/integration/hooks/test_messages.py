@@ -22,7 +22,7 @@ sys.modules["torch._dynamo"] = torch._dynamo = types.SimpleNamespace(
     disable=lambda f, *_, **__: f, graph_break=lambda: None)
 import gradledger
 from gradledger import guard
-from gradledger.delivery.notices import Notices
+from gradledger.delivery.stderr_messages import Notices
 {after}
 gradledger.watch()
 model = torch.nn.Linear(4, 3)

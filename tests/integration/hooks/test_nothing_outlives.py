@@ -8,7 +8,7 @@ import weakref
 import torch
 from torch import nn
 
-from gradledger.recorder import Recorder
+from gradledger.capture.recorder import Recorder
 from helpers.training import cross_entropy, recording, tiny_model, windows
 
 

@@ -20,7 +20,7 @@ from torch import nn
 
 import gradledger
 from gradledger import session
-from gradledger.config import MAX_DEPTH, MAX_ENTRIES, MAX_ITEMS, MAX_TEXT, plain
+from gradledger.run_config import MAX_DEPTH, MAX_ENTRIES, MAX_ITEMS, MAX_TEXT, plain
 from helpers.misbehaving import Server, server, takes
 from helpers.training import cross_entropy, tiny_model, windows
 
@@ -154,7 +154,7 @@ def test_one_that_cannot_be_referred_to_is_left_out(
     def refuse(self: Any, optimizer: Any) -> None:
         weakref.ref(optimizer.param_groups[0]["params"])  # a list, as an optimizer with slots
 
-    monkeypatch.setattr("gradledger.windows.Windows.track", refuse)
+    monkeypatch.setattr("gradledger.capture.windows.Windows.track", refuse)
     optimizer = torch.optim.SGD(tiny_model().parameters(), lr=0.1)
     gradledger.watch(optimizer=optimizer).close()
     (line,) = capsys.readouterr().err.splitlines()

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gradledger_monitor.number import number
+from gradledger_monitor.model.numbers import number
 from helpers.training import (
     Batches,
     Recording,

@@ -69,7 +69,7 @@ def outcome(module, name):
     except Exception as error:
         return "PyTorch itself needs it"
     from helpers.training import Recording
-    from gradledger.recorder import Recorder
+    from gradledger.capture.recorder import Recorder
     seen = Recording()
     recorder = Recorder(seen.steps.append)
     recorder.install()

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from gradledger_monitor.batch_size import samples_of
-from gradledger_monitor.facts import StepFacts
+from gradledger_monitor.model.batch_size import samples_of
+from gradledger_monitor.model.step_facts import StepFacts
 from helpers.training import recording
 
 INPUTS, CLASSES, LENGTH = 6, 4, 5

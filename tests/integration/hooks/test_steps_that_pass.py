@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from gradledger.pacing import Pace
-from gradledger.recorder import Recorder
-from gradledger_monitor import wire
+from gradledger.capture.recorder import Recorder
+from gradledger.capture.step_sampling import Pace
+from gradledger_monitor.ingest import schema
 from helpers.training import (
     CLASSES,
     HIDDEN,
@@ -88,7 +88,7 @@ def test_what_is_watched_is_told_as_if_all_were(loop: Loop) -> None:
         assert comparable(record) == comparable(by_step[record.step])
 
 
-def comparable(record: wire.StepRecord) -> dict[str, Any]:
+def comparable(record: schema.StepRecord) -> dict[str, Any]:
     """A record without what differs between any two runs of one script."""
     told = wire_fields(record)
     del told["time"], told["next"]

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gradledger.recorder import Recorder
+from gradledger.capture.recorder import Recorder
 from helpers.training import (
     INPUTS,
     accused,

@@ -30,7 +30,7 @@ MANY_THREADS = """
 import sys, threading
 sys.path[:0] = {path!r}
 import torch
-from gradledger.recorder import Recorder
+from gradledger.capture.recorder import Recorder
 from helpers.training import tiny_model, windows
 from integration.hooks.test_threads import train
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from gradledger_monitor.findings import Judgement
-from gradledger_monitor.importers.logged import Unreadable
-from gradledger_monitor.opening import bring_in, judge_all
-from gradledger_monitor.rules.choices import Choices
-from gradledger_monitor.store import checkpoints, curves, reading
+from gradledger_monitor.importers.metric_log import Unreadable
+from gradledger_monitor.model.findings import Judgement
+from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.runs.resolve import bring_in, judge_all
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.reading import RunRow
+from gradledger_monitor.store.runs import checkpoints, queries
+from gradledger_monitor.store.runs.queries import RunRow
+from gradledger_monitor.store.steps import curves
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
 SAME = {  # all hold the training of make.course
@@ -40,9 +41,9 @@ def taken_in(store: Store, path: Path) -> tuple[RunRow, Judgement]:
     """The one run of a log."""
     (run,) = bring_in(store, path)
     judge_all(store, Choices())
-    row = reading.get_run(store, run)
+    row = queries.get_run(store, run)
     assert row is not None
-    return row, reading.judgement(store, run)
+    return row, queries.judgement(store, run)
 
 
 @pytest.mark.parametrize("log", SAME.values(), ids=SAME.keys())
@@ -106,7 +107,7 @@ def test_importing_again_changes_nothing(store: Store) -> None:
     before = taken_in(store, LOGS / "tensorboard")
     again = taken_in(store, LOGS / "tensorboard")
     assert again[1] == before[1]
-    assert len(reading.list_runs(store)) == 1
+    assert len(queries.list_runs(store)) == 1
 
 
 def test_a_loss_that_is_no_number_is_told_as_such(store: Store, tmp_path: Path) -> None:

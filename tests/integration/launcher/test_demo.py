@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gradledger_monitor.demo.daemon import daemon
+from gradledger_monitor.demo.service import daemon
 
 from .conftest import GRADLEDGER
 

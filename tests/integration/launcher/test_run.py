@@ -18,9 +18,9 @@ import pytest
 from gradledger import autostart
 from gradledger.cli import HELP
 from gradledger_monitor.cli import app
-from gradledger_monitor.store import listing
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.listing import Wanted
+from gradledger_monitor.store.runs import listing
+from gradledger_monitor.store.runs.listing import Wanted
 from helpers.service import Service, running_service
 
 from .conftest import GRADLEDGER, Launch

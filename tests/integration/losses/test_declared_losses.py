@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import gradledger
-from gradledger.recorder import Recorder
+from gradledger.capture.recorder import Recorder
 from helpers.batches import eventually
 from helpers.loops import answer, count
 from helpers.service import running_service

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import gradledger
-from gradledger_monitor.archive.writing import export
-from gradledger_monitor.judge import judge_pending
+from gradledger_monitor.archive.writer import export
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.reading import UnknownRun
+from gradledger_monitor.store.runs.queries import UnknownRun
+from gradledger_monitor.workers.evaluator import judge_pending
 from helpers.batches import EndRecord, EvalRecord, fair_step, step
 from helpers.sending import send
 

@@ -7,9 +7,9 @@ import torch
 
 import gradledger
 from gradledger.settings import NO_SPOOL
-from gradledger_monitor.private_service import private_service
-from gradledger_monitor.rules.choices import Choices
-from gradledger_monitor.store import checkpoints, reading
+from gradledger_monitor.gate.private_service import private_service
+from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.store.runs import checkpoints, queries
 
 
 def test_a_checkpoint_belongs_to_the_step_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,7 +25,7 @@ def test_a_checkpoint_belongs_to_the_step_before_it(monkeypatch: pytest.MonkeyPa
                 if number % 2 == 0:
                     ledger.checkpoint(f"out/{number}")
             ledger.checkpoint(step=3)
-        (run,) = reading.list_runs(service.store)
+        (run,) = queries.list_runs(service.store)
         saved = checkpoints.of_run(service.store, run.id)
     assert [(one.step, one.path) for one in saved] == [(2, "out/2"), (3, ""), (4, "out/4")]
     assert run.environment["device"] == "cpu"

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from gradledger.records import CheckpointRecord, Record
-from gradledger_monitor.judge import judge_pending
 from gradledger_monitor.reports.incident import Incident, look_back
-from gradledger_monitor.reports.writing import as_json, html, markdown
+from gradledger_monitor.reports.render import as_json, html, markdown
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.reading import UnknownRun
+from gradledger_monitor.store.runs.queries import UnknownRun
+from gradledger_monitor.workers.evaluator import judge_pending
 from helpers.batches import EndRecord, EvalRecord, fair_step, step
 from helpers.sending import send
 

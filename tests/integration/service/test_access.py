@@ -12,12 +12,12 @@ import anyio
 import httpx2
 import pytest
 
-from gradledger.delivery.client import Client
+from gradledger.delivery.http_client import Client
 from gradledger.records import RunRecord, encode
 from gradledger_monitor.api.scopes import NOBODY, rows
 from gradledger_monitor.app import create_app
-from gradledger_monitor.settings import Settings
-from gradledger_monitor.store import tokens
+from gradledger_monitor.config.settings import Settings
+from gradledger_monitor.store.admin import tokens
 from gradledger_monitor.store.database import Store
 from helpers.batches import batch, step
 from helpers.command import gradledger

@@ -10,14 +10,14 @@ from typing import Any
 import httpx2
 import pytest
 
-from gradledger_monitor import batches
-from gradledger_monitor.findings import Acknowledgement, Finding
-from gradledger_monitor.judge import judge_pending
-from gradledger_monitor.store.acknowledging import NoSuchFinding, acknowledge, take_back
+from gradledger_monitor.ingest import decode
+from gradledger_monitor.model.findings import Acknowledgement, Finding
+from gradledger_monitor.reports.verdict_json import verdict_json
+from gradledger_monitor.store.alerts.acknowledgements import NoSuchFinding, acknowledge, take_back
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.reading import UnknownRun, judgement
-from gradledger_monitor.store.writing import store_batch
-from gradledger_monitor.verdict_json import verdict_json
+from gradledger_monitor.store.runs.queries import UnknownRun, judgement
+from gradledger_monitor.store.steps.ingest import store_batch
+from gradledger_monitor.workers.evaluator import judge_pending
 from helpers import command
 from helpers.batches import batch, eventually, fair_step, step
 from helpers.guarded import ADMIN, guarded_service
@@ -29,7 +29,7 @@ SAID = Acknowledgement("lengths are meant to differ", "Ada", at=100.0)
 
 def judged(store: Store, *records: Any, now: float | None = None, **said: Any) -> list[Finding]:
     """Store records of run r, judge them, and give what is found."""
-    store_batch(store, batches.read(batch("r", records, **said)), 1.0)
+    store_batch(store, decode.read(batch("r", records, **said)), 1.0)
     judge_pending(store, patience=0)
     return judgement(store, "r", now).findings
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from gradledger.delivery.client import Client
+from gradledger.delivery.http_client import Client
 from helpers.batches import batch, eventually, step
 from helpers.service import Service, running_service
 

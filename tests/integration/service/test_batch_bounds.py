@@ -11,10 +11,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from gradledger.delivery.client import Client
-from gradledger_monitor import bounds
+from gradledger.delivery.http_client import Client
+from gradledger_monitor.ingest import bounds
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.reading import get_run
+from gradledger_monitor.store.runs.queries import get_run
 from helpers.batches import batch, fair_step, step
 from helpers.proc import memory, reset_peak_memory
 from helpers.service import Service, running_service

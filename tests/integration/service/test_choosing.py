@@ -12,15 +12,16 @@ from typing import Any
 import httpx2
 import pytest
 
-from gradledger_monitor.chosen import DAYS, Chosen
-from gradledger_monitor.housekeeping import Housekeeping, keep_house
-from gradledger_monitor.judge import Judge
-from gradledger_monitor.rules.choices import Choices
-from gradledger_monitor.settings import Settings
-from gradledger_monitor.store import choosing, tables, upkeep
+from gradledger_monitor.config.settings import Settings
+from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.store import tables
+from gradledger_monitor.store.admin import maintenance, overrides
+from gradledger_monitor.store.admin.retention import Policy
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.reading import judgement, step_records
-from gradledger_monitor.store.retention import Policy
+from gradledger_monitor.store.runs.queries import judgement, step_records
+from gradledger_monitor.workers.evaluator import Judge
+from gradledger_monitor.workers.retention import Housekeeping, keep_house
+from gradledger_monitor.workers.runtime_overrides import DAYS, Chosen
 from helpers.batches import EndRecord, batch, eventually, step
 from helpers.command import gradledger
 from helpers.guarded import ADMIN, guarded_service
@@ -96,7 +97,7 @@ def test_what_is_not_said_stays_as_it_is(services: list[Service]) -> None:
     put(service, RULES, off=[UNEQUAL], thresholds={"norm.spike": {"z": 6}})
     put(service, RULES, thresholds={"norm.spike": {"least": 2, "z": 4}})  # 4 is the default
     with closing(Store(service.database)) as store:
-        kept = choosing.read(store, choosing.RULES)
+        kept = overrides.read(store, overrides.RULES)
     assert kept.value == {"off": [UNEQUAL], "thresholds": {"norm.spike": {"least": 2.0}}}
     assert kept.revision == 2
     put(service, RETENTION, keep_detail_days=7, keep_steps_days=70)
@@ -146,9 +147,9 @@ def test_many_who_choose_at_once_are_counted_one_by_one(database: str) -> None:
 
         def choose() -> None:
             try:
-                choosing.write(store, "rules", {}, 0.0, seen=0)
+                overrides.write(store, "rules", {}, 0.0, seen=0)
                 taken.append(True)
-            except choosing.Outdated:
+            except overrides.Outdated:
                 taken.append(False)
 
         threads = [threading.Thread(target=choose) for _ in range(8)]
@@ -235,7 +236,7 @@ def test_without_its_database_the_configuration_is_told_all_the_same(tmp_path: P
 def test_what_a_newer_version_chose_is_passed_over(store: Store) -> None:
     thresholds = {"norm.new": {"a": 1}, "norm.spike": {"z": 6, "new": 1}}
     newer = {"off": ["norm.spike", "norm.new"], "thresholds": thresholds}
-    choosing.write(store, choosing.RULES, newer, 0.0, None)
+    overrides.write(store, overrides.RULES, newer, 0.0, None)
     choices = Chosen(Settings.model_construct(), store).choices()
     assert choices == Choices(("norm.spike",), {"norm.spike": {"z": 6}})
 
@@ -267,7 +268,7 @@ def test_the_next_pass_keeps_for_as_long_as_is_chosen_then(services: list[Servic
     trained(service, 1, 50)
     service.post(batch("r", [EndRecord(2_000.0, [50])]))
     with closing(Store(service.database)) as store:  # the judge keeps its memory of what ended
-        assert eventually(60, lambda: upkeep.rows(store)["snapshots"] == 1)
+        assert eventually(60, lambda: maintenance.rows(store)["snapshots"] == 1)
     vacuum = "db", "vacuum", "--db", service.database
     assert "removed 0 records" in gradledger(*vacuum).stdout
     put(service, RETENTION, keep_detail_days=1e-9)
@@ -278,13 +279,13 @@ def test_the_next_pass_keeps_for_as_long_as_is_chosen_then(services: list[Servic
 def test_the_service_asks_again_for_every_pass(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gradledger_monitor.housekeeping.EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("gradledger_monitor.workers.retention.EVERY_SECONDS", 0.05)
     send(store, map(step, range(1, 51)))
     Judge(store).judge_pending()
     house = Housekeeping(store, Chosen(Settings.model_construct(), store))
     house.start()
     try:
-        choosing.write(store, choosing.RETENTION, {"keep_detail_days": 1e-9}, 0.0, None)
+        overrides.write(store, overrides.RETENTION, {"keep_detail_days": 1e-9}, 0.0, None)
         assert eventually(60, lambda: not step_records(store, "r", 0, 25))
     finally:
         house.stop()

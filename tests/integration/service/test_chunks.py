@@ -12,15 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Row, select
 
-from gradledger_monitor.housekeeping import keep_house
-from gradledger_monitor.judge import Judge
-from gradledger_monitor.rules.choices import Choices
-from gradledger_monitor.store import chunks, tables
+from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.store import tables
+from gradledger_monitor.store.admin.retention import Policy
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.judging import next_steps, standing
+from gradledger_monitor.store.evaluation.pending import next_steps, standing
 from gradledger_monitor.store.packing import unpack_records
-from gradledger_monitor.store.reading import step_records
-from gradledger_monitor.store.retention import Policy
+from gradledger_monitor.store.runs.queries import step_records
+from gradledger_monitor.store.steps import chunks
+from gradledger_monitor.workers.evaluator import Judge
+from gradledger_monitor.workers.retention import keep_house
 from helpers.batches import fair_step, step
 from helpers.sending import Clock, judged, send
 
@@ -77,7 +78,7 @@ def test_records_come_out_as_they_came_in_however_they_were_batched(
     held = {(n, c.rank): c.received for c in apart for n in unpack_records(c.records)}
     assert held == arrived and sum(chunk.held for chunk in apart) == len(arrived)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gradledger_monitor.store.judging.RECORDS_AT_ONCE", enough)
+        patch.setattr("gradledger_monitor.store.evaluation.pending.RECORDS_AT_ONCE", enough)
         for after in (0, 7, 30):
             later = sorted({n for n, _ in arrived if n > after})
             by_step = {n: {r: at for (m, r), at in arrived.items() if m == n} for n in later}
@@ -176,7 +177,7 @@ def test_of_many_ranks_a_chunk_holds_few_steps_so_that_a_step_is_read_in_bounds(
 def test_a_rank_far_behind_holds_up_no_more_than_its_own_steps(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gradledger_monitor.store.judging.RECORDS_AT_ONCE", 10)
+    monkeypatch.setattr("gradledger_monitor.store.evaluation.pending.RECORDS_AT_ONCE", 10)
     send(store, map(fair_step, range(1, 201)), rank=0, world_size=2)
     judge = Judge(store, now=Clock())
     for first in range(1, 201, 3):

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gradledger.delivery.client import Client
+from gradledger.delivery.http_client import Client
 from helpers.batches import batch, eventually, fair_step
 from helpers.proc import descriptors
 from helpers.service import Service, running_service

@@ -9,13 +9,14 @@ import pytest
 from sqlalchemy import insert, select
 
 from gradledger.records import EvalRecord, MicroBatch, StepRecord
-from gradledger_monitor import batches
-from gradledger_monitor.fold import Judged
-from gradledger_monitor.judge import judge_pending
-from gradledger_monitor.store import curves, patterns, tables
-from gradledger_monitor.store.curves import Span
+from gradledger_monitor.evaluation.run_state import Judged
+from gradledger_monitor.ingest import decode
+from gradledger_monitor.store import tables
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.writing import store_batch
+from gradledger_monitor.store.steps import curves, patterns
+from gradledger_monitor.store.steps.curves import Span
+from gradledger_monitor.store.steps.ingest import store_batch
+from gradledger_monitor.workers.evaluator import judge_pending
 from helpers.batches import batch, step
 from helpers.versions import to_version
 
@@ -38,7 +39,7 @@ def loss(number: int) -> float | None:
 @pytest.fixture
 def long_run(store: Store) -> Store:
     """A long run, judged in parts."""
-    store_batch(store, batches.read(batch("long", [])), 1.0)
+    store_batch(store, decode.read(batch("long", [])), 1.0)
     common = {"run": 1, "optimizer": 0, "ranks": 1, "tokens": 10.0}
     rows = [
         {**common, "step": n, "time": float(n), "norm": norm(n), "loss_reported": loss(n)}
@@ -92,7 +93,7 @@ def rarely(number: int) -> float | None:
 def test_a_mean_counts_each_bucket_as_often_as_the_figure_was_measured(
     store: Store, points: int
 ) -> None:
-    store_batch(store, batches.read(batch("long", [])), 1.0)
+    store_batch(store, decode.read(batch("long", [])), 1.0)
     steps = range(1, 20 * STRETCH)
     write_facts(store, [{"step": n, "loss_token": rarely(n)} for n in steps])
     drawn = curves.curves(store, "long", points=points)
@@ -117,7 +118,7 @@ def write_facts(store: Store, rows: Sequence[dict[str, object]]) -> None:
 
 
 def test_older_buckets_are_counted_from_their_steps_where_these_are_left(store: Store) -> None:
-    store_batch(store, batches.read(batch("long", [])), 1.0)
+    store_batch(store, decode.read(batch("long", [])), 1.0)
     write_facts(store, [{"step": n, "loss_token": rarely(n)} for n in range(1, 4 * STRETCH)])
     before = counts(store)
     assert before == [STRETCH - 1, 1, 1, 1]
@@ -165,7 +166,7 @@ def test_a_run_that_is_judged_step_by_step_has_the_curves_of_one_judged_at_once(
 ) -> None:
     for number in range(1, 200):
         for run in ("slow", "fast"):
-            store_batch(store, batches.read(batch(run, [step(number)])), 1.0)
+            store_batch(store, decode.read(batch(run, [step(number)])), 1.0)
             if run == "slow" and number % 7 == 0:
                 judge_pending(store)
     judge_pending(store)
@@ -184,7 +185,7 @@ def _stretches(store: Store, run: int) -> Sequence[tuple[object, ...]]:
 
 def test_evaluations_are_drawn_by_name(store: Store) -> None:
     told = [EvalRecord(n, float(n), {"loss": 3.0 / n, "accuracy": 1 - 1 / n}) for n in (10, 20)]
-    store_batch(store, batches.read(batch("r", told)), 1.0)
+    store_batch(store, decode.read(batch("r", told)), 1.0)
     found = curves.evaluations(store, "r")
     assert list(found) == ["accuracy", "loss"]
     assert (found["loss"]["step"], found["loss"]["mean"]) == ([10, 20], [0.3, 0.15])
@@ -196,7 +197,7 @@ def test_which_micro_batch_communicated_is_told_of_evenly_spread_steps(store: St
         StepRecord(0, n, float(n), [MicroBatch(collectives=c) for c in (0, 0, n)])
         for n in range(1, 101)
     ]
-    store_batch(store, batches.read(batch("r", records)), 1.0)
+    store_batch(store, decode.read(batch("r", records)), 1.0)
     found = patterns.collectives(store, "r", Span(0), 5)
     assert found.step == [1, 25, 50, 75, 100]
     assert found.collectives == [[0, 0, n] for n in found.step]

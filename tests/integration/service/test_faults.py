@@ -10,12 +10,12 @@ from pathlib import Path
 import httpx2
 from sqlalchemy import insert, select
 
-from gradledger_monitor import batches
-from gradledger_monitor.judge import Judge
+from gradledger_monitor.ingest import decode
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.reading import get_run, judgement, list_runs
+from gradledger_monitor.store.runs.queries import get_run, judgement, list_runs
+from gradledger_monitor.store.steps.ingest import store_batch
 from gradledger_monitor.store.tables import facts, runs
-from gradledger_monitor.store.writing import store_batch
+from gradledger_monitor.workers.evaluator import Judge
 from helpers.batches import batch, eventually, fair_step, step
 from helpers.postgres import running_postgres
 from helpers.sending import Clock, judged, send
@@ -110,7 +110,7 @@ def test_a_rank_that_sends_garbage_spoils_only_its_own_records(store: Store) -> 
     for rank in (0, 1):
         send(store, map(fair_step, range(1, 4)), clock.time, rank=rank, world_size=2)
     spoiled = batch("r", [], rank=1, world_size=2) + b'{"type":"step","step":-4}\n\xff\x00\n[[[\n'
-    stored = store_batch(store, batches.read(spoiled), clock.time)
+    stored = store_batch(store, decode.read(spoiled), clock.time)
     assert [refusal.line for refusal in stored.refused.listed] == [2, 3, 4]
     send(store, map(fair_step, range(4, 7)), clock.time, rank=0, world_size=2)
     clock.time += 31
@@ -152,7 +152,7 @@ def test_a_thousand_ranks_are_one_run(store: Store) -> None:
         for rank in range(ranks)
     ]
     for begin in range(0, ranks, 64):
-        store_batch(store, batches.read(b"".join(bodies[begin : begin + 64])), 10_000.0)
+        store_batch(store, decode.read(b"".join(bodies[begin : begin + 64])), 10_000.0)
     Judge(store).judge_pending()
     row = get_run(store, "wide")
     assert row is not None and (row.steps, row.world_size) == (2, ranks)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from gradledger_monitor.findings import Judgement
-from gradledger_monitor.judge import Judge, judge_pending
-from gradledger_monitor.store.curves import Span, curves
+from gradledger_monitor.model.findings import Judgement
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.judging import standing
-from gradledger_monitor.store.reading import get_run, judgement
-from gradledger_monitor.store.verdicts import Outrun, Result, commit
+from gradledger_monitor.store.evaluation.pending import standing
+from gradledger_monitor.store.evaluation.results import Outrun, Result, commit
+from gradledger_monitor.store.runs.queries import get_run, judgement
+from gradledger_monitor.store.steps.curves import Span, curves
+from gradledger_monitor.workers.evaluator import Judge, judge_pending
 from helpers.batches import EndRecord, fair_step, step
 from helpers.sending import Clock, judged, send
 
@@ -169,7 +169,7 @@ def test_what_was_judged_under_another_description_is_judged_again(store: Store)
 def test_more_steps_than_fit_in_memory_are_judged_in_turns(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gradledger_monitor.store.judging.RECORDS_AT_ONCE", 10)
+    monkeypatch.setattr("gradledger_monitor.store.evaluation.pending.RECORDS_AT_ONCE", 10)
     for rank, together in enumerate((1, 7, 100)):
         for first in range(1, 101, together):
             some = range(first, min(first + together, 101))

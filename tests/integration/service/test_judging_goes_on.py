@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import func, select
 
-from gradledger_monitor.judge import Judge
-from gradledger_monitor.rules.choices import Choices
+from gradledger_monitor.rules.overrides import Choices
 from gradledger_monitor.store import tables
-from gradledger_monitor.store.curves import curves
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.reading import judgement
+from gradledger_monitor.store.runs.queries import judgement
+from gradledger_monitor.store.steps.curves import curves
+from gradledger_monitor.workers.evaluator import Judge
 from helpers.batches import EndRecord, EvalRecord, fair_step, step
 from helpers.sending import judged, send
 
@@ -24,7 +24,7 @@ EVERY = 16
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradledger_monitor.store.snapshots.EVERY_STEPS", EVERY)
+    monkeypatch.setattr("gradledger_monitor.store.evaluation.snapshots.EVERY_STEPS", EVERY)
 
 
 def spoil(store: Store, last: int) -> None:
@@ -121,8 +121,8 @@ def test_other_choices_begin_with_the_first_step(store: Store) -> None:
 def test_an_evaluation_that_comes_very_late_still_finds_the_losses_before_it(
     databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gradledger_monitor.rules.base.LATE_STEPS", 32)
-    monkeypatch.setattr("gradledger_monitor.store.writing.LATE_STEPS", 32)
+    monkeypatch.setattr("gradledger_monitor.rules.rule.LATE_STEPS", 32)
+    monkeypatch.setattr("gradledger_monitor.store.steps.ingest.LATE_STEPS", 32)
     evaluations = [EvalRecord(n, 1.0, {"loss": float(n)}) for n in (20, 40, 60, 80)]
     steps = [fair_step(n) for n in range(1, 301)]
     for n, record in enumerate(steps):

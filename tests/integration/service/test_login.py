@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from gradledger_monitor.api.bearers import COOKIE, SESSION_SECONDS
-from gradledger_monitor.api.live import VALID_SECONDS
-from gradledger_monitor.store import sessions, tokens
+from gradledger_monitor.api.middleware.credentials import COOKIE, SESSION_SECONDS
+from gradledger_monitor.api.routes.live import VALID_SECONDS
+from gradledger_monitor.store.admin import sessions, tokens
 from helpers.batches import batch, step
 from helpers.guarded import ADMIN, Guarded, guarded_service
 

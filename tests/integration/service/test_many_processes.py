@@ -15,7 +15,7 @@ import httpx2
 import psycopg
 import pytest
 
-from gradledger_monitor.store.claims import SPACE
+from gradledger_monitor.store.evaluation.claims import SPACE
 from helpers.batches import EndRecord, batch, eventually, fair_step, step
 from helpers.postgres import Postgres
 from helpers.receiver import Receiver, receiving

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gradledger_monitor.api.ingest import EXAMPLE
+from gradledger_monitor.api.routes.ingest import EXAMPLE
 from helpers.batches import batch, eventually, step
 from helpers.guarded import ADMIN, guarded_service
 from helpers.service import Service, running_service

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
-from gradledger_monitor.hosts import is_ours, name_in
+from gradledger_monitor.common.hosts import is_ours, name_in
 from helpers.batches import batch, step
 from helpers.guarded import ADMIN, Guarded, guarded_service
 from helpers.service import Service, running_service

@@ -9,23 +9,22 @@ from typing import Any
 
 import pytest
 
-from gradledger_monitor import batches
-from gradledger_monitor.alerts import documents
+from gradledger_monitor.alerts import payload
 from gradledger_monitor.alerts.assembly import Alerts
-from gradledger_monitor.alerts.outcomes import Outcome
-from gradledger_monitor.alerts.speaking import Voice, speak
-from gradledger_monitor.judge import judge_pending
-from gradledger_monitor.settings import Settings
-from gradledger_monitor.store import outbox
+from gradledger_monitor.alerts.enqueue import Voice, speak
+from gradledger_monitor.config.settings import Settings
+from gradledger_monitor.ingest import decode
+from gradledger_monitor.store.alerts import outbox
+from gradledger_monitor.store.alerts.outbox import Claimed, DeliveryResult
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.outbox import Claimed
-from gradledger_monitor.store.writing import store_batch
+from gradledger_monitor.store.steps.ingest import store_batch
+from gradledger_monitor.workers.evaluator import judge_pending
 from helpers.batches import batch, step
 
 LATER = 4e9  # this century
 LEASE = 30.0
-SAID = documents.test("http://here", 1.0)
-FAILED, DELIVERED = Outcome("failed", "no"), Outcome("delivered")
+SAID = payload.test("http://here", 1.0)
+FAILED, DELIVERED = DeliveryResult("failed", "no"), DeliveryResult("delivered")
 
 
 @contextmanager
@@ -48,15 +47,17 @@ def claim(store: Store, now: float, limit: int = 99) -> list[Claimed]:
     return outbox.claim(store, now, LEASE, limit)
 
 
-def finish(store: Store, one: Claimed, outcome: Outcome, now: float, again: Any = None) -> None:
+def finish(
+    store: Store, one: Claimed, result: DeliveryResult, now: float, again: Any = None
+) -> None:
     """Write down what became of it, and when to try again."""
-    outbox.finish(store, one, outcome, now, lambda _: again)
+    outbox.finish(store, one, result, now, lambda _: again)
 
 
 def judged(store: Store, *names: str) -> list[int]:
     """Runs with an error, and their keys."""
     for name in names:
-        store_batch(store, batches.read(batch(name, [step(1)])), 1.0)
+        store_batch(store, decode.read(batch(name, [step(1)])), 1.0)
     judge_pending(store, patience=0)
     return list(range(1, len(names) + 1))
 
@@ -64,7 +65,7 @@ def judged(store: Store, *names: str) -> list[int]:
 def voice(store: Store) -> Voice:
     """As a service would speak, to one channel."""
     channel = {"name": "c", "url": "https://example.org"}
-    return Alerts(Settings(alert_channels=[channel]), store)._voice()  # type: ignore[list-item]
+    return Alerts(Settings(alert_channels=[channel]), "http://127.0.0.1", store)._voice()  # type: ignore[list-item]
 
 
 def test_of_several_processes_one_sends_each_message(store: Store) -> None:
@@ -137,7 +138,7 @@ def test_a_receiver_that_asks_for_time_gets_it_for_all_messages(store: Store) ->
     put(store, "another")
     one, other = claim(store, 1)
     finish(store, other, DELIVERED, 2)
-    finish(store, one, Outcome("failed", "busy", 429, wait=100.0), 2, again=5.0)
+    finish(store, one, DeliveryResult("failed", "busy", 429, retry_after=100.0), 2, again=5.0)
     put(store, now=3)
     assert claim(store, 101) == []
     assert len(claim(store, 102)) == 2

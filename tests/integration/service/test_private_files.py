@@ -11,8 +11,8 @@ import pytest
 
 from gradledger.delivery import spool
 from gradledger.delivery.spool import Place, Spool
-from gradledger_monitor.archive.writing import export
-from gradledger_monitor.settings import default_database
+from gradledger_monitor.archive.writer import export
+from gradledger_monitor.config.settings import default_database
 from gradledger_monitor.store.database import Store
 from helpers.batches import fair_step
 from helpers.sending import send

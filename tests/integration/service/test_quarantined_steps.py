@@ -13,18 +13,19 @@ import msgspec
 import pytest
 
 from gradledger.records import RunRecord, encode
-from gradledger_monitor import batches
-from gradledger_monitor.facts import StepFacts
-from gradledger_monitor.judge import Judge, Look
-from gradledger_monitor.metrics import Metrics
-from gradledger_monitor.private_service import private_service
-from gradledger_monitor.replaying import replay
-from gradledger_monitor.rules import balances
-from gradledger_monitor.rules.choices import Choices
-from gradledger_monitor.store import curves, reading
-from gradledger_monitor.store.curves import Span
+from gradledger_monitor.gate.private_service import private_service
+from gradledger_monitor.ingest import decode
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules import balance_diagnosis
+from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.runs.replay import replay
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.writing import store_batch
+from gradledger_monitor.store.runs import queries
+from gradledger_monitor.store.steps import curves
+from gradledger_monitor.store.steps.curves import Span
+from gradledger_monitor.store.steps.ingest import store_batch
+from gradledger_monitor.telemetry.metrics import Metrics
+from gradledger_monitor.workers.evaluator import Judge, Look
 from helpers.batches import batch, fair_step
 from helpers.sending import Clock, judged, send
 from helpers.wire_values import FLOATS, window
@@ -36,14 +37,14 @@ REASON = "step 3 could not be evaluated: OverflowError: a computation that break
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Break the evaluation of step 3 until the fixture is undone."""
-    right = balances.diagnose
+    right = balance_diagnosis.diagnose
 
-    def diagnose(facts: StepFacts, *past: Any) -> balances.Diagnosis:
+    def diagnose(facts: StepFacts, *past: Any) -> balance_diagnosis.Diagnosis:
         if facts.step == BROKEN:
             raise OverflowError("a computation that breaks")
         return right(facts, *past)
 
-    monkeypatch.setattr(balances, "diagnose", diagnose)
+    monkeypatch.setattr(balance_diagnosis, "diagnose", diagnose)
     return monkeypatch
 
 
@@ -55,11 +56,11 @@ def test_a_step_that_cannot_be_evaluated_is_stored_with_the_reason(
     with caplog.at_level(logging.ERROR):
         Judge(store, listener=looks.append).judge_pending()
     assert judged(store) == 5
-    expected = reading.QuarantinedStep(0, BROKEN, REASON)
-    assert reading.quarantined(store, "r") == reading.QuarantinedSteps(1, [expected])
-    assert reading.failure(store, "r", 0, BROKEN) == REASON
-    assert reading.failure(store, "r", 0, 4) is None
-    judgement = reading.judgement(store, "r")
+    expected = queries.QuarantinedStep(0, BROKEN, REASON)
+    assert queries.quarantined(store, "r") == queries.QuarantinedSteps(1, [expected])
+    assert queries.failure(store, "r", 0, BROKEN) == REASON
+    assert queries.failure(store, "r", 0, 4) is None
+    judgement = queries.judgement(store, "r")
     assert judgement.verdict == "incomplete"
     assert f"not_measured: {REASON}" in judgement.coverage.values()
     drawn = curves.curves(store, "r")
@@ -78,10 +79,10 @@ def test_a_restart_and_a_replay_report_the_same(store: Store, broken: pytest.Mon
         Judge(store).judge_pending()  # each a process of its own
     send(store, map(fair_step, range(1, 5)), run="at-once")
     Judge(store).judge_pending()
-    answers = [reading.judgement(store, run) for run in ("r", "at-once")]
+    answers = [queries.judgement(store, run) for run in ("r", "at-once")]
     assert answers[0] == answers[1]
     assert replay(store, "r", Choices()).coverage == answers[0].coverage
-    assert reading.quarantined(store, "r") == reading.quarantined(store, "at-once")
+    assert queries.quarantined(store, "r") == queries.quarantined(store, "at-once")
 
 
 def test_a_step_that_can_be_evaluated_later_leaves_the_quarantine(
@@ -92,22 +93,22 @@ def test_a_step_that_can_be_evaluated_later_leaves_the_quarantine(
     send(store, map(fair_step, (1, 3, 4)), clock.time)
     clock.time += 31
     judge.judge_pending()
-    assert reading.quarantined(store, "r").count == 1
+    assert queries.quarantined(store, "r").count == 1
     broken.undo()  # as another version of the service would
     send(store, [fair_step(2)], clock.time)  # late: the run is evaluated again
     Judge(store, patience=30, now=clock).judge_pending()
-    assert reading.quarantined(store, "r") == reading.QuarantinedSteps(0, [])
-    assert reading.judgement(store, "r").verdict == "balanced"
+    assert queries.quarantined(store, "r") == queries.QuarantinedSteps(0, [])
+    assert queries.judgement(store, "r").verdict == "balanced"
     assert curves.curves(store, "r")["norm"] == [1.0] * 4
 
 
 def test_of_many_quarantined_steps_the_first_are_listed_and_all_are_counted(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(balances, "diagnose", lambda *_: 1 / 0)
+    monkeypatch.setattr(balance_diagnosis, "diagnose", lambda *_: 1 / 0)
     send(store, map(fair_step, range(1, 13)))
     Judge(store).judge_pending()
-    found = reading.quarantined(store, "r", most=3)
+    found = queries.quarantined(store, "r", most=3)
     assert (found.count, [one.step for one in found.steps]) == (12, [1, 2, 3])
 
 
@@ -137,7 +138,7 @@ def test_pages_api_and_metrics_say_which_step_and_why(broken: pytest.MonkeyPatch
 def test_a_step_that_cannot_even_be_merged_has_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StepFacts, "_norm", lambda _: 1 / 0)
     with private_service(Choices()) as service, ExitStack() as pages:
-        store_batch(service.store, batches.read(batch("r", [fair_step(1)])), 1.0)
+        store_batch(service.store, decode.read(batch("r", [fair_step(1)])), 1.0)
         service.judge_all()
         get = pages.enter_context(httpx2.Client(base_url=service.url, timeout=60)).get
         why = "tep 1 could not be evaluated: ZeroDivisionError: division by zero"
@@ -176,11 +177,11 @@ def test_extreme_numbers_are_evaluated_stored_and_drawn(store: Store) -> None:
         {"type": "eval", "step": n, "time": 1e308, "values": {"loss": values[n % len(values)]}}
         for n in range(1, 201)
     ]
-    store_batch(store, batches.read(lines([*steps, *evals], started=1e308)), 1.0)
+    store_batch(store, decode.read(lines([*steps, *evals], started=1e308)), 1.0)
     Judge(store).judge_pending()
     assert judged(store) == 200
-    assert reading.quarantined(store, "r").count == 0
-    judgement = reading.judgement(store, "r")
+    assert queries.quarantined(store, "r").count == 0
+    judgement = queries.judgement(store, "r")
     assert not [why for why in judgement.coverage.values() if "the rule failed" in why]
     for points in (100, 1_000):
         drawn = curves.curves(store, "r", Span(0), points=points)
@@ -194,7 +195,7 @@ def test_extreme_numbers_are_evaluated_stored_and_drawn(store: Store) -> None:
 def test_the_mean_of_a_point_is_right_for_extreme_numbers(store: Store, value: float) -> None:
     """Postgres raises an error where a sum, or the square in its ``avg``, is beyond a float."""
     steps = [window(n, sync="none", wrapper=None, norm=value) for n in range(1, 201)]
-    store_batch(store, batches.read(lines(steps)), 1.0)
+    store_batch(store, decode.read(lines(steps)), 1.0)
     Judge(store).judge_pending()
     bounded = 0.0 if abs(value) < 1e-300 else max(min(value, 1e300), -1e300)
     for points in (10, 100):
@@ -207,7 +208,7 @@ def test_pages_of_a_run_of_extreme_numbers_can_be_shown() -> None:
     with private_service(Choices()) as service, ExitStack() as pages:
         values = [*FLOATS, "NaN", "Infinity", "-Infinity"]
         steps = [extreme(n, value) for n, value in enumerate(values, 1)]
-        store_batch(service.store, batches.read(lines(steps, started=1e308)), 1.0)
+        store_batch(service.store, decode.read(lines(steps, started=1e308)), 1.0)
         service.judge_all()
         get = pages.enter_context(httpx2.Client(base_url=service.url, timeout=60)).get
         paths = ["/", "/runs/r", "/runs/r/postmortem", "/api/v1/runs/r/series"]

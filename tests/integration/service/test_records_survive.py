@@ -9,9 +9,9 @@ import time
 
 import httpx2
 
-from gradledger_monitor.store.curves import curves
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.reading import step_records
+from gradledger_monitor.store.runs.queries import step_records
+from gradledger_monitor.store.steps.curves import curves
 from helpers.batches import EndRecord, EvalRecord, batch, eventually, step
 from helpers.service import Service, running_service, start_service
 

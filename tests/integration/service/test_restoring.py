@@ -12,16 +12,16 @@ import httpx2
 import pytest
 from sqlalchemy import delete, func, select, update
 
-from gradledger_monitor import evaluator_version
-from gradledger_monitor.findings import Finding
-from gradledger_monitor.housekeeping import keep_house
-from gradledger_monitor.judge import LONGEST_QUARANTINE, QUARANTINE, Judge
-from gradledger_monitor.rules.choices import Choices
+from gradledger_monitor.evaluation import evaluator_version
+from gradledger_monitor.model.findings import Finding
+from gradledger_monitor.rules.overrides import Choices
 from gradledger_monitor.store import tables
-from gradledger_monitor.store.curves import curves
+from gradledger_monitor.store.admin.retention import Policy
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.reading import RunRow, get_run, judgement
-from gradledger_monitor.store.retention import Policy
+from gradledger_monitor.store.runs.queries import RunRow, get_run, judgement
+from gradledger_monitor.store.steps.curves import curves
+from gradledger_monitor.workers.evaluator import LONGEST_QUARANTINE, QUARANTINE, Judge
+from gradledger_monitor.workers.retention import keep_house
 from helpers.batches import EvalRecord, fair_step, step
 from helpers.sending import Clock, judged, send
 from helpers.service import running_service
@@ -34,7 +34,7 @@ Damage = Callable[[Store], None]
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradledger_monitor.store.snapshots.EVERY_STEPS", 16)
+    monkeypatch.setattr("gradledger_monitor.store.evaluation.snapshots.EVERY_STEPS", 16)
 
 
 @pytest.fixture

@@ -7,15 +7,15 @@ import os
 import pytest
 from sqlalchemy import func, select
 
-from gradledger_monitor.housekeeping import keep_house
-from gradledger_monitor.judge import Judge
-from gradledger_monitor.rules.choices import Choices
+from gradledger_monitor.rules.overrides import Choices
 from gradledger_monitor.store import tables
-from gradledger_monitor.store.curves import Span, curves
+from gradledger_monitor.store.admin.retention import Policy, Removed
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.packing import unpack_records
-from gradledger_monitor.store.reading import judgement, step_records
-from gradledger_monitor.store.retention import Policy, Removed
+from gradledger_monitor.store.runs.queries import judgement, step_records
+from gradledger_monitor.store.steps.curves import Span, curves
+from gradledger_monitor.workers.evaluator import Judge
+from gradledger_monitor.workers.retention import keep_house
 from helpers.batches import EvalRecord, fair_step, step
 from helpers.command import gradledger
 from helpers.sending import judged, send
@@ -26,7 +26,7 @@ DETAIL = Policy(detail_days=1e-9, steps_days=0)
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradledger_monitor.store.snapshots.EVERY_STEPS", 16)
+    monkeypatch.setattr("gradledger_monitor.store.evaluation.snapshots.EVERY_STEPS", 16)
 
 
 def house(store: Store, policy: Policy) -> Removed:

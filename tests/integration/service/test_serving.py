@@ -17,8 +17,8 @@ import httpx2
 import pytest
 from sqlalchemy import text
 
-from gradledger_monitor.api.documents import FindingList, RunList, StepDocument, VerdictDocument
-from gradledger_monitor.store import upkeep
+from gradledger_monitor.api.schemas import FindingList, RunList, StepDocument, VerdictDocument
+from gradledger_monitor.store.admin import maintenance
 from gradledger_monitor.store.database import Store
 from helpers.batches import batch, eventually, step
 from helpers.command import gradledger
@@ -178,7 +178,7 @@ def test_tables_of_a_newer_version_are_left_alone_and_said_to_be(
             connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
         done = gradledger(*command, environment={**os.environ, "GRADLEDGER_DB": url})
         assert done.returncode == 2 and "too new: its tables, at 9999" in done.stderr
-        assert len(done.stderr.splitlines()) == 1 and upkeep.revision(store) == "9999"
+        assert len(done.stderr.splitlines()) == 1 and maintenance.revision(store) == "9999"
 
 
 def test_the_answers_are_what_the_openapi_document_says(service: Service) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from gradledger.records import BeatRecord, Record
-from gradledger_monitor.findings import Finding
-from gradledger_monitor.judge import Judge
-from gradledger_monitor.store.curves import curves
+from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.reading import get_run, judgement
+from gradledger_monitor.store.runs.queries import get_run, judgement
+from gradledger_monitor.store.steps.curves import curves
+from gradledger_monitor.workers.evaluator import Judge
 from helpers.batches import EndRecord, fair_step
 from helpers.sending import Clock, judged, send
 

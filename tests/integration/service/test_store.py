@@ -14,14 +14,14 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Row, Table, delete, func, select, update
 
 from gradledger.records import EvalRecord
-from gradledger_monitor import batches
-from gradledger_monitor.judge import judge_pending
+from gradledger_monitor.ingest import decode
 from gradledger_monitor.store import tables
-from gradledger_monitor.store.curves import curves
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.packing import read_record, unpack_record, unpack_records
-from gradledger_monitor.store.reading import get_run, list_runs, run_info
-from gradledger_monitor.store.writing import store_batch
+from gradledger_monitor.store.runs.queries import get_run, list_runs, run_info
+from gradledger_monitor.store.steps.curves import curves
+from gradledger_monitor.store.steps.ingest import store_batch
+from gradledger_monitor.workers.evaluator import judge_pending
 from helpers.batches import batch, step
 from helpers.command import Command
 from helpers.versions import to_version
@@ -29,7 +29,7 @@ from helpers.versions import to_version
 
 def send(store: Store, body: bytes, now: float = 1.0) -> None:
     """Store a body as ingest does."""
-    store_batch(store, batches.read(body), now)
+    store_batch(store, decode.read(body), now)
 
 
 def test_migrations_make_exactly_the_tables(store: Store) -> None:

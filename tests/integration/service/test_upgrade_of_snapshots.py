@@ -15,12 +15,13 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import MetaData, func, insert, inspect, select
 
-from gradledger_monitor.judge import Judge
-from gradledger_monitor.paths import migrations_folder
-from gradledger_monitor.store import dialects, tables, upkeep
-from gradledger_monitor.store.curves import curves
+from gradledger_monitor.common.paths import migrations_folder
+from gradledger_monitor.store import dialects, tables
+from gradledger_monitor.store.admin import maintenance
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.reading import RunRow, get_run, judgement
+from gradledger_monitor.store.runs.queries import RunRow, get_run, judgement
+from gradledger_monitor.store.steps.curves import curves
+from gradledger_monitor.workers.evaluator import Judge
 from helpers.batches import fair_step, step
 from helpers.postgres import Postgres
 from helpers.sending import judged, send
@@ -101,7 +102,7 @@ def test_it_was_written_by_the_code_of_that_time(tmp_path: Path) -> None:
 def test_it_is_upgraded_and_both_runs_go_on(old: str) -> None:
     store = Store(old)
     store.migrate()
-    assert upkeep.rows(store)["snapshots"] == 0
+    assert maintenance.rows(store)["snapshots"] == 0
     pruned, (known,) = row(store, "pruned"), judgement(store, "pruned").findings
     assert (pruned.verdict, pruned.earlier_version) == ("broken", True)
     assert str(pruned.evaluation_note).startswith("Evaluated by an earlier version: ")

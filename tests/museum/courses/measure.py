@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from gradledger.ledger import OpenStep
-from gradledger.pacing import Pace
-from gradledger.recorder import Recorder
+from gradledger.capture.open_records import OpenStep
+from gradledger.capture.recorder import Recorder
+from gradledger.capture.step_sampling import Pace
 from gradledger.records import encode
 from gradledger_monitor import wire
-from gradledger_monitor.engine import Engine
-from gradledger_monitor.facts import RunInfo, merge
+from gradledger_monitor.evaluation.engine import Engine
+from gradledger_monitor.model.step_facts import RunInfo, merge
 from museum.courses.faults import ILLNESSES, onset
 from museum.courses.settings import Setting, draw
 from museum.courses.training import Course, Fault, healthy, train

@@ -10,7 +10,7 @@ import socket
 
 import pytest
 
-from gradledger_monitor.alerts.addresses import SPECIAL, Refused, Special, reach
+from gradledger_monitor.alerts.egress_policy import SPECIAL, Refused, Special, reach
 
 REFUSED = {
     "0.0.0.0": "this network",

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from gradledger_monitor.alerts import documents, pictures, wording
+from gradledger_monitor.alerts import chart_png, markdown, payload
+from gradledger_monitor.alerts.backoff import DELAYS, next_attempt
 from gradledger_monitor.alerts.channels import alertmanager
 from gradledger_monitor.alerts.configuration import channel_of, shown
-from gradledger_monitor.alerts.documents import MOST_BYTES, About, Places
-from gradledger_monitor.alerts.outcomes import of_status
-from gradledger_monitor.alerts.planning import Item, Reason
-from gradledger_monitor.alerts.schedule import DELAYS, next_attempt
-from gradledger_monitor.findings import Finding
-from gradledger_monitor.shown import shown as shown_setting
+from gradledger_monitor.alerts.http_post import of_status
+from gradledger_monitor.alerts.payload import MOST_BYTES, About, Places
+from gradledger_monitor.alerts.planner import Item, Reason
+from gradledger_monitor.config.redaction import shown as shown_setting
+from gradledger_monitor.model.findings import Finding
 
 PLACES = Places("https://monitor.example", lambda rule: f"https://monitor.example/a/{rule}")
 KINDS = {"scaler.collapse": "T", "loop.double_step": "S"}
@@ -32,10 +32,10 @@ def item(rule: str = "loop.double_step", reason: Reason = "new", **said: Any) ->
     return Item(reason, Finding(rule=rule, **{**told, **said}))
 
 
-def message(*items: Item, name: str = "a run") -> documents.Document:
+def message(*items: Item, name: str = "a run") -> payload.Document:
     """A message about a run."""
     about = About("r/1", name, "p", "broken", 9, 2)
-    return documents.alert(about, items or (item(),), KINDS, PLACES, 1_000.5)
+    return payload.alert(about, items or (item(),), KINDS, PLACES, 1_000.5)
 
 
 def test_a_message_says_what_how_sure_since_when_how_much_and_what_to_do() -> None:
@@ -48,7 +48,7 @@ def test_a_message_says_what_how_sure_since_when_how_much_and_what_to_do() -> No
     assert first["evidence"] == {"factor": 2.0} and first["fix"] == "optimizer.step()"
     assert first["rule_url"] == "https://monitor.example/rules/loop.double_step"
     assert first["acknowledge_url"] == "https://monitor.example/a/loop.double_step"
-    text = wording.body(said)
+    text = markdown.body(said)
     for part in ("exact", "Since step 3", "optimizer.step()", "runs/r%2F1", "/a/loop.double_step"):
         assert part in text
 
@@ -61,22 +61,22 @@ def test_every_message_fits_whatever_was_found() -> None:
     }
     evidence = {f"name {n}": [float(n)] * 50 for n in range(500)} | {"deep": {"a": [1]}}
     said = message(*(item(evidence=evidence, **long) for _ in range(200)), name="n" * 9_000)
-    assert len(documents.encoded(said)) <= MOST_BYTES
+    assert len(payload.encoded(said)) <= MOST_BYTES
     assert said["data"]["findings"] and said["data"]["omitted"] > 0
     assert len(said["data"]["findings"]) + said["data"]["omitted"] == 200
-    assert len(wording.body(said).encode()) <= MOST_BYTES
-    assert len(wording.title(said)) <= 2 * wording.MOST_TITLE
+    assert len(markdown.body(said).encode()) <= MOST_BYTES
+    assert len(markdown.title(said)) <= 2 * markdown.MOST_TITLE
 
 
 def test_numbers_that_json_cannot_say_are_words() -> None:
     said = message(item(evidence={"norm": float("nan"), "scale": float("inf"), "none": None}))
     assert said["data"]["findings"][0]["evidence"] == {"norm": "nan", "scale": "inf"}
-    json.loads(documents.encoded(said), parse_constant=pytest.fail)
+    json.loads(payload.encoded(said), parse_constant=pytest.fail)
 
 
 def test_a_run_cannot_call_people_or_write_markup() -> None:
     said = message(item(fix="```\n@channel"), name="@everyone <b>[x](http://evil)\x1b[0m\n# head")
-    text, title = wording.body(said), wording.title(said)
+    text, title = markdown.body(said), markdown.title(said)
     assert "@everyone" not in text and "<b>" not in text and "[x](" not in text
     assert "\x1b" not in text + title and "\n# head" not in text and "\n" not in title
     assert text.count("```") == 2
@@ -106,16 +106,16 @@ def series(values: list[float | None]) -> dict[str, list[Any]]:
 
 def test_the_picture_is_small_and_shows_the_figure_of_the_rule() -> None:
     values = [1.0 + n % 7 for n in range(300)]
-    png = pictures.drawn("norm.spike", 200, series([*values, 9e5, None, float("nan")]))
+    png = chart_png.drawn("norm.spike", 200, series([*values, 9e5, None, float("nan")]))
     assert png is not None and png.startswith(b"\x89PNG") and len(png) < MOST_BYTES
-    assert struct.unpack(">II", png[16:24]) == (pictures.WIDTH, pictures.HEIGHT)
-    assert png != pictures.drawn("norm.spike", 100, series([*values, 9e5, None, float("nan")]))
+    assert struct.unpack(">II", png[16:24]) == (chart_png.WIDTH, chart_png.HEIGHT)
+    assert png != chart_png.drawn("norm.spike", 100, series([*values, 9e5, None, float("nan")]))
 
 
 def test_without_two_values_there_is_no_picture() -> None:
-    assert pictures.drawn("norm.spike", 1, series([1.0])) is None
-    assert pictures.drawn("reduction.world_size", 1, series([None, None])) is None
-    assert pictures.drawn("norm.spike", 1, series([2.0, 2.0])) is not None
+    assert chart_png.drawn("norm.spike", 1, series([1.0])) is None
+    assert chart_png.drawn("reduction.world_size", 1, series([None, None])) is None
+    assert chart_png.drawn("norm.spike", 1, series([2.0, 2.0])) is not None
 
 
 # ---------------------------------------------------------------- attempts, and what they tell
@@ -146,7 +146,7 @@ def test_a_status_says_what_became_of_a_message(
     status: int, retry_after: str, fate: str, wait: float | None
 ) -> None:
     outcome = of_status(status, retry_after)
-    assert (outcome.fate, outcome.status, outcome.wait) == (fate, status, wait)
+    assert (outcome.outcome, outcome.status, outcome.retry_after) == (fate, status, wait)
 
 
 def test_secrets_do_not_show_where_settings_are_printed() -> None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from gradledger_monitor.alerts.configuration import Route, Timing
-from gradledger_monitor.alerts.planning import Notice, Place, Plan, Subject, plan
+from gradledger_monitor.alerts.planner import Notice, Place, Plan, Subject, plan
 from gradledger_monitor.alerts.routing import Routing
-from gradledger_monitor.findings import Acknowledgement, Finding
+from gradledger_monitor.model.findings import Acknowledgement, Finding
 
 TIMING = Timing(group_wait=30, repeat_after=3_600)
 RUN = Subject("a run", "a project", over=False)

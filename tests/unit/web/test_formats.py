@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from gradledger_web import formats
+from gradledger_web import formatting
 
-DASH = formats.NOT_MEASURED
+DASH = formatting.NOT_MEASURED
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ DASH = formats.NOT_MEASURED
     [(None, DASH), (0, "0"), (1984, "1,984"), (392_311, "392 k"), (7.25e9, "7.25 G")],
 )
 def test_counts_are_grouped_then_prefixed(value: float | None, text: str) -> None:
-    assert formats.count(value) == text
+    assert formatting.count(value) == text
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_counts_are_grouped_then_prefixed(value: float | None, text: str) -> Non
     ],
 )
 def test_figures_keep_the_digits_that_matter(value: float | None, text: str) -> None:
-    assert formats.figure(value) == text
+    assert formatting.figure(value) == text
 
 
 @pytest.mark.parametrize(
@@ -42,17 +42,17 @@ def test_figures_keep_the_digits_that_matter(value: float | None, text: str) -> 
     [(None, DASH), (0.0, "0 %"), (0.0031, "0.31 %"), (0.172, "17.2 %"), (1.0, "100 %")],
 )
 def test_shares_are_percents(value: float | None, text: str) -> None:
-    assert formats.percent(value) == text
+    assert formatting.percent(value) == text
 
 
 def test_not_measured_is_never_written_as_zero() -> None:
-    written = (formats.count, formats.figure, formats.percent, formats.times)
+    written = (formatting.count, formatting.figure, formatting.percent, formatting.times)
     assert {write(None) for write in written} == {DASH}
 
 
 def test_one_is_singular() -> None:
-    assert [formats.plural(n, "step") for n in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
+    assert [formatting.plural(n, "step") for n in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
 
 
 def test_a_path_segment_cannot_leave_its_place() -> None:
-    assert formats.segment("../a b?") == "..%2Fa%20b%3F"
+    assert formatting.segment("../a b?") == "..%2Fa%20b%3F"

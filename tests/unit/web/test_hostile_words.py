@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gradledger_web.ledgers import short
 from gradledger_web.rendering import environment
+from gradledger_web.step_table import short
 
 
 @pytest.mark.parametrize(

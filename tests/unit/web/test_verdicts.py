@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.findings import Finding, Judgement, Severity, TreeNode, Verdict
-from gradledger_web import verdicts
+from gradledger_monitor.model.findings import Finding, Judgement, Severity, TreeNode, Verdict
+from gradledger_web import headline
 
 
 def found(rule: str, severity: Severity, inhibited_by: str | None = None) -> Finding:
@@ -25,7 +25,7 @@ def test_the_worst_cause_speaks_and_symptoms_stand_apart() -> None:
         found("x.sym", "error", "x.err"),
         found("x.err", "error"),
     )
-    reading = verdicts.read(judgement, 5)
+    reading = headline.read(judgement, 5)
     assert reading.sentence == "x.err happened."
     assert reading.detail == "1 more finding below."
     assert [finding.rule for finding in reading.symptoms] == ["x.sym"]
@@ -33,17 +33,17 @@ def test_the_worst_cause_speaks_and_symptoms_stand_apart() -> None:
 
 def test_incomplete_says_what_was_not_seen() -> None:
     tree = (TreeNode("reduction", "?", "not_measured", "compiled"), TreeNode("loop", "?", "ok"))
-    reading = verdicts.read(judged("incomplete", tree=tree), 5)
+    reading = headline.read(judged("incomplete", tree=tree), 5)
     assert "not everything could be seen" in reading.sentence
     assert reading.detail == "Not measured: reduction."
 
 
 def test_balanced_never_speaks_before_a_step_was_judged() -> None:
-    assert "No optimizer step" in verdicts.read(judged("incomplete"), 0).sentence
-    assert "No fault in 1 optimizer step," in verdicts.read(judged("balanced"), 1).sentence
+    assert "No optimizer step" in headline.read(judged("incomplete"), 0).sentence
+    assert "No fault in 1 optimizer step," in headline.read(judged("balanced"), 1).sentence
 
 
 def test_coverage_keeps_the_whole_reason() -> None:
-    lines = verdicts.coverage(judged("balanced"))
-    assert lines[1] == verdicts.Coverage("c.d", "not_applicable", "no GradScaler: none")
-    assert verdicts.tally(lines) == {"ok": 1, "not_applicable": 1}
+    lines = headline.coverage(judged("balanced"))
+    assert lines[1] == headline.Coverage("c.d", "not_applicable", "no GradScaler: none")
+    assert headline.tally(lines) == {"ok": 1, "not_applicable": 1}

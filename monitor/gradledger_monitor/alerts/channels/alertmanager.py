@@ -9,12 +9,12 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from gradledger_monitor.alerts.addresses import Reach
 from gradledger_monitor.alerts.channels.webhook import AGENT
 from gradledger_monitor.alerts.configuration import Alertmanager
-from gradledger_monitor.alerts.documents import Document, encoded
-from gradledger_monitor.alerts.outcomes import Outcome
-from gradledger_monitor.alerts.sending import post
+from gradledger_monitor.alerts.egress_policy import Reach
+from gradledger_monitor.alerts.http_post import post
+from gradledger_monitor.alerts.payload import Document, encoded
+from gradledger_monitor.store.alerts.outbox import DeliveryResult
 
 PATH = "/api/v2/alerts"
 MARGIN = 1.5  # of the time after which a finding that lasts is told again
@@ -23,7 +23,7 @@ TEST_LASTS = 300.0
 
 async def send(
     channel: Alertmanager, document: Document, reach: Reach, timeout: float, repeat_after: float
-) -> Outcome:
+) -> DeliveryResult:
     """One attempt; sent again, it is the same alert there."""
     headers = {"content-type": "application/json", "user-agent": AGENT}
     if channel.bearer is not None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
-from gradledger_monitor.alerts.addresses import Refused, reach
+from gradledger_monitor.alerts.egress_policy import Refused, reach
 
 INSTALL = "Apprise is not installed where the service runs: pip install 'gradledger[alerts]'"
 _STATUS = re.compile(r"\berror=(\d{3})\b")

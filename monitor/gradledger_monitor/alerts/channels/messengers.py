@@ -13,12 +13,13 @@ import sys
 import anyio
 from anyio.abc import Process
 
-from gradledger_monitor.alerts import wording
-from gradledger_monitor.alerts.addresses import Reach
+from gradledger_monitor.alerts import markdown
 from gradledger_monitor.alerts.configuration import Apprise
-from gradledger_monitor.alerts.documents import Document, worst
-from gradledger_monitor.alerts.outcomes import MOST_DETAIL, Outcome
-from gradledger_monitor.printable import printable
+from gradledger_monitor.alerts.egress_policy import Reach
+from gradledger_monitor.alerts.http_post import MOST_DETAIL
+from gradledger_monitor.alerts.payload import Document, worst
+from gradledger_monitor.common.sanitize import printable
+from gradledger_monitor.store.alerts.outbox import DeliveryResult
 
 COMMAND = [sys.executable, "-m", "gradledger_monitor.alerts.channels.messenger_process"]
 TYPES = {"error": "failure", "warning": "warning", "info": "info", "ok": "success"}
@@ -26,12 +27,12 @@ TYPES = {"error": "failure", "warning": "warning", "info": "info", "ok": "succes
 
 async def send(
     channel: Apprise, document: Document, image: bytes | None, reach: Reach, timeout: float
-) -> Outcome:
+) -> DeliveryResult:
     """One attempt, of at most ``timeout`` seconds."""
     told = {
         "url": channel.address,
-        "title": wording.title(document),
-        "body": wording.body(document),
+        "title": markdown.title(document),
+        "body": markdown.body(document),
         "type": TYPES[worst(document)] if document["data"]["findings"] else "info",
         "image": base64.b64encode(image).decode() if image else None,
         "networks": [str(network) for network in reach.allowed],
@@ -39,7 +40,7 @@ async def send(
     }
     with anyio.move_on_after(timeout):
         return _read(*await _run(json.dumps(told).encode()))
-    return Outcome("failed", f"not sent within {timeout:g} s")
+    return DeliveryResult("failed", f"not sent within {timeout:g} s")
 
 
 async def _run(told: bytes) -> tuple[int, bytes]:
@@ -62,10 +63,10 @@ async def _conversation(process: Process, told: bytes) -> tuple[int, bytes]:
     return await process.wait(), said
 
 
-def _read(status: int, said: bytes) -> Outcome:
+def _read(status: int, said: bytes) -> DeliveryResult:
     try:
         answer = json.loads(said)
         fate, detail, code = answer["fate"], str(answer["detail"]), answer["status"]
     except (ValueError, TypeError, KeyError):
-        return Outcome("failed", f"the process that sends ended with status {status}")
-    return Outcome(fate, printable(detail)[:MOST_DETAIL], code)
+        return DeliveryResult("failed", f"the process that sends ended with status {status}")
+    return DeliveryResult(fate, printable(detail)[:MOST_DETAIL], code)

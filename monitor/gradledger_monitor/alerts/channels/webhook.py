@@ -7,18 +7,18 @@ from datetime import datetime, timezone
 from standardwebhooks import Webhook as Signer
 
 import gradledger
-from gradledger_monitor.alerts.addresses import Reach
 from gradledger_monitor.alerts.configuration import Webhook
-from gradledger_monitor.alerts.documents import Document, encoded
-from gradledger_monitor.alerts.outcomes import Outcome
-from gradledger_monitor.alerts.sending import post
+from gradledger_monitor.alerts.egress_policy import Reach
+from gradledger_monitor.alerts.http_post import post
+from gradledger_monitor.alerts.payload import Document, encoded
+from gradledger_monitor.store.alerts.outbox import DeliveryResult
 
 AGENT = f"gradledger/{gradledger.__version__}"
 
 
 async def send(
     channel: Webhook, alert: str, document: Document, reach: Reach, timeout: float, now: float
-) -> Outcome:
+) -> DeliveryResult:
     """One attempt. ``alert`` is the id, the same at every attempt; the signature is of this one."""
     body = encoded(document)
     headers = {**signed(channel, alert, body, now), **common(channel)}

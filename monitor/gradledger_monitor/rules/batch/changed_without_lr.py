@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from gradledger_monitor.batch_size import whole
-from gradledger_monitor.facts import StepFacts
-from gradledger_monitor.findings import Outcome
-from gradledger_monitor.number import number
-from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_measured
-from gradledger_monitor.rules.signature import Parameter
+from gradledger_monitor.model.batch_size import whole
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
 FIX = """\

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 
-from gradledger_monitor.facts import clip_coefficient
-from gradledger_monitor.findings import Outcome
-from gradledger_monitor.number import number
-from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_applicable, not_measured
-from gradledger_monitor.rules.recent import slide
-from gradledger_monitor.rules.signature import Parameter
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.step_facts import clip_coefficient
+from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
+from gradledger_monitor.rules.sliding_count import slide
 from gradledger_monitor.rules.state import declare
 
 FIX = """\

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import Window, not_applicable, not_measured
-from gradledger_monitor.wire import MicroBatch, StepRecord
+from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.rules.rule import Window, not_applicable, not_measured
 
 
 def unless_parallel(window: Window) -> Outcome | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 
-from gradledger_monitor.findings import Outcome
-from gradledger_monitor.number import number
-from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_applicable, not_measured
+from gradledger_monitor.ingest.schema import StepRecord
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.ddp.common import names, unless_parallel
-from gradledger_monitor.rules.signature import Parameter
+from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.state import declare
-from gradledger_monitor.wire import StepRecord
 
 FIX = """\
 sampler = DistributedSampler(dataset, shuffle=True)

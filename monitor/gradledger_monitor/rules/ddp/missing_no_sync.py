@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.facts import StepFacts
-from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import OK, Rule, Window, finding
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import synced, unless_parallel
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = """\
 last = (i + 1) % K == 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradledger_monitor.facts import StepFacts
-from gradledger_monitor.findings import Outcome
-from gradledger_monitor.number import number
-from gradledger_monitor.rules.base import OK, Rule, Window, counted, finding, not_applicable
+from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import synced, unless_parallel
-from gradledger_monitor.wire import MicroBatch, StepRecord
+from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_applicable
 
 FIX = """\
 loss = compute_loss(model(x), y)        # model is the DDP wrapper, not model.module

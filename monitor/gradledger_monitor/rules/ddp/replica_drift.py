@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from gradledger_monitor.facts import StepFacts
-from gradledger_monitor.findings import Outcome
-from gradledger_monitor.number import number
-from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_applicable, not_measured
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import unless_parallel
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 
 SAME = 1e-6  # relative: replicas should be equal bit by bit
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_measured
+from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.ddp.common import unless_parallel
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 
 FIX = """\
 tokens = all_reduce_sum(tokens_in_window)

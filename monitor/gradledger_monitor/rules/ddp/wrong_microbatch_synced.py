@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import OK, Rule, Window, counted, finding
+from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.ddp.common import synced, unless_parallel
+from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding
 
 FIX = """\
 model.require_backward_grad_sync = (k == K - 1)   # before the forward

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from gradledger_monitor.findings import Outcome
-from gradledger_monitor.number import number
-from gradledger_monitor.rules.base import OK, Rule, Window, counted, finding, not_measured
+from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
 from gradledger_monitor.rules.state import declare
-from gradledger_monitor.wire import MicroBatch, StepRecord
 
 FIX = """\
 last = i + 1 == len(loader)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.findings import Outcome
-from gradledger_monitor.number import number
-from gradledger_monitor.rules.base import OK, Rule, Window, finding
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = """\
 scaler.step(optimizer)       # this steps the optimizer:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import OK, Rule, Window, finding
+from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.reduction.common import (
     balance,
     factor,
@@ -11,6 +10,7 @@ from gradledger_monitor.rules.reduction.common import (
     shows,
     unless_balanced,
 )
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = """\
 (loss / K).backward()

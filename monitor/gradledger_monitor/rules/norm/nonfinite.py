@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from gradledger_monitor.findings import Outcome
-from gradledger_monitor.number import number
-from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_measured
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 
 FIX = """\
 norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm, error_if_nonfinite=True)"""

@@ -6,10 +6,10 @@ import math
 from collections import deque
 from statistics import median
 
-from gradledger_monitor.facts import StepFacts, clip_coefficient
-from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_measured
-from gradledger_monitor.rules.signature import Parameter
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.step_facts import StepFacts, clip_coefficient
+from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
 START = 3  # losses whose median stands for where the run began

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.findings import Outcome
+from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules import effects
-from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.reduction.common import (
     balance,
     declared,
@@ -12,6 +11,7 @@ from gradledger_monitor.rules.reduction.common import (
     shows,
     unless_balanced,
 )
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = """\
 # if the factor is meant, declare it, and it is no longer reported:

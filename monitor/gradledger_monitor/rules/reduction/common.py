@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.balances import Pattern
-from gradledger_monitor.rules.base import OK, Window, not_applicable, not_measured
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.rules.balance_diagnosis import Pattern
+from gradledger_monitor.rules.rule import OK, Window, not_applicable, not_measured
 
 _CALM: frozenset[Pattern] = frozenset({"fair", "coefficient"})
 

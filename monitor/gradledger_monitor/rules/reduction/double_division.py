@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.findings import Outcome
+from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules import effects
-from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.reduction.common import balance, of_declared, shows, unless_balanced
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = """\
 # the trainer (or the loss) already normalises over the window: do not divide again

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.findings import Outcome
+from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules import effects
-from gradledger_monitor.rules.base import OK, Rule, Window, finding
 from gradledger_monitor.rules.reduction.common import shows, unless_balanced
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = """\
 # each of the K micro-batches must contribute 1/K of the gradient

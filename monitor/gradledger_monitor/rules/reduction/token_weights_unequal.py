@@ -6,12 +6,13 @@ import math
 from collections import deque
 from collections.abc import Iterable
 
-from gradledger_monitor.facts import StepFacts
-from gradledger_monitor.findings import Outcome, Severity
-from gradledger_monitor.ledger import Entry, total
-from gradledger_monitor.readings import Reading
-from gradledger_monitor.rules.balances import OWN_LOSSES, PARTS_OR_TASKS, weightless
-from gradledger_monitor.rules.base import (
+from gradledger_monitor.model.findings import Outcome, Severity
+from gradledger_monitor.model.objectives import Reading
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.model.token_ledger import Entry, total
+from gradledger_monitor.rules.balance_diagnosis import OWN_LOSSES, PARTS_OR_TASKS, weightless
+from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.rule import (
     OK,
     Rule,
     Window,
@@ -21,7 +22,6 @@ from gradledger_monitor.rules.base import (
     not_applicable,
     not_measured,
 )
-from gradledger_monitor.rules.signature import Parameter
 from gradledger_monitor.rules.state import declare
 
 FIX = """\

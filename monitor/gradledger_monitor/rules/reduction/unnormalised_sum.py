@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.findings import Outcome
+from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules import effects
-from gradledger_monitor.rules.base import OK, Rule, Window, as_count, finding
 from gradledger_monitor.rules.reduction.common import (
     balance,
     declared,
@@ -13,6 +12,7 @@ from gradledger_monitor.rules.reduction.common import (
     tokens,
     unless_balanced,
 )
+from gradledger_monitor.rules.rule import OK, Rule, Window, as_count, finding
 
 FIX = """\
 loss = F.cross_entropy(logits, labels, reduction="sum") / tokens_in_window

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from gradledger_monitor.findings import Outcome
+from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules import effects
-from gradledger_monitor.rules.base import OK, Rule, Window, as_count, finding
 from gradledger_monitor.rules.reduction.common import (
     balance,
     factor,
@@ -14,6 +13,7 @@ from gradledger_monitor.rules.reduction.common import (
     tokens,
     unless_balanced,
 )
+from gradledger_monitor.rules.rule import OK, Rule, Window, as_count, finding
 
 FIX = """\
 # divide by the tokens that count in this window, and by nothing else

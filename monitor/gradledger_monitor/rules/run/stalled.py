@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from statistics import median
 
-from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import OK, Rule, Silence, Window, finding, not_measured
-from gradledger_monitor.rules.signature import Parameter
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.inactivity import Inactivity
+from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
@@ -90,7 +91,7 @@ class Stalled(Rule):
             return None
         return max(self.seconds, self.times * median(self._gaps))
 
-    def judge_silence(self, silence: Silence) -> Outcome:
+    def judge_silence(self, silence: Inactivity) -> Outcome:
         """No step has come for that long."""
         # the silence may have been noted under another threshold, or while more steps were known
         usual = median(self._gaps) if self._gaps else None
@@ -106,7 +107,7 @@ class Stalled(Rule):
         )
 
 
-def _life(silence: Silence) -> str:
+def _life(silence: Inactivity) -> str:
     if silence.silent:
         shown = ", ".join(map(str, silence.silent[:MOST_SHOWN]))
         more = len(silence.silent) - MOST_SHOWN

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from gradledger_monitor.facts import CLIPS
-from gradledger_monitor.findings import Outcome
-from gradledger_monitor.number import number
-from gradledger_monitor.rules.base import OK, Rule, Window, finding
+from gradledger_monitor.ingest.schema import Event
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.step_facts import CLIPS
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import unless_scaled
-from gradledger_monitor.wire import Event
 
 FIX = """\
 scaler.unscale_(optimizer)

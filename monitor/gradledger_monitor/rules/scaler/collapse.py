@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import OK, Rule, Window, finding
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import unless_scaled
-from gradledger_monitor.rules.signature import Parameter
 from gradledger_monitor.rules.state import declare
 
 FIX = """\

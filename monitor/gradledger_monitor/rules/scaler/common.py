@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from gradledger_monitor.facts import StepFacts
-from gradledger_monitor.findings import Outcome
-from gradledger_monitor.number import number
-from gradledger_monitor.rules.base import Window, not_applicable, not_measured
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.rule import Window, not_applicable, not_measured
 
 
 def unless_scaled(window: Window) -> Outcome | None:

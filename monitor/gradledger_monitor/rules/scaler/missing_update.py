@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from gradledger_monitor.facts import StepFacts
-from gradledger_monitor.findings import Outcome
-from gradledger_monitor.rules.base import OK, Rule, Window, finding
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import unless_scaled
 from gradledger_monitor.rules.state import declare
 

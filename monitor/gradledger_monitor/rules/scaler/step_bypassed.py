@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.findings import Outcome
+from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules import effects
-from gradledger_monitor.rules.base import OK, Rule, Window, finding, not_measured
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.scaler.common import residual, unless_scaled
 
 FIX = """\

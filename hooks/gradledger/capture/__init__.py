@@ -1,0 +1,1 @@
+"""What happened in a step: from backwards and optimizer calls to open records."""

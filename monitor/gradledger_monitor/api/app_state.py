@@ -1,0 +1,83 @@
+"""What requests work with: one object on the app, handed to routes by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+from anyio import CapacityLimiter
+from fastapi import Depends, Request
+from starlette.responses import Response
+from starlette.types import Scope
+
+from gradledger_monitor.alerts.assembly import Alerts
+from gradledger_monitor.alerts.delivery_worker import Deliverer
+from gradledger_monitor.api.middleware.connection_log import Endings
+from gradledger_monitor.api.middleware.credentials import Bearers
+from gradledger_monitor.api.middleware.rate_limits import Buckets
+from gradledger_monitor.api.routes.live import Live
+from gradledger_monitor.common.pubsub import News
+from gradledger_monitor.config.settings import Settings
+from gradledger_monitor.ingest.admission import LargeBatch, Room
+from gradledger_monitor.ingest.bounds import Bounds
+from gradledger_monitor.ingest.priority import Turns
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.telemetry.metrics import Metrics
+from gradledger_monitor.telemetry.readiness import Readiness
+from gradledger_monitor.workers.evaluator import Judge
+from gradledger_monitor.workers.runtime_overrides import Chosen
+
+
+@dataclass(frozen=True)
+class State:
+    """The parts of a running service."""
+
+    settings: Settings
+    chosen: Chosen
+    store: Store
+    judge: Judge
+    news: News
+    live: Live
+    ingest_limit: CapacityLimiter
+    room: Room
+    large_batch: LargeBatch
+    bounds: Bounds
+    readiness: Readiness
+    turns: Turns
+    metrics: Metrics
+    endings: Endings
+    bearers: Bearers
+    alerts: Alerts
+    deliverer: Deliverer
+    read_rates: Buckets
+    batch_rates: Buckets
+    guess_rates: Buckets  # of those who show tokens that are none
+
+
+def state_of(scope: Scope) -> State:
+    """The service that a request is for."""
+    state: State = scope["app"].state.service
+    return state
+
+
+# async, though they wait for nothing: else each request makes a way to another thread and back
+async def _state(request: Request) -> State:
+    return state_of(request.scope)
+
+
+async def _store(request: Request) -> Store:
+    return state_of(request.scope).store
+
+
+GivenState = Annotated[State, Depends(_state)]
+GivenStore = Annotated[Store, Depends(_store)]
+
+
+class Answer(Response):
+    """JSON of plain values, dataclasses and records; a float that JSON cannot say is null."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return msgspec.json.encode(content)

@@ -1,0 +1,293 @@
+"""Bounds on connections: how many there are, and how long each may take over what it sends.
+
+uvicorn closes connections that are idle after an answer, but waits for ever for a header or a body
+that does not come. ``BoundedProtocol`` notes what each connection is waiting for, and ``Guard``
+looks at all of them every second. Nobody is bounded while we prepare an answer, so that streams of
+events last; whoever stops reading an answer is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import h11
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from gradledger_monitor.api.middleware.connection_log import Endings
+from gradledger_monitor.common.problems import Problem
+
+log = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 1.0
+OTHER_DESCRIPTORS = 64  # of the database, pipes and sockets to other services
+LONGEST_BACKLOG = 512
+
+# What a connection does. "answer": we prepare or send one; "idle": nothing of a request is there.
+Phase = Literal["idle", "header", "body", "answer"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds on connections; times are in seconds."""
+
+    connections: int
+    per_client: int
+    header: float
+    body: float
+    body_rate: int  # bytes a second
+    idle: float
+    send: float
+
+    def seconds(self, phase: Phase, received: int) -> float:
+        """How long a phase may last in which so many bytes have come."""
+        if phase == "body":
+            return self.body + received / self.body_rate
+        return {"idle": self.idle, "header": self.header}.get(phase, float("inf"))
+
+
+def backlog(descriptors: int) -> int:
+    """Connections that the kernel may hold for us: so many are accepted at once."""
+    return max(8, min(LONGEST_BACKLOG, descriptors // 4))
+
+
+def room(descriptors: int) -> int:
+    """Connections that a process with so many descriptors can have."""
+    return max(16, descriptors - backlog(descriptors) - OTHER_DESCRIPTORS)
+
+
+class Guard:
+    """Admits connections, and ends those that take too long. Lives on the event loop."""
+
+    def __init__(self, limits: Limits, endings: Endings, exempt: Sequence[str] = ()) -> None:
+        self.limits = limits
+        self.endings = endings
+        self._exempt = [ipaddress.ip_network(text, strict=False) for text in _networks(exempt)]
+        # in the order in which they began what they do: whoever waits for longest comes first
+        self._open: OrderedDict[BoundedProtocol, None] = OrderedDict()
+        self._clients: Counter[str] = Counter()
+        self._task: asyncio.Task[None] | None = None
+
+    def admit(self, connection: BoundedProtocol) -> None:
+        """Take a new connection; if there are too many, end the one that waits for longest."""
+        host = connection.host
+        if self._clients[host] >= self.limits.per_client and not self._is_exempt(host):
+            self._make_room((one for one in self._open if one.host == host), connection)
+        elif len(self._open) >= self.limits.connections:
+            self._make_room(self._open, connection)
+        self._open[connection] = None
+        self._clients[host] += 1
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    def forget(self, connection: BoundedProtocol) -> None:
+        """A connection has ended."""
+        if connection in self._open:
+            del self._open[connection]
+            self._clients[connection.host] -= 1
+            if not self._clients[connection.host]:
+                del self._clients[connection.host]
+
+    def moved_on(self, connection: BoundedProtocol) -> None:
+        """A connection begins something else."""
+        if connection in self._open:
+            self._open.move_to_end(connection)
+
+    def _make_room(self, among: Iterable[BoundedProtocol], new: BoundedProtocol) -> None:
+        self.endings.count("too_many", new.host)
+        waiting = (one for one in among if one.phase in ("idle", "header") and not one.ended)
+        longest = next(waiting, None)
+        if longest is not None:
+            longest.cut()
+        else:
+            detail = "There are too many connections; try again a little later."
+            new.refuse(Problem(503, detail, {"Retry-After": "2"}))
+
+    def _is_exempt(self, host: str) -> bool:
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        return any(address in network for network in self._exempt)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            try:
+                self._sweep()
+            except Exception:  # of one connection; all others are still to be bounded
+                log.exception("connections could not be checked; they are again in a second")
+
+    def _sweep(self) -> None:
+        now = time.monotonic()
+        for connection in list(self._open):
+            connection.end_if_late(now)
+        self.endings.report()
+
+
+def _networks(addresses: Sequence[str]) -> list[str]:
+    """Addresses and networks; ``*`` means all, and other names are none."""
+    found = []
+    for text in addresses:
+        if text == "*":
+            return ["0.0.0.0/0", "::/0"]
+        try:
+            ipaddress.ip_network(text, strict=False)
+        except ValueError:
+            continue
+        found.append(text)
+    return found
+
+
+class BoundedProtocol(H11Protocol):
+    """uvicorn's protocol, with a note of what the connection waits for and since when."""
+
+    guard: Guard  # of the class that `protocol` makes
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.phase: Phase = "idle"
+        self.since = time.monotonic()
+        self.received = 0  # bytes in this phase
+        self.ended = False
+        self.host = ""
+        self._unsent = 0
+        self._unsent_since = self.since
+
+    # ------------------------------------------------------------------ what uvicorn calls
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client connected."""
+        super().connection_made(transport)
+        self.host = self.client[0] if self.client else ""
+        self.guard.admit(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection ended, by whichever side."""
+        self.guard.forget(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a request came."""
+        if self.ended:
+            return
+        if self.phase == "idle":
+            self._enter("header")
+        self.received += len(data)
+        try:
+            super().data_received(data)
+        except (h11.ProtocolError, ValueError):  # what h11 lets through and uvicorn cannot read
+            self.guard.endings.count("invalid", self.host)
+            self.cut()
+        self._note_phase()
+
+    def on_response_complete(self) -> None:
+        """An answer was sent; there may be a further request in what was received."""
+        self._enter("idle")
+        super().on_response_complete()
+        self._note_phase()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer bytes that are not HTTP."""
+        self.guard.endings.count("invalid", self.host)
+        self.ended = True
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:  # an answer had begun: nothing else can be said
+            self.transport.close()
+
+    # ------------------------------------------------------------------ phases
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase, self.since, self.received = phase, time.monotonic(), 0
+        self.guard.moved_on(self)
+
+    def _note_phase(self) -> None:
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            return  # idle or in a header
+        phase: Phase = "body" if cycle.more_body else "answer"
+        if phase != self.phase:
+            self._enter(phase)
+
+    def end_if_late(self, now: float) -> None:
+        """End the connection if its client takes too long. Called every ``SWEEP_SECONDS``."""
+        limits = self.guard.limits
+        if self._is_not_read(now):
+            return self._end("send_timeout")
+        if self.phase == "body" and self.flow.read_paused:
+            self.since += SWEEP_SECONDS  # we do not read: that is not the client's time
+        if self.ended or now - self.since <= limits.seconds(self.phase, self.received):
+            return
+        if self.phase == "idle":
+            return self.cut()
+        self._end("header_timeout" if self.phase == "header" else "body_timeout")
+
+    def _is_not_read(self, now: float) -> bool:
+        """Whether bytes wait to be sent, and for long the client has not taken any."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent == 0 or unsent < self._unsent:
+            self._unsent_since = now
+        self._unsent = unsent
+        return now - self._unsent_since > self.guard.limits.send
+
+    # ------------------------------------------------------------------ the end
+
+    def _end(self, why: str) -> None:
+        self.guard.endings.count(why, self.host)
+        limits = self.guard.limits
+        if why == "header_timeout":
+            detail = f"The header did not arrive within {limits.header:g} s."
+            self.refuse(Problem(408, f"{detail} (GRADLEDGER_HEADER_TIMEOUT)"))
+        elif why == "body_timeout":
+            detail = f"The body arrives more slowly than {limits.body_rate} bytes a second"
+            way = "(GRADLEDGER_BODY_TIMEOUT, GRADLEDGER_BODY_MIN_RATE); send fewer records."
+            self.refuse(Problem(408, f"{detail} {way}"))
+        else:
+            self.cut()
+
+    def refuse(self, problem: Problem) -> None:
+        """Answer with a problem, if no answer has begun, and close the connection."""
+        if self.ended:
+            return
+        self.ended = True
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if cycle.response_started:
+                return self.cut()
+            cycle.scope["state"]["connection_ended"] = True
+            cycle.disconnected = True
+            cycle.message_event.set()
+        response = problem.response()
+        headers = [*response.raw_headers, (b"connection", b"close")]
+        try:
+            head = h11.Response(status_code=response.status_code, headers=headers)
+            parts = (head, h11.Data(data=bytes(response.body)), h11.EndOfMessage())
+            self.transport.write(b"".join(self.conn.send(part) or b"" for part in parts))
+        except h11.LocalProtocolError:
+            return self.cut()
+        self.transport.close()
+
+    def cut(self) -> None:
+        """End the connection without a word."""
+        self.ended = True
+        self.transport.abort()
+
+
+def protocol(guard: Guard) -> type[asyncio.Protocol]:
+    """The protocol class for uvicorn whose connections are bounded by ``guard``."""
+    return type("GuardedProtocol", (BoundedProtocol,), {"guard": guard})

@@ -1,0 +1,79 @@
+"""The page that lays several runs over each other."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse
+
+from gradledger_monitor.api.app_state import GivenStore
+from gradledger_monitor.api.pages.layout import absent, page
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.runs import queries
+from gradledger_monitor.store.runs.queries import RunRow
+from gradledger_monitor.store.steps import curves
+from gradledger_monitor.store.steps.curves import Curves, Span
+from gradledger_web import charts, run_diff
+from gradledger_web.formatting import segment
+from gradledger_web.run_diff import Compared
+
+router = APIRouter(include_in_schema=False)
+
+FEWEST, MOST = 2, 8
+POINTS = 100  # enough for a median
+LAST = 20
+
+Runs = Annotated[list[str] | None, Query(max_length=64)]
+
+
+@router.get("/compare")
+def compare(store: GivenStore, run: Runs = None) -> HTMLResponse:
+    """Two to eight runs."""
+    ids = list(dict.fromkeys(run or []))
+    if not FEWEST <= len(ids) <= MOST:
+        hint = f"Select {FEWEST} to {MOST} runs in the list; these are {len(ids)}."
+        return absent("These cannot be compared", hint)
+    rows = [queries.get_run(store, each) for each in ids]
+    unknown = [name for name, row in zip(ids, rows, strict=True) if row is None]
+    if unknown:
+        return absent("There is no such run", f"Nothing was ever reported under {unknown[0]}.")
+    runs = [_compared(store, row) for row in rows if row is not None]
+    return page(
+        "compare.html",
+        runs=runs,
+        colours=charts.PALETTE,
+        tables=_tables(runs),
+        changes=run_diff.changes(runs),
+        charts=charts.compared(),
+        sources=[_source(one.run, charts.PALETTE[at]) for at, one in enumerate(runs)],
+    )
+
+
+def _compared(store: Store, run: RunRow) -> Compared:
+    whole = curves.curves(store, run.id, points=POINTS)
+    last = queries.reached(store, run.id).get(0, 0)
+    end = curves.curves(store, run.id, Span(0, max(last - LAST, 0), None))
+    return Compared(run, queries.judgement(store, run.id), _medians(whole), _medians(end))
+
+
+def _medians(seen: Curves) -> dict[str, float | None]:
+    known = {name: [v for v in values if v is not None] for name, values in seen.items()}
+    return {name: median(values) if values else None for name, values in known.items()}
+
+
+def _tables(runs: list[Compared]) -> list[tuple[str, list[run_diff.Line]]]:
+    tables = [
+        ("How they train, measured", run_diff.measured(runs)),
+        ("What came of it", run_diff.results(runs)),
+        ("What the rules found", run_diff.findings(runs)),
+        ("Configuration", run_diff.settings(runs)),
+        ("Environment", run_diff.environments(runs)),
+    ]
+    return [(title, lines) for title, lines in tables if lines]
+
+
+def _source(run: RunRow, colour: str) -> dict[str, Any]:
+    series = f"/api/v1/runs/{segment(run.id)}/series"
+    return {"id": run.id, "name": run.name, "colour": colour, "series": series}

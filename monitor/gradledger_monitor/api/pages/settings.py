@@ -1,0 +1,115 @@
+"""The settings: what is made and chosen here, and all else, with where to change it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from gradledger_monitor.alerts.roster import stored_routes
+from gradledger_monitor.api.app_state import GivenState, State
+from gradledger_monitor.api.pages.layout import after, form, may_change, page
+from gradledger_monitor.api.routes import overrides
+from gradledger_monitor.api.routes.alerts import shown_channel
+from gradledger_monitor.config.redaction import shown
+from gradledger_monitor.config.settings import Settings
+from gradledger_monitor.config.sources import variable
+from gradledger_monitor.model.findings import SEVERITIES
+from gradledger_monitor.rules.docs import KINDS, headline, signatures
+from gradledger_monitor.store.admin import tokens
+from gradledger_monitor.store.admin.tokens import SCOPES
+from gradledger_monitor.workers.runtime_overrides import DAYS
+
+router = APIRouter(include_in_schema=False)
+
+CHOSEN_ABOVE = ("rules_off", "thresholds", *DAYS)
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A form that was not taken: its section, what it said, and why not, by field or at all."""
+
+    section: str
+    said: Mapping[str, str]
+    wrong: Mapping[str, str]
+    why: str
+
+
+@router.get("/settings")
+def show_settings(state: GivenState) -> HTMLResponse:
+    """Everything that can be set."""
+    return show(state)
+
+
+def show(
+    state: State,
+    secret: str = "",
+    wrong: str = "",
+    told: str = "",
+    signing: str = "",
+    typed: Typed | None = None,
+) -> HTMLResponse:
+    """The page, with what came of a form: a secret, an error, or what is to be said."""
+    roster = state.alerts.roster()
+    own = stored_routes(state.store)
+    return page(
+        "settings.html",
+        422 if wrong or typed else 200,
+        guarded=state.settings.guarded,
+        tokens=tokens.listed(state.store) if may_change() else [],
+        scopes=SCOPES,
+        secret=secret,
+        wrong=wrong,
+        told=told,
+        signing=signing,
+        channels=[shown_channel(roster, name) for name in sorted(roster.channels)],
+        routes=[route for route in roster.routes if route not in own],
+        own_routes=own,
+        severities=SEVERITIES,
+        rules=overrides.rules(state),
+        says={name: headline(rule) for name, rule in signatures().items()},
+        retention=overrides.retention(state),
+        days=[(name, Settings.model_fields[name].description) for name in DAYS],
+        typed=typed,
+        kinds=KINDS,
+        settings=_settings(state.settings),
+    )
+
+
+def _settings(settings: Settings) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "variable": variable(name),
+            "value": shown(name, getattr(settings, name)),
+            "meaning": field.description,
+        }
+        for name, field in Settings.model_fields.items()
+        if name not in CHOSEN_ABOVE
+    ]
+
+
+# ------------------------------------------------------------------ tokens
+
+
+@router.post("/settings/tokens", response_model=None)
+async def make_token(request: Request, state: GivenState) -> HTMLResponse | RedirectResponse:
+    """Make a token; its secret is on the page that answers, and nowhere else, ever."""
+    said = await form(request)
+    name, scope = said.get("name", "").replace("\0", "")[:256], said.get("scope", "")
+    if not name or scope not in SCOPES:
+        return await run_in_threadpool(show, state, "", "A token needs a name and a scope.")
+    _, secret = await run_in_threadpool(tokens.create, state.store, name, [scope], time.time())
+    return await run_in_threadpool(show, state, secret)
+
+
+@router.post("/settings/tokens/{token}/revoke")
+async def revoke_token(state: GivenState, token: str) -> RedirectResponse:
+    """Make a token worthless."""
+    await run_in_threadpool(tokens.revoke, state.store, token, time.time())
+    return after("/settings#tokens")

@@ -1,0 +1,39 @@
+"""All routes and pages of the service, in the order in which a path is matched."""
+
+from __future__ import annotations
+
+from gradledger_monitor.api.pages import (
+    alert_settings,
+    compare,
+    message_links,
+    override_settings,
+    rule,
+    run,
+    run_list,
+    settings,
+)
+from gradledger_monitor.api.routes import (
+    acknowledgements,
+    alerts,
+    health,
+    ingest,
+    live,
+    login,
+    overrides,
+    postmortem,
+    runs,
+    series,
+)
+
+ROUTES = (ingest, runs, series, acknowledgements, alerts, overrides, message_links, live, health)
+PAGES = (
+    login,
+    run_list,
+    run,
+    postmortem,
+    compare,
+    settings,
+    alert_settings,
+    override_settings,
+    rule,
+)

@@ -1,0 +1,118 @@
+"""Records in: read within bounds, taken apart, stored in one transaction, then acknowledged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext
+from math import inf
+from typing import Any
+
+from anyio import CapacityLimiter, move_on_after, to_thread
+from fastapi import APIRouter, Request
+
+from gradledger_monitor.api.app_state import Answer, GivenState, State
+from gradledger_monitor.api.middleware import request_bodies
+from gradledger_monitor.api.routes import ingest_reply
+from gradledger_monitor.api.schemas import Acknowledged, refusals
+from gradledger_monitor.common import clock
+from gradledger_monitor.common.problems import Problem
+from gradledger_monitor.ingest import decode
+from gradledger_monitor.ingest.admission import AGAIN_SECONDS
+from gradledger_monitor.ingest.content_encoding import decompress
+from gradledger_monitor.store.steps.ingest import Stored, store_batch
+
+router = APIRouter(prefix="/api/v1", tags=["records"])
+
+RECORDS = "records"
+WORKER_SECONDS = 5.0  # to wait for a worker
+
+# who speaks, one optimizer step of two micro-batches, the end of the process
+EXAMPLE = """\
+{"type":"run","v":1,"run":"20270131-120000-a1b2c3","name":"my run","optimizers":["AdamW"]}
+{"type":"step","optimizer":0,"step":1,"time":1801396800.5,"norm":1.7,"lr":0.0003,"micro_batches":[\
+{"loss":0.5,"terms":[{"kind":"NllLossBackward0","reduction":"sum","tokens":10,"weight":0.025}]},\
+{"loss":1.5,"terms":[{"kind":"NllLossBackward0","reduction":"sum","tokens":30,"weight":0.025}]}]}
+{"type":"end","time":1801396801.0,"steps":[1]}
+"""
+_LINES = {"schema": {"type": "string"}, "example": EXAMPLE}
+_BODY = {"content": {request_bodies.JSON_LINES[0]: _LINES}, "required": True}
+
+
+@router.post(
+    "/records",
+    response_model=Acknowledged,
+    responses=refusals(400, 413, 415, 422, 429, 503),
+    openapi_extra={"requestBody": _BODY},
+)
+async def post_records(request: Request, state: GivenState) -> Answer:
+    """Store a batch of records: JSON lines, a run record first. Sending one again is harmless.
+
+    With the header ``Gradledger-Findings`` the answer also tells what was found in the run so far,
+    unless the header names what is ``known`` already.
+    """
+    request_bodies.check_type(request)
+    encoding = request.headers.get("content-encoding", "")
+    with state.turns.batch(), state.room.for_one() as take:
+        body = await request_bodies.read(request, state.bounds.size, take)
+        known = request.headers.get(ingest_reply.ASKS)
+        async with _worker(state.ingest_limit):
+            result, besides = await to_thread.run_sync(
+                _take_in, state, body, encoding, known, limiter=CapacityLimiter(inf)
+            )
+    state.news.tell(RECORDS, "")
+    return _answer(result, besides)
+
+
+@asynccontextmanager
+async def _worker(limit: CapacityLimiter) -> AsyncIterator[None]:
+    """One of the workers. Raises a problem that says when to come again if none becomes free."""
+    borrower = object()
+    with move_on_after(WORKER_SECONDS) as waiting:
+        await limit.acquire_on_behalf_of(borrower)
+    if waiting.cancelled_caught:
+        again = {"Retry-After": str(AGAIN_SECONDS)}
+        raise Problem(429, "Too many batches wait to be stored; send it again.", again)
+    try:
+        yield
+    finally:
+        limit.release_on_behalf_of(borrower)
+
+
+def _take_in(
+    state: State, body: bytes, encoding: str, known: str | None
+) -> tuple[Stored, dict[str, Any]]:
+    began = time.perf_counter()
+    check_time = state.bounds.timer()
+    lines = decompress(body, encoding, state.bounds, check_time)
+    state.bounds.check(lines)
+    with state.large_batch.turn() if state.bounds.is_large(lines) else nullcontext():
+        return _store(state, lines, check_time, began, known)
+
+
+def _store(
+    state: State, lines: bytes, check_time: Callable[[], None], began: float, known: str | None
+) -> tuple[Stored, dict[str, Any]]:
+    batch = decode.read(lines, check_time)
+    if not batch.reports and not batch.refused.count:
+        raise Problem(400, "The body holds no record.")
+    state.readiness.check_file()
+    stored = store_batch(state.store, batch, clock.now(), state.bounds.timer)
+    state.metrics.took_in(stored, time.perf_counter() - began)
+    if (newest := batch.newest()) is not None:
+        state.metrics.lag.observe(max(0.0, time.time() - newest))
+    if known is None or not batch.reports:
+        return stored, {}
+    return stored, ingest_reply.reply(state.store, batch.reports[-1].run.run, known)
+
+
+def _answer(result: Stored, besides: dict[str, Any]) -> Answer:
+    counts: dict[str, Any] = {"stored": result.stored, "duplicates": result.duplicates}
+    refused = result.refused
+    if not refused.count:
+        return Answer({**counts, **besides})
+    detail = f"{refused.count} lines were refused; all others are stored."
+    if refused.count > len(refused.listed):
+        detail += f" The first {len(refused.listed)} are listed."
+    errors = sorted(refused.listed, key=lambda refusal: refusal.line)
+    raise Problem(422, detail, **counts, refused=refused.count, errors=errors)

@@ -1,0 +1,34 @@
+"""The post-mortem of a run, to be kept: the same file that ``gradledger postmortem`` writes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from fastapi.responses import Response
+
+from gradledger_monitor.api.app_state import GivenStore
+from gradledger_monitor.api.pages.layout import HEADERS, RunId, no_run
+from gradledger_monitor.reports.incident import look_back
+from gradledger_monitor.reports.render import FORMATS
+from gradledger_monitor.store.runs.queries import UnknownRun
+
+router = APIRouter(include_in_schema=False)
+
+_TYPES = {"html": "text/html", "md": "text/markdown", "json": "application/json"}
+
+
+@router.get("/runs/{run}/postmortem")
+def postmortem(
+    store: GivenStore,
+    run: RunId,
+    form: Annotated[Literal["html", "md", "json"], Query(alias="format")] = "html",
+) -> Response:
+    """A file, never a page of ours: it brings its own styles, which our policy would forbid."""
+    try:
+        text = FORMATS[form](look_back(store, run))
+    except UnknownRun:
+        return no_run(run)
+    name = f"postmortem-{run}.{form}"  # an id has nothing that a header would mind
+    headers = {**HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(text, 200, headers, f"{_TYPES[form]}; charset=utf-8")

@@ -1,0 +1,110 @@
+"""Runs out: lists, series, findings, single steps, and the verdict in its fixed form."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+
+from gradledger_monitor.api import schemas
+from gradledger_monitor.api.app_state import Answer, GivenStore
+from gradledger_monitor.api.schemas import (
+    FindingList,
+    RunList,
+    StepDocument,
+    VerdictDocument,
+    refusals,
+)
+from gradledger_monitor.common.problems import Problem
+from gradledger_monitor.evaluation.quarantine import CannotEvaluate, evaluating
+from gradledger_monitor.model import step_facts
+from gradledger_monitor.model.token_ledger import Ledger
+from gradledger_monitor.reports.verdict_json import verdict_json
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.runs import queries
+
+router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
+
+BIG = 2**53
+RunId = Annotated[str, Path(min_length=1, max_length=128)]
+Optimizer = Annotated[int, Path(ge=0, le=2**31 - 1)]
+Step = Annotated[int, Path(ge=1, le=BIG)]
+
+
+def existing(store: Store, run: str) -> queries.RunRow:
+    """The run, or a 404 that names it."""
+    row = queries.get_run(store, run)
+    if row is None:
+        raise Problem(404, f"There is no run {run!r}.")
+    return row
+
+
+@router.get("", response_model=RunList, responses=refusals(422))
+def list_runs(
+    store: GivenStore,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    offset: Annotated[int, Query(ge=0, le=BIG)] = 0,
+    search: Annotated[str | None, Query(max_length=256)] = None,
+) -> Answer:
+    """Runs, the last heard of first."""
+    return Answer({"runs": queries.list_runs(store, limit, offset, search)})
+
+
+@router.get("/{run}", response_model=queries.RunRow, responses=refusals(404, 422))
+def get_run(store: GivenStore, run: RunId) -> Answer:
+    """One run."""
+    return Answer(existing(store, run))
+
+
+@router.get("/{run}/findings", response_model=FindingList, responses=refusals(404, 422))
+def get_findings(store: GivenStore, run: RunId) -> Answer:
+    """What the rules claim about a run, causes before symptoms."""
+    existing(store, run)
+    return Answer({"findings": queries.judgement(store, run).findings})
+
+
+@router.get(
+    "/{run}/quarantined", response_model=queries.QuarantinedSteps, responses=refusals(404, 422)
+)
+def get_quarantined(store: GivenStore, run: RunId) -> Answer:
+    """Steps that could not be evaluated, and so were seen by no rule: the first 100, and why."""
+    existing(store, run)
+    return Answer(queries.quarantined(store, run))
+
+
+@router.get("/{run}/verdict", response_model=VerdictDocument, responses=refusals(404, 422))
+def get_verdict(store: GivenStore, run: RunId) -> Answer:
+    """The answer, in the same form as ``gradledger check --json``."""
+    row = existing(store, run)
+    judgement = queries.judgement(store, run)
+    return Answer(verdict_json(row.id, row.steps, row.world_size, judgement))
+
+
+@router.get(
+    "/{run}/steps/{optimizer}/{step}", response_model=StepDocument, responses=refusals(404, 422)
+)
+def get_step(store: GivenStore, run: RunId, optimizer: Optimizer, step: Step) -> Answer:
+    """One step: its figures, the ledger of its micro-batches, and the records of all ranks."""
+    existing(store, run)
+    records = queries.step_records(store, run, optimizer, step)
+    if not records:
+        raise Problem(404, f"Run {run!r} has no step {step} of optimizer {optimizer}.")
+    failure = queries.failure(store, run, optimizer, step)
+    info = queries.run_info(store, run)
+    document: dict[str, Any] = {"optimizer": optimizer, "step": step, "records": records}
+    document |= {"complete": len(records) >= info.world_size, "figures": {}, "ledger": None}
+    try:
+        with evaluating(step):
+            document |= _evaluated(step_facts.merge(info, optimizer, step, records))
+    except CannotEvaluate as error:
+        failure = failure or str(error)
+    return Answer({**document, "failure": failure})
+
+
+def _evaluated(merged: step_facts.StepFacts) -> dict[str, Any]:
+    ledger = None if merged.ledger is None else _account(merged.ledger)
+    return {"figures": merged.figures(), "ledger": ledger}
+
+
+def _account(ledger: Ledger) -> dict[str, Any]:
+    return {name: getattr(ledger, name) for name in schemas.Ledger.model_fields}

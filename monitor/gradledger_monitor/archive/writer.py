@@ -1,0 +1,89 @@
+"""A stored run written as an archive, a block of steps at a time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+import gradledger
+from gradledger_monitor.archive.format import VERSION, Close, Manifest, Row
+from gradledger_monitor.common import clock
+from gradledger_monitor.common.zstd import zstd
+from gradledger_monitor.ingest import schema
+from gradledger_monitor.store import private_files
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.runs import dump
+from gradledger_monitor.store.runs.dump import Dumped
+
+
+@dataclass
+class Written:
+    """What an archive got."""
+
+    lines: int = 0
+    steps: int = 0  # records of optimizer steps
+
+
+def export(store: Store, run: str, path: Path) -> Written:
+    """Write a run to a file for this user alone, which is there only when it is whole.
+
+    Raises ``UnknownRun``, and ``OSError`` where the file cannot be written.
+    """
+    unfinished = path.with_name(f"{path.name}.part")
+    try:
+        with suppress(FileNotFoundError):
+            unfinished.unlink()  # of an export that was killed
+        private_files.create(unfinished)
+        with zstd.open(unfinished, "wb") as file:
+            written = write(store, run, file)
+        unfinished.replace(path)
+    finally:
+        with suppress(OSError):
+            unfinished.unlink()
+    return written
+
+
+def write(store: Store, run: str, file: IO[bytes]) -> Written:
+    """Write the lines of a run. Raises ``UnknownRun``."""
+    told, written = hashlib.sha256(), Written()
+    for line in _lines(dump.dump(store, run)):
+        encoded = msgspec.json.encode(line) + b"\n"
+        told.update(encoded)
+        file.write(encoded)
+        written.lines += 1
+        written.steps += isinstance(line, schema.StepRecord)
+    file.write(msgspec.json.encode(Close(lines=written.lines, sha256=told.hexdigest())) + b"\n")
+    return written
+
+
+def _lines(dumped: Dumped) -> Iterator[msgspec.Struct]:
+    yield Manifest(
+        version=VERSION,
+        run=dumped.run.run,
+        name=dumped.run.name,
+        exported=clock.now(),
+        written_by=f"gradledger {gradledger.__version__}",
+    )
+    for table, values in dumped.rows:
+        yield Row(table=table, values=values)
+    yield from _spoken(dumped.run, dumped.records)
+
+
+def _spoken(
+    run: schema.RunRecord, records: Iterable[tuple[int, schema.Record]]
+) -> Iterator[msgspec.Struct]:
+    """Records, each after the run record of the rank that sent it."""
+    speaker = None
+    for rank, record in records:
+        if rank != speaker:
+            speaker = rank
+            yield msgspec.structs.replace(run, rank=rank)
+        yield record
+    if speaker is None:
+        yield run

@@ -1,0 +1,44 @@
+"""``gradledger rules``: the catalogue, and the manual page of one rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.table import Table
+
+from gradledger_monitor.rules.docs import headline, markdown, signatures
+
+
+def rules(
+    rule: Annotated[str | None, typer.Argument(help="An id, as a finding shows it.")] = None,
+    write: Annotated[
+        Path | None, typer.Option(help="Write all manual pages into this folder.", file_okay=False)
+    ] = None,
+) -> None:
+    """List what can be found, or show the manual page of one rule."""
+    known = signatures()
+    if write is not None:
+        write_pages(write)
+    elif rule is None:
+        table = Table("rule", "what is wrong", box=None)
+        for name, signature in known.items():
+            table.add_row(name, headline(signature))
+        Console().print(table)
+    elif rule in known:
+        Console().print(Markdown(markdown(known[rule])))
+    else:
+        raise typer.BadParameter(f"there is no rule {rule!r}; `gradledger rules` lists them")
+
+
+def write_pages(folder: Path) -> None:
+    """One page for each rule, and an index."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = ["# Rules", "", "Written by `gradledger rules --write docs/rules`.", ""]
+    for name, signature in signatures().items():
+        (folder / f"{name}.md").write_text(markdown(signature))
+        lines.append(f"- [`{name}`]({name}.md): {headline(signature)}")
+    (folder / "index.md").write_text("\n".join(lines) + "\n")

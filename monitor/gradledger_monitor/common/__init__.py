@@ -1,0 +1,1 @@
+"""Small helpers that depend on nothing else of the service."""

@@ -1,0 +1,29 @@
+"""An error as an RFC 9457 problem document: one shape for every response that is not a success."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+
+class Problem(Exception):
+    """An answer that is not a success; ``members`` extend the document."""
+
+    def __init__(
+        self, status: int, detail: str, headers: dict[str, str] | None = None, **members: Any
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers
+        self.members = members
+
+    def response(self) -> Response:
+        """The problem document itself."""
+        title = HTTPStatus(self.status).phrase
+        document = {"type": "about:blank", "title": title, "status": self.status}
+        body = msgspec.json.encode({**document, "detail": self.detail, **self.members})
+        return Response(body, self.status, self.headers, "application/problem+json")

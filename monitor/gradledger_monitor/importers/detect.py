@@ -1,0 +1,45 @@
+"""Which tool wrote a file or a folder, and what reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gradledger_monitor.importers import mlflow, tables, tensorboard, trainer_state
+from gradledger_monitor.importers.metric_log import Logged, Unreadable
+
+Reader = Callable[[Path], Iterator[Logged]]
+
+FORMATS: dict[str, Reader] = {
+    "tensorboard": tensorboard.read,
+    "trainer_state": trainer_state.read,
+    "mlflow": lambda p: mlflow.read_folder(p) if p.is_dir() else mlflow.read_database(p),
+    "table": tables.read,
+}
+
+
+def reader(path: Path) -> Reader:
+    """What reads it. Raises ``Unreadable`` where nothing does."""
+    return FORMATS[_of_folder(path) if path.is_dir() else _of_file(path)]
+
+
+def _of_file(path: Path) -> str:
+    if tensorboard.MARK in path.name:
+        return "tensorboard"
+    if path.name == trainer_state.FILE:
+        return "trainer_state"
+    if path.suffix in tables.SUFFIXES:
+        return "table"
+    if mlflow.is_database(path):
+        return "mlflow"
+    raise Unreadable(f"{path}: it is of no known kind; name it with --format")
+
+
+def _of_folder(path: Path) -> str:
+    if any(path.glob(trainer_state.FILE)) or any(path.glob(f"checkpoint-*/{trainer_state.FILE}")):
+        return "trainer_state"
+    if any(path.rglob(f"*{tensorboard.MARK}*")):
+        return "tensorboard"
+    if any(path.rglob("meta.yaml")):
+        return "mlflow"
+    raise Unreadable(f"{path}: nothing in it is of a known kind; name a file, or use --format")

@@ -1,0 +1,1 @@
+"""From a request body to records: decompressed, bounded, split into lines, validated."""

@@ -1,0 +1,87 @@
+"""Request bodies made what they were meant to be, by their Content-Encoding, within a bound."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+
+from gradledger_monitor.common.problems import Problem
+from gradledger_monitor.common.zstd import zstd
+from gradledger_monitor.ingest.bounds import Bounds
+
+ACCEPTED = "gzip, zstd"
+WINDOW_BYTES = 8 * 2**20  # RFC 9659: what a zstd encoder for HTTP may ask of who decodes
+
+
+def decompress(
+    body: bytes, encoding: str, bounds: Bounds, check_time: Callable[[], None] = lambda: None
+) -> bytes:
+    """The body as meant. Raises ``Problem`` if it is malformed, ``TooMuch`` beyond the bounds."""
+    name = encoding.strip().lower()
+    if name in ("", "identity"):
+        return body
+    if name not in _ENCODINGS:
+        detail = f"The content encoding {encoding!r} is not known; send {ACCEPTED} or none."
+        raise Problem(415, detail, {"Accept-Encoding": ACCEPTED})
+    whole = bytearray()
+    try:
+        for part in _ENCODINGS[name](body, bounds.size + 1):
+            check_time()  # of many small members, each copies what follows it
+            whole += part
+            if len(whole) > bounds.size:
+                raise bounds.too_many_bytes()
+    except (zlib.error, zstd.ZstdError, EOFError) as error:
+        raise Problem(400, f"The body is not valid {name}: {error}.") from error
+    return bytes(whole)
+
+
+def _gzip(body: bytes, most: int) -> Iterator[bytes]:
+    while body:  # a gzip body may be several members in a row
+        member = zlib.decompressobj(wbits=31)
+        yield member.decompress(body, most)
+        if not member.eof:
+            raise EOFError("it ends too early")
+        body = member.unused_data
+
+
+def _zstd(body: bytes, most: int) -> Iterator[bytes]:
+    while body:  # and several frames
+        frame = _ZstdFrame()
+        yield from frame.parts(body, most)
+        if not frame.eof:
+            raise EOFError("it ends too early")
+        body = frame.unused_data
+
+
+if sys.version_info >= (3, 14):
+    _WINDOW = {zstd.DecompressionParameter.window_log_max: WINDOW_BYTES.bit_length() - 1}
+
+    class _ZstdFrame(zstd.ZstdDecompressor):
+        def __init__(self) -> None:
+            super().__init__(options=_WINDOW)
+
+        def parts(self, body: bytes, most: int) -> Iterator[bytes]:
+            yield self.decompress(body, most)
+
+else:
+
+    class _ZstdFrame:
+        def __init__(self) -> None:
+            self._frame = zstd.ZstdDecompressor(max_window_size=WINDOW_BYTES).decompressobj()
+            self.eof, self.unused_data = False, b""
+
+        def parts(self, body: bytes, _: int) -> Iterator[bytes]:
+            # it has no bound of its own; of so few bytes it can make 8 MiB
+            for at in range(0, len(body), 256):
+                yield self._frame.decompress(body[at : at + 256])
+                if self._frame.eof:
+                    self.eof, self.unused_data = True, self._frame.unused_data + body[at + 256 :]
+                    return
+
+
+_ENCODINGS: dict[str, Callable[[bytes, int], Iterator[bytes]]] = {
+    "gzip": _gzip,
+    "x-gzip": _gzip,
+    "zstd": _zstd,
+}

@@ -1,0 +1,1 @@
+"""One optimizer step as data, and the arithmetic on it (pure)."""

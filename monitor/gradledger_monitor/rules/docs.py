@@ -1,0 +1,64 @@
+"""The manual of a rule is its docstring; the command line and the documentation share it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from functools import cache
+from importlib.resources import files
+
+from gradledger_monitor.rules.catalogue import COURSE_RULES, RULES
+from gradledger_monitor.rules.definition import Signature
+
+KINDS = {
+    "S": "structural: exact counts and arithmetic, told at the first window that shows it",
+    "T": "statistical: needs a history",
+}
+
+
+def signatures() -> dict[str, type[Signature]]:
+    """All rules by id, in the order in which the decision tree asks them."""
+    rules: tuple[type[Signature], ...] = (*COURSE_RULES, *RULES)
+    return {rule.id(): rule for rule in rules}
+
+
+def headline(rule: type[Signature]) -> str:
+    """What the rule says is wrong, in one sentence."""
+    return page(rule).split("\n", 1)[0]
+
+
+@cache
+def page(rule: type[Signature]) -> str:
+    """The docstring: a sentence, then paragraphs under headings set in bold.
+
+    It is read from the source, which lies beside a compiled rule: the class has lost it there.
+    """
+    package, _, module = rule.__module__.rpartition(".")
+    source = files(package).joinpath(f"{module}.py").read_text(encoding="utf-8")
+    classes = [part for part in ast.parse(source).body if isinstance(part, ast.ClassDef)]
+    text = next(ast.get_docstring(each) for each in classes if each.name == rule.__name__)
+    assert text, f"{rule.id()} has no docstring"
+    return text
+
+
+def fix(rule: type[Signature]) -> str:
+    """The snippet that its findings carry."""
+    snippet: str = vars(sys.modules[rule.__module__])["FIX"]
+    return snippet
+
+
+def markdown(rule: type[Signature]) -> str:
+    """The manual page."""
+    mutes = ", ".join(f"`{pattern}`" for pattern in rule.hides) or "nothing"
+    return (
+        f"# `{rule.id()}`\n\n{page(rule)}\n\n**The fix it shows**\n\n"
+        f"```python\n{fix(rule)}\n```\n\n**Kind**\n\n{KINDS[rule.kind]}. It mutes {mutes}.\n"
+        f"{_thresholds(rule)}"
+    )
+
+
+def _thresholds(rule: type[Signature]) -> str:
+    rows = [f"| `{n}` | {p.default:g} | {p.meaning} |" for n, p in rule.parameters().items()]
+    if not rows:
+        return ""
+    return "\n".join(["", "| threshold | default | meaning |", "|---|---|---|", *rows, ""])

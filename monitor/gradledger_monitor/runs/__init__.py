@@ -1,0 +1,1 @@
+"""Whole runs by any name: find one, evaluate it again, compare two."""

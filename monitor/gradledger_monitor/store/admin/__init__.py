@@ -1,0 +1,1 @@
+"""Operation of the database: tokens, sessions, retention, maintenance, overrides."""

@@ -1,0 +1,171 @@
+"""What is given up to make room, by age: first what each rank sent, then the rows of single steps.
+
+Findings, verdicts, evaluations and stretches (the lowest, mean and highest of neighbouring steps)
+stay for ever, and so do the rows around what was found. A run may still be going on: what was
+given up is never judged again, so the evaluation state of just that moment is kept in its place.
+A state of another version does not count: only one that this version can restore replaces records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, insert, or_, select, update
+
+from gradledger_monitor.evaluation.evaluator_version import version
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.evaluation.snapshots import BASE
+from gradledger_monitor.store.steps import chunks
+from gradledger_monitor.store.tables import (
+    STRETCH,
+    evals,
+    facts,
+    findings,
+    progress,
+    runs,
+    snapshots,
+)
+
+DAY = 86_400.0
+AROUND = 5  # steps before and after what was found
+SLICE = 4_096  # steps removed in one transaction, so that ingest need not wait for long
+
+
+@dataclass(frozen=True)
+class Policy:
+    """For how many days; 0 is for ever."""
+
+    detail_days: float = 30.0
+    steps_days: float = 365.0
+
+
+@dataclass
+class Removed:
+    """How many rows were."""
+
+    records: int = 0
+    steps: int = 0
+
+    def __iadd__(self, other: Removed) -> Removed:
+        self.records += other.records
+        self.steps += other.steps
+        return self
+
+
+def unkept(store: Store, policy: Policy, now: float) -> list[str]:
+    """Runs that have been quiet for so long that their detail goes, and of which the judge has
+    kept no memory yet."""
+    if not policy.detail_days:
+        return []
+    current = or_(snapshots.c.evaluator == version(), snapshots.c.level == BASE)
+    kept = select(snapshots.c.run).where(snapshots.c.steps >= runs.c.steps, current)
+    old = runs.c.last_seen <= now - policy.detail_days * DAY
+    query = select(runs.c.id).where(old, runs.c.steps > 0, ~kept.where(_of_run()).exists())
+    with store.reading() as connection:
+        return list(connection.scalars(query))
+
+
+def _of_run() -> ColumnElement[bool]:
+    return snapshots.c.run == runs.c.key
+
+
+def retain(store: Store, policy: Policy, now: float) -> Removed:
+    """Remove what is older than the policy keeps."""
+    removed = Removed()
+    with store.reading() as connection:
+        keys = list(connection.scalars(select(runs.c.key).order_by(runs.c.key)))
+    for run in keys:
+        if policy.detail_days:
+            with store.writing() as connection:
+                _give_up(connection, run, now - policy.detail_days * DAY)
+            removed.records += _remove(store, run, partial(_remove_records, store, run))
+        if policy.steps_days:
+            old = facts.c.time <= now - policy.steps_days * DAY
+            removed.steps += _remove(store, run, partial(_remove_facts, store, run, old), STRETCH)
+    return removed
+
+
+def _give_up(connection: Connection, run: int, before: float) -> None:
+    """Move the base of a run to the last memory of it that is old enough."""
+    row = connection.execute(select(runs).where(runs.c.key == run).with_for_update()).first()
+    if row is None or row.rewind:
+        return
+    old = snapshots.c.taken <= before
+    if row.last_seen <= before and row.judged_revision == row.revision:
+        old = snapshots.c.steps == row.steps
+    here = snapshots.c.run == run
+    query = select(snapshots).where(here, snapshots.c.evaluator == version(), old)
+    base = connection.execute(query.order_by(snapshots.c.steps.desc()).limit(1)).first()
+    if base is None:
+        return
+    if base.level != BASE:
+        connection.execute(delete(snapshots).where(here, snapshots.c.level == BASE))
+        connection.execute(insert(snapshots).values({**base._mapping, "level": BASE}))
+    for optimizer, step in base.reached.items():
+        one = and_(progress.c.run == run, progress.c.optimizer == optimizer)
+        older = progress.c.given_up < step
+        connection.execute(update(progress).where(one, older).values(given_up=step))
+
+
+def _remove(
+    store: Store, run: int, remove: Callable[[int, int, int], int], together: int = 1
+) -> int:
+    """Remove what was given up, but for what is around what was found; so many steps go together.
+
+    ``remove`` takes an optimizer and its first and last step, and says how many rows it removed.
+    """
+    with store.reading() as connection:
+        query = select(progress.c.optimizer, progress.c.given_up).where(progress.c.run == run)
+        given_up = connection.execute(query.where(progress.c.given_up > 0)).all()
+        found = {o: list(_around(connection, run, o)) for o, _ in given_up}
+    return sum(
+        remove(optimizer, begin, min(begin + SLICE - 1, end))
+        for optimizer, last in given_up
+        for first, end in _gaps(found[optimizer], last - last % together)
+        for begin in range(first, end + 1, SLICE)
+    )
+
+
+def _remove_records(store: Store, run: int, optimizer: int, first: int, last: int) -> int:
+    with store.reading() as connection:  # a writer would keep out ingest for nothing
+        if not chunks.count(connection, run, optimizer, first - 1, last):
+            return 0
+    with store.writing() as connection:
+        connection.execute(select(runs.c.key).where(runs.c.key == run).with_for_update())
+        return chunks.remove(connection, run, optimizer, first, last)
+
+
+def _remove_facts(
+    store: Store, run: int, old: ColumnElement[bool], optimizer: int, first: int, last: int
+) -> int:
+    within = facts.c.step.between(first, last)
+    here = and_(facts.c.run == run, facts.c.optimizer == optimizer, old, within)
+    with store.reading() as connection:
+        if connection.execute(select(facts.c.step).where(here).limit(1)).first() is None:
+            return 0
+    with store.writing() as connection:
+        return connection.execute(delete(facts).where(here)).rowcount
+
+
+def _around(connection: Connection, run: int, optimizer: int) -> Iterator[tuple[int, int]]:
+    c = findings.c
+    query = select(c.first_step, c.since_step, c.last_step).where(
+        c.run == run, or_(c.optimizer == optimizer, c.rule.like("eval.%"))
+    )
+    for places in connection.execute(query):
+        yield from ((place - AROUND, place + AROUND) for place in places if place)
+    evaluated = select(evals.c.step).where(evals.c.run == run).distinct()
+    yield from ((step - AROUND, step + AROUND) for step in connection.scalars(evaluated))
+
+
+def _gaps(kept: list[tuple[int, int]], last: int) -> Iterator[tuple[int, int]]:
+    """What lies between the ranges of steps that are kept, up to the last step."""
+    begin = 1
+    for first, end in sorted(kept):
+        if begin < min(first, last + 1):
+            yield begin, min(first - 1, last)
+        begin = max(begin, end + 1)
+    if begin <= last:
+        yield begin, last

@@ -1,0 +1,1 @@
+"""Alerts: what is due, the outbox, channels, acknowledgements."""

@@ -1,0 +1,1 @@
+"""What the evaluator reads and writes: pending steps, claims, snapshots, results."""

@@ -1,0 +1,185 @@
+"""What the judge writes: one look at a run, in one transaction, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Table, and_, delete, insert, select, update
+
+from gradledger_monitor.common import clock
+from gradledger_monitor.evaluation.evaluator_version import version
+from gradledger_monitor.evaluation.run_state import Fold, Judged, Place
+from gradledger_monitor.model.findings import Judgement
+from gradledger_monitor.model.inactivity import Inactivity
+from gradledger_monitor.model.numbers import MAX_INT64
+from gradledger_monitor.store import dialects
+from gradledger_monitor.store.alerts import due
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.evaluation import snapshots
+from gradledger_monitor.store.evaluation.pending import Standing
+from gradledger_monitor.store.steps import chunks, curves
+from gradledger_monitor.store.tables import (
+    FIGURES,
+    facts,
+    findings,
+    judgements,
+    progress,
+    runs,
+    silences,
+)
+
+FACTS_KEY = ("run", "optimizer", "step")
+FACTS = (*FACTS_KEY, "time", "ranks", "failure", *FIGURES)
+
+
+class Outrun(Exception):
+    """The run was judged elsewhere, or a late record came, while this judgement was made."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one look at a run brought, to be written in one transaction."""
+
+    before: dict[int, int]  # last step judged by optimizer, before this look
+    judged: list[Judged]
+    judgement: Judgement | None  # None leaves the old one in place
+    progress: dict[int, int]
+    steps: int
+    tokens: int
+    waiting_since: float | None
+    finished: bool  # nothing more is ready at the standing's revision
+    unsure: set[int]  # optimizers of which steps were taken that miss something
+    silence: tuple[Place, Inactivity] | None = None
+    stall_at: float | None = None
+    note: str | None = None  # on how this evaluation came about; None leaves the old one
+
+
+def commit(store: Store, at: Standing, result: Result, fold: Fold | None, stamp: str) -> None:
+    """Write a judgement with everything that it rests on, or raise ``Outrun`` and write nothing.
+
+    The state of a ``fold`` is kept with it, under the stamp of the code that made it.
+    """
+    with store.writing() as connection:
+        _take_turn(connection, at, result)
+        for optimizer in result.unsure:
+            _check_unchanged(connection, at, result, optimizer)
+        _write_progress(connection, at, result.progress)
+        _write_facts(connection, at.key, result.judged)
+        curves.gather(connection, at.key, result.judged)
+        if result.silence is not None:
+            _write_silence(connection, at.key, *result.silence)
+        if result.judgement is not None:
+            _write_judgement(connection, at.key, result.judgement)
+            due.ask(connection, at.key, result.judgement.findings, clock.now())
+        if fold is not None:
+            snapshots.write(connection, at.key, fold, stamp)
+
+
+def keep(store: Store, at: Standing, fold: Fold, stamp: str) -> None:
+    """Save the state of a fold, unless the run was judged or went back in the meantime."""
+    with store.writing() as connection:
+        if _is_unchanged(connection, at):
+            snapshots.write(connection, at.key, fold, stamp)
+
+
+def keep_carried(store: Store, at: Standing, fold: Fold, stamp: str, note: str) -> None:
+    """Save, as the base, a fold that carries an earlier evaluation; and mark the run."""
+    marks = {"earlier_version": True, "evaluation_note": note, "evaluator": version()}
+    with store.writing() as connection:
+        if _is_unchanged(connection, at):
+            snapshots.write(connection, at.key, fold, stamp, base=True)
+            connection.execute(update(runs).where(runs.c.key == at.key).values(marks))
+
+
+def _is_unchanged(connection: Connection, at: Standing) -> bool:
+    same = (runs.c.key == at.key, runs.c.generation == at.generation)
+    return connection.execute(select(runs.c.key).where(*same).with_for_update()).first() is not None
+
+
+def _take_turn(connection: Connection, at: Standing, result: Result) -> None:
+    told: dict[str, Any] = {
+        "generation": at.generation + 1,
+        "rewind": False,
+        "waiting_since": result.waiting_since,
+        "stall_at": result.stall_at,
+        "steps": min(result.steps, MAX_INT64),
+        "tokens": result.tokens,
+        "evaluator": version(),
+    }
+    if result.note is not None:
+        told["evaluation_note"] = result.note
+    if result.finished:
+        told["judged_revision"] = at.revision
+    if result.judgement is not None:
+        told["verdict"] = result.judgement.verdict
+        told["primary_title"] = _primary(result.judgement)
+    same = (runs.c.key == at.key, runs.c.generation == at.generation)
+    turn = connection.execute(update(runs).where(*same).values(told))
+    if turn.rowcount != 1:
+        raise Outrun
+
+
+def _primary(judgement: Judgement) -> str | None:
+    return next((_text(f.title) for f in judgement.findings if f.inhibited_by is None), None)
+
+
+def _text(value: str) -> str:
+    """What Postgres accepts as text: names of losses and optimizers may hold any character."""
+    return value.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def _check_unchanged(connection: Connection, at: Standing, result: Result, optimizer: int) -> None:
+    taken = sum(step.ranks for step in result.judged if step.optimizer == optimizer)
+    before, last = result.before.get(optimizer, 0), result.progress[optimizer]
+    if chunks.count(connection, at.key, optimizer, before, last) != taken:
+        raise Outrun
+
+
+def _write_progress(connection: Connection, at: Standing, reached: dict[int, int]) -> None:
+    for optimizer, step in reached.items():
+        here = and_(progress.c.run == at.key, progress.c.optimizer == optimizer)
+        connection.execute(update(progress).where(here).values(step=step))
+
+
+def _replace(
+    connection: Connection, table: Table, run: int, rows: Iterable[dict[str, Any]]
+) -> None:
+    connection.execute(delete(table).where(table.c.run == run))
+    new = [{"run": run, **row} for row in rows]
+    if new:
+        connection.execute(insert(table), new)
+
+
+def _write_facts(connection: Connection, run: int, judged: list[Judged]) -> None:
+    rows = [
+        (
+            *(run, one.optimizer, one.step, one.time, one.ranks, one.failure),
+            *map(one.figures.get, FIGURES),
+        )
+        for one in judged
+    ]
+    if not rows or dialects.load(connection, facts, FACTS, rows):
+        return  # most often they are new; else they are judged again
+    named = [dict(zip(FACTS, row, strict=True)) for row in rows]
+    statement, values = dialects.insert_many(connection, facts, named)
+    told = {name: statement.excluded[name] for name in FACTS if name not in FACTS_KEY}
+    connection.execute(statement.on_conflict_do_update(index_elements=FACTS_KEY, set_=told), values)
+
+
+def _write_silence(connection: Connection, run: int, place: Place, silence: Inactivity) -> None:
+    optimizer, after = place
+    row = {"run": run, "optimizer": optimizer, "after": after, **asdict(silence)}
+    connection.execute(dialects.insert(connection, silences).on_conflict_do_nothing(), row)
+
+
+def _write_judgement(connection: Connection, run: int, judgement: Judgement) -> None:
+    found = [{"position": at, **asdict(one)} for at, one in enumerate(judgement.findings)]
+    for row in found:
+        del row["acknowledged"]  # a person's word, kept apart
+        row |= {name: _text(row[name]) for name in ("title", "summary", "fix")}
+    _replace(connection, findings, run, found)
+    tree = [asdict(node) for node in judgement.tree]
+    row = {"verdict": judgement.verdict, "tree": tree, "coverage": judgement.coverage}
+    _replace(connection, judgements, run, [row])

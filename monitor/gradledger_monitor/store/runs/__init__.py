@@ -1,0 +1,1 @@
+"""Runs: lists, summaries, tags, checkpoints, and runs as a whole."""

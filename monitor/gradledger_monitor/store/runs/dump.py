@@ -1,0 +1,307 @@
+"""A run out of a database as a whole, and into another: all that cannot be had again.
+
+Records are what the training processes said. Rows are what the service was told or noted itself:
+tags, acknowledgements, silences; and, where records were given up to make room, what was kept in
+their place: facts, findings and verdict. Everything else comes of these.
+
+The evaluation state itself (``snapshots``) never leaves a database: whoever writes an archive could
+put anything there. Where all records are in the archive, they are evaluated where it is imported;
+else its findings and verdict are taken as data, and the run is marked.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import msgspec
+from sqlalchemy import (
+    Connection,
+    LargeBinary,
+    Row,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    func,
+    select,
+    update,
+)
+from sqlalchemy.types import Double
+
+from gradledger_monitor.ingest import schema
+from gradledger_monitor.ingest.decode import Batch, Report
+from gradledger_monitor.store import dialects
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.evaluation import carried
+from gradledger_monitor.store.evaluation.carried import Carried
+from gradledger_monitor.store.packing import (
+    Packed,
+    pack_record,
+    read_record,
+    unpack_record,
+    unpack_records,
+)
+from gradledger_monitor.store.runs.queries import existing
+from gradledger_monitor.store.steps import chunks
+from gradledger_monitor.store.steps.chunks import Place
+from gradledger_monitor.store.steps.ingest import store_batch
+from gradledger_monitor.store.tables import (
+    acknowledgements,
+    checkpoints,
+    evals,
+    facts,
+    progress,
+    ranks,
+    runs,
+    silences,
+    stretches,
+    tags,
+)
+
+BLOCK = 512  # steps of one rank, before those of the next
+
+# A record of a step that is never judged again, as an archive has it.
+RECORDS = "steps"
+RECORD = ("optimizer", "step", "rank", "received", "record")
+GIVEN_UP = (
+    select(progress.c.optimizer, progress.c.given_up)
+    .where(progress.c.run == bindparam("of_run"), progress.c.given_up > 0)
+    .order_by(progress.c.optimizer)
+)
+
+_SAID = (tags, acknowledgements, silences)
+_TABLES = {t.name: t for t in (*_SAID, progress, facts, stretches)}
+_OLD_STATE = "snapshots"  # of archives of version 1: a pickle, which is not read
+_NOT_TABLES = (carried.FINDING, carried.EVALUATION, _OLD_STATE)
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Dumped:
+    """A run, to be read once."""
+
+    run: schema.RunRecord
+    rows: Iterator[tuple[str, Values]]
+    records: Iterator[tuple[int, schema.Record]]  # each with the rank that sent it
+
+
+def dump(store: Store, run: str) -> Dumped:
+    """Everything of a run. Raises ``UnknownRun``."""
+    with store.reading() as connection:
+        row = existing(connection, run)
+    return Dumped(_described(row), _rows(store, row.key), _records(store, row.key))
+
+
+def given_up(store: Store, run: str) -> int:
+    """The last step whose records may be gone; 0 where all are there. Raises ``UnknownRun``."""
+    with store.reading() as connection:
+        mine = progress.c.run == existing(connection, run).key
+        return connection.scalar(select(func.max(progress.c.given_up)).where(mine)) or 0
+
+
+def _described(row: Row[Any]) -> schema.RunRecord:
+    names = schema.RunRecord.__struct_fields__
+    known = {name: row._mapping[name] for name in names if name in row._mapping}
+    return schema.RunRecord(run=row.id, **known)
+
+
+# ---------------------------------------------------------------- what the service wrote
+
+
+def _rows(store: Store, run: int) -> Iterator[tuple[str, Values]]:
+    queries: list[tuple[Table, Select[Any]]]
+    queries = [(table, select(table).where(table.c.run == run)) for table in _SAID]
+    with store.reading() as connection:
+        given_up = progress.c.given_up > 0
+        mine = select(progress.c.run).where(progress.c.run == run, given_up)
+        if connection.execute(mine).first() is not None:
+            queries += [(progress, select(progress).where(progress.c.run == run))]
+            queries += [(facts, _judged(run))]
+            queries += [(stretches, select(stretches).where(stretches.c.run == run))]
+            yield from carried.dumped(connection, run)
+        for table, query in queries:
+            found = connection.execute(query, execution_options={"yield_per": BLOCK})
+            yield from ((f"{table.name}", _told(row._asdict())) for row in found)
+        for optimizer, last in connection.execute(GIVEN_UP, {"of_run": run}).all():
+            yield from _left(connection, run, optimizer, last)
+
+
+def _judged(run: int) -> Select[Any]:
+    """The figures of all steps that were judged: an import does not judge them again."""
+    same = and_(progress.c.run == facts.c.run, progress.c.optimizer == facts.c.optimizer)
+    query = select(facts).join(progress, same)
+    return query.where(facts.c.run == run, facts.c.step <= progress.c.step)
+
+
+def _left(
+    connection: Connection, run: int, optimizer: int, last: int
+) -> Iterator[tuple[str, Values]]:
+    """What ranks sent of steps up to one, a row for each."""
+    for chunk in chunks.holding(connection, run, optimizer, 0, last):
+        for step, raw in unpack_records(chunk.records).items():
+            if step <= last:
+                row = (optimizer, step, chunk.rank, chunk.received, pack_record(raw))
+                yield RECORDS, _told(dict(zip(RECORD, row, strict=True)))
+
+
+def _told(row: Mapping[str, Any]) -> Values:
+    return {f"{name}": _plain(v) for name, v in row.items() if name != "run" and v is not None}
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can say; what it cannot, as text that ``_meant`` understands by the column."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, list | dict):
+        return base64.b64encode(msgspec.msgpack.encode(value)).decode()
+    return value
+
+
+def _meant(column: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(column.type, Double):
+        return float(value)
+    if isinstance(column.type, Packed):
+        return msgspec.msgpack.decode(base64.b64decode(value))
+    return base64.b64decode(value) if isinstance(column.type, LargeBinary) else value
+
+
+# ---------------------------------------------------------------- what the processes said
+
+
+def _records(store: Store, run: int) -> Iterator[tuple[int, schema.Record]]:
+    with store.reading() as connection:
+        last = select(progress.c.optimizer, progress.c.given_up).where(progress.c.run == run)
+        for optimizer, given_up in connection.execute(last.order_by(progress.c.optimizer)).all():
+            yield from _steps(connection, run, optimizer, given_up)
+        yield from _evaluations(connection, run)
+        yield from _checkpoints(connection, run)
+        ends = select(ranks.c.rank, ranks.c.ended).where(ranks.c.run == run)
+        for rank, ended in connection.execute(ends.order_by(ranks.c.rank)).all():
+            if ended is not None:
+                yield rank, schema.EndRecord(time=ended)
+
+
+def _steps(
+    connection: Connection, run: int, optimizer: int, after: int
+) -> Iterator[tuple[int, schema.Record]]:
+    while (first := chunks.next_step(connection, run, optimizer, after)) is not None:
+        before, after = first - 1, first + BLOCK - 1
+        found = list(chunks.holding(connection, run, optimizer, before, after))
+        for chunk in sorted(found, key=attrgetter("rank", "first")):
+            for step, raw in unpack_records(chunk.records).items():
+                if before < step <= after:
+                    yield chunk.rank, read_record(raw)
+
+
+def _evaluations(connection: Connection, run: int) -> Iterator[tuple[int, schema.Record]]:
+    order = (evals.c.rank, evals.c.step, evals.c.time, evals.c.name)
+    found = connection.execute(select(evals).where(evals.c.run == run).order_by(*order)).all()
+    for (rank, step, time), rows in groupby(found, lambda row: (row.rank, row.step, row.time)):
+        values = {row.name: _spelt(row.value) for row in rows}
+        yield rank, schema.EvalRecord(step=step, time=time, values=values)
+
+
+def _checkpoints(connection: Connection, run: int) -> Iterator[tuple[int, schema.Record]]:
+    c = checkpoints.c
+    query = select(c.step, c.time, c.path).where(c.run == run).order_by(c.step, c.path)
+    for step, time, path in connection.execute(query):
+        yield 0, schema.CheckpointRecord(step=step, time=time, path=path)
+
+
+def _spelt(value: float | None) -> schema.Number:
+    if value is None or math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+# ---------------------------------------------------------------- back
+
+
+def restore(
+    store: Store, run: schema.RunRecord, rows: Iterable[tuple[str, Mapping[str, Any]]], now: float
+) -> None:
+    """Make a run, with the rows that the service wrote of it; what is there already stays.
+
+    Raises ValueError for a table, column or value that an archive cannot hold.
+    """
+    rows = list(rows)
+    judged = carried.read(rows)
+    store_batch(store, Batch([Report(run)]), now)
+    grouped = groupby(rows, lambda row: row[0])
+    with store.writing() as connection:
+        mine = select(runs.c.key).where(runs.c.id == run.run).with_for_update()
+        key = connection.execute(mine).scalar_one()
+        new = _is_new(connection, key)
+        for name, group in grouped:
+            if name not in _NOT_TABLES:
+                _insert(connection, key, name, [values for _, values in group], now)
+        if new:
+            _carry(connection, key, judged)
+
+
+def _is_new(connection: Connection, run: int) -> bool:
+    """Whether nothing of the run was stored here before."""
+    return connection.execute(select(progress.c.run).where(progress.c.run == run)).first() is None
+
+
+def _carry(connection: Connection, run: int, judged: Carried | None) -> None:
+    """Keep the judgement of steps that cannot be evaluated here, and say so on the run."""
+    mine = select(progress.c.given_up).where(progress.c.run == run, progress.c.given_up > 0)
+    pruned = list(connection.scalars(mine))
+    if pruned and judged is not None:
+        carried.write(connection, run, judged)
+    elif pruned:  # an archive of version 1 has neither findings nor verdict
+        connection.execute(
+            update(progress).where(progress.c.run == run).values(step=progress.c.given_up)
+        )
+        carried.mark(connection, run, sum(pruned), 0, "incomplete")
+
+
+def _insert(
+    connection: Connection, run: int, name: str, rows: list[Mapping[str, Any]], now: float
+) -> None:
+    if name == RECORDS:
+        _insert_records(connection, run, rows, now)
+        return
+    table = _TABLES.get(name)
+    if table is None:
+        raise ValueError(f"an archive has no rows of {name!r}")
+    for values in rows:
+        _check(name, values, table.c.keys())
+        told = {c.name: _meant(c, values[c.name]) for c in table.c if c.name in values}
+        new = dialects.insert(connection, table).values({**told, "run": run})
+        connection.execute(new.on_conflict_do_nothing())
+
+
+def _check(name: str, values: Mapping[str, Any], known: Iterable[str]) -> None:
+    if strange := values.keys() - set(known):
+        raise ValueError(f"{name} has no column {', '.join(sorted(strange))}")
+
+
+def _insert_records(
+    connection: Connection, run: int, rows: list[Mapping[str, Any]], now: float
+) -> None:
+    for values in rows:
+        _check(RECORDS, values, RECORD)
+    together = itemgetter("optimizer", "rank", "received")
+    for (optimizer, rank, received), group in groupby(sorted(rows, key=together), together):
+        packed = [base64.b64decode(values["record"]) for values in group]
+        found = [read_record(unpack_record(one)) for one in packed]
+        records = {record.step: record for record in found}
+        row = {"run": run, "rank": rank, "last_seen": now}
+        connection.execute(dialects.insert(connection, ranks).on_conflict_do_nothing(), row)
+        place = Place(run, optimizer, rank)
+        chunks.store(connection, place, float(received), records, chunks.LONGEST)

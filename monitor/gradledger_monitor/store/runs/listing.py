@@ -1,0 +1,148 @@
+"""The list of runs as people ask for it: searched, filtered, sorted, by name, with rates."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, case, func, or_, select
+
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.runs.queries import RunRow, run_row
+from gradledger_monitor.store.tables import facts, progress, runs, tags
+
+VERDICTS = ("broken", "suspect", "incomplete", "balanced")  # the worst first
+RECENT = 50  # steps over which a rate is taken
+
+_c = runs.c
+_WORST = case({verdict: at for at, verdict in enumerate(VERDICTS)}, value=_c.verdict)
+SORTS: dict[str, ColumnElement[Any]] = {
+    "seen": _c.last_seen,
+    "name": func.lower(_c.name),
+    "verdict": _WORST,
+    "steps": _c.steps,
+    "tokens": _c.tokens,
+    "ranks": _c.world_size,
+    "started": _c.started,
+}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which runs, and in which order."""
+
+    search: str = ""
+    project: str = ""
+    verdict: str = ""
+    tag: str = ""
+    name: str = ""
+    sort: str = "seen"
+    upwards: bool = False
+
+
+def _where(wanted: Wanted) -> list[ColumnElement[bool]]:
+    where: list[ColumnElement[bool]] = []
+    if wanted.search:
+        columns = (_c.name, _c.project, _c.id)
+        where.append(or_(*(c.icontains(wanted.search, autoescape=True) for c in columns)))
+    exact = {_c.project: wanted.project, _c.verdict: wanted.verdict, _c.name: wanted.name}
+    where += [column == value for column, value in exact.items() if value]
+    if wanted.tag:
+        where.append(_c.key.in_(select(tags.c.run).where(tags.c.tag == wanted.tag)))
+    return where
+
+
+def found(store: Store, wanted: Wanted, limit: int, offset: int = 0) -> list[RunRow]:
+    """One page of the runs that are wanted."""
+    by = SORTS[wanted.sort]
+    order = (by.asc(), _c.key.asc()) if wanted.upwards else (by.desc(), _c.key.desc())
+    query = select(runs).where(*_where(wanted)).order_by(*order).limit(limit).offset(offset)
+    with store.reading() as connection:
+        return [run_row(row) for row in connection.execute(query)]
+
+
+def count(store: Store, wanted: Wanted) -> int:
+    """How many there are in all."""
+    with store.reading() as connection:
+        query = select(func.count()).select_from(runs).where(*_where(wanted))
+        return connection.scalar(query) or 0
+
+
+@dataclass(frozen=True)
+class Group:
+    """All runs of one name."""
+
+    name: str
+    runs: int
+    verdicts: dict[str, int]
+    last_seen: float
+
+
+def groups(store: Store, wanted: Wanted, limit: int, offset: int = 0) -> list[Group]:
+    """Runs by name, the last heard of first."""
+    tallies = [func.count(case((_c.verdict == verdict, 1))) for verdict in VERDICTS]
+    last = func.max(_c.last_seen)
+    query = select(_c.name, func.count(), last, *tallies).where(*_where(wanted)).group_by(_c.name)
+    query = query.order_by(last.desc(), _c.name).limit(limit).offset(offset)
+    with store.reading() as connection:
+        return [
+            Group(name, number, _tally(verdicts), seen)
+            for name, number, seen, *verdicts in connection.execute(query)
+        ]
+
+
+def _tally(numbers: Sequence[int]) -> dict[str, int]:
+    return {v: n for v, n in zip(VERDICTS, numbers, strict=True) if n}
+
+
+def count_groups(store: Store, wanted: Wanted) -> int:
+    """How many names there are."""
+    with store.reading() as connection:
+        query = select(func.count(_c.name.distinct())).where(*_where(wanted))
+        return connection.scalar(query) or 0
+
+
+def projects(store: Store) -> list[str]:
+    """All projects by name."""
+    with store.reading() as connection:
+        return list(connection.scalars(select(_c.project).distinct().order_by(_c.project)))
+
+
+def known_tags(store: Store) -> list[str]:
+    """All tags that any run has."""
+    with store.reading() as connection:
+        return list(connection.scalars(select(tags.c.tag).distinct().order_by(tags.c.tag)))
+
+
+def tags_of(store: Store, ids: Collection[str]) -> dict[str, list[str]]:
+    """The tags of these runs."""
+    query = select(_c.id, tags.c.tag).join(tags, tags.c.run == _c.key).where(_c.id.in_(ids))
+    named: dict[str, list[str]] = {}
+    with store.reading() as connection:
+        for run, tag in connection.execute(query.order_by(tags.c.tag)):
+            named.setdefault(run, []).append(tag)
+    return named
+
+
+def rates(store: Store, ids: Collection[str]) -> dict[str, float]:
+    """Optimizer steps per second of each run's first optimizer, over its last steps."""
+    recent = and_(
+        facts.c.run == progress.c.run,
+        facts.c.optimizer == 0,
+        facts.c.step.between(progress.c.step - RECENT, progress.c.step),
+    )
+    query = (
+        select(
+            _c.id,
+            func.max(facts.c.step) - func.min(facts.c.step),
+            func.max(facts.c.time) - func.min(facts.c.time),
+        )
+        .join(progress, and_(progress.c.run == _c.key, progress.c.optimizer == 0))
+        .join(facts, recent)
+        .where(_c.id.in_(ids))
+        .group_by(_c.id)
+    )
+    with store.reading() as connection:
+        rows = connection.execute(query).all()
+    return {run: steps / seconds for run, steps, seconds in rows if steps > 0 and seconds > 0}

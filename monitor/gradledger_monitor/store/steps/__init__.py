@@ -1,0 +1,1 @@
+"""Step records and the curves made of them."""

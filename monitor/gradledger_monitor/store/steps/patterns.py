@@ -1,0 +1,61 @@
+"""Which micro-batches of a step communicated, over the course of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import attrgetter
+
+from sqlalchemy import Connection
+
+from gradledger_monitor.ingest.schema import StepRecord
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.packing import read_record, unpack_records
+from gradledger_monitor.store.runs.queries import existing
+from gradledger_monitor.store.steps import chunks
+from gradledger_monitor.store.steps.curves import Span
+
+MOST_MICRO_BATCHES = 128
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """By step, the collectives that ran inside each micro-batch's backward on the lowest rank."""
+
+    step: list[int]
+    collectives: list[list[int | None]]
+
+
+def collectives(store: Store, run: str, span: Span, most: int) -> Pattern:
+    """Of at most so many steps, evenly spread, ends included. None was not measured."""
+    with store.reading() as connection:
+        key = existing(connection, run).key
+        records = _lowest(connection, key, span, most)
+    counts = [
+        [m.collectives for m in record.micro_batches[:MOST_MICRO_BATCHES]]
+        for record in records.values()
+    ]
+    return Pattern(list(records), counts)
+
+
+def _lowest(connection: Connection, run: int, span: Span, most: int) -> dict[int, StepRecord]:
+    """Of evenly spread steps, those that there are, as their lowest rank recorded them."""
+    first = chunks.next_step(connection, run, span.optimizer, (span.first or 1) - 1)
+    last = chunks.last_step(connection, run, span.optimizer, span.last)
+    if first is None or last is None or last < first:
+        return {}
+    found: dict[int, StepRecord] = {}
+    unpacked = lru_cache(2)(unpack_records)  # neighbouring steps are in the same
+    for step in _spread(first, last, most):
+        there = chunks.holding(connection, run, span.optimizer, step - 1, step)
+        for chunk in sorted(there, key=attrgetter("rank")):
+            if (raw := unpacked(chunk.records).get(step)) is not None:
+                found[step] = read_record(raw)
+                break
+    return found
+
+
+def _spread(first: int, last: int, most: int) -> list[int]:
+    steps_between = last - first
+    count = min(most, steps_between + 1)
+    return [first + steps_between * at // max(count - 1, 1) for at in range(count)]

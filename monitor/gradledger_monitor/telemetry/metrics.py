@@ -1,0 +1,143 @@
+"""What Prometheus is told: counted as it happens here, and looked up in the database when asked.
+
+Counters are of this process; what comes from the database is the same from every process on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+import gradledger
+from gradledger_monitor.model import step_facts
+from gradledger_monitor.store.admin import counts
+from gradledger_monitor.store.alerts import outbox
+from gradledger_monitor.store.alerts.outbox import DeliveryResult
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.steps.ingest import Stored
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+LAGS = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3_600.0, 86_400.0)
+
+
+class Metrics:
+    """The metrics of one service process."""
+
+    def __init__(self, store: Store, queued: Callable[[], int]) -> None:
+        self._registry = CollectorRegistry()
+        build = Info("gradledger_build", "What runs here.", registry=self._registry)
+        compiled = "python" if step_facts.__file__.endswith(".py") else "compiled"
+        build.info({"version": gradledger.__version__, "rules": compiled})
+        self.records = Counter(
+            "gradledger_records",
+            "Records received, by what became of them: stored, duplicate or refused.",
+            ["outcome"],
+            registry=self._registry,
+        )
+        self.endings = Counter(
+            "gradledger_connections_ended",
+            "Connections that ended early or were ended, by reason.",
+            ["reason"],
+            registry=self._registry,
+        )
+        self.ingest = self._histogram(
+            "ingest_seconds", "From a batch's last byte to when it is durable.", FAST
+        )
+        self.lag = self._histogram(
+            "ingest_lag_seconds",
+            "From the end of the newest step in a batch, by the clock of the training process, to "
+            "when it is durable here.",
+            LAGS,
+        )
+        self.rules = self._histogram(
+            "rules_seconds", "Time the rules took on the steps of one look at a run.", FAST
+        )
+        self.judged = Counter(
+            "gradledger_judged_steps", "Optimizer steps judged.", registry=self._registry
+        )
+        self.quarantined = Counter(
+            "gradledger_quarantined_steps",
+            "Optimizer steps that could not be evaluated; the run's page says which, and why.",
+            registry=self._registry,
+        )
+        self.requests = self._histogram(
+            "request_seconds", "Time to answer a request.", FAST, "method", "route", "status"
+        )
+        self.attempts = Counter(
+            "gradledger_alert_attempts",
+            "Attempts to send an alert, by channel and by what became of them.",
+            ["channel", "fate"],
+            registry=self._registry,
+        )
+        self.alerts = self._histogram(
+            "alert_seconds", "From when an alert was written to when it arrived.", LAGS
+        )
+        queue = Gauge(
+            "gradledger_ingest_queue",
+            "Batches that wait for a worker, or have one.",
+            registry=self._registry,
+        )
+        queue.set_function(queued)
+        self._registry.register(_Standing(store))
+
+    def _histogram(
+        self, name: str, text: str, buckets: tuple[float, ...], *labels: str
+    ) -> Histogram:
+        full = f"gradledger_{name}"
+        return Histogram(full, text, labels, buckets=buckets, registry=self._registry)
+
+    def took_in(self, batch: Stored, seconds: float) -> None:
+        """Count a batch that is durable now."""
+        self.records.labels("stored").inc(batch.stored)
+        self.records.labels("duplicate").inc(batch.duplicates)
+        self.records.labels("refused").inc(batch.refused.count)
+        self.ingest.observe(seconds)
+
+    def ruled(self, steps: int, seconds: float, quarantined: int = 0) -> None:
+        """Count steps that the rules were asked about, and those that could not be evaluated."""
+        self.judged.inc(steps)
+        self.quarantined.inc(quarantined)
+        self.rules.observe(seconds)
+
+    def told(self, channel: str, result: DeliveryResult, seconds: float) -> None:
+        """Count an attempt to send an alert that was written so long ago."""
+        self.attempts.labels(channel, result.outcome).inc()
+        if result.outcome == "delivered":
+            self.alerts.observe(seconds)
+
+    def text(self) -> bytes:
+        """All of it, in the format of Prometheus. Reads the database."""
+        return generate_latest(self._registry)
+
+
+class _Standing(Collector):
+    """How things stand in the database at this moment."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        found = counts.count(self._store)
+        yield _gauge("runs", "Runs by verdict.", ["verdict"], found.runs)
+        yield _gauge("findings", "Findings.", ["rule", "severity", "lifecycle"], found.findings)
+        text = "Runs with records that were not judged yet: the judge's queue."
+        yield _gauge("runs_pending", text, [], {(): found.pending})
+        text = "Alerts by channel and state: waiting, delivered, or dead after the last attempt."
+        yield _gauge("alerts", text, ["channel", "state"], outbox.counts(self._store))
+
+    def describe(self) -> list[GaugeMetricFamily]:
+        """Nothing: registering must not read the database, which may not be migrated yet."""
+        return []
+
+
+def _gauge(
+    name: str, text: str, labels: list[str], values: dict[tuple[str, ...], int]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"gradledger_{name}", text, labels=labels)
+    for labelled, value in values.items():
+        family.add_metric(labelled, value)
+    return family

@@ -1,0 +1,1 @@
+"""Background work with a clock and a database: evaluation and retention."""

@@ -1,0 +1,87 @@
+"""What a judgement says in one sentence, and how its parts are ordered for reading."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gradledger_web import formatting
+
+if TYPE_CHECKING:
+    from gradledger_monitor.model.findings import Finding, Judgement
+
+_WEIGHT = {"error": 0, "warning": 1, "info": 2}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A judgement arranged for a person: the claim first, then its causes, then its symptoms."""
+
+    sentence: str
+    detail: str
+    causes: list[Finding]
+    symptoms: list[Finding]
+
+
+def read(judgement: Judgement, steps: int) -> Reading:
+    """Arrange a judgement made after so many optimizer steps."""
+    ordered = sorted(judgement.findings, key=lambda f: (f.lifecycle == "resolved", _rank(f)))
+    causes = [finding for finding in ordered if finding.inhibited_by is None]
+    symptoms = [finding for finding in ordered if finding.inhibited_by is not None]
+    sentence, detail = _claim(judgement, causes, steps)
+    return Reading(sentence, detail, causes, symptoms)
+
+
+def _rank(finding: Finding) -> int:
+    return _WEIGHT[finding.severity]
+
+
+def _claim(judgement: Judgement, causes: list[Finding], steps: int) -> tuple[str, str]:
+    if steps == 0:
+        return "No optimizer step has been judged yet.", "The first one decides most questions."
+    if causes and judgement.verdict in ("broken", "suspect"):
+        return f"{causes[0].title.rstrip('.')}.", _others(len(causes) - 1)
+    judged = formatting.plural(steps, "optimizer step")
+    if judgement.verdict == "incomplete":
+        return f"Nothing was found in {judged}, but not everything could be seen.", _unseen(
+            judgement
+        )
+    return f"No fault in {judged}, and every check that applies was made.", _noted(len(causes))
+
+
+def _others(number: int) -> str:
+    return f"{formatting.plural(number, 'more finding')} below." if number else ""
+
+
+def _noted(number: int) -> str:
+    return f"{formatting.plural(number, 'remark')} below." if number else ""
+
+
+def _unseen(judgement: Judgement) -> str:
+    nodes = [node.node for node in judgement.tree if node.status == "not_measured"]
+    return f"Not measured: {', '.join(nodes)}." if nodes else ""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """One rule's line in the coverage panel."""
+
+    rule: str
+    status: str
+    reason: str
+
+
+def coverage(judgement: Judgement) -> list[Coverage]:
+    """What was checked, with the reason where it was not."""
+    return [_covered(rule, text) for rule, text in sorted(judgement.coverage.items())]
+
+
+def _covered(rule: str, text: str) -> Coverage:
+    status, _, reason = text.partition(":")
+    return Coverage(rule, status.strip(), reason.strip())
+
+
+def tally(covered: list[Coverage]) -> dict[str, int]:
+    """How many rules gave each status."""
+    return dict(Counter(line.status for line in covered))
