@@ -186,9 +186,9 @@ class Rounds:
         rate, _ = send_all(service, [sent])
         self.one.append(rate)
         used = since(before, service)
-        judge = settle(service)
+        evaluator = settle(service)
         self.all_cpu.append(self.records / sum(used.values()))
-        self.one_cpu.append(self.records / (sum(used.values()) - used.get(judge, 0.0)))
+        self.one_cpu.append(self.records / (sum(used.values()) - used.get(evaluator, 0.0)))
         busy = time.process_time()
         for body in sent:
             decode.read(body)

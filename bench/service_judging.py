@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from gradledger.records import Event, Scaler, StepRecord
 from gradledger_monitor.evaluation.engine import Engine
-from gradledger_monitor.evaluation.run_state import Fold, Judged
+from gradledger_monitor.evaluation.run_state import Judged, RunState
 from gradledger_monitor.evaluation.step_completeness import Arrived
 from gradledger_monitor.ingest import decode, schema
 from gradledger_monitor.model import step_facts
@@ -93,10 +93,10 @@ def decoded(made: Callable[[int], StepRecord], steps: int) -> list[schema.StepRe
 # ---------------------------------------------------------------------- in memory
 
 
-def judge(records: list[schema.StepRecord]) -> float:
+def evaluate(records: list[schema.StepRecord]) -> float:
     """Steps a second of CPU."""
     info = step_facts.RunInfo("bench", "bench", 1, ["SGD"])
-    fold = Fold(Engine(info), 0)
+    fold = RunState(Engine(info), 0)
     began = time.process_time()
     for record in records:
         seen = fold.see(info, Arrived(0, record.step, record.time, {0: record}))
@@ -125,7 +125,7 @@ def calls(records: list[schema.StepRecord]) -> float:
 
     sys.setprofile(count)
     try:
-        judge(records)
+        evaluate(records)
     finally:
         sys.setprofile(None)
     return called / len(records)
@@ -144,7 +144,7 @@ def one_round(steps: int) -> dict[str, float]:
     records = {kind: decoded(made, steps) for kind, made in KINDS.items()}
     return {
         DECODED: decode_alone(records["a plain loop"]),
-        **{kind: judge(some) for kind, some in records.items()},
+        **{kind: evaluate(some) for kind, some in records.items()},
     }
 
 

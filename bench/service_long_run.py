@@ -33,11 +33,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from gradledger.records import StepRecord
 from gradledger_monitor.ingest import decode
-from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.runs.replay import replay
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.steps.ingest import store_batch
-from gradledger_monitor.workers.evaluator import Judge
+from gradledger_monitor.workers.evaluator import Evaluator
 from gradledger_monitor.workers.gc_tuning import collect_seldom
 from helpers.batches import batch, fair_step
 from helpers.service import Service, running_service
@@ -76,7 +76,7 @@ def fill(store: Store, count: int) -> float:
             store_batch(store, decode.read(batch(RUN, some)), time.time())
             some = []
     began = time.perf_counter()
-    Judge(store, patience=0).judge_pending()
+    Evaluator(store, patience=0).judge_pending()
     return time.perf_counter() - began
 
 
@@ -85,7 +85,7 @@ def many_runs(store: Store, count: int) -> None:
     for number in range(count):
         name = f"trial {number % 100}"
         store_batch(store, decode.read(batch(f"run-{number}", [fair_step(1)], name=name)), 1.0)
-    Judge(store, patience=0).judge_pending()
+    Evaluator(store, patience=0).judge_pending()
 
 
 # ---------------------------------------------------------------------- asking
@@ -198,7 +198,7 @@ def replay_here(database: str) -> list[float]:
     """Seconds by the clock and of CPU."""
     store = Store(f"sqlite:///{database}")
     began, busy = time.perf_counter(), time.process_time()
-    replay(store, RUN, Choices())
+    replay(store, RUN, RuleOverrides())
     took = time.perf_counter() - began, time.process_time() - busy
     store.close()
     return list(took)

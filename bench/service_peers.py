@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from gradledger_monitor.ingest import decode
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.steps.ingest import store_batch
-from gradledger_monitor.workers.evaluator import Judge
+from gradledger_monitor.workers.evaluator import Evaluator
 from helpers.batches import batch, fair_step
 from helpers.service import running_service
 
@@ -248,7 +248,7 @@ def long_run(database: Path, steps: int) -> None:
             record.norm = random.random()
             made.append(record)
         store_batch(store, decode.read(batch("long", made)), time.time())
-    Judge(store, patience=0).judge_pending()
+    Evaluator(store, patience=0).judge_pending()
     store.close()
 
 

@@ -188,7 +188,7 @@ class CheckpointRecord:
 
 
 @dataclass(eq=False, repr=False)
-class BeatRecord:
+class HeartbeatRecord:
     """The process lives, while no optimizer step ends: told every few seconds."""
 
     type: ClassVar[str] = "beat"
@@ -208,7 +208,7 @@ class EndRecord:
     steps: list[int] = field(default_factory=list)
 
 
-Record = RunRecord | StepRecord | EvalRecord | CheckpointRecord | BeatRecord | EndRecord
+Record = RunRecord | StepRecord | EvalRecord | CheckpointRecord | HeartbeatRecord | EndRecord
 
 
 _to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=str).encode

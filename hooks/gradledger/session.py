@@ -30,10 +30,10 @@ from gradledger.delivery.uploader import BEAT_SECONDS
 from gradledger.integrations import Found
 from gradledger.on_finding import Policy, Reaction
 from gradledger.records import (
-    BeatRecord,
     CheckpointRecord,
     EndRecord,
     EvalRecord,
+    HeartbeatRecord,
     RunRecord,
     StepRecord,
 )
@@ -214,13 +214,15 @@ class Session:
     def _page(self) -> str:
         return f"{self.settings.url.rstrip('/')}/runs/{quote(self._speaker().run, safe='')}"
 
-    def _pulse(self) -> BeatRecord | None:
+    def _pulse(self) -> HeartbeatRecord | None:
         """That the process lives, when there was nothing else to tell for long."""
         told, backwards = self._latest
         now = time.time()
         if not told or now - told < BEAT_SECONDS:
             return None
-        return BeatRecord(now, now - self.recorder.stepped, self.recorder.backwards - backwards)
+        return HeartbeatRecord(
+            now, now - self.recorder.stepped, self.recorder.backwards - backwards
+        )
 
 
 _session: Session | None = None

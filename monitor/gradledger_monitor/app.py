@@ -14,32 +14,32 @@ from gradledger_monitor.alerts.assembly import Alerts
 from gradledger_monitor.api import problem_handlers
 from gradledger_monitor.api.app_state import State
 from gradledger_monitor.api.middleware.access import RECORDS, Access, confirm_route
-from gradledger_monitor.api.middleware.connection_log import Endings
-from gradledger_monitor.api.middleware.credentials import Bearers
-from gradledger_monitor.api.middleware.origins import OnlyOurHosts, OnlyOurPages
-from gradledger_monitor.api.middleware.rate_limits import Buckets
-from gradledger_monitor.api.middleware.request_bodies import SmallBodies
-from gradledger_monitor.api.middleware.request_log import Requests
+from gradledger_monitor.api.middleware.connection_log import ConnectionLog
+from gradledger_monitor.api.middleware.credentials import CredentialStore
+from gradledger_monitor.api.middleware.origins import HostCheck, SameOriginCheck
+from gradledger_monitor.api.middleware.rate_limits import RateLimiter
+from gradledger_monitor.api.middleware.request_bodies import BodyLimit
+from gradledger_monitor.api.middleware.request_log import RequestLog
 from gradledger_monitor.api.middleware.security_headers import SecurityHeaders
 from gradledger_monitor.api.openapi import OPENAPI, describe
 from gradledger_monitor.api.routers import PAGES, ROUTES
 from gradledger_monitor.api.routes import ingest, live
-from gradledger_monitor.api.routes.live import Live
+from gradledger_monitor.api.routes.live import LiveEvents
 from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.ingest.admission import LargeBatch, Room
 from gradledger_monitor.ingest.bounds import Bounds
-from gradledger_monitor.ingest.priority import Turns
+from gradledger_monitor.ingest.priority import IngestPriority
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.postgres_pubsub import news_on
 from gradledger_monitor.telemetry.metrics import Metrics
 from gradledger_monitor.telemetry.readiness import Readiness
-from gradledger_monitor.workers.evaluator import Judge, Look
-from gradledger_monitor.workers.retention import Housekeeping
-from gradledger_monitor.workers.runtime_overrides import Chosen
+from gradledger_monitor.workers.evaluator import EvaluationPass, Evaluator
+from gradledger_monitor.workers.retention import RetentionWorker
+from gradledger_monitor.workers.runtime_overrides import RuntimeOverrides
 
 GUESSES_PER_SECOND = 0.2
 GUESSES_AT_ONCE = 10
-GUARDS = (Access, OnlyOurPages, OnlyOurHosts, Requests, SecurityHeaders)  # the last comes first
+GUARDS = (Access, SameOriginCheck, HostCheck, RequestLog, SecurityHeaders)  # the last comes first
 
 
 @asynccontextmanager
@@ -48,15 +48,15 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service.live.attach(asyncio.get_running_loop())
     await asyncio.to_thread(service.store.migrate)
     service.news.start()
-    service.judge.start()
+    service.evaluator.start()
     service.deliverer.start()
-    house = Housekeeping(service.store, service.chosen)
+    house = RetentionWorker(service.store, service.chosen)
     house.start()
     try:
         yield
     finally:
         await asyncio.to_thread(house.stop)
-        await asyncio.to_thread(service.judge.stop)
+        await asyncio.to_thread(service.evaluator.stop)
         await asyncio.to_thread(service.deliverer.stop)
         await asyncio.to_thread(service.news.stop)
         service.store.close()
@@ -64,50 +64,50 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 def _assemble(settings: Settings) -> State:
     store = Store(settings.db, settings.database_wait)
-    news, pages_told = news_on(store), Live()
+    news, pages_told = news_on(store), LiveEvents()
     limit = CapacityLimiter(settings.ingest_workers)
     metrics = Metrics(store, lambda: _busy(limit))
     told = Alerts(settings, settings.base, store)
     deliverer = told.deliverer(metrics.told)
 
-    def judged(look: Look) -> None:
+    def judged(look: EvaluationPass) -> None:
         metrics.ruled(look.steps, look.seconds, look.quarantined)
         live.tell(news, look)
         deliverer.wake()
 
-    turns, chosen = Turns(), Chosen(settings, store)
-    judge = Judge(
+    turns, chosen = IngestPriority(), RuntimeOverrides(settings, store)
+    evaluator = Evaluator(
         store,
         settings.rank_timeout,
-        settings.judge_interval,
+        settings.evaluation_interval,
         judged,
         chosen=chosen.choices,
         step_aside=turns.step_aside,
     )
-    news.hear(ingest.RECORDS, lambda _: judge.wake())
+    news.hear(ingest.RECORDS, lambda _: evaluator.wake())
     news.hear(live.JUDGED, pages_told.hear)
     news.after_a_gap(lambda: pages_told.catch_up(store))
     return State(
         settings,
         chosen,
         store,
-        judge,
+        evaluator,
         news,
         pages_told,
         limit,
         Room(settings.ingest_queue_bytes),
         LargeBatch(),
         _bounds(settings),
-        Readiness(store, judge.works),
+        Readiness(store, evaluator.works),
         turns,
         metrics,
-        Endings(metrics.endings),
-        Bearers(settings, store),
+        ConnectionLog(metrics.endings),
+        CredentialStore(settings, store),
         told,
         deliverer,
-        read_rates=Buckets(settings.reads_per_second),
-        batch_rates=Buckets(settings.batches_per_second),
-        guess_rates=Buckets(GUESSES_PER_SECOND, GUESSES_AT_ONCE),
+        read_rates=RateLimiter(settings.reads_per_second),
+        batch_rates=RateLimiter(settings.batches_per_second),
+        guess_rates=RateLimiter(GUESSES_PER_SECOND, GUESSES_AT_ONCE),
     )
 
 
@@ -138,7 +138,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.service = _assemble(settings or Settings())
     app.state.store = app.state.service.store
     problem_handlers.install(app)
-    app.add_middleware(SmallBodies, records=RECORDS)
+    app.add_middleware(BodyLimit, records=RECORDS)
     for guard in GUARDS:
         app.add_middleware(guard)
     for module in (*ROUTES, *PAGES):

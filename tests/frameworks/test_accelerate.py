@@ -86,9 +86,9 @@ def test_the_wrapped_optimizer_is_counted_once() -> None:
 def test_its_mean_of_micro_batch_means_is_named() -> None:
     seen = Recording()
     trained(recording(seen), windows(STEPS), mean)
-    judgement = seen.judgement()
-    assert accused(judgement) == {UNEQUAL: 1}
-    assert judgement.verdict == "broken"
+    evaluation = seen.evaluation()
+    assert accused(evaluation) == {UNEQUAL: 1}
+    assert evaluation.verdict == "broken"
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_a_right_loop_is_balanced(loss_of: Any, lengths: Any) -> None:
     seen = Recording()
     data = windows(STEPS, lengths=lengths) if lengths else windows(STEPS)
     trained(recording(seen), data, loss_of)
-    judgement = seen.judgement()
-    assert (accused(judgement), judgement.verdict) == ({}, "balanced")
+    evaluation = seen.evaluation()
+    assert (accused(evaluation), evaluation.verdict) == ({}, "balanced")
 
 
 def test_the_tracker_tells_evaluations_and_the_configuration(tmp_path: Path) -> None:

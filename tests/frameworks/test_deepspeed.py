@@ -59,16 +59,16 @@ def test_training_ends_in_the_same_bits(ranks: list[Told], stage: int, right: bo
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_mean_of_means_is_named(ranks: list[Told], stage: int) -> None:
-    judgement = judged(facts(ranks, stage, False))
-    assert (accused(judgement), judgement.verdict) == ({UNEQUAL: 1}, "broken")
+    evaluation = judged(facts(ranks, stage, False))
+    assert (accused(evaluation), evaluation.verdict) == ({UNEQUAL: 1}, "broken")
 
 
 def test_without_zero_everything_is_measured(ranks: list[Told]) -> None:
     steps = facts(ranks, 0, True)
     for index, step in enumerate(steps):
         assert_ledger_is_true(step, truth(ranks, 0, True, index))
-    judgement = judged(steps)
-    assert (accused(judgement), judgement.verdict) == ({}, "balanced")
+    evaluation = judged(steps)
+    assert (accused(evaluation), evaluation.verdict) == ({}, "balanced")
 
 
 @pytest.mark.parametrize("right", [True, False])
@@ -93,7 +93,7 @@ def test_under_zero_the_size_of_the_gradient_is_not_measured_and_says_so(
 ) -> None:
     steps = facts(ranks, stage, True)
     assert {s.figures()["balance"] for s in steps} == {None}
-    judgement = judged(steps)
-    assert (accused(judgement), judgement.verdict) == ({}, "incomplete")
-    (reduction,) = [node for node in judgement.tree if node.node == "reduction"]
+    evaluation = judged(steps)
+    assert (accused(evaluation), evaluation.verdict) == ({}, "incomplete")
+    (reduction,) = [node for node in evaluation.tree if node.node == "reduction"]
     assert "the optimizer steps on buffers of its own" in reduction.reason

@@ -142,16 +142,16 @@ def test_windows_tokens_and_clipping_are_seen(train: Train) -> None:
 def test_the_mean_of_micro_batch_means_is_named(train: Train) -> None:
     seen = Recording()
     train(recording(seen), windows(STEPS))
-    judgement = seen.judgement()
-    assert (accused(judgement), judgement.verdict) == ({UNEQUAL: 1}, "broken")
+    evaluation = seen.evaluation()
+    assert (accused(evaluation), evaluation.verdict) == ({UNEQUAL: 1}, "broken")
 
 
 @ways
 def test_equal_lengths_are_balanced(train: Train) -> None:
     seen = Recording()
     train(recording(seen), windows(STEPS, lengths=EQUAL))
-    judgement = seen.judgement()
-    assert (accused(judgement), judgement.verdict) == ({}, "balanced")
+    evaluation = seen.evaluation()
+    assert (accused(evaluation), evaluation.verdict) == ({}, "balanced")
 
 
 @pytest.mark.parametrize("package", PACKAGES)

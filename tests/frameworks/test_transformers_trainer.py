@@ -103,8 +103,8 @@ def test_every_token_is_accounted_for(tmp_path: Path) -> None:
     assert len(ours) == STEPS * MICRO_BATCHES
     clips = [event for record in seen.records() for event in record.events]
     assert [(c.limit, c.after) for c in clips if c.op == "clip_norm"] == [(0.3, 4)] * STEPS
-    judgement = seen.judgement()
-    assert (accused(judgement), judgement.verdict) == ({}, "balanced")
+    evaluation = seen.evaluation()
+    assert (accused(evaluation), evaluation.verdict) == ({}, "balanced")
 
 
 def test_the_callback_tells_evaluations_and_the_plan(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from gradledger import records
 from gradledger_monitor.evaluation.engine import Engine
 from gradledger_monitor.ingest import schema
-from gradledger_monitor.model.findings import Judgement
+from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts, merge
 
 CROSS_ENTROPY = "NllLossBackward0"
@@ -50,18 +50,18 @@ def facts(*ranks: records.StepRecord, **run: Any) -> StepFacts:
     return merge(info, ranks[0].optimizer, ranks[0].step, by_rank)
 
 
-def judged(steps: Sequence[StepFacts]) -> Judgement:
+def judged(steps: Sequence[StepFacts]) -> EvaluationResult:
     """The judgement on steps in order, in which no rule failed."""
     engine = Engine(steps[0].run)
     for step in steps:
         engine.see(step)
-    judgement = engine.judgement()
-    failed = [f"{r}: {why}" for r, why in judgement.coverage.items() if "the rule failed" in why]
+    evaluation = engine.evaluation()
+    failed = [f"{r}: {why}" for r, why in evaluation.coverage.items() if "the rule failed" in why]
     assert not failed
-    return judgement
+    return evaluation
 
 
-def accused(judgement: Judgement) -> dict[str, int]:
+def accused(evaluation: EvaluationResult) -> dict[str, int]:
     """Rules with a finding that nothing inhibits, and the step at which each first fired."""
-    loud = [f for f in judgement.findings if f.inhibited_by is None]
+    loud = [f for f in evaluation.findings if f.inhibited_by is None]
     return {finding.rule: finding.first_step for finding in loud}

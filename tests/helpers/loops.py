@@ -45,8 +45,8 @@ def train(
 
 def answer(seen: Recording) -> tuple[dict[str, int], str]:
     """Findings, and the verdict."""
-    judgement = seen.judgement()
-    return accused(judgement), judgement.verdict
+    evaluation = seen.evaluation()
+    return accused(evaluation), evaluation.verdict
 
 
 def count(window: Batches) -> int:

@@ -22,7 +22,7 @@ from gradledger.capture.step_sampling import Pace
 from gradledger.records import encode
 from gradledger_monitor.evaluation.engine import Engine
 from gradledger_monitor.ingest import schema
-from gradledger_monitor.model.findings import Judgement
+from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts, merge
 
 torch.set_num_threads(1)
@@ -102,7 +102,7 @@ class Recording:
         """The steps of one optimizer, as rules see them."""
         return facts_of([self.records(optimizer)], optimizer, **run)
 
-    def judgement(self, **run: Any) -> Judgement:
+    def evaluation(self, **run: Any) -> EvaluationResult:
         """What the rules make of the whole recording."""
         optimizers = sorted({step.optimizer for step in self.steps})
         return judged([fact for each in optimizers for fact in self.facts(each, **run)])
@@ -137,17 +137,17 @@ def facts_of(
     return merged
 
 
-def judged(facts: list[StepFacts]) -> Judgement:
+def judged(facts: list[StepFacts]) -> EvaluationResult:
     """The judgement on facts in order."""
     engine = Engine(facts[0].run)
     for each in facts:
         engine.see(each)
-    return engine.judgement()
+    return engine.evaluation()
 
 
-def accused(judgement: Judgement) -> dict[str, int]:
+def accused(evaluation: EvaluationResult) -> dict[str, int]:
     """Rules with a finding that nothing inhibits, and the step at which each first fired."""
-    loud = [f for f in judgement.findings if f.inhibited_by is None]
+    loud = [f for f in evaluation.findings if f.inhibited_by is None]
     return {finding.rule: finding.first_step for finding in loud}
 
 

@@ -22,8 +22,10 @@ from language.terms import PARTS, PHRASES, WHOLE, WORDS
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("hooks", "monitor", "web", "migrations", "docs", "deploy", "examples")
-FILES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md")
-FILES += ("Makefile", "pyproject.toml", "docker-compose.yml")
+FILES = (
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md"),
+    *("Makefile", "pyproject.toml", "docker-compose.yml"),
+)
 SUFFIXES = (".py", ".md", ".html", ".js", ".css", ".toml", ".yml", ".svg", "")
 LEFT_OUT = ("docs/language.md", "docs/.build/vendor/", "web/gradledger_web/static/plotly")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from gradledger_monitor.ingest import schema
-from gradledger_monitor.model.findings import Judgement
+from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts, merge
 from helpers.facts import judged
 from museum.labels import Piece
@@ -69,12 +69,12 @@ def is_heard(piece: Piece, rule: str, severity: str) -> bool:
     return severity in LOUD or rule == piece.label.expected
 
 
-def _verdict(piece: Piece, judgement: Judgement, steps: int) -> Verdict:
-    causes = [f for f in judgement.findings if f.inhibited_by is None]
+def _verdict(piece: Piece, evaluation: EvaluationResult, steps: int) -> Verdict:
+    causes = [f for f in evaluation.findings if f.inhibited_by is None]
     found: dict[str, int] = {}
     for finding in (f for f in causes if is_heard(piece, f.rule, f.severity)):
         found[finding.rule] = min(finding.first_step, found.get(finding.rule, finding.first_step))
-    return Verdict(piece, found, judgement.verdict, steps)
+    return Verdict(piece, found, evaluation.verdict, steps)
 
 
 def facts_of(seen: list[bytes]) -> list[StepFacts]:

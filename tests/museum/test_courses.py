@@ -8,7 +8,7 @@ import pytest
 
 from gradledger.capture.step_sampling import Pace
 from museum.courses.faults import ILLNESSES
-from museum.courses.measure import judge_course
+from museum.courses.measure import evaluate_history
 from museum.courses.settings import TASKS, draw
 
 SHORT = 150
@@ -21,17 +21,17 @@ def test_a_number_is_one_setting_for_ever_and_numbers_cover_the_tasks() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_healthy_run_is_not_alarmed(seed: int) -> None:
-    assert judge_course(draw(seed, SHORT)).loud == {}
+    assert evaluate_history(draw(seed, SHORT)).loud == {}
 
 
 def test_a_healthy_run_of_which_some_steps_are_watched_is_not_alarmed() -> None:
     pace = Pace(1e-12, whole=16, burst=16, longest=64)
-    assert judge_course(draw(1, SHORT), pace=pace).loud == {}
+    assert evaluate_history(draw(1, SHORT), pace=pace).loud == {}
 
 
 def test_a_fault_is_named_after_its_onset() -> None:
     kind = next(kind for kind in ILLNESSES if kind.rule == "norm.spike")
     setting = dataclasses.replace(kind.setting(1), steps=SHORT)
-    found = judge_course(setting, kind.fault(100)).loud
+    found = evaluate_history(setting, kind.fault(100)).loud
     assert found.keys() & {kind.rule, *kind.also}
     assert 100 <= min(found.values()) <= 100 + kind.within

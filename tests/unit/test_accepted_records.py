@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 
 from gradledger_monitor.common.json_floats import sayable
 from gradledger_monitor.evaluation.engine import Engine
-from gradledger_monitor.evaluation.run_state import Fold, Judged
+from gradledger_monitor.evaluation.run_state import Judged, RunState
 from gradledger_monitor.evaluation.step_completeness import Arrived
 from gradledger_monitor.ingest import schema
-from gradledger_monitor.model.findings import Judgement
+from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts
 from gradledger_monitor.reports.verdict_json import verdict_json
 from gradledger_monitor.rules.catalogue import COURSE_RULES, RULES
-from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_web import charts, evidence_svg, step_table, window_timeline
 from gradledger_web.chart_svg import Curve, Frame, plot
 from helpers.wire_values import (
@@ -46,7 +46,7 @@ EARLY = {
     **{"needed": 2, "span": 3, "windows": 2, "growing": 2, "early": 2, "sustained": 1},
     **{"steps": 1, "stays": 1, "recent": 2, "in_a_row": 1, "many": 1, "least": 1},
 }
-CHOICES = Choices(
+CHOICES = RuleOverrides(
     thresholds={
         rule.id(): {name: EARLY[name] for name in rule.parameters() if name in EARLY}
         for rule in (*RULES, *COURSE_RULES)
@@ -77,7 +77,7 @@ def info_of(run: schema.RunRecord, world_size: int) -> RunInfo:
 
 def check(info: RunInfo, steps: Sequence[Step], evaluated: dict[str, dict[int, float]]) -> None:
     """Evaluate the steps in order, and look at them as pages and the API do."""
-    fold = Fold(Engine(info, choices=CHOICES), 0)
+    fold = RunState(Engine(info, choices=CHOICES), 0)
     fold.engine.evaluated(evaluated)
     rows = []
     for number, records in enumerate(steps, 1):
@@ -90,7 +90,7 @@ def check(info: RunInfo, steps: Sequence[Step], evaluated: dict[str, dict[int, f
         rows.append(row)
         check_page(seen)
     fold.engine.hear_nothing(0, len(steps), Inactivity(100.0, [0], 3))
-    check_judgement(fold.engine.judgement())
+    check_judgement(fold.engine.evaluation())
     assert 0 <= fold.at.tokens <= LONGEST_INT
     check_charts(rows)
 
@@ -111,14 +111,14 @@ def check_page(facts: StepFacts) -> None:
     assert window_timeline.of(facts.first)
 
 
-def check_judgement(judgement: Judgement) -> None:
+def check_judgement(evaluation: EvaluationResult) -> None:
     """No rule failed, and every form in which the judgement leaves the service can be written."""
-    assert not [f"{r}: {why}" for r, why in judgement.coverage.items() if "the rule failed" in why]
-    assert not [why for why in judgement.coverage.values() if "could not be evaluated" in why]
-    document = verdict_json("r", 1, 1, judgement)
+    assert not [f"{r}: {why}" for r, why in evaluation.coverage.items() if "the rule failed" in why]
+    assert not [why for why in evaluation.coverage.values() if "could not be evaluated" in why]
+    document = verdict_json("r", 1, 1, evaluation)
     json.loads(msgspec.json.encode(document), parse_constant=no_constant)
     strict(sayable(document))
-    for finding in judgement.findings:
+    for finding in evaluation.findings:
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(finding.evidence)) is not None
 
 
@@ -178,13 +178,13 @@ def test_the_same_records_give_the_same_result(
 ) -> None:
     info, answers = RunInfo("r", "n", ranks, ["SGD"]), []
     for _ in range(2):
-        fold = Fold(Engine(info, choices=CHOICES), 0)
+        fold = RunState(Engine(info, choices=CHOICES), 0)
         rows = [
             asdict(Judged.of(seen))
             for number, records in enumerate(by_rank(windows, ranks), 1)
             if (seen := fold.see(info, Arrived(0, number, 1.0, records))) is not None
         ]
-        answers.append(repr((rows, asdict(fold.engine.judgement()))))
+        answers.append(repr((rows, asdict(fold.engine.evaluation()))))
     assert answers[0] == answers[1]
 
 
@@ -235,7 +235,7 @@ UNSIGNED = {path for path in PLACES if path == ("time",) or path[-1] == "backwar
 def test_the_smallest_weights_have_a_right_ledger(weight: float, micro_batches: int) -> None:
     """The record of the report: 1 / B is infinite where B is a denormal number."""
     info = RunInfo("r", "n", 1, ["SGD"])
-    fold = Fold(Engine(info), 0)
+    fold = RunState(Engine(info), 0)
     for number in (1, 2, 3):
         fields = window(number, micro_batches, sync="none", wrapper=None, post_factor=1.0)
         fields["events"] = []
@@ -251,7 +251,7 @@ def test_the_smallest_weights_have_a_right_ledger(weight: float, micro_batches: 
             assert seen.ledger.misallocation == pytest.approx(0, abs=1e-9)
         else:
             assert seen.ledger is None
-    check_judgement(fold.engine.judgement())
+    check_judgement(fold.engine.evaluation())
     assert fold.at.reached == {0: 3}
 
 

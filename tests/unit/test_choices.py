@@ -11,61 +11,61 @@ from gradledger import records
 from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.evaluation.engine import Engine
 from gradledger_monitor.ingest import schema
-from gradledger_monitor.model.findings import Judgement
+from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.step_facts import RunInfo, merge
 from gradledger_monitor.reports.terminal import console, report
-from gradledger_monitor.rules.definition import Signature
+from gradledger_monitor.rules.definition import RuleDefinition
 from gradledger_monitor.rules.docs import signatures
-from gradledger_monitor.rules.overrides import Choices, was_chosen
+from gradledger_monitor.rules.overrides import RuleOverrides, was_chosen
 from helpers.batches import step as unfair_step
 
 RULE = "reduction.token_weights_unequal"
 
 
-def judged(choices: Choices) -> Judgement:
+def judged(choices: RuleOverrides) -> EvaluationResult:
     run = RunInfo("r", "n", optimizers=["SGD"])
     engine = Engine(run, choices=choices)
     for number in (1, 2):
         record = schema.decoder.decode(records.encode(unfair_step(number)))
         assert isinstance(record, schema.StepRecord)
         engine.see(merge(run, 0, number, {0: record}))
-    return engine.judgement()
+    return engine.evaluation()
 
 
 def test_a_rule_that_is_off_finds_nothing_and_says_that_it_is_off() -> None:
-    judgement = judged(Choices(off=("reduction.token*",)))
-    assert judgement.findings == []
-    assert judgement.coverage[RULE] == "not_applicable: switched off in the settings"
+    evaluation = judged(RuleOverrides(off=("reduction.token*",)))
+    assert evaluation.findings == []
+    assert evaluation.coverage[RULE] == "not_applicable: switched off in the settings"
 
 
 def test_another_threshold_gives_another_severity() -> None:
-    assert [f.severity for f in judged(Choices()).findings] == ["error"]
-    milder = judged(Choices(thresholds={RULE: {"error": 0.9}}))
+    assert [f.severity for f in judged(RuleOverrides()).findings] == ["error"]
+    milder = judged(RuleOverrides(thresholds={RULE: {"error": 0.9}}))
     assert [f.severity for f in milder.findings] == ["warning"]
     assert milder.coverage[RULE] == "finding: judged with error = 0.9 (default 0.05)"
 
 
 def test_a_threshold_that_is_its_default_is_not_worth_a_word() -> None:
-    same = judged(Choices(thresholds={RULE: {"error": 0.05}}))
+    same = judged(RuleOverrides(thresholds={RULE: {"error": 0.05}}))
     assert same.coverage[RULE] == "finding"
 
 
 def test_several_thresholds_are_listed() -> None:
-    said = judged(Choices(thresholds={RULE: {"error": 0.9, "warning": 0.2}})).coverage[RULE]
+    said = judged(RuleOverrides(thresholds={RULE: {"error": 0.9, "warning": 0.2}})).coverage[RULE]
     assert said.endswith("with error = 0.9 (default 0.05), warning = 0.2 (default 0.01)")
 
 
 def test_an_answer_tells_whether_something_was_chosen_for_its_rule() -> None:
-    assert was_chosen(judged(Choices(off=(RULE,))).coverage[RULE])
-    assert was_chosen(judged(Choices(thresholds={RULE: {"error": 0.9}})).coverage[RULE])
-    assert not was_chosen(judged(Choices()).coverage[RULE])
-    assert not was_chosen(judged(Choices()).coverage["ddp.replica_drift"])
+    assert was_chosen(judged(RuleOverrides(off=(RULE,))).coverage[RULE])
+    assert was_chosen(judged(RuleOverrides(thresholds={RULE: {"error": 0.9}})).coverage[RULE])
+    assert not was_chosen(judged(RuleOverrides()).coverage[RULE])
+    assert not was_chosen(judged(RuleOverrides()).coverage["ddp.replica_drift"])
 
 
 def test_all_choices_that_cannot_be_are_named_and_none_that_can() -> None:
     right: dict[str, dict[str, float]] = {RULE: {"error": 0.9}, "norm.spike": {"z": 5.0}}
-    assert list(Choices(off=("clip.*",), thresholds=right).wrong(signatures())) == []
-    wrong = Choices(thresholds={"a.b": {"c": 1.0}, **right, "d.e": {"f": 1.0}})
+    assert list(RuleOverrides(off=("clip.*",), thresholds=right).wrong(signatures())) == []
+    wrong = RuleOverrides(thresholds={"a.b": {"c": 1.0}, **right, "d.e": {"f": 1.0}})
     assert [place for place, _ in wrong.wrong(signatures())] == [
         ("thresholds", "a.b"),
         ("thresholds", "d.e"),
@@ -74,14 +74,14 @@ def test_all_choices_that_cannot_be_are_named_and_none_that_can() -> None:
 
 def test_the_terminal_says_what_was_chosen() -> None:
     said = io.StringIO()
-    choices = Choices(off=("clip.*",), thresholds={RULE: {"error": 0.9}})
+    choices = RuleOverrides(off=("clip.*",), thresholds={RULE: {"error": 0.9}})
     console(said).print(report("r", 2, 1, judged(choices)))
     assert "1 rule switched off in the settings: clip.always_engaged" in said.getvalue()
     assert f"{RULE}: judged with error = 0.9 (default 0.05)" in said.getvalue()
 
 
 @pytest.mark.parametrize("rule", signatures().values(), ids=lambda rule: rule.id())
-def test_every_rule_can_be_made_with_the_least_and_the_most(rule: type[Signature]) -> None:
+def test_every_rule_can_be_made_with_the_least_and_the_most(rule: type[RuleDefinition]) -> None:
     for name, parameter in rule.parameters().items():
         least = 1 if isinstance(parameter.default, int) else 0
         for value in (least, min(parameter.most, 1e12)):

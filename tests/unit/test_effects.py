@@ -150,9 +150,9 @@ def summary(optimizer: str, *events: Event, left: float = 1.0) -> str:
     """What is reported of a loss that is not divided by K = 4; clipping leaves so much of it."""
     terms: list[Term] = [term(10, 0.1) for _ in range(4)]
     step = record(terms, events=list(events), post_factor=left)
-    judgement = judged([facts(step, optimizers=[optimizer])])
-    assert "reduction.missing_division" in accused(judgement)
-    return next(f.summary for f in judgement.findings if f.rule == "reduction.missing_division")
+    evaluation = judged([facts(step, optimizers=[optimizer])])
+    assert "reduction.missing_division" in accused(evaluation)
+    return next(f.summary for f in evaluation.findings if f.rule == "reduction.missing_division")
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "ASGD"])

@@ -9,7 +9,7 @@ import pytest
 from gradledger.records import Term
 from gradledger_monitor.evaluation.engine import Engine
 from gradledger_monitor.evaluation.finding_state import RESOLVED_AFTER
-from gradledger_monitor.model.findings import Judgement, Outcome
+from gradledger_monitor.model.findings import EvaluationResult, Outcome
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts
 from gradledger_monitor.rules.catalogue import RULES
 from gradledger_monitor.rules.reduction.missing_division import MissingDivision
@@ -36,8 +36,8 @@ def steps(*runs: tuple[int, list[Term]]) -> list[StepFacts]:
 WRONG, RIGHT = means(10, 30), means(20, 20)
 
 
-def only(judgement: Judgement) -> dict[str, object]:
-    (finding,) = judgement.findings
+def only(evaluation: EvaluationResult) -> dict[str, object]:
+    (finding,) = evaluation.findings
     return asdict(finding)
 
 
@@ -88,33 +88,33 @@ def test_misallocation_decides_how_bad_it_is(terms: list[Term], severity: str) -
 
 
 def test_a_cause_mutes_its_symptom_but_does_not_hide_it() -> None:
-    judgement = judged(steps((2, means(10, 30, share=1.0))))
-    muted = {finding.rule: finding.inhibited_by for finding in judgement.findings}
+    evaluation = judged(steps((2, means(10, 30, share=1.0))))
+    muted = {finding.rule: finding.inhibited_by for finding in evaluation.findings}
     assert muted == {
         MissingDivision.id(): None,
         TokenWeightsUnequal.id(): MissingDivision.id(),
     }
-    assert judgement.findings[0].rule == MissingDivision.id()
-    assert judgement.verdict == "suspect"
+    assert evaluation.findings[0].rule == MissingDivision.id()
+    assert evaluation.verdict == "suspect"
 
 
 def test_a_run_that_was_never_measured_is_incomplete_and_says_why() -> None:
     blind = [facts(record(means(10, 30), n, skipped=False, sync="unknown")) for n in (1, 2)]
-    judgement = judged(blind)
-    assert judgement.verdict == "incomplete"
-    nodes = {node.node: (node.status, node.reason) for node in judgement.tree}
+    evaluation = judged(blind)
+    assert evaluation.verdict == "incomplete"
+    nodes = {node.node: (node.status, node.reason) for node in evaluation.tree}
     assert nodes["reduction"][0] == "not_measured"
     assert "combined was not seen" in nodes["reduction"][1]
 
 
 def test_a_run_without_a_step_is_incomplete() -> None:
-    assert Engine(RunInfo("r", "n")).judgement().verdict == "incomplete"
+    assert Engine(RunInfo("r", "n")).evaluation().verdict == "incomplete"
 
 
 def test_what_was_measured_once_counts_as_covered() -> None:
-    judgement = judged([facts(record([], 1)), *[step(n, RIGHT) for n in (2, 3)]])
-    assert judgement.coverage[TokenWeightsUnequal.id()] == "ok"
-    assert judgement.verdict == "balanced"
+    evaluation = judged([facts(record([], 1)), *[step(n, RIGHT) for n in (2, 3)]])
+    assert evaluation.coverage[TokenWeightsUnequal.id()] == "ok"
+    assert evaluation.verdict == "balanced"
 
 
 def test_optimizers_are_judged_apart() -> None:
@@ -124,20 +124,20 @@ def test_optimizers_are_judged_apart() -> None:
             sent = record(terms, number)
             sent.optimizer = optimizer
             engine.see(facts(sent))
-    assert only(engine.judgement())["optimizer"] == 1
+    assert only(engine.evaluation())["optimizer"] == 1
 
 
 class Raises(Rule):
     """A rule with a bug."""
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         raise ZeroDivisionError("a bug")
 
 
 class Content(Rule):
     """A rule that is always content."""
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         return OK
 
 
@@ -149,20 +149,20 @@ def test_a_rule_with_a_bug_says_so_and_silences_nobody() -> None:
 
     engine = Engine(RunInfo("r", "n"), [Raises, Silent], [])
     engine.see(step(1, RIGHT))
-    coverage = engine.judgement().coverage
+    coverage = engine.evaluation().coverage
     assert coverage[Raises.id()] == "not_measured: the rule failed: ZeroDivisionError: a bug"
     assert coverage["test.content"] == "ok"
 
 
 def test_a_rule_that_fails_later_does_not_stay_ok() -> None:
     class Fails(Content):
-        def judge(self, window: Window) -> Outcome:
-            return OK if window.facts.step == 1 else Raises().judge(window)
+        def evaluate(self, window: Window) -> Outcome:
+            return OK if window.facts.step == 1 else Raises().evaluate(window)
 
     engine = Engine(RunInfo("r", "n"), [Fails], [])
     for number in (1, 2):
         engine.see(step(number, RIGHT))
-    (said,) = engine.judgement().coverage.values()
+    (said,) = engine.evaluation().coverage.values()
     assert said == "not_measured: the rule failed: ZeroDivisionError: a bug"
 
 
@@ -172,7 +172,7 @@ class Claims(Rule):
     def __init__(self) -> None:
         self.told: list[int] = []
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         return claim(self._report, window.facts.step)
 
     def _report(self, step: int) -> Outcome:
@@ -191,7 +191,7 @@ def test_the_words_of_a_claim_are_put_together_for_the_step_that_is_shown() -> N
     engine = Engine(RunInfo("r", "n"), [Kept], [])
     for number in range(1, 6):
         engine.see(step(number, RIGHT))
-    shown = [only(engine.judgement()) for _ in range(2)]
+    shown = [only(engine.evaluation()) for _ in range(2)]
     assert [(f["title"], f["severity"], f["steps"]) for f in shown] == [("step 5", "error", 5)] * 2
     assert [rule.told for rule in rules] == [[5]]
 
@@ -203,9 +203,9 @@ def test_a_claim_for_which_there_are_no_words_is_a_rule_that_failed() -> None:
 
     engine = Engine(RunInfo("r", "n"), [Speechless], [])
     engine.see(step(1, RIGHT))
-    judgement = engine.judgement()
-    assert judgement.findings == []
-    assert set(judgement.coverage.values()) == {
+    evaluation = engine.evaluation()
+    assert evaluation.findings == []
+    assert set(evaluation.coverage.values()) == {
         "not_measured: the rule failed: ZeroDivisionError: a bug"
     }
 
@@ -217,7 +217,7 @@ def test_judging_again_changes_nothing() -> None:
     asked = []
     for each in course:
         engine.see(each)
-        asked.append(asdict(engine.judgement()))
+        asked.append(asdict(engine.evaluation()))
     assert asked[-1] == asdict(judged(course))
     assert asked[0] == asdict(judged(course[:1]))
 
@@ -237,7 +237,7 @@ class Sharing(Rule):
         Sharing.asked += 1
         return OK if window.facts.kept[0][1].terms[0].tokens == 20 else None
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         return Outcome("finding", severity="info", title=type(self).__name__)
 
 
@@ -251,7 +251,7 @@ def test_rules_that_share_a_question_ask_it_once_and_their_findings_still_pass()
     Sharing.asked = 0
     for each in course:
         engine.see(each)
-        seen.append({f.title: f.lifecycle for f in engine.judgement().findings})
+        seen.append({f.title: f.lifecycle for f in engine.evaluation().findings})
     both = ("Sharing", "SharingToo")
     assert Sharing.asked == len(course)
     assert seen[1] == dict.fromkeys(both, "ongoing")

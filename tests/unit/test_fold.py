@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 from gradledger.records import encode
 from gradledger_monitor.evaluation.engine import Engine
 from gradledger_monitor.evaluation.evaluator_version import stamp
-from gradledger_monitor.evaluation.run_state import Fold
+from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.evaluation.step_completeness import Arrived
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.step_facts import RunInfo
-from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.rules.overrides import RuleOverrides
 from helpers.batches import fair_step, step
 from helpers.strategies import step_records
 
 RUN = RunInfo("r", "a run", 1, ["SGD"], environment={"torch": "2.13"})
 
 
-def fold() -> Fold:
+def fold() -> RunState:
     """A run of which nothing was judged."""
-    return Fold(Engine(RUN), 0)
+    return RunState(Engine(RUN), 0)
 
 
 def arrived(record: Any, number: int) -> Arrived:
@@ -36,13 +36,13 @@ def arrived(record: Any, number: int) -> Arrived:
     return Arrived(decoded.optimizer, number, 1_000.0 + number, {0: decoded})
 
 
-def feed(to: Fold, steps: list[Arrived]) -> None:
+def feed(to: RunState, steps: list[Arrived]) -> None:
     """Judge some steps."""
     for one in steps:
         to.see(RUN, one)
 
 
-def taken_over(from_: Fold) -> Fold:
+def taken_over(from_: RunState) -> RunState:
     """Another fold, which goes on where this one is."""
     other = fold()
     other.restore(from_.snapshot())
@@ -62,7 +62,7 @@ def test_going_on_from_what_was_kept_gives_the_same_judgement(
     second = taken_over(first)
     feed(second, steps[cut:])
     # as text, for what is not a number equals nothing
-    assert repr(second.engine.judgement()) == repr(whole.engine.judgement())
+    assert repr(second.engine.evaluation()) == repr(whole.engine.evaluation())
     assert repr(second.at) == repr(whole.at)
 
 
@@ -73,7 +73,7 @@ def test_long_memories_go_on_too() -> None:
     for begin in range(0, len(steps), 37):
         part = taken_over(part)
         feed(part, steps[begin : begin + 37])
-    assert part.engine.judgement() == whole.engine.judgement()
+    assert part.engine.evaluation() == whole.engine.evaluation()
 
 
 def test_a_silence_is_taken_in_once_and_in_its_place() -> None:
@@ -88,12 +88,12 @@ def test_a_silence_is_taken_in_once_and_in_its_place() -> None:
     live.silences = again.silences = silences
     feed(live, steps[20:])
     feed(again, steps)
-    (finding,) = live.engine.judgement().findings
+    (finding,) = live.engine.evaluation().findings
     assert (finding.rule, finding.first_step, finding.steps) == ("run.stalled", 20, 1)
-    assert again.engine.judgement() == live.engine.judgement()
+    assert again.engine.evaluation() == live.engine.evaluation()
 
 
 def test_other_choices_do_not_go_on_from_it() -> None:
-    assert stamp(Choices(), RUN) == stamp(Choices(), RUN)
-    assert stamp(Choices(), RUN) != stamp(Choices(off=("norm.*",)), RUN)
-    assert stamp(Choices(), RUN) != stamp(Choices(), replace(RUN, world_size=2))
+    assert stamp(RuleOverrides(), RUN) == stamp(RuleOverrides(), RUN)
+    assert stamp(RuleOverrides(), RUN) != stamp(RuleOverrides(off=("norm.*",)), RUN)
+    assert stamp(RuleOverrides(), RUN) != stamp(RuleOverrides(), replace(RUN, world_size=2))

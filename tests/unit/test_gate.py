@@ -15,7 +15,7 @@ from gradledger_monitor.gate.github import annotated
 from gradledger_monitor.gate.junit import junit
 from gradledger_monitor.gate.result import Checked, Gate, baseline
 from gradledger_monitor.gate.sarif import sarif
-from gradledger_monitor.model.findings import Acknowledgement, Finding, Judgement
+from gradledger_monitor.model.findings import Acknowledgement, EvaluationResult, Finding
 from gradledger_monitor.reports.verdict_json import verdict_json
 
 UNEQUAL = Finding(
@@ -43,7 +43,7 @@ COVERAGE = {
 
 def checked(*findings: Finding) -> list[Checked]:
     """One training with these findings."""
-    return [Checked("train", 6, 1, Judgement("broken", list(findings), [], COVERAGE))]
+    return [Checked("train", 6, 1, EvaluationResult("broken", list(findings), [], COVERAGE))]
 
 
 def test_only_what_is_grave_new_and_nobodys_symptom_fails() -> None:
@@ -59,8 +59,8 @@ def test_only_what_is_grave_new_and_nobodys_symptom_fails() -> None:
 
 def test_a_baseline_excuses_what_was_there_and_not_what_is_worse() -> None:
     before = [replace(UNEQUAL, severity="warning"), replace(UNEQUAL, optimizer=1, severity="info")]
-    judgement = Judgement("suspect", before, [], COVERAGE)
-    text = json.dumps(verdict_json("train", 6, 1, judgement))
+    evaluation = EvaluationResult("suspect", before, [], COVERAGE)
+    text = json.dumps(verdict_json("train", 6, 1, evaluation))
     gate = Gate("info", baseline(text))
     assert gate.excuse(replace(UNEQUAL, severity="warning")) == "in the baseline"
     assert gate.fails(UNEQUAL)

@@ -8,14 +8,14 @@ from dataclasses import asdict
 import pytest
 
 from gradledger_monitor.evaluation.engine import Engine
-from gradledger_monitor.evaluation.run_state import Fold, Judged, Quarantined
+from gradledger_monitor.evaluation.run_state import Judged, Quarantined, RunState
 from gradledger_monitor.evaluation.step_completeness import Arrived
-from gradledger_monitor.model.findings import Judgement, Outcome
+from gradledger_monitor.model.findings import EvaluationResult, Outcome
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.run_history import RunHistory
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts
 from gradledger_monitor.rules.catalogue import COURSE_RULES, RULES
-from gradledger_monitor.rules.rule import OK, CourseRule, Rule, Window, claim
+from gradledger_monitor.rules.rule import OK, HistoryRule, Rule, Window, claim
 from helpers.batches import fair_step, step
 from helpers.facts import accepted
 
@@ -77,14 +77,14 @@ def undrawn(number: int) -> Arrived:
 def test_a_step_that_breaks_a_computation_is_quarantined_and_the_run_goes_on(
     breaks: Callable[[int], Arrived],
 ) -> None:
-    fold = Fold(Engine(INFO), 0)
+    fold = RunState(Engine(INFO), 0)
     seen = [fold.see(INFO, one) for one in (arrived(1), breaks(2), arrived(3, fair=False))]
     assert isinstance(seen[0], StepFacts) and isinstance(seen[2], StepFacts)
     assert seen[1] == Quarantined(0, 2, 1_002.0, 1, REASON)
     assert fold.at.reached == {0: 3}
     row = Judged.of(seen[1])
     assert (row.step, row.ranks, row.figures, row.failure) == (2, 1, {}, REASON)
-    (finding,) = fold.engine.judgement().findings
+    (finding,) = fold.engine.evaluation().findings
     assert (finding.rule, finding.first_step) == ("reduction.token_weights_unequal", 3)
 
 
@@ -92,14 +92,14 @@ def test_a_step_that_breaks_a_computation_is_quarantined_and_the_run_goes_on(
 def test_no_rule_calls_a_run_right_of_which_it_missed_a_step(
     breaks: Callable[[int], Arrived],
 ) -> None:
-    fold = Fold(Engine(INFO), 0)
+    fold = RunState(Engine(INFO), 0)
     for one in (arrived(1), breaks(2), arrived(3)):
         fold.see(INFO, one)
-    judgement = fold.engine.judgement()
+    evaluation = fold.engine.evaluation()
     of_steps = {rule.id() for rule in RULES}
-    assert {judgement.coverage[rule] for rule in of_steps} == {f"not_measured: {REASON}"}
-    assert judgement.verdict == "incomplete"
-    assert {node.reason for node in judgement.tree if node.status == "not_measured"} >= {REASON}
+    assert {evaluation.coverage[rule] for rule in of_steps} == {f"not_measured: {REASON}"}
+    assert evaluation.verdict == "incomplete"
+    assert {node.reason for node in evaluation.tree if node.status == "not_measured"} >= {REASON}
 
 
 def test_rules_take_a_quarantined_step_for_a_gap() -> None:
@@ -109,10 +109,10 @@ def test_rules_take_a_quarantined_step_for_a_gap() -> None:
         def after_gap(self) -> None:
             gaps.append(1)
 
-        def judge(self, window: Window) -> Outcome:
+        def evaluate(self, window: Window) -> Outcome:
             return OK
 
-    fold = Fold(Engine(INFO, [Counts], []), 0)
+    fold = RunState(Engine(INFO, [Counts], []), 0)
     for one in (arrived(1), broken(2), arrived(3), arrived(4)):
         fold.see(INFO, one)
     assert len(gaps) == 1
@@ -120,38 +120,38 @@ def test_rules_take_a_quarantined_step_for_a_gap() -> None:
 
 def test_a_fold_that_goes_on_from_a_snapshot_reports_the_same() -> None:
     steps = [arrived(1), broken(2), arrived(3), arrived(4, fair=False), arrived(5)]
-    whole, first = Fold(Engine(INFO), 0), Fold(Engine(INFO), 0)
+    whole, first = RunState(Engine(INFO), 0), RunState(Engine(INFO), 0)
     for one in steps:
         whole.see(INFO, one)
     for one in steps[:3]:
         first.see(INFO, one)
-    second = Fold(Engine(INFO), 0)
+    second = RunState(Engine(INFO), 0)
     second.restore(first.snapshot())
     for one in steps[3:]:
         second.see(INFO, one)
-    assert asdict(second.engine.judgement()) == asdict(whole.engine.judgement())
-    assert "could not be evaluated" in repr(second.engine.judgement().coverage)
+    assert asdict(second.engine.evaluation()) == asdict(whole.engine.evaluation())
+    assert "could not be evaluated" in repr(second.engine.evaluation().coverage)
 
 
 def test_running_out_of_memory_is_no_property_of_a_step() -> None:
-    fold = Fold(Engine(INFO), 0)
+    fold = RunState(Engine(INFO), 0)
     fold.see(INFO, arrived(1))
     with pytest.raises(MemoryError):
         fold.see(INFO, broken(2, OutOfMemory))
 
 
 def test_figures_that_cannot_be_computed_leave_the_judgement_alone() -> None:
-    right, fold = Fold(Engine(INFO), 0), Fold(Engine(INFO), 0)
+    right, fold = RunState(Engine(INFO), 0), RunState(Engine(INFO), 0)
     right.see(INFO, arrived(2))
     seen = fold.see(INFO, undrawn(2))
     assert isinstance(seen, StepFacts)
     row = Judged.of(seen)
     assert (row.figures, row.failure) == ({}, REASON)
-    assert asdict(fold.engine.judgement()) == asdict(right.engine.judgement())
+    assert asdict(fold.engine.evaluation()) == asdict(right.engine.evaluation())
 
 
 def test_the_error_is_stored_in_bounds_and_printable() -> None:
-    seen = Fold(Engine(INFO), 0).see(INFO, broken(2, Unprintable))
+    seen = RunState(Engine(INFO), 0).see(INFO, broken(2, Unprintable))
     assert isinstance(seen, Quarantined)
     assert len(seen.reason) < 600 and seen.reason.isprintable()
     assert "\\x1b[31m\\x00xxx" in seen.reason
@@ -161,12 +161,12 @@ def test_the_error_is_stored_in_bounds_and_printable() -> None:
 
 
 class Calm(Rule):
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         return OK
 
 
 class RaisesInJudge(Calm):
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         overflow()
         return OK
 
@@ -184,13 +184,13 @@ class RaisesAfterAGap(Calm):
 
 
 class RaisesInSilence(Calm):
-    def judge_silence(self, silence: Inactivity) -> Outcome | None:
+    def evaluate_inactivity(self, silence: Inactivity) -> Outcome | None:
         overflow()
         return None
 
 
 class RaisesInWords(Calm):
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         return claim(overflow)  # type: ignore[arg-type]
 
 
@@ -206,12 +206,12 @@ class RaisesInPatience(Calm):
 )
 def test_a_rule_that_raises_is_not_measured_and_mutes_no_other(broken: type[Rule]) -> None:
     name(broken, "test.broken")
-    judgement = judged_with([*RULES[:4], broken, *RULES[4:]], COURSE_RULES)
+    evaluation = judged_with([*RULES[:4], broken, *RULES[4:]], COURSE_RULES)
     alone = judged_with(RULES, COURSE_RULES)
     why = "not_measured: the rule failed: OverflowError: cannot convert float infinity to integer"
-    assert judgement.coverage.pop("test.broken") == why
-    assert judgement.coverage == alone.coverage
-    assert judgement.findings == alone.findings
+    assert evaluation.coverage.pop("test.broken") == why
+    assert evaluation.coverage == alone.coverage
+    assert evaluation.findings == alone.findings
 
 
 def test_a_rule_that_raises_while_it_is_asked_how_long_to_wait_mutes_no_other() -> None:
@@ -226,18 +226,18 @@ class Patient(Calm):
 
 
 def test_a_rule_on_the_course_that_raises_mutes_no_other() -> None:
-    class Broken(CourseRule):
+    class Broken(HistoryRule):
         @classmethod
         def id(cls) -> str:
             return "test.course"
 
-        def judge_course(self, course: RunHistory) -> Iterator[tuple[int, Outcome]]:
+        def evaluate_history(self, course: RunHistory) -> Iterator[tuple[int, Outcome]]:
             yield 1, OK
             overflow()
 
-    judgement = judged_with(RULES, [Broken, *COURSE_RULES])
-    assert judgement.coverage.pop("test.course").startswith("not_measured: the rule failed")
-    assert judgement.coverage == judged_with(RULES, COURSE_RULES).coverage
+    evaluation = judged_with(RULES, [Broken, *COURSE_RULES])
+    assert evaluation.coverage.pop("test.course").startswith("not_measured: the rule failed")
+    assert evaluation.coverage == judged_with(RULES, COURSE_RULES).coverage
 
 
 def name(rule: type[Rule], called: str) -> None:
@@ -246,12 +246,12 @@ def name(rule: type[Rule], called: str) -> None:
 
 def judged_with(
     rules: list[type[Rule]] | tuple[type[Rule], ...],
-    course: list[type[CourseRule]] | tuple[type[CourseRule], ...],
-) -> Judgement:
+    course: list[type[HistoryRule]] | tuple[type[HistoryRule], ...],
+) -> EvaluationResult:
     """What rules report on three steps, a gap and a silence."""
-    fold = Fold(Engine(INFO, rules, course), 0)
+    fold = RunState(Engine(INFO, rules, course), 0)
     see: Callable[[Arrived], object] = lambda one: fold.see(INFO, one)  # noqa: E731
     for number in (1, 2, 5):
         see(arrived(number, fair=number < 5))
     fold.engine.hear_nothing(0, 5, Inactivity(100.0, [], None))
-    return fold.engine.judgement()
+    return fold.engine.evaluation()

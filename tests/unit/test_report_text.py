@@ -6,7 +6,7 @@ import io
 from dataclasses import replace
 from typing import Any
 
-from gradledger_monitor.model.findings import Finding, Judgement, TreeNode
+from gradledger_monitor.model.findings import EvaluationResult, Finding, TreeNode
 from gradledger_monitor.reports.terminal import console, report
 
 FINDING = Finding(
@@ -27,8 +27,8 @@ NODE = TreeNode("reduction", "Is the contract balanced?", "not_measured", "no lo
 def text(**changes: Any) -> str:
     """The report of one finding, as it is written to a file."""
     stream = io.StringIO()
-    judgement = Judgement("broken", [replace(FINDING, **changes)], [NODE], {})
-    console(stream).print(report("mine", 12, 2, judgement))
+    evaluation = EvaluationResult("broken", [replace(FINDING, **changes)], [NODE], {})
+    console(stream).print(report("mine", 12, 2, evaluation))
     return stream.getvalue()
 
 

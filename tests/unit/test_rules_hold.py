@@ -25,7 +25,7 @@ def judged(run: RunInfo, windows: list[dict[int, schema.StepRecord]]) -> dict[st
     engine = Engine(run)
     for step, by_rank in enumerate(windows, 1):
         engine.see(merge(run, 0, step, by_rank))
-    return asdict(engine.judgement())
+    return asdict(engine.evaluation())
 
 
 @settings(max_examples=60, deadline=None)

@@ -59,8 +59,8 @@ def uneven(window: Window) -> float:
 @quick
 @given(same_k)
 def test_a_sum_over_n_is_right(windows: list[Window]) -> None:
-    judgement = judged(steps(windows, summed(sum)))
-    assert (accused(judgement), judgement.verdict) == ({}, "balanced")
+    evaluation = judged(steps(windows, summed(sum)))
+    assert (accused(evaluation), evaluation.verdict) == ({}, "balanced")
 
 
 @quick
@@ -75,8 +75,8 @@ def test_a_mean_of_means_is_named_at_once_whenever_it_is_off(windows: list[Windo
 @quick
 @given(same_k)
 def test_a_missing_division_is_named_at_once(windows: list[Window]) -> None:
-    judgement = judged(steps(windows, averaged(lambda window: 1)))
-    assert accused(judgement) == {"reduction.missing_division": 1}
+    evaluation = judged(steps(windows, averaged(lambda window: 1)))
+    assert accused(evaluation) == {"reduction.missing_division": 1}
 
 
 @quick
@@ -90,8 +90,8 @@ def test_a_double_division_is_named_at_once(windows: list[Window]) -> None:
 @quick
 @given(same_k)
 def test_a_sum_that_is_never_divided_is_named_at_once(windows: list[Window]) -> None:
-    judgement = judged(steps(windows, summed(lambda window: 1)))
-    assert accused(judgement) == {"reduction.unnormalised_sum": 1}
+    evaluation = judged(steps(windows, summed(lambda window: 1)))
+    assert accused(evaluation) == {"reduction.unnormalised_sum": 1}
 
 
 @quick
@@ -103,9 +103,9 @@ def test_the_count_of_another_window_is_a_wrong_denominator(windows: list[Window
     assume(all(abs(b - 1) > 0.02 for b in balances[1:]))
     assume(abs(balances[1] / balances[2] - 1) > 0.02)
     assume(all(abs(b / s - 1) > 0.01 for b in balances for s in (k, 1 / k)))
-    judgement = judged(steps(windows, summed(lambda window: sum(windows[0]))))
-    assert set(accused(judgement)) == {"reduction.wrong_denominator"}
-    assert accused(judgement)["reduction.wrong_denominator"] <= 3
+    evaluation = judged(steps(windows, summed(lambda window: sum(windows[0]))))
+    assert set(accused(evaluation)) == {"reduction.wrong_denominator"}
+    assert accused(evaluation)["reduction.wrong_denominator"] <= 3
 
 
 @quick
@@ -127,8 +127,8 @@ def test_steps_on_single_micro_batches_that_are_divided_all_the_same(
     m: int, tokens: list[int]
 ) -> None:
     windows = [[n] for n in tokens]
-    judgement = judged(steps(windows, averaged(lambda window: m)))
-    assert accused(judgement) == {"loop.step_every_microbatch": 2}
+    evaluation = judged(steps(windows, averaged(lambda window: m)))
+    assert accused(evaluation) == {"loop.step_every_microbatch": 2}
 
 
 def over_ranks(
@@ -170,8 +170,8 @@ def everyones(ranks: list[Window]) -> int:
 @quick
 @given(rank_windows)
 def test_a_global_sum_times_the_world_size_is_right(windows: list[list[Window]]) -> None:
-    judgement = judged(over_ranks(windows, lambda mine, all_: everyones(all_) / len(all_)))
-    assert accused(judgement) == {}
+    evaluation = judged(over_ranks(windows, lambda mine, all_: everyones(all_) / len(all_)))
+    assert accused(evaluation) == {}
 
 
 @quick
@@ -180,8 +180,8 @@ def test_a_global_sum_that_is_averaged_again_is_named_at_once(
     windows: list[list[Window]],
 ) -> None:
     assume(all(everyones(ranks) > len(ranks) for ranks in windows))
-    judgement = judged(over_ranks(windows, lambda mine, all_: everyones(all_)))
-    assert accused(judgement) == {"reduction.world_size": 1}
+    evaluation = judged(over_ranks(windows, lambda mine, all_: everyones(all_)))
+    assert accused(evaluation) == {"reduction.world_size": 1}
 
 
 @quick
@@ -192,10 +192,10 @@ def test_each_rank_by_its_own_count_is_named_whenever_it_is_off(
     off = [uneven([sum(window) for window in ranks]) for ranks in windows]
     assume(all(d > 2e-3 or d < 5e-4 for d in off))
     wrong = [number for number, d in enumerate(off, 1) if d > 2e-3]
-    judgement = judged(over_ranks(windows, lambda mine, all_: sum(mine)))
-    assert accused(judgement) == ({"reduction.token_weights_unequal": wrong[0]} if wrong else {})
+    evaluation = judged(over_ranks(windows, lambda mine, all_: sum(mine)))
+    assert accused(evaluation) == ({"reduction.token_weights_unequal": wrong[0]} if wrong else {})
     if wrong:
-        (finding,) = judgement.findings
+        (finding,) = evaluation.findings
         assert finding.evidence["differ"] == "between ranks"
 
 

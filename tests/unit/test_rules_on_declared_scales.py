@@ -19,8 +19,8 @@ SCALE = 8.0
 def found(rule: str, *windows: list[StepRecord]) -> Finding:
     """What a rule says of steps, each of which is a list of ranks' records."""
     steps = [facts(*ranks, declared_scale=SCALE) for ranks in windows]
-    judgement = judged(steps)
-    return next(f for f in judgement.findings if f.rule == rule)
+    evaluation = judged(steps)
+    return next(f for f in evaluation.findings if f.rule == rule)
 
 
 def alike(divisor: float, k: int = 4, reduction: str = "mean", tokens: int = 50) -> list[Term]:

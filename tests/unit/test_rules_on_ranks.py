@@ -195,8 +195,8 @@ def uneven(*weights: float, **run: Any) -> Finding | None:
         [*one.micro_batches, *other.micro_batches], weights, strict=True
     ):
         micro_batch.terms[0].weight = weight
-    judgement = judged([facts(one, other, **run)])
-    return next((f for f in judgement.findings if f.rule == "ddp.uneven_microbatches"), None)
+    evaluation = judged([facts(one, other, **run)])
+    return next((f for f in evaluation.findings if f.rule == "ddp.uneven_microbatches"), None)
 
 
 def test_ranks_with_different_numbers_of_micro_batches_are_told_unless_tokens_weigh_alike() -> None:

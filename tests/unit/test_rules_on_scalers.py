@@ -30,8 +30,8 @@ def scaled(
 
 def found(rule: str, *windows: StepRecord) -> Finding | None:
     """What a rule says of windows in order."""
-    judgement = judged([facts(window) for window in windows])
-    return next((f for f in judgement.findings if f.rule == f"scaler.{rule}"), None)
+    evaluation = judged([facts(window) for window in windows])
+    return next((f for f in evaluation.findings if f.rule == f"scaler.{rule}"), None)
 
 
 # ---------------------------------------------------------------------- clipped before unscale

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from gradledger.records import StepRecord
 from gradledger_monitor.evaluation.engine import Engine
-from gradledger_monitor.model.findings import Finding, Judgement
+from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.rules.run.stalled import MOST_SHOWN
 from helpers.facts import accused, facts, judged, record, term
@@ -29,13 +29,13 @@ def evaluated(
 
 def judgement_on(
     training: list[float], validation: dict[int, float], metric: str = "eval_loss"
-) -> Judgement:
+) -> EvaluationResult:
     steps = [facts(a_step(n, loss, float(n))) for n, loss in enumerate(training, 1)]
     engine = Engine(steps[0].run)
     for step in steps:
         engine.see(step)
     engine.evaluated({metric: validation})
-    return engine.judgement()
+    return engine.evaluation()
 
 
 FALLING = [5.0 - 0.1 * n for n in range(40)]
@@ -83,9 +83,9 @@ def test_what_is_no_loss_may_rise_and_a_perplexity_may_not() -> None:
 
 
 def test_evaluations_before_any_training_loss_are_compared_with_nothing() -> None:
-    judgement = judgement_on(FALLING, {0: 3.0, 20: 3.1, 30: 3.2, 40: 3.3})
-    assert judgement.findings == []
-    assert judgement.coverage["eval.diverging"] == (
+    evaluation = judgement_on(FALLING, {0: 3.0, 20: 3.1, 30: 3.2, 40: 3.3})
+    assert evaluation.findings == []
+    assert evaluation.coverage["eval.diverging"] == (
         "not_measured: no training loss was seen before an evaluation"
     )
 
@@ -116,7 +116,7 @@ def silence(silent: list[int], backwards: int | None = None) -> str:
         engine.see(step)
     assert engine.patience(0) == 60.0
     engine.hear_nothing(0, 20, Inactivity(600.0, silent, backwards))
-    (finding,) = engine.judgement().findings
+    (finding,) = engine.evaluation().findings
     assert (finding.rule, finding.severity, finding.first_step) == ("run.stalled", "warning", 20)
     assert finding.title == "The run stands still"
     assert "py-spy dump" in finding.fix

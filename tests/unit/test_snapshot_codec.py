@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 import gradledger_monitor
 from gradledger_monitor.evaluation import evaluator_version
 from gradledger_monitor.evaluation.engine import Engine
-from gradledger_monitor.evaluation.run_state import Fold
+from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.evaluation.snapshot_codec import Position, SnapshotError
 from gradledger_monitor.evaluation.step_completeness import Arrived
 from gradledger_monitor.ingest import schema
-from gradledger_monitor.model.findings import Judgement
+from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.step_facts import RunInfo
 from gradledger_monitor.rules.catalogue import RULES
 from gradledger_monitor.rules.definition import Parameter
@@ -56,14 +56,14 @@ def incident(seen: list[bytes]) -> tuple[RunInfo, list[Arrived]]:
     return info, [Arrived(o, n, 1_000.0 + n, steps[n, o]) for n, o in order]
 
 
-def restored(fold: Fold, info: RunInfo) -> Fold:
+def restored(fold: RunState, info: RunInfo) -> RunState:
     """Another fold that goes on where this one is."""
-    other = Fold(Engine(info), fold.generation)
+    other = RunState(Engine(info), fold.generation)
     other.restore(fold.snapshot())
     return other
 
 
-def rules_of(fold: Fold) -> dict[str, Any]:
+def rules_of(fold: RunState) -> dict[str, Any]:
     """The saved attributes of each rule of the first optimizer."""
     data = msgspec.msgpack.decode(zlib.decompress(fold.snapshot()[16:]))
     rules = next(iter(data["engine"]["optimizers"].values()))["rules"]
@@ -83,22 +83,22 @@ def test_a_rule_declares_every_attribute_that_it_changes(rule: Any) -> None:
 @pytest.mark.parametrize("name", INCIDENTS)
 def test_restored_after_every_step_the_rules_judge_alike(name: str) -> None:
     info, steps = incident(INCIDENTS[name])
-    whole, part = Fold(Engine(info), 0), Fold(Engine(info), 0)
+    whole, part = RunState(Engine(info), 0), RunState(Engine(info), 0)
     for one in steps:
         whole.see(info, one)
         part = restored(part, info)
         part.see(info, one)
-        assert repr(part.engine.judgement()) == repr(whole.engine.judgement())
+        assert repr(part.engine.evaluation()) == repr(whole.engine.evaluation())
     assert part.snapshot() == whole.snapshot() and part.at == whole.at
 
 
 def test_the_recorded_scripts_move_the_state_of_every_rule_that_has_one() -> None:
-    fresh = Fold(Engine(RUN), 0)
+    fresh = RunState(Engine(RUN), 0)
     fresh.see(RUN, Arrived(0, 1, 1.0, {0: schema.StepRecord(optimizer=0, step=1, time=1.0)}))
     untouched, moved = rules_of(fresh), set[str]()
     for seen in INCIDENTS.values():
         info, steps = incident(seen)
-        fold = Fold(Engine(info), 0)
+        fold = RunState(Engine(info), 0)
         for one in steps:
             fold.see(info, one)
         moved |= {rule for rule, now in rules_of(fold).items() if now != untouched[rule]}
@@ -108,33 +108,35 @@ def test_the_recorded_scripts_move_the_state_of_every_rule_that_has_one() -> Non
 @pytest.mark.parametrize("name", INCIDENTS)
 def test_a_carried_judgement_stays_as_it_was(name: str) -> None:
     info, steps = incident(INCIDENTS[name])
-    fold, other = Fold(Engine(info), 0), Fold(Engine(info), 0)
+    fold, other = RunState(Engine(info), 0), RunState(Engine(info), 0)
     for one in steps:
         fold.see(info, one)
-    before = fold.engine.judgement()
+    before = fold.engine.evaluation()
     other.carry(before, fold.at)
-    assert repr(other.engine.judgement()) == repr(before)
-    again = Fold(Engine(info), 0)
+    assert repr(other.engine.evaluation()) == repr(before)
+    again = RunState(Engine(info), 0)
     again.restore(other.snapshot())
-    assert repr(again.engine.judgement()) == repr(before)
+    assert repr(again.engine.evaluation()) == repr(before)
 
 
 def test_a_rule_that_failed_in_carried_steps_stays_unmeasured() -> None:
-    fold = Fold(Engine(RUN), 0)
+    fold = RunState(Engine(RUN), 0)
     reason = "not_measured: the rule failed: ValueError: bad"
-    fold.carry(Judgement("incomplete", [], [], {"norm.spike": reason}), Position({0: 5}, steps=5))
+    fold.carry(
+        EvaluationResult("incomplete", [], [], {"norm.spike": reason}), Position({0: 5}, steps=5)
+    )
     for n in range(6, 200):
         fold.see(RUN, Arrived(0, n, 1_000.0 + n, {0: accepted(fair_step(n))}))
-    assert fold.engine.judgement().coverage["norm.spike"] == reason
-    assert fold.engine.judgement().coverage["norm.vanishing"] == "ok"
+    assert fold.engine.evaluation().coverage["norm.spike"] == reason
+    assert fold.engine.evaluation().coverage["norm.vanishing"] == "ok"
 
 
 # ---------------------------------------------------------------- damage
 
 
-def long_run() -> Fold:
+def long_run() -> RunState:
     """A fold with findings, history and losses."""
-    fold = Fold(Engine(RUN), 0)
+    fold = RunState(Engine(RUN), 0)
     for n in range(1, 121):
         record = accepted(step(n) if n % 7 else fair_step(n))
         fold.see(RUN, Arrived(0, n, 1_000.0 + n, {0: record}))
@@ -159,13 +161,13 @@ def sealed(content: Any) -> bytes:
 def refuse(snapshot: bytes, why: str | None = None) -> None:
     """Check that nobody goes on from it."""
     with pytest.raises(SnapshotError, match=why):
-        Fold(Engine(RUN), 0).restore(snapshot)
+        RunState(Engine(RUN), 0).restore(snapshot)
 
 
 def test_what_is_sealed_again_unchanged_is_restored() -> None:
-    other = Fold(Engine(RUN), 0)
+    other = RunState(Engine(RUN), 0)
     other.restore(sealed(data()))
-    assert other.engine.judgement() == LONG.engine.judgement()
+    assert other.engine.evaluation() == LONG.engine.evaluation()
 
 
 @given(st.integers(0, len(SNAPSHOT) - 1))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from gradledger_monitor.evaluation.merge import anything_measured, together
-from gradledger_monitor.model.findings import Finding, Judgement, Status, TreeNode, Verdict
+from gradledger_monitor.model.findings import EvaluationResult, Finding, Status, TreeNode, Verdict
 
 RULE = "reduction.token_weights_unequal"
 
 
-def judgement(verdict: Verdict, status: Status, *findings: Finding) -> Judgement:
+def evaluation(verdict: Verdict, status: Status, *findings: Finding) -> EvaluationResult:
     """One training's answer to one question."""
     said = {"not_measured": "not_measured: no loss", "not_applicable": "not_applicable: one rank"}
     node = TreeNode("reduction", "Is it balanced?", status)
-    return Judgement(verdict, list(findings), [node], {RULE: said.get(status, status)})
+    return EvaluationResult(verdict, list(findings), [node], {RULE: said.get(status, status)})
 
 
 def found(step: int) -> Finding:
@@ -21,18 +21,18 @@ def found(step: int) -> Finding:
 
 
 def test_one_judgement_stays_what_it_is() -> None:
-    alone = judgement("broken", "finding", found(1))
+    alone = evaluation("broken", "finding", found(1))
     assert together([alone]) == alone
 
 
 def test_all_findings_are_kept_in_order() -> None:
-    first = judgement("broken", "finding", found(1), found(2))
-    second = judgement("broken", "finding", found(1))
+    first = evaluation("broken", "finding", found(1), found(2))
+    second = evaluation("broken", "finding", found(1))
     assert [f.first_step for f in together([first, second]).findings] == [1, 2, 1]
 
 
 def test_the_worse_answer_counts_in_whatever_order() -> None:
-    good, bad = judgement("balanced", "ok"), judgement("broken", "finding", found(3))
+    good, bad = evaluation("balanced", "ok"), evaluation("broken", "finding", found(3))
     for pair in ([good, bad], [bad, good]):
         answer = together(pair)
         assert answer.verdict == "broken"
@@ -41,18 +41,18 @@ def test_the_worse_answer_counts_in_whatever_order() -> None:
 
 
 def test_what_one_training_did_not_measure_is_not_covered_by_another() -> None:
-    answer = together([judgement("incomplete", "not_measured"), judgement("balanced", "ok")])
+    answer = together([evaluation("incomplete", "not_measured"), evaluation("balanced", "ok")])
     assert answer.verdict == "incomplete"
     assert answer.coverage == {RULE: "not_measured: no loss"}
 
 
 def test_no_judgement_at_all_is_incomplete_and_measured_nothing() -> None:
-    assert together([]) == Judgement("incomplete", [], [], {})
+    assert together([]) == EvaluationResult("incomplete", [], [], {})
     assert not anything_measured(together([]))
 
 
 def test_only_answers_count_as_measured() -> None:
-    assert anything_measured(judgement("balanced", "ok"))
-    assert anything_measured(judgement("broken", "finding"))
-    assert not anything_measured(judgement("incomplete", "not_measured"))
-    assert not anything_measured(judgement("incomplete", "not_applicable"))
+    assert anything_measured(evaluation("balanced", "ok"))
+    assert anything_measured(evaluation("broken", "finding"))
+    assert not anything_measured(evaluation("incomplete", "not_measured"))
+    assert not anything_measured(evaluation("incomplete", "not_applicable"))

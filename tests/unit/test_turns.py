@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import time
 
-from gradledger_monitor.ingest.priority import AT_ONCE, MOST, Turns
+from gradledger_monitor.ingest.priority import AT_ONCE, MOST, IngestPriority
 
 
-def aside(turns: Turns) -> float:
+def aside(turns: IngestPriority) -> float:
     """Seconds for which a judge that went on for long enough steps aside."""
     time.sleep(2 * AT_ONCE)
     began = time.perf_counter()
@@ -17,12 +17,12 @@ def aside(turns: Turns) -> float:
 
 
 def test_a_judge_alone_never_waits() -> None:
-    turns = Turns()
+    turns = IngestPriority()
     assert max(aside(turns) for _ in range(20)) < AT_ONCE
 
 
 def test_a_judge_waits_while_a_batch_is_taken_in_and_no_longer() -> None:
-    turns = Turns()
+    turns = IngestPriority()
     turns.step_aside()
     over = threading.Event()
 
@@ -41,7 +41,7 @@ def test_a_judge_waits_while_a_batch_is_taken_in_and_no_longer() -> None:
 
 
 def test_batches_without_end_do_not_stop_a_judge() -> None:
-    turns = Turns()
+    turns = IngestPriority()
     turns.step_aside()
     with turns.batch():
         waits = [aside(turns) for _ in range(3)]

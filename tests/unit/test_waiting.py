@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.evaluation.engine import Engine
-from gradledger_monitor.evaluation.run_state import Fold
+from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.evaluation.step_completeness import Arrived, Patience, Ready, sort_out
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model import step_facts
@@ -60,10 +60,10 @@ def test_a_gap_of_which_only_one_rank_has_told_is_waited_for() -> None:
     assert taken(ready) == [1]
 
 
-def folded(steps: list[Arrived], ranks: int) -> Fold:
+def folded(steps: list[Arrived], ranks: int) -> RunState:
     """A run of these steps, judged."""
     info = step_facts.RunInfo("run", "a run", ranks)
-    fold = Fold(Engine(info), generation=0)
+    fold = RunState(Engine(info), generation=0)
     for step in steps:
         fold.see(info, step)
     return fold
@@ -81,7 +81,7 @@ def test_what_not_all_ranks_watched_is_passed_over_and_counts_as_a_step() -> Non
 
 def test_the_tokens_are_those_of_steps_that_were_watched() -> None:
     term = schema.Term(kind="nll", reduction="mean", tokens=10, weight=0.1)
-    fold = Fold(Engine(step_facts.RunInfo("run", "a run")), generation=0)
+    fold = RunState(Engine(step_facts.RunInfo("run", "a run")), generation=0)
     for step, due in ((1, None), (2, 5), (5, None)):
         record = schema.StepRecord(optimizer=0, step=step, time=1.0, post_factor=1.0, next=due)
         record.micro_batches = [schema.MicroBatch(number=step, terms=[term], fresh=True)]

@@ -27,9 +27,9 @@ LABELS = {piece.name: piece.label for piece in one_for_each_rule(collection())}
 
 @pytest.mark.parametrize("name", INCIDENTS)
 def test_an_incident_is_told_in_these_words(name: str, snapshot: SnapshotAssertion) -> None:
-    judgement = judged(facts_of(INCIDENTS[name]))
-    assert LABELS[name].expected in {finding.rule for finding in judgement.findings}
-    assert [judgement.verdict, *map(told, judgement.findings)] == snapshot
+    evaluation = judged(facts_of(INCIDENTS[name]))
+    assert LABELS[name].expected in {finding.rule for finding in evaluation.findings}
+    assert [evaluation.verdict, *map(told, evaluation.findings)] == snapshot
 
 
 def test_a_rule_that_is_silent_says_why(snapshot: SnapshotAssertion) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gradledger_web import formatting
 
 if TYPE_CHECKING:
-    from gradledger_monitor.model.findings import Finding, Judgement
+    from gradledger_monitor.model.findings import EvaluationResult, Finding
 
 _WEIGHT = {"error": 0, "warning": 1, "info": 2}
 
@@ -24,12 +24,12 @@ class Reading:
     symptoms: list[Finding]
 
 
-def read(judgement: Judgement, steps: int) -> Reading:
+def read(evaluation: EvaluationResult, steps: int) -> Reading:
     """Arrange a judgement made after so many optimizer steps."""
-    ordered = sorted(judgement.findings, key=lambda f: (f.lifecycle == "resolved", _rank(f)))
+    ordered = sorted(evaluation.findings, key=lambda f: (f.lifecycle == "resolved", _rank(f)))
     causes = [finding for finding in ordered if finding.inhibited_by is None]
     symptoms = [finding for finding in ordered if finding.inhibited_by is not None]
-    sentence, detail = _claim(judgement, causes, steps)
+    sentence, detail = _claim(evaluation, causes, steps)
     return Reading(sentence, detail, causes, symptoms)
 
 
@@ -37,15 +37,15 @@ def _rank(finding: Finding) -> int:
     return _WEIGHT[finding.severity]
 
 
-def _claim(judgement: Judgement, causes: list[Finding], steps: int) -> tuple[str, str]:
+def _claim(evaluation: EvaluationResult, causes: list[Finding], steps: int) -> tuple[str, str]:
     if steps == 0:
         return "No optimizer step has been judged yet.", "The first one decides most questions."
-    if causes and judgement.verdict in ("broken", "suspect"):
+    if causes and evaluation.verdict in ("broken", "suspect"):
         return f"{causes[0].title.rstrip('.')}.", _others(len(causes) - 1)
     judged = formatting.plural(steps, "optimizer step")
-    if judgement.verdict == "incomplete":
+    if evaluation.verdict == "incomplete":
         return f"Nothing was found in {judged}, but not everything could be seen.", _unseen(
-            judgement
+            evaluation
         )
     return f"No fault in {judged}, and every check that applies was made.", _noted(len(causes))
 
@@ -58,8 +58,8 @@ def _noted(number: int) -> str:
     return f"{formatting.plural(number, 'remark')} below." if number else ""
 
 
-def _unseen(judgement: Judgement) -> str:
-    nodes = [node.node for node in judgement.tree if node.status == "not_measured"]
+def _unseen(evaluation: EvaluationResult) -> str:
+    nodes = [node.node for node in evaluation.tree if node.status == "not_measured"]
     return f"Not measured: {', '.join(nodes)}." if nodes else ""
 
 
@@ -72,9 +72,9 @@ class Coverage:
     reason: str
 
 
-def coverage(judgement: Judgement) -> list[Coverage]:
+def coverage(evaluation: EvaluationResult) -> list[Coverage]:
     """What was checked, with the reason where it was not."""
-    return [_covered(rule, text) for rule, text in sorted(judgement.coverage.items())]
+    return [_covered(rule, text) for rule, text in sorted(evaluation.coverage.items())]
 
 
 def _covered(rule: str, text: str) -> Coverage:

@@ -11,7 +11,7 @@ from gradledger_web import formatting
 from gradledger_web.glossary import VERDICTS
 
 if TYPE_CHECKING:
-    from gradledger_monitor.model.findings import Judgement
+    from gradledger_monitor.model.findings import EvaluationResult
     from gradledger_monitor.store.runs.queries import RunRow
 
 Values = Mapping[str, float | None]
@@ -39,14 +39,14 @@ class Compared:
     """One run: ``middle`` are medians of its figures over its course, ``last`` those of its end."""
 
     run: RunRow
-    judgement: Judgement
+    evaluation: EvaluationResult
     middle: Values
     last: Values
 
     @property
     def found(self) -> list[str]:
         """The rules that found something that nothing else explains."""
-        return [f.rule for f in self.judgement.findings if f.inhibited_by is None]
+        return [f.rule for f in self.evaluation.findings if f.inhibited_by is None]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def measured(runs: Sequence[Compared]) -> list[Line]:
 def results(runs: Sequence[Compared]) -> list[Line]:
     """What came of it at the end."""
     lines = [_figures(name, [one.last.get(key) for one in runs]) for key, name in _RESULTS]
-    verdicts = _line("verdict", [VERDICTS[one.judgement.verdict] for one in runs])
+    verdicts = _line("verdict", [VERDICTS[one.evaluation.verdict] for one in runs])
     steps = _line("steps", [formatting.count(one.run.steps) for one in runs])
     return [verdicts, steps, *(line for line in lines if any(_said(line)))]
 
@@ -124,10 +124,10 @@ def changes(runs: Sequence[Compared]) -> list[str]:
 
 def _changes(before: Compared, now: Compared) -> list[str]:
     said = []
-    if before.judgement.verdict != now.judgement.verdict:
-        was, is_ = VERDICTS[before.judgement.verdict], VERDICTS[now.judgement.verdict]
+    if before.evaluation.verdict != now.evaluation.verdict:
+        was, is_ = VERDICTS[before.evaluation.verdict], VERDICTS[now.evaluation.verdict]
         said.append(f"the verdict went from {was.lower()} to {is_.lower()}")
-    titles = {f.rule: f.title for one in (before, now) for f in one.judgement.findings}
+    titles = {f.rule: f.title for one in (before, now) for f in one.evaluation.findings}
     said += [f"new: {titles[r].rstrip('.')}" for r in now.found if r not in before.found]
     said += [f"gone: {titles[r].rstrip('.')}" for r in before.found if r not in now.found]
     said += [text for key, name in _MEASURED[:3] if (text := _moved(key, name, before, now))]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gradledger_web import formatting
 
 if TYPE_CHECKING:
-    from gradledger_monitor.model.findings import Finding, Judgement, TreeNode
+    from gradledger_monitor.model.findings import EvaluationResult, Finding, TreeNode
 
 Latest = Mapping[str, Sequence[float | None]]
 
@@ -39,14 +39,16 @@ class Node:
 
 
 def drawn(
-    judgement: Judgement, causes: Sequence[Finding], latest: Latest, ranks: int
+    evaluation: EvaluationResult, causes: Sequence[Finding], latest: Latest, ranks: int
 ) -> list[Node]:
     """The nodes in order; ``latest`` are the figures of the last steps."""
     primary = next((f for f in causes if f.severity != "info"), None)
     nodes: list[Node] = []
     walking = True
-    for each in judgement.tree:
-        found = [f for f in judgement.findings if each.status == "finding" and _names(each, f.rule)]
+    for each in evaluation.tree:
+        found = [
+            f for f in evaluation.findings if each.status == "finding" and _names(each, f.rule)
+        ]
         here = [f for f in causes if f in found] or found
         suspect = primary if primary is not None and primary in here else None
         nodes.append(_node(each, here, suspect, walking, _evidence(each.node, latest, ranks)))

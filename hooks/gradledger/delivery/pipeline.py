@@ -30,10 +30,10 @@ from gradledger.delivery.stderr_messages import Notices
 from gradledger.delivery.uploader import Courier
 from gradledger.on_finding import Reaction
 from gradledger.records import (
-    BeatRecord,
     CheckpointRecord,
     EndRecord,
     EvalRecord,
+    HeartbeatRecord,
     RunRecord,
     StepRecord,
     encode,
@@ -81,7 +81,7 @@ class Sender:
         self,
         client: Client,
         speaker: Callable[[], RunRecord],
-        pulse: Callable[[], BeatRecord | None],
+        pulse: Callable[[], HeartbeatRecord | None],
         place: Place | None,
         reaction: Reaction,
     ) -> None:

@@ -17,7 +17,7 @@ from gradledger.delivery.spool import orphans
 from gradledger.delivery.spool_file import SpoolFile, is_run
 from gradledger.delivery.stderr_messages import Notices
 from gradledger.on_finding import Reaction
-from gradledger.records import BeatRecord, RunRecord, encode
+from gradledger.records import HeartbeatRecord, RunRecord, encode
 
 BATCH_LINES = 500
 BATCH_BYTES = 8 * 2**20
@@ -36,7 +36,7 @@ class Courier:
         client: Client,
         backlog: Backlog,
         speaker: Callable[[], RunRecord],
-        pulse: Callable[[], BeatRecord | None],
+        pulse: Callable[[], HeartbeatRecord | None],
         notices: Notices,
         reaction: Reaction,
     ) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 
 from gradledger_monitor.alerts import payload, roster
-from gradledger_monitor.alerts.delivery_worker import Deliverer, Hear, Means, picture, send
+from gradledger_monitor.alerts.delivery_worker import DeliveryWorker, Hear, Means, picture, send
 from gradledger_monitor.alerts.egress_policy import reach
-from gradledger_monitor.alerts.enqueue import Voice
+from gradledger_monitor.alerts.enqueue import Composer
 from gradledger_monitor.alerts.links import Links
 from gradledger_monitor.alerts.roster import Roster
 from gradledger_monitor.alerts.settings import AlertSettings
@@ -43,13 +43,13 @@ class Alerts:
         key = channels.key(self._store, LINK_KEY)
         return Links(self._base, key, settings.alert_link_days)
 
-    def deliverer(self, hear: Hear) -> Deliverer:
+    def deliverer(self, hear: Hear) -> DeliveryWorker:
         """What plans and sends, once it is started."""
-        return Deliverer(self._store, self._voice, self.means, hear)
+        return DeliveryWorker(self._store, self._voice, self.means, hear)
 
-    def _voice(self) -> Voice:
+    def _voice(self) -> Composer:
         settings = self._settings
-        return Voice(self._base, self.links, settings.alert_timing, self.roster)
+        return Composer(self._base, self.links, settings.alert_timing, self.roster)
 
     async def try_out(self, channel: str, now: float) -> tuple[str, DeliveryResult]:
         """Send a test to a channel here and now: its id, and what became of it. Raises KeyError."""

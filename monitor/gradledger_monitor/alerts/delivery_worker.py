@@ -22,7 +22,7 @@ from gradledger_monitor.alerts.backoff import DELAYS, next_attempt
 from gradledger_monitor.alerts.channels import alertmanager, messengers, webhook
 from gradledger_monitor.alerts.configuration import Alertmanager, AnyChannel, Apprise
 from gradledger_monitor.alerts.egress_policy import Reach
-from gradledger_monitor.alerts.enqueue import Voice
+from gradledger_monitor.alerts.enqueue import Composer
 from gradledger_monitor.alerts.payload import Document
 from gradledger_monitor.common import clock
 from gradledger_monitor.store.alerts import outbox
@@ -68,11 +68,11 @@ async def send(
 
 
 @dataclass
-class Deliverer:
+class DeliveryWorker:
     """Plans and sends, until it is stopped."""
 
     store: Store
-    make_voice: Callable[[], Voice]  # once the database is migrated
+    make_voice: Callable[[], Composer]  # once the database is migrated
     means: Means
     hear: Hear | None = None
     now: Callable[[], float] = clock.now
@@ -84,7 +84,7 @@ class Deliverer:
     _thread: threading.Thread = field(init=False)
 
     @cached_property
-    def voice(self) -> Voice:
+    def voice(self) -> Composer:
         """Whose words are used."""
         return self.make_voice()
 

@@ -33,7 +33,7 @@ STEP_ASIDE = 60.0  # seconds that a run is left alone of which nothing could be 
 
 
 @dataclass(frozen=True)
-class Voice:
+class Composer:
     """All that a message needs to be said besides the run."""
 
     base: str
@@ -42,7 +42,7 @@ class Voice:
     roster: Callable[[], Roster]
 
 
-def speak(store: Store, voice: Voice, now: float) -> int:
+def speak(store: Store, voice: Composer, now: float) -> int:
     """Put into the outbox what is to be said by now; how many messages that were."""
     sent = 0
     while (at := due.next_look(store)) is not None and at <= now:
@@ -50,7 +50,7 @@ def speak(store: Store, voice: Voice, now: float) -> int:
     return sent
 
 
-def _speak_of_one(store: Store, voice: Voice, now: float) -> int:
+def _speak_of_one(store: Store, voice: Composer, now: float) -> int:
     roster = voice.roster()
     run = None
     try:
@@ -66,7 +66,7 @@ def _speak_of_one(store: Store, voice: Voice, now: float) -> int:
         return 0
 
 
-def _say(connection: Connection, run: int, roster: Roster, voice: Voice, now: float) -> int:
+def _say(connection: Connection, run: int, roster: Roster, voice: Composer, now: float) -> int:
     row = connection.execute(select(runs).where(runs.c.key == run)).one()
     findings = queries.findings_now(connection, run, now)
     before = _notices(connection, run)

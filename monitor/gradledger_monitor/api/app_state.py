@@ -12,21 +12,21 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from gradledger_monitor.alerts.assembly import Alerts
-from gradledger_monitor.alerts.delivery_worker import Deliverer
-from gradledger_monitor.api.middleware.connection_log import Endings
-from gradledger_monitor.api.middleware.credentials import Bearers
-from gradledger_monitor.api.middleware.rate_limits import Buckets
-from gradledger_monitor.api.routes.live import Live
-from gradledger_monitor.common.pubsub import News
+from gradledger_monitor.alerts.delivery_worker import DeliveryWorker
+from gradledger_monitor.api.middleware.connection_log import ConnectionLog
+from gradledger_monitor.api.middleware.credentials import CredentialStore
+from gradledger_monitor.api.middleware.rate_limits import RateLimiter
+from gradledger_monitor.api.routes.live import LiveEvents
+from gradledger_monitor.common.pubsub import PubSub
 from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.ingest.admission import LargeBatch, Room
 from gradledger_monitor.ingest.bounds import Bounds
-from gradledger_monitor.ingest.priority import Turns
+from gradledger_monitor.ingest.priority import IngestPriority
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.telemetry.metrics import Metrics
 from gradledger_monitor.telemetry.readiness import Readiness
-from gradledger_monitor.workers.evaluator import Judge
-from gradledger_monitor.workers.runtime_overrides import Chosen
+from gradledger_monitor.workers.evaluator import Evaluator
+from gradledger_monitor.workers.runtime_overrides import RuntimeOverrides
 
 
 @dataclass(frozen=True)
@@ -34,25 +34,25 @@ class State:
     """The parts of a running service."""
 
     settings: Settings
-    chosen: Chosen
+    chosen: RuntimeOverrides
     store: Store
-    judge: Judge
-    news: News
-    live: Live
+    evaluator: Evaluator
+    news: PubSub
+    live: LiveEvents
     ingest_limit: CapacityLimiter
     room: Room
     large_batch: LargeBatch
     bounds: Bounds
     readiness: Readiness
-    turns: Turns
+    turns: IngestPriority
     metrics: Metrics
-    endings: Endings
-    bearers: Bearers
+    endings: ConnectionLog
+    bearers: CredentialStore
     alerts: Alerts
-    deliverer: Deliverer
-    read_rates: Buckets
-    batch_rates: Buckets
-    guess_rates: Buckets  # of those who show tokens that are none
+    deliverer: DeliveryWorker
+    read_rates: RateLimiter
+    batch_rates: RateLimiter
+    guess_rates: RateLimiter  # of those who show tokens that are none
 
 
 def state_of(scope: Scope) -> State:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 Hear = Callable[[str], None]
 
 
-class News:
+class PubSub:
     """Messages by topic, within this process."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from gradledger_monitor.common.hosts import is_loopback
 from gradledger_monitor.common.paths import data_folder
 from gradledger_monitor.config.sources import PREFIX, sources
 from gradledger_monitor.rules.docs import signatures
-from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.rules.overrides import RuleOverrides
 
 Words = Annotated[list[str], NoDecode]  # in the environment: a,b,c
 Key = Annotated[SecretStr, Field(min_length=32)]
@@ -60,9 +60,9 @@ class RuleSettings(BaseSettings):
         return self
 
     @property
-    def choices(self) -> Choices:
+    def choices(self) -> RuleOverrides:
         """What was chosen about the rules."""
-        return Choices(tuple(self.rules_off), self.thresholds)
+        return RuleOverrides(tuple(self.rules_off), self.thresholds)
 
 
 class Settings(AlertSettings, RuleSettings):
@@ -144,7 +144,7 @@ class Settings(AlertSettings, RuleSettings):
     rank_timeout: float = Field(
         default=30.0, ge=0, description="Seconds that a step waits for the ranks it still misses."
     )
-    judge_interval: float = Field(
+    evaluation_interval: float = Field(
         default=1.0,
         gt=0,
         description="Seconds between looks for records that another process stored.",

@@ -18,7 +18,7 @@ LAST = 20  # steps over which the losses are averaged: one window's is noisy
 SECONDS_TO_JUDGE = 60
 
 
-class NotJudged(Exception):
+class NotEvaluated(Exception):
     """The daemon did not judge the run in time."""
 
 
@@ -52,7 +52,7 @@ def outcome(daemon: Daemon, run: str, steps: int) -> Outcome:
             if row["ended"] and row["steps"] >= steps:
                 return _read(daemon, quote(row["id"]))
         time.sleep(0.2)
-    raise NotJudged
+    raise NotEvaluated
 
 
 def _read(daemon: Daemon, run: str) -> Outcome:

@@ -14,17 +14,17 @@ from gradledger_monitor.evaluation.decision_tree import answer, verdict
 from gradledger_monitor.evaluation.finding_state import Line, failed, stronger
 from gradledger_monitor.evaluation.optimizer_evaluator import Track, carry
 from gradledger_monitor.evaluation.snapshot_codec import EngineState
-from gradledger_monitor.model.findings import SEVERITIES, Finding, Judgement, Outcome
+from gradledger_monitor.model.findings import SEVERITIES, EvaluationResult, Finding, Outcome
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.run_history import RunHistory
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts
 from gradledger_monitor.rules import framework_fixes
 from gradledger_monitor.rules.catalogue import COURSE_RULES, RULES
-from gradledger_monitor.rules.definition import Signature
-from gradledger_monitor.rules.overrides import OFF, Choices
-from gradledger_monitor.rules.rule import CourseRule, Rule, Window, not_applicable
+from gradledger_monitor.rules.definition import RuleDefinition
+from gradledger_monitor.rules.overrides import OFF, RuleOverrides
+from gradledger_monitor.rules.rule import HistoryRule, Rule, Window, not_applicable
 
-Kind = TypeVar("Kind", bound=Signature)
+Kind = TypeVar("Kind", bound=RuleDefinition)
 
 
 class Engine:
@@ -34,13 +34,13 @@ class Engine:
         self,
         run: RunInfo,
         rules: Iterable[type[Rule]] = RULES,
-        course_rules: Iterable[type[CourseRule]] = COURSE_RULES,
-        choices: Choices = Choices(),  # noqa: B008 (frozen)
+        course_rules: Iterable[type[HistoryRule]] = COURSE_RULES,
+        choices: RuleOverrides = RuleOverrides(),  # noqa: B008 (frozen)
     ) -> None:
         self.run = run
         self._choices = choices
         self._rules, self._course_rules = tuple(rules), tuple(course_rules)
-        both: tuple[type[Signature], ...] = (*self._rules, *self._course_rules)
+        both: tuple[type[RuleDefinition], ...] = (*self._rules, *self._course_rules)
         self._kinds = {rule.id(): rule.kind for rule in both}
         self._hides = {rule.id(): rule.hides for rule in both}
         self._judged_with = {rule.id(): choices.judged_with(rule) for rule in both}
@@ -80,7 +80,7 @@ class Engine:
     def hear_nothing(self, optimizer: int, after: int, silence: Inactivity) -> None:
         """A silence after a step of an optimizer, in its place between the steps."""
         for panel in self._track_of(optimizer).panels:
-            panel.judge_silence(after, silence)
+            panel.evaluate_inactivity(after, silence)
 
     # ------------------------------------------------------------ snapshots
 
@@ -104,19 +104,19 @@ class Engine:
             self._carry(line.rule, line.optimizer).restore(line)
         self._carried_to = state.carried_to
 
-    def carry(self, judgement: Judgement, reached: Mapping[int, int]) -> None:
+    def carry(self, evaluation: EvaluationResult, reached: Mapping[int, int]) -> None:
         """Go on after steps whose records are gone, with what an earlier evaluation found there.
 
         ``reached`` is the last of these steps by optimizer. No finding is dropped, also not of a
         rule that this version does not have.
         """
-        found = {(finding.rule, finding.optimizer) for finding in judgement.findings}
+        found = {(finding.rule, finding.optimizer) for finding in evaluation.findings}
         for optimizer in sorted({*reached, *(optimizer for _, optimizer in found)}):
             self._tracks[optimizer] = track = self._track(optimizer)
-            track.carry(reached.get(optimizer, 0), judgement)
+            track.carry(reached.get(optimizer, 0), evaluation)
         retired = sorted((rule, o) for rule, o in found if rule not in self._kinds)
         for rule, optimizer in [*((rule.id(), 0) for rule in self._course_rules), *retired]:
-            carry(self._carry(rule, optimizer), judgement)
+            carry(self._carry(rule, optimizer), evaluation)
         self._carried_to = reached.get(0, 0)
 
     def _carry(self, rule: str, optimizer: int) -> Line:
@@ -134,7 +134,7 @@ class Engine:
         """All evaluation metrics so far: metric -> step -> value."""
         self._course.evaluations = evaluations
 
-    def judgement(self) -> Judgement:
+    def evaluation(self) -> EvaluationResult:
         """Everything that the rules say so far."""
         lines = [*self._step_lines(), *self._course_lines(), *self._retired_lines()]
         found = [line.tell() for line in lines]
@@ -147,7 +147,7 @@ class Engine:
         tree = answer(coverage, {rule for rule, kind in self._kinds.items() if kind == "S"})
         said = {rule: self._said(rule, outcome) for rule, outcome in coverage.items()}
         severities = [f.severity for f in findings if self._counts(f)]
-        return Judgement(verdict(tree, severities), findings, tree, said)
+        return EvaluationResult(verdict(tree, severities), findings, tree, said)
 
     def _said(self, rule: str, outcome: Outcome) -> str:
         asked = outcome.status != "not_applicable"
@@ -174,12 +174,12 @@ class Engine:
             lines.append(line)
         return lines
 
-    def _judge_course(self, rule: type[CourseRule], line: Line) -> None:
+    def _judge_course(self, rule: type[HistoryRule], line: Line) -> None:
         carried = self._carried.get((rule.id(), 0))
         if carried is not None:
             line.restore(carried.state())
         try:
-            for step, outcome in self._make(rule).judge_course(self._course):
+            for step, outcome in self._make(rule).evaluate_history(self._course):
                 if carried is None or step > self._carried_to:
                     line.fold(step, outcome)
         except Exception as error:

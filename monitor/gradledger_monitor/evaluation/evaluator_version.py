@@ -8,7 +8,7 @@ from pathlib import Path
 
 import gradledger_monitor
 from gradledger_monitor.model.step_facts import RunInfo
-from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.rules.overrides import RuleOverrides
 
 # What decides how records become findings. A test holds this list against the imports of
 # ``evaluation.run_state``, where evaluation begins.
@@ -34,7 +34,7 @@ def version() -> str:
     return digest.hexdigest()
 
 
-def stamp(choices: Choices, run: RunInfo) -> str:
+def stamp(choices: RuleOverrides, run: RunInfo) -> str:
     """Names all that an evaluation depends on besides the records: code, choices, run."""
     about = (run.run, run.name, run.world_size, run.optimizers, run.contract, run.declared_scale)
     inputs = (version(), choices, about, run.environment, run.config)

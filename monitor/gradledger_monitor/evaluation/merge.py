@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradledger_monitor.model.findings import Judgement, TreeNode, Verdict
+from gradledger_monitor.model.findings import EvaluationResult, TreeNode, Verdict
 
 _VERDICTS: tuple[Verdict, ...] = ("balanced", "incomplete", "suspect", "broken")
 _STATUSES = ("not_applicable", "ok", "not_measured", "finding")
 
 
-def together(judgements: Sequence[Judgement]) -> Judgement:
+def together(judgements: Sequence[EvaluationResult]) -> EvaluationResult:
     """Every finding of all; of two answers to one question, the worse one."""
     coverage: dict[str, str] = {}
     tree: dict[str, TreeNode] = {}
-    for judgement in judgements:
-        for rule, said in judgement.coverage.items():
+    for evaluation in judgements:
+        for rule, said in evaluation.coverage.items():
             coverage[rule] = max(coverage.get(rule, said), said, key=_badness)
-        for node in judgement.tree:
+        for node in evaluation.tree:
             tree[node.node] = max(tree.get(node.node, node), node, key=lambda n: _badness(n.status))
-    return Judgement(
+    return EvaluationResult(
         max((j.verdict for j in judgements), key=_VERDICTS.index, default="incomplete"),
-        [finding for judgement in judgements for finding in judgement.findings],
+        [finding for evaluation in judgements for finding in evaluation.findings],
         list(tree.values()),
         coverage,
     )
@@ -31,7 +31,7 @@ def _badness(said: str) -> int:
     return _STATUSES.index(said.partition(":")[0])
 
 
-def anything_measured(judgement: Judgement) -> bool:
+def anything_measured(evaluation: EvaluationResult) -> bool:
     """Whether at least one rule had something to look at."""
-    said = {answer.partition(":")[0] for answer in judgement.coverage.values()}
+    said = {answer.partition(":")[0] for answer in evaluation.coverage.values()}
     return bool(said & {"ok", "finding"})

@@ -9,11 +9,11 @@ from itertools import chain
 
 from gradledger_monitor.evaluation.finding_state import Line, covered, failed, missed
 from gradledger_monitor.evaluation.snapshot_codec import OptimizerState, RuleState, WindowState
-from gradledger_monitor.model.findings import Failure, Judgement, Outcome
+from gradledger_monitor.model.findings import EvaluationResult, Failure, Outcome
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.rules import state as rule_state
 from gradledger_monitor.rules.balance_diagnosis import Closed
-from gradledger_monitor.rules.overrides import OFF, Choices
+from gradledger_monitor.rules.overrides import OFF, RuleOverrides
 from gradledger_monitor.rules.rule import HISTORY, Rule, Window, not_applicable, not_measured
 
 # Where the records of earlier steps and their coverage are gone: no later step makes up for them.
@@ -67,12 +67,12 @@ class Panel:
                 line.fold(step, failed(error))
                 self.said = None
 
-    def judge_silence(self, after: int, silence: Inactivity) -> None:
+    def evaluate_inactivity(self, after: int, silence: Inactivity) -> None:
         """A silence after a step, in its place between the steps."""
         self.said = None
         for rule, line in self.asked:
             try:
-                outcome = rule.judge_silence(silence)
+                outcome = rule.evaluate_inactivity(silence)
             except Exception as error:
                 outcome = failed(error)
             if outcome is not None:
@@ -92,7 +92,7 @@ class Track:
     """One optimizer's rules, what became of them, and its history."""
 
     def __init__(
-        self, rules: list[Rule], optimizer: int, choices: Choices, imported_from: str | None
+        self, rules: list[Rule], optimizer: int, choices: RuleOverrides, imported_from: str | None
     ) -> None:
         self.lines = [Line(rule.id(), optimizer) for rule in rules]
         self.past: deque[Closed] = deque(maxlen=HISTORY)
@@ -151,23 +151,23 @@ class Track:
             if line.rule in saved:
                 _restore_rule(rule, line, saved[line.rule])
 
-    def carry(self, step: int, judgement: Judgement) -> None:
+    def carry(self, step: int, evaluation: EvaluationResult) -> None:
         """Go on after a step up to which only the judgement is stored.
 
         The rules begin anew. A rule must not take its first window for the first of the run.
         """
         self.step = step
         for rule, line in self.asked:
-            carry(line, judgement)
+            carry(line, evaluation)
             rule.after_gap()
 
 
-def carry(line: Line, judgement: Judgement) -> None:
+def carry(line: Line, evaluation: EvaluationResult) -> None:
     """Go on with what a stored judgement says of a rule and an optimizer."""
-    found = [f for f in judgement.findings if (f.rule, f.optimizer) == (line.rule, line.optimizer)]
-    text = judgement.coverage.get(line.rule)
+    found = [f for f in evaluation.findings if (f.rule, f.optimizer) == (line.rule, line.optimizer)]
+    text = evaluation.coverage.get(line.rule)
     outcome = None if text is None else covered(text)
-    line.carry(next(iter(found), None), outcome if judgement.coverage else LOST)
+    line.carry(next(iter(found), None), outcome if evaluation.coverage else LOST)
 
 
 def _rule_state(rule: Rule, line: Line) -> RuleState:
@@ -203,7 +203,7 @@ def _judged(rules: list[Rule], window: Window) -> list[Outcome]:
     said: list[Outcome] = []
     for rule in rules:
         try:
-            said.append(rule.judge(window))
+            said.append(rule.evaluate(window))
         except Exception as error:  # one rule's bug must not silence the others
             said.append(failed(error))
     return said

@@ -19,7 +19,7 @@ from gradledger_monitor.evaluation.snapshot_codec import (
 )
 from gradledger_monitor.evaluation.step_completeness import Arrived
 from gradledger_monitor.model import step_facts
-from gradledger_monitor.model.findings import Judgement
+from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.numbers import MAX_INT64
 
@@ -72,7 +72,7 @@ class Quarantined(NamedTuple):
 
 
 @dataclass
-class Fold:
+class RunState:
     """The state of a run's rules, and where it stands."""
 
     engine: Engine
@@ -162,8 +162,8 @@ class Fold:
         self.at = saved.position
         self.kept_at = self.at.steps
 
-    def carry(self, judgement: Judgement, at: Position) -> None:
+    def carry(self, evaluation: EvaluationResult, at: Position) -> None:
         """Go on after steps whose records are gone, with what an earlier evaluation found there."""
         self.at = at
         self.kept_at = at.steps
-        self.engine.carry(judgement, at.reached)
+        self.engine.carry(evaluation, at.reached)

@@ -13,10 +13,10 @@ from gradledger.settings import EVERY_STEP, NO_SPOOL
 from gradledger_monitor.evaluation.merge import together
 from gradledger_monitor.gate.private_service import private_service
 from gradledger_monitor.gate.result import Checked, Gate
-from gradledger_monitor.model.findings import Judgement
+from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.reports.terminal import console, report
 from gradledger_monitor.rules.docs import signatures
-from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.runs import queries
 
 MOST_RUNS = 1_000
@@ -29,7 +29,7 @@ def assert_balanced(
     allow: Sequence[str] = (),
     allow_incomplete: bool = False,
     **watched: Any,
-) -> Judgement:
+) -> EvaluationResult:
     """Train with the hooks on, and raise AssertionError with the report if something is wrong.
 
     ``fail_on`` is the least severity that fails; ``allow`` are rules that are not asked, as
@@ -38,10 +38,10 @@ def assert_balanced(
     ``optimizer=`` where it was made before. Raises ValueError where a pattern fits no rule, and
     RuntimeError where this process is watched already.
     """
-    choices = Choices(off=tuple(allow))
+    choices = RuleOverrides(off=tuple(allow))
     choices.check(signatures())
     checked = _judged(train, choices, watched)
-    answer = together([one.judgement for one in checked])
+    answer = together([one.evaluation for one in checked])
     problems = [f.rule for f in answer.findings if Gate(fail_on).fails(f)]
     if not checked:
         problems = ["no optimizer step was seen"]
@@ -53,7 +53,7 @@ def assert_balanced(
 
 
 def _judged(
-    train: Callable[[], object], choices: Choices, watched: dict[str, Any]
+    train: Callable[[], object], choices: RuleOverrides, watched: dict[str, Any]
 ) -> list[Checked]:
     if session.current() is not None:
         raise RuntimeError("this process is watched already; close that ledger first")
@@ -67,7 +67,7 @@ def _judged(
             train()
         service.judge_all()
         return [
-            Checked(r.name, r.steps, r.world_size, queries.judgement(service.store, r.id))
+            Checked(r.name, r.steps, r.world_size, queries.evaluation(service.store, r.id))
             for r in queries.list_runs(service.store, MOST_RUNS)
             if r.steps
         ]
@@ -91,5 +91,5 @@ def _text(checked: Sequence[Checked]) -> str:
     stream = io.StringIO()
     out = console(stream)
     for one in checked:
-        out.print(report(one.name, one.steps, one.ranks, one.judgement))
+        out.print(report(one.name, one.steps, one.ranks, one.evaluation))
     return stream.getvalue()

@@ -25,8 +25,8 @@ def junit(checked: list[Checked], gate: Gate) -> str:
 
 def _suite(one: Checked, gate: Gate) -> xml.Element:
     suite = xml.Element("testsuite", name=one.name)
-    for rule, said in sorted(one.judgement.coverage.items()):
-        found = [f for f in one.judgement.findings if f.rule == rule]
+    for rule, said in sorted(one.evaluation.coverage.items()):
+        found = [f for f in one.evaluation.findings if f.rule == rule]
         suite.append(_case(one.name, rule, said, found, gate))
     suite.set("tests", str(len(suite)))
     suite.set("failures", str(len(suite.findall("testcase/failure"))))

@@ -13,7 +13,7 @@ import uvicorn
 
 from gradledger_monitor.app import create_app
 from gradledger_monitor.config.settings import Settings
-from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.workers.evaluator import judge_pending
 
@@ -24,7 +24,7 @@ SECONDS_TO_FINISH = 10
 class PrivateService:
     """Where to send records, and where to read what became of them."""
 
-    def __init__(self, url: str, store: Store, choices: Choices) -> None:
+    def __init__(self, url: str, store: Store, choices: RuleOverrides) -> None:
         self.url = url
         self.store = store
         self._choices = choices
@@ -36,7 +36,7 @@ class PrivateService:
 
 
 @contextmanager
-def private_service(choices: Choices) -> Iterator[PrivateService]:
+def private_service(choices: RuleOverrides) -> Iterator[PrivateService]:
     """The service, running in a thread of this process until the block is left."""
     with tempfile.TemporaryDirectory(prefix="gradledger-") as folder:
         # constructed, not read: what the environment says is meant for another service

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gradledger_monitor.model.findings import SEVERITIES, Finding, Judgement
+from gradledger_monitor.model.findings import SEVERITIES, EvaluationResult, Finding
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Checked:
     name: str
     steps: int
     ranks: int
-    judgement: Judgement
+    evaluation: EvaluationResult
 
 
 @dataclass(frozen=True)
@@ -67,4 +67,4 @@ def baseline(text: str) -> dict[str, str]:
 def reported(checked: list[Checked]) -> Iterator[tuple[Checked, Finding]]:
     """All findings that stand for themselves, with their training."""
     for one in checked:
-        yield from ((one, f) for f in one.judgement.findings if f.inhibited_by is None)
+        yield from ((one, f) for f in one.evaluation.findings if f.inhibited_by is None)

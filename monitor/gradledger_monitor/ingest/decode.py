@@ -18,7 +18,7 @@ Told = (
     schema.StepRecord
     | schema.EvalRecord
     | schema.CheckpointRecord
-    | schema.BeatRecord
+    | schema.HeartbeatRecord
     | schema.EndRecord
 )
 Line = tuple[int, Told]

@@ -18,7 +18,7 @@ MOST = 0.2  # seconds, however long that was
 QUIET = 0.005  # without a batch, until it takes its turn: a sender's next one is on its way
 
 
-class Turns:
+class IngestPriority:
     """Shared by all that work in one process."""
 
     def __init__(self) -> None:

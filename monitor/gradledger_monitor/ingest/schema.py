@@ -173,7 +173,7 @@ class CheckpointRecord(Struct, kw_only=True, omit_defaults=True, tag="checkpoint
     path: Annotated[str, Meta(max_length=4_096)] = ""
 
 
-class BeatRecord(Struct, kw_only=True, omit_defaults=True, tag="beat"):
+class HeartbeatRecord(Struct, kw_only=True, omit_defaults=True, tag="beat"):
     """The process lives, while no optimizer step ends."""
 
     time: Annotated[float, Meta(ge=0)]
@@ -188,6 +188,6 @@ class EndRecord(Struct, kw_only=True, omit_defaults=True, tag="end"):
     steps: list[Count] = []
 
 
-Record = RunRecord | StepRecord | EvalRecord | CheckpointRecord | BeatRecord | EndRecord
+Record = RunRecord | StepRecord | EvalRecord | CheckpointRecord | HeartbeatRecord | EndRecord
 
 decoder = msgspec.json.Decoder(Record)

@@ -83,7 +83,7 @@ class TreeNode:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class EvaluationResult:
     """Everything that the rules say about a run so far."""
 
     verdict: Verdict

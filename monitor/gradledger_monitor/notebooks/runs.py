@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from gradledger_monitor.model.findings import Judgement
+from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.notebooks import tables
 from gradledger_monitor.notebooks.tables import Columns
 from gradledger_monitor.reports.incident import look_back
@@ -54,9 +54,9 @@ class Run:
         return self.row.verdict
 
     @property
-    def judgement(self) -> Judgement:
+    def evaluation(self) -> EvaluationResult:
         """Verdict, findings, decision tree and coverage."""
-        return queries.judgement(self._store, self.id)
+        return queries.evaluation(self._store, self.id)
 
     def columns(self, optimizer: int = 0) -> Columns:
         """The figures of each judged step of an optimizer, column by column."""
@@ -76,7 +76,7 @@ class Run:
 
     def findings(self) -> Any:
         """The findings as a pandas DataFrame, causes before symptoms. Needs pandas."""
-        return tables.frame(tables.findings(self.id, self.judgement.findings))
+        return tables.frame(tables.findings(self.id, self.evaluation.findings))
 
     def evaluations(self) -> Any:
         """The evaluation metrics as a pandas DataFrame by step and metric. Needs pandas."""
@@ -92,9 +92,9 @@ class Run:
         return f"<Run {row.id}: {row.verdict}, {row.steps} steps>"
 
     def _repr_html_(self) -> str:
-        judgement, row = self.judgement, self.row
-        read = headline.read(judgement, row.steps)
-        return render("notebook.html", run=row, reading=read, tree=judgement.tree)
+        evaluation, row = self.evaluation, self.row
+        read = headline.read(evaluation, row.steps)
+        return render("notebook.html", run=row, reading=read, tree=evaluation.tree)
 
 
 class Runs(Sequence[Run]):

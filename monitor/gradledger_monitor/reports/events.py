@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gradledger_monitor.ingest import schema
-from gradledger_monitor.model.findings import Finding, Judgement
+from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import event_queries, queries
 from gradledger_monitor.store.runs.event_queries import Change
@@ -43,14 +43,14 @@ class Timeline:
 def timeline(
     store: Store,
     run: RunRow,
-    judgement: Judgement,
+    evaluation: EvaluationResult,
     saved: Sequence[schema.CheckpointRecord],
     optimizer: int,
     onset: int | None,
 ) -> Timeline:
     """The events of a run, those nearest to the onset where they are too many."""
     happened = [
-        *_findings(judgement.findings),
+        *_findings(evaluation.findings),
         *_measured(store, run, optimizer),
         *_evaluations(store, run.id, onset or run.steps),
         *(Event(c.step, c.time, "checkpoint", f"checkpoint saved {c.path}".strip()) for c in saved),

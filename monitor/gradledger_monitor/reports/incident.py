@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gradledger_monitor.common import clock
 from gradledger_monitor.ingest import schema
-from gradledger_monitor.model.findings import SEVERITIES, Finding, Judgement
+from gradledger_monitor.model.findings import SEVERITIES, EvaluationResult, Finding
 from gradledger_monitor.model.step_facts import IMPORTED_FROM
 from gradledger_monitor.reports.events import Event, timeline
 from gradledger_monitor.store.database import Store
@@ -46,7 +46,7 @@ class Incident:
 
     run: RunRow
     made: float
-    judgement: Judgement
+    evaluation: EvaluationResult
     onset: Finding | None  # what showed first, of what nothing else explains
     last_good: schema.CheckpointRecord | None
     checkpoints: list[schema.CheckpointRecord]
@@ -66,17 +66,17 @@ class Incident:
     @property
     def causes(self) -> list[Finding]:
         """Findings that nothing else explains, the gravest first."""
-        return [f for f in self.judgement.findings if f.inhibited_by is None]
+        return [f for f in self.evaluation.findings if f.inhibited_by is None]
 
     @property
     def symptoms(self) -> list[Finding]:
         """Findings that another one explains."""
-        return [f for f in self.judgement.findings if f.inhibited_by is not None]
+        return [f for f in self.evaluation.findings if f.inhibited_by is not None]
 
     @property
     def unmeasured(self) -> list[tuple[str, str]]:
         """Rules that could not look, with the reason."""
-        said = ((rule, text.partition(": ")) for rule, text in self.judgement.coverage.items())
+        said = ((rule, text.partition(": ")) for rule, text in self.evaluation.coverage.items())
         return [(rule, why) for rule, (status, _, why) in said if status == "not_measured"]
 
     @property
@@ -101,16 +101,16 @@ def look_back(store: Store, run: str, now: float | None = None) -> Incident:
     if row is None:
         raise UnknownRun(run)
     now = clock.now() if now is None else now
-    judgement = queries.judgement(store, run, now)
-    onset = _onset(judgement)
+    evaluation = queries.evaluation(store, run, now)
+    onset = _onset(evaluation)
     saved = checkpoints.of_run(store, run)
     optimizer, step = (onset.optimizer, onset.first_step) if onset else (0, None)
-    events = timeline(store, row, judgement, saved, optimizer, step)
+    events = timeline(store, row, evaluation, saved, optimizer, step)
     whole, around = _drawn(store, run, optimizer, step)
     return Incident(
         run=row,
         made=now,
-        judgement=judgement,
+        evaluation=evaluation,
         onset=onset,
         last_good=_last_good(saved, onset),
         checkpoints=saved,
@@ -124,9 +124,9 @@ def look_back(store: Store, run: str, now: float | None = None) -> Incident:
     )
 
 
-def _onset(judgement: Judgement) -> Finding | None:
+def _onset(evaluation: EvaluationResult) -> Finding | None:
     """The first bad step: of errors where there are some, else of warnings."""
-    causes = [f for f in judgement.findings if f.inhibited_by is None and f.severity != "info"]
+    causes = [f for f in evaluation.findings if f.inhibited_by is None and f.severity != "info"]
     worst = max((SEVERITIES.index(f.severity) for f in causes), default=0)
     gravest = [f for f in causes if SEVERITIES.index(f.severity) == worst]
     return min(gravest, key=lambda f: f.first_step, default=None)

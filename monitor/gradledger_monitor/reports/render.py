@@ -25,8 +25,8 @@ def html(incident: Incident) -> str:
         "postmortem.html",
         incident=incident,
         run=incident.run,
-        reading=headline.read(incident.judgement, incident.run.steps),
-        tree=incident.judgement.tree,
+        reading=headline.read(incident.evaluation, incident.run.steps),
+        tree=incident.evaluation.tree,
         pairs=list(_pictures(incident)),
         cost=cost_text(incident) if incident.cost else "",
         styles=assets.inline("app.css"),
@@ -37,7 +37,7 @@ def html(incident: Incident) -> str:
 def as_json(incident: Incident) -> str:
     """For other tools: the verdict as ``check --json`` has it, and what the report adds."""
     run, onset = incident.run, incident.onset
-    told = verdict_json(run.id, run.steps, run.world_size, incident.judgement)
+    told = verdict_json(run.id, run.steps, run.world_size, incident.evaluation)
     told |= {
         "name": run.name,
         "made": incident.made,
@@ -124,7 +124,7 @@ def markdown(incident: Incident) -> str:
 
 def _markdown(incident: Incident) -> Iterator[str]:
     run = incident.run
-    read = headline.read(incident.judgement, run.steps)
+    read = headline.read(incident.evaluation, run.steps)
     yield f"# Post-mortem: {_text(run.name)}"
     yield ""
     yield f"**{run.verdict.upper()}**: {_text(read.sentence)}"
@@ -174,7 +174,7 @@ def cost_text(incident: Incident) -> str:
 
 
 def _tree(incident: Incident) -> list[tuple[str, str, str]]:
-    return [(n.question, n.status.replace("_", " "), n.reason) for n in incident.judgement.tree]
+    return [(n.question, n.status.replace("_", " "), n.reason) for n in incident.evaluation.tree]
 
 
 def _finding(finding: Finding) -> Iterator[str]:

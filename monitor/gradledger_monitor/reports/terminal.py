@@ -12,7 +12,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from gradledger_monitor.common.sanitize import harmless, printable
-from gradledger_monitor.model.findings import Acknowledgement, Finding, Judgement, TreeNode
+from gradledger_monitor.model.findings import Acknowledgement, EvaluationResult, Finding, TreeNode
 from gradledger_monitor.rules.overrides import JUDGED_WITH, OFF
 
 WIDEST = 100
@@ -46,22 +46,22 @@ def console(stream: TextIO) -> Console:
     return made
 
 
-def report(name: str, steps: int, ranks: int, judgement: Judgement) -> RenderableType:
+def report(name: str, steps: int, ranks: int, evaluation: EvaluationResult) -> RenderableType:
     """The verdict, the findings with their fixes, and the questions behind them."""
-    judgement = harmless(judgement)  # of words that come from a training process
+    evaluation = harmless(evaluation)  # of words that come from a training process
     return Group(
         Rule(f"gradledger: {printable(name)}", align="left", style="dim"),
-        _headline(steps, ranks, judgement),
-        *(_finding(finding) for finding in judgement.findings),
+        _headline(steps, ranks, evaluation),
+        *(_finding(finding) for finding in evaluation.findings),
         Text(),
-        *(_node(node) for node in judgement.tree),
-        *_chosen(judgement),
+        *(_node(node) for node in evaluation.tree),
+        *_chosen(evaluation),
     )
 
 
-def _headline(steps: int, ranks: int, judgement: Judgement) -> Text:
-    said = f" - {MEANINGS[judgement.verdict]} ({_many(steps, 'step')}, {_many(ranks, 'rank')})"
-    return Text.assemble((judgement.verdict.upper(), STYLES[judgement.verdict]), said)
+def _headline(steps: int, ranks: int, evaluation: EvaluationResult) -> Text:
+    said = f" - {MEANINGS[evaluation.verdict]} ({_many(steps, 'step')}, {_many(ranks, 'rank')})"
+    return Text.assemble((evaluation.verdict.upper(), STYLES[evaluation.verdict]), said)
 
 
 def _finding(finding: Finding) -> RenderableType:
@@ -97,8 +97,8 @@ def _node(node: TreeNode) -> Text:
     return Text.assemble((f"  {mark:<15}", style), node.question, (reason, "dim"))
 
 
-def _chosen(judgement: Judgement) -> Iterator[Text]:
-    said = judgement.coverage
+def _chosen(evaluation: EvaluationResult) -> Iterator[Text]:
+    said = evaluation.coverage
     off = [rule for rule, text in said.items() if text.endswith(OFF)]
     if off:
         yield Text(f"\n{_many(len(off), 'rule')} {OFF}: {', '.join(off)}", style="yellow")

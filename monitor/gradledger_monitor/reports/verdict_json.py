@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from gradledger_monitor.model.findings import Finding, Judgement
+from gradledger_monitor.model.findings import EvaluationResult, Finding
 
 _FINDING = (
     "rule",
@@ -21,16 +21,16 @@ _FINDING = (
 )
 
 
-def verdict_json(run: str, steps: int, ranks: int, judgement: Judgement) -> dict[str, Any]:
+def verdict_json(run: str, steps: int, ranks: int, evaluation: EvaluationResult) -> dict[str, Any]:
     """What ``gradledger check --json`` writes and ``/api/v1/runs/{run}/verdict`` answers."""
     return {
         "run": run,
-        "verdict": judgement.verdict,
+        "verdict": evaluation.verdict,
         "steps": steps,
         "ranks": ranks,
-        "findings": [_finding(finding) for finding in judgement.findings],
-        "tree": [asdict(node) for node in judgement.tree],
-        "coverage": judgement.coverage,
+        "findings": [_finding(finding) for finding in evaluation.findings],
+        "tree": [asdict(node) for node in evaluation.tree],
+        "coverage": evaluation.coverage,
     }
 
 

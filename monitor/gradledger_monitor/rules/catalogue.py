@@ -33,7 +33,7 @@ from gradledger_monitor.rules.reduction.token_weights_unequal import TokenWeight
 from gradledger_monitor.rules.reduction.unnormalised_sum import UnnormalisedSum
 from gradledger_monitor.rules.reduction.world_size import WorldSize
 from gradledger_monitor.rules.reduction.wrong_denominator import WrongDenominator
-from gradledger_monitor.rules.rule import CourseRule, Rule
+from gradledger_monitor.rules.rule import HistoryRule, Rule
 from gradledger_monitor.rules.run.stalled import Stalled
 from gradledger_monitor.rules.scaler.all_grads_zero import AllGradsZero
 from gradledger_monitor.rules.scaler.clip_before_unscale import ClipBeforeUnscale
@@ -98,4 +98,4 @@ RULES: tuple[type[Rule], ...] = (
     AlwaysEngaged,
 )
 
-COURSE_RULES: tuple[type[CourseRule], ...] = (Diverging,)
+COURSE_RULES: tuple[type[HistoryRule], ...] = (Diverging,)

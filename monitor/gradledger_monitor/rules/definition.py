@@ -47,7 +47,7 @@ class Ordinary(ABCMeta):
     so that thresholds can be put into their dictionaries."""
 
 
-class Signature(metaclass=Ordinary):
+class RuleDefinition(metaclass=Ordinary):
     """What all rules are: a place, a manual and its manners.
 
     The id is the place, ``rules/<family>/<rule>.py``; the docstring of the class is the manual.

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 
 from gradledger_monitor.rules.catalogue import COURSE_RULES, RULES
-from gradledger_monitor.rules.definition import Signature
+from gradledger_monitor.rules.definition import RuleDefinition
 
 KINDS = {
     "S": "structural: exact counts and arithmetic, told at the first window that shows it",
@@ -16,19 +16,19 @@ KINDS = {
 }
 
 
-def signatures() -> dict[str, type[Signature]]:
+def signatures() -> dict[str, type[RuleDefinition]]:
     """All rules by id, in the order in which the decision tree asks them."""
-    rules: tuple[type[Signature], ...] = (*COURSE_RULES, *RULES)
+    rules: tuple[type[RuleDefinition], ...] = (*COURSE_RULES, *RULES)
     return {rule.id(): rule for rule in rules}
 
 
-def headline(rule: type[Signature]) -> str:
+def headline(rule: type[RuleDefinition]) -> str:
     """What the rule says is wrong, in one sentence."""
     return page(rule).split("\n", 1)[0]
 
 
 @cache
-def page(rule: type[Signature]) -> str:
+def page(rule: type[RuleDefinition]) -> str:
     """The docstring: a sentence, then paragraphs under headings set in bold.
 
     It is read from the source, which lies beside a compiled rule: the class has lost it there.
@@ -41,13 +41,13 @@ def page(rule: type[Signature]) -> str:
     return text
 
 
-def fix(rule: type[Signature]) -> str:
+def fix(rule: type[RuleDefinition]) -> str:
     """The snippet that its findings carry."""
     snippet: str = vars(sys.modules[rule.__module__])["FIX"]
     return snippet
 
 
-def markdown(rule: type[Signature]) -> str:
+def markdown(rule: type[RuleDefinition]) -> str:
     """The manual page."""
     mutes = ", ".join(f"`{pattern}`" for pattern in rule.hides) or "nothing"
     return (
@@ -57,7 +57,7 @@ def markdown(rule: type[Signature]) -> str:
     )
 
 
-def _thresholds(rule: type[Signature]) -> str:
+def _thresholds(rule: type[RuleDefinition]) -> str:
     rows = [f"| `{n}` | {p.default:g} | {p.meaning} |" for n, p in rule.parameters().items()]
     if not rows:
         return ""

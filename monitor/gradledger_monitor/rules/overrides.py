@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from gradledger_monitor.rules.definition import Parameter, Signature
+from gradledger_monitor.rules.definition import Parameter, RuleDefinition
 
 OFF = "switched off in the settings"
 JUDGED_WITH = "judged with"
@@ -21,7 +21,7 @@ def was_chosen(said: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Choices:
+class RuleOverrides:
     """Patterns of rules that are off, and thresholds by rule and name."""
 
     off: tuple[str, ...] = ()
@@ -31,12 +31,12 @@ class Choices:
         """Whether the rule is not to be asked."""
         return any(fnmatchcase(rule, pattern) for pattern in self.off)
 
-    def check(self, known: Mapping[str, type[Signature]]) -> None:
+    def check(self, known: Mapping[str, type[RuleDefinition]]) -> None:
         """Raise ValueError, saying what exists, when a choice is about nothing or cannot be."""
         for place, why in self.wrong(known):
             raise ValueError(f"{'.'.join(place)}: {why}")
 
-    def wrong(self, known: Mapping[str, type[Signature]]) -> Iterator[tuple[Place, str]]:
+    def wrong(self, known: Mapping[str, type[RuleDefinition]]) -> Iterator[tuple[Place, str]]:
         """The choices that are about nothing or cannot be, with the reason and the way out."""
         for pattern in self.off:
             if not any(fnmatchcase(rule, pattern) for rule in known):
@@ -51,7 +51,7 @@ class Choices:
                 if why:
                     yield ("thresholds", rule, name), why
 
-    def judged_with(self, rule: type[Signature]) -> str:
+    def judged_with(self, rule: type[RuleDefinition]) -> str:
         """The thresholds of a rule that are not the default, in words; else nothing."""
         known, said = rule.parameters(), self.thresholds.get(rule.id(), {})
         values = {name: (value, known[name].default) for name, value in said.items()}

@@ -13,7 +13,7 @@ from gradledger_monitor.model.numbers import MAX_INT64
 from gradledger_monitor.model.run_history import RunHistory
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules import balance_diagnosis
-from gradledger_monitor.rules.definition import Signature
+from gradledger_monitor.rules.definition import RuleDefinition
 
 HISTORY = 64  # windows of the same optimizer that a rule may look back on
 
@@ -32,7 +32,7 @@ class Window:
         return balance_diagnosis.Closed.of(self.facts, self.balance)
 
 
-class Rule(Signature):
+class Rule(RuleDefinition):
     """A signature of single optimizer steps.
 
     An instance judges the windows of one optimizer in order, and may keep state between them.
@@ -50,23 +50,23 @@ class Rule(Signature):
         """The windows just before the next one were not seen: forget what speaks of the last."""
 
     @abstractmethod
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """The answer for one optimizer step."""
 
     def patience(self) -> float | None:
         """Seconds without a step after which the rule judges ``Inactivity``; None is never."""
         return None
 
-    def judge_silence(self, silence: Inactivity) -> Outcome | None:
+    def evaluate_inactivity(self, silence: Inactivity) -> Outcome | None:
         """The answer when no step came after the last one judged."""
         return None
 
 
-class CourseRule(Signature):
+class HistoryRule(RuleDefinition):
     """A signature of the run's course, judged over all of it each time."""
 
     @abstractmethod
-    def judge_course(self, course: RunHistory) -> Iterator[tuple[int, Outcome]]:
+    def evaluate_history(self, course: RunHistory) -> Iterator[tuple[int, Outcome]]:
         """The answers, each with its step, in order."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from gradledger_monitor.model.findings import Judgement
+from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
 from gradledger_monitor.store.runs.queries import RunRow
@@ -23,7 +23,7 @@ class Side:
     """One run: medians of its figures, and its loss by the tokens that it had seen."""
 
     run: RunRow
-    judgement: Judgement
+    evaluation: EvaluationResult
     contract: str | None
     figures: dict[str, float | None]
     tokens: list[float]
@@ -32,7 +32,7 @@ class Side:
     @property
     def found(self) -> set[str]:
         """Rules that found something that nothing else explains, and nobody has acknowledged."""
-        findings = self.judgement.findings
+        findings = self.evaluation.findings
         return {f.rule for f in findings if f.inhibited_by is None and f.acknowledged is None}
 
 
@@ -49,7 +49,7 @@ def side(store: Store, run: str) -> Side:
     known = [(t, v) for t, v in pairs if v is not None and math.isfinite(v)]
     return Side(
         row,
-        queries.judgement(store, run),
+        queries.evaluation(store, run),
         info.contract,
         figures,
         [t for t, _ in known],
@@ -75,7 +75,7 @@ def last_common(a: Side, b: Side) -> float:
 
 def moved(a: Side, b: Side, tolerance: float = TOLERANCE) -> Iterator[str]:
     """Why the second run is not balanced as the first one is; nothing where it is."""
-    was, now = a.judgement.verdict, b.judgement.verdict
+    was, now = a.evaluation.verdict, b.evaluation.verdict
     if _WORSE.index(now) > _WORSE.index(was):
         yield f"the verdict went from {was} to {now}"
     yield from (f"new finding: {rule}" for rule in sorted(b.found - a.found))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gradledger_monitor.evaluation.engine import Engine
-from gradledger_monitor.evaluation.run_state import Fold
-from gradledger_monitor.model.findings import Judgement
-from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.evaluation.run_state import RunState
+from gradledger_monitor.model.findings import EvaluationResult
+from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.evaluation import pending
 from gradledger_monitor.store.runs import dump
@@ -15,7 +15,7 @@ class CannotReplay(LookupError):
     """Records of the run were given up to make room."""
 
 
-def replay(store: Store, run: str, choices: Choices) -> Judgement:
+def replay(store: Store, run: str, choices: RuleOverrides) -> EvaluationResult:
     """What the rules say under these choices of every step judged so far; nothing is written.
 
     Raises ``UnknownRun`` and ``CannotReplay``. What the judge noted while no step came stays as it
@@ -25,7 +25,7 @@ def replay(store: Store, run: str, choices: Choices) -> Judgement:
         why = f"what the ranks sent up to step {last} was removed to make room (keep_detail_days)"
         raise CannotReplay(f"run {run!r} cannot be judged again: {why}")
     at = pending.standing(store, run)
-    fold = Fold(Engine(at.info, choices=choices), at.generation)
+    fold = RunState(Engine(at.info, choices=choices), at.generation)
     fold.silences = at.silences
     fold.engine.evaluated(pending.evaluations(store, at))
     for optimizer, last in at.progress.items():
@@ -36,4 +36,4 @@ def replay(store: Store, run: str, choices: Choices) -> Judgement:
             for step in arrived:
                 fold.see(at.info, step)
         fold.hear_silence(optimizer)
-    return fold.engine.judgement()
+    return fold.engine.evaluation()

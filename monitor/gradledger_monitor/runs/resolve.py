@@ -19,7 +19,7 @@ from gradledger_monitor.common import clock
 from gradledger_monitor.importers import detect, to_records
 from gradledger_monitor.importers.metric_log import Logged
 from gradledger_monitor.ingest import decode
-from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
 from gradledger_monitor.store.runs.queries import UnknownRun
@@ -49,7 +49,7 @@ def database(url: str) -> Iterator[Store]:
 
 
 @contextmanager
-def opened(reference: str, url: str, choices: Choices | None = None) -> Iterator[Opened]:
+def opened(reference: str, url: str, choices: RuleOverrides | None = None) -> Iterator[Opened]:
     """A run by its id or name in a database, or by the file or folder that holds it.
 
     Raises ``UnknownRun``, ``DamagedArchive`` and ``Unreadable``.
@@ -64,7 +64,7 @@ def opened(reference: str, url: str, choices: Choices | None = None) -> Iterator
         database(f"sqlite:///{Path(folder) / 'one.db'}") as store,
     ):
         runs = bring_in(store, path)
-        judge_all(store, choices or Choices())
+        judge_all(store, choices or RuleOverrides())
         yield Opened(store, runs)
 
 
@@ -127,7 +127,7 @@ def batched(
     yield some
 
 
-def judge_all(store: Store, choices: Choices, patience: float = 0) -> None:
+def judge_all(store: Store, choices: RuleOverrides, patience: float = 0) -> None:
     """Judge everything that is there; after ``patience`` seconds, nothing more will come."""
     while judge_pending(store, patience, choices):
         pass

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from gradledger_monitor.common.pubsub import News
+from gradledger_monitor.common.pubsub import PubSub
 from gradledger_monitor.store.database import Store
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ AGAIN_SECONDS = 1.0
 GATHER_SECONDS = 0.02  # a NOTIFY takes a lock that all of the database shares: few, not many
 
 
-class PostgresNews(News):
+class PostgresPubSub(PubSub):
     """One thread sends, another listens; both outlive a database that is away."""
 
     def __init__(self, engine: Engine) -> None:
@@ -103,8 +103,8 @@ def driver_errors(engine: Engine) -> type[BaseException]:
     return errors
 
 
-def news_on(store: Store) -> News:
+def news_on(store: Store) -> PubSub:
     """The news that the database of a store calls for."""
     if store.engine.dialect.name == "postgresql":
-        return PostgresNews(store.engine)
-    return News()
+        return PostgresPubSub(store.engine)
+    return PubSub()

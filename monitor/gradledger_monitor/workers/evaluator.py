@@ -20,12 +20,12 @@ from sqlalchemy.exc import DatabaseError
 from gradledger_monitor.common import clock
 from gradledger_monitor.evaluation.engine import Engine
 from gradledger_monitor.evaluation.evaluator_version import IMPORTED, stamp, version
-from gradledger_monitor.evaluation.run_state import Fold, Judged, Place
+from gradledger_monitor.evaluation.run_state import Judged, Place, RunState
 from gradledger_monitor.evaluation.snapshot_codec import Position, SnapshotError
 from gradledger_monitor.evaluation.step_completeness import Arrived, Patience, Ready, sort_out
-from gradledger_monitor.model.findings import Judgement
+from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.inactivity import Inactivity
-from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.evaluation import pending, snapshots
 from gradledger_monitor.store.evaluation.claims import claims_on
@@ -63,18 +63,18 @@ class Quarantine:
 
 
 @dataclass(frozen=True)
-class Look:
+class EvaluationPass:
     """What one look at a run brought, for whoever listens."""
 
     run: str
     reached: dict[int, int]  # last step judged, of the optimizers of which steps were
-    judgement: Judgement | None  # None while steps are judged again that were before
+    evaluation: EvaluationResult | None  # None while steps are judged again that were before
     steps: int
     seconds: float  # that the rules took
     quarantined: int = 0  # of the steps
 
 
-class Judge:
+class Evaluator:
     """Judges the runs of one store, in a thread of its own or when asked."""
 
     def __init__(
@@ -82,15 +82,15 @@ class Judge:
         store: Store,
         patience: float = 30.0,
         interval: float = 1.0,
-        listener: Callable[[Look], None] | None = None,
+        listener: Callable[[EvaluationPass], None] | None = None,
         now: Callable[[], float] = clock.now,
-        chosen: Callable[[], Choices] = Choices,
+        chosen: Callable[[], RuleOverrides] = RuleOverrides,
         step_aside: Callable[[], None] = lambda: None,
     ) -> None:
         version()  # now, for an upgrade may replace the files below a running process
         self._step_aside = step_aside
         self._chosen = chosen
-        self._choices = Choices()
+        self._choices = RuleOverrides()
         self._heeded: int | None = None
         self._store = store
         self._claims = claims_on(store)
@@ -98,7 +98,7 @@ class Judge:
         self._interval = interval
         self._listener = listener
         self._now = now
-        self._folds: OrderedDict[str, Fold] = OrderedDict()
+        self._folds: OrderedDict[str, RunState] = OrderedDict()
         self._quarantined: dict[str, Quarantine] = {}
         self._news = threading.Event()
         self._stopping = False
@@ -217,7 +217,7 @@ class Judge:
         self._tell(run, result, seconds)
         return result.finished
 
-    def _judge(self, at: Standing, fold: Fold) -> Result:
+    def _judge(self, at: Standing, fold: RunState) -> Result:
         before = dict(fold.at.reached)
         fold.engine.evaluated(pending.evaluations(self._store, at))
         found = {o: self._ready(at, fold, o) for o in at.progress}
@@ -231,7 +231,7 @@ class Judge:
         return Result(
             before=before,
             judged=judged,
-            judgement=fold.engine.judgement() if fold.caught_up() else None,
+            evaluation=fold.engine.evaluation() if fold.caught_up() else None,
             progress={o: fold.at.reached.get(o, 0) for o in at.progress},
             steps=fold.at.steps,
             tokens=fold.at.tokens,
@@ -243,12 +243,12 @@ class Judge:
             note=fold.note,
         )
 
-    def _see(self, at: Standing, fold: Fold, step: Arrived) -> Judged | None:
+    def _see(self, at: Standing, fold: RunState, step: Arrived) -> Judged | None:
         self._step_aside()
         seen = fold.see(at.info, step)
         return None if seen is None else Judged.of(seen)
 
-    def _ready(self, at: Standing, fold: Fold, optimizer: int) -> tuple[Ready, bool]:
+    def _ready(self, at: Standing, fold: RunState, optimizer: int) -> tuple[Ready, bool]:
         after = fold.at.reached.get(optimizer, 0)
         arrived, more = pending.next_steps(self._store, at, optimizer, after)
         now = self._now()
@@ -269,11 +269,11 @@ class Judge:
             if result.silence:
                 reached |= [result.silence[0]]
             steps, failed = len(result.judged), len(failures)
-            self._listener(Look(run, reached, result.judgement, steps, seconds, failed))
+            self._listener(EvaluationPass(run, reached, result.evaluation, steps, seconds, failed))
 
     # ------------------------------------------------------------ runs that stand still
 
-    def _stall_at(self, at: Standing, fold: Fold) -> float | None:
+    def _stall_at(self, at: Standing, fold: RunState) -> float | None:
         """When the run stands still, if no step comes; None when that will not be said."""
         optimizer = fold.last_heard()
         if optimizer is None or at.over or fold.was_silent(optimizer):
@@ -285,7 +285,7 @@ class Judge:
             patience = max(patience, RESTING)
         return fold.at.heard[optimizer] + patience
 
-    def _silence(self, at: Standing, fold: Fold) -> tuple[Place, Inactivity] | None:
+    def _silence(self, at: Standing, fold: RunState) -> tuple[Place, Inactivity] | None:
         """What is written down when that moment has come; it is taken in at once."""
         optimizer, since = fold.last_heard(), self._stall_at(at, fold)
         if optimizer is None or since is None or since > self._now():
@@ -311,7 +311,7 @@ class Judge:
             self._heeded, self._choices = at.chosen, self._chosen()
             self._folds.clear()
 
-    def _fold(self, run: str, at: Standing) -> Fold:
+    def _fold(self, run: str, at: Standing) -> RunState:
         fold = self._folds.pop(run, None)
         if fold is None or fold.generation != at.generation or at.rewind:
             fold = self._taken_up(at)
@@ -321,7 +321,7 @@ class Judge:
             self._folds.popitem(last=False)
         return fold
 
-    def _taken_up(self, at: Standing) -> Fold:
+    def _taken_up(self, at: Standing) -> RunState:
         """A run as far as it was judged: from what was kept of it, and the steps since."""
         fold = self._restored(at)
         fold.silences = at.silences
@@ -333,7 +333,7 @@ class Judge:
             self._replay(fold, at, optimizer, last)
         return fold
 
-    def _restored(self, at: Standing) -> Fold:
+    def _restored(self, at: Standing) -> RunState:
         """From the last snapshot that can be used; else from the first record or, where that is
         pruned, from the judgement that is stored."""
         damaged = False
@@ -354,8 +354,8 @@ class Judge:
             fold.note = EVALUATED_AGAIN.format(why=why)
         return fold
 
-    def _new_fold(self, at: Standing) -> Fold:
-        return Fold(Engine(at.info, choices=self._choices), at.generation)
+    def _new_fold(self, at: Standing) -> RunState:
+        return RunState(Engine(at.info, choices=self._choices), at.generation)
 
     def _why_none(self, at: Standing) -> str | None:
         """Why there is no snapshot of an evaluated run; None where there need not be one."""
@@ -364,14 +364,14 @@ class Judge:
         due = at.steps >= snapshots.EVERY_STEPS and not at.rewind
         return MISSING if due and not snapshots.exist(self._store, at.key) else None
 
-    def _carry(self, at: Standing, fold: Fold, why: str) -> None:
+    def _carry(self, at: Standing, fold: RunState, why: str) -> None:
         """Keep the stored findings, and save them as the base at once: all later steps can be
         evaluated again from there."""
         quiet = {o: after for o, after in at.silences if at.progress.get(o) == after}
         position = Position(
             reached=dict(at.progress), silent_after=quiet, steps=at.steps, tokens=at.tokens
         )
-        fold.carry(queries.judgement(self._store, at.info.run), position)
+        fold.carry(queries.evaluation(self._store, at.info.run), position)
         last = max(at.progress.values(), default=0)
         note = CARRIED.format(last=last, why=why)
         log.warning("run %s: %s", at.info.run, note)
@@ -380,7 +380,7 @@ class Judge:
     def _stamp(self, at: Standing) -> str:
         return stamp(self._choices, at.info)
 
-    def _replay(self, fold: Fold, at: Standing, optimizer: int, last: int) -> None:
+    def _replay(self, fold: RunState, at: Standing, optimizer: int, last: int) -> None:
         more = last > fold.at.reached.get(optimizer, 0)
         while more:
             after = fold.at.reached.get(optimizer, 0)
@@ -392,7 +392,7 @@ class Judge:
 def judge_pending(
     store: Store,
     patience: float = 30.0,
-    choices: Choices = Choices(),  # noqa: B008 (frozen)
+    choices: RuleOverrides = RuleOverrides(),  # noqa: B008 (frozen)
 ) -> list[str]:
     """Judge all that can be judged now, in this thread; ``patience=0`` waits for no rank."""
-    return Judge(store, patience, chosen=lambda: choices).judge_pending()
+    return Evaluator(store, patience, chosen=lambda: choices).judge_pending()

@@ -6,13 +6,13 @@ import logging
 import threading
 
 from gradledger_monitor.common import clock
-from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.admin import retention
 from gradledger_monitor.store.admin.retention import Policy, Removed
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.evaluation.claims import claims_on
-from gradledger_monitor.workers.evaluator import Judge
-from gradledger_monitor.workers.runtime_overrides import Chosen
+from gradledger_monitor.workers.evaluator import Evaluator
+from gradledger_monitor.workers.runtime_overrides import RuntimeOverrides
 
 log = logging.getLogger(__name__)
 
@@ -20,31 +20,31 @@ EVERY_SECONDS = 3_600.0
 THE_HOUSE = 0  # claimed like a run; no run has this key
 
 
-def keep_house(store: Store, policy: Policy, choices: Choices) -> Removed:
+def keep_house(store: Store, policy: Policy, choices: RuleOverrides) -> Removed:
     """Do it now, unless another process is at it."""
     claims = claims_on(store)
     try:
         if not claims.take(THE_HOUSE):
             return Removed()
-        judge = Judge(store, chosen=lambda: choices)
+        evaluator = Evaluator(store, chosen=lambda: choices)
         for run in retention.unkept(store, policy, clock.now()):
-            _keep(judge, run)
+            _keep(evaluator, run)
         return retention.retain(store, policy, clock.now())
     finally:
         claims.give_back()
 
 
-def _keep(judge: Judge, run: str) -> None:
+def _keep(evaluator: Evaluator, run: str) -> None:
     try:
-        judge.keep(run)
+        evaluator.keep(run)
     except Exception:  # one run that cannot be evaluated must not keep the records of all others
         log.exception("run %s: its state could not be saved, so its records stay", run)
 
 
-class Housekeeping:
+class RetentionWorker:
     """Does it every hour, in a thread."""
 
-    def __init__(self, store: Store, chosen: Chosen) -> None:
+    def __init__(self, store: Store, chosen: RuntimeOverrides) -> None:
         self._store, self._chosen = store, chosen
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="gradledger-house", daemon=True)

@@ -11,7 +11,7 @@ from typing import Any
 from gradledger_monitor.config.settings import Settings, names
 from gradledger_monitor.config.sources import origin
 from gradledger_monitor.rules.docs import signatures
-from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.admin import overrides
 from gradledger_monitor.store.admin.overrides import RETENTION, RULES, Kept
 from gradledger_monitor.store.admin.retention import Policy
@@ -22,22 +22,22 @@ DATABASE = "the database"
 DAYS = ("keep_detail_days", "keep_steps_days")
 
 
-class Chosen:
+class RuntimeOverrides:
     """The choices of a service: asked again whenever they are needed, for others change them."""
 
     def __init__(self, settings: Settings, store: Store) -> None:
         self._settings, self._store = settings, store
 
-    def choices(self) -> Choices:
+    def choices(self) -> RuleOverrides:
         """What is chosen about the rules."""
-        kept = Choices(**self.kept(RULES).value)
+        kept = RuleOverrides(**self.kept(RULES).value)
         off = self._settings.rules_off if self.place("rules_off") else kept.off
         given = self._settings.thresholds
         both = {
             rule: {**kept.thresholds.get(rule, {}), **given.get(rule, {})}
             for rule in sorted({*kept.thresholds, *given})
         }
-        return _possible(Choices(tuple(sorted(off)), both))
+        return _possible(RuleOverrides(tuple(sorted(off)), both))
 
     def policy(self) -> Policy:
         """For how long what is kept."""
@@ -63,7 +63,7 @@ class Chosen:
             told[name] = (self.days(name), where)
         return told
 
-    def _places(self, choices: Choices) -> str:
+    def _places(self, choices: RuleOverrides) -> str:
         places: dict[str, list[str]] = {}
         for rule, values in choices.thresholds.items():
             for name in values:
@@ -92,7 +92,7 @@ class Chosen:
         return name in self._settings.model_fields_set
 
 
-def _possible(choices: Choices) -> Choices:
+def _possible(choices: RuleOverrides) -> RuleOverrides:
     """Without what this version does not know: another may have written it."""
     wrong = {place for place, _ in choices.wrong(signatures())}
     thresholds = {
@@ -100,4 +100,4 @@ def _possible(choices: Choices) -> Choices:
         for rule, values in choices.thresholds.items()
         if ("thresholds", rule) not in wrong
     }
-    return Choices(tuple(p for p in choices.off if ("rules_off", p) not in wrong), thresholds)
+    return RuleOverrides(tuple(p for p in choices.off if ("rules_off", p) not in wrong), thresholds)

@@ -17,15 +17,15 @@ import zstandard
 from gradledger_monitor.archive.format import DamagedArchive
 from gradledger_monitor.archive.reader import is_archive, restore
 from gradledger_monitor.archive.writer import export
-from gradledger_monitor.model.findings import Acknowledgement, Judgement
-from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.model.findings import Acknowledgement, EvaluationResult
+from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.admin.retention import Policy
 from gradledger_monitor.store.alerts import acknowledgements
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import listing, tags
-from gradledger_monitor.store.runs.queries import RunRow, UnknownRun, get_run, judgement
+from gradledger_monitor.store.runs.queries import RunRow, UnknownRun, evaluation, get_run
 from gradledger_monitor.store.steps.curves import Curves, curves
-from gradledger_monitor.workers.evaluator import Judge, judge_pending
+from gradledger_monitor.workers.evaluator import Evaluator, judge_pending
 from gradledger_monitor.workers.retention import keep_house
 from helpers.batches import EndRecord, EvalRecord, fair_step, step
 from helpers.postgres import running_postgres
@@ -48,9 +48,9 @@ def body(path: Path) -> list[str]:
     return text.splitlines()[1:-1]
 
 
-def said(store: Store) -> tuple[Judgement, Curves]:
+def said(store: Store) -> tuple[EvaluationResult, Curves]:
     """What is shown of the run."""
-    return judgement(store, "r", now=2_000.0), curves(store, "r")
+    return evaluation(store, "r", now=2_000.0), curves(store, "r")
 
 
 @pytest.fixture
@@ -114,12 +114,12 @@ def pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A run of 420 steps of which 150 to 199 are unequal, and whose first records are pruned."""
     monkeypatch.setattr("gradledger_monitor.store.evaluation.snapshots.EVERY_STEPS", 16)
     store = stored(f"sqlite:///{tmp_path / 'origin.db'}")
-    judge = Judge(store)
+    judge = Evaluator(store)
     for begin in range(1, 401, 50):
         steps = range(begin, begin + 50)
         send(store, [step(n) if 150 <= n < 200 else fair_step(n) for n in steps])
         judge.judge_pending()
-    keep_house(store, Policy(detail_days=1e-9, steps_days=1e-9), Choices())
+    keep_house(store, Policy(detail_days=1e-9, steps_days=1e-9), RuleOverrides())
     send(store, [fair_step(n) for n in range(401, 421)])
     judge_pending(store, 0)
     return store
@@ -143,7 +143,7 @@ def test_of_a_pruned_run_findings_and_verdict_are_kept_and_marked(
             assert sorted(body(again)) == sorted(body(path))
             send(other, [step(n) for n in range(421, 431)])
             judge_pending(other, 0)
-            (found,) = judgement(other, "r").findings
+            (found,) = evaluation(other, "r").findings
             assert (found.first_step, found.since_step, found.steps) == (150, 421, 60)
             other.close()
 
@@ -178,7 +178,7 @@ def test_the_state_in_an_archive_of_version_1_is_not_read(pruned: Store, tmp_pat
         f"sqlite:///{tmp_path / 'other.db'}",
     )
     assert not victim.exists() and judged(other) == 420
-    assert row(other).earlier_version and judgement(other, "r").verdict == "incomplete"
+    assert row(other).earlier_version and evaluation(other, "r").verdict == "incomplete"
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_finding_of_an_archive_is_checked(
         restore(other, closed(path, list(map(json.dumps, lines))))
     assert listing.tags_of(other, ["r"]) == {}
     with pytest.raises(UnknownRun):
-        judgement(other, "r")
+        evaluation(other, "r")
 
 
 def test_a_finding_that_an_archive_has_twice_is_refused(pruned: Store, tmp_path: Path) -> None:
@@ -244,10 +244,10 @@ def test_an_imported_verdict_does_not_replace_one_that_was_reached_here(
     other = stored(f"sqlite:///{tmp_path / 'other.db'}")
     send(other, [fair_step(n) for n in range(1, 421)])
     judge_pending(other, 0)
-    before = judgement(other, "r")
+    before = evaluation(other, "r")
     restore(other, path)
     judge_pending(other, 0)
-    assert judgement(other, "r") == before and not row(other).earlier_version
+    assert evaluation(other, "r") == before and not row(other).earlier_version
 
 
 def test_an_unknown_run_leaves_no_file(origin: Store, tmp_path: Path) -> None:

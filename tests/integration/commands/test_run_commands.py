@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from gradledger_monitor.cli import app
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.runs.queries import judgement
+from gradledger_monitor.store.runs.queries import evaluation
 from gradledger_monitor.workers.evaluator import judge_pending
 from helpers.batches import EndRecord, batch, fair_step, step
 from helpers.sending import send
@@ -56,7 +56,7 @@ def test_export_and_import_and_the_run_is_there_again(url: str, tmp_path: Path) 
         assert stored in taken.output
     store = Store(other)
     judge_pending(store, 0)
-    assert judgement(store, "bad") == judgement(Store(url), "bad")
+    assert evaluation(store, "bad") == evaluation(Store(url), "bad")
 
 
 def test_replay_says_the_same_of_the_store_and_of_the_archive(url: str) -> None:
@@ -70,14 +70,14 @@ def test_replay_says_the_same_of_the_store_and_of_the_archive(url: str) -> None:
 def test_replay_with_other_rules_says_what_changes_and_stores_nothing(
     url: str, tmp_path: Path
 ) -> None:
-    before = judgement(Store(url), "bad")
+    before = evaluation(Store(url), "bad")
     (tmp_path / "rules.toml").write_text('rules_off = ["reduction.*"]\n')
     done = typed("replay", "bad", "--rules", "rules.toml", "--json", "v.json", "--db", url)
     assert done.exit_code == 1, done.output
     assert "verdict: broken to balanced" in done.output
     assert f"gone: {UNEQUAL} from step 1" in done.output
     assert json.loads((tmp_path / "v.json").read_text())["findings"] == []
-    assert judgement(Store(url), "bad") == before
+    assert evaluation(Store(url), "bad") == before
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from gradledger.delivery.http_client import Client
 from gradledger.delivery.pipeline import Sender
 from gradledger.delivery.spool import Place, Spool, orphans
 from gradledger.on_finding import Policy, Reaction
-from gradledger.records import BeatRecord, EndRecord, RunRecord, StepRecord, encode
+from gradledger.records import EndRecord, HeartbeatRecord, RunRecord, StepRecord, encode
 from helpers.batches import eventually, step
 from helpers.misbehaving import (
     Behaviour,
@@ -57,7 +57,7 @@ class Training:
     url: str
     folder: Path | None
     number: int = 0
-    beat: BeatRecord | None = None
+    beat: HeartbeatRecord | None = None
     pipeline: Sender = field(init=False)
 
     def __post_init__(self) -> None:
@@ -443,7 +443,7 @@ def test_a_beat_is_sent_while_nothing_else_is(
     with server(takes) as service:
         training = train(service.url)
         training.steps(1)
-        training.beat = BeatRecord(5.0, 12.0, 3)
+        training.beat = HeartbeatRecord(5.0, 12.0, 3)
         time.sleep(1.5)
         beats = [record for record in service.taken if record["type"] == "beat"]
         assert 3 <= len(beats) <= 6

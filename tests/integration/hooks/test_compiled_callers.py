@@ -132,22 +132,22 @@ def both(
 def test_compiled_callers_get_the_same_graphs_and_weights(program: str) -> None:
     seen = both(program)
     assert len(seen.steps) == 4
-    assert accused(seen.judgement()) == {}
+    assert accused(seen.evaluation()) == {}
 
 
 def test_a_compiled_clip_is_not_measured_rather_than_taken_for_a_division() -> None:
-    judgement = both("with_clip").judgement()
+    evaluation = both("with_clip").evaluation()
     reason = "not_measured: clipping runs inside a compiled function, where it cannot be seen"
-    assert judgement.coverage["reduction.wrong_denominator"] == reason
-    assert judgement.verdict == "incomplete"
+    assert evaluation.coverage["reduction.wrong_denominator"] == reason
+    assert evaluation.verdict == "incomplete"
 
 
 def test_a_compiled_optimizer_step_is_judged() -> None:
-    assert both("with_optimizer").judgement().verdict == "balanced"
+    assert both("with_optimizer").evaluation().verdict == "balanced"
 
 
 def test_compiled_autograd_does_not_compile_our_hooks() -> None:
     """Hooks of nodes would be new objects in each backward, and each would be compiled anew."""
     module = torch._dynamo.compiled_autograd
     seen = both("eager", lambda: module._enable(compiled))
-    assert "compiled autograd" in seen.judgement().coverage["reduction.token_weights_unequal"]
+    assert "compiled autograd" in seen.evaluation().coverage["reduction.token_weights_unequal"]

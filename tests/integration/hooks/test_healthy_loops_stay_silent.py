@@ -300,14 +300,14 @@ def test_a_micro_batch_without_a_single_label_counts_for_nothing() -> None:
 @pytest.mark.parametrize("contract", ["sequence", "sample"])
 def test_a_declared_contract_is_taken_at_its_word(contract: str) -> None:
     seen = train(lambda m, b, w: cross_entropy(m, b) / len(w), windows(4))
-    assert accused(seen.judgement()) == {"reduction.token_weights_unequal": 1}
-    assert accused(seen.judgement(contract=contract)) == {}
+    assert accused(seen.evaluation()) == {"reduction.token_weights_unequal": 1}
+    assert accused(seen.evaluation(contract=contract)) == {}
 
 
 def test_a_declared_scale_is_taken_at_its_word() -> None:
     seen = train(lambda m, b, w: cross_entropy(m, b), windows(4, lengths=EQUAL))
-    assert accused(seen.judgement()) == {"reduction.missing_division": 1}
-    assert accused(seen.judgement(declared_scale=4.0)) == {}
+    assert accused(seen.evaluation()) == {"reduction.missing_division": 1}
+    assert accused(seen.evaluation(declared_scale=4.0)) == {}
 
 
 def test_two_micro_batches_of_a_copied_model_stay_its_own() -> None:

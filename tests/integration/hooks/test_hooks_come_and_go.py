@@ -147,7 +147,7 @@ def test_attached_in_the_middle_of_a_window_accuses_nobody() -> None:
     first, second, third = seen.facts()
     assert first.ledger is None
     assert [f.ledger.balance for f in (second, third) if f.ledger] == pytest.approx([1, 1])
-    assert accused(seen.judgement()) == {}
+    assert accused(seen.evaluation()) == {}
 
 
 def test_detaching_under_a_wrapper_of_somebody_else_goes_silent() -> None:

@@ -222,4 +222,4 @@ def assert_nothing_untrue(seen: Recording, unharmed: list[StepRecord]) -> None:
     }
     for facts in seen.facts():
         assert_true_or_absent(facts, truth[facts.step])
-    assert seen.steps == [] or accused(seen.judgement()) == {}
+    assert seen.steps == [] or accused(seen.evaluation()) == {}

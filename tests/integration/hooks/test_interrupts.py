@@ -97,8 +97,8 @@ def test_an_optimizer_may_be_collected_while_its_gradients_are_read(swallowed: A
         for window in others:
             step(model, window, optimizer)
     assert not swallowed
-    assert accused(seen.judgement()) == {}
-    assert seen.judgement().verdict == "balanced"
+    assert accused(seen.evaluation()) == {}
+    assert seen.evaluation().verdict == "balanced"
 
 
 class Blocking(torch.optim.SGD):

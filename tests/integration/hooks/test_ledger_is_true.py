@@ -142,7 +142,7 @@ def test_each_way_to_reduce_is_measured_and_named(
     for fact, window in zip(done.seen.facts(), done.windows, strict=True):
         assert fact.ledger is not None
         assert fact.ledger.balance == pytest.approx(balance(sum(map(tokens, window))), rel=1e-4)
-    assert accused(done.seen.judgement()) == ({rule: 1} if rule else {})
+    assert accused(done.seen.evaluation()) == ({rule: 1} if rule else {})
 
 
 EQUAL = (((4, 4), (3, 5), (7, 1), (6, 2)),)
@@ -155,7 +155,7 @@ def test_a_short_last_window_divided_by_the_usual_k_is_named_where_it_happens() 
     assert_every_step_is_true(done)
     balances = [fact.figures()["balance"] for fact in done.seen.facts()]
     assert balances == pytest.approx([1, 1, 1 / 4, 1, 1, 3 / 4], rel=1e-4)
-    assert accused(done.seen.judgement()) == {"reduction.partial_window": 3}
+    assert accused(done.seen.evaluation()) == {"reduction.partial_window": 3}
 
 
 def test_a_short_last_window_handled_right_is_not_reported() -> None:
@@ -163,21 +163,21 @@ def test_a_short_last_window_handled_right_is_not_reported() -> None:
     data[2], data[5] = data[2][:1], data[5][:3]
     done = train(mean_of_means, data)
     assert_every_step_is_true(done)
-    assert accused(done.seen.judgement()) == {}
+    assert accused(done.seen.evaluation()) == {}
 
 
 def test_equal_token_counts_make_the_mean_of_means_right() -> None:
     done = train(mean_of_means, windows(6, lengths=EQUAL))
     assert_every_step_is_true(done)
-    judgement = done.seen.judgement()
-    assert (accused(judgement), judgement.verdict) == ({}, "balanced")
+    evaluation = done.seen.evaluation()
+    assert (accused(evaluation), evaluation.verdict) == ({}, "balanced")
 
 
 def test_a_step_for_every_micro_batch_that_is_divided_all_the_same_is_named() -> None:
     data = [[batch] for window in windows(2) for batch in window]
     done = train(divided_by_usual_k, data)
     assert_every_step_is_true(done)
-    assert accused(done.seen.judgement()) == {"loop.step_every_microbatch": 2}
+    assert accused(done.seen.evaluation()) == {"loop.step_every_microbatch": 2}
 
 
 def test_steps_on_scaled_gradients_have_the_scale_as_their_balance() -> None:
@@ -200,4 +200,4 @@ def test_steps_on_scaled_gradients_have_the_scale_as_their_balance() -> None:
         assert truth.balance == pytest.approx(1024, rel=1e-3)
         assert_ledger_is_true(fact, truth)
         assert fact.figures()["scale"] == 1024
-    assert accused(seen.judgement()) == {"scaler.step_bypassed": 1}
+    assert accused(seen.evaluation()) == {"scaler.step_bypassed": 1}

@@ -91,7 +91,7 @@ def test_twenty_steps_end_in_the_same_bits_and_the_hooks_wait_for_nothing(train:
     watched, alone = train(recording(seen), data), train(nullcontext(), data)
     for ours, theirs in zip(watched, alone, strict=True):
         assert torch.equal(ours, theirs)
-    assert set(accused(seen.judgement())) == {"reduction.token_weights_unequal"}
+    assert set(accused(seen.evaluation())) == {"reduction.token_weights_unequal"}
 
 
 def test_the_scale_of_each_step_is_the_one_that_was_in_force() -> None:

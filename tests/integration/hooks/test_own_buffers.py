@@ -55,6 +55,6 @@ def test_what_was_moved_counts_and_only_its_size_is_unknown(right: bool) -> None
         assert step.figures()["balance"] is None
         assert "buffers of its own" in str(step.factor_unmeasured)
         assert step.first.noise == []
-    judgement = seen.judgement()
+    evaluation = seen.evaluation()
     expected = ({}, "incomplete") if right else ({UNEQUAL: 1}, "broken")
-    assert (accused(judgement), judgement.verdict) == expected
+    assert (accused(evaluation), evaluation.verdict) == expected

@@ -140,7 +140,7 @@ def test_a_mistake_that_begins_while_nobody_looks_is_found_when_somebody_does() 
             optimizer.step()
             if step < 10:
                 optimizer.zero_grad()
-    rules = {f.rule: f.first_step for f in seen.judgement().findings if f.inhibited_by is None}
+    rules = {f.rule: f.first_step for f in seen.evaluation().findings if f.inhibited_by is None}
     assert rules["loop.grads_not_zeroed"] == 18  # of the step before 17, nothing is known
 
 
@@ -250,7 +250,7 @@ def test_steps_of_several_optimizers_pass_between_rounds(loop: Loop) -> None:
 
 def rules_named(seen: Recording) -> set[str]:
     """What the records accuse a training of."""
-    return {f.rule for f in seen.judgement().findings if f.inhibited_by is None}
+    return {f.rule for f in seen.evaluation().findings if f.inhibited_by is None}
 
 
 def in_turns_unless(misses: Callable[[int, int], bool], steps: int) -> Recording:
@@ -287,7 +287,7 @@ def test_an_optimizer_that_stops_while_steps_pass_ends_the_rest() -> None:
     # A step was announced for later; where the other one does not come, watching goes on at once.
     assert [r.step for r in seen.records(0)] == [1, 2, 3, 4, *range(12, STEPS + 1)]
     assert [r.step for r in seen.records(1)] == [1, 2, 3, 4]
-    assert not seen.judgement().findings
+    assert not seen.evaluation().findings
 
 
 def test_a_second_optimizer_that_comes_later_ends_the_rest() -> None:
@@ -304,7 +304,7 @@ def test_a_second_optimizer_that_comes_later_ends_the_rest() -> None:
     # Its first step ends the rest; of the other's window a part was missed, and it is left out.
     assert [r.step for r in seen.records(0)] == [1, 2, 3, 4, 10, 11, 12]
     assert [r.step for r in seen.records(1)] == [2, 3, 4, 5]
-    assert not seen.judgement().findings
+    assert not seen.evaluation().findings
 
 
 def test_hooks_that_are_taken_out_while_steps_pass_leave_nothing_and_can_come_back() -> None:
@@ -327,4 +327,4 @@ def test_hooks_that_are_taken_out_while_steps_pass_leave_nothing_and_can_come_ba
     train(8)
     recorder.uninstall()
     assert [r.step for r in kept.records()] == [1, 2, 3, 4, 17, 18]
-    assert not kept.judgement().findings
+    assert not kept.evaluation().findings

@@ -72,7 +72,7 @@ def test_modes_of_the_script_see_nothing_of_ours() -> None:
     with recording() as seen:
         observed = logged()
     assert observed == alone
-    assert seen.judgement().verdict == "balanced"
+    assert seen.evaluation().verdict == "balanced"
 
 
 def test_a_default_device_of_the_script_is_not_ours() -> None:
@@ -121,7 +121,7 @@ def test_subclasses_of_the_script_see_nothing_of_ours() -> None:
     with recording() as seen:
         observed = logged()
     assert observed == alone
-    assert seen.judgement().verdict == "balanced"
+    assert seen.evaluation().verdict == "balanced"
 
 
 def step_on(device: str) -> None:
@@ -161,7 +161,7 @@ def test_dry_runs_are_left_alone_beside_a_real_training(dry_run: Callable[[], No
     assert all(torch.equal(a, b) for a, b in zip(alone, observed, strict=True))
     assert {step.optimizer for step in seen.steps} == {0}
     assert len(seen.steps) == 3
-    assert seen.judgement().verdict == "balanced"
+    assert seen.evaluation().verdict == "balanced"
 
 
 def test_a_record_is_read_without_a_tensor_operation() -> None:
@@ -192,7 +192,7 @@ def test_complex_parameters_are_measured() -> None:
     records = seen.records()
     assert [record.norm for record in records] == pytest.approx(norms)
     assert [record.post_factor for record in records] == [1.0, 1.0, 1.0]
-    assert seen.judgement().verdict == "balanced"
+    assert seen.evaluation().verdict == "balanced"
 
 
 ITERABLES: list[Callable[[list[Tensor]], Any]] = [
@@ -236,8 +236,8 @@ def test_a_gradient_edge_is_a_root_like_its_tensor() -> None:
                 torch.autograd.backward(edge, grad_tensors=[torch.ones(())])
             optimizer.step()
             optimizer.zero_grad()
-    assert seen.judgement().verdict == "balanced"
-    assert accused(seen.judgement()) == {}
+    assert seen.evaluation().verdict == "balanced"
+    assert accused(seen.evaluation()) == {}
 
 
 def test_a_backward_that_a_function_mode_calls_again_has_each_loss_once() -> None:
@@ -252,7 +252,7 @@ def test_a_backward_that_a_function_mode_calls_again_has_each_loss_once() -> Non
             optimizer.step()
             optimizer.zero_grad()
     assert {len(m.terms) for record in seen.records() for m in record.micro_batches} == {1}
-    assert seen.judgement().verdict == "balanced"
+    assert seen.evaluation().verdict == "balanced"
 
 
 def test_a_second_backward_through_a_freed_graph_is_the_mistake_of_the_script_alone() -> None:

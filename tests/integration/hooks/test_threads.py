@@ -101,7 +101,7 @@ def in_threads(*bodies: Callable[[], None]) -> None:
 
 def unmeasured(seen: Recording) -> str:
     """Why the token weights of the recording were not measured."""
-    answer = seen.judgement().coverage["reduction.token_weights_unequal"]
+    answer = seen.evaluation().coverage["reduction.token_weights_unequal"]
     assert answer.startswith("not_measured: "), answer
     return answer.removeprefix("not_measured: ")
 
@@ -142,7 +142,7 @@ def test_right_loops_in_several_threads_are_balanced(made_in: str) -> None:
             )
         )
     assert {step.optimizer for step in seen.steps} == {0, 1, 2}
-    assert seen.judgement().verdict == "balanced"
+    assert seen.evaluation().verdict == "balanced"
 
 
 def test_a_model_of_the_main_thread_may_be_trained_in_another() -> None:
@@ -153,7 +153,7 @@ def test_a_model_of_the_main_thread_may_be_trained_in_another() -> None:
         worker.start()
         worker.join()
     assert [len(record.micro_batches) for record in seen.records()] == [4, 4, 4]
-    assert seen.judgement().verdict == "balanced"
+    assert seen.evaluation().verdict == "balanced"
 
 
 def test_one_thread_after_another_is_measured() -> None:
@@ -179,7 +179,7 @@ def test_threads_that_share_a_model_are_not_judged() -> None:
 
     with recording() as seen:
         in_threads(*(lambda seed=seed: body(seed) for seed in range(3)))
-    assert accused(seen.judgement()) == {}
+    assert accused(seen.evaluation()) == {}
     assert "several threads" in unmeasured(seen)
 
 
@@ -195,7 +195,7 @@ def test_steps_on_different_threads_in_turn_are_not_judged() -> None:
             pools[index % 2].submit(train_step, model, window, optimizer).result(HANGS)
         for each in pools:
             each.shutdown()
-    assert accused(seen.judgement()) == {}
+    assert accused(seen.evaluation()) == {}
     assert "in turn" in unmeasured(seen)
 
 
@@ -211,7 +211,7 @@ def test_backwards_on_other_threads_than_the_step_are_not_judged() -> None:
             optimizer.step()
             optimizer.zero_grad()
     assert seen.steps
-    assert accused(seen.judgement()) == {}
+    assert accused(seen.evaluation()) == {}
     assert "threads" in unmeasured(seen)
 
 
@@ -233,5 +233,5 @@ def test_steps_after_a_change_of_thread_are_not_left_out_for_ever() -> None:
                 thread.submit(wrong_step, window).result(HANGS)
             else:
                 thread.submit(train_step, model, window, optimizer).result(HANGS)
-    assert seen.judgement().verdict == "incomplete"
+    assert seen.evaluation().verdict == "incomplete"
     assert "different threads step this optimizer in turn" in unmeasured(seen)

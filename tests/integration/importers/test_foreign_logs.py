@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gradledger_monitor.importers.metric_log import Unreadable
-from gradledger_monitor.model.findings import Judgement
-from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.model.findings import EvaluationResult
+from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.runs.resolve import bring_in, judge_all
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import checkpoints, queries
@@ -37,18 +37,18 @@ def store(tmp_path: Path) -> Store:
     return made
 
 
-def taken_in(store: Store, path: Path) -> tuple[RunRow, Judgement]:
+def taken_in(store: Store, path: Path) -> tuple[RunRow, EvaluationResult]:
     """The one run of a log."""
     (run,) = bring_in(store, path)
-    judge_all(store, Choices())
+    judge_all(store, RuleOverrides())
     row = queries.get_run(store, run)
     assert row is not None
-    return row, queries.judgement(store, run)
+    return row, queries.evaluation(store, run)
 
 
 @pytest.mark.parametrize("log", SAME.values(), ids=SAME.keys())
 def test_one_training_says_the_same_whoever_logged_it(store: Store, log: str) -> None:
-    row, judgement = taken_in(store, LOGS / log)
+    row, evaluation = taken_in(store, LOGS / log)
     seen = curves.curves(store, row.id)
     assert seen["step"] == list(range(1, STEPS + 1))
     assert seen["loss_reported"][49] == pytest.approx(4.0 * 0.99**50, rel=1e-6)
@@ -58,7 +58,7 @@ def test_one_training_says_the_same_whoever_logged_it(store: Store, log: str) ->
     evaluated = curves.evaluations(store, row.id)
     (name,) = (n for n in evaluated if "loss" in n)
     assert evaluated[name]["step"] == list(range(10, STEPS + 1, 10))
-    found = {f.rule: f.first_step for f in judgement.findings}
+    found = {f.rule: f.first_step for f in evaluation.findings}
     assert found["norm.spike"] == JUMP
     assert found["eval.diverging"] == 70
     assert row.ended
@@ -66,18 +66,18 @@ def test_one_training_says_the_same_whoever_logged_it(store: Store, log: str) ->
 
 @pytest.mark.parametrize("log", SAME.values(), ids=SAME.keys())
 def test_what_a_log_does_not_hold_was_not_measured(store: Store, log: str) -> None:
-    row, judgement = taken_in(store, LOGS / log)
+    row, evaluation = taken_in(store, LOGS / log)
     tool = row.environment["imported_from"]
-    unmeasured = {r for r, said in judgement.coverage.items() if said.startswith("not_measured")}
-    rules = set(judgement.coverage)
+    unmeasured = {r for r, said in evaluation.coverage.items() if said.startswith("not_measured")}
+    rules = set(evaluation.coverage)
     looked = {"norm.nonfinite", "norm.spike", "norm.vanishing", "norm.exploding", "eval.diverging"}
     assert rules - unmeasured == looked
-    why = judgement.coverage["reduction.token_weights_unequal"]
+    why = evaluation.coverage["reduction.token_weights_unequal"]
     assert why == f"not_measured: {tool} does not log what this rule looks at"
 
 
 def test_the_trainers_state_comes_with_its_checkpoints(store: Store) -> None:
-    row, judgement = taken_in(store, LOGS / "trainer")
+    row, evaluation = taken_in(store, LOGS / "trainer")
     state = json.loads((LOGS / "trainer/checkpoint-12/trainer_state.json").read_text())
     logged = {e["step"]: e for e in state["log_history"] if "loss" in e}
     seen = curves.curves(store, row.id)
@@ -89,7 +89,7 @@ def test_the_trainers_state_comes_with_its_checkpoints(store: Store) -> None:
     assert [c.step for c in checkpoints.of_run(store, row.id)] == [4, 8, 12]
     assert curves.evaluations(store, row.id)["eval_loss"]["step"] == [4, 8, 12]
     assert row.config["planned_steps"] == 12
-    assert judgement.verdict == "incomplete"
+    assert evaluation.verdict == "incomplete"
 
 
 def test_lightnings_metrics_are_read_beside_each_other(store: Store) -> None:
@@ -113,8 +113,8 @@ def test_importing_again_changes_nothing(store: Store) -> None:
 def test_a_loss_that_is_no_number_is_told_as_such(store: Store, tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
     log.write_text("step,loss,grad_norm\n1,2.0,1.0\n2,nan,inf\n3,2.0,1.0\n")
-    row, judgement = taken_in(store, log)
-    assert "norm.nonfinite" in {f.rule for f in judgement.findings}
+    row, evaluation = taken_in(store, log)
+    assert "norm.nonfinite" in {f.rule for f in evaluation.findings}
     losses = curves.curves(store, row.id)["loss_reported"]
     assert losses[1] is None or math.isnan(losses[1])
 

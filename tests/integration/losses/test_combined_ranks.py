@@ -75,9 +75,11 @@ def test_each_way_to_combine_by_hand_is_measured_and_named(
         assert fact.combined_by_hand == pytest.approx(factor, rel=1e-4)
         assert seen.balance == pytest.approx(balance, rel=1e-3)
         assert_ledger_is_true(fact, seen)
-    judgement = judged(steps)
-    assert accused(judgement) == ({rule: 1} if rule else {})
-    assert judgement.verdict == ("broken" if rule == UNEQUAL else "suspect" if rule else "balanced")
+    evaluation = judged(steps)
+    assert accused(evaluation) == ({rule: 1} if rule else {})
+    assert evaluation.verdict == (
+        "broken" if rule == UNEQUAL else "suspect" if rule else "balanced"
+    )
 
 
 def test_the_finding_says_which_factor_the_loop_applies_and_which_would_be_right(
@@ -94,8 +96,8 @@ def test_clipping_what_was_combined_does_not_move_the_balance(ranks: list[Told])
     steps = facts(ranks, "clipped")
     assert [f.figures()["balance"] for f in steps] == pytest.approx([1] * 4, rel=1e-3)
     assert [f.figures()["norm"] for f in steps] == pytest.approx([1e-3] * 4, rel=1e-2)
-    judgement = judged(steps)
-    assert (accused(judgement), judgement.verdict) == ({}, "balanced")
+    evaluation = judged(steps)
+    assert (accused(evaluation), evaluation.verdict) == ({}, "balanced")
 
 
 @pytest.mark.parametrize(
@@ -108,26 +110,26 @@ def test_clipping_what_was_combined_does_not_move_the_balance(ranks: list[Told])
 def test_what_is_no_sum_of_the_ranks_is_not_measured_and_says_so(
     ranks: list[Told], name: str, reason: str
 ) -> None:
-    judgement = judged(facts(ranks, name))
-    assert (accused(judgement), judgement.verdict) == ({}, "incomplete")
-    (reduction,) = [node for node in judgement.tree if node.node == "reduction"]
+    evaluation = judged(facts(ranks, name))
+    assert (accused(evaluation), evaluation.verdict) == ({}, "incomplete")
+    (reduction,) = [node for node in evaluation.tree if node.node == "reduction"]
     assert reduction.reason.endswith(reason)
 
 
 def test_a_sum_on_top_of_sums_is_not_measured_nor_called_harmless(ranks: list[Told]) -> None:
-    judgement = judged(facts(ranks, "hook sums each"))
-    (finding,) = judgement.findings
+    evaluation = judged(facts(ranks, "hook sums each"))
+    (finding,) = evaluation.findings
     assert finding.rule == "ddp.missing_no_sync"
     assert "What it does to the gradient depends on the comm hook" in finding.summary
-    (reduction,) = [node for node in judgement.tree if node.node == "reduction"]
+    (reduction,) = [node for node in evaluation.tree if node.node == "reduction"]
     assert reduction.reason.endswith("combined anew on top of combined ones")
 
 
 def test_ranks_that_only_tell_each_other_a_loss_are_judged_alone(ranks: list[Told]) -> None:
     steps = facts(ranks, "only told")
     assert [f.figures()["balance"] for f in steps] == pytest.approx([1] * 4, rel=1e-3)
-    judgement = judged(steps)
-    assert (accused(judgement), judgement.verdict) == ({}, "balanced")
+    evaluation = judged(steps)
+    assert (accused(evaluation), evaluation.verdict) == ({}, "balanced")
 
 
 def test_a_hook_of_pytorchs_own_that_averages_is_known(ranks: list[Told]) -> None:

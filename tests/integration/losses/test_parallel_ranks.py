@@ -70,8 +70,8 @@ def _facts(ranks: list[Told], name: str, right: bool) -> list[StepFacts]:
 
 
 def _answer(ranks: list[Told], name: str, right: bool) -> tuple[dict[str, int], str]:
-    judgement = judged(_facts(ranks, name, right))
-    return accused(judgement), judgement.verdict
+    evaluation = judged(_facts(ranks, name, right))
+    return accused(evaluation), evaluation.verdict
 
 
 def test_the_users_own_comm_hook_keeps_working(ranks: list[Told]) -> None:

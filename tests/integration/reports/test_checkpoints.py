@@ -8,13 +8,13 @@ import torch
 import gradledger
 from gradledger.settings import NO_SPOOL
 from gradledger_monitor.gate.private_service import private_service
-from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.runs import checkpoints, queries
 
 
 def test_a_checkpoint_belongs_to_the_step_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADLEDGER_SPOOL", NO_SPOOL)
-    with private_service(Choices()) as service:
+    with private_service(RuleOverrides()) as service:
         with gradledger.watch(url=service.url, on_finding="off") as ledger:
             model = torch.nn.Linear(2, 2)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -15,7 +15,7 @@ from gradledger_monitor.model.findings import Acknowledgement, Finding
 from gradledger_monitor.reports.verdict_json import verdict_json
 from gradledger_monitor.store.alerts.acknowledgements import NoSuchFinding, acknowledge, take_back
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.runs.queries import UnknownRun, judgement
+from gradledger_monitor.store.runs.queries import UnknownRun, evaluation
 from gradledger_monitor.store.steps.ingest import store_batch
 from gradledger_monitor.workers.evaluator import judge_pending
 from helpers import command
@@ -31,7 +31,7 @@ def judged(store: Store, *records: Any, now: float | None = None, **said: Any) -
     """Store records of run r, judge them, and give what is found."""
     store_batch(store, decode.read(batch("r", records, **said)), 1.0)
     judge_pending(store, patience=0)
-    return judgement(store, "r", now).findings
+    return evaluation(store, "r", now).findings
 
 
 def test_what_was_said_stands_beside_the_finding_and_outlives_later_judgements(
@@ -41,8 +41,8 @@ def test_what_was_said_stands_beside_the_finding_and_outlives_later_judgements(
     acknowledge(store, "r", RULE, SAID)
     (finding,) = judged(store, step(2), step(3))
     assert finding.acknowledged == SAID
-    assert (finding.lifecycle, judgement(store, "r").verdict) == ("ongoing", "broken")
-    told = verdict_json("r", 3, 1, judgement(store, "r"))["findings"][0]
+    assert (finding.lifecycle, evaluation(store, "r").verdict) == ("ongoing", "broken")
+    told = verdict_json("r", 3, 1, evaluation(store, "r"))["findings"][0]
     assert told["acknowledged"] == {"note": SAID.note, "by": "Ada", "at": 100.0, "until": None}
 
 
@@ -56,7 +56,7 @@ def test_what_comes_back_after_it_was_resolved_is_news(store: Store) -> None:
     (ongoing,) = judged(store, step(26))
     assert (ongoing.lifecycle, ongoing.since_step, ongoing.acknowledged) == ("ongoing", 25, None)
     acknowledge(store, "r", RULE, SAID)
-    assert judgement(store, "r").findings[0].acknowledged == SAID
+    assert evaluation(store, "r").findings[0].acknowledged == SAID
 
 
 def test_another_optimizer_that_shows_it_later_is_not_covered(store: Store) -> None:
@@ -69,8 +69,8 @@ def test_another_optimizer_that_shows_it_later_is_not_covered(store: Store) -> N
 def test_it_counts_until_it_runs_out(store: Store) -> None:
     judged(store, step(1))
     acknowledge(store, "r", RULE, Acknowledgement("not this week", None, 100.0, until=200.0))
-    assert judgement(store, "r", now=199.0).findings[0].acknowledged is not None
-    assert judgement(store, "r", now=200.0).findings[0].acknowledged is None
+    assert evaluation(store, "r", now=199.0).findings[0].acknowledged is not None
+    assert evaluation(store, "r", now=200.0).findings[0].acknowledged is None
 
 
 def test_saying_it_again_replaces_it_and_taking_it_back_removes_it(store: Store) -> None:
@@ -78,9 +78,9 @@ def test_saying_it_again_replaces_it_and_taking_it_back_removes_it(store: Store)
     acknowledge(store, "r", RULE, SAID)
     again = Acknowledgement("on reflection", None, 101.0)
     acknowledge(store, "r", RULE, again)
-    assert judgement(store, "r").findings[0].acknowledged == again
+    assert evaluation(store, "r").findings[0].acknowledged == again
     take_back(store, "r", RULE)
-    assert judgement(store, "r").findings[0].acknowledged is None
+    assert evaluation(store, "r").findings[0].acknowledged is None
     with pytest.raises(NoSuchFinding, match="nobody"):
         take_back(store, "r", RULE)
 

@@ -13,15 +13,15 @@ import httpx2
 import pytest
 
 from gradledger_monitor.config.settings import Settings
-from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store import tables
 from gradledger_monitor.store.admin import maintenance, overrides
 from gradledger_monitor.store.admin.retention import Policy
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.runs.queries import judgement, step_records
-from gradledger_monitor.workers.evaluator import Judge
-from gradledger_monitor.workers.retention import Housekeeping, keep_house
-from gradledger_monitor.workers.runtime_overrides import DAYS, Chosen
+from gradledger_monitor.store.runs.queries import evaluation, step_records
+from gradledger_monitor.workers.evaluator import Evaluator
+from gradledger_monitor.workers.retention import RetentionWorker, keep_house
+from gradledger_monitor.workers.runtime_overrides import DAYS, RuntimeOverrides
 from helpers.batches import EndRecord, batch, eventually, step
 from helpers.command import gradledger
 from helpers.guarded import ADMIN, guarded_service
@@ -237,8 +237,8 @@ def test_what_a_newer_version_chose_is_passed_over(store: Store) -> None:
     thresholds = {"norm.new": {"a": 1}, "norm.spike": {"z": 6, "new": 1}}
     newer = {"off": ["norm.spike", "norm.new"], "thresholds": thresholds}
     overrides.write(store, overrides.RULES, newer, 0.0, None)
-    choices = Chosen(Settings.model_construct(), store).choices()
-    assert choices == Choices(("norm.spike",), {"norm.spike": {"z": 6}})
+    choices = RuntimeOverrides(Settings.model_construct(), store).choices()
+    assert choices == RuleOverrides(("norm.spike",), {"norm.spike": {"z": 6}})
 
 
 # ---------------------------------------------------------------- who may
@@ -281,8 +281,8 @@ def test_the_service_asks_again_for_every_pass(
 ) -> None:
     monkeypatch.setattr("gradledger_monitor.workers.retention.EVERY_SECONDS", 0.05)
     send(store, map(step, range(1, 51)))
-    Judge(store).judge_pending()
-    house = Housekeeping(store, Chosen(Settings.model_construct(), store))
+    Evaluator(store).judge_pending()
+    house = RetentionWorker(store, RuntimeOverrides(Settings.model_construct(), store))
     house.start()
     try:
         overrides.write(store, overrides.RETENTION, {"keep_detail_days": 1e-9}, 0.0, None)
@@ -295,8 +295,8 @@ def test_a_run_whose_records_are_gone_is_judged_by_what_is_chosen_from_there_on(
     store: Store,
 ) -> None:
     send(store, map(step, range(1, 51)))
-    Judge(store).judge_pending()
-    keep_house(store, Policy(1e-9, 0), Choices())
+    Evaluator(store).judge_pending()
+    keep_house(store, Policy(1e-9, 0), RuleOverrides())
     with store.reading() as connection:
         assert (
             connection.scalar(
@@ -305,9 +305,11 @@ def test_a_run_whose_records_are_gone_is_judged_by_what_is_chosen_from_there_on(
             == 50
         )
     send(store, map(step, range(51, 61)))
-    Judge(store, chosen=lambda: Choices(thresholds={UNEQUAL: {"error": 0.9}})).judge_pending()
-    (finding,) = judgement(store, "r").findings
+    Evaluator(
+        store, chosen=lambda: RuleOverrides(thresholds={UNEQUAL: {"error": 0.9}})
+    ).judge_pending()
+    (finding,) = evaluation(store, "r").findings
     assert (finding.severity, finding.first_step, finding.steps) == ("warning", 1, 60)
     send(store, map(step, range(61, 71)))
-    Judge(store, chosen=lambda: Choices(off=(UNEQUAL,))).judge_pending()
-    assert judgement(store, "r").findings == []
+    Evaluator(store, chosen=lambda: RuleOverrides(off=(UNEQUAL,))).judge_pending()
+    assert evaluation(store, "r").findings == []

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Row, select
 
-from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store import tables
 from gradledger_monitor.store.admin.retention import Policy
 from gradledger_monitor.store.database import Store
@@ -20,7 +20,7 @@ from gradledger_monitor.store.evaluation.pending import next_steps, standing
 from gradledger_monitor.store.packing import unpack_records
 from gradledger_monitor.store.runs.queries import step_records
 from gradledger_monitor.store.steps import chunks
-from gradledger_monitor.workers.evaluator import Judge
+from gradledger_monitor.workers.evaluator import Evaluator
 from gradledger_monitor.workers.retention import keep_house
 from helpers.batches import fair_step, step
 from helpers.sending import Clock, judged, send
@@ -115,7 +115,7 @@ def test_what_a_sender_batches_anew_after_a_lost_answer_is_stored_once(store: St
     again = send(store, map(step, range(6, 16)))
     assert (again.stored, again.duplicates) == (5, 5)
     assert spans(store) == [(1, 10), (11, 15)]
-    Judge(store).judge_pending()
+    Evaluator(store).judge_pending()
     assert judged(store) == 15
 
 
@@ -179,7 +179,7 @@ def test_a_rank_far_behind_holds_up_no_more_than_its_own_steps(
 ) -> None:
     monkeypatch.setattr("gradledger_monitor.store.evaluation.pending.RECORDS_AT_ONCE", 10)
     send(store, map(fair_step, range(1, 201)), rank=0, world_size=2)
-    judge = Judge(store, now=Clock())
+    judge = Evaluator(store, now=Clock())
     for first in range(1, 201, 3):
         end = min(first + 3, 201)
         send(store, map(fair_step, range(first, end)), rank=1, world_size=2)
@@ -189,22 +189,22 @@ def test_a_rank_far_behind_holds_up_no_more_than_its_own_steps(
 
 def test_a_batch_across_what_was_given_up_is_stored_where_it_still_can_be(store: Store) -> None:
     send(store, map(fair_step, range(1, 101)))
-    Judge(store).judge_pending()
-    assert keep_house(store, Policy(1e-9, 0), Choices()).records == 100
+    Evaluator(store).judge_pending()
+    assert keep_house(store, Policy(1e-9, 0), RuleOverrides()).records == 100
     send(store, map(fair_step, range(111, 121)))
     late = send(store, map(fair_step, range(91, 116)))
     assert (late.stored, late.duplicates, late.refused.count) == (10, 5, 10)
     assert late.refused.listed[0].line == 2 and "comes too late" in late.refused.listed[0].reason
     assert spans(store) == [(101, 110), (111, 120)]
-    Judge(store).judge_pending()
+    Evaluator(store).judge_pending()
     assert judged(store) == 120
 
 
 def test_a_chunk_around_a_finding_is_cut_down_to_it(store: Store) -> None:
     send(store, [step(n) if n in (40, 300) else fair_step(n) for n in range(1, 401)])
-    Judge(store).judge_pending()
-    removed = keep_house(store, Policy(1e-9, 0), Choices())
+    Evaluator(store).judge_pending()
+    removed = keep_house(store, Policy(1e-9, 0), RuleOverrides())
     assert spans(store) == [(35, 45), (295, 305)]
     assert removed.records == 400 - 11 - 11
-    assert keep_house(store, Policy(1e-9, 0), Choices()).records == 0
+    assert keep_house(store, Policy(1e-9, 0), RuleOverrides()).records == 0
     assert spans(store) == [(35, 45), (295, 305)]

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import func, select
 
-from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store import tables
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.runs.queries import judgement
+from gradledger_monitor.store.runs.queries import evaluation
 from gradledger_monitor.store.steps.curves import curves
-from gradledger_monitor.workers.evaluator import Judge
+from gradledger_monitor.workers.evaluator import Evaluator
 from helpers.batches import EndRecord, EvalRecord, fair_step, step
 from helpers.sending import judged, send
 
@@ -43,11 +43,11 @@ def levels(store: Store) -> dict[int, int]:
 def test_a_new_judge_does_not_begin_with_the_first_step(store: Store) -> None:
     for first, end in ((1, 97), (97, 101)):
         send(store, map(step, range(first, end)))
-    Judge(store).judge_pending()
+    Evaluator(store).judge_pending()
     spoil(store, 96)
     send(store, map(step, range(101, 111)))
-    Judge(store).judge_pending()
-    (finding,) = judgement(store, "r").findings
+    Evaluator(store).judge_pending()
+    (finding,) = evaluation(store, "r").findings
     assert judged(store) == 110
     assert (finding.first_step, finding.last_step, finding.steps) == (1, 110, 110)
 
@@ -58,21 +58,21 @@ def test_judges_that_follow_each_other_say_what_one_says(databases: Databases) -
     for restarts in (False, True):
         store = Store(databases())
         store.migrate()
-        judge, chance = Judge(store), random.Random(1)
+        judge, chance = Evaluator(store), random.Random(1)
         at = 0
         while at < len(records):
             count = chance.randrange(1, 30)
             send(store, records[at : at + count])
             send(store, [EvalRecord(at + 1, 1.0, {"loss": 1.0 + at / 100})])
             judge.judge_pending()
-            judge, at = Judge(store) if restarts else judge, at + count
-        answers.append((judgement(store, "r"), curves(store, "r"), judged(store)))
+            judge, at = Evaluator(store) if restarts else judge, at + count
+        answers.append((evaluation(store, "r"), curves(store, "r"), judged(store)))
         store.close()
     assert answers[0] == answers[1] and answers[0][2] == 200
 
 
 def test_snapshots_stand_closer_together_where_the_run_is(store: Store) -> None:
-    judge = Judge(store)
+    judge = Evaluator(store)
     for begin in range(0, 40 * EVERY, EVERY):
         send(store, map(fair_step, range(begin + 1, begin + EVERY + 1)))
         judge.judge_pending()
@@ -83,7 +83,7 @@ def test_snapshots_stand_closer_together_where_the_run_is(store: Store) -> None:
 
 
 def test_a_late_record_goes_back_no_further_than_it_must(store: Store) -> None:
-    judge = Judge(store, patience=0)
+    judge = Evaluator(store, patience=0)
     for rank in (0, 1):
         send(store, map(step, range(1, 151)), rank=rank, world_size=2, run="in-time")
     for begin in range(1, 151, 10):
@@ -91,31 +91,31 @@ def test_a_late_record_goes_back_no_further_than_it_must(store: Store) -> None:
         if begin < 141:
             send(store, map(step, range(begin, begin + 10)), rank=1, world_size=2)
         judge.judge_pending()
-    assert judged(store) == 150 and judgement(store, "r") != judgement(store, "in-time")
+    assert judged(store) == 150 and evaluation(store, "r") != evaluation(store, "in-time")
     spoil(store, 130)
     send(store, map(step, range(141, 151)), rank=1, world_size=2)
-    Judge(store, patience=0).judge_pending()
-    assert judgement(store, "r") == judgement(store, "in-time")
+    Evaluator(store, patience=0).judge_pending()
+    assert evaluation(store, "r") == evaluation(store, "in-time")
     assert curves(store, "r") == curves(store, "in-time")
 
 
 def test_another_description_begins_with_the_first_step(store: Store) -> None:
     send(store, map(step, range(1, 101)))
-    Judge(store).judge_pending()
+    Evaluator(store).judge_pending()
     assert levels(store)
     send(store, [], contract="sequence")
     assert not levels(store)
-    Judge(store).judge_pending()
-    assert judgement(store, "r").verdict != "broken" and judged(store) == 100
+    Evaluator(store).judge_pending()
+    assert evaluation(store, "r").verdict != "broken" and judged(store) == 100
 
 
 def test_other_choices_begin_with_the_first_step(store: Store) -> None:
     send(store, map(step, range(1, 101)))
-    Judge(store).judge_pending()
+    Evaluator(store).judge_pending()
     send(store, map(step, range(101, 111)))
-    off = Choices(off=("reduction.*",))
-    Judge(store, chosen=lambda: off).judge_pending()
-    assert judgement(store, "r").findings == [] and judged(store) == 110
+    off = RuleOverrides(off=("reduction.*",))
+    Evaluator(store, chosen=lambda: off).judge_pending()
+    assert evaluation(store, "r").findings == [] and judged(store) == 110
 
 
 def test_an_evaluation_that_comes_very_late_still_finds_the_losses_before_it(
@@ -131,11 +131,11 @@ def test_an_evaluation_that_comes_very_late_still_finds_the_losses_before_it(
     for late in (False, True):
         store = Store(databases())
         store.migrate()
-        judge = Judge(store)
+        judge = Evaluator(store)
         for records in (steps, evaluations) if late else (evaluations, steps):
             send(store, records)
             judge.judge_pending()
-        answers.append(judgement(store, "r"))
+        answers.append(evaluation(store, "r"))
         store.close()
     assert answers[0] == answers[1]
     assert "eval.diverging" in {finding.rule for finding in answers[0].findings}
@@ -143,6 +143,6 @@ def test_an_evaluation_that_comes_very_late_still_finds_the_losses_before_it(
 
 def test_a_run_that_ended_is_kept_however_short_it_was(store: Store) -> None:
     send(store, [step(1), step(2), EndRecord(5.0)])
-    Judge(store).judge_pending()
+    Evaluator(store).judge_pending()
     with store.reading() as connection:
         assert connection.scalar(select(func.max(tables.snapshots.c.steps))) == 2

@@ -51,10 +51,10 @@ def receiver(tmp_path: Path) -> Iterator[Receiver]:
 
 
 @contextmanager
-def three(url: str, judge_interval: str, **settings: str) -> Iterator[list[Service]]:
+def three(url: str, evaluation_interval: str, **settings: str) -> Iterator[list[Service]]:
     """Three services; their judges look by themselves every so many seconds."""
     with ExitStack() as stack:
-        settings["judge_interval"] = judge_interval
+        settings["evaluation_interval"] = evaluation_interval
         start = [running_service(url, 0, **settings) for _ in range(3)]
         yield [stack.enter_context(service) for service in start]
 
@@ -189,7 +189,7 @@ def _alone(postgres: Postgres) -> dict[str, Any]:
 
 
 def test_a_page_of_one_service_sees_what_another_took_in(url: str) -> None:
-    with three(url, judge_interval="600") as (first, second, third):  # only news wakes them
+    with three(url, evaluation_interval="600") as (first, second, third):  # only news wakes them
         first.post(batch("live", [step(1)]))
         assert eventually(60, lambda: bool(second.get("/runs/live").json().get("steps") == 1))
         page = f"{second.url}/api/v1/runs/live/events"

@@ -11,7 +11,7 @@ import pytest
 
 from gradledger_monitor.alerts import payload
 from gradledger_monitor.alerts.assembly import Alerts
-from gradledger_monitor.alerts.enqueue import Voice, speak
+from gradledger_monitor.alerts.enqueue import Composer, speak
 from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.ingest import decode
 from gradledger_monitor.store.alerts import outbox
@@ -62,7 +62,7 @@ def judged(store: Store, *names: str) -> list[int]:
     return list(range(1, len(names) + 1))
 
 
-def voice(store: Store) -> Voice:
+def voice(store: Store) -> Composer:
     """As a service would speak, to one channel."""
     channel = {"name": "c", "url": "https://example.org"}
     return Alerts(Settings(alert_channels=[channel]), "http://127.0.0.1", store)._voice()  # type: ignore[list-item]

@@ -17,7 +17,7 @@ from gradledger_monitor.gate.private_service import private_service
 from gradledger_monitor.ingest import decode
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules import balance_diagnosis
-from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.runs.replay import replay
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
@@ -25,7 +25,7 @@ from gradledger_monitor.store.steps import curves
 from gradledger_monitor.store.steps.curves import Span
 from gradledger_monitor.store.steps.ingest import store_batch
 from gradledger_monitor.telemetry.metrics import Metrics
-from gradledger_monitor.workers.evaluator import Judge, Look
+from gradledger_monitor.workers.evaluator import EvaluationPass, Evaluator
 from helpers.batches import batch, fair_step
 from helpers.sending import Clock, judged, send
 from helpers.wire_values import FLOATS, window
@@ -51,18 +51,18 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_a_step_that_cannot_be_evaluated_is_stored_with_the_reason(
     store: Store, broken: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    looks: list[Look] = []
+    looks: list[EvaluationPass] = []
     send(store, map(fair_step, range(1, 6)))
     with caplog.at_level(logging.ERROR):
-        Judge(store, listener=looks.append).judge_pending()
+        Evaluator(store, listener=looks.append).judge_pending()
     assert judged(store) == 5
     expected = queries.QuarantinedStep(0, BROKEN, REASON)
     assert queries.quarantined(store, "r") == queries.QuarantinedSteps(1, [expected])
     assert queries.failure(store, "r", 0, BROKEN) == REASON
     assert queries.failure(store, "r", 0, 4) is None
-    judgement = queries.judgement(store, "r")
-    assert judgement.verdict == "incomplete"
-    assert f"not_measured: {REASON}" in judgement.coverage.values()
+    evaluation = queries.evaluation(store, "r")
+    assert evaluation.verdict == "incomplete"
+    assert f"not_measured: {REASON}" in evaluation.coverage.values()
     drawn = curves.curves(store, "r")
     assert drawn["step"] == [1, 2, 3, 4, 5]
     assert drawn["norm"] == [1.0, 1.0, None, 1.0, 1.0]
@@ -76,12 +76,12 @@ def test_a_step_that_cannot_be_evaluated_is_stored_with_the_reason(
 def test_a_restart_and_a_replay_report_the_same(store: Store, broken: pytest.MonkeyPatch) -> None:
     for number in range(1, 5):
         send(store, [fair_step(number)])
-        Judge(store).judge_pending()  # each a process of its own
+        Evaluator(store).judge_pending()  # each a process of its own
     send(store, map(fair_step, range(1, 5)), run="at-once")
-    Judge(store).judge_pending()
-    answers = [queries.judgement(store, run) for run in ("r", "at-once")]
+    Evaluator(store).judge_pending()
+    answers = [queries.evaluation(store, run) for run in ("r", "at-once")]
     assert answers[0] == answers[1]
-    assert replay(store, "r", Choices()).coverage == answers[0].coverage
+    assert replay(store, "r", RuleOverrides()).coverage == answers[0].coverage
     assert queries.quarantined(store, "r") == queries.quarantined(store, "at-once")
 
 
@@ -89,16 +89,16 @@ def test_a_step_that_can_be_evaluated_later_leaves_the_quarantine(
     store: Store, broken: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    judge = Judge(store, patience=30, now=clock)
+    judge = Evaluator(store, patience=30, now=clock)
     send(store, map(fair_step, (1, 3, 4)), clock.time)
     clock.time += 31
     judge.judge_pending()
     assert queries.quarantined(store, "r").count == 1
     broken.undo()  # as another version of the service would
     send(store, [fair_step(2)], clock.time)  # late: the run is evaluated again
-    Judge(store, patience=30, now=clock).judge_pending()
+    Evaluator(store, patience=30, now=clock).judge_pending()
     assert queries.quarantined(store, "r") == queries.QuarantinedSteps(0, [])
-    assert queries.judgement(store, "r").verdict == "balanced"
+    assert queries.evaluation(store, "r").verdict == "balanced"
     assert curves.curves(store, "r")["norm"] == [1.0] * 4
 
 
@@ -107,7 +107,7 @@ def test_of_many_quarantined_steps_the_first_are_listed_and_all_are_counted(
 ) -> None:
     monkeypatch.setattr(balance_diagnosis, "diagnose", lambda *_: 1 / 0)
     send(store, map(fair_step, range(1, 13)))
-    Judge(store).judge_pending()
+    Evaluator(store).judge_pending()
     found = queries.quarantined(store, "r", most=3)
     assert (found.count, [one.step for one in found.steps]) == (12, [1, 2, 3])
 
@@ -116,7 +116,7 @@ def test_of_many_quarantined_steps_the_first_are_listed_and_all_are_counted(
 
 
 def test_pages_api_and_metrics_say_which_step_and_why(broken: pytest.MonkeyPatch) -> None:
-    with private_service(Choices()) as service, ExitStack() as pages:
+    with private_service(RuleOverrides()) as service, ExitStack() as pages:
         body = batch("r", map(fair_step, range(1, 6)))
         headers = {"Content-Type": "application/x-ndjson"}
         httpx2.post(f"{service.url}/api/v1/records", content=body, headers=headers, timeout=60)
@@ -137,7 +137,7 @@ def test_pages_api_and_metrics_say_which_step_and_why(broken: pytest.MonkeyPatch
 
 def test_a_step_that_cannot_even_be_merged_has_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StepFacts, "_norm", lambda _: 1 / 0)
-    with private_service(Choices()) as service, ExitStack() as pages:
+    with private_service(RuleOverrides()) as service, ExitStack() as pages:
         store_batch(service.store, decode.read(batch("r", [fair_step(1)])), 1.0)
         service.judge_all()
         get = pages.enter_context(httpx2.Client(base_url=service.url, timeout=60)).get
@@ -178,11 +178,11 @@ def test_extreme_numbers_are_evaluated_stored_and_drawn(store: Store) -> None:
         for n in range(1, 201)
     ]
     store_batch(store, decode.read(lines([*steps, *evals], started=1e308)), 1.0)
-    Judge(store).judge_pending()
+    Evaluator(store).judge_pending()
     assert judged(store) == 200
     assert queries.quarantined(store, "r").count == 0
-    judgement = queries.judgement(store, "r")
-    assert not [why for why in judgement.coverage.values() if "the rule failed" in why]
+    evaluation = queries.evaluation(store, "r")
+    assert not [why for why in evaluation.coverage.values() if "the rule failed" in why]
     for points in (100, 1_000):
         drawn = curves.curves(store, "r", Span(0), points=points)
         json.loads(msgspec.json.encode(drawn), parse_constant=lambda name: pytest.fail(name))
@@ -196,7 +196,7 @@ def test_the_mean_of_a_point_is_right_for_extreme_numbers(store: Store, value: f
     """Postgres raises an error where a sum, or the square in its ``avg``, is beyond a float."""
     steps = [window(n, sync="none", wrapper=None, norm=value) for n in range(1, 201)]
     store_batch(store, decode.read(lines(steps)), 1.0)
-    Judge(store).judge_pending()
+    Evaluator(store).judge_pending()
     bounded = 0.0 if abs(value) < 1e-300 else max(min(value, 1e300), -1e300)
     for points in (10, 100):
         drawn = curves.curves(store, "r", points=points)
@@ -205,7 +205,7 @@ def test_the_mean_of_a_point_is_right_for_extreme_numbers(store: Store, value: f
 
 
 def test_pages_of_a_run_of_extreme_numbers_can_be_shown() -> None:
-    with private_service(Choices()) as service, ExitStack() as pages:
+    with private_service(RuleOverrides()) as service, ExitStack() as pages:
         values = [*FLOATS, "NaN", "Infinity", "-Infinity"]
         steps = [extreme(n, value) for n, value in enumerate(values, 1)]
         store_batch(service.store, decode.read(lines(steps, started=1e308)), 1.0)

@@ -14,13 +14,13 @@ from sqlalchemy import delete, func, select, update
 
 from gradledger_monitor.evaluation import evaluator_version
 from gradledger_monitor.model.findings import Finding
-from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store import tables
 from gradledger_monitor.store.admin.retention import Policy
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.runs.queries import RunRow, get_run, judgement
+from gradledger_monitor.store.runs.queries import RunRow, evaluation, get_run
 from gradledger_monitor.store.steps.curves import curves
-from gradledger_monitor.workers.evaluator import LONGEST_QUARANTINE, QUARANTINE, Judge
+from gradledger_monitor.workers.evaluator import LONGEST_QUARANTINE, QUARANTINE, Evaluator
 from gradledger_monitor.workers.retention import keep_house
 from helpers.batches import EvalRecord, fair_step, step
 from helpers.sending import Clock, judged, send
@@ -95,7 +95,7 @@ def damage(request: pytest.FixtureRequest) -> tuple[Damage, str]:
 
 def live_run(store: Store, first: int = 1, last: int = 400) -> None:
     """A run with unequal weights in steps 150 to 199."""
-    judge = Judge(store)
+    judge = Evaluator(store)
     for begin in range(first, last + 1, 50):
         steps = range(begin, begin + 50)
         send(store, [step(n) if 150 <= n < 200 else fair_step(n) for n in steps])
@@ -104,12 +104,12 @@ def live_run(store: Store, first: int = 1, last: int = 400) -> None:
 
 def prune(store: Store) -> None:
     """Give up all records that may go."""
-    assert keep_house(store, DETAIL, Choices()).records > 300
+    assert keep_house(store, DETAIL, RuleOverrides()).records > 300
 
 
 def unequal(store: Store) -> Finding:
     """The finding on the weights."""
-    (found,) = (f for f in judgement(store, "r").findings if f.rule == UNEQUAL)
+    (found,) = (f for f in evaluation(store, "r").findings if f.rule == UNEQUAL)
     return found
 
 
@@ -126,10 +126,10 @@ def test_a_lost_state_is_made_again_from_the_records(
     store: Store, damage: tuple[Damage, str]
 ) -> None:
     live_run(store)
-    before = judgement(store, "r"), curves(store, "r")
+    before = evaluation(store, "r"), curves(store, "r")
     damage[0](store)
     send(store, [fair_step(401)])
-    Judge(store).judge_pending()
+    Evaluator(store).judge_pending()
     assert judged(store) == 401 and unequal(store) == before[0].findings[0]
     note = row(store).evaluation_note
     assert note is not None and note.startswith("Evaluated again from the stored records: ")
@@ -145,7 +145,7 @@ def test_of_several_states_the_last_intact_one_counts(store: Store) -> None:
         )
         connection.exec_driver_sql("UPDATE chunks SET records = 'rubbish' WHERE last <= 250")
     send(store, [fair_step(401)])
-    Judge(store).judge_pending()
+    Evaluator(store).judge_pending()
     assert judged(store) == 401 and unequal(store).steps == 50
 
 
@@ -155,7 +155,7 @@ def test_after_an_upgrade_a_run_is_evaluated_again(
     live_run(store)
     upgrade()
     send(store, [fair_step(401)])
-    Judge(store).judge_pending()
+    Evaluator(store).judge_pending()
     assert judged(store) == 401 and unequal(store).steps == 50
     assert "another version of gradledger" in str(row(store).evaluation_note)
     assert not row(store).earlier_version
@@ -164,7 +164,7 @@ def test_after_an_upgrade_a_run_is_evaluated_again(
 def test_other_settings_are_no_damage(store: Store) -> None:
     live_run(store, last=100)
     send(store, [fair_step(101)])
-    Judge(store, chosen=lambda: Choices(off=("norm.*",))).judge_pending()
+    Evaluator(store, chosen=lambda: RuleOverrides(off=("norm.*",))).judge_pending()
     assert judged(store) == 101 and row(store).evaluation_note is None
 
 
@@ -176,12 +176,12 @@ def test_findings_of_pruned_steps_outlive_a_lost_state(
 ) -> None:
     live_run(store)
     prune(store)
-    before, known = judgement(store, "r"), unequal(store)
+    before, known = evaluation(store, "r"), unequal(store)
     damage[0](store)
     live_run(store, 401, 450)
     assert judged(store) == 450 and unequal(store) == known
-    assert judgement(store, "r").verdict == before.verdict == "broken"
-    assert judgement(store, "r").coverage == before.coverage
+    assert evaluation(store, "r").verdict == before.verdict == "broken"
+    assert evaluation(store, "r").coverage == before.coverage
     assert row(store).earlier_version
     note = str(row(store).evaluation_note)
     assert note.startswith("Evaluated by an earlier version up to step 400: ") and damage[1] in note
@@ -198,40 +198,40 @@ def test_an_upgrade_keeps_the_findings_of_pruned_steps(
     known = unequal(store)
     upgrade()
     send(store, [step(n) for n in range(401, 411)])
-    Judge(store).judge_pending()
+    Evaluator(store).judge_pending()
     found = unequal(store)
     assert (found.first_step, found.steps, found.last_step) == (known.first_step, 60, 410)
     assert (known.lifecycle, found.lifecycle, found.since_step) == ("resolved", "ongoing", 401)
-    assert judgement(store, "r").verdict == "broken" and row(store).earlier_version
+    assert evaluation(store, "r").verdict == "broken" and row(store).earlier_version
 
 
 def test_late_records_of_carried_steps_are_stored_and_change_no_finding(store: Store) -> None:
     live_run(store)
     prune(store)
     send(store, [fair_step(n) for n in range(401, 450) if n != 430])
-    Judge(store, patience=0).judge_pending()
+    Evaluator(store, patience=0).judge_pending()
     remove(store)
     send(store, [fair_step(n) for n in range(450, 461)])
-    Judge(store).judge_pending()
-    before = judgement(store, "r")
+    Evaluator(store).judge_pending()
+    before = evaluation(store, "r")
     assert judged(store) == 459
     assert send(store, [step(430)]).stored == 1
-    Judge(store).judge_pending()
-    assert judged(store) == 459 and judgement(store, "r") == before
+    Evaluator(store).judge_pending()
+    assert judged(store) == 459 and evaluation(store, "r") == before
 
 
 def test_where_the_results_are_lost_too_the_verdict_is_not_balanced(store: Store) -> None:
-    judge = Judge(store)
+    judge = Evaluator(store)
     send(store, [fair_step(n) for n in range(1, 401)])
     judge.judge_pending()
-    assert judgement(store, "r").verdict == "balanced"
+    assert evaluation(store, "r").verdict == "balanced"
     prune(store)
     remove(store)
     with store.writing() as connection:
         connection.execute(delete(tables.judgements))
     send(store, [fair_step(n) for n in range(401, 451)])
-    Judge(store).judge_pending()
-    found = judgement(store, "r")
+    Evaluator(store).judge_pending()
+    found = evaluation(store, "r")
     assert found.verdict == "incomplete" and row(store).earlier_version
     assert found.coverage[UNEQUAL] == "not_measured: the results of an earlier evaluation are lost"
 
@@ -245,9 +245,9 @@ def test_a_finding_of_a_rule_that_is_gone_stays(store: Store) -> None:
         connection.execute(update(tables.judgements).values(coverage={}))
     for first in (401, 451):
         live_run(store, first, first + 49)
-        (found,) = judgement(store, "r").findings
+        (found,) = evaluation(store, "r").findings
         assert (found.rule, found.first_step, found.steps) == ("reduction.retired", 150, 50)
-        assert judgement(store, "r").verdict == "broken"
+        assert evaluation(store, "r").verdict == "broken"
 
 
 def test_a_finding_on_the_course_of_the_run_stays(store: Store) -> None:
@@ -256,20 +256,20 @@ def test_a_finding_on_the_course_of_the_run_stays(store: Store) -> None:
         record.micro_batches[0].loss = 5.0 - n / 100
     send(store, [EvalRecord(n, 1.0, {"loss": float(n)}) for n in (20, 40, 60, 80)])
     send(store, records)
-    Judge(store).judge_pending()
-    (before,) = judgement(store, "r").findings
+    Evaluator(store).judge_pending()
+    (before,) = evaluation(store, "r").findings
     assert before.rule == "eval.diverging"
     prune(store)
     remove(store)
     live_run(store, 401, 450)
-    assert judgement(store, "r").findings == [before]
+    assert evaluation(store, "r").findings == [before]
 
 
 def test_records_stay_until_a_state_of_this_version_replaces_them(
     store: Store, upgrade: Callable[[], None]
 ) -> None:
     live_run(store)
-    before = judgement(store, "r")
+    before = evaluation(store, "r")
     upgrade()
     prune(store)
     with store.reading() as connection:
@@ -311,7 +311,7 @@ def spoil(store: Store, run: str) -> None:
 
 def test_a_run_that_fails_stops_no_other_and_is_tried_ever_less_often(store: Store) -> None:
     clock = Clock()
-    judge = Judge(store, now=clock)
+    judge = Evaluator(store, now=clock)
     send(store, [fair_step(1)], run="bad")
     send(store, [fair_step(1)], run="good")
     spoil(store, "bad")
@@ -330,6 +330,6 @@ def test_a_run_that_fails_stops_no_other_and_is_tried_ever_less_often(store: Sto
 def test_a_run_that_fails_keeps_no_other_from_being_pruned(store: Store) -> None:
     send(store, [fair_step(n) for n in range(1, 11)], run="bad")
     send(store, [fair_step(n) for n in range(1, 11)], run="good")
-    Judge(store).judge_pending()
+    Evaluator(store).judge_pending()
     spoil(store, "bad")
-    assert keep_house(store, DETAIL, Choices()).records == 10
+    assert keep_house(store, DETAIL, RuleOverrides()).records == 10

@@ -7,14 +7,14 @@ import os
 import pytest
 from sqlalchemy import func, select
 
-from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store import tables
 from gradledger_monitor.store.admin.retention import Policy, Removed
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.packing import unpack_records
-from gradledger_monitor.store.runs.queries import judgement, step_records
+from gradledger_monitor.store.runs.queries import evaluation, step_records
 from gradledger_monitor.store.steps.curves import Span, curves
-from gradledger_monitor.workers.evaluator import Judge
+from gradledger_monitor.workers.evaluator import Evaluator
 from gradledger_monitor.workers.retention import keep_house
 from helpers.batches import EvalRecord, fair_step, step
 from helpers.command import gradledger
@@ -31,10 +31,10 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def house(store: Store, policy: Policy) -> Removed:
     """Keep house."""
-    return keep_house(store, policy, Choices())
+    return keep_house(store, policy, RuleOverrides())
 
 
-def live_run(store: Store, judge: Judge, first: int = 1, last: int = 400) -> None:
+def live_run(store: Store, judge: Evaluator, first: int = 1, last: int = 400) -> None:
     """Fair steps, with one bad one at 150 and a spike of the norm at 222."""
     for begin in range(first, last + 1, 50):
         records = [fair_step(n) if n != 150 else step(n) for n in range(begin, begin + 50)]
@@ -53,22 +53,22 @@ def left(store: Store) -> list[int]:
 
 
 def test_detail_goes_first_and_what_is_around_findings_stays(store: Store) -> None:
-    live_run(store, Judge(store))
+    live_run(store, Evaluator(store))
     send(store, [EvalRecord(300, 1.0, {"loss": 1.0})])
-    Judge(store).judge_pending()
-    before = judgement(store, "r"), curves(store, "r")
+    Evaluator(store).judge_pending()
+    before = evaluation(store, "r"), curves(store, "r")
     assert house(store, DETAIL).records > 300
     kept = left(store)
     for place in (150, 300):
         assert set(range(place - 5, place + 6)) <= set(kept), place
     assert len(kept) < 70
-    assert (judgement(store, "r"), curves(store, "r")) == before
+    assert (evaluation(store, "r"), curves(store, "r")) == before
     assert step_records(store, "r", 0, 150) and not step_records(store, "r", 0, 50)
     assert house(store, DETAIL).records == 0
 
 
 def test_single_steps_go_next_and_every_spike_stays(store: Store) -> None:
-    live_run(store, Judge(store), last=1_000)
+    live_run(store, Evaluator(store), last=1_000)
     whole = curves(store, "r", points=10)
     assert house(store, EVERYTHING).steps > 700
     assert curves(store, "r", points=10) == whole
@@ -79,29 +79,29 @@ def test_single_steps_go_next_and_every_spike_stays(store: Store) -> None:
 
 
 def test_a_run_goes_on_and_late_records_are_refused_with_the_reason(store: Store) -> None:
-    other = Judge(store)
+    other = Evaluator(store)
     live_run(store, other)
     house(store, DETAIL)
-    live_run(store, Judge(store), 401, 500)
+    live_run(store, Evaluator(store), 401, 500)
     assert judged(store) == 500
     late = send(store, [fair_step(7)])
     assert late.stored == 0 and "comes too late" in late.refused.listed[0].reason
-    (bad,) = (f for f in judgement(store, "r").findings if f.rule.startswith("reduction."))
+    (bad,) = (f for f in evaluation(store, "r").findings if f.rule.startswith("reduction."))
     assert (bad.first_step, bad.steps) == (150, 1)
 
 
 def test_what_was_judged_before_is_kept_when_all_else_is_judged_again(store: Store) -> None:
-    live_run(store, Judge(store))
-    before = judgement(store, "r")
+    live_run(store, Evaluator(store))
+    before = evaluation(store, "r")
     house(store, DETAIL)
     with store.writing() as connection:
         connection.exec_driver_sql("UPDATE runs SET rewind = true, revision = revision + 1")
-    Judge(store).judge_pending()
-    assert judgement(store, "r") == before and judged(store) == 400
+    Evaluator(store).judge_pending()
+    assert evaluation(store, "r") == before and judged(store) == 400
 
 
 def test_what_is_young_stays(store: Store) -> None:
-    live_run(store, Judge(store), last=100)
+    live_run(store, Evaluator(store), last=100)
     with store.writing() as connection:
         connection.execute(tables.runs.update().values(last_seen=4e9))
         connection.execute(tables.snapshots.update().values(taken=4e9))
@@ -112,7 +112,7 @@ def test_what_is_young_stays(store: Store) -> None:
 
 def test_a_run_that_crashed_long_ago_is_given_up_too(store: Store) -> None:
     send(store, [fair_step(n) for n in range(1, 9)])
-    Judge(store).judge_pending()
+    Evaluator(store).judge_pending()
     assert house(store, DETAIL).records == 8
     with store.reading() as connection:
         assert connection.scalar(select(func.max(tables.progress.c.given_up))) == 8
@@ -127,7 +127,7 @@ def test_the_commands_say_what_there_is_and_take_room_back(database: str) -> Non
 
     assert run("upgrade").startswith("no tables -> ")
     store = Store(database)
-    live_run(store, Judge(store), last=100)
+    live_run(store, Evaluator(store), last=100)
     assert "chunks                           2 rows" in run("stats")
     assert "removed 100 records and 0 steps" in run("vacuum")
     assert "chunks                           0 rows" in run("stats")

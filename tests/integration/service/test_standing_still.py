@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from gradledger.records import BeatRecord, Record
+from gradledger.records import HeartbeatRecord, Record
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.runs.queries import get_run, judgement
+from gradledger_monitor.store.runs.queries import evaluation, get_run
 from gradledger_monitor.store.steps.curves import curves
-from gradledger_monitor.workers.evaluator import Judge
+from gradledger_monitor.workers.evaluator import Evaluator
 from helpers.batches import EndRecord, fair_step
 from helpers.sending import Clock, judged, send
 
 
-def live(store: Store, judge: Judge, clock: Clock, first: int, last: int, rank: int = 0) -> None:
+def live(
+    store: Store, judge: Evaluator, clock: Clock, first: int, last: int, rank: int = 0
+) -> None:
     """Steps that come as they end, one a second."""
     for number in range(first, last + 1):
         clock.time = 1_000.0 + number
@@ -22,12 +24,12 @@ def live(store: Store, judge: Judge, clock: Clock, first: int, last: int, rank: 
 
 def stalls(store: Store) -> list[Finding]:
     """What is said of standing still."""
-    return [f for f in judgement(store, "r").findings if f.rule == "run.stalled"]
+    return [f for f in evaluation(store, "r").findings if f.rule == "run.stalled"]
 
 
 def test_it_is_said_while_it_lasts(store: Store) -> None:
     clock = Clock()
-    judge = Judge(store, now=clock)
+    judge = Evaluator(store, now=clock)
     live(store, judge, clock, 1, 20)
     clock.time += 59
     assert judge.judge_pending() == [] and not stalls(store)
@@ -46,11 +48,11 @@ def test_it_is_said_while_it_lasts(store: Store) -> None:
 
 def test_a_process_that_lives_is_told_from_one_that_is_gone(store: Store) -> None:
     clock = Clock()
-    judge = Judge(store, now=clock)
+    judge = Evaluator(store, now=clock)
     live(store, judge, clock, 1, 20)
     for _ in range(6):
         clock.time += 10
-        beat: list[Record] = [BeatRecord(clock.time, 10.0, 7)]
+        beat: list[Record] = [HeartbeatRecord(clock.time, 10.0, 7)]
         send(store, beat, clock.time)
         judge.judge_pending()
     clock.time += 1
@@ -62,7 +64,7 @@ def test_a_process_that_lives_is_told_from_one_that_is_gone(store: Store) -> Non
 
 def test_it_passes_when_steps_come_again(store: Store) -> None:
     clock = Clock()
-    judge = Judge(store, now=clock)
+    judge = Evaluator(store, now=clock)
     live(store, judge, clock, 1, 20)
     clock.time += 61
     judge.judge_pending()
@@ -74,27 +76,27 @@ def test_it_passes_when_steps_come_again(store: Store) -> None:
     judge.judge_pending()
     (finding,) = stalls(store)
     assert (finding.first_step, finding.last_step, finding.lifecycle) == (20, 21, "resolved")
-    assert judgement(store, "r").verdict == "balanced"
+    assert evaluation(store, "r").verdict == "balanced"
 
 
 def test_the_same_is_said_when_all_is_judged_again(store: Store) -> None:
     clock = Clock()
-    judge = Judge(store, now=clock)
+    judge = Evaluator(store, now=clock)
     live(store, judge, clock, 1, 20)
     clock.time += 61
     judge.judge_pending()
     live(store, judge, clock, 21, 30)
-    before = judgement(store, "r"), curves(store, "r")
+    before = evaluation(store, "r"), curves(store, "r")
     assert stalls(store)
     with store.writing() as connection:
         connection.exec_driver_sql("UPDATE runs SET rewind = true, revision = revision + 1")
-    Judge(store, now=clock).judge_pending()
-    assert (judgement(store, "r"), curves(store, "r")) == before
+    Evaluator(store, now=clock).judge_pending()
+    assert (evaluation(store, "r"), curves(store, "r")) == before
 
 
 def test_nothing_is_said_of_runs_that_ended_or_came_from_a_spool(store: Store) -> None:
     clock = Clock()
-    judge = Judge(store, now=clock)
+    judge = Evaluator(store, now=clock)
     live(store, judge, clock, 1, 20)
     send(store, [EndRecord(1_021.0)], clock.time)
     send(store, map(fair_step, range(1, 21)), 50_000.0, run="spooled")
@@ -108,7 +110,7 @@ def test_a_clock_that_is_set_back_does_not_make_a_step_wait_for_ever(store: Stor
     clock = Clock(10_000.0)
     send(store, [fair_step(1)], clock.time, rank=0, world_size=2)
     clock.time = 5_000.0
-    judge = Judge(store, patience=30, now=clock)
+    judge = Evaluator(store, patience=30, now=clock)
     judge.judge_pending()
     clock.time += 29
     judge.judge_pending()
@@ -120,7 +122,7 @@ def test_a_clock_that_is_set_back_does_not_make_a_step_wait_for_ever(store: Stor
 
 def test_where_steps_are_let_pass_silence_is_no_stall_for_longer(store: Store) -> None:
     clock = Clock()
-    judge = Judge(store, now=clock)
+    judge = Evaluator(store, now=clock)
     live(store, judge, clock, 1, 19)
     clock.time += 1
     resting = fair_step(20)

@@ -19,9 +19,9 @@ from gradledger_monitor.common.paths import migrations_folder
 from gradledger_monitor.store import dialects, tables
 from gradledger_monitor.store.admin import maintenance
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.runs.queries import RunRow, get_run, judgement
+from gradledger_monitor.store.runs.queries import RunRow, evaluation, get_run
 from gradledger_monitor.store.steps.curves import curves
-from gradledger_monitor.workers.evaluator import Judge
+from gradledger_monitor.workers.evaluator import Evaluator
 from helpers.batches import fair_step, step
 from helpers.postgres import Postgres
 from helpers.sending import judged, send
@@ -103,23 +103,23 @@ def test_it_is_upgraded_and_both_runs_go_on(old: str) -> None:
     store = Store(old)
     store.migrate()
     assert maintenance.rows(store)["snapshots"] == 0
-    pruned, (known,) = row(store, "pruned"), judgement(store, "pruned").findings
+    pruned, (known,) = row(store, "pruned"), evaluation(store, "pruned").findings
     assert (pruned.verdict, pruned.earlier_version) == ("broken", True)
     assert str(pruned.evaluation_note).startswith("Evaluated by an earlier version: ")
     live = row(store, "live")
     assert (live.steps, live.earlier_version, live.evaluation_note) == (40, False, None)
 
-    Judge(store).judge_pending()
-    live, (found,) = row(store, "live"), judgement(store, "live").findings
+    Evaluator(store).judge_pending()
+    live, (found,) = row(store, "live"), evaluation(store, "live").findings
     assert (live.steps, found.first_step, found.steps) == (50, 1, 50)
     assert "another version of gradledger" in str(live.evaluation_note)
     assert not live.earlier_version
 
     before = curves(store, "pruned")
     send(store, [fair_step(n) for n in range(401, 441)], run="pruned")
-    Judge(store).judge_pending()
+    Evaluator(store).judge_pending()
     pruned = row(store, "pruned")
-    assert judgement(store, "pruned").findings == [known]
+    assert evaluation(store, "pruned").findings == [known]
     assert (pruned.steps, pruned.verdict, pruned.earlier_version) == (440, "broken", True)
     assert "up to step 400" in str(pruned.evaluation_note)
     after = curves(store, "pruned")
@@ -134,8 +134,8 @@ def test_another_judge_restores_what_the_first_one_saved(old: str) -> None:
     store.migrate()
     for begin in (401, 421):
         send(store, [step(n) for n in range(begin, begin + 20)], run="pruned")
-        Judge(store).judge_pending()
-    (found,) = judgement(store, "pruned").findings
+        Evaluator(store).judge_pending()
+    (found,) = evaluation(store, "pruned").findings
     assert (found.first_step, found.since_step, found.steps) == (150, 401, 90)
     assert judged(store, "pruned") == 440
     store.close()
@@ -144,7 +144,7 @@ def test_another_judge_restores_what_the_first_one_saved(old: str) -> None:
 def test_a_downgrade_leaves_tables_that_the_old_code_knows(old: str) -> None:
     store = Store(old)
     store.migrate()
-    Judge(store).judge_pending()
+    Evaluator(store).judge_pending()
     config = Config()
     config.set_main_option("script_location", str(migrations_folder()))
     with store.writing() as connection:

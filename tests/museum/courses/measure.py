@@ -23,8 +23,8 @@ from gradledger.capture.open_records import OpenStep
 from gradledger.capture.recorder import Recorder
 from gradledger.capture.step_sampling import Pace
 from gradledger.records import encode
-from gradledger_monitor import wire
 from gradledger_monitor.evaluation.engine import Engine
+from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.step_facts import RunInfo, merge
 from museum.courses.faults import ILLNESSES, onset
 from museum.courses.settings import Setting, draw
@@ -53,13 +53,13 @@ def judged(task: Task, in_part: bool = False) -> Outcome:
     # after the first 256 steps 16 of every 128, whatever they cost
     pace = Pace(1e-12, longest=128) if in_part else None
     if illness is None:
-        return judge_course(draw(seed), pace=pace)
+        return evaluate_history(draw(seed), pace=pace)
     kind = ILLNESSES[illness]
-    found = judge_course(kind.setting(seed), kind.fault(onset(seed)), pace)
+    found = evaluate_history(kind.setting(seed), kind.fault(onset(seed)), pace)
     return replace(found, illness=illness)
 
 
-def judge_course(setting: Setting, fault: Fault = healthy, pace: Pace | None = None) -> Outcome:
+def evaluate_history(setting: Setting, fault: Fault = healthy, pace: Pace | None = None) -> Outcome:
     """Train under the hooks and ask all rules."""
     steps: list[OpenStep] = []
     recorder = Recorder(steps.append, pace)
@@ -79,11 +79,11 @@ def _findings(
     info = RunInfo("run", "run", 1, optimizers=names)
     engine = Engine(info)
     for step in steps:
-        record = wire.decoder.decode(encode(step.resolve()))
-        assert isinstance(record, wire.StepRecord)
+        record = schema.decoder.decode(encode(step.resolve()))
+        assert isinstance(record, schema.StepRecord)
         engine.see(merge(info, record.optimizer, record.step, {0: record}))
     engine.evaluated({"eval_loss": course.evaluations})
-    causes = [f for f in engine.judgement().findings if f.inhibited_by is None]
+    causes = [f for f in engine.evaluation().findings if f.inhibited_by is None]
     loud = {f.rule: f.first_step for f in causes if f.severity in LOUD}
     return loud, {f.rule: f.first_step for f in causes if f.severity not in LOUD}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.model.findings import Finding, Judgement, Severity, TreeNode, Verdict
+from gradledger_monitor.model.findings import EvaluationResult, Finding, Severity, TreeNode, Verdict
 from gradledger_web import headline
 
 
@@ -13,19 +13,21 @@ def found(rule: str, severity: Severity, inhibited_by: str | None = None) -> Fin
     )
 
 
-def judged(verdict: Verdict, *findings: Finding, tree: tuple[TreeNode, ...] = ()) -> Judgement:
+def judged(
+    verdict: Verdict, *findings: Finding, tree: tuple[TreeNode, ...] = ()
+) -> EvaluationResult:
     coverage = {"a.b": "ok", "c.d": "not_applicable: no GradScaler: none"}
-    return Judgement(verdict, list(findings), list(tree), coverage)
+    return EvaluationResult(verdict, list(findings), list(tree), coverage)
 
 
 def test_the_worst_cause_speaks_and_symptoms_stand_apart() -> None:
-    judgement = judged(
+    evaluation = judged(
         "broken",
         found("x.warn", "warning"),
         found("x.sym", "error", "x.err"),
         found("x.err", "error"),
     )
-    reading = headline.read(judgement, 5)
+    reading = headline.read(evaluation, 5)
     assert reading.sentence == "x.err happened."
     assert reading.detail == "1 more finding below."
     assert [finding.rule for finding in reading.symptoms] == ["x.sym"]

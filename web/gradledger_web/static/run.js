@@ -246,7 +246,7 @@ addEventListener("beforeprint", () => Promise.all(charts.filter(({ box }) => !bo
 await (recall() ? show(recall()) : redraw());
 
 const events = new EventSource(section.dataset.events);
-events.addEventListener("judged", heard);
+events.addEventListener("evaluated", heard);
 events.addEventListener("open", heard); // after a lost connection: what was missed
 document.addEventListener("visibilitychange", () => document.hidden || look());
 section.dataset.ready = "";

@@ -32,7 +32,7 @@ _OF_UVICORN = (
 )
 
 
-class Endings:
+class ConnectionLog:
     """Counts by reason. For the event loop."""
 
     def __init__(self, metric: Metric, now: Callable[[], float] = time.monotonic) -> None:

@@ -22,7 +22,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from gradledger_monitor.api.middleware.connection_log import Endings
+from gradledger_monitor.api.middleware.connection_log import ConnectionLog
 from gradledger_monitor.common.problems import Problem
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ def room(descriptors: int) -> int:
 class Guard:
     """Admits connections, and ends those that take too long. Lives on the event loop."""
 
-    def __init__(self, limits: Limits, endings: Endings, exempt: Sequence[str] = ()) -> None:
+    def __init__(self, limits: Limits, endings: ConnectionLog, exempt: Sequence[str] = ()) -> None:
         self.limits = limits
         self.endings = endings
         self._exempt = [ipaddress.ip_network(text, strict=False) for text in _networks(exempt)]

@@ -33,7 +33,7 @@ class Caller:
 caller: ContextVar[Caller | None] = ContextVar("caller", default=None)  # of the request at hand
 
 
-class Bearers:
+class CredentialStore:
     """Knows tokens and sessions. Asks the database each time: what is revoked ends at once."""
 
     def __init__(self, settings: Settings, store: Store) -> None:

@@ -19,7 +19,7 @@ from gradledger_monitor.common.problems import Problem
 READING = ("GET", "HEAD", "OPTIONS")
 
 
-class OnlyOurHosts:
+class HostCheck:
     """Refuses requests that name a host that we are not."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -53,14 +53,14 @@ def _host_problem(header: str) -> Problem:
 def origin(scope: Scope) -> str:
     """Scheme, host and port under which the client reached us.
 
-    ``OnlyOurHosts`` has checked the form of the host; it is still the client's word, good for
+    ``HostCheck`` has checked the form of the host; it is still the client's word, good for
     showing to that client and for no decision.
     """
     host = Headers(scope=scope).get("host")
     return f"{scope['scheme']}://{host}" if host else str(state_of(scope).settings.base)
 
 
-class OnlyOurPages:
+class SameOriginCheck:
     """Refuses what changes anything, when a browser sends it from another site."""
 
     def __init__(self, app: ASGIApp) -> None:

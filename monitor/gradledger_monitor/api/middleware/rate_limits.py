@@ -13,7 +13,7 @@ MOST_NAMES = 10_000
 BURST_SECONDS = 2.0
 
 
-class Buckets:
+class RateLimiter:
     """Allows ``rate`` a second for each name, and ``burst`` at once. Not for several threads."""
 
     def __init__(

@@ -17,7 +17,7 @@ DRAIN_SECONDS = 10.0
 MOST_OTHER_BYTES = 2**16  # of a body that is no batch of records
 
 
-class SmallBodies:
+class BodyLimit:
     """Refuses bodies that are large, or do not say how large they are, but where records go."""
 
     def __init__(self, app: ASGIApp, records: str) -> None:

@@ -24,7 +24,7 @@ _SENSIBLE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 QUIET = ("/healthz", "/readyz", "/metrics", "/static/")
 
 
-class Requests:
+class RequestLog:
     """Names, times and logs every request, and answers where nobody else could."""
 
     def __init__(self, app: ASGIApp) -> None:

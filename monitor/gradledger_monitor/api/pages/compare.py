@@ -55,7 +55,7 @@ def _compared(store: Store, run: RunRow) -> Compared:
     whole = curves.curves(store, run.id, points=POINTS)
     last = queries.reached(store, run.id).get(0, 0)
     end = curves.curves(store, run.id, Span(0, max(last - LAST, 0), None))
-    return Compared(run, queries.judgement(store, run.id), _medians(whole), _medians(end))
+    return Compared(run, queries.evaluation(store, run.id), _medians(whole), _medians(end))
 
 
 def _medians(seen: Curves) -> dict[str, float | None]:

@@ -89,7 +89,7 @@ def _page(state: State, link: str, status: int = 200, wrong: str = "") -> HTMLRe
 
 def _standing(state: State, about: Answerable) -> tuple[queries.RunRow, Finding]:
     run = queries.get_run(state.store, about.run)
-    found = queries.judgement(state.store, about.run).findings
+    found = queries.evaluation(state.store, about.run).findings
     finding = next((f for f in found if f.rule == about.rule), None)
     if run is None or finding is None:
         raise LookupError

@@ -24,7 +24,7 @@ router = APIRouter(include_in_schema=False)
 OUT_OF_RANGE = f"it must be a number of days from 0 to {overrides.MOST_DAYS:,}; 0 keeps all"
 
 Said = Mapping[str, str]
-Chosen = TypeVar("Chosen", RulesChosen, RetentionChosen)
+Overrides = TypeVar("Overrides", RulesChosen, RetentionChosen)
 
 
 @router.post("/settings/rules")
@@ -94,7 +94,7 @@ def _revision(said: Said) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 16 else None
 
 
-def _refusal(put: Callable[[State, Chosen], object], state: State, chosen: Chosen) -> str:
+def _refusal(put: Callable[[State, Overrides], object], state: State, chosen: Overrides) -> str:
     """Why it was not taken; nothing where it was."""
     try:
         put(state, chosen)

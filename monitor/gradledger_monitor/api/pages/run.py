@@ -44,28 +44,28 @@ def show_run(
     row = queries.get_run(store, run)
     if row is None:
         return no_run(run)
-    judgement = queries.judgement(store, run)
-    read = headline.read(judgement, row.steps)
-    covered = headline.coverage(judgement)
+    evaluation = queries.evaluation(store, run)
+    read = headline.read(evaluation, row.steps)
+    covered = headline.coverage(evaluation)
     last_step = queries.reached(store, run).get(optimizer, 0)
     latest = _latest(store, run, optimizer, last_step)
     return page(
         "run.html",
         run=row,
-        judgement=judgement,
+        evaluation=evaluation,
         reading=read,
-        tree=tree_svg.drawn(judgement, read.causes, latest, row.world_size),
+        tree=tree_svg.drawn(evaluation, read.causes, latest, row.world_size),
         coverage=covered,
         tally=headline.tally(covered),
         quarantined=queries.quarantined(store, run, QUARANTINED),
         chosen=[line for line in covered if was_chosen(line.reason)],
-        sketches={(f.rule, f.optimizer): _sketches(store, row, f) for f in judgement.findings},
-        spans=_spans(judgement.findings, optimizer),
+        sketches={(f.rule, f.optimizer): _sketches(store, row, f) for f in evaluation.findings},
+        spans=_spans(evaluation.findings, optimizer),
         progress=progress.of(row, listing.rates(store, [run]).get(run)),
         tags=listing.tags_of(store, [run]).get(run, []),
         optimizer=optimizer,
         last_step=last_step,
-        judged_steps=curves.judged_steps(store, run),
+        evaluated_steps=curves.evaluated_steps(store, run),
         charts=charts.RUN_CHARTS,
         palette=charts.PALETTE,
         with_data=_with_data(store, run, optimizer),

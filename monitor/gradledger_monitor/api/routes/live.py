@@ -15,14 +15,14 @@ from fastapi.concurrency import run_in_threadpool
 from sqlalchemy.exc import OperationalError
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from gradledger_monitor.api.middleware.credentials import Bearers, Caller, caller
+from gradledger_monitor.api.middleware.credentials import Caller, CredentialStore, caller
 from gradledger_monitor.api.schemas import refusals
 from gradledger_monitor.common.problems import Problem
-from gradledger_monitor.common.pubsub import News
-from gradledger_monitor.model.findings import Judgement
+from gradledger_monitor.common.pubsub import PubSub
+from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
-from gradledger_monitor.workers.evaluator import Look
+from gradledger_monitor.workers.evaluator import EvaluationPass
 
 router = APIRouter(prefix="/api/v1/runs", tags=["live"])
 
@@ -40,11 +40,11 @@ class _Told(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Told)
 
 
-def tell(news: News, look: Look) -> None:
+def tell(news: PubSub, look: EvaluationPass) -> None:
     """Bring what a judge said to the pages that all processes serve."""
-    if look.judgement is None:
+    if look.evaluation is None:
         return
-    said = _told(look.judgement)
+    said = _told(look.evaluation)
     for optimizer, step in look.reached.items():
         event = {"optimizer": optimizer, "step": step, **said}
         message = msgspec.json.encode(_Told(look.run, event)).decode()
@@ -78,7 +78,7 @@ async def _wait_for_one(event: anyio.Event, others: anyio.CancelScope) -> None:
     others.cancel()
 
 
-class Live:
+class LiveEvents:
     """Carries what judges say, in any thread, to the pages that listen."""
 
     def __init__(self) -> None:
@@ -136,7 +136,12 @@ async def get_events(request: Request, run: str = Path(max_length=128)) -> Event
 
 
 async def _events(
-    live: Live, store: Store, run: str, ending: anyio.Event, bearers: Bearers, who: Caller | None
+    live: LiveEvents,
+    store: Store,
+    run: str,
+    ending: anyio.Event,
+    bearers: CredentialStore,
+    who: Caller | None,
 ) -> AsyncIterator[ServerSentEvent]:
     with live.subscribed(run) as subscription:  # before the look, so that nothing falls between
         for event in await run_in_threadpool(_standing, store, run):
@@ -154,7 +159,7 @@ async def _events(
                 yield _judged(event)
 
 
-async def _has_ended(bearers: Bearers, who: Caller | None) -> bool:
+async def _has_ended(bearers: CredentialStore, who: Caller | None) -> bool:
     """Whether the reader of a stream logged out since, or the token was revoked."""
     if who is None:
         return False
@@ -168,11 +173,11 @@ def _judged(event: dict[str, Any]) -> ServerSentEvent:
     return ServerSentEvent(msgspec.json.encode(event).decode(), event="judged")
 
 
-def _told(judgement: Judgement) -> dict[str, Any]:
-    return {"verdict": judgement.verdict, "findings": len(judgement.findings)}
+def _told(evaluation: EvaluationResult) -> dict[str, Any]:
+    return {"verdict": evaluation.verdict, "findings": len(evaluation.findings)}
 
 
 def _standing(store: Store, run: str) -> list[dict[str, Any]]:
-    told = _told(queries.judgement(store, run))
+    told = _told(queries.evaluation(store, run))
     reached = queries.reached(store, run)
     return [{"optimizer": o, "step": step, **told} for o, step in reached.items()]

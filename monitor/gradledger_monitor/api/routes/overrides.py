@@ -16,9 +16,9 @@ from gradledger_monitor.api.schemas import refusals
 from gradledger_monitor.common import clock
 from gradledger_monitor.common.problems import Problem
 from gradledger_monitor.config.settings import Settings
-from gradledger_monitor.rules.definition import Parameter, Signature
+from gradledger_monitor.rules.definition import Parameter, RuleDefinition
 from gradledger_monitor.rules.docs import signatures
-from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.admin import overrides
 from gradledger_monitor.store.admin.overrides import RETENTION, RULES, Kept, Outdated
 from gradledger_monitor.workers.runtime_overrides import DAYS
@@ -119,7 +119,7 @@ def put_rules(state: GivenState, said: RulesChosen) -> Answer:
     _accepted([*wrong_rules(said)])
     _left_to_us(_set_elsewhere(state, said))
     before = state.chosen.kept(RULES)
-    kept = Choices(**before.value)
+    kept = RuleOverrides(**before.value)
     off = list(kept.off)
     if "off" in said.model_fields_set and not state.chosen.place("rules_off"):
         off = sorted(set(said.off))
@@ -141,7 +141,9 @@ def rules(state: State) -> RulesDocument:
     )
 
 
-def _rule(state: State, choices: Choices, name: str, rule: type[Signature]) -> RuleDocument:
+def _rule(
+    state: State, choices: RuleOverrides, name: str, rule: type[RuleDefinition]
+) -> RuleDocument:
     set_ = choices.thresholds.get(name, {})
     thresholds = [
         ThresholdDocument(
@@ -162,7 +164,7 @@ def wrong_rules(said: RulesChosen) -> Iterator[tuple[str, str]]:
     for rule in said.off:
         if rule not in known:
             yield "body.off", f"there is no rule {rule!r}; see `gradledger rules`"
-    for place, why in Choices((), said.thresholds).wrong(known):
+    for place, why in RuleOverrides((), said.thresholds).wrong(known):
         yield ".".join(("body", *place)), why
 
 
@@ -179,7 +181,7 @@ def _set_elsewhere(state: State, said: RulesChosen) -> Iterator[tuple[str, str]]
                 yield f"thresholds.{rule}.{name}", place
 
 
-def _other(state: State, said: RulesChosen, kept: Choices) -> dict[str, dict[str, float]]:
+def _other(state: State, said: RulesChosen, kept: RuleOverrides) -> dict[str, dict[str, float]]:
     """The thresholds to keep: those said that are not the default; where the operator set one,
     what was kept before, which holds again when he no longer does."""
     found: dict[str, dict[str, float]] = {}

@@ -60,7 +60,7 @@ def get_run(store: GivenStore, run: RunId) -> Answer:
 def get_findings(store: GivenStore, run: RunId) -> Answer:
     """What the rules claim about a run, causes before symptoms."""
     existing(store, run)
-    return Answer({"findings": queries.judgement(store, run).findings})
+    return Answer({"findings": queries.evaluation(store, run).findings})
 
 
 @router.get(
@@ -76,8 +76,8 @@ def get_quarantined(store: GivenStore, run: RunId) -> Answer:
 def get_verdict(store: GivenStore, run: RunId) -> Answer:
     """The answer, in the same form as ``gradledger check --json``."""
     row = existing(store, run)
-    judgement = queries.judgement(store, run)
-    return Answer(verdict_json(row.id, row.steps, row.world_size, judgement))
+    evaluation = queries.evaluation(store, run)
+    return Answer(verdict_json(row.id, row.steps, row.world_size, evaluation))
 
 
 @router.get(

@@ -29,11 +29,11 @@ from gradledger_monitor.gate.junit import junit
 from gradledger_monitor.gate.private_service import PrivateService, private_service
 from gradledger_monitor.gate.result import Checked, Gate, baseline
 from gradledger_monitor.gate.sarif import sarif
-from gradledger_monitor.model.findings import Acknowledgement, Judgement
+from gradledger_monitor.model.findings import Acknowledgement, EvaluationResult
 from gradledger_monitor.reports.terminal import console, report
 from gradledger_monitor.reports.verdict_json import verdict_json
 from gradledger_monitor.rules.docs import signatures
-from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.alerts import acknowledgements
 from gradledger_monitor.store.alerts.acknowledgements import NoSuchFinding
 from gradledger_monitor.store.database import Store
@@ -127,7 +127,7 @@ def check(
         service.judge_all()
         unseen = [rule for rule, note in known if not _acknowledge(service.store, rule, note)]
         checked = _checked(service.store)
-    answer = together([one.judgement for one in checked])
+    answer = together([one.evaluation for one in checked])
     _show(checked, ended, why)
     _write(outputs, _as_json(name, checked, answer), checked, gate, _script(command))
     for rule in unseen:
@@ -135,7 +135,7 @@ def check(
     raise typer.Exit(_status(answer, ended, gate, stop))
 
 
-def _choices() -> Choices:
+def _choices() -> RuleOverrides:
     """What the environment says about the rules; nothing else of it is meant for this service."""
     try:
         return RuleSettings().choices
@@ -217,13 +217,13 @@ def _steps(store: Store) -> int:
 def _checked(store: Store) -> list[Checked]:
     runs = sorted(queries.list_runs(store, MOST_RUNS), key=lambda run: run.started)
     return [
-        Checked(run.name, run.steps, run.world_size, queries.judgement(store, run.id))
+        Checked(run.name, run.steps, run.world_size, queries.evaluation(store, run.id))
         for run in runs
         if run.steps
     ]
 
 
-def _as_json(name: str, checked: list[Checked], answer: Judgement) -> dict[str, object]:
+def _as_json(name: str, checked: list[Checked], answer: EvaluationResult) -> dict[str, object]:
     steps = sum(one.steps for one in checked)
     ranks = max((one.ranks for one in checked), default=0)
     return verdict_json(name, steps, ranks, answer)
@@ -262,7 +262,7 @@ def _show(checked: list[Checked], ended: child_process.Ended | None, why: str) -
     """On stderr: what the command says on stdout stays the command's."""
     out = console(sys.stderr)
     for one in checked:
-        out.print(report(one.name, one.steps, one.ranks, one.judgement))
+        out.print(report(one.name, one.steps, one.ranks, one.evaluation))
     if not checked:
         out.print(f"gradledger: no optimizer step was seen: {why}", markup=False, soft_wrap=True)
     if ended is None or _failed(ended):
@@ -275,7 +275,9 @@ def _failed(ended: child_process.Ended) -> bool:
     return ended.status != 0 and not ended.stopped
 
 
-def _status(answer: Judgement, ended: child_process.Ended | None, gate: Gate, stop: bool) -> int:
+def _status(
+    answer: EvaluationResult, ended: child_process.Ended | None, gate: Gate, stop: bool
+) -> int:
     failing = any(map(gate.fails, answer.findings))
     if ended is None or _failed(ended):
         return FINDINGS if ended and stop and failing else COMMAND_FAILED

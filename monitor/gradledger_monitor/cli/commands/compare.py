@@ -58,7 +58,7 @@ def compare(
 def _rows(one: Side) -> dict[str, str]:
     figures = {name: _figure(one.figures[key]) for key, name in _NAMES.items()}
     return {
-        "verdict": one.judgement.verdict,
+        "verdict": one.evaluation.verdict,
         **figures,
         "ranks": str(one.run.world_size),
         "contract": one.contract or "none",
@@ -86,7 +86,7 @@ def _told(one: Side) -> dict[str, object]:
     return {
         "run": one.run.id,
         "name": one.run.name,
-        "verdict": one.judgement.verdict,
+        "verdict": one.evaluation.verdict,
         "findings": sorted(one.found),
         "contract": one.contract,
         "world_size": one.run.world_size,

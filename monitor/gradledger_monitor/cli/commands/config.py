@@ -17,7 +17,7 @@ from gradledger_monitor.config.settings import Settings, names
 from gradledger_monitor.config.sources import origins, variable
 from gradledger_monitor.store.admin import overrides
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.workers.runtime_overrides import Chosen
+from gradledger_monitor.workers.runtime_overrides import RuntimeOverrides
 
 WAIT_SECONDS = "3"
 DEFAULTS_OF_THE_USER = {"db": "sqlite:///~/.gradledger/gradledger.db"}
@@ -50,7 +50,7 @@ def _chosen(read: Settings) -> dict[str, tuple[Any, str]]:
         if url.get_backend_name() == "postgresql":
             url = url.update_query_dict({"connect_timeout": WAIT_SECONDS, **url.query})
         with closing(Store(url.render_as_string(hide_password=False))) as store:
-            return Chosen(read, store).told() if overrides.possible(store) else {}
+            return RuntimeOverrides(read, store).told() if overrides.possible(store) else {}
     except (SQLAlchemyError, ValueError, ModuleNotFoundError) as error:
         why = " ".join(str(getattr(error, "orig", None) or error).split())
         typer.echo(f"# what was chosen in the service is not known: {printable(why)}")

@@ -7,7 +7,7 @@ import typer
 from gradledger_monitor.cli.options import GivenDatabase, database, settings
 from gradledger_monitor.store.admin import maintenance
 from gradledger_monitor.workers.retention import keep_house
-from gradledger_monitor.workers.runtime_overrides import Chosen
+from gradledger_monitor.workers.runtime_overrides import RuntimeOverrides
 
 app = typer.Typer(no_args_is_help=True, help="Look after the database.")
 
@@ -26,7 +26,7 @@ def vacuum(db: GivenDatabase = None) -> None:
     """Give up what is older than the settings keep, and the room that it took."""
     given = settings(db=db)
     with database(given.db) as store:
-        chosen = Chosen(given, store)
+        chosen = RuntimeOverrides(given, store)
         before = maintenance.size(store)
         removed = keep_house(store, chosen.policy(), chosen.choices())
         maintenance.vacuum(store)

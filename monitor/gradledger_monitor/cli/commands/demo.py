@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gradledger import autostart
-from gradledger_monitor.demo.outcome import NotJudged, Outcome, outcome, told
+from gradledger_monitor.demo.outcome import NotEvaluated, Outcome, outcome, told
 from gradledger_monitor.demo.service import Daemon, DaemonFailed, daemon
 from gradledger_monitor.reports.terminal import console
 
@@ -48,7 +48,7 @@ def demo(
                 signal.pause()
     except KeyboardInterrupt:
         out.print("\nended")
-    except (DemoFailed, DaemonFailed, NotJudged) as failure:
+    except (DemoFailed, DaemonFailed, NotEvaluated) as failure:
         typer.echo(f"the demo failed: {failure or failure.__doc__}", err=True)
         raise typer.Exit(1) from failure
 

@@ -32,7 +32,7 @@ from gradledger_monitor.ingest import decode, schema
 from gradledger_monitor.runs.resolve import batched, judge_all
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.steps.ingest import store_batch
-from gradledger_monitor.workers.runtime_overrides import Chosen
+from gradledger_monitor.workers.runtime_overrides import RuntimeOverrides
 
 Take = Callable[[list[bytes]], Answer]  # what takes one batch in
 
@@ -271,7 +271,7 @@ def _destination(
     with options.database(db) as store:
         yield store, _into_database(store)
         # no service need run on a database to look at what was imported into it
-        judge_all(store, Chosen(given, store).choices(), given.rank_timeout)
+        judge_all(store, RuntimeOverrides(given, store).choices(), given.rank_timeout)
 
 
 def _into_service(url: str, token: str | None) -> Take:

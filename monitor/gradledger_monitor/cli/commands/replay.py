@@ -15,14 +15,14 @@ from gradledger_monitor.cli.options import GivenDatabase, settings
 from gradledger_monitor.cli.run_argument import looking_at
 from gradledger_monitor.common.json_floats import sayable
 from gradledger_monitor.config.settings import RuleSettings, names
-from gradledger_monitor.model.findings import Judgement
+from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.reports.terminal import console, report
 from gradledger_monitor.reports.verdict_json import verdict_json
-from gradledger_monitor.rules.overrides import Choices
+from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.runs.replay import CannotReplay
 from gradledger_monitor.runs.replay import replay as judge_again
 from gradledger_monitor.store.runs import queries
-from gradledger_monitor.workers.runtime_overrides import Chosen
+from gradledger_monitor.workers.runtime_overrides import RuntimeOverrides
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -50,10 +50,10 @@ def replay(
     given = settings(db=db)
     said = _choices(rules) if rules else None
     with looking_at(run, db) as found:
-        choices = said or Chosen(given, found.store).choices()
+        choices = said or RuntimeOverrides(given, found.store).choices()
         row = queries.get_run(found.store, found.run)
         assert row is not None
-        before = queries.judgement(found.store, row.id)
+        before = queries.evaluation(found.store, row.id)
         try:
             now = judge_again(found.store, row.id, choices)
         except CannotReplay as error:
@@ -69,7 +69,7 @@ def replay(
     raise typer.Exit(1 if moved else 0)
 
 
-def _choices(path: Path) -> Choices:
+def _choices(path: Path) -> RuleOverrides:
     """What a file says about the rules."""
     try:
         said = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -81,7 +81,7 @@ def _choices(path: Path) -> Choices:
         raise typer.BadParameter(str(error), param_hint="--rules") from error
 
 
-def differences(before: Judgement, now: Judgement) -> Iterator[str]:
+def differences(before: EvaluationResult, now: EvaluationResult) -> Iterator[str]:
     """What one judgement says and the other does not."""
     was = {(f.rule, f.optimizer): f for f in before.findings}
     is_ = {(f.rule, f.optimizer): f for f in now.findings}

@@ -104,7 +104,7 @@ class ChangedWithoutLr(Rule):
         self._settled: _Batch | None = None
         self._new: list[_Batch] = []
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """A new batch, held for three windows, at the old learning rate."""
         facts = window.facts
         rate = number(facts.first.lr)

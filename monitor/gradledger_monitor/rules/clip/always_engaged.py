@@ -52,7 +52,7 @@ class AlwaysEngaged(Rule):
         self._last: deque[bool] = deque(maxlen=self.span)  # whether they were scaled down
         self._engaged = 0  # how many of them were
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """The share of windows whose clip left less than everything."""
         clips = window.facts.own("clip_norm")
         if not clips:

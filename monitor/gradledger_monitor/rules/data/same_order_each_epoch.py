@@ -53,7 +53,7 @@ class SameOrderEachEpoch(Rule):
         self._distance = 0
         self._matches = 0
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """The last P micro-batches equal the P before them."""
         record = window.facts.first
         if record.sampler != "random":

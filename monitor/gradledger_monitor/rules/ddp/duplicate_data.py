@@ -55,7 +55,7 @@ class DuplicateData(Rule):
     def __init__(self) -> None:
         self._windows: deque[dict[int, tuple[float, ...]]] = deque(maxlen=self.windows)
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """Equal fingerprints on two ranks, three windows in a row."""
         facts = window.facts
         if facts.first.wrapper is None:

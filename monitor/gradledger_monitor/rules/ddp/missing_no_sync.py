@@ -44,7 +44,7 @@ class MissingNoSync(Rule):
 
     unless = staticmethod(unless_parallel)
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """Synchronised micro-batches before the last, which is synchronised too."""
         facts = window.facts
         record = facts.first

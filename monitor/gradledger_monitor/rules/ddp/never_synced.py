@@ -46,7 +46,7 @@ class NeverSynced(Rule):
 
     unless = staticmethod(unless_parallel)
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """No gradient collective in any rank's window."""
         facts = window.facts
         record = facts.first

@@ -49,7 +49,7 @@ class ReplicaDrift(Rule):
 
     unless = staticmethod(unless_parallel)
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """Equal norms and parameters, and nothing outside the wrapper."""
         facts = window.facts
         record = facts.first

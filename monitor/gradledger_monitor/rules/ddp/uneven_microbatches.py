@@ -41,7 +41,7 @@ class UnevenMicrobatches(Rule):
 
     unless = staticmethod(unless_parallel)
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """Different K, unless the ledger is fair."""
         facts = window.facts
         if facts.absent:

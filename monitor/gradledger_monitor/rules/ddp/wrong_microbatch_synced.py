@@ -42,7 +42,7 @@ class WrongMicrobatchSynced(Rule):
 
     unless = staticmethod(unless_parallel)
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """Synchronised early, not at the end."""
         facts = window.facts
         record = facts.first

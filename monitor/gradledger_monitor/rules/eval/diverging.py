@@ -8,7 +8,7 @@ from itertools import pairwise
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.run_history import RunHistory
 from gradledger_monitor.model.token_ledger import total
-from gradledger_monitor.rules.rule import OK, CourseRule, finding, not_measured
+from gradledger_monitor.rules.rule import OK, HistoryRule, finding, not_measured
 
 RISES = 3  # evaluations in a row
 LEAST = 0.03  # of the best evaluation so far, by which the last one is worse
@@ -18,7 +18,7 @@ FIX = """\
 # data that repeats, a train / eval mismatch, a learning rate that is too high"""
 
 
-class Diverging(CourseRule):
+class Diverging(HistoryRule):
     """Validation loss rises while training loss falls.
 
     **What it sees**
@@ -49,7 +49,7 @@ class Diverging(CourseRule):
     kind = "T"
     reads_logs = True
 
-    def judge_course(self, course: RunHistory) -> Iterator[tuple[int, Outcome]]:
+    def evaluate_history(self, course: RunHistory) -> Iterator[tuple[int, Outcome]]:
         """Each evaluation of each loss, against the three before."""
         losses = {n: v for n, v in course.evaluations.items() if _is_loss(n)}
         if not losses:

@@ -43,7 +43,7 @@ class ClipEveryMicrobatch(Rule):
 
     hides = ("clip.*",)
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """A finite clip before the last backward of the window."""
         facts = window.facts
         record = facts.first

@@ -50,7 +50,7 @@ class DiscardedMicrobatches(Rule):
     def __init__(self) -> None:
         self._single = False  # some window was stepped after one micro-batch: nothing accumulates
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """Micro-batches lost to a zeroing inside the window."""
         facts = window.facts
         record = facts.first

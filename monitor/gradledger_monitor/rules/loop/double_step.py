@@ -36,7 +36,7 @@ class DoubleStep(Rule):
     pytorch/vision#4874, NVIDIA/physicsnemo#1911
     """
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """A repeated gradient."""
         record = window.facts.first
         if record.micro_batches or record.skipped or record.empty:

@@ -52,7 +52,7 @@ class GradsNotZeroed(Rule):
         """It may have been skipped."""
         self._skipped = True
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """The first kept backward found old gradients, or somebody else's backward is kept."""
         facts = window.facts
         skipped, self._skipped = self._skipped, facts.first.skipped

@@ -47,7 +47,7 @@ class StepEveryMicrobatch(Rule):
 
     unless = staticmethod(unless_balanced)
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """K = 1 and B = 1/m, twice."""
         if not shows(window, "early_step"):
             return OK

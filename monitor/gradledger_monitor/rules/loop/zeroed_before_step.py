@@ -38,7 +38,7 @@ class ZeroedBeforeStep(Rule):
 
     hides = ("reduction.*", "norm.*", "scaler.all_grads_zero", "loop.grads_not_zeroed")
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """A post-backward factor of 0."""
         record = window.facts.first
         if record.skipped or not record.micro_batches:

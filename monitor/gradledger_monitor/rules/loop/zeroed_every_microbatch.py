@@ -57,7 +57,7 @@ class ZeroedEveryMicrobatch(Rule):
         """Of the window before, nothing is known."""
         self._before = 0
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """Every backward began fresh: in two windows alike, or in one that divides by K."""
         facts = window.facts
         lost = facts.thrown_away

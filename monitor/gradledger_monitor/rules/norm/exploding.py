@@ -71,7 +71,7 @@ class Exploding(Rule):
         self._last.clear()
         self._grown = 0
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """Growth on every step, or far above the start for long."""
         facts = window.facts
         norm, loss = facts.norm, facts.loss_reported

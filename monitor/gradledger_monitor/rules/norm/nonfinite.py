@@ -40,7 +40,7 @@ class Nonfinite(Rule):
     reads_logs = True
     hides = ("norm.spike", "norm.exploding", "norm.vanishing", "ddp.replica_drift")
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """A norm that is not finite at a step that was taken."""
         record = window.facts.first
         norm = number(record.norm)

@@ -66,7 +66,7 @@ class Spike(Rule):
         self._loss_up = 0  # steps since a jump for which the loss has been out of its range
         self._jump = (0.0, 0.0)  # the norm then, and its ratio
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """Out of range for long, or together with the loss."""
         facts = window.facts
         norm, loss = facts.norm, facts.loss_reported

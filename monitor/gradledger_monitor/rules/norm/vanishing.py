@@ -71,7 +71,7 @@ class Vanishing(Rule):
         self._faded: float | None = None  # the norm under which it has, once that is known
         self._clear = 0  # norms in a row that were not under it
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """Median norm and loss, now against the beginning."""
         facts = window.facts
         norm, loss = _norm_before_clipping(facts), facts.loss_reported

@@ -46,7 +46,7 @@ class BalanceOff(Rule):
 
     unless = staticmethod(unless_balanced)
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """B constant and unexplained."""
         if not shows(window, "constant"):
             return OK

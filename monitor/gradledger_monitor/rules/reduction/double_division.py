@@ -44,7 +44,7 @@ class DoubleDivision(Rule):
 
     unless = staticmethod(unless_balanced)
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """B = 1/K."""
         if not shows(window, "double"):
             return OK

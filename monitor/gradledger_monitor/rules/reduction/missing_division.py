@@ -46,7 +46,7 @@ class MissingDivision(Rule):
 
     unless = staticmethod(unless_balanced)
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """B = K, or one term's balance K times its coefficient."""
         if not shows(window, "missing", "term_missing"):
             return OK

@@ -49,7 +49,7 @@ class PartialWindow(Rule):
 
     unless = staticmethod(unless_balanced)
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """B = k/K in a window of k, after fair windows of K."""
         if not shows(window, "partial"):
             return OK

@@ -75,7 +75,7 @@ class TokenWeightsUnequal(Rule):
     def __init__(self) -> None:
         self._recent: deque[float] = deque(maxlen=self.recent)
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """Even under some honest reading, or the misallocation of the plainest one."""
         facts = window.facts
         if facts.unmeasured:

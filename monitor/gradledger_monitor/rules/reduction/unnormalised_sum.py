@@ -49,7 +49,7 @@ class UnnormalisedSum(Rule):
 
     unless = staticmethod(unless_balanced)
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """w = 1 for every token."""
         if not shows(window, "sum"):
             return OK

@@ -63,7 +63,7 @@ class WorldSize(Rule):
 
     unless = staticmethod(unless_ranks_balance)
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """B = R or 1/R."""
         ranks = window.facts.run.world_size
         if not shows(window, "world", "world_or_weight"):

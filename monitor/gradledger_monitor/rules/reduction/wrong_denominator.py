@@ -50,7 +50,7 @@ class WrongDenominator(Rule):
 
     unless = staticmethod(unless_balanced)
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """B wanders with even weights, or w = 1 / (K * padded size)."""
         if not shows(window, "wandering", "padding"):
             return OK

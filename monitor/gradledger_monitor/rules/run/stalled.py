@@ -61,7 +61,7 @@ class Stalled(Rule):
         """Steps may have passed all the time."""
         self._before = None
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """The gap before this step, against the median gap."""
         now = window.facts.time
         gap = None if self._before is None else now - self._before
@@ -91,7 +91,7 @@ class Stalled(Rule):
             return None
         return max(self.seconds, self.times * median(self._gaps))
 
-    def judge_silence(self, silence: Inactivity) -> Outcome:
+    def evaluate_inactivity(self, silence: Inactivity) -> Outcome:
         """No step has come for that long."""
         # the silence may have been noted under another threshold, or while more steps were known
         usual = median(self._gaps) if self._gaps else None

@@ -43,7 +43,7 @@ class AllGradsZero(Rule):
 
     unless = staticmethod(unless_scaled)
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """A norm of 0 under weights that are not 0."""
         facts = window.facts
         record = facts.first

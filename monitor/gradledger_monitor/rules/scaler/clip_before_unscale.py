@@ -50,7 +50,7 @@ class ClipBeforeUnscale(Rule):
 
     unless = staticmethod(unless_scaled)
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """A finite clip that no unscale came before."""
         scale = window.facts.scale or 1.0
         for event in window.facts.first.events:

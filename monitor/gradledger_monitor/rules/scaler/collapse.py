@@ -57,7 +57,7 @@ class Collapse(Rule):
     def __init__(self) -> None:
         self._first: float | None = None
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """The scale of the window's last backward."""
         scale = window.facts.scale
         if scale is None or math.isnan(scale):

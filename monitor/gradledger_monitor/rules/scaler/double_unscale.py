@@ -41,7 +41,7 @@ class DoubleUnscale(Rule):
 
     unless = staticmethod(unless_scaled)
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """What is left of the scale is 1/scale."""
         record = window.facts.first
         left, scale = residual(window.facts), window.facts.scale or 1.0

@@ -53,7 +53,7 @@ class MissingUpdate(Rule):
         """Of the window before, nothing is known."""
         self._stepped = False
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """No update since the window before, or none after an abandoned part of this one."""
         facts = window.facts
         stepped_before, self._stepped = self._stepped, bool(facts.own("scaler_step"))

@@ -51,7 +51,7 @@ class Reset(Rule):
         """Of the window before, nothing is known."""
         self._before = None
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """Another scaler object, with another scale."""
         scaler = window.facts.first.scaler
         scale = None if scaler is None else number(scaler.scale)

@@ -60,7 +60,7 @@ class SkippedSteps(Rule):
         self._last: deque[bool] = deque(maxlen=self.recent)  # whether they were skipped
         self._among = 0  # how many of them were
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """Skips in a row, and among the last hundred."""
         skipped = window.facts.first.skipped
         self._settled = self._settled or not skipped

@@ -44,7 +44,7 @@ class StepBypassed(Rule):
 
     unless = staticmethod(unless_scaled)
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """No scaler step in the window, and the scale is still in the gradients."""
         record = window.facts.first
         if record.skipped or window.facts.own("scaler_step"):

@@ -41,7 +41,7 @@ class UnscaleMidWindow(Rule):
 
     unless = staticmethod(unless_scaled)
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """An unscale between two backwards of the window."""
         record, start = window.facts.first, window.facts.kept_from
         total = len(record.micro_batches)

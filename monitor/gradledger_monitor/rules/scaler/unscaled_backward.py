@@ -39,7 +39,7 @@ class UnscaledBackward(Rule):
 
     unless = staticmethod(unless_scaled)
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """Scaled and plain backwards in one window that the scaler steps."""
         record = window.facts.first
         kept = window.facts.kept

@@ -41,7 +41,7 @@ class UpdateBetweenOptimizers(Rule):
 
     unless = staticmethod(unless_scaled)
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """step(other), update, step(this), all after the last backward."""
         record = window.facts.first
         if all(event.own for event in window.facts.calls("scaler_step")):

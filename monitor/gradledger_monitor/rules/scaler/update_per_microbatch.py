@@ -46,7 +46,7 @@ class UpdatePerMicrobatch(Rule):
 
     unless = staticmethod(unless_scaled)
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """An update, or a change of scale, between two backwards of the window."""
         record, start = window.facts.first, window.facts.kept_from
         total = len(record.micro_batches)

@@ -38,7 +38,7 @@ class StepEveryMicrobatch(Rule):
     huggingface/accelerate#963, h2oai/h2o-llmstudio#663, karpathy/nanochat#775
     """
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """A schedule call in every gap between the window's backwards."""
         record = window.facts.first
         if "schedule" in record.missing:

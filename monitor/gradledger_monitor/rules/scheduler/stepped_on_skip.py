@@ -54,7 +54,7 @@ class SteppedOnSkip(Rule):
         """Of the window before, nothing is known."""
         self._skipped = False
 
-    def judge(self, window: Window) -> Outcome:
+    def evaluate(self, window: Window) -> Outcome:
         """Schedule calls between a skipped step and the next backward."""
         record = window.facts.first
         if "schedule" in record.missing:

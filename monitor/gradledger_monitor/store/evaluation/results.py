@@ -10,8 +10,8 @@ from sqlalchemy import Connection, Table, and_, delete, insert, select, update
 
 from gradledger_monitor.common import clock
 from gradledger_monitor.evaluation.evaluator_version import version
-from gradledger_monitor.evaluation.run_state import Fold, Judged, Place
-from gradledger_monitor.model.findings import Judgement
+from gradledger_monitor.evaluation.run_state import Judged, Place, RunState
+from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.numbers import MAX_INT64
 from gradledger_monitor.store import dialects
@@ -44,7 +44,7 @@ class Result:
 
     before: dict[int, int]  # last step judged by optimizer, before this look
     judged: list[Judged]
-    judgement: Judgement | None  # None leaves the old one in place
+    evaluation: EvaluationResult | None  # None leaves the old one in place
     progress: dict[int, int]
     steps: int
     tokens: int
@@ -56,7 +56,7 @@ class Result:
     note: str | None = None  # on how this evaluation came about; None leaves the old one
 
 
-def commit(store: Store, at: Standing, result: Result, fold: Fold | None, stamp: str) -> None:
+def commit(store: Store, at: Standing, result: Result, fold: RunState | None, stamp: str) -> None:
     """Write a judgement with everything that it rests on, or raise ``Outrun`` and write nothing.
 
     The state of a ``fold`` is kept with it, under the stamp of the code that made it.
@@ -70,21 +70,21 @@ def commit(store: Store, at: Standing, result: Result, fold: Fold | None, stamp:
         curves.gather(connection, at.key, result.judged)
         if result.silence is not None:
             _write_silence(connection, at.key, *result.silence)
-        if result.judgement is not None:
-            _write_judgement(connection, at.key, result.judgement)
-            due.ask(connection, at.key, result.judgement.findings, clock.now())
+        if result.evaluation is not None:
+            _write_judgement(connection, at.key, result.evaluation)
+            due.ask(connection, at.key, result.evaluation.findings, clock.now())
         if fold is not None:
             snapshots.write(connection, at.key, fold, stamp)
 
 
-def keep(store: Store, at: Standing, fold: Fold, stamp: str) -> None:
+def keep(store: Store, at: Standing, fold: RunState, stamp: str) -> None:
     """Save the state of a fold, unless the run was judged or went back in the meantime."""
     with store.writing() as connection:
         if _is_unchanged(connection, at):
             snapshots.write(connection, at.key, fold, stamp)
 
 
-def keep_carried(store: Store, at: Standing, fold: Fold, stamp: str, note: str) -> None:
+def keep_carried(store: Store, at: Standing, fold: RunState, stamp: str, note: str) -> None:
     """Save, as the base, a fold that carries an earlier evaluation; and mark the run."""
     marks = {"earlier_version": True, "evaluation_note": note, "evaluator": version()}
     with store.writing() as connection:
@@ -112,17 +112,17 @@ def _take_turn(connection: Connection, at: Standing, result: Result) -> None:
         told["evaluation_note"] = result.note
     if result.finished:
         told["judged_revision"] = at.revision
-    if result.judgement is not None:
-        told["verdict"] = result.judgement.verdict
-        told["primary_title"] = _primary(result.judgement)
+    if result.evaluation is not None:
+        told["verdict"] = result.evaluation.verdict
+        told["primary_title"] = _primary(result.evaluation)
     same = (runs.c.key == at.key, runs.c.generation == at.generation)
     turn = connection.execute(update(runs).where(*same).values(told))
     if turn.rowcount != 1:
         raise Outrun
 
 
-def _primary(judgement: Judgement) -> str | None:
-    return next((_text(f.title) for f in judgement.findings if f.inhibited_by is None), None)
+def _primary(evaluation: EvaluationResult) -> str | None:
+    return next((_text(f.title) for f in evaluation.findings if f.inhibited_by is None), None)
 
 
 def _text(value: str) -> str:
@@ -174,12 +174,12 @@ def _write_silence(connection: Connection, run: int, place: Place, silence: Inac
     connection.execute(dialects.insert(connection, silences).on_conflict_do_nothing(), row)
 
 
-def _write_judgement(connection: Connection, run: int, judgement: Judgement) -> None:
-    found = [{"position": at, **asdict(one)} for at, one in enumerate(judgement.findings)]
+def _write_judgement(connection: Connection, run: int, evaluation: EvaluationResult) -> None:
+    found = [{"position": at, **asdict(one)} for at, one in enumerate(evaluation.findings)]
     for row in found:
         del row["acknowledged"]  # a person's word, kept apart
         row |= {name: _text(row[name]) for name in ("title", "summary", "fix")}
     _replace(connection, findings, run, found)
-    tree = [asdict(node) for node in judgement.tree]
-    row = {"verdict": judgement.verdict, "tree": tree, "coverage": judgement.coverage}
+    tree = [asdict(node) for node in evaluation.tree]
+    row = {"verdict": evaluation.verdict, "tree": tree, "coverage": evaluation.coverage}
     _replace(connection, judgements, run, [row])

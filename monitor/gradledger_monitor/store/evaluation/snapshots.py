@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from sqlalchemy import Connection, and_, delete, or_, select
 
 from gradledger_monitor.evaluation.evaluator_version import version
-from gradledger_monitor.evaluation.run_state import Fold
+from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.store import dialects
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.tables import snapshots
@@ -45,12 +45,14 @@ def exist(store: Store, run: int) -> bool:
         return connection.execute(query.limit(1)).first() is not None
 
 
-def is_due(fold: Fold) -> bool:
+def is_due(fold: RunState) -> bool:
     """Whether so much was judged since the last one that it is time."""
     return fold.at.steps // EVERY_STEPS > fold.kept_at // EVERY_STEPS
 
 
-def write(connection: Connection, run: int, fold: Fold, stamp: str, *, base: bool = False) -> None:
+def write(
+    connection: Connection, run: int, fold: RunState, stamp: str, *, base: bool = False
+) -> None:
     """Save the state of a fold. As the base it is all there is: steps before it are not evaluated
     again."""
     fold.kept_at = fold.at.steps
@@ -72,7 +74,7 @@ def write(connection: Connection, run: int, fold: Fold, stamp: str, *, base: boo
     connection.execute(statement.on_conflict_do_update(index_elements=["run", "level"], set_=new))
 
 
-def _level_of(fold: Fold, state: bytes) -> int:
+def _level_of(fold: RunState, state: bytes) -> int:
     return 0 if len(state) > LARGEST else _level(fold.at.steps // EVERY_STEPS)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, or_, select
 
 from gradledger_monitor.ingest import schema
-from gradledger_monitor.model.findings import Acknowledgement, Finding, Judgement, TreeNode
+from gradledger_monitor.model.findings import Acknowledgement, EvaluationResult, Finding, TreeNode
 from gradledger_monitor.model.step_facts import RunInfo
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.packing import read_record, unpack_records
@@ -164,7 +164,7 @@ def _key_of(run: str) -> ColumnElement[int]:
 # ---------------------------------------------------------------- judgement
 
 
-def judgement(store: Store, run: str, now: float | None = None) -> Judgement:
+def evaluation(store: Store, run: str, now: float | None = None) -> EvaluationResult:
     """What the rules say about a run so far; ``incomplete`` before anything was judged.
 
     ``now`` (Unix seconds, by default the clock) decides which acknowledgements have run out.
@@ -174,9 +174,9 @@ def judgement(store: Store, run: str, now: float | None = None) -> Judgement:
         row = connection.execute(select(judgements).where(judgements.c.run == key)).first()
         found = findings_now(connection, key, time.time() if now is None else now)
     if row is None:
-        return Judgement("incomplete", found, [], {})
+        return EvaluationResult("incomplete", found, [], {})
     tree = [TreeNode(**node) for node in row.tree]
-    return Judgement(row.verdict, found, tree, row.coverage)
+    return EvaluationResult(row.verdict, found, tree, row.coverage)
 
 
 def findings_now(connection: Connection, key: int, now: float) -> list[Finding]:

@@ -144,7 +144,7 @@ def _ends(connection: Connection, run: int | None, span: Span) -> tuple[int | No
     return max(first, span.first or first), min(last, span.last or last)
 
 
-def judged_steps(store: Store, run: str) -> int:
+def evaluated_steps(store: Store, run: str) -> int:
     """How many steps of all optimizers were judged; those that ranks let pass were not."""
     query = select(func.sum(stretches.c.steps)).join(runs, runs.c.key == stretches.c.run)
     with store.reading() as connection:

@@ -87,7 +87,7 @@ def _store_report(connection: Connection, report: Report, now: float, result: St
     _store_steps(connection, run, rank, now, of_steps, most, result)
     if len(of_steps) == len(report.lines):
         return
-    of_beats = [line for _, line in report.lines if isinstance(line, schema.BeatRecord)]
+    of_beats = [line for _, line in report.lines if isinstance(line, schema.HeartbeatRecord)]
     of_evals = [line for _, line in report.lines if isinstance(line, schema.EvalRecord)]
     of_ends = [line for _, line in report.lines if isinstance(line, schema.EndRecord)]
     saved = [line for _, line in report.lines if isinstance(line, schema.CheckpointRecord)]
@@ -192,7 +192,11 @@ def _store_ends(
 
 
 def _store_beats(
-    connection: Connection, run: int, rank: int, now: float, records: Sequence[schema.BeatRecord]
+    connection: Connection,
+    run: int,
+    rank: int,
+    now: float,
+    records: Sequence[schema.HeartbeatRecord],
 ) -> None:
     for record in records[-1:]:
         here = (ranks.c.run == run, ranks.c.rank == rank)
