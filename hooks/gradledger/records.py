@@ -191,7 +191,7 @@ class CheckpointRecord:
 class HeartbeatRecord:
     """The process lives, while no optimizer step ends: told every few seconds."""
 
-    type: ClassVar[str] = "beat"
+    type: ClassVar[str] = "heartbeat"
 
     time: float
     since_step: float  # seconds since the last step ended, or since the first backward

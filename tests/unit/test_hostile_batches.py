@@ -20,7 +20,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner),
     max_leaves=12,
 )
-types = st.sampled_from(["run", "step", "eval", "beat", "end", "rumour", ""])
+types = st.sampled_from(["run", "step", "eval", "heartbeat", "end", "rumour", ""])
 fields = st.sampled_from(sorted({*schema.StepRecord.__struct_fields__, *RunRecord.__annotations__}))
 
 

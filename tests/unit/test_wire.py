@@ -27,7 +27,7 @@ PAIRS = [
         "RunRecord",
         "EvalRecord",
         "CheckpointRecord",
-        "BeatRecord",
+        "HeartbeatRecord",
         "EndRecord",
     )
 ]

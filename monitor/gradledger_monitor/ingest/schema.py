@@ -173,7 +173,7 @@ class CheckpointRecord(Struct, kw_only=True, omit_defaults=True, tag="checkpoint
     path: Annotated[str, Meta(max_length=4_096)] = ""
 
 
-class HeartbeatRecord(Struct, kw_only=True, omit_defaults=True, tag="beat"):
+class HeartbeatRecord(Struct, kw_only=True, omit_defaults=True, tag="heartbeat"):
     """The process lives, while no optimizer step ends."""
 
     time: Annotated[float, Meta(ge=0)]

@@ -445,9 +445,9 @@ def test_a_beat_is_sent_while_nothing_else_is(
         training.steps(1)
         training.beat = HeartbeatRecord(5.0, 12.0, 3)
         time.sleep(1.5)
-        beats = [record for record in service.taken if record["type"] == "beat"]
+        beats = [record for record in service.taken if record["type"] == "heartbeat"]
         assert 3 <= len(beats) <= 6
-        assert beats[0] == {"time": 5.0, "since_step": 12.0, "backwards": 3, "type": "beat"}
+        assert beats[0] == {"time": 5.0, "since_step": 12.0, "backwards": 3, "type": "heartbeat"}
 
 
 def test_an_idle_sender_costs_next_to_no_processor_time(train: Train) -> None:
