@@ -102,13 +102,13 @@ def check_page(facts: StepFacts) -> None:
         assert row.lean
         if row.relative is not None:
             assert row.bar.width >= 0
-    step_table.read(account, facts)
+    step_table.summarize(account, facts)
     for cells in (step_table.grid(account, facts) or {}).values():
         assert all(cell.shade for cell in cells)
     if facts.ledger is not None:
-        strict(charts.shares(step_table.worst(account)))
+        strict(charts.shares_figure(step_table.worst_rows(account)))
         assert 0 <= facts.ledger.misallocation < math.inf
-    assert window_timeline.of(facts.first)
+    assert window_timeline.calls_of(facts.first)
 
 
 def check_judgement(evaluation: EvaluationResult) -> None:
@@ -129,7 +129,7 @@ def check_charts(rows: Sequence[Judged]) -> None:
         values = [row.figures[figure] for row in rows]
         json.loads(msgspec.json.encode(values), parse_constant=no_constant)
         if figure in evidence_svg.LABELS:
-            evidence_svg.line(figure, steps, values, steps[0], steps[-1])
+            evidence_svg.line_chart(figure, steps, values, steps[0], steps[-1])
         for log in (False, True):
             plot(Frame(figure, log), steps, [Curve(figure, "#000", values)])
 
@@ -274,6 +274,6 @@ def test_a_window_as_long_as_the_wire_allows_can_be_evaluated() -> None:
 @example([1e300, 1.0000000000000002e300])
 def test_any_values_can_be_drawn(values: list[float]) -> None:
     steps = list(range(1, len(values) + 1))
-    assert evidence_svg.line("norm", steps, values, 1, len(values)) is None or values
+    assert evidence_svg.line_chart("norm", steps, values, 1, len(values)) is None or values
     for log in (False, True):
         plot(Frame("norm", log), steps, [Curve("norm", "#000", values, values, values)])

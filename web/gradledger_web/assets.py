@@ -19,7 +19,7 @@ _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 @cache
-def table() -> dict[str, Path]:
+def paths() -> dict[str, Path]:
     """Every asset by its name; what is not in here is not served."""
     ours = {path.name: path for path in FOLDER.iterdir() if path.suffix in _TYPES}
     bundle = Path(str(files(plotly))) / "package_data" / "plotly.min.js"
@@ -27,9 +27,9 @@ def table() -> dict[str, Path]:
 
 
 @cache
-def address(name: str) -> str:
+def url_path(name: str) -> str:
     """The asset's URL path: the hash of its content lets browsers keep it for ever."""
-    return f"/static/{sha256(table()[name].read_bytes()).hexdigest()[:12]}/{name}"
+    return f"/static/{sha256(paths()[name].read_bytes()).hexdigest()[:12]}/{name}"
 
 
 def media_type(name: str) -> str:
@@ -40,17 +40,17 @@ def media_type(name: str) -> str:
 @cache
 def compressed(name: str) -> bytes:
     """The asset's content, gzipped once: plotly.js shrinks to a third."""
-    return gzip.compress(table()[name].read_bytes(), compresslevel=6, mtime=0)
+    return gzip.compress(paths()[name].read_bytes(), compresslevel=6, mtime=0)
 
 
 @cache
 def inline(name: str) -> Markup:
     """A style sheet of ours, to be part of a page that stands alone."""
-    return Markup(table()[name].read_text(encoding="utf-8"))  # nosec B704
+    return Markup(paths()[name].read_text(encoding="utf-8"))  # nosec B704
 
 
 @cache
 def foreign_styles() -> list[str]:
     """Ids of the style elements that plotly.js adds for maps, unless the page has them already."""
-    text = table()[PLOTLY].read_text(encoding="utf-8")
+    text = paths()[PLOTLY].read_text(encoding="utf-8")
     return sorted(set(re.findall(r'getElementById\("([0-9a-f]{64})"\)', text)))

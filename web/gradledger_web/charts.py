@@ -215,7 +215,7 @@ _COMPARED = {
 }
 
 
-def compared() -> list[Figure]:
+def comparison_charts() -> list[Figure]:
     """The charts in which several runs are laid over each other, one figure in each."""
     frames = {chart.id: chart for chart in RUN_CHARTS}
     return [
@@ -224,12 +224,12 @@ def compared() -> list[Figure]:
     ]
 
 
-def shaded_by(rule: str) -> list[str]:
+def charts_of_rule(rule: str) -> list[str]:
     """The charts that show where a rule found something."""
     return [c.id for c in RUN_CHARTS if any(fnmatchcase(rule, pattern) for pattern in c.rules)]
 
 
-def with_data(measured: Iterable[str], evaluated: bool) -> set[str]:
+def charts_with_data(measured: Iterable[str], evaluated: bool) -> set[str]:
     """The charts that have something to show."""
     known = set(measured)
     shown = {c.id for c in RUN_CHARTS if c.always or known & {f for f in c.figures if f != "lr"}}
@@ -248,7 +248,7 @@ class Share(Protocol):
     def gradient_share(self) -> float: ...
 
 
-def shares(rows: Sequence[Share]) -> Figure:
+def shares_figure(rows: Sequence[Share]) -> Figure:
     """Share of tokens beside share of gradient weight: unequal pairs are the injustice."""
     labels = [row.label for row in rows]
     tokens = _bars("share of tokens", GREY, labels, [row.token_share for row in rows])

@@ -14,7 +14,7 @@ from gradledger_web import formatting
 
 WIDTH, HEIGHT = 100.0, 40.0
 _MARGIN = 3.0
-AROUND = 25  # steps before and after the first one that shows a finding
+STEPS_AROUND = 25  # steps before and after the first one that shows a finding
 
 # By rule, the figures that show it best, the first of them that was measured being drawn.
 _SHOWN_BY: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -50,13 +50,13 @@ LABELS = {
 }
 
 
-def figures_of(rule: str) -> tuple[str, ...]:
+def figures_of_rule(rule: str) -> tuple[str, ...]:
     """The figures that show what a rule found, the best first."""
     return next(figures for pattern, figures in _SHOWN_BY if fnmatchcase(rule, pattern))
 
 
 @dataclass(frozen=True)
-class Line:
+class LineChart:
     """A figure over some steps, with the steps marked that show a finding.
 
     ``path`` and ``dots`` lie in a box of ``WIDTH`` by ``HEIGHT``, as do ``left`` and ``width``.
@@ -83,9 +83,9 @@ class Line:
         return f"{self.label} in {steps}, between {self.bottom} and {self.top}; marked: {seen}"
 
 
-def line(
+def line_chart(
     figure: str, steps: Sequence[int], values: Sequence[float | None], first: int, last: int
-) -> Line | None:
+) -> LineChart | None:
     """The picture of a figure, marked from a finding's first step to its last; None without data.
 
     A value that is no finite number leaves a gap.
@@ -103,7 +103,7 @@ def line(
     marked = max(first, steps[0]), min(last, steps[-1])
     left, right = x(marked[0] - 0.5), x(marked[1] + 0.5)
     written = formatting.percent if figure == "misallocation" else formatting.figure
-    return Line(
+    return LineChart(
         label=LABELS[figure],
         path=_path(points),
         dots=tuple((at, height) for at, height in points if height is not None)[:200],
@@ -143,7 +143,7 @@ def _path(points: Sequence[tuple[float, float | None]]) -> str:
 
 
 @dataclass(frozen=True)
-class Pair:
+class ShareBar:
     """What one micro-batch held and what it got, as heights of two bars."""
 
     label: str
@@ -154,11 +154,11 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class ShareBars:
     """A window: the share of tokens of each micro-batch beside its share of the gradient."""
 
     step: int
-    bars: tuple[Pair, ...]
+    bars: tuple[ShareBar, ...]
     bar: float  # width of one
     most: str
 
@@ -171,7 +171,9 @@ class Pairs:
 MOST_PAIRS = 16
 
 
-def pairs(step: int, labels: Sequence[str], held: Sequence[float], got: Sequence[float]) -> Pairs:
+def share_bars(
+    step: int, labels: Sequence[str], held: Sequence[float], got: Sequence[float]
+) -> ShareBars:
     """The picture of a step; of many micro-batches, the most unjust ones in their order."""
     order = sorted(range(len(labels)), key=lambda at: -abs(held[at] - got[at]))[:MOST_PAIRS]
     chosen = sorted(order)
@@ -179,7 +181,7 @@ def pairs(step: int, labels: Sequence[str], held: Sequence[float], got: Sequence
     place = WIDTH / max(len(chosen), 1)
     bar = min(place * 0.36, 8.0)
     bars = tuple(
-        Pair(
+        ShareBar(
             labels[at],
             round(place * (n + 0.5) - bar, 2),
             round(held[at] / most * HEIGHT, 2),
@@ -189,4 +191,4 @@ def pairs(step: int, labels: Sequence[str], held: Sequence[float], got: Sequence
         )
         for n, at in enumerate(chosen)
     )
-    return Pairs(step, bars, round(bar, 2), formatting.percent(most))
+    return ShareBars(step, bars, round(bar, 2), formatting.percent(most))

@@ -15,7 +15,7 @@ _WEIGHT = {"error": 0, "warning": 1, "info": 2}
 
 
 @dataclass(frozen=True)
-class Reading:
+class Summary:
     """A judgement arranged for a person: the claim first, then its causes, then its symptoms."""
 
     sentence: str
@@ -24,13 +24,13 @@ class Reading:
     symptoms: list[Finding]
 
 
-def read(evaluation: EvaluationResult, steps: int) -> Reading:
+def summarize(evaluation: EvaluationResult, steps: int) -> Summary:
     """Arrange a judgement made after so many optimizer steps."""
     ordered = sorted(evaluation.findings, key=lambda f: (f.lifecycle == "resolved", _rank(f)))
     causes = [finding for finding in ordered if finding.inhibited_by is None]
     symptoms = [finding for finding in ordered if finding.inhibited_by is not None]
     sentence, detail = _claim(evaluation, causes, steps)
-    return Reading(sentence, detail, causes, symptoms)
+    return Summary(sentence, detail, causes, symptoms)
 
 
 def _rank(finding: Finding) -> int:

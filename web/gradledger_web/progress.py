@@ -17,12 +17,12 @@ TOTALS = ("planned_steps", "max_steps", "total_steps", "num_training_steps", "ma
 
 @dataclass(frozen=True)
 class Progress:
-    """``total`` is in optimizer steps, ``rate`` in steps per second, ``left`` in seconds."""
+    """``total`` is in optimizer steps, ``rate`` in steps per second, ``eta`` in seconds."""
 
     steps: int
     total: int | None
     rate: float | None
-    left: float | None
+    eta: float | None
 
     @property
     def share(self) -> float | None:
@@ -39,16 +39,16 @@ class Progress:
         return f"{formatting.figure(1 / self.rate, 3)} s/step"
 
 
-def of(run: RunRow, rate: float | None) -> Progress:
-    """The progress of a run; time is left only while it goes on."""
-    total = planned(run.config)
+def progress_of(run: RunRow, rate: float | None) -> Progress:
+    """The progress of a run; time is eta only while it goes on."""
+    total = planned_steps(run.config)
     steps = run.steps // max(len(run.optimizers), 1)
     goes_on = total is not None and rate and not run.ended and steps < total
-    left = (total - steps) / rate if goes_on and total and rate else None
-    return Progress(steps, total, rate, left)
+    eta = (total - steps) / rate if goes_on and total and rate else None
+    return Progress(steps, total, rate, eta)
 
 
-def planned(config: Mapping[str, Any]) -> int | None:
+def planned_steps(config: Mapping[str, Any]) -> int | None:
     """The number of optimizer steps that a configuration announces."""
     for name in TOTALS:
         value = config.get(name)

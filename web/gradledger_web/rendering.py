@@ -53,7 +53,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters.update({each.__name__: each for each in _FILTERS})
-    made.globals.update(asset=assets.address, foreign_styles=assets.foreign_styles)
+    made.globals.update(asset=assets.url_path, foreign_styles=assets.foreign_styles)
     made.globals.update(
         GLOSSARY=glossary.GLOSSARY, VERDICTS=glossary.VERDICTS, STATUSES=glossary.STATUSES
     )

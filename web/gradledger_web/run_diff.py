@@ -35,7 +35,7 @@ _CLOSE = 0.02  # of medians that move by chance
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedRun:
     """One run: ``middle`` are medians of its figures over its course, ``last`` those of its end."""
 
     run: RunRow
@@ -50,7 +50,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Line:
+class DiffRow:
     """One thing that the runs have in common or not."""
 
     name: str
@@ -58,14 +58,14 @@ class Line:
     differs: bool
 
 
-def measured(runs: Sequence[Compared]) -> list[Line]:
+def measured_rows(runs: Sequence[ComparedRun]) -> list[DiffRow]:
     """What was measured of how they train: effective batch and learning rate first."""
     lines = [_figures(name, [one.middle.get(key) for one in runs]) for key, name in _MEASURED]
     ranks = _line("ranks", [str(one.run.world_size) for one in runs])
     return [line for line in (*lines[:3], ranks, *lines[3:]) if any(_said(line))]
 
 
-def results(runs: Sequence[Compared]) -> list[Line]:
+def result_rows(runs: Sequence[ComparedRun]) -> list[DiffRow]:
     """What came of it at the end."""
     lines = [_figures(name, [one.last.get(key) for one in runs]) for key, name in _RESULTS]
     verdicts = _line("verdict", [VERDICTS[one.evaluation.verdict] for one in runs])
@@ -73,47 +73,47 @@ def results(runs: Sequence[Compared]) -> list[Line]:
     return [verdicts, steps, *(line for line in lines if any(_said(line)))]
 
 
-def findings(runs: Sequence[Compared]) -> list[Line]:
+def finding_rows(runs: Sequence[ComparedRun]) -> list[DiffRow]:
     """Which rules found something in which run."""
     rules = sorted({rule for one in runs for rule in one.found})
     return [_line(rule, ["found" if rule in one.found else "–" for one in runs]) for rule in rules]  # noqa: RUF001
 
 
-def settings(runs: Sequence[Compared]) -> list[Line]:
+def config_rows(runs: Sequence[ComparedRun]) -> list[DiffRow]:
     """What the scripts told of their configuration, differences first."""
     return _tables([one.run.config for one in runs])
 
 
-def environments(runs: Sequence[Compared]) -> list[Line]:
+def environment_rows(runs: Sequence[ComparedRun]) -> list[DiffRow]:
     """What they ran on, differences first."""
     return _tables([one.run.environment for one in runs])
 
 
-def _tables(tables: Sequence[Mapping[str, Any]]) -> list[Line]:
+def _tables(tables: Sequence[Mapping[str, Any]]) -> list[DiffRow]:
     names = list(dict.fromkeys(name for table in tables for name in table))
     lines = [_line(n, [formatting.listed(t[n]) if n in t else "–" for t in tables]) for n in names]  # noqa: RUF001
     return sorted(lines, key=lambda line: not line.differs)
 
 
-def _line(name: str, texts: Sequence[str]) -> Line:
-    return Line(name, tuple(texts), len(set(texts)) > 1)
+def _line(name: str, texts: Sequence[str]) -> DiffRow:
+    return DiffRow(name, tuple(texts), len(set(texts)) > 1)
 
 
-def _figures(name: str, values: Sequence[float | None]) -> Line:
+def _figures(name: str, values: Sequence[float | None]) -> DiffRow:
     known = [value for value in values if value is not None]
     far = bool(known) and max(known) - min(known) > _CLOSE * max(map(abs, known))
     written = formatting.percent if "misallocation" in name else formatting.figure
-    return Line(name, tuple(map(written, values)), far or 0 < len(known) < len(values))
+    return DiffRow(name, tuple(map(written, values)), far or 0 < len(known) < len(values))
 
 
-def _said(line: Line) -> list[str]:
+def _said(line: DiffRow) -> list[str]:
     return [text for text in line.texts if text != formatting.NOT_MEASURED]
 
 
 # ---------------------------------------------------------------- in words
 
 
-def changes(runs: Sequence[Compared]) -> list[str]:
+def changes(runs: Sequence[ComparedRun]) -> list[str]:
     """What changed from each run to the next, the gravest first."""
     said: list[str] = []
     for before, now in pairwise(runs):
@@ -122,7 +122,7 @@ def changes(runs: Sequence[Compared]) -> list[str]:
     return said
 
 
-def _changes(before: Compared, now: Compared) -> list[str]:
+def _changes(before: ComparedRun, now: ComparedRun) -> list[str]:
     said = []
     if before.evaluation.verdict != now.evaluation.verdict:
         was, is_ = VERDICTS[before.evaluation.verdict], VERDICTS[now.evaluation.verdict]
@@ -134,7 +134,7 @@ def _changes(before: Compared, now: Compared) -> list[str]:
     return said + _set(before.run.config, now.run.config)
 
 
-def _moved(key: str, name: str, before: Compared, now: Compared) -> str | None:
+def _moved(key: str, name: str, before: ComparedRun, now: ComparedRun) -> str | None:
     was, now_is = before.middle.get(key), now.middle.get(key)
     if not was or not now_is or abs(now_is / was - 1) <= _CLOSE:
         return None

@@ -93,7 +93,7 @@ class _Place:
 
     def label(self, facts: StepFacts, several: bool) -> str:
         rank = f"rank {self.rank} · " if len(facts.records) > 1 else ""
-        return f"{rank}{self.index + 1}" + (f" {short(self.name)}" if several else "")
+        return f"{rank}{self.index + 1}" + (f" {short_term_name(self.name)}" if several else "")
 
 
 def _terms(records: dict[int, StepRecord]) -> Iterator[_Place]:
@@ -113,7 +113,7 @@ def _row(place: _Place, entry: Entry | None, total: float, label: str) -> Row:
         rank=place.rank,
         micro_batch=place.index + 1,
         label=label,
-        term=short(place.name) if term else formatting.NOT_MEASURED,
+        term=short_term_name(place.name) if term else formatting.NOT_MEASURED,
         reduction=term.reduction if term else formatting.NOT_MEASURED,
         tokens=tokens,
         token_share=entry.tokens / total if entry else 0.0,
@@ -126,7 +126,7 @@ def _row(place: _Place, entry: Entry | None, total: float, label: str) -> Row:
     )
 
 
-def short(name: str) -> str:
+def short_term_name(name: str) -> str:
     """``NllLossBackward0#0`` as people say it: ``NllLoss``; the second is ``NllLoss 2``."""
     kind, _, occurrence = name.rpartition("#")  # a kind may have the sign itself
     if not occurrence.isdecimal():
@@ -146,7 +146,7 @@ def _missing(batch: MicroBatch, term: Term | None) -> str:
     return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
 
 
-def worst(account: list[Row]) -> list[Row]:
+def worst_rows(account: list[Row]) -> list[Row]:
     """All rows while a person can read them; beyond that those with the largest injustice."""
     if len(account) <= MOST_ROWS:
         return account
@@ -158,26 +158,30 @@ def _injustice(row: Row) -> float:
 
 
 @dataclass(frozen=True)
-class Reading:
+class StepSummary:
     """A step in one sentence, and the tone in which it is said."""
 
     sentence: str
     tone: str
 
 
-def read(account: list[Row], facts: StepFacts) -> Reading:
+def summarize(account: list[Row], facts: StepFacts) -> StepSummary:
     """The worst injustice of a step, in words."""
     ledger = facts.ledger
     if ledger is None:
         why = facts.unmeasured or "no loss term was seen"
-        return Reading(f"The weights of this step were not measured: {why}.", "incomplete")
+        return StepSummary(f"The weights of this step were not measured: {why}.", "incomplete")
     if ledger.misallocation > facts.tolerance:
-        return Reading(_unequal(account), "broken" if ledger.misallocation >= 0.05 else "suspect")
+        return StepSummary(
+            _unequal(account), "broken" if ledger.misallocation >= 0.05 else "suspect"
+        )
     balance = facts.figures()["balance"]
     if balance is not None and abs(balance - 1) > facts.tolerance:
         total = f"B = {formatting.figure(balance)} instead of 1"
-        return Reading(f"All tokens of this step count the same, but together {total}.", "suspect")
-    return Reading("Every token of this step counts the same.", "balanced")
+        return StepSummary(
+            f"All tokens of this step count the same, but together {total}.", "suspect"
+        )
+    return StepSummary("Every token of this step counts the same.", "balanced")
 
 
 def _unequal(account: list[Row]) -> str:

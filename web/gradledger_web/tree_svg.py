@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Latest = Mapping[str, Sequence[float | None]]
 
-EVALUATION = "evaluation "  # begins the name of a metric among the figures
+EVALUATION_PREFIX = "evaluation "  # begins the name of a metric among the figures
 
 ANSWERS = {
     "ok": "Yes",
@@ -38,7 +38,7 @@ class Node:
     suspect: Finding | None
 
 
-def drawn(
+def build_nodes(
     evaluation: EvaluationResult, causes: Sequence[Finding], latest: Latest, ranks: int
 ) -> list[Node]:
     """The nodes in order; ``latest`` are the figures of the last steps."""
@@ -139,7 +139,11 @@ def _of_scaler(last: Last, _: int) -> list[str]:
 
 
 def _of_validation(last: Last, _: int) -> list[str]:
-    told = {name.removeprefix(EVALUATION): v for name, v in last.items() if EVALUATION in name}
+    told = {
+        name.removeprefix(EVALUATION_PREFIX): v
+        for name, v in last.items()
+        if EVALUATION_PREFIX in name
+    }
     return [f"{name} {formatting.figure(value)}" for name, value in told.items()]
 
 

@@ -35,7 +35,7 @@ class Call:
     times: int = 1
 
 
-def of(record: StepRecord) -> list[Call]:
+def calls_of(record: StepRecord) -> list[Call]:
     """The calls of a rank's window; equal neighbours are one where there are many."""
     calls = list(_calls(record))
     if len(record.micro_batches) <= MOST_ALONE:

@@ -65,7 +65,7 @@ def _judged(
             ),
         ):
             train()
-        service.judge_all()
+        service.evaluate_all()
         return [
             Checked(r.name, r.steps, r.world_size, queries.evaluation(service.store, r.id))
             for r in queries.list_runs(service.store, MOST_RUNS)

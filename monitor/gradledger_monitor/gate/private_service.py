@@ -29,7 +29,7 @@ class PrivateService:
         self.store = store
         self._choices = choices
 
-    def judge_all(self) -> None:
+    def evaluate_all(self) -> None:
         """Judge everything that has come, waiting for no rank: nothing more will."""
         while judge_pending(self.store, 0, self._choices):
             pass

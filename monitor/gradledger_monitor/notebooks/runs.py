@@ -9,7 +9,7 @@ from typing import Any, overload
 from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.notebooks import tables
 from gradledger_monitor.notebooks.tables import Columns
-from gradledger_monitor.reports.incident import look_back
+from gradledger_monitor.reports.incident import build_incident
 from gradledger_monitor.reports.render import html
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
@@ -85,7 +85,7 @@ class Run:
 
     def postmortem(self) -> str:
         """The post-mortem as HTML that stands alone."""
-        return html(look_back(self._store, self.id))
+        return html(build_incident(self._store, self.id))
 
     def __repr__(self) -> str:
         row = self.row
@@ -93,8 +93,8 @@ class Run:
 
     def _repr_html_(self) -> str:
         evaluation, row = self.evaluation, self.row
-        read = headline.read(evaluation, row.steps)
-        return render("notebook.html", run=row, reading=read, tree=evaluation.tree)
+        read = headline.summarize(evaluation, row.steps)
+        return render("notebook.html", run=row, summary=read, tree=evaluation.tree)
 
 
 class Runs(Sequence[Run]):

@@ -95,7 +95,7 @@ class Incident:
         return f"No checkpoint is good: the first was saved after step {first}."
 
 
-def look_back(store: Store, run: str, now: float | None = None) -> Incident:
+def build_incident(store: Store, run: str, now: float | None = None) -> Incident:
     """Put a run's post-mortem together. Raises ``UnknownRun``."""
     row = queries.get_run(store, run)
     if row is None:

@@ -25,7 +25,7 @@ def html(incident: Incident) -> str:
         "postmortem.html",
         incident=incident,
         run=incident.run,
-        reading=headline.read(incident.evaluation, incident.run.steps),
+        summary=headline.summarize(incident.evaluation, incident.run.steps),
         tree=incident.evaluation.tree,
         pairs=list(_pictures(incident)),
         cost=cost_text(incident) if incident.cost else "",
@@ -98,7 +98,7 @@ def _frame(chart: charts.Chart, incident: Incident, log: bool) -> Frame:
     marked = [
         (f.first_step, f.last_step)
         for f in incident.causes
-        if f.optimizer == incident.optimizer and chart.id in charts.shaded_by(f.rule)
+        if f.optimizer == incident.optimizer and chart.id in charts.charts_of_rule(f.rule)
     ]
     return Frame(chart.title, log, marked, incident.onset.first_step if incident.onset else None)
 
@@ -124,7 +124,7 @@ def markdown(incident: Incident) -> str:
 
 def _markdown(incident: Incident) -> Iterator[str]:
     run = incident.run
-    read = headline.read(incident.evaluation, run.steps)
+    read = headline.summarize(incident.evaluation, run.steps)
     yield f"# Post-mortem: {_text(run.name)}"
     yield ""
     yield f"**{run.verdict.upper()}**: {_text(read.sentence)}"

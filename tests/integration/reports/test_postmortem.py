@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gradledger.records import CheckpointRecord, Record
-from gradledger_monitor.reports.incident import Incident, look_back
+from gradledger_monitor.reports.incident import Incident, build_incident
 from gradledger_monitor.reports.render import as_json, html, markdown
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import UnknownRun
@@ -58,7 +58,7 @@ def incident(tmp_path_factory: pytest.TempPathFactory) -> Incident:
     send(store, [*course(), EndRecord(2_000.0, [STEPS])], **SAID)
     while judge_pending(store, 0):
         pass
-    return look_back(store, "r", now=5_000.0)
+    return build_incident(store, "r", now=5_000.0)
 
 
 def test_it_names_the_first_bad_step_and_the_checkpoint_before_it(incident: Incident) -> None:
@@ -146,11 +146,11 @@ def test_a_sound_run_has_no_first_bad_step_and_an_unknown_one_no_report(tmp_path
     store.migrate()
     send(store, [fair_step(n) for n in range(1, 5)])
     judge_pending(store, 0)
-    sound = look_back(store, "r")
+    sound = build_incident(store, "r")
     assert (sound.onset, sound.cost) == (None, None)
     assert "Nothing was found" in html(sound)
     with pytest.raises(UnknownRun):
-        look_back(store, "nobody")
+        build_incident(store, "nobody")
 
 
 def test_a_run_that_was_wrong_from_its_first_step_has_no_good_checkpoint(tmp_path: Path) -> None:
@@ -158,4 +158,4 @@ def test_a_run_that_was_wrong_from_its_first_step_has_no_good_checkpoint(tmp_pat
     store.migrate()
     send(store, [step(1), step(2), CheckpointRecord(2, 1.0)])
     judge_pending(store, 0)
-    assert look_back(store, "r").restart.startswith("No checkpoint is good")
+    assert build_incident(store, "r").restart.startswith("No checkpoint is good")

@@ -120,7 +120,7 @@ def test_pages_api_and_metrics_say_which_step_and_why(broken: pytest.MonkeyPatch
         body = batch("r", map(fair_step, range(1, 6)))
         headers = {"Content-Type": "application/x-ndjson"}
         httpx2.post(f"{service.url}/api/v1/records", content=body, headers=headers, timeout=60)
-        service.judge_all()
+        service.evaluate_all()
         get = pages.enter_context(httpx2.Client(base_url=service.url, timeout=60)).get
         found = get("/api/v1/runs/r/quarantined").json()
         assert found == {"count": 1, "steps": [{"optimizer": 0, "step": 3, "reason": REASON}]}
@@ -139,7 +139,7 @@ def test_a_step_that_cannot_even_be_merged_has_a_page(monkeypatch: pytest.Monkey
     monkeypatch.setattr(StepFacts, "_norm", lambda _: 1 / 0)
     with private_service(RuleOverrides()) as service, ExitStack() as pages:
         store_batch(service.store, decode.read(batch("r", [fair_step(1)])), 1.0)
-        service.judge_all()
+        service.evaluate_all()
         get = pages.enter_context(httpx2.Client(base_url=service.url, timeout=60)).get
         why = "tep 1 could not be evaluated: ZeroDivisionError: division by zero"
         page = get("/runs/r/steps/0/1")
@@ -209,7 +209,7 @@ def test_pages_of_a_run_of_extreme_numbers_can_be_shown() -> None:
         values = [*FLOATS, "NaN", "Infinity", "-Infinity"]
         steps = [extreme(n, value) for n, value in enumerate(values, 1)]
         store_batch(service.store, decode.read(lines(steps, started=1e308)), 1.0)
-        service.judge_all()
+        service.evaluate_all()
         get = pages.enter_context(httpx2.Client(base_url=service.url, timeout=60)).get
         paths = ["/", "/runs/r", "/runs/r/postmortem", "/api/v1/runs/r/series"]
         paths += ["/api/v1/runs", "/api/v1/runs/r/verdict", "/api/v1/runs/r/findings"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradledger_web.rendering import environment
-from gradledger_web.step_table import short
+from gradledger_web.step_table import short_term_name
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from gradledger_web.step_table import short
     ],
 )
 def test_a_kind_of_loss_may_have_any_sign(name: str, shown: str) -> None:
-    assert short(name) == shown
+    assert short_term_name(name) == shown
 
 
 def test_control_characters_reach_no_page() -> None:

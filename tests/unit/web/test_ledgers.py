@@ -29,35 +29,35 @@ def test_rows_hold_both_shares_and_the_relative_weight() -> None:
 
 def test_the_sentence_names_the_micro_batch_with_the_worst_share() -> None:
     told = facts(step(1, tokens=(30, 30, 240)))
-    reading = step_table.read(step_table.rows(told), told)
+    reading = step_table.summarize(step_table.rows(told), told)
     assert "Micro-batch 3 holds 80.0 % of the tokens and got 33.3 %" in reading.sentence
     assert reading.tone == "broken"
 
 
 def test_a_fair_step_is_called_fair() -> None:
     told = facts(fair_step(1))
-    assert step_table.read(step_table.rows(told), told).tone == "balanced"
+    assert step_table.summarize(step_table.rows(told), told).tone == "balanced"
 
 
 def test_even_weights_that_do_not_add_up_to_one_are_told() -> None:
     halved = fair_step(1)
     halved.post_factor = 0.5
     told = facts(halved)
-    reading = step_table.read(step_table.rows(told), told)
+    reading = step_table.summarize(step_table.rows(told), told)
     assert "B = 0.5 instead of 1" in reading.sentence
 
 
 def test_without_a_ledger_the_reason_is_told_and_nothing_is_made_up() -> None:
     told = facts(step(1), world_size=2)
     rows = step_table.rows(told)
-    assert "no record of rank 1 arrived" in step_table.read(rows, told).sentence
+    assert "no record of rank 1 arrived" in step_table.summarize(rows, told).sentence
     assert {row.relative for row in rows} == {None}
 
 
 def test_a_huge_step_shows_the_rows_with_the_largest_injustice() -> None:
     told = facts(step(1, tokens=(*[100] * 600, 1000)))
     rows = step_table.rows(told)
-    shown = step_table.worst(rows)
+    shown = step_table.worst_rows(rows)
     assert len(shown) == step_table.MOST_ROWS
     assert shown[0].micro_batch == 601
 
@@ -67,4 +67,4 @@ def test_a_huge_step_shows_the_rows_with_the_largest_injustice() -> None:
     [("NllLossBackward0#0", "NllLoss"), ("NllLossBackward0#1", "NllLoss 2"), ("Liger#0", "Liger")],
 )
 def test_loss_terms_are_named_as_people_do(name: str, said: str) -> None:
-    assert step_table.short(name) == said
+    assert step_table.short_term_name(name) == said

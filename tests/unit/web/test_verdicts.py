@@ -27,7 +27,7 @@ def test_the_worst_cause_speaks_and_symptoms_stand_apart() -> None:
         found("x.sym", "error", "x.err"),
         found("x.err", "error"),
     )
-    reading = headline.read(evaluation, 5)
+    reading = headline.summarize(evaluation, 5)
     assert reading.sentence == "x.err happened."
     assert reading.detail == "1 more finding below."
     assert [finding.rule for finding in reading.symptoms] == ["x.sym"]
@@ -35,14 +35,14 @@ def test_the_worst_cause_speaks_and_symptoms_stand_apart() -> None:
 
 def test_incomplete_says_what_was_not_seen() -> None:
     tree = (TreeNode("reduction", "?", "not_measured", "compiled"), TreeNode("loop", "?", "ok"))
-    reading = headline.read(judged("incomplete", tree=tree), 5)
+    reading = headline.summarize(judged("incomplete", tree=tree), 5)
     assert "not everything could be seen" in reading.sentence
     assert reading.detail == "Not measured: reduction."
 
 
 def test_balanced_never_speaks_before_a_step_was_judged() -> None:
-    assert "No optimizer step" in headline.read(judged("incomplete"), 0).sentence
-    assert "No fault in 1 optimizer step," in headline.read(judged("balanced"), 1).sentence
+    assert "No optimizer step" in headline.summarize(judged("incomplete"), 0).sentence
+    assert "No fault in 1 optimizer step," in headline.summarize(judged("balanced"), 1).sentence
 
 
 def test_coverage_keeps_the_whole_reason() -> None:

@@ -33,7 +33,11 @@ async def make_channel(request: Request, state: GivenState) -> Response:
     except Problem as problem:
         return await to_thread.run_sync(_wrong, state, problem)
     secret = msgspec.json.decode(answer.body).get("secret")
-    return await to_thread.run_sync(lambda: show(state, signing=secret)) if secret else after(HERE)
+    return (
+        await to_thread.run_sync(lambda: show(state, signing_secret=secret))
+        if secret
+        else after(HERE)
+    )
 
 
 @router.post("/settings/channels/{name}")
@@ -44,8 +48,8 @@ async def change_channel(request: Request, state: GivenState, name: str) -> Resp
         if do == "test":
             answer = await alerts.test_channel(state, name)
             tried = msgspec.json.decode(answer.body)
-            told = f"{name}: {tried['fate']}. {tried['detail']}"
-            return await to_thread.run_sync(lambda: show(state, told=told))
+            message = f"{name}: {tried['fate']}. {tried['detail']}"
+            return await to_thread.run_sync(lambda: show(state, message=message))
         if do == "remove":
             await to_thread.run_sync(alerts.delete_channel, state, name)
         else:

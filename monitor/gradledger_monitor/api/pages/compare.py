@@ -17,7 +17,7 @@ from gradledger_monitor.store.steps import curves
 from gradledger_monitor.store.steps.curves import Curves, Span
 from gradledger_web import charts, run_diff
 from gradledger_web.formatting import segment
-from gradledger_web.run_diff import Compared
+from gradledger_web.run_diff import ComparedRun
 
 router = APIRouter(include_in_schema=False)
 
@@ -46,16 +46,16 @@ def compare(store: GivenStore, run: Runs = None) -> HTMLResponse:
         colours=charts.PALETTE,
         tables=_tables(runs),
         changes=run_diff.changes(runs),
-        charts=charts.compared(),
+        charts=charts.comparison_charts(),
         sources=[_source(one.run, charts.PALETTE[at]) for at, one in enumerate(runs)],
     )
 
 
-def _compared(store: Store, run: RunRow) -> Compared:
+def _compared(store: Store, run: RunRow) -> ComparedRun:
     whole = curves.curves(store, run.id, points=POINTS)
     last = queries.reached(store, run.id).get(0, 0)
     end = curves.curves(store, run.id, Span(0, max(last - LAST, 0), None))
-    return Compared(run, queries.evaluation(store, run.id), _medians(whole), _medians(end))
+    return ComparedRun(run, queries.evaluation(store, run.id), _medians(whole), _medians(end))
 
 
 def _medians(seen: Curves) -> dict[str, float | None]:
@@ -63,13 +63,13 @@ def _medians(seen: Curves) -> dict[str, float | None]:
     return {name: median(values) if values else None for name, values in known.items()}
 
 
-def _tables(runs: list[Compared]) -> list[tuple[str, list[run_diff.Line]]]:
+def _tables(runs: list[ComparedRun]) -> list[tuple[str, list[run_diff.DiffRow]]]:
     tables = [
-        ("How they train, measured", run_diff.measured(runs)),
-        ("What came of it", run_diff.results(runs)),
-        ("What the rules found", run_diff.findings(runs)),
-        ("Configuration", run_diff.settings(runs)),
-        ("Environment", run_diff.environments(runs)),
+        ("How they train, measured", run_diff.measured_rows(runs)),
+        ("What came of it", run_diff.result_rows(runs)),
+        ("What the rules found", run_diff.finding_rows(runs)),
+        ("Configuration", run_diff.config_rows(runs)),
+        ("Environment", run_diff.environment_rows(runs)),
     ]
     return [(title, lines) for title, lines in tables if lines]
 

@@ -31,9 +31,9 @@ def may_change() -> bool:
     return who is None or who.token.allows("admin")
 
 
-def absent(what: str, hint: str, way: str = "/", way_text: str = "All runs") -> HTMLResponse:
+def absent(title: str, hint: str, href: str = "/", link_text: str = "All runs") -> HTMLResponse:
     """There is no such page, and where to go instead."""
-    return page("absent.html", 404, what=what, hint=hint, way=way, way_text=way_text)
+    return page("not_found.html", 404, title=title, hint=hint, href=href, link_text=link_text)
 
 
 def no_run(run: str) -> HTMLResponse:

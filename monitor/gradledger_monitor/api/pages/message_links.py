@@ -84,7 +84,7 @@ def _page(state: State, link: str, status: int = 200, wrong: str = "") -> HTMLRe
     except LookupError:
         return _failed("There is no such finding any more", 404)
     context: dict[str, Any] = {"run": run, "finding": finding, "wrong": wrong, "snoozes": SNOOZES}
-    return HTMLResponse(render("answer.html", **context), status, _HEADERS)
+    return HTMLResponse(render("message_link.html", **context), status, _HEADERS)
 
 
 def _standing(state: State, about: Answerable) -> tuple[queries.RunRow, Finding]:
@@ -97,6 +97,6 @@ def _standing(state: State, about: Answerable) -> tuple[queries.RunRow, Finding]
 
 
 def _failed(why: str, status: int) -> HTMLResponse:
-    context = {"what": "Nothing to answer", "hint": f"{printable(why)}."}
-    page = render("absent.html", **context, way="/", way_text="All runs", logged_in=False)
+    context = {"title": "Nothing to answer", "hint": f"{printable(why)}."}
+    page = render("not_found.html", **context, href="/", link_text="All runs", logged_in=False)
     return HTMLResponse(page, status, _HEADERS)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from gradledger_monitor.api.app_state import GivenState, State
 from gradledger_monitor.api.pages.layout import after, form
-from gradledger_monitor.api.pages.settings import Typed, show
+from gradledger_monitor.api.pages.settings import RejectedForm, show
 from gradledger_monitor.api.routes import overrides
 from gradledger_monitor.api.routes.overrides import RetentionChosen, RulesChosen
 from gradledger_monitor.common.problems import Problem
@@ -50,7 +50,7 @@ def _change_rules(state: State, said: Said) -> Response:
         for field, why in overrides.wrong_rules(chosen)
     }
     why = "" if wrong else _refusal(overrides.put_rules, state, chosen)
-    return _answer(state, Typed("rules", said, wrong, why))
+    return _answer(state, RejectedForm("rules", said, wrong, why))
 
 
 def _rules(numbers: Mapping[str, float], said: Said, *, may_switch: bool) -> RulesChosen:
@@ -73,7 +73,7 @@ def _change_retention(state: State, said: Said) -> Response:
         why = "" if wrong else _refusal(overrides.put_retention, state, chosen)
     except ValidationError as error:
         wrong = {**{str(one["loc"][0]): OUT_OF_RANGE for one in error.errors()}, **wrong}
-    return _answer(state, Typed("retention", said, wrong, why))
+    return _answer(state, RejectedForm("retention", said, wrong, why))
 
 
 def _numbers(said: Said, fields: Iterable[str]) -> tuple[dict[str, float], dict[str, str]]:
@@ -103,7 +103,7 @@ def _refusal(put: Callable[[State, Overrides], object], state: State, chosen: Ov
     return ""
 
 
-def _answer(state: State, typed: Typed) -> Response:
-    if typed.wrong or typed.why:
-        return show(state, typed=typed)
-    return after(f"/settings#{typed.section}")
+def _answer(state: State, rejected: RejectedForm) -> Response:
+    if rejected.errors or rejected.reason:
+        return show(state, rejected=rejected)
+    return after(f"/settings#{rejected.section}")

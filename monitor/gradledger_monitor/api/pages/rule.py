@@ -24,8 +24,13 @@ def show_rule(rule: Annotated[str, Path(max_length=128)]) -> HTMLResponse:
     known = docs.signatures().get(rule)
     if known is None:
         hint = "`gradledger rules` lists all that there are."
-        absent = {"what": "There is no such rule", "hint": hint, "way": "/", "way_text": "All runs"}
-        return HTMLResponse(render("absent.html", logged_in=logged_in, **absent), 404, _HEADERS)
+        absent = {
+            "title": "There is no such rule",
+            "hint": hint,
+            "href": "/",
+            "link_text": "All runs",
+        }
+        return HTMLResponse(render("not_found.html", logged_in=logged_in, **absent), 404, _HEADERS)
     headline, *parts = docs.page(known).split("\n\n")
     page = render(
         "rule.html",

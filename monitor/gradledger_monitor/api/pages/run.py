@@ -45,7 +45,7 @@ def show_run(
     if row is None:
         return no_run(run)
     evaluation = queries.evaluation(store, run)
-    read = headline.read(evaluation, row.steps)
+    read = headline.summarize(evaluation, row.steps)
     covered = headline.coverage(evaluation)
     last_step = queries.reached(store, run).get(optimizer, 0)
     latest = _latest(store, run, optimizer, last_step)
@@ -53,15 +53,15 @@ def show_run(
         "run.html",
         run=row,
         evaluation=evaluation,
-        reading=read,
-        tree=tree_svg.drawn(evaluation, read.causes, latest, row.world_size),
+        summary=read,
+        tree=tree_svg.build_nodes(evaluation, read.causes, latest, row.world_size),
         coverage=covered,
         tally=headline.tally(covered),
         quarantined=queries.quarantined(store, run, QUARANTINED),
         chosen=[line for line in covered if was_chosen(line.reason)],
         sketches={(f.rule, f.optimizer): _sketches(store, row, f) for f in evaluation.findings},
         spans=_spans(evaluation.findings, optimizer),
-        progress=progress.of(row, listing.rates(store, [run]).get(run)),
+        progress=progress.progress_of(row, listing.rates(store, [run]).get(run)),
         tags=listing.tags_of(store, [run]).get(run, []),
         optimizer=optimizer,
         last_step=last_step,
@@ -75,12 +75,12 @@ def show_run(
 def _latest(store: Store, run: str, optimizer: int, last: int) -> Curves:
     found = curves.curves(store, run, Span(optimizer, max(last - LATEST, 0), last))
     told = list(curves.evaluations(store, run).items())[:METRICS]
-    return {**found, **{f"{tree_svg.EVALUATION}{name}": seen["mean"] for name, seen in told}}
+    return {**found, **{f"{tree_svg.EVALUATION_PREFIX}{name}": seen["mean"] for name, seen in told}}
 
 
 def _with_data(store: Store, run: str, optimizer: int) -> set[str]:
     measured = curves.measured(store, run, optimizer)
-    return charts.with_data(measured, curves.is_evaluated(store, run))
+    return charts.charts_with_data(measured, curves.is_evaluated(store, run))
 
 
 def _spans(findings: list[Finding], optimizer: int) -> list[dict[str, Any]]:
@@ -91,7 +91,7 @@ def _spans(findings: list[Finding], optimizer: int) -> list[dict[str, Any]]:
             "severity": "info" if finding.acknowledged else finding.severity,
             "first": finding.first_step,
             "last": finding.last_step,
-            "charts": charts.shaded_by(finding.rule),
+            "charts": charts.charts_of_rule(finding.rule),
         }
         for finding in findings
         if finding.optimizer == optimizer and finding.inhibited_by is None
@@ -104,15 +104,21 @@ def _spans(findings: list[Finding], optimizer: int) -> list[dict[str, Any]]:
 def _sketches(store: Store, run: RunRow, finding: Finding) -> dict[str, Any]:
     """The pictures of a finding: its figure around the first step, and the window of that step."""
     first = finding.first_step
-    span = Span(finding.optimizer, max(first - evidence_svg.AROUND, 0), first + evidence_svg.AROUND)
-    figures = evidence_svg.figures_of(finding.rule)
-    seen = curves.curves(store, run.id, span, figures, points=2 * evidence_svg.AROUND + 1)
-    drawn = (evidence_svg.line(f, seen["step"], seen[f], first, finding.last_step) for f in figures)
+    span = Span(
+        finding.optimizer,
+        max(first - evidence_svg.STEPS_AROUND, 0),
+        first + evidence_svg.STEPS_AROUND,
+    )
+    figures = evidence_svg.figures_of_rule(finding.rule)
+    seen = curves.curves(store, run.id, span, figures, points=2 * evidence_svg.STEPS_AROUND + 1)
+    drawn = (
+        evidence_svg.line_chart(f, seen["step"], seen[f], first, finding.last_step) for f in figures
+    )
     line = next((each for each in drawn if each is not None), None)
     return {"line": line, "pairs": _pairs(store, run, finding)}
 
 
-def _pairs(store: Store, run: RunRow, finding: Finding) -> evidence_svg.Pairs | None:
+def _pairs(store: Store, run: RunRow, finding: Finding) -> evidence_svg.ShareBars | None:
     if finding.rule not in ("reduction.token_weights_unequal", "ddp.uneven_microbatches"):
         return None
     records = queries.step_records(store, run.id, finding.optimizer, finding.first_step)
@@ -128,7 +134,7 @@ def _pairs(store: Store, run: RunRow, finding: Finding) -> evidence_svg.Pairs | 
     if merged.ledger is None or not rows:
         return None
     held, got = [row.token_share for row in rows], [row.gradient_share for row in rows]
-    return evidence_svg.pairs(finding.first_step, [row.label for row in rows], held, got)
+    return evidence_svg.share_bars(finding.first_step, [row.label for row in rows], held, got)
 
 
 # ------------------------------------------------------------------ what a person says
@@ -146,7 +152,7 @@ async def acknowledge(request: Request, store: GivenStore, run: RunId, rule: Rul
 
 
 def _acknowledge(store: Store, run: str, rule: str, said: dict[str, str]) -> None:
-    if said.get("do") == "take back":
+    if said.get("do") == "undo":
         return acknowledgements.take_back(store, run, rule)
     now, who = time.time(), caller.get()
     seconds = SNOOZES.get(said.get("until", ""))

@@ -50,7 +50,7 @@ def list_runs(
         rows=rows,
         groups=listing.groups(store, wanted, PAGE, offset) if grouped else [],
         grouped=grouped,
-        progress={row.id: progress.of(row, rates.get(row.id)) for row in rows},
+        progress={row.id: progress.progress_of(row, rates.get(row.id)) for row in rows},
         tags=listing.tags_of(store, ids),
         total=total,
         wanted=wanted,
@@ -140,7 +140,9 @@ def show_step(store: GivenStore, run: RunId, optimizer: Index, step: Ordinal) ->
         failure = failure or str(error)
         shown = _without_ledger(info, optimizer, step, records)
     if failure is not None:
-        shown["reading"] = step_table.Reading(f"{failure[:1].upper()}{failure[1:]}.", "incomplete")
+        shown["summary"] = step_table.StepSummary(
+            f"{failure[:1].upper()}{failure[1:]}.", "incomplete"
+        )
     return page("step.html", run=row, before=before, after=after, **shown)
 
 
@@ -155,7 +157,7 @@ def _no_step(row: queries.RunRow, optimizer: int, step: int, nearest: int | None
 
 def _ledger(merged: step_facts.StepFacts) -> dict[str, Any]:
     rows = step_table.rows(merged)
-    shown = step_table.worst(rows)
+    shown = step_table.worst_rows(rows)
     return {
         "optimizer": merged.optimizer,
         "name": merged.optimizer_name,
@@ -166,10 +168,10 @@ def _ledger(merged: step_facts.StepFacts) -> dict[str, Any]:
         "figures": merged.figures(),
         "rows": shown,
         "hidden": len(rows) - len(shown),
-        "reading": step_table.read(rows, merged),
-        "picture": charts.shares(shown) if merged.ledger else None,
+        "summary": step_table.summarize(rows, merged),
+        "picture": charts.shares_figure(shown) if merged.ledger else None,
         "grid": step_table.grid(rows, merged),
-        "timeline": window_timeline.of(merged.first),
+        "timeline": window_timeline.calls_of(merged.first),
     }
 
 
@@ -190,7 +192,7 @@ def _without_ledger(
         "hidden": 0,
         "picture": None,
         "grid": None,
-        "timeline": window_timeline.of(records[min(records)]),
+        "timeline": window_timeline.calls_of(records[min(records)]),
     }
 
 
@@ -200,11 +202,11 @@ def _without_ledger(
 @router.get("/static/{version}/{name}")
 def serve_asset(request: Request, version: str, name: str) -> Response:
     """Style, scripts and plotly.js, under addresses that change with their content."""
-    if name not in assets.table():
+    if name not in assets.paths():
         return absent("There is no such file", name)
     headers = {"Cache-Control": _FOR_EVER, "Vary": "Accept-Encoding"}
     if "gzip" not in request.headers.get("accept-encoding", ""):
-        plain = assets.table()[name].read_bytes()
+        plain = assets.paths()[name].read_bytes()
         return Response(plain, 200, headers, assets.media_type(name))
     headers |= {"Content-Encoding": "gzip"}
     return Response(assets.compressed(name), 200, headers, assets.media_type(name))

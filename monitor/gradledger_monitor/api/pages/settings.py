@@ -31,13 +31,13 @@ CHOSEN_ABOVE = ("rules_off", "thresholds", *DAYS)
 
 
 @dataclass(frozen=True)
-class Typed:
-    """A form that was not taken: its section, what it said, and why not, by field or at all."""
+class RejectedForm:
+    """A form that was not saved: its section, its values, the errors by field, and the reason."""
 
     section: str
-    said: Mapping[str, str]
-    wrong: Mapping[str, str]
-    why: str
+    values: Mapping[str, str]
+    errors: Mapping[str, str]
+    reason: str
 
 
 @router.get("/settings")
@@ -50,32 +50,32 @@ def show(
     state: State,
     secret: str = "",
     wrong: str = "",
-    told: str = "",
-    signing: str = "",
-    typed: Typed | None = None,
+    message: str = "",
+    signing_secret: str = "",
+    rejected: RejectedForm | None = None,
 ) -> HTMLResponse:
     """The page, with what came of a form: a secret, an error, or what is to be said."""
     roster = state.alerts.roster()
     own = stored_routes(state.store)
     return page(
         "settings.html",
-        422 if wrong or typed else 200,
+        422 if wrong or rejected else 200,
         guarded=state.settings.guarded,
         tokens=tokens.listed(state.store) if may_change() else [],
         scopes=SCOPES,
         secret=secret,
         wrong=wrong,
-        told=told,
-        signing=signing,
+        message=message,
+        signing_secret=signing_secret,
         channels=[shown_channel(roster, name) for name in sorted(roster.channels)],
         routes=[route for route in roster.routes if route not in own],
         own_routes=own,
         severities=SEVERITIES,
         rules=overrides.rules(state),
-        says={name: headline(rule) for name, rule in signatures().items()},
+        headlines={name: headline(rule) for name, rule in signatures().items()},
         retention=overrides.retention(state),
         days=[(name, Settings.model_fields[name].description) for name in DAYS],
-        typed=typed,
+        rejected=rejected,
         kinds=KINDS,
         settings=_settings(state.settings),
     )

@@ -9,7 +9,7 @@ from fastapi.responses import Response
 
 from gradledger_monitor.api.app_state import GivenStore
 from gradledger_monitor.api.pages.layout import HEADERS, RunId, no_run
-from gradledger_monitor.reports.incident import look_back
+from gradledger_monitor.reports.incident import build_incident
 from gradledger_monitor.reports.render import FORMATS
 from gradledger_monitor.store.runs.queries import UnknownRun
 
@@ -26,7 +26,7 @@ def postmortem(
 ) -> Response:
     """A file, never a page of ours: it brings its own styles, which our policy would forbid."""
     try:
-        text = FORMATS[form](look_back(store, run))
+        text = FORMATS[form](build_incident(store, run))
     except UnknownRun:
         return no_run(run)
     name = f"postmortem-{run}.{form}"  # an id has nothing that a header would mind

@@ -124,7 +124,7 @@ def check(
     with private_service(_choices()) as service, TemporaryDirectory(prefix="gradledger-") as seen:
         ended = _run(command, name, service, Path(seen), max_steps, fail_on if stop else None)
         why = _without_steps(command, Path(seen))
-        service.judge_all()
+        service.evaluate_all()
         unseen = [rule for rule, note in known if not _acknowledge(service.store, rule, note)]
         checked = _checked(service.store)
     answer = together([one.evaluation for one in checked])

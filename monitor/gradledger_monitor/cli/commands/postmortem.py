@@ -11,7 +11,7 @@ import typer
 
 from gradledger_monitor.cli.options import GivenDatabase
 from gradledger_monitor.cli.run_argument import looking_at
-from gradledger_monitor.reports.incident import look_back
+from gradledger_monitor.reports.incident import build_incident
 from gradledger_monitor.reports.render import FORMATS
 
 
@@ -41,7 +41,7 @@ def postmortem(
     """
     form = format_ or _named(output) or Format.html
     with looking_at(run, db) as found:
-        text = FORMATS[form.value](look_back(found.store, found.run))
+        text = FORMATS[form.value](build_incident(found.store, found.run))
         path = output or Path(f"postmortem-{found.run}.{form.value}")
     if str(path) == "-":
         sys.stdout.write(text)
