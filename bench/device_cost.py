@@ -27,7 +27,7 @@ from services import service
 from torch import Tensor, nn
 
 import gradledger
-from gradledger.observers.gradient_norm import Norm
+from gradledger.observers.gradient_norm import GradientNorm
 from gradledger_monitor.demo import byte_lm
 
 GOAL = 1.005
@@ -158,16 +158,16 @@ def on_the_device(work: Callable[[], object]) -> float:
 def norm_share(name: str, training: Training, rounds: int = 20) -> Measure:
     """The bandwidth that the norm reaches, as a share of what copying does."""
     spent: list[float] = []
-    original: Callable[..., None] = Norm.step_begins
+    original: Callable[..., None] = GradientNorm.step_begins
 
-    def timed(observer: Norm, *about: Any) -> None:
+    def timed(observer: GradientNorm, *about: Any) -> None:
         spent.append(on_the_device(lambda: original(observer, *about)))
 
-    Norm.step_begins = timed  # type: ignore[assignment,method-assign]
+    GradientNorm.step_begins = timed  # type: ignore[assignment,method-assign]
     with hooks(training):
         for _ in range(rounds):
             training.step(clips=False)
-    Norm.step_begins = original  # type: ignore[method-assign]
+    GradientNorm.step_begins = original  # type: ignore[method-assign]
     size = sum(p.numel() * p.element_size() for p in training.parameters)
     source = torch.empty(size // 4, device=training.device)
     target = torch.empty_like(source)

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from training import GPT, Loop
 
 import gradledger
-from gradledger.observers.gradient_norm import Norm
+from gradledger.observers.gradient_norm import GradientNorm
 
 HOOKS, FLOOR, CLIP = "the norm of the hooks", "the norm at the floor", "clip_grad_norm_"
 WAYS = (HOOKS, FLOOR, CLIP)
@@ -40,14 +40,14 @@ class Timed:
 
     def __init__(self) -> None:
         self.spent = 0.0
-        original: Callable[..., None] = Norm.step_begins
+        original: Callable[..., None] = GradientNorm.step_begins
 
-        def step_begins(observer: Norm, *about: Any) -> None:
+        def step_begins(observer: GradientNorm, *about: Any) -> None:
             began = time.thread_time()
             original(observer, *about)
             self.spent += time.thread_time() - began
 
-        Norm.step_begins = step_begins  # type: ignore[assignment,method-assign]
+        GradientNorm.step_begins = step_begins  # type: ignore[assignment,method-assign]
 
 
 def floor(parameters: list[torch.nn.Parameter]) -> torch.Tensor:

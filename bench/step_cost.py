@@ -39,7 +39,7 @@ from sandwich import Sandwich
 from services import service
 from training import DEMO, GPT, PAIR, TINY, K, Loop, Size, Window
 
-from gradledger.capture.step_sampling import BURST, SHARE, WHOLE
+from gradledger.capture.step_sampling import BURST, FIRST_STEPS, OVERHEAD_SHARE
 
 HOOKS, USUAL = "gradledger", "gradledger, usual"
 GOAL_US, GOAL_EACH_US = 150.0, 60.0  # by step, by micro-batch
@@ -47,7 +47,7 @@ FLOOR = "55 to 70 us: a queue's put, and building the record"
 BLOCK = 6  # steps in a row of one kind
 WARM_UP = 2  # of each
 BLANK_STEPS = 64  # before and after, to know what the clocks take
-# of a run with the usual overhead: whole turns of its pace, of which a part would tell too much
+# of a run with the usual overhead: whole periods of its step sampling
 LONG_STEPS = {GPT.name: 4096, PAIR.name: 4096, TINY.name: 4096, DEMO.name: 1024}
 KINDS = ("without", "with", "timed")
 SIZES = {size.name: size for size in (GPT, PAIR, TINY, DEMO)}
@@ -210,9 +210,9 @@ def usual(size: Size) -> Times:
     clocks = [spent(BLANK_STEPS)]
     sandwich.open()
     with service("takes") as url:
-        hooks = Hooks(sandwich, url, loop, SHARE)
+        hooks = Hooks(sandwich, url, loop, OVERHEAD_SHARE)
         hooks.on(timed=True)
-        spent(2 * WHOLE)
+        spent(2 * FIRST_STEPS)
         steps, began = LONG_STEPS[size.name], time.thread_time()
         taken = spent(steps)
         each = (time.thread_time() - began) / steps * 1e6
@@ -296,9 +296,9 @@ def allowed(taken: dict[tuple[str, str], Times]) -> str:
     step = statistics.mean(taken[USUAL, DEMO.name]["step"])
     return (
         f"A step of the demo takes {step / 1e3:.0f} ms, so that the share comes to "
-        f"{shown(SHARE * step / DEMO.k)} us a micro-batch there: the longer a step, the more of "
-        "them are watched. The rest is what letting steps pass takes, and the burst that comes "
-        "every half a minute whatever it costs."
+        f"{shown(OVERHEAD_SHARE * step / DEMO.k)} us a micro-batch there: the longer a "
+        "step, the more of them are watched. The rest is what letting steps pass takes, and the "
+        "burst that comes every half a minute whatever it costs."
     )
 
 
@@ -314,11 +314,12 @@ def report(asked: Asked) -> Report:
     made.notes.append(f"A step takes {' and '.join(steps)} of the thread's time without hooks.")
     made.notes.append(bound(taken))
     made.notes.append(
-        f"Usual is the mean over {LONG_STEPS[GPT.name]:,} steps after the first {2 * WHOLE}; of "
-        f"the demo, whose steps have {DEMO.k} micro-batches, over {LONG_STEPS[DEMO.name]}. Of "
+        f"Usual is the mean over {LONG_STEPS[GPT.name]:,} steps after the first "
+        f"{2 * FIRST_STEPS}; of the demo, whose steps have {DEMO.k} micro-batches, over "
+        f"{LONG_STEPS[DEMO.name]}. Of "
         f"such short steps the hooks watch {BURST} in a row and let the next ones pass, so that to "
-        f"watch takes about {SHARE:.2%} of the thread's time; to let a step pass takes some "
-        'microseconds more. `gradledger check`, and `overhead="full"`, watch every step.'
+        f"watch takes about {OVERHEAD_SHARE:.2%} of the thread's time; to let a step pass "
+        'takes some microseconds more. `gradledger check`, and `overhead="full"`, watch every step.'
     )
     made.notes.append(allowed(taken))
     made.notes += [f"{name} could not be measured: {why}" for name, why in failed.items()]

@@ -21,7 +21,7 @@ from services import service
 from training import GPT, TINY, K, Loop, Size
 
 import gradledger
-from gradledger.capture.step_sampling import SHARE, WHOLE
+from gradledger.capture.step_sampling import FIRST_STEPS, OVERHEAD_SHARE
 
 Plan = tuple[Size, int, float | None]  # model, K, goal
 Seconds = tuple[float, float, float]  # on the clock, of the processor, of the training thread
@@ -51,12 +51,12 @@ def measure(made: Report, plan: Plan, pairs: int, usual: bool) -> None:
     one = block(loop, 20, drain=False)[0]
     steps = max(8, int((LONG_SECONDS if usual else BLOCK_SECONDS) / one))
     times: dict[bool, list[Seconds]] = {True: [], False: []}
-    overhead: float | Literal["full"] = SHARE if usual else "full"
+    overhead: float | Literal["full"] = OVERHEAD_SHARE if usual else "full"
     with (
         service("takes") as url,
         gradledger.watch(loop.model, loop.optimizers[0], url=url, overhead=overhead) as ledger,
     ):
-        block(loop, 2 * WHOLE if usual else 2, drain=False)
+        block(loop, 2 * FIRST_STEPS if usual else 2, drain=False)
         for number in range(pairs):
             for hooked in (True, False) if number % 2 else (False, True):
                 ledger.resume() if hooked else ledger.pause()

@@ -77,7 +77,7 @@ def track(optimizers: Any, session: Session) -> None:
                 others[f"{type(each).__name__} is no torch.optim.Optimizer"] = None
             else:
                 with guard.fail_open(type(each).__name__, _unreadable):
-                    session.recorder.track(each)
+                    session.recorder.watch(each)
     if others:
         _left_out("optimizer", ", ".join(others))
 

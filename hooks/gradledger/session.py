@@ -23,7 +23,7 @@ from gradledger import guard, identity, provenance
 from gradledger.autostart.path.gradledger_autostart import note
 from gradledger.capture.open_records import OpenStep
 from gradledger.capture.recorder import Recorder
-from gradledger.capture.step_sampling import Pace
+from gradledger.capture.step_sampling import StepSampler
 from gradledger.delivery.http_client import Client
 from gradledger.delivery.pipeline import Known, Sender
 from gradledger.delivery.uploader import BEAT_SECONDS
@@ -66,7 +66,7 @@ class Session:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.recorder = Recorder(self._take, Pace(settings.overhead))
+        self.recorder = Recorder(self._take, StepSampler(settings.overhead))
         client = Client(settings.url, settings.token, settings.proxy)
         self.reaction = Reaction(settings.on_finding, self._page, lambda: self._speaker().rank == 0)
         sender = self._speaker, self._pulse, settings.place, self.reaction
@@ -123,7 +123,7 @@ class Session:
         known.contract, known.scale = said.contract or known.contract, said.scale or known.scale
         known.config = {**known.config, **said.config}
         if said.overhead is None:
-            self.recorder.watch_all()
+            self.recorder.sample_every_step()
         if self._run is not None:
             self._describe(self._run)
 
@@ -221,7 +221,7 @@ class Session:
         if not told or now - told < BEAT_SECONDS:
             return None
         return HeartbeatRecord(
-            now, now - self.recorder.stepped, self.recorder.backwards - backwards
+            now, now - self.recorder.last_step_time, self.recorder.backwards - backwards
         )
 
 

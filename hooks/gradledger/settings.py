@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from gradledger.capture.step_sampling import SHARE
+from gradledger.capture.step_sampling import OVERHEAD_SHARE
 from gradledger.delivery.proxies import DIRECT, ProxyError, parsed
 from gradledger.delivery.spool import DEFAULT_BYTES, DEFAULT_FOLDER, Place
 from gradledger.delivery.stderr_messages import Notices
@@ -45,7 +45,7 @@ class Settings:
     scale: float | None = None
     config: dict[str, Any] = field(default_factory=dict)
     on_finding: Policy = Policy()  # noqa: RUF009 (a tuple)
-    overhead: float | None = SHARE  # of the training thread's time; None watches every step
+    overhead: float | None = OVERHEAD_SHARE  # of the training thread's time; None: no limit
     spool: Path | None = None  # where to keep what cannot be sent; None keeps nothing
     spool_bytes: int = DEFAULT_BYTES  # of one process; of all together, eight times that
 
@@ -56,7 +56,7 @@ class Settings:
         def said(name: str, meant: Callable[[str], T], default: T) -> T:
             return _said(environ, name, meant, default)
 
-        usual: float | None = SHARE
+        usual: float | None = OVERHEAD_SHARE
         return cls(
             url=said("URL", _url, DEFAULT_URL),
             token=said("TOKEN", _token, None),

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from gradledger.capture.open_records import OpenStep
 from gradledger.capture.recorder import Recorder
-from gradledger.capture.step_sampling import Pace
+from gradledger.capture.step_sampling import StepSampler
 from gradledger.records import encode
 from gradledger_monitor.evaluation.engine import Engine
 from gradledger_monitor.ingest import schema
@@ -109,10 +109,12 @@ class Recording:
 
 
 @contextmanager
-def recording(into: Recording | None = None, pace: Pace | None = None) -> Iterator[Recording]:
+def recording(
+    into: Recording | None = None, step_sampler: StepSampler | None = None
+) -> Iterator[Recording]:
     """Hooks on for the length of a block."""
     kept = Recording() if into is None else into
-    recorder = Recorder(kept.steps.append, pace)
+    recorder = Recorder(kept.steps.append, step_sampler)
     recorder.install()
     try:
         yield kept

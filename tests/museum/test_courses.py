@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from gradledger.capture.step_sampling import Pace
+from gradledger.capture.step_sampling import StepSampler
 from museum.courses.faults import ILLNESSES
 from museum.courses.measure import evaluate_history
 from museum.courses.settings import TASKS, draw
@@ -25,8 +25,8 @@ def test_a_healthy_run_is_not_alarmed(seed: int) -> None:
 
 
 def test_a_healthy_run_of_which_some_steps_are_watched_is_not_alarmed() -> None:
-    pace = Pace(1e-12, whole=16, burst=16, longest=64)
-    assert evaluate_history(draw(1, SHORT), pace=pace).loud == {}
+    step_sampler = StepSampler(1e-12, first_steps=16, burst=16, longest_period=64)
+    assert evaluate_history(draw(1, SHORT), step_sampler=step_sampler).loud == {}
 
 
 def test_a_fault_is_named_after_its_onset() -> None:

@@ -16,18 +16,18 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from gradledger import guard, identity
 from gradledger.capture.open_records import OpenStep
 from gradledger.capture.recorder import Recorder
-from gradledger.capture.step_sampling import Pace
+from gradledger.capture.step_sampling import StepSampler
 from gradledger.records import RunRecord, encode
 from museum.truth import tape
 from museum.truth.seen import Step, look
 
 
-def with_hooks(script: Path, output: Path, pace: Pace | None = None) -> None:
+def with_hooks(script: Path, output: Path, step_sampler: StepSampler | None = None) -> None:
     """Write what would be sent, line by line."""
     faults: list[BaseException] = []
     guard.reporter = lambda where, error: faults.append(error)
     steps: list[OpenStep] = []
-    recorder = Recorder(steps.append, pace)
+    recorder = Recorder(steps.append, step_sampler)
     recorder.install()
     try:
         names = runpy.run_path(str(script), run_name="__main__")
@@ -44,7 +44,7 @@ def with_hooks(script: Path, output: Path, pace: Pace | None = None) -> None:
 
 def in_part(script: Path, output: Path) -> None:
     """The same where the hooks watch two steps of every four, as they do in runs of short steps."""
-    with_hooks(script, output, Pace(1e-12, whole=2, burst=2, longest=4))
+    with_hooks(script, output, StepSampler(1e-12, first_steps=2, burst=2, longest_period=4))
 
 
 def with_witness(script: Path, output: Path) -> None:

@@ -25,14 +25,14 @@ from gradledger.capture.backwards import Backwards
 from gradledger.capture.isolation import isolated, never_compile, uncounted
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 from gradledger.capture.optimizer_rounds import Rest, Rounds
-from gradledger.capture.step_sampling import Pace
+from gradledger.capture.step_sampling import StepSampler
 from gradledger.capture.windows import Track, Windows
 from gradledger.observers.base import Observer, Patch
 from gradledger.observers.clipping import Clipping
 from gradledger.observers.collectives import Collectives
 from gradledger.observers.dataloaders import Data
 from gradledger.observers.grad_scaler import Scaler
-from gradledger.observers.gradient_norm import Norm
+from gradledger.observers.gradient_norm import GradientNorm
 from gradledger.observers.gradient_sample import GradientSample
 from gradledger.observers.losses.loss_terms import LossTerms
 from gradledger.observers.lr_scheduler import Schedule
@@ -51,12 +51,12 @@ for _method in (guard.fail_open.__enter__, guard.fail_open.__exit__):
 class Recorder:
     """The hooks of one process, in one place, installed and removed together."""
 
-    def __init__(self, sink: Sink, pace: Pace | None = None) -> None:
+    def __init__(self, sink: Sink, step_sampler: StepSampler | None = None) -> None:
         self._sink = sink
-        self._pace = pace or Pace(None)
+        self._step_sampler = step_sampler or StepSampler(None)
         self._ahead = 1  # from this round to the one that is watched next
         self._rest: Rest | None = None  # while steps only pass
-        self.stepped = 0.0  # when the last step ended, whatever became of it; since the epoch
+        self.last_step_time = 0.0  # when the last step ended, sampled or not; since the epoch
         self._lock = threading.RLock()  # held for the hooks' own microseconds, never for torch's
         self._backwards = Backwards()
         self.windows = Windows(self._backwards)
@@ -69,7 +69,7 @@ class Recorder:
             Collectives(self._backwards),
             GradientSample(),
             Clipping(self.windows),
-            Norm(),
+            GradientNorm(),
             Schedule(self.windows),
             Updates(),
         ]
@@ -92,7 +92,7 @@ class Recorder:
         """Hook backward, the optimizers and whatever the observers need. Safe to call twice."""
         if self._patches:
             return
-        self._pace.go_on()
+        self._step_sampler.start_clock()
         self._backward = Patch(torch.autograd, "backward", self._wrap_backward)
         self._patches.append(self._backward)
         self._patches.append(Patch(Optimizer, "__init__", self._wrap_init))
@@ -105,7 +105,7 @@ class Recorder:
 
     def uninstall(self) -> None:
         """Restore everything, in the opposite order."""
-        self._pace.stop()
+        self._step_sampler.stop_clock()
         self._each("uninstall")
         while self._handles:
             self._handles.pop().remove()
@@ -127,7 +127,7 @@ class Recorder:
 
     # ------------------------------------------------------------------ what the script calls
 
-    def track(self, optimizer: Any) -> None:
+    def watch(self, optimizer: Any) -> None:
         """Watch an optimizer that was made before the hooks were installed."""
         with self._lock, isolated():
             self.windows.track(optimizer)
@@ -188,7 +188,7 @@ class Recorder:
             self.windows.begin(micro_batch)
             self._each("backward_begins", micro_batch, _roots(tensors))
         micro_batch.started = perf_counter()
-        self._pace.seconds += micro_batch.started - began
+        self._step_sampler.hook_seconds += micro_batch.started - began
         return micro_batch
 
     def _nested(self, tensors: Any) -> None:
@@ -207,11 +207,11 @@ class Recorder:
         if not self._patches:
             return
         touched = self.windows.reached(micro_batch)
-        if self.windows.several_threads and self._pace.skips:
-            self.watch_all()  # threads step in no order that would repeat
+        if self.windows.several_threads and self._step_sampler.may_skip:
+            self.sample_every_step()  # threads step in no order that would repeat
         self._each("backward_ends", micro_batch, touched)
         micro_batch.missing.update(self._failed)
-        self._pace.seconds += perf_counter() - ended
+        self._step_sampler.hook_seconds += perf_counter() - ended
 
     def _release(self, micro_batch: OpenMicroBatch) -> None:
         self._backwards.end(micro_batch)
@@ -251,7 +251,7 @@ class Recorder:
             track.stepping = True  # backward runs inside step()
         else:
             self._stepping[id(optimizer)] = self._close(track)
-        self._pace.seconds += perf_counter() - began
+        self._step_sampler.hook_seconds += perf_counter() - began
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         track = self.windows.track(optimizer)
@@ -266,7 +266,7 @@ class Recorder:
         if step is not None:
             if step.observed:
                 self._each("step_ends", step, track)
-            self._pace.seconds += perf_counter() - began
+            self._step_sampler.hook_seconds += perf_counter() - began
             self._finish(step, track)
 
     def close_skipped(self, optimizer: Any) -> None:
@@ -294,7 +294,7 @@ class Recorder:
         return step
 
     def _finish(self, step: OpenStep, track: Track) -> None:
-        self.stepped = step.time
+        self.last_step_time = step.time
         self._rounds.add(track)
         if track.partial and step.observed:
             track.partial, self._ahead = False, 1
@@ -307,9 +307,9 @@ class Recorder:
 
     # ------------------------------------------------------------------ steps that only pass
 
-    def watch_all(self) -> None:
+    def sample_every_step(self) -> None:
         """Let no step pass from now on."""
-        self._pace, self._ahead = Pace(None), 1
+        self._step_sampler, self._ahead = StepSampler(None), 1
         if self._rest is not None:
             self._rest.left = 0
 
@@ -317,7 +317,7 @@ class Recorder:
         """Say with the steps of one round which ones are watched next, and rest at its end."""
         number = self._rounds.begins
         if number is not None:
-            self._ahead = self._pace.next_after(number) - number
+            self._ahead = self._step_sampler.choose_next(number) - number
         elif not self._rounds.as_before:
             self._ahead = 1
         passing = self._ahead - 1
@@ -333,14 +333,14 @@ class Recorder:
 
     def _passed(self, track: Track, rest: Rest) -> None:
         """A step that is not watched has ended."""
-        self.stepped = time()
+        self.last_step_time = time()
         track.steps += 1
         rest.add(track)
         number = rest.number
         if rest.broken:
             self._rounds.forget()
             self._wake(set(self.windows) - {track})
-        elif number is not None and (rest.left <= 0 or self._pace.is_overdue(number)):
+        elif number is not None and (rest.left <= 0 or self._step_sampler.is_overdue(number)):
             self._wake(set())
 
     def _wake(self, begun: Set[Track]) -> None:

@@ -1,77 +1,83 @@
-"""Which steps are watched, so that to watch them takes a small share of the run's time.
+"""Samples steps, so that the hooks take a small share of the run's time.
 
-The first steps are all watched: what is wrong with a loop shows there. From then on the hooks
-count what they take. Where that is more than their share, which is so for steps of milliseconds
-only, they watch a few steps in a row and let the next ones pass, as a sampling profiler does.
+The first ``FIRST_STEPS`` steps are all sampled, because most faults of a loop show there. After
+that, the sampler measures what the hooks cost. If they exceed their share, which happens only with
+steps of milliseconds, they sample a burst of steps in a row and skip the steps up to the next
+burst, as a sampling profiler does. A skipped step costs a few microseconds.
 
-A burst comes at least every half a minute or so, whatever it costs; to let a step pass takes some
-microseconds. Watched steps begin at multiples of a power of two, so that ranks, which each decide
-for themselves, watch the same ones.
+Example: steps take 1 ms and sampling one takes 25 us, 2.5% instead of 0.25%. A burst of 16 steps
+then begins every 256 steps: 16 * 25 us = 0.16% of 256 ms.
+
+The period between bursts is ``BURST`` times a power of two, and a burst begins right after a
+multiple of the period. Ranks decide independently; the bursts of a longer period are also bursts
+of every shorter one, so the ranks have sampled steps in common. A burst begins at least about
+every 30 seconds, at any cost.
 """
 
 from __future__ import annotations
 
 from time import perf_counter
 
-SHARE = 0.0025  # of the training thread's time
-WHOLE = 256  # steps at the start that are all watched
-BURST = 16  # steps in a row that are watched later on
-LONGEST = 4096  # steps from one burst to the next
-LONGEST_SECONDS = 30.0  # without a look: a loop may become slower, and silence looks like a stall
+OVERHEAD_SHARE = 0.0025  # of the training thread's time
+FIRST_STEPS = 256  # steps at the start, all sampled
+BURST = 16  # steps in a row that are sampled later
+LONGEST_PERIOD = 4096  # steps from the start of one burst to the start of the next
+LONGEST_SKIP_SECONDS = 30.0  # a loop may become slower, and silence looks like a stall
 
 
-class Pace:
-    """Counts what the hooks take of the training thread, and says which step they watch next."""
+class StepSampler:
+    """Measures what the hooks take of the training thread, and chooses the next sampled step."""
 
     def __init__(
         self,
-        share: float | None,  # None: every step is watched
-        whole: int = WHOLE,
+        share: float | None,  # None: every step is sampled
+        first_steps: int = FIRST_STEPS,
         burst: int = BURST,
-        longest: int = LONGEST,
+        longest_period: int = LONGEST_PERIOD,
     ) -> None:
         self._share = share
-        self._whole, self._burst, self._longest = whole, burst, longest
-        self.seconds = 0.0  # taken by the hooks since the last decision
-        self._decided = perf_counter()
-        self._stopped = self._decided
-        self._step = 0
+        self._first_steps, self._burst = first_steps, burst
+        self._longest_period = longest_period
+        self.hook_seconds = 0.0  # taken by the hooks since the last decision
+        self._decided_at = perf_counter()
+        self._stopped_at = self._decided_at
+        self._decided_step = 0
 
     @property
-    def skips(self) -> bool:
-        """Whether some steps may be skipped."""
+    def may_skip(self) -> bool:
+        """Whether steps may be skipped."""
         return self._share is not None
 
-    def stop(self) -> None:
-        """The hooks are taken out: what runs now is not training."""
-        self._stopped = perf_counter()
+    def stop_clock(self) -> None:
+        """The hooks are removed: the time that passes now is not training time."""
+        self._stopped_at = perf_counter()
 
-    def go_on(self) -> None:
-        """They are put back."""
-        self._decided += perf_counter() - self._stopped
+    def start_clock(self) -> None:
+        """The hooks are installed, for the first time or again."""
+        self._decided_at += perf_counter() - self._stopped_at
 
-    def next_after(self, step: int) -> int:
-        """The step to watch after this one, which was watched: the next, or a later one."""
-        if self._share is None or step < self._whole or step % self._burst:
-            if step == self._whole - self._burst:
-                self._begin_anew(step)
+    def choose_next(self, step: int) -> int:
+        """The step to sample after ``step``, which was sampled: the next one, or a later one."""
+        if self._share is None or step < self._first_steps or step % self._burst:
+            if step == self._first_steps - self._burst:
+                self._begin_measurement(step)  # the steps before it include warm-up
             return step + 1
-        now = perf_counter()
-        usual = (now - self._decided) / max(1, step - self._step)
-        period = self._period(self.seconds, usual * self._share)
-        self._begin_anew(step)
-        return -(-step // period) * period + 1
+        seconds_per_step = (perf_counter() - self._decided_at) / max(1, step - self._decided_step)
+        period = self._period(self.hook_seconds, seconds_per_step * self._share)
+        self._begin_measurement(step)
+        return -(-step // period) * period + 1  # right after the next multiple of the period
 
     def is_overdue(self, step: int) -> bool:
-        """Whether too much time has passed since the last decision to let more steps pass."""
-        return step % self._burst == 0 and perf_counter() - self._decided > LONGEST_SECONDS
+        """Whether too much time has passed since the last decision to skip more steps."""
+        passed = perf_counter() - self._decided_at
+        return step % self._burst == 0 and passed > LONGEST_SKIP_SECONDS
 
-    def _begin_anew(self, step: int) -> None:
-        self.seconds, self._step, self._decided = 0.0, step, perf_counter()
+    def _begin_measurement(self, step: int) -> None:
+        self.hook_seconds, self._decided_step, self._decided_at = 0.0, step, perf_counter()
 
-    def _period(self, seconds: float, allowed: float) -> int:
-        """Steps of which one burst may be watched, where each may cost so many seconds."""
+    def _period(self, burst_seconds: float, allowed_per_step: float) -> int:
+        """The shortest period, in steps, over which one burst costs no more than allowed."""
         period = self._burst
-        while period < self._longest and seconds > allowed * period:
+        while period < self._longest_period and burst_seconds > allowed_per_step * period:
             period *= 2
         return period

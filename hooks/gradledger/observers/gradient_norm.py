@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _layout = operator.attrgetter("layout")
 
 
-class Norm(Observer):
+class GradientNorm(Observer):
     """Fills ``norm`` and its parts: one fused pass, none when the loop has just clipped.
 
     Sharded gradients give the norm of this rank's part; the service combines them.

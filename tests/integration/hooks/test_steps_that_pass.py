@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from gradledger.capture.recorder import Recorder
-from gradledger.capture.step_sampling import Pace
+from gradledger.capture.step_sampling import StepSampler
 from gradledger_monitor.ingest import schema
 from helpers.training import (
     CLASSES,
@@ -38,9 +38,9 @@ Watched = AbstractContextManager[object]
 Loop = Callable[[Watched], Any]
 
 
-def some() -> Pace:
+def some() -> StepSampler:
     """Never gets what it would need to watch all."""
-    return Pace(1e-12, whole=4, burst=4, longest=16)
+    return StepSampler(1e-12, first_steps=4, burst=4, longest_period=16)
 
 
 def loading(watched: Watched) -> None:
@@ -127,7 +127,7 @@ def test_skipped_steps_are_counted_though_nobody_looks() -> None:
     recorder.uninstall()
     assert [r.step for r in seen.records()] == SOME[:8]
     assert all(r.skipped for r in seen.records())
-    assert recorder.stepped >= began  # or a beat would say that no step ever ended
+    assert recorder.last_step_time >= began  # or a beat would say that no step ever ended
 
 
 def test_a_mistake_that_begins_while_nobody_looks_is_found_when_somebody_does() -> None:

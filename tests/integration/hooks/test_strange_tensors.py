@@ -291,7 +291,7 @@ def test_what_watch_and_resume_look_at_is_hidden_from_modes() -> None:
     cross_entropy(model, windows(1)[0][0]).backward()
     try:
         with Functions(log):
-            recorder.track(optimizer)
+            recorder.watch(optimizer)
             recorder.uninstall()
             recorder.resume()
     finally:

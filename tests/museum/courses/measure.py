@@ -21,7 +21,7 @@ from pathlib import Path
 
 from gradledger.capture.open_records import OpenStep
 from gradledger.capture.recorder import Recorder
-from gradledger.capture.step_sampling import Pace
+from gradledger.capture.step_sampling import StepSampler
 from gradledger.records import encode
 from gradledger_monitor.evaluation.engine import Engine
 from gradledger_monitor.ingest import schema
@@ -51,18 +51,20 @@ def judged(task: Task, in_part: bool = False) -> Outcome:
     """Train one run, healthy or with a fault, and judge it."""
     seed, illness = task
     # after the first 256 steps 16 of every 128, whatever they cost
-    pace = Pace(1e-12, longest=128) if in_part else None
+    step_sampler = StepSampler(1e-12, longest_period=128) if in_part else None
     if illness is None:
-        return evaluate_history(draw(seed), pace=pace)
+        return evaluate_history(draw(seed), step_sampler=step_sampler)
     kind = ILLNESSES[illness]
-    found = evaluate_history(kind.setting(seed), kind.fault(onset(seed)), pace)
+    found = evaluate_history(kind.setting(seed), kind.fault(onset(seed)), step_sampler)
     return replace(found, illness=illness)
 
 
-def evaluate_history(setting: Setting, fault: Fault = healthy, pace: Pace | None = None) -> Outcome:
+def evaluate_history(
+    setting: Setting, fault: Fault = healthy, step_sampler: StepSampler | None = None
+) -> Outcome:
     """Train under the hooks and ask all rules."""
     steps: list[OpenStep] = []
-    recorder = Recorder(steps.append, pace)
+    recorder = Recorder(steps.append, step_sampler)
     recorder.install()
     try:
         course = train(setting, fault)
