@@ -15,7 +15,6 @@ WORDS = {
     r"mends?|mended|mending": "fix",
     r"whoever|whomever|wherein|whereof|thereof|therein|whatsoever": "plain words",
     r"speaks?|speaking|spoke|spoken": "send, compose, refer to",
-    r"voices?": "composer",
     r"fates?": "result, delivery outcome",
     r"orphans?": "leftover files",
 }
@@ -26,6 +25,7 @@ PARTS = {
     "judges": "evaluators, evaluates",
     "judging": "evaluation",
     "judged": "evaluated",
+    "voice": "composer",
     "news": "pubsub, notification",
     "turns": "ingest priority",
     "recall": "restore",
