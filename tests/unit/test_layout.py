@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,3 +47,20 @@ def test_files_are_short() -> None:
     lengths = {p: len(p.read_text(encoding="utf-8").splitlines()) for p in SOURCES}
     assert median(lengths.values()) <= 110
     assert {str(p.relative_to(ROOT)): n for p, n in lengths.items() if n > MOST_FILE_LINES} == {}
+
+
+def test_the_architecture_page_names_files_that_exist() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    tracked = subprocess.check_output(["git", "-C", str(ROOT), "ls-files"], text=True).split()
+    folders = {f"{parent}/" for name in tracked for parent in Path(name).parents}
+    names = re.findall(r"`([\w./-]+(?:\.(?:py|html|js|toml|yml)|/))`", text)
+    assert len(names) > 60
+    ends = [f"/{name}" for name in (*tracked, *folders)]
+    assert [name for name in names if not any(end.endswith(f"/{name}") for end in ends)] == []
+
+
+def test_each_walk_needs_at_most_four_hops() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    walks = re.findall(r"^\d\. .*", text, re.MULTILINE)
+    assert len(walks) == 5
+    assert [walk for walk in walks if walk.count("→") > 4] == []
