@@ -37,77 +37,77 @@ from gradledger_monitor.workers.evaluator import EvaluationPass, Evaluator
 from gradledger_monitor.workers.retention import RetentionWorker
 from gradledger_monitor.workers.runtime_overrides import RuntimeOverrides
 
-GUESSES_PER_SECOND = 0.2
-GUESSES_AT_ONCE = 10
+FAILED_TOKENS_PER_SECOND = 0.2  # by client address
+FAILED_TOKENS_AT_ONCE = 10
 GUARDS = (Access, SameOriginCheck, HostCheck, RequestLog, SecurityHeaders)  # the last comes first
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: State = app.state.service
-    service.live.attach(asyncio.get_running_loop())
+    service.live_events.attach(asyncio.get_running_loop())
     await asyncio.to_thread(service.store.migrate)
-    service.news.start()
+    service.pubsub.start()
     service.evaluator.start()
-    service.deliverer.start()
-    house = RetentionWorker(service.store, service.chosen)
-    house.start()
+    service.delivery_worker.start()
+    retention = RetentionWorker(service.store, service.overrides)
+    retention.start()
     try:
         yield
     finally:
-        await asyncio.to_thread(house.stop)
+        await asyncio.to_thread(retention.stop)
         await asyncio.to_thread(service.evaluator.stop)
-        await asyncio.to_thread(service.deliverer.stop)
-        await asyncio.to_thread(service.news.stop)
+        await asyncio.to_thread(service.delivery_worker.stop)
+        await asyncio.to_thread(service.pubsub.stop)
         service.store.close()
 
 
 def _assemble(settings: Settings) -> State:
     store = Store(settings.db, settings.database_wait)
-    news, pages_told = news_on(store), LiveEvents()
+    pubsub, live_events = news_on(store), LiveEvents()
     limit = CapacityLimiter(settings.ingest_workers)
     metrics = Metrics(store, lambda: _busy(limit))
-    told = Alerts(settings, settings.base, store)
-    deliverer = told.deliverer(metrics.told)
+    alerts = Alerts(settings, settings.base, store)
+    delivery_worker = alerts.delivery_worker(metrics.told)
 
-    def judged(look: EvaluationPass) -> None:
-        metrics.ruled(look.steps, look.seconds, look.quarantined)
-        live.tell(news, look)
-        deliverer.wake()
+    def on_evaluated(result: EvaluationPass) -> None:
+        metrics.ruled(result.steps, result.seconds, result.quarantined)
+        live.publish(pubsub, result)
+        delivery_worker.wake()
 
-    turns, chosen = IngestPriority(), RuntimeOverrides(settings, store)
+    ingest_priority, overrides = IngestPriority(), RuntimeOverrides(settings, store)
     evaluator = Evaluator(
         store,
         settings.rank_timeout,
         settings.evaluation_interval,
-        judged,
-        chosen=chosen.choices,
-        step_aside=turns.step_aside,
+        on_evaluated,
+        chosen=overrides.choices,
+        step_aside=ingest_priority.step_aside,
     )
-    news.hear(ingest.RECORDS, lambda _: evaluator.wake())
-    news.hear(live.JUDGED, pages_told.hear)
-    news.after_a_gap(lambda: pages_told.catch_up(store))
+    pubsub.hear(ingest.RECORDS, lambda _: evaluator.wake())
+    pubsub.hear(live.EVALUATED, live_events.on_message)
+    pubsub.after_a_gap(lambda: live_events.catch_up(store))
     return State(
-        settings,
-        chosen,
-        store,
-        evaluator,
-        news,
-        pages_told,
-        limit,
-        Room(settings.ingest_queue_bytes),
-        LargeBatch(),
-        _bounds(settings),
-        Readiness(store, evaluator.works),
-        turns,
-        metrics,
-        ConnectionLog(metrics.endings),
-        CredentialStore(settings, store),
-        told,
-        deliverer,
-        read_rates=RateLimiter(settings.reads_per_second),
-        batch_rates=RateLimiter(settings.batches_per_second),
-        guess_rates=RateLimiter(GUESSES_PER_SECOND, GUESSES_AT_ONCE),
+        settings=settings,
+        overrides=overrides,
+        store=store,
+        evaluator=evaluator,
+        pubsub=pubsub,
+        live_events=live_events,
+        ingest_limit=limit,
+        room=Room(settings.ingest_queue_bytes),
+        large_batch=LargeBatch(),
+        bounds=_bounds(settings),
+        readiness=Readiness(store, evaluator.works),
+        ingest_priority=ingest_priority,
+        metrics=metrics,
+        connection_log=ConnectionLog(metrics.endings),
+        credentials=CredentialStore(settings, store),
+        alerts=alerts,
+        delivery_worker=delivery_worker,
+        read_limiter=RateLimiter(settings.reads_per_second),
+        batch_limiter=RateLimiter(settings.batches_per_second),
+        failed_token_limiter=RateLimiter(FAILED_TOKENS_PER_SECOND, FAILED_TOKENS_AT_ONCE),
     )
 
 

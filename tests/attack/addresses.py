@@ -14,7 +14,7 @@ import httpx2
 
 from attack.arena import Arena
 from attack.outcome import Outcome
-from gradledger_monitor.alerts.egress_policy import Refused, reach
+from gradledger_monitor.alerts.egress_policy import AddressRefused, EgressPolicy
 
 INSIDE = (
     *("0.0.0.0", "10.0.0.1", "100.64.0.1", "127.0.0.1", "127.8.9.10", "169.254.169.254"),
@@ -37,12 +37,12 @@ SPELLINGS = (
 def attack(arena: Arena) -> Iterator[Outcome]:
     """The table, then a service that is asked to send to spellings of this machine."""
     outcome = Outcome("addresses of alerts (SSRF)")
-    guarded = reach([])
+    guarded = EgressPolicy.allowing([])
     for address in (*INSIDE, *OUTSIDE):
         outcome.tried()
         try:
             guarded.check(address, address)
-        except Refused:
+        except AddressRefused:
             if address in OUTSIDE:
                 outcome.fault(f"{address} is public and refused")
         else:
@@ -64,7 +64,7 @@ def _try(service: str, outcome: Outcome, name: str, url: str) -> None:
         return  # refused as it is written
     tried = httpx2.post(f"{channel}/test", timeout=30)
     outcome.answered(tried.status_code, tried.elapsed.total_seconds())
-    if tried.status_code == 200 and tried.json()["fate"] == "delivered":
+    if tried.status_code == 200 and tried.json()["outcome"] == "delivered":
         outcome.fault(f"{url} was delivered to")
 
 

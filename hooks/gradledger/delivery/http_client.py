@@ -194,7 +194,9 @@ def _acknowledged(status: int, body: bytes) -> Answer:
     if not isinstance(stored, int) or not isinstance(errors, list):
         return Answer("retry", problem=f"HTTP status {status}, and not from a gradledger service")
     if not errors:
-        return Answer("accepted", stored, known=_text(document, "known"), findings=_found(document))
+        return Answer(
+            "accepted", stored, known=_text(document, "findings_id"), findings=_found(document)
+        )
     first = errors[0] if isinstance(errors[0], dict) else {}
     refused = document.get("refused", len(errors))
     reason = f"{first.get('field')}: {first.get('reason')}"

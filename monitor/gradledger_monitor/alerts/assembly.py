@@ -5,8 +5,14 @@ from __future__ import annotations
 from functools import cached_property
 
 from gradledger_monitor.alerts import payload, roster
-from gradledger_monitor.alerts.delivery_worker import DeliveryWorker, Hear, Means, picture, send
-from gradledger_monitor.alerts.egress_policy import reach
+from gradledger_monitor.alerts.delivery_worker import (
+    DeliveryOptions,
+    DeliveryWorker,
+    OnResult,
+    picture,
+    send,
+)
+from gradledger_monitor.alerts.egress_policy import EgressPolicy
 from gradledger_monitor.alerts.enqueue import Composer
 from gradledger_monitor.alerts.links import Links
 from gradledger_monitor.alerts.roster import Roster
@@ -23,8 +29,8 @@ class Alerts:
 
     def __init__(self, settings: AlertSettings, base: str, store: Store) -> None:
         self._settings, self._base, self._store = settings, base, store
-        self.means = Means(
-            reach=reach(settings.alert_networks),
+        self.options = DeliveryOptions(
+            policy=EgressPolicy.allowing(settings.alert_networks),
             timeout=settings.alert_timeout,
             repeat_after=settings.alert_repeat_after,
             delays=settings.alert_retries,
@@ -43,19 +49,20 @@ class Alerts:
         key = channels.key(self._store, LINK_KEY)
         return Links(self._base, key, settings.alert_link_days)
 
-    def deliverer(self, hear: Hear) -> DeliveryWorker:
+    def delivery_worker(self, on_result: OnResult) -> DeliveryWorker:
         """What plans and sends, once it is started."""
-        return DeliveryWorker(self._store, self._voice, self.means, hear)
+        return DeliveryWorker(self._store, self.composer, self.options, on_result)
 
-    def _voice(self) -> Composer:
+    def composer(self) -> Composer:
+        """What turns findings into messages."""
         settings = self._settings
         return Composer(self._base, self.links, settings.alert_timing, self.roster)
 
-    async def try_out(self, channel: str, now: float) -> tuple[str, DeliveryResult]:
+    async def send_test(self, channel: str, now: float) -> tuple[str, DeliveryResult]:
         """Send a test to a channel here and now: its id, and what became of it. Raises KeyError."""
         target = self.roster().channels[channel]
         document = payload.test(self._base, now)
         one = outbox.put_claimed(self._store, channel, document, now)
-        outcome = await send(target, one, self.means, lambda: picture(self._store, document))
+        outcome = await send(target, one, self.options, lambda: picture(self._store, document))
         outbox.finish(self._store, one, outcome, now, lambda _: None)
         return one.id, outcome

@@ -21,7 +21,7 @@ from gradledger_monitor.alerts import chart_png, enqueue
 from gradledger_monitor.alerts.backoff import DELAYS, next_attempt
 from gradledger_monitor.alerts.channels import alertmanager, messengers, webhook
 from gradledger_monitor.alerts.configuration import Alertmanager, AnyChannel, Apprise
-from gradledger_monitor.alerts.egress_policy import Reach
+from gradledger_monitor.alerts.egress_policy import EgressPolicy
 from gradledger_monitor.alerts.enqueue import Composer
 from gradledger_monitor.alerts.payload import Document
 from gradledger_monitor.common import clock
@@ -40,14 +40,14 @@ PRUNE_EVERY_SECONDS = 3_600.0
 FINISH_SECONDS = 3.0  # at the end, for what is on its way
 POINTS = 300  # of the chart in a picture
 
-Hear = Callable[[str, DeliveryResult, float], None]  # with seconds since it was created
+OnResult = Callable[[str, DeliveryResult, float], None]  # with seconds since it was created
 
 
 @dataclass(frozen=True)
-class Means:
+class DeliveryOptions:
     """How messages are sent."""
 
-    reach: Reach
+    policy: EgressPolicy
     timeout: float
     repeat_after: float
     delays: Sequence[float] = DELAYS
@@ -55,16 +55,16 @@ class Means:
 
 
 async def send(
-    channel: AnyChannel, one: Claimed, means: Means, picture: Callable[[], bytes | None]
+    channel: AnyChannel, one: Claimed, options: DeliveryOptions, picture: Callable[[], bytes | None]
 ) -> DeliveryResult:
     """One attempt to send a message."""
-    document, reach, timeout = one.document, means.reach, means.timeout
+    document, policy, timeout = one.document, options.policy, options.timeout
     if isinstance(channel, Apprise):
         image = await to_thread.run_sync(picture) if channel.image else None
-        return await messengers.send(channel, document, image, reach, timeout)
+        return await messengers.send(channel, document, image, policy, timeout)
     if isinstance(channel, Alertmanager):
-        return await alertmanager.send(channel, document, reach, timeout, means.repeat_after)
-    return await webhook.send(channel, one.id, document, reach, timeout, time.time())
+        return await alertmanager.send(channel, document, policy, timeout, options.repeat_after)
+    return await webhook.send(channel, one.id, document, policy, timeout, time.time())
 
 
 @dataclass
@@ -72,9 +72,9 @@ class DeliveryWorker:
     """Plans and sends, until it is stopped."""
 
     store: Store
-    make_voice: Callable[[], Composer]  # once the database is migrated
-    means: Means
-    hear: Hear | None = None
+    make_composer: Callable[[], Composer]  # once the database is migrated
+    options: DeliveryOptions
+    on_result: OnResult | None = None
     now: Callable[[], float] = clock.now
     _stopping: bool = False
     _loop: asyncio.AbstractEventLoop | None = None
@@ -84,9 +84,9 @@ class DeliveryWorker:
     _thread: threading.Thread = field(init=False)
 
     @cached_property
-    def voice(self) -> Composer:
-        """Whose words are used."""
-        return self.make_voice()
+    def composer(self) -> Composer:
+        """What turns findings into messages."""
+        return self.make_composer()
 
     def __post_init__(self) -> None:
         self._thread = threading.Thread(target=self._run, name="gradledger-alerts", daemon=True)
@@ -134,12 +134,12 @@ class DeliveryWorker:
     def _take(self) -> list[Claimed]:
         """Say what is to be said, then claim what is due."""
         now = self.now()
-        enqueue.speak(self.store, self.voice, now)
+        enqueue.enqueue_due(self.store, self.composer, now)
         if now - self._pruned > PRUNE_EVERY_SECONDS:
             self._pruned = now
-            outbox.prune(self.store, now - self.means.keep_seconds)
+            outbox.prune(self.store, now - self.options.keep_seconds)
         free = AT_ONCE - self._on_the_way
-        claimed = outbox.claim(self.store, now, self.means.timeout + LEASE_MARGIN, free)
+        claimed = outbox.claim(self.store, now, self.options.timeout + LEASE_MARGIN, free)
         self._on_the_way += len(claimed)
         return claimed
 
@@ -154,20 +154,20 @@ class DeliveryWorker:
             self.wake()  # there is room again, and perhaps a next one of the same run
 
     async def _attempt(self, one: Claimed) -> DeliveryResult:
-        roster = await to_thread.run_sync(self.voice.roster)
+        roster = await to_thread.run_sync(self.composer.roster)
         channel = roster.channels.get(one.channel)
         if channel is None:
             return DeliveryResult("gone", "there is no such channel any more")
-        return await send(channel, one, self.means, lambda: picture(self.store, one.document))
+        return await send(channel, one, self.options, lambda: picture(self.store, one.document))
 
     def _finish(self, one: Claimed, result: DeliveryResult) -> None:
         now = self.now()
-        delays = self.means.delays
+        delays = self.options.delays
         outbox.finish(
             self.store, one, result, now, lambda n: next_attempt(delays, n, now, random.random())
         )
-        if self.hear is not None:
-            self.hear(one.channel, result, max(0.0, now - one.created))
+        if self.on_result is not None:
+            self.on_result(one.channel, result, max(0.0, now - one.created))
         if result.outcome != "delivered":
             fields = {"alert": one.id, "channel": one.channel, "why": result.detail}
             log.warning("an alert did not arrive", extra={"fields": fields})

@@ -16,7 +16,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @dataclass(frozen=True)
-class Special:
+class SpecialNetwork:
     """A network that no public service has an address in, and the document that says so."""
 
     network: Network
@@ -28,8 +28,8 @@ class Special:
 # with multicast and what clouds use inside. Networks that are globally reachable in parts
 # (192.0.0.0/24, 2001::/23) are refused whole: nobody receives webhooks in them.
 # https://www.iana.org/assignments/iana-ipv6-special-registry, likewise.
-SPECIAL = tuple(
-    Special(ipaddress.ip_network(network), name, source)
+SPECIAL_NETWORKS = tuple(
+    SpecialNetwork(ipaddress.ip_network(network), name, source)
     for network, name, source in (
         ("0.0.0.0/8", "this network", "RFC 791"),
         ("10.0.0.0/8", "private use", "RFC 1918"),
@@ -78,34 +78,34 @@ TRANSLATED = (
 )
 
 
-class Refused(Exception):
+class AddressRefused(Exception):
     """Nothing may be sent to that address."""
 
 
 @dataclass(frozen=True)
-class Reach:
-    """Public addresses, and these networks."""
+class EgressPolicy:
+    """Allows public addresses and the networks that the operator listed."""
 
     allowed: tuple[Network, ...] = ()
 
+    @classmethod
+    def allowing(cls, networks: Sequence[str]) -> EgressPolicy:
+        """A policy that also allows these networks. Raises ValueError for an invalid one."""
+        return cls(tuple(ipaddress.ip_network(network, strict=False) for network in networks))
+
     def check(self, host: str, address: str) -> None:
-        """Raise ``Refused`` unless something may be sent to the address that a host has."""
+        """Raise ``AddressRefused`` unless something may be sent to the address that a host has."""
         given = ipaddress.ip_address(address.partition("%")[0])
         reached = translated(given)
         if any(one in network for network in self.allowed for one in (given, reached)):
             return
-        special = next((one for one in SPECIAL if reached in one.network), None)
+        special = next((one for one in SPECIAL_NETWORKS if reached in one.network), None)
         if special is not None:
             where = host if host == address else f"{host} ({address})"
-            raise Refused(
+            raise AddressRefused(
                 f"{where} is not a public address ({special.name}, {special.source}). If it is "
                 f"intended, allow its network: GRADLEDGER_ALERT_NETWORKS={reached}"
             )
-
-
-def reach(networks: Sequence[str]) -> Reach:
-    """The public addresses and these networks. Raises ValueError for one that is none."""
-    return Reach(tuple(ipaddress.ip_network(network, strict=False) for network in networks))
 
 
 def translated(address: Address) -> Address:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, delete, insert, select
 from gradledger_monitor.alerts import payload, planner
 from gradledger_monitor.alerts.configuration import Timing
 from gradledger_monitor.alerts.links import Links
-from gradledger_monitor.alerts.payload import About, Places
+from gradledger_monitor.alerts.payload import PageUrls, RunSummary
 from gradledger_monitor.alerts.planner import Notice, Place, Plan, Subject
 from gradledger_monitor.alerts.roster import Roster
 from gradledger_monitor.alerts.routing import Routing
@@ -42,7 +42,7 @@ class Composer:
     roster: Callable[[], Roster]
 
 
-def speak(store: Store, voice: Composer, now: float) -> int:
+def enqueue_due(store: Store, voice: Composer, now: float) -> int:
     """Put into the outbox what is to be said by now; how many messages that were."""
     sent = 0
     while (at := due.next_look(store)) is not None and at <= now:
@@ -74,8 +74,8 @@ def _say(connection: Connection, run: int, roster: Roster, voice: Composer, now:
     over = row.ended or row.last_seen < now - OVER_AFTER
     subject = Subject(row.name, row.project, over)
     plan = planner.plan(subject, findings, before, routing, voice.timing, now)
-    about = About(row.id, row.name, row.project, row.verdict, row.steps, row.world_size)
-    places = Places(voice.base, lambda rule: voice.links.to(row.id, rule))
+    about = RunSummary(row.id, row.name, row.project, row.verdict, row.steps, row.world_size)
+    places = PageUrls(voice.base, lambda rule: voice.links.to(row.id, rule))
     kinds = {rule: signature.kind for rule, signature in signatures().items()}
     for message in plan.messages:
         document = payload.alert(about, message.items, kinds, places, now)

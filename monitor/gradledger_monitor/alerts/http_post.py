@@ -17,7 +17,7 @@ from ssl import SSLContext
 import anyio
 import httpcore2
 
-from gradledger_monitor.alerts.egress_policy import Reach, Refused
+from gradledger_monitor.alerts.egress_policy import AddressRefused, EgressPolicy
 from gradledger_monitor.common.sanitize import printable
 from gradledger_monitor.store.alerts.outbox import DeliveryResult
 
@@ -28,8 +28,8 @@ MOST_DETAIL = 500  # characters
 class _Guarded(httpcore2.AsyncNetworkBackend):
     """Connects to names whose every address may be reached."""
 
-    def __init__(self, reach: Reach) -> None:
-        self._reach = reach
+    def __init__(self, policy: EgressPolicy) -> None:
+        self._reach = policy
         self._plain = httpcore2.AnyIOBackend()
 
     async def connect_tcp(
@@ -69,23 +69,25 @@ def _tls() -> SSLContext:
 
 
 async def post(
-    url: str, body: bytes, headers: Mapping[str, str], reach: Reach, timeout: float
+    url: str, body: bytes, headers: Mapping[str, str], policy: EgressPolicy, timeout: float
 ) -> DeliveryResult:
     """Send a body, and say what became of it; ``timeout`` is for everything, in seconds."""
     try:
         with anyio.fail_after(timeout):
-            return await _post(url, body, headers, reach)
+            return await _post(url, body, headers, policy)
     except TimeoutError:
         return DeliveryResult("failed", f"no answer within {timeout:g} s")
-    except Refused as error:
+    except AddressRefused as error:
         return DeliveryResult("failed", str(error))
     except (httpcore2.NetworkError, httpcore2.ProtocolError, OSError) as error:
         return DeliveryResult("failed", f"{type(error).__name__}: {error}"[:500])
 
 
-async def _post(url: str, body: bytes, headers: Mapping[str, str], reach: Reach) -> DeliveryResult:
+async def _post(
+    url: str, body: bytes, headers: Mapping[str, str], policy: EgressPolicy
+) -> DeliveryResult:
     told = [(name.encode(), value.encode()) for name, value in headers.items()]
-    guarded = httpcore2.AsyncConnectionPool(ssl_context=_tls(), network_backend=_Guarded(reach))
+    guarded = httpcore2.AsyncConnectionPool(ssl_context=_tls(), network_backend=_Guarded(policy))
     async with guarded as pool, pool.stream("POST", url, headers=told, content=body) as answer:
         said = await _beginning(answer) if answer.status >= 400 else ""
         named = {name.lower(): value.decode("latin-1") for name, value in answer.headers}

@@ -11,15 +11,15 @@ from hashlib import sha256
 
 from itsdangerous import BadSignature, SignatureExpired, URLSafeTimedSerializer
 
-LINKS = "/alerts/answer/"  # public: the signature is what lets through
+LINK_PATH = "/alerts/answer/"  # public: the signature is what lets through
 
 
-class NoLink(ValueError):
+class InvalidLink(ValueError):
     """The link is none of ours, or is too old."""
 
 
 @dataclass(frozen=True)
-class Answerable:
+class LinkTarget:
     """What a link is about."""
 
     run: str
@@ -39,16 +39,16 @@ class Links:
 
     def to(self, run: str, rule: str) -> str:
         """The address for a finding."""
-        return f"{self._base}{LINKS}{self._signer.dumps([run, rule])}"
+        return f"{self._base}{LINK_PATH}{self._signer.dumps([run, rule])}"
 
-    def read(self, said: str) -> Answerable:
-        """What a link is about. Raises ``NoLink``."""
+    def read(self, said: str) -> LinkTarget:
+        """What a link is about. Raises ``InvalidLink``."""
         try:
             run, rule = self._signer.loads(said, max_age=self._seconds)
         except SignatureExpired as error:
-            raise NoLink(
+            raise InvalidLink(
                 "This link has run out; the page of the run has the same buttons"
             ) from error
         except (BadSignature, ValueError) as error:
-            raise NoLink("This link is not one of ours, or a part of it is missing") from error
-        return Answerable(run, rule)
+            raise InvalidLink("This link is not one of ours, or a part of it is missing") from error
+        return LinkTarget(run, rule)

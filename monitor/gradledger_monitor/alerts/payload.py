@@ -32,7 +32,7 @@ Link = Callable[[str], str | None]  # where a person may acknowledge a rule's fi
 
 
 @dataclass(frozen=True)
-class About:
+class RunSummary:
     """The run that a message is about."""
 
     id: str
@@ -44,7 +44,7 @@ class About:
 
 
 @dataclass(frozen=True)
-class Places:
+class PageUrls:
     """Where to read more: the service as a person reaches it, and the links of this message."""
 
     base: str
@@ -60,7 +60,7 @@ class Places:
 
 
 def alert(
-    run: About, items: tuple[Item, ...], kinds: Mapping[str, str], places: Places, now: float
+    run: RunSummary, items: tuple[Item, ...], kinds: Mapping[str, str], places: PageUrls, now: float
 ) -> Document:
     """One message about one run. ``kinds`` says of each rule whether it is exact."""
     for texts, lists, most in FITS:
@@ -101,7 +101,7 @@ def _document(
     }
 
 
-def _about(run: About, places: Places) -> Document:
+def _about(run: RunSummary, places: PageUrls) -> Document:
     return {
         "id": run.id,
         "name": cut(run.name, MOST_NAME),
@@ -114,7 +114,7 @@ def _about(run: About, places: Places) -> Document:
 
 
 def _finding(
-    item: Item, kinds: Mapping[str, str], places: Places, texts: int, lists: int
+    item: Item, kinds: Mapping[str, str], places: PageUrls, texts: int, lists: int
 ) -> Document:
     found = item.finding
     return {

@@ -12,7 +12,7 @@ from typing_extensions import Self
 
 from gradledger_monitor.alerts.backoff import DELAYS
 from gradledger_monitor.alerts.configuration import Channel, Route, Timing
-from gradledger_monitor.alerts.egress_policy import reach
+from gradledger_monitor.alerts.egress_policy import EgressPolicy
 
 Words = Annotated[list[str], NoDecode]  # in the environment: a,b,c
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -71,7 +71,7 @@ class AlertSettings(BaseSettings):
     @field_validator("alert_networks")
     @classmethod
     def _are_networks(cls, networks: list[str]) -> list[str]:
-        reach(networks)
+        EgressPolicy.allowing(networks)
         return networks
 
     @field_validator("alert_channels", mode="before")

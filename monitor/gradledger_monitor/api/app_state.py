@@ -34,25 +34,25 @@ class State:
     """The parts of a running service."""
 
     settings: Settings
-    chosen: RuntimeOverrides
+    overrides: RuntimeOverrides
     store: Store
     evaluator: Evaluator
-    news: PubSub
-    live: LiveEvents
+    pubsub: PubSub
+    live_events: LiveEvents
     ingest_limit: CapacityLimiter
     room: Room
     large_batch: LargeBatch
     bounds: Bounds
     readiness: Readiness
-    turns: IngestPriority
+    ingest_priority: IngestPriority
     metrics: Metrics
-    endings: ConnectionLog
-    bearers: CredentialStore
+    connection_log: ConnectionLog
+    credentials: CredentialStore
     alerts: Alerts
-    deliverer: DeliveryWorker
-    read_rates: RateLimiter
-    batch_rates: RateLimiter
-    guess_rates: RateLimiter  # of those who show tokens that are none
+    delivery_worker: DeliveryWorker
+    read_limiter: RateLimiter
+    batch_limiter: RateLimiter
+    failed_token_limiter: RateLimiter  # by client address
 
 
 def state_of(scope: Scope) -> State:
@@ -70,11 +70,11 @@ async def _store(request: Request) -> Store:
     return state_of(request.scope).store
 
 
-GivenState = Annotated[State, Depends(_state)]
-GivenStore = Annotated[Store, Depends(_store)]
+StateDep = Annotated[State, Depends(_state)]
+StoreDep = Annotated[Store, Depends(_store)]
 
 
-class Answer(Response):
+class JsonResponse(Response):
     """JSON of plain values, dataclasses and records; a float that JSON cannot say is null."""
 
     media_type = "application/json"

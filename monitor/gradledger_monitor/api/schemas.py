@@ -27,7 +27,7 @@ class Acknowledged(BaseModel):
 
     stored: int
     duplicates: int
-    known: str | None = None  # the name of the findings, where they were asked for
+    findings_id: str | None = None  # identifies the findings, if the sender requested them
     findings: list[ToldFinding] | None = None
 
 

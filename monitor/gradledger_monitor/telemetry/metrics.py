@@ -70,7 +70,7 @@ class Metrics:
         self.attempts = Counter(
             "gradledger_alert_attempts",
             "Attempts to send an alert, by channel and by what became of them.",
-            ["channel", "fate"],
+            ["channel", "outcome"],
             registry=self._registry,
         )
         self.alerts = self._histogram(

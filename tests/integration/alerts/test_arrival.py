@@ -62,7 +62,7 @@ def test_a_receiver_that_fails_in_every_way_is_told_in_the_end_by_one_id(
     assert {one["id"] for one in came} == {alert["id"]} and all(one["verified"] for one in came)
     assert {one["path"] for one in came} == {"/hook"}  # the redirect led nowhere
     assert len({json.dumps(one["body"]) for one in came}) == 1
-    tried = [(one["fate"], one["status"]) for one in alert["attempts"]]
+    tried = [(one["outcome"], one["status"]) for one in alert["attempts"]]
     assert tried == [
         ("failed", 500), ("failed", None), ("failed", None), ("failed", 302), ("failed", 429),
         ("delivered", 204),
@@ -135,7 +135,7 @@ def test_what_no_attempt_brings_there_is_dead_listed_and_counted(
         def said(metric: str) -> bool:
             return metric in httpx2.get(f"{service.url}/metrics").text
 
-        failed = 'gradledger_alert_attempts_total{channel="hook",fate="failed"} 3.0'
+        failed = 'gradledger_alert_attempts_total{channel="hook",outcome="failed"} 3.0'
         assert eventually(PATIENCE, lambda: said(failed))
         assert said('gradledger_alerts{channel="hook",state="dead"} 1.0')
 

@@ -44,7 +44,7 @@ def test_a_channel_is_made_tried_out_and_told(service: Service, receiver: Receiv
     made = put(service, "/channels/hook", config)
     assert made.status_code == 200 and made.json()["secret"] is None
     tried = post(service, "/channels/hook/test").json()
-    assert (tried["fate"], tried["status"]) == ("delivered", 204)
+    assert (tried["outcome"], tried["status"]) == ("delivered", 204)
     (test,) = receiver.got()
     assert test["verified"] and test["body"]["type"] == "gradledger.test"
     service.post(batch("r", [step(1)]))

@@ -16,11 +16,11 @@ import pytest
 from gradledger_monitor.alerts import chart_png, payload
 from gradledger_monitor.alerts.channels import alertmanager, messengers, webhook
 from gradledger_monitor.alerts.configuration import Alertmanager, Apprise, Webhook, channel_of
-from gradledger_monitor.alerts.egress_policy import reach
+from gradledger_monitor.alerts.egress_policy import EgressPolicy
 from gradledger_monitor.store.alerts.outbox import DeliveryResult
 from helpers.receiver import OLD_SECRET, SECRET, Receiver
 
-OURS = reach(["127.0.0.0/8"])
+OURS = EgressPolicy.allowing(["127.0.0.0/8"])
 FENCED = "```\n# before: _a_\n\nb = 1\n```"
 TEST = payload.test("https://monitor.example", 1_000.0)
 LATE = 60.0  # a busy machine takes its time to start a process
@@ -93,7 +93,7 @@ def to_messenger(
 ) -> DeliveryResult:
     """One attempt to send, by default a test."""
     channel = Apprise.model_validate({"name": "c", "kind": "apprise", "url": url})
-    return anyio.run(messengers.send, channel, said, image, reach(networks), LATE)
+    return anyio.run(messengers.send, channel, said, image, EgressPolicy.allowing(networks), LATE)
 
 
 def test_a_messenger_gets_words_and_a_picture(receiver: Receiver) -> None:

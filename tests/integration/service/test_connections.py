@@ -127,7 +127,7 @@ def test_a_stream_of_events_outlasts_every_timeout(quick: Service) -> None:
     wait = httpx2.Timeout(5, read=30)
     with httpx2.stream("GET", f"{quick.url}/api/v1/runs/r/events", timeout=wait) as stream:
         lines = stream.iter_lines()
-        assert next(lines) == "event: judged"
+        assert next(lines) == "event: evaluated"
         time.sleep(6)  # longer than each of them
         quick.post(batch("r", [fair_step(4)]))
         assert any('"step":4' in line for line in lines)

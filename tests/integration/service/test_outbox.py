@@ -11,7 +11,7 @@ import pytest
 
 from gradledger_monitor.alerts import payload
 from gradledger_monitor.alerts.assembly import Alerts
-from gradledger_monitor.alerts.enqueue import Composer, speak
+from gradledger_monitor.alerts.enqueue import Composer, enqueue_due
 from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.ingest import decode
 from gradledger_monitor.store.alerts import outbox
@@ -65,7 +65,7 @@ def judged(store: Store, *names: str) -> list[int]:
 def voice(store: Store) -> Composer:
     """As a service would speak, to one channel."""
     channel = {"name": "c", "url": "https://example.org"}
-    return Alerts(Settings(alert_channels=[channel]), "http://127.0.0.1", store)._voice()  # type: ignore[list-item]
+    return Alerts(Settings(alert_channels=[channel]), "http://127.0.0.1", store).composer()  # type: ignore[list-item]
 
 
 def test_of_several_processes_one_sends_each_message(store: Store) -> None:
@@ -80,7 +80,7 @@ def test_of_several_processes_one_says_each_thing(store: Store) -> None:
     judged(store, *(f"r{number}" for number in range(12)))
     speaks = voice(store)
     with processes(store, 4) as others, ThreadPoolExecutor(4) as pool:
-        said = sum(pool.map(lambda s: speak(s, speaks, LATER), others))
+        said = sum(pool.map(lambda s: enqueue_due(s, speaks, LATER), others))
     told = [one.document["data"]["run"]["id"] for one in outbox.listed(store)]
     assert said == 12 and sorted(told) == sorted(f"r{number}" for number in range(12))
 
@@ -94,7 +94,7 @@ def test_whoever_dies_with_a_message_leaves_it_to_the_next_under_the_same_id(sto
     finish(store, dead, FAILED, 32)  # it was not dead, only slow: nobody listens any more
     finish(store, alive, DELIVERED, 33)
     (sent,) = outbox.listed(store)
-    assert (sent.state, [one.fate for one in sent.attempts]) == (
+    assert (sent.state, [one.outcome for one in sent.attempts]) == (
         "delivered",
         ["failed", "delivered"],
     )
@@ -161,7 +161,7 @@ def test_the_last_attempt_leaves_it_dead_and_a_replay_begins_anew(store: Store) 
 @pytest.mark.parametrize("again", [False, True])
 def test_what_was_said_is_not_said_again_by_a_restart(store: Store, again: bool) -> None:
     judged(store, "r")
-    assert speak(store, voice(store), LATER) == 1
+    assert enqueue_due(store, voice(store), LATER) == 1
     if again:
         judge_pending(store, patience=0)
-    assert speak(store, voice(store), LATER) == 0
+    assert enqueue_due(store, voice(store), LATER) == 0

@@ -10,7 +10,12 @@ import socket
 
 import pytest
 
-from gradledger_monitor.alerts.egress_policy import SPECIAL, Refused, Special, reach
+from gradledger_monitor.alerts.egress_policy import (
+    SPECIAL_NETWORKS,
+    AddressRefused,
+    EgressPolicy,
+    SpecialNetwork,
+)
 
 REFUSED = {
     "0.0.0.0": "this network",
@@ -107,35 +112,37 @@ def no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("address", "network"), REFUSED.items())
 def test_what_is_not_public_is_refused_by_name(address: str, network: str) -> None:
-    with pytest.raises(Refused, match="GRADLEDGER_ALERT_NETWORKS") as error:
-        reach([]).check("example.org", address)
+    with pytest.raises(AddressRefused, match="GRADLEDGER_ALERT_NETWORKS") as error:
+        EgressPolicy.allowing([]).check("example.org", address)
     assert f"({network}" in str(error.value)
 
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_what_is_public_is_not(address: str) -> None:
-    reach([]).check("example.org", address)
+    EgressPolicy.allowing([]).check("example.org", address)
 
 
-@pytest.mark.parametrize("special", SPECIAL, ids=lambda one: str(one.network))
-def test_every_network_is_refused_from_its_first_to_its_last_address(special: Special) -> None:
+@pytest.mark.parametrize("special", SPECIAL_NETWORKS, ids=lambda one: str(one.network))
+def test_every_network_is_refused_from_its_first_to_its_last_address(
+    special: SpecialNetwork,
+) -> None:
     for address in (special.network[0], special.network[-1]):
-        with pytest.raises(Refused):
-            reach([]).check("example.org", str(address))
+        with pytest.raises(AddressRefused):
+            EgressPolicy.allowing([]).check("example.org", str(address))
 
 
 def test_every_network_has_a_row_above() -> None:
     refused = [ipaddress.ip_address(one.partition("%")[0]) for one in REFUSED]
-    for special in SPECIAL:
+    for special in SPECIAL_NETWORKS:
         assert any(one in special.network for one in refused), special
 
 
 def test_a_network_may_be_allowed_and_no_more_than_that() -> None:
-    allowed = reach(["10.0.0.0/8", "::1/128"])
+    allowed = EgressPolicy.allowing(["10.0.0.0/8", "::1/128"])
     for address in ("10.200.0.1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "::1"):
         allowed.check("example.org", address)
     for address in ("127.0.0.1", "192.168.0.1", "fc00::1", "2002:a00:1::", "::a00:1"):
-        with pytest.raises(Refused):
+        with pytest.raises(AddressRefused):
             allowed.check("example.org", address)
     with pytest.raises(ValueError):
-        reach(["the office"])
+        EgressPolicy.allowing(["the office"])

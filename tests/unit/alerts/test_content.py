@@ -13,12 +13,12 @@ from gradledger_monitor.alerts.backoff import DELAYS, next_attempt
 from gradledger_monitor.alerts.channels import alertmanager
 from gradledger_monitor.alerts.configuration import channel_of, shown
 from gradledger_monitor.alerts.http_post import of_status
-from gradledger_monitor.alerts.payload import MOST_BYTES, About, Places
+from gradledger_monitor.alerts.payload import MOST_BYTES, PageUrls, RunSummary
 from gradledger_monitor.alerts.planner import Item, Reason
 from gradledger_monitor.config.redaction import shown as shown_setting
 from gradledger_monitor.model.findings import Finding
 
-PLACES = Places("https://monitor.example", lambda rule: f"https://monitor.example/a/{rule}")
+PLACES = PageUrls("https://monitor.example", lambda rule: f"https://monitor.example/a/{rule}")
 KINDS = {"scaler.collapse": "T", "loop.double_step": "S"}
 
 
@@ -34,7 +34,7 @@ def item(rule: str = "loop.double_step", reason: Reason = "new", **said: Any) ->
 
 def message(*items: Item, name: str = "a run") -> payload.Document:
     """A message about a run."""
-    about = About("r/1", name, "p", "broken", 9, 2)
+    about = RunSummary("r/1", name, "p", "broken", 9, 2)
     return payload.alert(about, items or (item(),), KINDS, PLACES, 1_000.5)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from gradledger_monitor.alerts.channels.webhook import AGENT
 from gradledger_monitor.alerts.configuration import Alertmanager
-from gradledger_monitor.alerts.egress_policy import Reach
+from gradledger_monitor.alerts.egress_policy import EgressPolicy
 from gradledger_monitor.alerts.http_post import post
 from gradledger_monitor.alerts.payload import Document, encoded
 from gradledger_monitor.store.alerts.outbox import DeliveryResult
@@ -22,14 +22,18 @@ TEST_LASTS = 300.0
 
 
 async def send(
-    channel: Alertmanager, document: Document, reach: Reach, timeout: float, repeat_after: float
+    channel: Alertmanager,
+    document: Document,
+    policy: EgressPolicy,
+    timeout: float,
+    repeat_after: float,
 ) -> DeliveryResult:
     """One attempt; sent again, it is the same alert there."""
     headers = {"content-type": "application/json", "user-agent": AGENT}
     if channel.bearer is not None:
         headers["authorization"] = f"Bearer {channel.bearer.get_secret_value()}"
     body = encoded(alerts(document, repeat_after))
-    return await post(channel.address.rstrip("/") + PATH, body, headers, reach, timeout)
+    return await post(channel.address.rstrip("/") + PATH, body, headers, policy, timeout)
 
 
 def alerts(document: Document, repeat_after: float) -> Any:

@@ -20,7 +20,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
-from gradledger_monitor.alerts.egress_policy import Refused, reach
+from gradledger_monitor.alerts.egress_policy import AddressRefused, EgressPolicy
 
 INSTALL = "Apprise is not installed where the service runs: pip install 'gradledger[alerts]'"
 _STATUS = re.compile(r"\berror=(\d{3})\b")
@@ -95,7 +95,7 @@ def _follow_nothing() -> None:
 
 def _guard(networks: list[str]) -> list[str]:
     """Refuse connections from now on; the list fills with what was refused."""
-    allowed, refused = reach(networks), []
+    allowed, refused = EgressPolicy.allowing(networks), []
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
         if event not in ("socket.connect", "socket.sendto", "socket.sendmsg"):
@@ -103,9 +103,9 @@ def _guard(networks: list[str]) -> list[str]:
         connection, place = arguments[0], arguments[-1]
         try:
             if connection.family not in _INTERNET or place is None:
-                raise Refused("only the internet may be spoken with")
+                raise AddressRefused("only the internet may be spoken with")
             allowed.check(str(place[0]), str(place[0]))
-        except (Refused, ValueError) as error:  # a name, which would be looked up unseen
+        except (AddressRefused, ValueError) as error:  # a name, which would be looked up unseen
             refused.append(str(error))
             raise ConnectionRefusedError(str(error)) from error
 

@@ -15,7 +15,7 @@ from anyio.abc import Process
 
 from gradledger_monitor.alerts import markdown
 from gradledger_monitor.alerts.configuration import Apprise
-from gradledger_monitor.alerts.egress_policy import Reach
+from gradledger_monitor.alerts.egress_policy import EgressPolicy
 from gradledger_monitor.alerts.http_post import MOST_DETAIL
 from gradledger_monitor.alerts.payload import Document, worst
 from gradledger_monitor.common.sanitize import printable
@@ -26,7 +26,7 @@ TYPES = {"error": "failure", "warning": "warning", "info": "info", "ok": "succes
 
 
 async def send(
-    channel: Apprise, document: Document, image: bytes | None, reach: Reach, timeout: float
+    channel: Apprise, document: Document, image: bytes | None, policy: EgressPolicy, timeout: float
 ) -> DeliveryResult:
     """One attempt, of at most ``timeout`` seconds."""
     told = {
@@ -35,7 +35,7 @@ async def send(
         "body": markdown.body(document),
         "type": TYPES[worst(document)] if document["data"]["findings"] else "info",
         "image": base64.b64encode(image).decode() if image else None,
-        "networks": [str(network) for network in reach.allowed],
+        "networks": [str(network) for network in policy.allowed],
         "timeout": timeout,
     }
     with anyio.move_on_after(timeout):

@@ -8,7 +8,7 @@ from standardwebhooks import Webhook as Signer
 
 import gradledger
 from gradledger_monitor.alerts.configuration import Webhook
-from gradledger_monitor.alerts.egress_policy import Reach
+from gradledger_monitor.alerts.egress_policy import EgressPolicy
 from gradledger_monitor.alerts.http_post import post
 from gradledger_monitor.alerts.payload import Document, encoded
 from gradledger_monitor.store.alerts.outbox import DeliveryResult
@@ -17,12 +17,17 @@ AGENT = f"gradledger/{gradledger.__version__}"
 
 
 async def send(
-    channel: Webhook, alert: str, document: Document, reach: Reach, timeout: float, now: float
+    channel: Webhook,
+    alert: str,
+    document: Document,
+    policy: EgressPolicy,
+    timeout: float,
+    now: float,
 ) -> DeliveryResult:
     """One attempt. ``alert`` is the id, the same at every attempt; the signature is of this one."""
     body = encoded(document)
     headers = {**signed(channel, alert, body, now), **common(channel)}
-    return await post(channel.address, body, headers, reach, timeout)
+    return await post(channel.address, body, headers, policy, timeout)
 
 
 def signed(channel: Webhook, alert: str, body: bytes, now: float) -> dict[str, str]:

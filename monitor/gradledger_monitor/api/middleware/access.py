@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gradledger_monitor.alerts.links import LINKS
+from gradledger_monitor.alerts.links import LINK_PATH
 from gradledger_monitor.api.app_state import State, state_of
 from gradledger_monitor.api.middleware.credentials import COOKIE, Caller, caller
 from gradledger_monitor.api.middleware.origins import READING
@@ -34,7 +34,7 @@ _DECIDED = "gradledger.required_scope"  # in the ASGI scope: what `Access` decid
 
 def needed(method: str, path: str) -> str | None:
     """The scope that a request needs; None where anyone may."""
-    if path in PUBLIC or path.startswith((STATIC, LINKS)):
+    if path in PUBLIC or path.startswith((STATIC, LINK_PATH)):
         return None
     if path == RECORDS:
         return "ingest"
@@ -96,7 +96,7 @@ def address(request: Request) -> str:
 
 
 def _slow_down(state: State, scope: str, name: str) -> None:
-    (state.batch_rates if scope == "ingest" else state.read_rates).take(name)
+    (state.batch_limiter if scope == "ingest" else state.read_limiter).take(name)
 
 
 async def _caller(request: Request, state: State) -> Caller | None:
@@ -104,10 +104,10 @@ async def _caller(request: Request, state: State) -> Caller | None:
     cookie = request.cookies.get(COOKIE)
     token: Token | None = None
     if kind.lower() == "bearer":
-        token = await to_thread.run_sync(state.bearers.of_secret, secret.strip())
+        token = await to_thread.run_sync(state.credentials.of_secret, secret.strip())
         cookie = None
     elif cookie:
-        token = await to_thread.run_sync(state.bearers.of_session, cookie)
+        token = await to_thread.run_sync(state.credentials.of_session, cookie)
     return Caller(token, cookie) if token else None
 
 
@@ -118,7 +118,7 @@ def _unknown(request: Request, state: State) -> Response:
         back = quote(path) + (f"?{query}" if query else "")
         return RedirectResponse(f"/login?next={quote(back, safe='/')}", 303)
     if "authorization" in request.headers:
-        state.guess_rates.take(address(request))
+        state.failed_token_limiter.take(address(request))
     told = {"WWW-Authenticate": 'Bearer realm="gradledger"'}
     detail = "A token is needed: Authorization: Bearer ..., in the hooks GRADLEDGER_TOKEN."
     raise Problem(401, detail, told)

@@ -67,9 +67,11 @@ def room(descriptors: int) -> int:
 class Guard:
     """Admits connections, and ends those that take too long. Lives on the event loop."""
 
-    def __init__(self, limits: Limits, endings: ConnectionLog, exempt: Sequence[str] = ()) -> None:
+    def __init__(
+        self, limits: Limits, connection_log: ConnectionLog, exempt: Sequence[str] = ()
+    ) -> None:
         self.limits = limits
-        self.endings = endings
+        self.connection_log = connection_log
         self._exempt = [ipaddress.ip_network(text, strict=False) for text in _networks(exempt)]
         # in the order in which they began what they do: whoever waits for longest comes first
         self._open: OrderedDict[BoundedProtocol, None] = OrderedDict()
@@ -102,7 +104,7 @@ class Guard:
             self._open.move_to_end(connection)
 
     def _make_room(self, among: Iterable[BoundedProtocol], new: BoundedProtocol) -> None:
-        self.endings.count("too_many", new.host)
+        self.connection_log.count("too_many", new.host)
         waiting = (one for one in among if one.phase in ("idle", "header") and not one.ended)
         longest = next(waiting, None)
         if longest is not None:
@@ -130,7 +132,7 @@ class Guard:
         now = time.monotonic()
         for connection in list(self._open):
             connection.end_if_late(now)
-        self.endings.report()
+        self.connection_log.report()
 
 
 def _networks(addresses: Sequence[str]) -> list[str]:
@@ -191,7 +193,7 @@ class BoundedProtocol(H11Protocol):
         try:
             super().data_received(data)
         except (h11.ProtocolError, ValueError):  # what h11 lets through and uvicorn cannot read
-            self.guard.endings.count("invalid", self.host)
+            self.guard.connection_log.count("invalid", self.host)
             self.cut()
         self._note_phase()
 
@@ -202,8 +204,8 @@ class BoundedProtocol(H11Protocol):
         self._note_phase()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer bytes that are not HTTP."""
-        self.guard.endings.count("invalid", self.host)
+        """JsonResponse bytes that are not HTTP."""
+        self.guard.connection_log.count("invalid", self.host)
         self.ended = True
         try:
             super().send_400_response(msg)
@@ -248,7 +250,7 @@ class BoundedProtocol(H11Protocol):
     # ------------------------------------------------------------------ the end
 
     def _end(self, why: str) -> None:
-        self.guard.endings.count(why, self.host)
+        self.guard.connection_log.count(why, self.host)
         limits = self.guard.limits
         if why == "header_timeout":
             detail = f"The header did not arrive within {limits.header:g} s."
@@ -261,7 +263,7 @@ class BoundedProtocol(H11Protocol):
             self.cut()
 
     def refuse(self, problem: Problem) -> None:
-        """Answer with a problem, if no answer has begun, and close the connection."""
+        """JsonResponse with a problem, if no answer has begun, and close the connection."""
         if self.ended:
             return
         self.ended = True

@@ -50,7 +50,7 @@ class RequestLog:
         except ClientDisconnect:  # in the middle of its body: there is nobody to answer
             if not scope.get("state", {}).get("connection_ended"):  # else it is counted already
                 client = scope.get("client")
-                state_of(scope).endings.count("aborted", client[0] if client else "")
+                state_of(scope).connection_log.count("aborted", client[0] if client else "")
         except Exception:
             if not status:
                 await failure(name).response()(scope, receive, send_named)

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from gradledger_monitor.alerts.configuration import Route
 from gradledger_monitor.alerts.roster import stored_routes
-from gradledger_monitor.api.app_state import GivenState, State
+from gradledger_monitor.api.app_state import State, StateDep
 from gradledger_monitor.api.pages.layout import after, form
 from gradledger_monitor.api.pages.settings import show
 from gradledger_monitor.api.routes import alerts
@@ -22,7 +22,7 @@ HERE = "/settings#alerts"
 
 
 @router.post("/settings/channels")
-async def make_channel(request: Request, state: GivenState) -> Response:
+async def make_channel(request: Request, state: StateDep) -> Response:
     """Make a channel; a secret made for it is on the page that answers, and nowhere else."""
     said = await form(request)
     config = {name: said[name] for name in ("kind", "url") if said.get(name)}
@@ -41,14 +41,14 @@ async def make_channel(request: Request, state: GivenState) -> Response:
 
 
 @router.post("/settings/channels/{name}")
-async def change_channel(request: Request, state: GivenState, name: str) -> Response:
+async def change_channel(request: Request, state: StateDep, name: str) -> Response:
     """Try a channel, switch it on or off, or remove it."""
     do = (await form(request)).get("do")
     try:
         if do == "test":
             answer = await alerts.test_channel(state, name)
             tried = msgspec.json.decode(answer.body)
-            message = f"{name}: {tried['fate']}. {tried['detail']}"
+            message = f"{name}: {tried['outcome']}. {tried['detail']}"
             return await to_thread.run_sync(lambda: show(state, message=message))
         if do == "remove":
             await to_thread.run_sync(alerts.delete_channel, state, name)
@@ -61,7 +61,7 @@ async def change_channel(request: Request, state: GivenState, name: str) -> Resp
 
 
 @router.post("/settings/routes")
-async def change_routes(request: Request, state: GivenState) -> Response:
+async def change_routes(request: Request, state: StateDep) -> Response:
     """Lay a route, or remove one by its place."""
     said = await form(request)
     return await to_thread.run_sync(_change_routes, state, said)

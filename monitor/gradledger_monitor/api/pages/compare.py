@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
-from gradledger_monitor.api.app_state import GivenStore
+from gradledger_monitor.api.app_state import StoreDep
 from gradledger_monitor.api.pages.layout import absent, page
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
@@ -29,7 +29,7 @@ Runs = Annotated[list[str] | None, Query(max_length=64)]
 
 
 @router.get("/compare")
-def compare(store: GivenStore, run: Runs = None) -> HTMLResponse:
+def compare(store: StoreDep, run: Runs = None) -> HTMLResponse:
     """Two to eight runs."""
     ids = list(dict.fromkeys(run or []))
     if not FEWEST <= len(ids) <= MOST:

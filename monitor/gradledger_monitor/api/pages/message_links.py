@@ -14,8 +14,8 @@ from anyio import to_thread
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from gradledger_monitor.alerts.links import LINKS, Answerable, NoLink
-from gradledger_monitor.api.app_state import GivenState, State
+from gradledger_monitor.alerts.links import LINK_PATH, InvalidLink, LinkTarget
+from gradledger_monitor.api.app_state import State, StateDep
 from gradledger_monitor.api.middleware import request_bodies
 from gradledger_monitor.common.sanitize import printable
 from gradledger_monitor.model.findings import Acknowledgement, Finding
@@ -25,7 +25,7 @@ from gradledger_monitor.store.runs import queries
 from gradledger_monitor.store.runs.queries import UnknownRun
 from gradledger_web.rendering import render
 
-router = APIRouter(prefix=LINKS.rstrip("/"), include_in_schema=False)
+router = APIRouter(prefix=LINK_PATH.rstrip("/"), include_in_schema=False)
 
 MOST_BYTES = 8_192
 MOST_NOTE, MOST_NAME = 4_000, 256
@@ -34,13 +34,13 @@ _HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 
 
 @router.get("/{link}")
-def show(state: GivenState, link: str) -> HTMLResponse:
+def show(state: StateDep, link: str) -> HTMLResponse:
     """The finding as it stands, and the buttons."""
     return _page(state, link)
 
 
 @router.post("/{link}")
-async def answer(request: Request, state: GivenState, link: str) -> HTMLResponse:
+async def answer(request: Request, state: StateDep, link: str) -> HTMLResponse:
     """What somebody pressed."""
     body = (await request_bodies.read(request, MOST_BYTES)).decode("utf-8", "replace")
     said = {name: values[0].replace("\0", "").strip() for name, values in parse_qs(body).items()}
@@ -52,7 +52,7 @@ def _answer(state: State, link: str, said: dict[str, str]) -> HTMLResponse:
         about = state.alerts.links.read(link)
         told = _told(said, time.time())
         acknowledgements.acknowledge(state.store, about.run, about.rule, told)
-    except NoLink as error:
+    except InvalidLink as error:
         return _failed(str(error), 404)
     except (NoSuchFinding, UnknownRun):
         return _failed("There is no such finding any more", 404)
@@ -79,7 +79,7 @@ def _page(state: State, link: str, status: int = 200, wrong: str = "") -> HTMLRe
     try:
         about = state.alerts.links.read(link)
         run, finding = _standing(state, about)
-    except NoLink as error:
+    except InvalidLink as error:
         return _failed(str(error), 404)
     except LookupError:
         return _failed("There is no such finding any more", 404)
@@ -87,7 +87,7 @@ def _page(state: State, link: str, status: int = 200, wrong: str = "") -> HTMLRe
     return HTMLResponse(render("message_link.html", **context), status, _HEADERS)
 
 
-def _standing(state: State, about: Answerable) -> tuple[queries.RunRow, Finding]:
+def _standing(state: State, about: LinkTarget) -> tuple[queries.RunRow, Finding]:
     run = queries.get_run(state.store, about.run)
     found = queries.evaluation(state.store, about.run).findings
     finding = next((f for f in found if f.rule == about.rule), None)

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
-from gradledger_monitor.api.app_state import GivenState, State
+from gradledger_monitor.api.app_state import State, StateDep
 from gradledger_monitor.api.pages.layout import after, form
 from gradledger_monitor.api.pages.settings import RejectedForm, show
 from gradledger_monitor.api.routes import overrides
@@ -28,13 +28,13 @@ Overrides = TypeVar("Overrides", RulesChosen, RetentionChosen)
 
 
 @router.post("/settings/rules")
-async def change_rules(request: Request, state: GivenState) -> Response:
+async def change_rules(request: Request, state: StateDep) -> Response:
     """Ask the rules otherwise; what is empty is the default."""
     return await to_thread.run_sync(_change_rules, state, await form(request))
 
 
 @router.post("/settings/retention")
-async def change_retention(request: Request, state: GivenState) -> Response:
+async def change_retention(request: Request, state: StateDep) -> Response:
     """Keep for longer or shorter; what is empty is the default."""
     return await to_thread.run_sync(_change_retention, state, await form(request))
 
@@ -44,7 +44,7 @@ def _change_rules(state: State, said: Said) -> Response:
         f"{rule}.{name}" for rule, known in signatures().items() for name in known.parameters()
     ]
     numbers, wrong = _numbers(said, fields)
-    chosen = _rules(numbers, said, may_switch=not state.chosen.place("rules_off"))
+    chosen = _rules(numbers, said, may_switch=not state.overrides.place("rules_off"))
     wrong |= {
         field.removeprefix(overrides.THRESHOLDS): why
         for field, why in overrides.wrong_rules(chosen)
@@ -66,7 +66,7 @@ def _rules(numbers: Mapping[str, float], said: Said, *, may_switch: bool) -> Rul
 
 def _change_retention(state: State, said: Said) -> Response:
     days, wrong = _numbers(said, DAYS)
-    told = {name: days.get(name) for name in DAYS if not state.chosen.place(name)}
+    told = {name: days.get(name) for name in DAYS if not state.overrides.place(name)}
     why = ""
     try:
         chosen = RetentionChosen.model_validate({**told, "revision": _revision(said)})

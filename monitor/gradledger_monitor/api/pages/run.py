@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, Response
 
-from gradledger_monitor.api.app_state import GivenStore
+from gradledger_monitor.api.app_state import StoreDep
 from gradledger_monitor.api.middleware.credentials import caller
 from gradledger_monitor.api.pages.layout import RunId, absent, after, form, no_run, page
 from gradledger_monitor.evaluation.quarantine import CannotEvaluate, evaluating
@@ -38,7 +38,7 @@ RuleId = Annotated[str, Path(min_length=1, max_length=128)]
 
 @router.get("/runs/{run}")
 def show_run(
-    store: GivenStore, run: RunId, optimizer: Annotated[int, Query(ge=0, lt=4096)] = 0
+    store: StoreDep, run: RunId, optimizer: Annotated[int, Query(ge=0, lt=4096)] = 0
 ) -> HTMLResponse:
     """One run: verdict, findings, tree, coverage, charts."""
     row = queries.get_run(store, run)
@@ -141,7 +141,7 @@ def _pairs(store: Store, run: RunRow, finding: Finding) -> evidence_svg.ShareBar
 
 
 @router.post("/runs/{run}/findings/{rule}/acknowledgement")
-async def acknowledge(request: Request, store: GivenStore, run: RunId, rule: RuleId) -> Response:
+async def acknowledge(request: Request, store: StoreDep, run: RunId, rule: RuleId) -> Response:
     """Acknowledge or snooze a finding, or take that back: the form below each of them."""
     said = await form(request)
     try:
@@ -163,7 +163,7 @@ def _acknowledge(store: Store, run: str, rule: str, said: dict[str, str]) -> Non
 
 
 @router.post("/runs/{run}/tags")
-async def tag(request: Request, store: GivenStore, run: RunId) -> Response:
+async def tag(request: Request, store: StoreDep, run: RunId) -> Response:
     """Add a tag to a run, or take one away."""
     said = await form(request)
     change = tags.remove if said.get("do") == "remove" else tags.add

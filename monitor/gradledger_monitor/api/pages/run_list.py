@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from gradledger_monitor.api.app_state import GivenStore
+from gradledger_monitor.api.app_state import StoreDep
 from gradledger_monitor.api.middleware.credentials import caller
 from gradledger_monitor.api.middleware.origins import origin
 from gradledger_monitor.api.pages.layout import RunId, absent, no_run, page
@@ -36,7 +36,7 @@ Index = Annotated[int, Path(ge=0, lt=4096)]
 
 @router.get("/")
 def list_runs(
-    request: Request, store: GivenStore, offset: Annotated[int, Query(ge=0, le=2**31)] = 0
+    request: Request, store: StoreDep, offset: Annotated[int, Query(ge=0, le=2**31)] = 0
 ) -> HTMLResponse:
     """All runs, or those that are wanted."""
     wanted, grouped = _wanted(request.query_params), "group" in request.query_params
@@ -107,7 +107,7 @@ def _command(request: Request) -> str:
 
 @router.get("/runs/{run}/steps")
 def find_step(
-    store: GivenStore,
+    store: StoreDep,
     run: RunId,
     optimizer: Annotated[int, Query(ge=0, lt=4096)] = 0,
     step: Annotated[int | None, Query(ge=0, le=2**53)] = None,
@@ -122,7 +122,7 @@ def find_step(
 
 
 @router.get("/runs/{run}/steps/{optimizer}/{step}")
-def show_step(store: GivenStore, run: RunId, optimizer: Index, step: Ordinal) -> HTMLResponse:
+def show_step(store: StoreDep, run: RunId, optimizer: Index, step: Ordinal) -> HTMLResponse:
     """The ledger of one optimizer step."""
     row = queries.get_run(store, run)
     if row is None:

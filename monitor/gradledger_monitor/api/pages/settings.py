@@ -12,7 +12,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from gradledger_monitor.alerts.roster import stored_routes
-from gradledger_monitor.api.app_state import GivenState, State
+from gradledger_monitor.api.app_state import State, StateDep
 from gradledger_monitor.api.pages.layout import after, form, may_change, page
 from gradledger_monitor.api.routes import overrides
 from gradledger_monitor.api.routes.alerts import shown_channel
@@ -41,7 +41,7 @@ class RejectedForm:
 
 
 @router.get("/settings")
-def show_settings(state: GivenState) -> HTMLResponse:
+def show_settings(state: StateDep) -> HTMLResponse:
     """Everything that can be set."""
     return show(state)
 
@@ -98,7 +98,7 @@ def _settings(settings: Settings) -> list[dict[str, Any]]:
 
 
 @router.post("/settings/tokens", response_model=None)
-async def make_token(request: Request, state: GivenState) -> HTMLResponse | RedirectResponse:
+async def make_token(request: Request, state: StateDep) -> HTMLResponse | RedirectResponse:
     """Make a token; its secret is on the page that answers, and nowhere else, ever."""
     said = await form(request)
     name, scope = said.get("name", "").replace("\0", "")[:256], said.get("scope", "")
@@ -109,7 +109,7 @@ async def make_token(request: Request, state: GivenState) -> HTMLResponse | Redi
 
 
 @router.post("/settings/tokens/{token}/revoke")
-async def revoke_token(state: GivenState, token: str) -> RedirectResponse:
+async def revoke_token(state: StateDep, token: str) -> RedirectResponse:
     """Make a token worthless."""
     await run_in_threadpool(tokens.revoke, state.store, token, time.time())
     return after("/settings#tokens")

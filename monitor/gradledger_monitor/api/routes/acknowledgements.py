@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path
 from fastapi.responses import Response
 from pydantic import BaseModel, Field, StringConstraints
 
-from gradledger_monitor.api.app_state import Answer, GivenStore
+from gradledger_monitor.api.app_state import JsonResponse, StoreDep
 from gradledger_monitor.api.middleware.credentials import caller
 from gradledger_monitor.api.routes.runs import RunId
 from gradledger_monitor.api.schemas import refusals
@@ -36,7 +36,7 @@ class Said(BaseModel):
 
 
 @router.put(PLACE, response_model=Acknowledgement, responses=refusals(404, 422))
-def acknowledge(store: GivenStore, run: RunId, rule: RuleId, said: Said) -> Answer:
+def acknowledge(store: StoreDep, run: RunId, rule: RuleId, said: Said) -> JsonResponse:
     """Mark what a rule found in a run as known. It stays in the verdict, with this note."""
     now = time.time()
     if said.until is not None and said.until <= now:
@@ -47,11 +47,11 @@ def acknowledge(store: GivenStore, run: RunId, rule: RuleId, said: Said) -> Answ
         acknowledgements.acknowledge(store, run, rule, told)
     except (UnknownRun, NoSuchFinding) as error:
         raise _absent(run, error) from error
-    return Answer(told)
+    return JsonResponse(told)
 
 
 @router.delete(PLACE, status_code=204, response_class=Response, responses=refusals(404, 422))
-def take_back(store: GivenStore, run: RunId, rule: RuleId) -> None:
+def take_back(store: StoreDep, run: RunId, rule: RuleId) -> None:
     """Take it back: the finding is news again."""
     try:
         acknowledgements.take_back(store, run, rule)

@@ -19,7 +19,7 @@ from gradledger_monitor.alerts.configuration import (
     channel_of,
 )
 from gradledger_monitor.alerts.roster import Roster, save_channel, save_routes, stored_routes
-from gradledger_monitor.api.app_state import Answer, GivenState, GivenStore, State
+from gradledger_monitor.api.app_state import JsonResponse, State, StateDep, StoreDep
 from gradledger_monitor.api.schemas import refusals
 from gradledger_monitor.common import clock
 from gradledger_monitor.common.problems import Problem
@@ -46,7 +46,7 @@ class ChannelDocument(BaseModel):
     kind: str
     target: str  # the address, without what in it may be secret
     secrets: int  # how many sign
-    given: bool  # in the settings, and changed there
+    from_settings: bool  # read-only here: change it in the settings
     disabled: float | None
     why: str | None
     held_until: float | None  # the receiver asked to be left alone until then
@@ -80,7 +80,7 @@ class Tried(BaseModel):
     """What became of one attempt."""
 
     alert: str
-    fate: Literal["delivered", "failed", "gone"]
+    outcome: Literal["delivered", "failed", "gone"]
     status: int | None
     detail: str
 
@@ -90,40 +90,42 @@ class Tried(BaseModel):
 
 @router.get("", response_model=AlertList, responses=refusals(422))
 def get_alerts(
-    store: GivenStore,
+    store: StoreDep,
     state: Literal["waiting", "delivered", "dead"] | None = None,
     channel: Annotated[str | None, Query(max_length=64, pattern=r"^[^\x00]*$")] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
-) -> Answer:
+) -> JsonResponse:
     """What was sent, is on its way, or was given up (``state=dead``), with every attempt."""
-    return Answer({"alerts": outbox.listed(store, state, channel, limit, offset)})
+    return JsonResponse({"alerts": outbox.listed(store, state, channel, limit, offset)})
 
 
 @router.post("/{alert}/replay", response_model=AlertList, responses=refusals(404, 409, 422))
-def replay(state: GivenState, alert: AlertId) -> Answer:
+def replay(state: StateDep, alert: AlertId) -> JsonResponse:
     """Send a message again, now, under the same id."""
     if not outbox.replay(state.store, alert, clock.now()):
         if not outbox.listed(state.store, name=alert):
             raise Problem(404, f"There is no alert {alert!r}.")
         raise Problem(409, "It is being sent at this moment.")
-    state.deliverer.wake()
-    return Answer({"alerts": outbox.listed(state.store, name=alert)})
+    state.delivery_worker.wake()
+    return JsonResponse({"alerts": outbox.listed(state.store, name=alert)})
 
 
 # ---------------------------------------------------------------- channels
 
 
 @router.get("/channels", response_model=ChannelList)
-def get_channels(state: GivenState) -> Answer:
+def get_channels(state: StateDep) -> JsonResponse:
     """All channels, of the settings and made here, without their secrets."""
     roster = state.alerts.roster()
-    return Answer({"channels": [shown_channel(roster, name) for name in sorted(roster.channels)]})
+    return JsonResponse(
+        {"channels": [shown_channel(roster, name) for name in sorted(roster.channels)]}
+    )
 
 
 @router.put("/channels/{name}", response_model=MadeChannel, responses=refusals(409, 422))
 def put_channel(
-    state: GivenState,
+    state: StateDep,
     name: ChannelName,
     config: Annotated[
         dict[str, Any],
@@ -133,7 +135,7 @@ def put_channel(
             examples=[{"kind": "webhook", "url": "https://example.org/hook"}],
         ),
     ],
-) -> Answer:
+) -> JsonResponse:
     """Make a channel, or replace it."""
     _not_given(state, name)
     channel = _read(name, config)
@@ -142,8 +144,8 @@ def put_channel(
         secret = SECRET_PREFIX + base64.b64encode(os.urandom(NEW_SECRET_BYTES)).decode()
         channel = channel.model_copy(update={"secrets": [SecretStr(secret)]})
     save_channel(state.store, channel, clock.now())
-    state.deliverer.wake()
-    return Answer({**shown_channel(state.alerts.roster(), name), "secret": secret})
+    state.delivery_worker.wake()
+    return JsonResponse({**shown_channel(state.alerts.roster(), name), "secret": secret})
 
 
 @router.delete(
@@ -152,7 +154,7 @@ def put_channel(
     response_class=Response,
     responses=refusals(404, 409, 422),
 )
-def delete_channel(state: GivenState, name: ChannelName) -> None:
+def delete_channel(state: StateDep, name: ChannelName) -> None:
     """Forget a channel; what waits for it is dead."""
     _not_given(state, name)
     if not channels.remove(state.store, name, clock.now()):
@@ -160,21 +162,21 @@ def delete_channel(state: GivenState, name: ChannelName) -> None:
 
 
 @router.put("/channels/{name}/switch", response_model=ChannelDocument, responses=refusals(404, 422))
-def switch_channel(state: GivenState, name: ChannelName, switch: Switch) -> Answer:
+def switch_channel(state: StateDep, name: ChannelName, switch: Switch) -> JsonResponse:
     """Send to a channel again, or nothing more; a channel that answered 410 is off."""
     _existing(state, name)
     channels.switch(state.store, name, switch.on, clock.now())
-    state.deliverer.wake()
-    return Answer(shown_channel(state.alerts.roster(), name))
+    state.delivery_worker.wake()
+    return JsonResponse(shown_channel(state.alerts.roster(), name))
 
 
 @router.post("/channels/{name}/test", response_model=Tried, responses=refusals(404, 422))
-async def test_channel(state: GivenState, name: ChannelName) -> Answer:
+async def test_channel(state: StateDep, name: ChannelName) -> JsonResponse:
     """Send a test to a channel, once, and say what became of it."""
     await to_thread.run_sync(_existing, state, name)
-    alert, outcome = await state.alerts.try_out(name, clock.now())
-    told = {"fate": outcome.outcome, "status": outcome.status, "detail": outcome.detail}
-    return Answer({"alert": alert, **told})
+    alert, outcome = await state.alerts.send_test(name, clock.now())
+    told = {"outcome": outcome.outcome, "status": outcome.status, "detail": outcome.detail}
+    return JsonResponse({"alert": alert, **told})
 
 
 def _read(name: str, config: dict[str, Any]) -> AnyChannel:
@@ -197,7 +199,7 @@ def shown_channel(roster: Roster, name: str) -> dict[str, Any]:
         "kind": channel.kind,
         "target": channel.model_dump(mode="json")["url"],
         "secrets": len(channel.secrets) if isinstance(channel, Webhook) else 0,
-        "given": name in roster.from_settings,
+        "from_settings": name in roster.from_settings,
         "disabled": how.disabled,
         "why": how.why,
         "held_until": how.held_until,
@@ -222,13 +224,13 @@ def _absent(name: str) -> Problem:
 
 
 @router.get("/routes", response_model=RouteList)
-def get_routes(store: GivenStore) -> Answer:
+def get_routes(store: StoreDep) -> JsonResponse:
     """The routes that were made here."""
-    return Answer({"routes": [route.model_dump() for route in stored_routes(store)]})
+    return JsonResponse({"routes": [route.model_dump() for route in stored_routes(store)]})
 
 
 @router.put("/routes", response_model=RouteList, responses=refusals(422))
-def put_routes(state: GivenState, said: RouteList) -> Answer:
+def put_routes(state: StateDep, said: RouteList) -> JsonResponse:
     """Replace the routes that were made here."""
     known = state.alerts.roster().channels
     unknown = sorted({name for route in said.routes for name in route.channels} - set(known))
@@ -236,5 +238,5 @@ def put_routes(state: GivenState, said: RouteList) -> Answer:
         errors = [{"field": "body.routes", "reason": f"there is no channel {', '.join(unknown)}"}]
         raise Problem(422, "The request has values that are not accepted.", errors=errors)
     save_routes(state.store, said.routes, clock.now())
-    state.deliverer.wake()
-    return Answer({"routes": [route.model_dump() for route in said.routes]})
+    state.delivery_worker.wake()
+    return JsonResponse({"routes": [route.model_dump() for route in said.routes]})

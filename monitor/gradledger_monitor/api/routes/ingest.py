@@ -11,7 +11,7 @@ from typing import Any
 from anyio import CapacityLimiter, move_on_after, to_thread
 from fastapi import APIRouter, Request
 
-from gradledger_monitor.api.app_state import Answer, GivenState, State
+from gradledger_monitor.api.app_state import JsonResponse, State, StateDep
 from gradledger_monitor.api.middleware import request_bodies
 from gradledger_monitor.api.routes import ingest_reply
 from gradledger_monitor.api.schemas import Acknowledged, refusals
@@ -45,7 +45,7 @@ _BODY = {"content": {request_bodies.JSON_LINES[0]: _LINES}, "required": True}
     responses=refusals(400, 413, 415, 422, 429, 503),
     openapi_extra={"requestBody": _BODY},
 )
-async def post_records(request: Request, state: GivenState) -> Answer:
+async def post_records(request: Request, state: StateDep) -> JsonResponse:
     """Store a batch of records: JSON lines, a run record first. Sending one again is harmless.
 
     With the header ``Gradledger-Findings`` the answer also tells what was found in the run so far,
@@ -53,14 +53,14 @@ async def post_records(request: Request, state: GivenState) -> Answer:
     """
     request_bodies.check_type(request)
     encoding = request.headers.get("content-encoding", "")
-    with state.turns.batch(), state.room.for_one() as take:
+    with state.ingest_priority.batch(), state.room.for_one() as take:
         body = await request_bodies.read(request, state.bounds.size, take)
         known = request.headers.get(ingest_reply.ASKS)
         async with _worker(state.ingest_limit):
             result, besides = await to_thread.run_sync(
                 _take_in, state, body, encoding, known, limiter=CapacityLimiter(inf)
             )
-    state.news.tell(RECORDS, "")
+    state.pubsub.tell(RECORDS, "")
     return _answer(result, besides)
 
 
@@ -106,11 +106,11 @@ def _store(
     return stored, ingest_reply.reply(state.store, batch.reports[-1].run.run, known)
 
 
-def _answer(result: Stored, besides: dict[str, Any]) -> Answer:
+def _answer(result: Stored, besides: dict[str, Any]) -> JsonResponse:
     counts: dict[str, Any] = {"stored": result.stored, "duplicates": result.duplicates}
     refused = result.refused
     if not refused.count:
-        return Answer({**counts, **besides})
+        return JsonResponse({**counts, **besides})
     detail = f"{refused.count} lines were refused; all others are stored."
     if refused.count > len(refused.listed):
         detail += f" The first {len(refused.listed)} are listed."

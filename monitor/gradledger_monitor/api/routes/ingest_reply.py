@@ -27,7 +27,7 @@ def reply(store: Store, run: str, known: str) -> dict[str, Any]:
         found = [] if key is None else queries.findings_now(connection, key, now)
     news = [one for one in found if _counts(one)][:MOST]
     name = _name(news)
-    return {"known": name, "findings": [] if name == known else [_told(one) for one in news]}
+    return {"findings_id": name, "findings": [] if name == known else [_told(one) for one in news]}
 
 
 def _counts(one: Finding) -> bool:

@@ -26,7 +26,7 @@ from gradledger_monitor.workers.evaluator import EvaluationPass
 
 router = APIRouter(prefix="/api/v1/runs", tags=["live"])
 
-JUDGED = "judged"
+EVALUATED = "evaluated"
 PING_SECONDS = 15
 VALID_SECONDS = 15.0  # between looks whether the session or token of a stream has ended
 GRACE_SECONDS = 3.0
@@ -40,15 +40,15 @@ class _Told(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Told)
 
 
-def tell(news: PubSub, look: EvaluationPass) -> None:
+def publish(pubsub: PubSub, result: EvaluationPass) -> None:
     """Bring what a judge said to the pages that all processes serve."""
-    if look.evaluation is None:
+    if result.evaluation is None:
         return
-    said = _told(look.evaluation)
-    for optimizer, step in look.reached.items():
+    said = _told(result.evaluation)
+    for optimizer, step in result.reached.items():
         event = {"optimizer": optimizer, "step": step, **said}
-        message = msgspec.json.encode(_Told(look.run, event)).decode()
-        news.tell(JUDGED, f"{look.run} {optimizer}", message)
+        message = msgspec.json.encode(_Told(result.run, event)).decode()
+        pubsub.tell(EVALUATED, f"{result.run} {optimizer}", message)
 
 
 class Subscription:
@@ -89,7 +89,7 @@ class LiveEvents:
         """Name the loop in which pages are served."""
         self._loop = loop
 
-    def hear(self, message: str) -> None:
+    def on_message(self, message: str) -> None:
         """Tell those who listen to a run what a judge said of it, here or in another process."""
         told = _decoder.decode(message)
         self._pass_on(told.run, [told.event])
@@ -122,13 +122,13 @@ class LiveEvents:
 
 @router.get("/{run}/events", response_class=EventSourceResponse, responses=refusals(404))
 async def get_events(request: Request, run: str = Path(max_length=128)) -> EventSourceResponse:
-    """Server-sent events: ``judged`` whenever more steps were judged, first where things stand."""
+    """Server-sent events: the current state, then ``evaluated`` after each evaluation."""
     service = request.app.state.service
     if await run_in_threadpool(queries.get_run, service.store, run) is None:
         raise Problem(404, f"There is no run {run!r}.")
     ending = anyio.Event()
     return EventSourceResponse(
-        _events(service.live, service.store, run, ending, service.bearers, caller.get()),
+        _events(service.live_events, service.store, run, ending, service.credentials, caller.get()),
         ping=PING_SECONDS,
         shutdown_event=ending,
         shutdown_grace_period=GRACE_SECONDS,
@@ -170,7 +170,7 @@ async def _has_ended(bearers: CredentialStore, who: Caller | None) -> bool:
 
 
 def _judged(event: dict[str, Any]) -> ServerSentEvent:
-    return ServerSentEvent(msgspec.json.encode(event).decode(), event="judged")
+    return ServerSentEvent(msgspec.json.encode(event).decode(), event=EVALUATED)
 
 
 def _told(evaluation: EvaluationResult) -> dict[str, Any]:

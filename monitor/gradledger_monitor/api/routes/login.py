@@ -14,7 +14,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from gradledger_monitor.api.app_state import GivenState, State
+from gradledger_monitor.api.app_state import State, StateDep
 from gradledger_monitor.api.middleware import request_bodies
 from gradledger_monitor.api.middleware.access import address
 from gradledger_monitor.api.middleware.credentials import COOKIE, SESSION_SECONDS
@@ -44,20 +44,20 @@ def show_login(after: Annotated[str, Query(alias="next", max_length=4096)] = "/"
 
 
 @router.post("/login")
-async def log_in(request: Request, state: GivenState) -> Response:
+async def log_in(request: Request, state: StateDep) -> Response:
     """Exchange a token for a cookie."""
     said = parse_qs((await request_bodies.read(request, MOST_BYTES)).decode("utf-8", "replace"))
     after = local(said.get("next", ["/"])[0])
     secret = said.get("token", [""])[0].strip()
-    token = await to_thread.run_sync(state.bearers.of_secret, secret)
+    token = await to_thread.run_sync(state.credentials.of_secret, secret)
     if token is None:
         return _refused(request, state, after)
-    state.read_rates.take(token.id)  # each login is a row
+    state.read_limiter.take(token.id)  # each login is a row
     await _end_session(request, state)
     answer = RedirectResponse(after, 303, _HEADERS)
     answer.set_cookie(
         COOKIE,
-        await to_thread.run_sync(state.bearers.log_in, token),
+        await to_thread.run_sync(state.credentials.log_in, token),
         max_age=SESSION_SECONDS,
         secure=request.scope["scheme"] == "https",
         httponly=True,
@@ -68,7 +68,7 @@ async def log_in(request: Request, state: GivenState) -> Response:
 
 def _refused(request: Request, state: State, after: str) -> Response:
     try:
-        state.guess_rates.take(address(request))
+        state.failed_token_limiter.take(address(request))
     except Problem as problem:
         slow = _page(429, after, "Too many attempts. Try again in a moment.")
         slow.headers.update(problem.headers or {})
@@ -77,7 +77,7 @@ def _refused(request: Request, state: State, after: str) -> Response:
 
 
 @router.post("/logout")
-async def log_out(request: Request, state: GivenState) -> Response:
+async def log_out(request: Request, state: StateDep) -> Response:
     """End the session on the server, and delete the browser's cookie."""
     await _end_session(request, state)
     answer = RedirectResponse("/login", 303, _HEADERS)
@@ -88,4 +88,4 @@ async def log_out(request: Request, state: GivenState) -> Response:
 async def _end_session(request: Request, state: State) -> None:
     cookie = request.cookies.get(COOKIE)
     if cookie:
-        await to_thread.run_sync(state.bearers.log_out, cookie)
+        await to_thread.run_sync(state.credentials.log_out, cookie)

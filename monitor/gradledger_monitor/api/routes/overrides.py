@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from gradledger_monitor.api.app_state import Answer, GivenState, State
+from gradledger_monitor.api.app_state import JsonResponse, State, StateDep
 from gradledger_monitor.api.schemas import refusals
 from gradledger_monitor.common import clock
 from gradledger_monitor.common.problems import Problem
@@ -108,35 +108,35 @@ class RetentionChosen(BaseModel):
 
 
 @router.get("/rules", response_model=RulesDocument)
-def get_rules(state: GivenState) -> Answer:
+def get_rules(state: StateDep) -> JsonResponse:
     """All rules: which are asked, with which thresholds, and which of that is set elsewhere."""
-    return Answer(rules(state).model_dump())
+    return JsonResponse(rules(state).model_dump())
 
 
 @router.put("/rules", response_model=RulesDocument, responses=refusals(409, 422))
-def put_rules(state: GivenState, said: RulesChosen) -> Answer:
+def put_rules(state: StateDep, said: RulesChosen) -> JsonResponse:
     """Ask the rules otherwise, from the next step on that is judged in any run."""
     _accepted([*wrong_rules(said)])
     _left_to_us(_set_elsewhere(state, said))
-    before = state.chosen.kept(RULES)
+    before = state.overrides.kept(RULES)
     kept = RuleOverrides(**before.value)
     off = list(kept.off)
-    if "off" in said.model_fields_set and not state.chosen.place("rules_off"):
+    if "off" in said.model_fields_set and not state.overrides.place("rules_off"):
         off = sorted(set(said.off))
     thresholds = kept.thresholds
     if "thresholds" in said.model_fields_set:
         thresholds = _other(state, said, kept)
     _write(state, RULES, before, {"off": off, "thresholds": thresholds}, said.revision)
-    return Answer(rules(state).model_dump())
+    return JsonResponse(rules(state).model_dump())
 
 
 def rules(state: State) -> RulesDocument:
     """The rules as they are asked now."""
-    kept, choices = state.chosen.kept(RULES), state.chosen.choices()
+    kept, choices = state.overrides.kept(RULES), state.overrides.choices()
     return RulesDocument(
         revision=kept.revision,
         changed=kept.changed,
-        off_set_in=state.chosen.place("rules_off"),
+        off_set_in=state.overrides.place("rules_off"),
         rules=[_rule(state, choices, name, rule) for name, rule in signatures().items()],
     )
 
@@ -151,7 +151,7 @@ def _rule(
             meaning=parameter.meaning,
             default=parameter.default,
             value=set_.get(key, parameter.default),
-            set_in=state.chosen.place("thresholds", name, key),
+            set_in=state.overrides.place("thresholds", name, key),
         )
         for key, parameter in rule.parameters().items()
     ]
@@ -170,13 +170,13 @@ def wrong_rules(said: RulesChosen) -> Iterator[tuple[str, str]]:
 
 def _set_elsewhere(state: State, said: RulesChosen) -> Iterator[tuple[str, str]]:
     """What is set elsewhere, and otherwise than here."""
-    now, place = state.chosen.choices(), state.chosen.place("rules_off")
+    now, place = state.overrides.choices(), state.overrides.place("rules_off")
     is_off = {rule for rule in signatures() if now.is_off(rule)}
     if place and "off" in said.model_fields_set and set(said.off) != is_off:
         yield "off", place
     for rule, values in said.thresholds.items():
         for name, value in values.items():
-            place = state.chosen.place("thresholds", rule, name)
+            place = state.overrides.place("thresholds", rule, name)
             if place and value != now.thresholds[rule][name]:
                 yield f"thresholds.{rule}.{name}", place
 
@@ -188,7 +188,7 @@ def _other(state: State, said: RulesChosen, kept: RuleOverrides) -> dict[str, di
     for rule, known in signatures().items():
         values = said.thresholds.get(rule, {})
         for name, parameter in known.parameters().items():
-            elsewhere = state.chosen.place("thresholds", rule, name)
+            elsewhere = state.overrides.place("thresholds", rule, name)
             source = kept.thresholds.get(rule, {}) if elsewhere else values
             if _differs(parameter, source.get(name)):
                 found.setdefault(rule, {})[name] = parameter.fit(source[name])
@@ -203,33 +203,33 @@ def _differs(parameter: Parameter[Any], value: float | None) -> bool:
 
 
 @router.get("/retention", response_model=RetentionDocument)
-def get_retention(state: GivenState) -> Answer:
+def get_retention(state: StateDep) -> JsonResponse:
     """For how long what is kept, and which of that is set elsewhere."""
-    return Answer(retention(state).model_dump())
+    return JsonResponse(retention(state).model_dump())
 
 
 @router.put("/retention", response_model=RetentionDocument, responses=refusals(409, 422))
-def put_retention(state: GivenState, said: RetentionChosen) -> Answer:
+def put_retention(state: StateDep, said: RetentionChosen) -> JsonResponse:
     """Keep for longer or shorter; what is older goes within the hour, when the service looks."""
     new = {name: getattr(said, name) for name in DAYS if name in said.model_fields_set}
-    here = {name: state.chosen.place(name) for name in new}
-    elsewhere = ((n, here[n]) for n, value in new.items() if value != state.chosen.days(n))
+    here = {name: state.overrides.place(name) for name in new}
+    elsewhere = ((n, here[n]) for n, value in new.items() if value != state.overrides.days(n))
     _left_to_us((name, place) for name, place in elsewhere if place)
     new = {name: value for name, value in new.items() if not here[name]}
-    before = state.chosen.kept(RETENTION)
+    before = state.overrides.kept(RETENTION)
     value = {n: v for n, v in {**before.value, **new}.items() if v is not None}
     _write(state, RETENTION, before, value, said.revision)
-    return Answer(retention(state).model_dump())
+    return JsonResponse(retention(state).model_dump())
 
 
 def retention(state: State) -> RetentionDocument:
     """The retention as it is now."""
-    kept = state.chosen.kept(RETENTION)
+    kept = state.overrides.kept(RETENTION)
     days = {
         name: DaysDocument(
-            value=state.chosen.days(name),
+            value=state.overrides.days(name),
             default=Settings.model_fields[name].default,
-            set_in=state.chosen.place(name),
+            set_in=state.overrides.place(name),
         )
         for name in DAYS
     }

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
-from gradledger_monitor.api.app_state import GivenStore
+from gradledger_monitor.api.app_state import StoreDep
 from gradledger_monitor.api.pages.layout import HEADERS, RunId, no_run
 from gradledger_monitor.reports.incident import build_incident
 from gradledger_monitor.reports.render import FORMATS
@@ -20,7 +20,7 @@ _TYPES = {"html": "text/html", "md": "text/markdown", "json": "application/json"
 
 @router.get("/runs/{run}/postmortem")
 def postmortem(
-    store: GivenStore,
+    store: StoreDep,
     run: RunId,
     form: Annotated[Literal["html", "md", "json"], Query(alias="format")] = "html",
 ) -> Response:

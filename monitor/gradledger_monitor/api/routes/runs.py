@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 
 from gradledger_monitor.api import schemas
-from gradledger_monitor.api.app_state import Answer, GivenStore
+from gradledger_monitor.api.app_state import JsonResponse, StoreDep
 from gradledger_monitor.api.schemas import (
     FindingList,
     RunList,
@@ -41,49 +41,49 @@ def existing(store: Store, run: str) -> queries.RunRow:
 
 @router.get("", response_model=RunList, responses=refusals(422))
 def list_runs(
-    store: GivenStore,
+    store: StoreDep,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     offset: Annotated[int, Query(ge=0, le=BIG)] = 0,
     search: Annotated[str | None, Query(max_length=256)] = None,
-) -> Answer:
+) -> JsonResponse:
     """Runs, the last heard of first."""
-    return Answer({"runs": queries.list_runs(store, limit, offset, search)})
+    return JsonResponse({"runs": queries.list_runs(store, limit, offset, search)})
 
 
 @router.get("/{run}", response_model=queries.RunRow, responses=refusals(404, 422))
-def get_run(store: GivenStore, run: RunId) -> Answer:
+def get_run(store: StoreDep, run: RunId) -> JsonResponse:
     """One run."""
-    return Answer(existing(store, run))
+    return JsonResponse(existing(store, run))
 
 
 @router.get("/{run}/findings", response_model=FindingList, responses=refusals(404, 422))
-def get_findings(store: GivenStore, run: RunId) -> Answer:
+def get_findings(store: StoreDep, run: RunId) -> JsonResponse:
     """What the rules claim about a run, causes before symptoms."""
     existing(store, run)
-    return Answer({"findings": queries.evaluation(store, run).findings})
+    return JsonResponse({"findings": queries.evaluation(store, run).findings})
 
 
 @router.get(
     "/{run}/quarantined", response_model=queries.QuarantinedSteps, responses=refusals(404, 422)
 )
-def get_quarantined(store: GivenStore, run: RunId) -> Answer:
+def get_quarantined(store: StoreDep, run: RunId) -> JsonResponse:
     """Steps that could not be evaluated, and so were seen by no rule: the first 100, and why."""
     existing(store, run)
-    return Answer(queries.quarantined(store, run))
+    return JsonResponse(queries.quarantined(store, run))
 
 
 @router.get("/{run}/verdict", response_model=VerdictDocument, responses=refusals(404, 422))
-def get_verdict(store: GivenStore, run: RunId) -> Answer:
+def get_verdict(store: StoreDep, run: RunId) -> JsonResponse:
     """The answer, in the same form as ``gradledger check --json``."""
     row = existing(store, run)
     evaluation = queries.evaluation(store, run)
-    return Answer(verdict_json(row.id, row.steps, row.world_size, evaluation))
+    return JsonResponse(verdict_json(row.id, row.steps, row.world_size, evaluation))
 
 
 @router.get(
     "/{run}/steps/{optimizer}/{step}", response_model=StepDocument, responses=refusals(404, 422)
 )
-def get_step(store: GivenStore, run: RunId, optimizer: Optimizer, step: Step) -> Answer:
+def get_step(store: StoreDep, run: RunId, optimizer: Optimizer, step: Step) -> JsonResponse:
     """One step: its figures, the ledger of its micro-batches, and the records of all ranks."""
     existing(store, run)
     records = queries.step_records(store, run, optimizer, step)
@@ -98,7 +98,7 @@ def get_step(store: GivenStore, run: RunId, optimizer: Optimizer, step: Step) ->
             document |= _evaluated(step_facts.merge(info, optimizer, step, records))
     except CannotEvaluate as error:
         failure = failure or str(error)
-    return Answer({**document, "failure": failure})
+    return JsonResponse({**document, "failure": failure})
 
 
 def _evaluated(merged: step_facts.StepFacts) -> dict[str, Any]:

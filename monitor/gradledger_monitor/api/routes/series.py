@@ -10,7 +10,7 @@ import msgspec
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
-from gradledger_monitor.api.app_state import GivenStore
+from gradledger_monitor.api.app_state import StoreDep
 from gradledger_monitor.api.routes.runs import BIG, RunId, existing
 from gradledger_monitor.api.schemas import refusals
 from gradledger_monitor.common.problems import Problem
@@ -38,7 +38,7 @@ Named = Annotated[
 @router.get("/{run}/series", response_model=Columns, responses=refusals(404, 422))
 def get_series(
     request: Request,
-    store: GivenStore,
+    store: StoreDep,
     run: RunId,
     optimizer: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
     after: Bound = None,
@@ -89,7 +89,7 @@ def _named(figures: str | None) -> tuple[str, ...]:
 
 @router.get("/{run}/evaluations", response_model=dict[str, Columns], responses=refusals(404, 422))
 def get_evaluations(
-    request: Request, store: GivenStore, run: RunId, first: Bound = None, last: Bound = None
+    request: Request, store: StoreDep, run: RunId, first: Bound = None, last: Bound = None
 ) -> Response:
     """Evaluation metrics by name: steps, and the lowest, mean and highest value there."""
     existing(store, run)
@@ -101,7 +101,7 @@ def get_evaluations(
 )
 def get_collectives(
     request: Request,
-    store: GivenStore,
+    store: StoreDep,
     run: RunId,
     optimizer: Annotated[int, Path(ge=0, le=2**31 - 1)],
     first: Bound = None,

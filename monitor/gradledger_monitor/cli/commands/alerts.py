@@ -58,7 +58,7 @@ def test(
     """Send a test to a channel now, and say what became of it. Exits 1 if it did not arrive."""
     with _parts(db) as (_, alerts):
         _existing(alerts, channel)
-        alert, outcome = anyio.run(alerts.try_out, channel, clock.now())
+        alert, outcome = anyio.run(alerts.send_test, channel, clock.now())
     status = f" ({outcome.status})" if outcome.status else ""
     typer.echo(f"{alert} {outcome.outcome}{status} {printable(outcome.detail)}".rstrip())
     if outcome.outcome != "delivered":
@@ -132,8 +132,8 @@ def _lines(one: Alert) -> str:
 
 def _attempt(each: outbox.Attempt) -> str:
     status = f" {each.status}" if each.status else ""
-    fate = each.fate or "cut off, or going on"
-    said = f"{fate}{status} {printable(each.detail or '')}"
+    outcome = each.outcome or "cut off, or going on"
+    said = f"{outcome}{status} {printable(each.detail or '')}"
     return f"  attempt {each.attempt} at {_moment(each.at)}: {said}".rstrip()
 
 

@@ -107,8 +107,8 @@ def _run(service: FastAPI, read: Settings) -> None:
         idle=read.idle_timeout,
         send=read.send_timeout,
     )
-    endings = service.state.service.endings
-    guard = connections.Guard(limits, endings, read.trusted_proxies)
+    connection_log = service.state.service.connection_log
+    guard = connections.Guard(limits, connection_log, read.trusted_proxies)
     quiet_uvicorn()
     config = uvicorn.Config(
         service,

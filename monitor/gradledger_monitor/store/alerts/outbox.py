@@ -160,7 +160,7 @@ def finish(
 
 def _log(connection: Connection, one: Claimed, result: DeliveryResult, now: float) -> None:
     here = (alert_attempts.c.alert == one.number, alert_attempts.c.attempt == one.attempt)
-    told: dict[str, Any] = {"fate": result.outcome, "status": result.status}
+    told: dict[str, Any] = {"outcome": result.outcome, "status": result.status}
     told |= {"detail": result.detail, "seconds": round(now - one.at, 3)}
     connection.execute(update(alert_attempts).where(*here).values(told))
 
@@ -202,12 +202,12 @@ def _note(connection: Connection, channel: str, told: dict[str, Any], now: float
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt to send; without a fate it was cut off, or is going on."""
+    """One attempt to send; without an outcome it was cut off, or is going on."""
 
     attempt: int
     at: float
     seconds: float | None
-    fate: str | None
+    outcome: str | None
     status: int | None
     detail: str | None
 

@@ -80,7 +80,7 @@ alert_attempts = Table(
     Column("attempt", Integer, primary_key=True),
     Column("at", Double, nullable=False),
     Column("seconds", Double),
-    Column("fate", String(16)),
+    Column("fate", String(16), key="outcome"),
     Column("status", Integer),
     Column("detail", Text),
 )
