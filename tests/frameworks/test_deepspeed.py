@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from gradledger_monitor.model.chart_metrics import chart_metrics
 from gradledger_monitor.model.step_facts import StepFacts
 from helpers.ranks import play
 from helpers.training import (
@@ -92,7 +93,7 @@ def test_under_zero_the_size_of_the_gradient_is_not_measured_and_says_so(
     ranks: list[Told], stage: int
 ) -> None:
     steps = facts(ranks, stage, True)
-    assert {s.figures()["balance"] for s in steps} == {None}
+    assert {chart_metrics(s)["balance"] for s in steps} == {None}
     evaluation = judged(steps)
     assert (accused(evaluation), evaluation.verdict) == ({}, "incomplete")
     (reduction,) = [node for node in evaluation.tree if node.node == "reduction"]

@@ -22,6 +22,7 @@ from gradledger.capture.step_sampling import StepSampler
 from gradledger.records import encode
 from gradledger_monitor.evaluation.engine import Engine
 from gradledger_monitor.ingest import schema
+from gradledger_monitor.model.chart_metrics import chart_metrics
 from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts, merge
 
@@ -243,7 +244,7 @@ class Truth:
 
 def assert_ledger_is_true(facts: StepFacts, truth: Truth, tolerance: float = 1e-3) -> None:
     """Every number of the ledger against the witness's."""
-    ledger, figures = facts.ledger, facts.figures()
+    ledger, figures = facts.ledger, chart_metrics(facts)
     assert ledger is not None, facts.unmeasured
     assert ledger.tokens == len(truth.losses)
     assert abs(ledger.balance / truth.balance - 1) < tolerance

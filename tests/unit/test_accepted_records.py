@@ -108,7 +108,7 @@ def check_page(facts: StepFacts) -> None:
     if facts.ledger is not None:
         strict(charts.shares_figure(step_table.worst_rows(account)))
         assert 0 <= facts.ledger.misallocation < math.inf
-    assert window_timeline.calls_of(facts.first)
+    assert window_timeline.calls_of(facts.record)
 
 
 def check_judgement(evaluation: EvaluationResult) -> None:

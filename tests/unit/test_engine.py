@@ -235,7 +235,7 @@ class Sharing(Rule):
     @staticmethod
     def unless(window: Window) -> Outcome | None:
         Sharing.asked += 1
-        return OK if window.facts.kept[0][1].terms[0].tokens == 20 else None
+        return OK if window.facts.applied[0][1].terms[0].tokens == 20 else None
 
     def evaluate(self, window: Window) -> Outcome:
         return Outcome("finding", severity="info", title=type(self).__name__)

@@ -8,6 +8,7 @@ from statistics import fmean
 import pytest
 
 from gradledger.capture.gradient_probe import End, noise
+from gradledger_monitor.model.chart_metrics import chart_metrics
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts, merge
 from helpers.batches import fair_step
 from helpers.facts import accepted
@@ -48,7 +49,7 @@ def a_step(chance: random.Random, ranks: int, number: int) -> StepFacts:
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_the_noise_scale_is_the_one_that_the_gradients_were_drawn_with(ranks: int) -> None:
     chance = random.Random(ranks)
-    figures = [a_step(chance, ranks, number).figures() for number in range(1, STEPS + 1)]
+    figures = [chart_metrics(a_step(chance, ranks, number)) for number in range(1, STEPS + 1)]
     trace = fmean(f["noise_trace"] or 0.0 for f in figures)
     signal = fmean(f["noise_signal"] or 0.0 for f in figures)
     assert trace == pytest.approx(TRACE_TRUE, rel=0.05)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from gradledger_monitor.model.chart_metrics import chart_metrics
 from gradledger_web import formatting
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def summarize(account: list[Row], facts: StepFacts) -> StepSummary:
         return StepSummary(
             _unequal(account), "broken" if ledger.misallocation >= 0.05 else "suspect"
         )
-    balance = facts.figures()["balance"]
+    balance = chart_metrics(facts)["balance"]
     if balance is not None and abs(balance - 1) > facts.tolerance:
         total = f"B = {formatting.figure(balance)} instead of 1"
         return StepSummary(

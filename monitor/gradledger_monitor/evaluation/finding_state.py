@@ -59,7 +59,7 @@ class Line:
         if self.claim is None:
             return None
         try:
-            self.claim = said = self.claim.told()
+            self.claim = said = self.claim.with_text()
         except Exception as error:
             self.outcome, self.claim = failed(error), None
             return None

@@ -19,6 +19,7 @@ from gradledger_monitor.evaluation.snapshot_codec import (
 )
 from gradledger_monitor.evaluation.step_completeness import Arrived
 from gradledger_monitor.model import step_facts
+from gradledger_monitor.model.chart_metrics import chart_metrics
 from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.numbers import MAX_INT64
@@ -56,7 +57,7 @@ class Judged:
             return cls(one.optimizer, one.step, one.time, one.ranks, {}, one.reason)
         where = one.optimizer, one.step, one.time, len(one.records)
         try:
-            return cls(*where, one.figures())
+            return cls(*where, chart_metrics(one))
         except Exception as error:  # the rules have seen it: they ask for no figures
             return cls(*where, {}, why(one.step, error))
 

@@ -1,8 +1,9 @@
-"""How large the batch of an optimizer step is, in samples and in tokens; None where not known.
+"""The batch size of an optimizer step in samples and in tokens; None if it is not known.
 
-A loss's target has one row for each sample, unless the script flattened it: then a row may be a
-sample (a classifier's) or a token of one (a language model's). The hooks tell where the graph does,
-and a DataLoader tells where it gave one batch for each micro-batch.
+A loss target has one row per sample, unless the script flattened it: then a row may be a sample
+(of a classifier) or a token of one (of a language model). The hooks send ``samples`` where the
+graph shows the difference, and a DataLoader's batch size where it produced exactly one batch per
+micro-batch.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from gradledger_monitor.ingest.schema import MicroBatch, StepRecord, Term
 def samples_of(micro_batch: MicroBatch, record: StepRecord) -> int | None:
     """Samples of one micro-batch of a rank's record; for a language model these are sequences.
 
-    Known where every loss of the micro-batch shows as many rows, and where these are not flat, or
-    are whole batches of the loader. The chunks of one loss say nothing of the whole.
+    Known if every loss of the micro-batch has the same number of rows, and these are not flattened,
+    or are whole batches of the loader. The chunks of one loss do not show the size of the whole.
     """
     terms = micro_batch.terms
     if len(terms) == 1:
         return _rows(terms[0]) or (_of_loader(terms[0], record) if record.batch_size else None)
     rows = {_rows(term) for term in terms}
-    if len(rows) != 1 or _in_chunks(terms):
+    if len(rows) != 1 or _are_chunks(terms):
         return None
     return rows.pop() or _of_loader(terms[0], record)
 
@@ -30,20 +31,20 @@ def tokens_of(micro_batch: MicroBatch) -> int | None:
     if len(micro_batch.terms) == 1:
         return micro_batch.terms[0].tokens
     counts = [term.tokens for term in micro_batch.terms]
-    known = [count for count in counts if count is not None]
-    if not known or len(known) < len(counts):
+    measured = [count for count in counts if count is not None]
+    if not measured or len(measured) < len(counts):
         return None
-    return sum(known) if _in_chunks(micro_batch.terms) else max(known)
+    return sum(measured) if _are_chunks(micro_batch.terms) else max(measured)
 
 
-def whole(parts: list[int | None]) -> int | None:
-    """The sum, where every part is known and there is one."""
-    known = 0
-    for part in parts:
-        if part is None:
+def sum_if_complete(counts: list[int | None]) -> int | None:
+    """The sum; None if one of the counts is None, or there is no count."""
+    result = 0
+    for count in counts:
+        if count is None:
             return None
-        known += part
-    return known if parts else None
+        result += count
+    return result if counts else None
 
 
 def _rows(term: Term) -> int | None:
@@ -55,11 +56,11 @@ def _rows(term: Term) -> int | None:
 
 
 def _of_loader(term: Term, record: StepRecord) -> int | None:
-    """What the loader put into each batch, if the flat target can be made of one of them."""
+    """The loader's batch size, if the flattened target can consist of one batch."""
     size = record.batch_size if record.batches == len(record.micro_batches) else None
     return size if size and term.size and term.size % size == 0 else None
 
 
-def _in_chunks(terms: list[Term]) -> bool:
+def _are_chunks(terms: list[Term]) -> bool:
     heads = [(term.kind, term.head) for term in terms if term.head is not None]
     return len(set(heads)) < len(heads)

@@ -1,45 +1,69 @@
-"""Figures of one step that are charted and that no rule asks for (pure)."""
+"""The metrics of one step that the service stores and charts (pure)."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.step_facts import StepFacts
 
-if TYPE_CHECKING:
-    from gradledger_monitor.model.step_facts import StepFacts
-
-Figures = dict[str, float | None]
+ChartMetrics = dict[str, float | None]
 
 
-def beside(facts: StepFacts) -> Figures:
-    """What is drawn beside the ledger: clipping, skips, the batch, ranks, gradient noise."""
-    norm, limit, clipped = _clipping(facts)
-    smallest, largest = _norms(facts)
-    trace, signal = _noise(facts)
+def chart_metrics(facts: StepFacts) -> ChartMetrics:
+    """All metrics of a step by name; None where one is not measured or does not apply."""
+    clip_norm, clip_limit, clipped = _clipping(facts)
+    smallest_norm, largest_norm = _norms(facts)
+    noise_trace, noise_signal = _noise(facts)
     return {
+        "loss_reported": facts.loss_reported,
+        "loss_token": facts.loss_token,
+        "norm": facts.norm,
+        **_account(facts),
+        "micro_batches": None if facts.run.imported_from else float(facts.micro_batches),
+        "lr": number(facts.record.lr),
+        "scale": facts.scale,
+        "collectives": _collectives(facts),
         "skipped": _skipped(facts),
-        "samples": _float(facts.samples),
-        "clip_norm": norm,
-        "clip_limit": limit,
+        "samples": None if facts.samples is None else float(facts.samples),
+        "clip_norm": clip_norm,
+        "clip_limit": clip_limit,
         "clipped": clipped,
-        "smallest_norm": smallest,
-        "largest_norm": largest,
-        "noise_trace": trace,
-        "noise_signal": signal,
+        "smallest_norm": smallest_norm,
+        "largest_norm": largest_norm,
+        "noise_trace": noise_trace,
+        "noise_signal": noise_signal,
     }
 
 
+def _account(facts: StepFacts) -> ChartMetrics:
+    """B, d and N of the ledger. B needs the factor after backward, d and N do not."""
+    ledger = facts.ledger
+    if ledger is None:
+        return {"balance": None, "misallocation": None, "tokens": None}
+    return {
+        "balance": ledger.balance if facts.factor_unmeasured is None else None,
+        "misallocation": ledger.misallocation,
+        "tokens": float(ledger.tokens),
+    }
+
+
+def _collectives(facts: StepFacts) -> float | None:
+    """Gradient collectives of the lowest rank in all backwards of the window."""
+    micro_batches = facts.record.micro_batches
+    counts = [m.collectives for m in micro_batches if m.collectives is not None]
+    return float(sum(counts)) if counts else None
+
+
 def _skipped(facts: StepFacts) -> float | None:
-    """1 where the GradScaler found a gradient that is not finite; None without a GradScaler."""
-    record = facts.first
+    """1 if the GradScaler found a gradient that is not finite; None without a GradScaler."""
+    record = facts.record
     return float(record.skipped) if record.skipped or record.scaler is not None else None
 
 
 def _clipping(facts: StepFacts) -> tuple[float | None, float | None, float | None]:
-    """The norm before the last clipping by norm, its limit, and whether that shortened it."""
-    clips = facts.own("clip_norm")
+    """The norm before the last clipping by norm, its limit, and whether it scaled down."""
+    clips = facts.own_calls("clip_norm")
     if not clips:
         return None, None, None
     norm, limit = number(clips[-1].norm), number(clips[-1].limit)
@@ -55,13 +79,17 @@ def _norms(facts: StepFacts) -> tuple[float | None, float | None]:
 
 
 def _noise(facts: StepFacts) -> tuple[float | None, float | None]:
-    """The two estimates whose ratio is the simple noise scale, in tokens.
+    """The two estimates whose ratio, trace / signal, is the simple noise scale in tokens.
 
-    McCandlish et al. 2018 (arXiv:1812.06162), appendix A.1, with a micro-batch of one rank as the
-    small batch and the step as the large one. Each is noisy and unbiased: average them, then
-    divide.
+    McCandlish et al. 2018 (arXiv:1812.06162), appendix A.1, with one micro-batch of one rank as the
+    small batch (b tokens) and the step as the large batch (B = p * b tokens, p pieces):
+
+        trace  = (|G_small|^2 - |G_big|^2) / (1/b - 1/B) = (small - big) * B / (p - 1)
+        signal = (B * |G_big|^2 - b * |G_small|^2) / (B - b) = (p * big - small) / (p - 1)
+
+    Each is noisy and unbiased: average each over steps, then divide.
     """
-    squares = _noise_squares(facts) if len(facts.first.noise) == 2 else None
+    squares = _noise_squares(facts) if len(facts.record.noise) == 2 else None
     if squares is None or facts.micro_batches < 2 or not facts.batch_tokens:
         return None, None
     small, big = squares
@@ -71,22 +99,18 @@ def _noise(facts: StepFacts) -> tuple[float | None, float | None]:
 
 
 def _noise_squares(facts: StepFacts) -> tuple[float, float] | None:
-    """|G_small|^2 and |G_big|^2 without the loss scale; None where they are not comparable."""
+    """|G_small|^2 and |G_big|^2 without the loss scale; None if they are not comparable."""
     records = facts.records.values()
     if facts.unmeasured is not None or facts.factor_unmeasured is not None:
         return None
     if len(records) > 1 and (not facts.averaged or any(r.sharded for r in records)):
-        return None  # the large batch must be the same everywhere
+        return None  # the large batch must be the same on every rank
     if len({len(r.micro_batches) for r in records}) > 1:
         return None
     if any(len(r.noise) != 2 or "scale" in m.missing for r in records for m in r.micro_batches):
         return None
-    scale = number(facts.first.micro_batches[-1].scale) or 1.0
-    # divided twice: the square of a scale that makes no sense may be nothing, or beyond floats
+    scale = number(facts.record.micro_batches[-1].scale) or 1.0
+    # divided twice: the square of an absurd scale may underflow or overflow
     small = sum(float(r.noise[0]) for r in records) / len(records) / scale / scale
-    big = float(facts.first.noise[1]) / scale / scale
+    big = float(facts.record.noise[1]) / scale / scale
     return (small, big) if math.isfinite(small + big) else None
-
-
-def _float(value: int | None) -> float | None:
-    return None if value is None else float(value)

@@ -1,4 +1,4 @@
-"""What rules say, and what the engine makes of it."""
+"""Outcomes of rules, and the findings and verdict that the evaluation makes of them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ Status = Literal["ok", "finding", "not_applicable", "not_measured"]
 Lifecycle = Literal["new", "ongoing", "resolved", "regressed"]
 Verdict = Literal["balanced", "suspect", "broken", "incomplete"]
 
+# The only two orders, both ascending.
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
+VERDICTS: tuple[Verdict, ...] = ("balanced", "incomplete", "suspect", "broken")
 
 
 class Outcome(Struct, frozen=True):
     """One rule's answer for one optimizer step.
 
-    A claim that is made anew at every step may leave its words to ``later``: they are put together
-    for the step that is shown, and for no other.
+    A claim that is repeated at every step may leave its text to ``deferred``, which is called for
+    the step that is shown only.
     """
 
     status: Status
@@ -30,11 +32,11 @@ class Outcome(Struct, frozen=True):
     summary: str = ""
     fix: str = ""
     evidence: dict[str, Any] = {}
-    later: Callable[[], Outcome] | None = None
+    deferred: Callable[[], Outcome] | None = None
 
-    def told(self) -> Outcome:
-        """With its words."""
-        return self if self.later is None else self.later()
+    def with_text(self) -> Outcome:
+        """This outcome with its severity, text and evidence."""
+        return self if self.deferred is None else self.deferred()
 
 
 class Failure(Outcome, frozen=True):
@@ -44,17 +46,17 @@ class Failure(Outcome, frozen=True):
 
 @dataclass(frozen=True)
 class Acknowledgement:
-    """A person's word that a finding is known. It stays a finding; nothing is switched off."""
+    """A person's note that a finding is known. It remains a finding; nothing is switched off."""
 
     note: str
-    by: str | None  # who said so, where that is known
+    by: str | None  # None if the caller is anonymous
     at: float  # Unix seconds
-    until: float | None = None  # Unix seconds after which it counts no more
+    until: float | None = None  # Unix seconds at which it expires
 
 
 @dataclass
 class Finding:
-    """A rule's claim about a run: the outcomes of all its steps folded into one."""
+    """A rule's claim about a run: the outcomes of all its steps merged into one."""
 
     rule: str
     optimizer: int
@@ -84,7 +86,7 @@ class TreeNode:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Everything that the rules say about a run so far."""
+    """The verdict on a run so far, with its findings, decision tree and coverage."""
 
     verdict: Verdict
     findings: list[Finding]

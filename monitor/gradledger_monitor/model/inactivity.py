@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Inactivity:
-    """No step had ended for so long when the service wrote this down: a record like others."""
+    """No step has ended for ``seconds``, at the time of the observation: a record like others."""
 
-    seconds: float  # since the last step came
-    silent: list[int]  # ranks that showed no other sign of life either, of late
-    backwards: int | None  # that ran since, on the rank that counted most; None is not known
+    seconds: float  # since the last step arrived
+    silent: list[int]  # ranks without a recent heartbeat
+    backwards: int | None  # since that step, on the rank with most of them; None if not known

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from gradledger_monitor.ingest.schema import MicroBatch, Term
-from gradledger_monitor.model.objectives import spread
+from gradledger_monitor.model.objectives import weights_vary
 from gradledger_monitor.model.token_ledger import total
 
 
-def sum_of_roots(kept: Iterable[tuple[int, MicroBatch]]) -> float | None:
-    """The sum of what backward started from, the loss scale taken out."""
+def sum_of_roots(micro_batches: Iterable[tuple[int, MicroBatch]]) -> float | None:
+    """The sum of the tensors that backward started from, each divided by its loss scale."""
     roots = []
-    for _, micro_batch in kept:
+    for _, micro_batch in micro_batches:
         loss, scale = micro_batch.loss, micro_batch.scale
         if loss is None or "scale" in micro_batch.missing:
             return None
@@ -22,36 +22,36 @@ def sum_of_roots(kept: Iterable[tuple[int, MicroBatch]]) -> float | None:
     return total(roots) if roots else None
 
 
-def mean_over_tokens(kept: Iterable[tuple[int, MicroBatch]]) -> float | None:
-    """The sum of the token losses over their number; None where they are not known.
+def mean_over_tokens(micro_batches: Iterable[tuple[int, MicroBatch]]) -> float | None:
+    """The sum of the token losses over their number; None if one of them is not known.
 
     With one loss term, root = weight * (sum of its token losses), so that sum is root / weight.
     """
-    losses, counted = 0.0, 0
-    for _, micro_batch in kept:
+    losses, count = 0.0, 0
+    for _, micro_batch in micro_batches:
         loss, terms = micro_batch.loss, micro_batch.terms
-        term = terms[0] if len(terms) == 1 else _as_one(terms)
+        term = terms[0] if len(terms) == 1 else _joined(terms)
         if term is None or (tokens := term.tokens) is None:
             return None
         if tokens == 0:
             continue
         weight = term.weight
-        if not weight or loss is None or (term.weight_min is not None and spread(term)):
+        if not weight or loss is None or (term.weight_min is not None and weights_vary(term)):
             return None
-        losses, counted = losses + float(loss) / float(weight), counted + tokens
-    return losses / counted if counted else None
+        losses, count = losses + float(loss) / float(weight), count + tokens
+    return losses / count if count else None
 
 
-def _as_one(terms: list[Term]) -> Term | None:
-    """The parts of one loss as the whole; None where there are several losses, or none."""
-    some = [term for term in terms if term.tokens != 0]
-    if not some:
+def _joined(terms: list[Term]) -> Term | None:
+    """The parts of one loss as one term; None if there are several losses, or none."""
+    parts = [term for term in terms if term.tokens != 0]
+    if not parts:
         return terms[0] if terms else None
-    first, tokens = some[0], 0
-    for term in some:
+    first, tokens = parts[0], 0
+    for term in parts:
         if term.tokens is None or term.kind != first.kind or term.weight != first.weight:
             return None
-        if spread(term):
+        if weights_vary(term):
             return None
         tokens += term.tokens
     return replace(first, tokens=tokens)

@@ -1,9 +1,13 @@
-"""How ranks combined their gradients where the loop did it itself, read from what each one sent.
+"""How a loop that synchronises gradients itself combined them, inferred from samples of each rank.
 
-DDP and FSDP average, and are believed. A loop that all-reduces after backward, or gives DDP a comm
-hook of its own, is asked for proof: each rank sends a few gradient coordinates as its last backward
-left them and as the optimizer got them. They are combined if every rank steps on the same gradient,
-and that is one number c times the sum over the ranks of what backward left: 1/R is an average.
+DDP and FSDP average, and need no proof. A loop that all-reduces after backward, or gives DDP its
+own comm hook, does: each rank sends a few gradient coordinates as its last backward left them
+(``after_backward``) and as the optimizer received them (``at_step``). Rank r's sample is ``x_r``
+after backward and ``y_r`` at the step. The ranks combined their gradients if
+
+    y_r is the same on every rank, and        y = c * (sum of x_r over the ranks)
+
+for one number c over all coordinates. c = 1/R is an average, c = 1 a sum.
 """
 
 from __future__ import annotations
@@ -15,60 +19,62 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from gradledger_monitor.ingest.schema import Samples, StepRecord
+from gradledger_monitor.model import tolerances
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.token_ledger import total
 
-# As the hooks compare samples on one rank; relative to the largest that could have cancelled.
-UNIFORM = 1e-3
-UNIFORM_HALF = 2e-2
-FEWEST = 3  # coordinates that are not zero: any two numbers have a ratio
+MIN_COORDINATES = 3  # that are not zero: any two numbers have a ratio
 
 UNSEEN = "how the ranks' gradients were combined was not seen"
 
-Rows = dict[int, StepRecord]
+RecordsByRank = dict[int, StepRecord]
 
 
 @dataclass(frozen=True)
-class Combining:
-    """``factor`` is c; where it is None, ``reason`` says why."""
+class ManualAllReduce:
+    """``factor`` is c; if it is None, ``reason`` is why it is not known."""
 
     factor: float | None = None
     reason: str = ""
 
 
-def by_hand(records: Rows) -> Combining | None:
-    """What the loop did, from the records of all ranks; None where it combined nothing itself."""
+def infer(records: RecordsByRank) -> ManualAllReduce | None:
+    """What the loop did, from the records of all ranks; None if it combined nothing itself."""
     rows = list(records.values())
-    if all(r.sync != "unknown" for r in rows) or _alone(rows):
+    if all(r.sync != "unknown" for r in rows) or _only_scaled(rows):
         return None
     samples = [r.samples for r in rows if r.samples is not None]
     if len(samples) < len(rows):
-        return Combining(reason=UNSEEN)
-    tolerance = UNIFORM_HALF if any(r.half_precision for r in rows) else UNIFORM
-    found = _fit(samples, tolerance)
-    averages = found.factor is not None and abs(found.factor * len(rows) - 1) <= tolerance
-    if found.factor is None or averages or not any(map(_synced_again, rows)):
-        return found
-    return Combining(reason="gradients were combined anew on top of combined ones")
+        return ManualAllReduce(reason=UNSEEN)
+    half = any(r.half_precision for r in rows)
+    tolerance = tolerances.SAMPLE_HALF if half else tolerances.SAMPLE
+    result = _fit(samples, tolerance)
+    averages = result.factor is not None and abs(result.factor * len(rows) - 1) <= tolerance
+    if result.factor is None or averages or not any(map(_synced_twice, rows)):
+        return result
+    return ManualAllReduce(reason="gradients were combined anew on top of combined ones")
 
 
-def retold(records: Rows, combining: Combining | None) -> Rows:
-    """The records as if DDP had averaged and the loop had done the rest, or each rank was alone."""
-    if combining is None:
-        if _alone(records.values()):
+def as_averaged(records: RecordsByRank, all_reduce: ManualAllReduce | None) -> RecordsByRank:
+    """The records as if DDP had averaged and ``post_factor`` were the rest, c * R.
+
+    If the loop combined nothing, each rank stepped on its own gradients: ``sync`` is "none" then.
+    """
+    if all_reduce is None:
+        if _only_scaled(records.values()):
             return {rank: replace(r, sync="none") for rank, r in records.items()}
         return records
-    if combining.factor is None:
+    if all_reduce.factor is None:
         return records
-    factor = combining.factor * len(records)
-    return {r: replace(x, sync="averaged", post_factor=factor) for r, x in records.items()}
+    factor = all_reduce.factor * len(records)
+    return {rank: replace(r, sync="averaged", post_factor=factor) for rank, r in records.items()}
 
 
-def _alone(rows: Iterable[StepRecord]) -> bool:
+def _only_scaled(rows: Iterable[StepRecord]) -> bool:
     """Collectives ran after backward, and yet every rank only scaled its own gradients.
 
-    They told a loss, say. Where all ranks had the same gradient they may have been combined all
-    the same, which then comes to the same weights.
+    They may have reduced a loss for a log. If all ranks had equal gradients, they may also have
+    combined them, which gives the same weights.
     """
     listed = list(rows)
     inside = any(m.collectives for r in listed for m in r.micro_batches)
@@ -76,40 +82,42 @@ def _alone(rows: Iterable[StepRecord]) -> bool:
     return bool(factors) and not inside and all(f and math.isfinite(f) for f in factors)
 
 
-def _synced_again(record: StepRecord) -> bool:
-    """Whether a comm hook ran on what it had combined already: harmless only for an average."""
+def _synced_twice(record: StepRecord) -> bool:
+    """Whether a comm hook ran on already combined gradients: harmless only for an average."""
     return sum(m.wrapper == "sync" for m in record.micro_batches) > 1
 
 
-def _fit(samples: list[Samples], tolerance: float) -> Combining:
-    left = [[float(v) for v in s.after_backward] for s in samples]
-    applied = [[float(v) for v in s.at_step] for s in samples]
-    if len({len(values) for values in left + applied}) != 1:
-        return Combining(reason="the ranks sampled different gradients")
-    if not all(math.isfinite(v) for values in left + applied for v in values):
-        return Combining(reason="the sampled gradients are not finite")
-    if not all(_alike(coordinate, tolerance) for coordinate in zip(*applied, strict=True)):
-        return Combining(reason="the ranks step on different gradients")
-    sums = [total(values) for values in zip(*left, strict=True)]
-    sizes = [total(map(abs, values)) for values in zip(*left, strict=True)]
+def _fit(samples: list[Samples], tolerance: float) -> ManualAllReduce:
+    """c from the samples of each rank. The order of tests decides which reason is reported."""
+    after_backward = [[float(v) for v in s.after_backward] for s in samples]
+    at_step = [[float(v) for v in s.at_step] for s in samples]
+    if len({len(values) for values in after_backward + at_step}) != 1:
+        return ManualAllReduce(reason="the ranks sampled different gradients")
+    if not all(math.isfinite(v) for values in after_backward + at_step for v in values):
+        return ManualAllReduce(reason="the sampled gradients are not finite")
+    if not all(_are_equal(coordinate, tolerance) for coordinate in zip(*at_step, strict=True)):
+        return ManualAllReduce(reason="the ranks step on different gradients")
+    sums = [total(values) for values in zip(*after_backward, strict=True)]
+    sizes = [total(map(abs, values)) for values in zip(*after_backward, strict=True)]
     if not all(map(math.isfinite, sizes)):
-        return Combining(reason="the sampled gradients are too large to add up")
-    if sum(map(bool, sizes)) < FEWEST:
-        return Combining(reason="too few of the sampled gradients are not zero")
-    return _multiple(applied[0], sums, sizes, tolerance)
+        return ManualAllReduce(reason="the sampled gradients are too large to add up")
+    if sum(map(bool, sizes)) < MIN_COORDINATES:
+        return ManualAllReduce(reason="too few of the sampled gradients are not zero")
+    return _least_squares(at_step[0], sums, sizes, tolerance)
 
 
-def _alike(values: tuple[float, ...], tolerance: float) -> bool:
+def _are_equal(values: tuple[float, ...], tolerance: float) -> bool:
     return max(values) - min(values) <= tolerance * max(map(abs, values))
 
 
-def _multiple(
+def _least_squares(
     applied: list[float], sums: list[float], sizes: list[float], tolerance: float
-) -> Combining:
-    """The factor by least squares; a sum that cancelled is as uncertain as its parts.
+) -> ManualAllReduce:
+    """c = (sum of y * s) / (sum of s * s) over the coordinates, if it fits each of them.
 
-    Both sides are divided by their largest number first: the square of a very large or very small
-    gradient is no longer a float.
+    A coordinate fits if |y - c * s| <= tolerance * |c| * (sum of |x_r|): a sum ``s`` that cancelled
+    is as uncertain as its parts. Both sides are first divided by their largest number, since the
+    square of a very large or very small gradient is no longer a float.
     """
     largest, most = max(sizes), max(map(abs, applied))
     scaled = [s / largest for s in sums]
@@ -121,7 +129,7 @@ def _multiple(
     if not slope or not all(
         abs(a - slope * s) <= tolerance * abs(slope) * (z / largest) for a, s, z in rows
     ):
-        return Combining(reason="the ranks' gradients were combined, but not as a sum")
+        return ManualAllReduce(reason="the ranks' gradients were combined, but not as a sum")
     if not factor or not math.isfinite(factor):
-        return Combining(reason="the ranks' gradients differ too much in size to be compared")
-    return Combining(factor)
+        return ManualAllReduce(reason="the ranks' gradients differ too much in size to be compared")
+    return ManualAllReduce(factor)

@@ -1,4 +1,4 @@
-"""Numbers of records, which say in words what JSON has no number for."""
+"""Numbers of records: floats, or strings for the three values that JSON has no number for."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ MAX_INT64 = 2**63 - 1  # the largest integer of databases and of MessagePack
 
 
 def number(value: Number | None) -> float | None:
-    """The float that a wire number stands for; None stays None."""
+    """The float of a wire number, "NaN", "Infinity" and "-Infinity" included; None stays None."""
     return value if value is None else float(value)

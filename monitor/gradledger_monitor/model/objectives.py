@@ -1,7 +1,9 @@
-"""The honest ways to read a window: which of its terms count, and in which unit.
+"""The objectives that a window may have been meant to optimise, each with its own ledger.
 
-Its main loss alone or all losses of a kind together, tokens counted or weighted by class: each is
-a ``Reading`` with its own ledger. A run that honours the contract under one of them is right.
+A script does not declare which of its losses the token-mean contract is about, nor what its author
+divides by. So a window has several candidate objectives: the main loss term alone, all terms of a
+kind, or all terms together; counted in tokens, class weights, rows or positions. If the contract
+holds for one of them, the run is right.
 """
 
 from __future__ import annotations
@@ -11,15 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradledger_monitor.ingest.schema import Term
+from gradledger_monitor.model import tolerances
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.token_ledger import Ledger, Weighed, account
-
-UNIFORM_INSIDE = 2e-3  # spread of weights inside one micro-batch that is still one weight
+from gradledger_monitor.model.token_ledger import Ledger, WeightedTokens, build_ledger
 
 
 @dataclass
-class Reading:
-    """One way to read a window: which terms count, and in which unit."""
+class Objective:
+    """One candidate: which of the window's terms count, and in which unit."""
 
     name: str  # "main", "part", "kind" or "all"
     unit: str  # "tokens", "class_weight", "rows" or "positions"
@@ -29,21 +30,21 @@ class Reading:
         self.name, self.unit, self.ledger = name, unit, ledger
 
     def is_fair(self, tolerance: float, scale: float) -> bool:
-        """Whether the token-mean contract holds: every token alike, and a balance of ``scale``."""
+        """Whether the token-mean contract holds: d = 0 and B = ``scale``."""
         return self.is_even(tolerance) and abs(self.ledger.balance / scale - 1) <= tolerance
 
     def is_even(self, tolerance: float) -> bool:
-        """Whether every token got the same weight."""
+        """Whether every token has the same weight: d = 0."""
         return self.ledger.misallocation <= tolerance
 
 
 @dataclass
-class Seen(Weighed):
-    """A term where it was seen: a line of the account in tokens, of which there are some."""
+class WeightedTerm(WeightedTokens):
+    """A loss term of one micro-batch of one rank: a line of the ledger, with at least one token."""
 
-    of: Term
-    upwards: bool  # its own weight is positive
-    part: int  # which of the micro-batch's terms under this name
+    loss_term: Term
+    positive: bool  # sign of the term's own weight; ``weight`` is its absolute value
+    part: int  # number of the term among those of this name in the micro-batch, from 1
 
     def __init__(
         self,
@@ -52,79 +53,80 @@ class Seen(Weighed):
         term: str,
         tokens: float,
         weight: float,
-        of: Term,
-        upwards: bool,
+        loss_term: Term,
+        positive: bool,
         part: int,
     ) -> None:
         self.rank, self.micro_batch, self.term = rank, micro_batch, term
         self.tokens, self.weight = tokens, weight
-        self.of, self.upwards, self.part = of, upwards, part
+        self.loss_term, self.positive, self.part = loss_term, positive, part
 
 
-def readings(seen: list[Seen]) -> Iterator[Reading]:
-    """Each term alone, all of the heaviest's kind, then everything, in every unit that fits.
+def candidate_objectives(terms: list[WeightedTerm]) -> Iterator[Objective]:
+    """Each term alone, all terms of the heaviest one's kind, then all; each in every valid unit.
 
-    The first, wherever it can be had, is the plainest: the heaviest term's, in tokens.
-    Two terms on one head are parts of one loss, or two tasks of one model: both are read. More
-    than two are parts: chunks of one loss, or K forwards and one backward.
+    The heaviest term in tokens comes first, if it has a ledger. Two terms on one head are parts of
+    one loss, or two tasks of one model, so both candidates are produced. More than two are parts:
+    chunks of one loss, or K forwards and one backward.
     """
-    if not seen:
+    if not terms:
         return
-    for name, group in _groups(seen):
+    for name, group in _groups(terms):
         for unit in ("tokens", "class_weight", "rows", "positions"):
-            reading = _reading(name, unit, group)
-            if reading is not None:
-                yield reading
+            objective = _objective(name, unit, group)
+            if objective is not None:
+                yield objective
 
 
-def _groups(seen: list[Seen]) -> Iterator[tuple[str, list[Seen]]]:
-    terms = _heaviest_first(seen)
-    kind = terms[0].rpartition("#")[0]
-    for term in terms:
-        yield "main", [s for s in seen if s.term == term] if len(terms) > 1 else seen
-    if max([s.part for s in seen]) == 2:
-        for part in sorted({(s.term, s.part) for s in seen}):
-            yield "part", [s for s in seen if (s.term, s.part) == part]
-    if len(terms) > 1:
-        of_kind = [s for s in seen if s.of.kind == kind]
-        if len({s.term for s in of_kind}) > 1:
+def _groups(terms: list[WeightedTerm]) -> Iterator[tuple[str, list[WeightedTerm]]]:
+    names = _heaviest_first(terms)
+    kind = names[0].rpartition("#")[0]
+    for name in names:
+        yield "main", [t for t in terms if t.term == name] if len(names) > 1 else terms
+    if max([t.part for t in terms]) == 2:
+        for part in sorted({(t.term, t.part) for t in terms}):
+            yield "part", [t for t in terms if (t.term, t.part) == part]
+    if len(names) > 1:
+        of_kind = [t for t in terms if t.loss_term.kind == kind]
+        if len({t.term for t in of_kind}) > 1:
             yield "kind", of_kind
-        if len(of_kind) < len(seen):
-            yield "all", seen
+        if len(of_kind) < len(terms):
+            yield "all", terms
 
 
-def _heaviest_first(seen: list[Seen]) -> list[str]:
-    first = seen[0].term
-    if all(s.term == first for s in seen):
+def _heaviest_first(terms: list[WeightedTerm]) -> list[str]:
+    """Names of the terms by gradient weight, sum of n * w, descending."""
+    first = terms[0].term
+    if all(t.term == first for t in terms):
         return [first]
     totals: dict[str, float] = {}
-    for s in seen:
-        totals[s.term] = totals.get(s.term, 0.0) + s.tokens * s.weight
-    return sorted(totals, key=lambda term: (-totals[term], term))
+    for t in terms:
+        totals[t.term] = totals.get(t.term, 0.0) + t.tokens * t.weight
+    return sorted(totals, key=lambda name: (-totals[name], name))
 
 
-def _reading(name: str, unit: str, group: list[Seen]) -> Reading | None:
+def _objective(name: str, unit: str, group: list[WeightedTerm]) -> Objective | None:
     lines = group if unit == "tokens" else _in_units(unit, group)
-    ledger = account(lines) if lines else None
-    return None if ledger is None else Reading(name, unit, ledger)
+    ledger = build_ledger(lines) if lines else None
+    return None if ledger is None else Objective(name, unit, ledger)
 
 
-def _in_units(unit: str, group: list[Seen]) -> list[Weighed]:
-    """The lines in units other than tokens; none where a term has no such unit."""
+def _in_units(unit: str, group: list[WeightedTerm]) -> list[WeightedTokens]:
+    """The lines in units other than tokens; none if a term has no such unit."""
     lines = []
-    for s in group:
-        units, weight = _units(s.of, unit), s.weight
+    for t in group:
+        units, weight = _units(t.loss_term, unit), t.weight
         if units is None or not 0 < units < math.inf:  # class weights may be any number
             return []
-        # the mean's total weight is fixed: more units, less each
-        if units != s.tokens and s.of.reduction == "mean":
-            weight *= s.tokens / units
-        lines.append(Weighed(s.rank, s.micro_batch, s.term, units, weight))
+        # a mean has a fixed total weight: with more units, each has less
+        if units != t.tokens and t.loss_term.reduction == "mean":
+            weight *= t.tokens / units
+        lines.append(WeightedTokens(t.rank, t.micro_batch, t.term, units, weight))
     return lines
 
 
 def _units(term: Term, unit: str) -> float | None:
-    """How many of a unit the term holds; None where that unit cannot be meant.
+    """How many of a unit the term has; None if its author cannot have meant that unit.
 
     A class-weighted loss may divide by the sum of its class weights. A summed loss over elements
     (pixels, classes) may be meant per row or per position: its author chose the divisor.
@@ -136,9 +138,10 @@ def _units(term: Term, unit: str) -> float | None:
     return term.rows if unit == "rows" else term.positions
 
 
-def spread(term: Term) -> bool:
-    """Whether the loss gave the term's tokens different weights."""
+def weights_vary(term: Term) -> bool:
+    """Whether the loss itself gave the term's tokens different weights."""
     least, most, weight = number(term.weight_min), number(term.weight_max), number(term.weight)
     if least is None or most is None or weight is None:
         return False
-    return least < most * (1 - UNIFORM_INSIDE) or abs(weight) < most * (1 - UNIFORM_INSIDE)
+    bound = most * (1 - tolerances.INSIDE)
+    return least < bound or abs(weight) < bound

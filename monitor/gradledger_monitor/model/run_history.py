@@ -6,17 +6,17 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-# An evaluation may come so many steps late, and finds the losses before it still there, also
-# while the judge is so many steps ahead of what it has written.
+# An evaluation may arrive this many steps late and still have the losses before it, also while
+# the evaluator is this many steps ahead of what it has stored.
 LATE_STEPS = 2_048
-BEFORE_EVALUATION = 10  # steps seen before it whose losses an evaluation is compared with
+BEFORE_EVALUATION = 10  # steps before an evaluation with whose losses it is compared
 
 
 @dataclass
 class RunHistory:
-    """The run as a whole: evaluations, and the training losses of the first optimizer by step.
+    """Evaluations, and the training losses of the first optimizer by step.
 
-    Of a long run, the losses that stay are the last ones and those just before evaluations.
+    Of a long run, it holds the last losses and those just before evaluations.
     """
 
     losses: dict[int, float] = field(default_factory=dict)
@@ -25,13 +25,13 @@ class RunHistory:
     )  # metric -> step -> value
 
     def add(self, step: int, loss: float) -> None:
-        """The next training loss."""
+        """Add the next training loss."""
         self.losses[step] = loss
         if step % LATE_STEPS == 0:
-            self._forget(step - 2 * LATE_STEPS)
+            self._discard_before(step - 2 * LATE_STEPS)
 
     def steps_before(self, evaluation: int, order: Sequence[int]) -> Sequence[int]:
-        """The last steps seen before an evaluation; none as long as more of them may come.
+        """The last steps before an evaluation; none as long as more of them may arrive.
 
         ``order`` holds the steps of all losses, ascending.
         """
@@ -40,8 +40,8 @@ class RunHistory:
             return ()
         return order[max(0, end - BEFORE_EVALUATION) : end]
 
-    def _forget(self, before: int) -> None:
+    def _discard_before(self, step: int) -> None:
         order = sorted(self.losses)
-        evaluated = {step for values in self.evaluations.values() for step in values}
-        near = {step for each in evaluated for step in self.steps_before(each, order)}
-        self.losses = {s: v for s, v in self.losses.items() if s > before or s in near}
+        evaluated = {at for values in self.evaluations.values() for at in values}
+        needed = {s for evaluation in evaluated for s in self.steps_before(evaluation, order)}
+        self.losses = {s: v for s, v in self.losses.items() if s > step or s in needed}

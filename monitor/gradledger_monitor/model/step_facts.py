@@ -1,7 +1,16 @@
-"""One optimizer step with the records of all ranks merged: everything that a rule may see.
+"""One optimizer step with the records of all ranks merged: everything that a rule may read.
 
-Records say what was seen on each rank; facts say what weight that gave each term's tokens in the
-gradient that was applied. How a window may be read is in ``readings``.
+Records state what each rank observed. Facts state what weight that gives the tokens of each loss
+term in the applied gradient (DESIGN section 2). For a term of ``n`` tokens on rank r,
+
+    w = |weight| * a_r * c_r
+
+- ``weight``: the gradient of one token's loss at the loss node, as the hooks measured it;
+- ``a_r``: the factor that the loop applied after backward, without clipping (``shared_factors``),
+  or 1 / loss scale if it was not measured;
+- ``c_r``: 1/R if the gradients were averaged over R ranks, else 1.
+
+``objectives`` computes from these weights which objectives the window may have.
 """
 
 from __future__ import annotations
@@ -13,29 +22,31 @@ from itertools import chain
 from typing import Any
 
 from gradledger_monitor.ingest.schema import Event, MicroBatch, StepRecord, Term
-from gradledger_monitor.model.batch_size import samples_of, tokens_of, whole
-from gradledger_monitor.model.chart_metrics import beside
+from gradledger_monitor.model import manual_all_reduce, tolerances
+from gradledger_monitor.model.batch_size import samples_of, sum_if_complete, tokens_of
 from gradledger_monitor.model.losses import mean_over_tokens, sum_of_roots
-from gradledger_monitor.model.manual_all_reduce import UNSEEN, Combining, by_hand, retold
+from gradledger_monitor.model.manual_all_reduce import UNSEEN, ManualAllReduce
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.objectives import Reading, Seen, readings, spread
+from gradledger_monitor.model.objectives import (
+    Objective,
+    WeightedTerm,
+    candidate_objectives,
+    weights_vary,
+)
 from gradledger_monitor.model.token_ledger import Ledger, total
 
-TOLERANCE = 1e-3  # relative rounding error of fp32 sums
-TOLERANCE_HALF = 1e-2  # where the loss is fp16 or bf16
+CLIP_CALLS = ("clip_norm", "clip_value")
 
-CLIPS = ("clip_norm", "clip_value")  # calls that clip
+IMPORTED_FROM = "imported_from"  # key of a run's environment: the tool whose log it was read from
 
-IMPORTED_FROM = "imported_from"  # where a run's environment says whose log it was
-
-Rows = dict[int, StepRecord]
-Kept = list[tuple[int, MicroBatch]]  # with their places
-Calls = dict[str, list[Event]]
+RecordsByRank = dict[int, StepRecord]
+IndexedMicroBatches = list[tuple[int, MicroBatch]]  # with their index in the record
+CallsByOp = dict[str, list[Event]]
 
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What the run's records say about the run as a whole."""
+    """The run record, and what it declares."""
 
     run: str
     name: str
@@ -48,95 +59,100 @@ class RunInfo:
 
     @property
     def imported_from(self) -> str | None:
-        """The tool whose log this is, when nobody watched the loop itself."""
+        """The tool whose log this run was read from; None if the hooks recorded it."""
         return self.environment.get(IMPORTED_FROM)
 
 
 class StepFacts:
-    """One optimizer step. What nearly every rule asks for is worked out at once, the rest later."""
+    """One optimizer step. What nearly every rule reads is computed at once, the rest on access."""
 
     def __init__(
-        self, run: RunInfo, optimizer: int, step: int, records: Rows, combining: Combining | None
+        self,
+        run: RunInfo,
+        optimizer: int,
+        step: int,
+        records: RecordsByRank,
+        all_reduce: ManualAllReduce | None,
     ) -> None:
-        """``records`` by rank, the lowest first; ``combining`` is what a loop that synchronises
-        by itself did."""
+        """``records`` by rank, ascending; ``all_reduce`` is what a loop that synchronises
+        gradients itself did."""
         self.run = run
         self.optimizer = optimizer
         self.step = step
         self.records = records
-        self.combining = combining
-        self.complete = len(records) >= run.world_size  # every rank's record is here
+        self.all_reduce = all_reduce
+        self.complete = len(records) >= run.world_size  # every rank has sent its record
         # why the hooks could measure nothing of this step, on some rank
         self.unobserved = next(filter(None, map(_unobserved, records.values())), None)
-        self.tolerance = _tolerance(records.values())  # rounding error that is not a finding
-        # micro-batches that reached the step, with their places
-        self.kept_by_rank = {rank: _kept(record) for rank, record in records.items()}
+        self.tolerance = _tolerance(records.values())  # relative; smaller errors are rounding
+        # micro-batches whose gradients the step applied, with their indices
+        self.applied_by_rank = {rank: _applied(record) for rank, record in records.items()}
         # of the lowest rank
-        self.lowest = lowest = next(iter(records))
-        self.first = first = records[lowest]
-        self.time = first.time  # when it closed the window, seconds since the epoch
-        self.kept = kept = self.kept_by_rank[lowest]
-        self.micro_batches = len(kept)  # K
-        self.kept_from = kept[0][0] if kept else 0  # backwards before those that reached the step
-        # those of them zeroed before any optimizer stepped on them, and not run again
-        self.thrown_away = self._thrown_away() if self.kept_from else []
-        self.scale = _scale(first)
-        self._calls = calls = _by_op(first.events)
-        own = [event for event in first.events if event.own]
-        self._own = _by_op(own) if len(own) < len(first.events) else calls
-        # of all
-        self.averaged = run.world_size > 1 and first.sync == "averaged"  # gradients, over the ranks
+        self.lowest_rank = lowest_rank = next(iter(records))
+        self.record = record = records[lowest_rank]
+        self.time = record.time  # when it closed the window, seconds since the epoch
+        self.applied = applied = self.applied_by_rank[lowest_rank]
+        self.micro_batches = len(applied)  # K
+        self.applied_from = applied[0][0] if applied else 0  # index of the first that was applied
+        # micro-batches before it, zeroed before any optimizer stepped on them, and not run again
+        self.discarded = self._discarded() if self.applied_from else []
+        self.scale = _scale(record)
+        self._calls = calls = _by_op(record.events)
+        own = [event for event in record.events if event.own]
+        self._own_calls = _by_op(own) if len(own) < len(record.events) else calls
+        # of all ranks
+        self.averaged = run.world_size > 1 and record.sync == "averaged"  # the gradients
         self.norm = self._norm()
-        # the effective batch, in samples (a language model's sequences); None where not known
+        # the effective batch in samples (a language model's sequences); None if not known
         self.samples = self._samples()
         self.loss_reported = self._loss_reported()
-        # a_r: what each rank's loop did after backward, clipping taken out
-        self.shared_factors = {rank: _shared_factor(record) for rank, record in records.items()}
+        # a_r: the factor of each rank's loop after backward, without clipping
+        self.shared_factors = {rank: _shared_factor(r) for rank, r in records.items()}
         self.unmeasured = self._unmeasured()
         self.factor_unmeasured = self._factor_unmeasured()
-        self.seen = seen = self._seen()
+        self.terms = terms = self._terms()
         # the loss gives the tokens of one micro-batch different weights by design
-        apart = [s.of for s in seen if s.of.weight_min is not None]
-        self.weighted_inside = any(map(spread, apart))
-        self._readings: list[Reading] | None = None  # not made before they are asked for
-        self.reading = self._reading() if seen else None
+        ranged = [t.loss_term for t in terms if t.loss_term.weight_min is not None]
+        self.weighted_inside = any(map(weights_vary, ranged))
+        self._objectives: list[Objective] | None = None  # computed on first access
+        self.objective = self._objective() if terms else None
 
     # ------------------------------------------------------------------ the plain facts
 
-    def _thrown_away(self) -> list[MicroBatch]:
-        lost = [m for m in self.first.micro_batches[: self.kept_from] if not m.claimed]
-        if not lost:
-            return lost
-        again = {number(m.fingerprint) for _, m in self.kept} - {None}
-        return [m for m in lost if m.fingerprint is None or number(m.fingerprint) not in again]
+    def _discarded(self) -> list[MicroBatch]:
+        zeroed = [m for m in self.record.micro_batches[: self.applied_from] if not m.claimed]
+        if not zeroed:
+            return zeroed
+        again = {number(m.fingerprint) for _, m in self.applied} - {None}
+        return [m for m in zeroed if m.fingerprint is None or number(m.fingerprint) not in again]
 
     def _norm(self) -> float | None:
-        """L2 norm of the applied gradient; of a sharded one, over what all ranks hold together."""
-        if not self.first.sharded:
-            return number(self.first.norm)
+        """L2 norm of the applied gradient; of a sharded one, over the shards of all ranks."""
+        if not self.record.sharded:
+            return number(self.record.norm)
         norms = [number(r.norm) for r in self.records.values()]
-        known = [norm for norm in norms if norm is not None]
-        return math.hypot(*known) if self.complete and len(known) == len(norms) else None
+        measured = [norm for norm in norms if norm is not None]
+        return math.hypot(*measured) if self.complete and len(measured) == len(norms) else None
 
     def calls(self, op: str) -> list[Event]:
-        """What was called in the window that was one of these, in order."""
+        """The calls of one kind in the window, in order."""
         return self._calls.get(op, [])
 
-    def own(self, op: str) -> list[Event]:
+    def own_calls(self, op: str) -> list[Event]:
         """Those of them that were on this optimizer."""
-        return self._own.get(op, [])
+        return self._own_calls.get(op, [])
 
     @property
-    def combined_by_hand(self) -> float | None:
-        """c, where the loop made the gradient c times the sum over the ranks; 1/R is an average.
+    def all_reduce_factor(self) -> float | None:
+        """c, if the loop itself made the gradient c times the sum over the ranks; 1/R averages.
 
-        Clipping after it is taken out, and so is the loss scale.
+        Clipping after it, and the loss scale, are divided out.
         """
-        if self.combining is None or self.combining.factor is None:
+        if self.all_reduce is None or self.all_reduce.factor is None:
             return None
-        scales = {number(m.scale) for kept in self.kept_by_rank.values() for _, m in kept}
+        scales = {number(m.scale) for applied in self.applied_by_rank.values() for _, m in applied}
         scale = scales.pop() if len(scales) == 1 else None
-        return self.shared_factors[self.lowest] * (scale or 1.0) / self.run.world_size
+        return self.shared_factors[self.lowest_rank] * (scale or 1.0) / self.run.world_size
 
     @property
     def optimizer_name(self) -> str:
@@ -147,35 +163,41 @@ class StepFacts:
     # ------------------------------------------------------------------ the effective batch
 
     def _samples(self) -> int | None:
-        records, kept_by_rank = self.records, self.kept_by_rank
-        return self._over_ranks(
-            [[samples_of(m, records[rank]) for _, m in kept] for rank, kept in kept_by_rank.items()]
+        records = self.records
+        return self._sum_over_ranks(
+            [
+                [samples_of(m, records[rank]) for _, m in applied]
+                for rank, applied in self.applied_by_rank.items()
+            ]
         )
 
     @property
     def batch_tokens(self) -> int | None:
-        """The effective batch in tokens that count, whatever weight they got."""
-        return self._over_ranks([[tokens_of(m) for _, m in k] for k in self.kept_by_rank.values()])
+        """The effective batch in tokens that count, whatever their weights."""
+        ranks = self.applied_by_rank.values()
+        return self._sum_over_ranks([[tokens_of(m) for _, m in applied] for applied in ranks])
 
-    def _over_ranks(self, parts: list[list[int | None]]) -> int | None:
-        return whole([whole(of_rank) for of_rank in parts]) if self.complete else None
+    def _sum_over_ranks(self, counts: list[list[int | None]]) -> int | None:
+        if not self.complete:
+            return None
+        return sum_if_complete([sum_if_complete(of_rank) for of_rank in counts])
 
     # ------------------------------------------------------------------ weights
 
     @property
-    def absent(self) -> str | None:
-        """Of which ranks no record is here, in words; None where every rank's is."""
+    def missing_ranks(self) -> str | None:
+        """Which ranks have sent no record, as a sentence; None if every rank has."""
         if self.complete:
             return None
         ranks = sorted(set(range(self.run.world_size)) - set(self.records))
         return f"no record of rank {', '.join(map(str, ranks[:8]))} arrived"
 
     def _unmeasured(self) -> str | None:
-        """Why the ledger of this window cannot be drawn up, or None."""
+        """Why this window has no ledger, or None."""
         if not self.complete:
-            return self.absent
+            return self.missing_ranks
         for rank, record in self.records.items():
-            reason = _why_unmeasured(record, self.kept_by_rank[rank], self.combining)
+            reason = _why_unmeasured(record, self.applied_by_rank[rank], self.all_reduce)
             if reason:
                 return reason if self.run.world_size == 1 else f"rank {rank}: {reason}"
         return None
@@ -188,82 +210,91 @@ class StepFacts:
             if not math.isfinite(float(record.post_factor)):
                 return "the sampled gradients are not finite"
             if "clip_norm" in record.missing:
-                return record.missing["clip_norm"]  # the factor may have a clipping in it
+                return record.missing["clip_norm"]  # the factor may include a clipping
         return None
 
     @property
-    def _accounted(self) -> Rows:
-        """Ranks that share one gradient; without a sync, each rank is alone: take the lowest."""
+    def _accounted(self) -> RecordsByRank:
+        """Ranks that share one gradient; without a sync each rank has its own: take the lowest."""
         if self.run.world_size == 1 or self.averaged:
             return self.records
-        return {self.lowest: self.first}
+        return {self.lowest_rank: self.record}
 
-    def _seen(self) -> list[Seen]:
-        """All terms of the window that have tokens, with the factor on their weights."""
-        terms: list[Seen] = []
+    def _terms(self) -> list[WeightedTerm]:
+        """All terms of the window that have tokens, with the weight of each of their tokens."""
+        terms: list[WeightedTerm] = []
         for rank, record in self._accounted.items():
-            factor = self.shared_factors[rank] / (self.run.world_size if self.averaged else 1)
-            for index, micro_batch in self.kept_by_rank[rank]:
-                applied = factor
+            rank_factor = self.shared_factors[rank] / (self.run.world_size if self.averaged else 1)
+            for index, micro_batch in self.applied_by_rank[rank]:
+                factor = rank_factor
                 if record.post_factor is None:
-                    applied *= _own_factor(micro_batch)
+                    factor *= _unscale_factor(micro_batch)
                 for name, part, term in _named(micro_batch.terms):
                     tokens = term.tokens
                     if tokens and term.weight is not None:
                         own = float(term.weight)
-                        weight = abs(own) * applied
-                        one = Seen(rank, index, name, float(tokens), weight, term, own > 0, part)
-                        terms.append(one)
+                        weight, positive = abs(own) * factor, own > 0
+                        terms.append(
+                            WeightedTerm(
+                                rank, index, name, float(tokens), weight, term, positive, part
+                            )
+                        )
         return terms
 
     @property
-    def own_losses(self) -> bool:
-        """Whether the backwards of a window are losses of their own, not parts of one batch.
+    def separate_losses(self) -> bool:
+        """Whether the backwards of a window are separate losses, not parts of one batch.
 
         A critic's are: real against fake, each with one constant target, or with opposite signs.
         """
-        kept = self.kept
+        applied = self.applied
         if (
-            len(kept) > 1
-            and kept[0][1].constant_target
-            and all(_aims_at_one_number(m) for _, m in kept)
+            len(applied) > 1
+            and applied[0][1].constant_target
+            and all(_has_constant_targets(m) for _, m in applied)
         ):
             return True
-        downwards = {s.term for s in self.seen if not s.upwards}
-        return bool(downwards) and any(s.term in downwards and s.upwards for s in self.seen)
+        negative = {t.term for t in self.terms if not t.positive}
+        return bool(negative) and any(t.term in negative and t.positive for t in self.terms)
 
     @property
-    def readings(self) -> list[Reading]:
-        """All honest readings of the window, the plainest first."""
-        if self._readings is None:
-            self._readings = list(readings(self.seen))
-        return self._readings
+    def objectives(self) -> list[Objective]:
+        """All objectives that the window may have, the most likely first."""
+        if self._objectives is None:
+            self._objectives = list(candidate_objectives(self.terms))
+        return self._objectives
 
-    def _reading(self) -> Reading | None:
-        """The plainest fair reading; where none is fair, the plainest even one, or the main one."""
+    def _objective(self) -> Objective | None:
+        """The objective that is shown. The order of the tests is the theory of the ledger:
+
+        1. the first fair candidate: one for which the contract holds proves the run right;
+        2. else, without sums of several kinds of terms ("all"), the first even candidate in tokens
+           or class weights: its weights are right, and only its divisor is wrong;
+        3. else the first candidate: the heaviest term, in tokens.
+        """
         tolerance, scale = self.tolerance, self.run.declared_scale or 1.0
         unfair = []
-        for reading in readings(self.seen):
-            if reading.is_fair(tolerance, scale):
-                return reading  # most often the first: the others need not be made
-            unfair.append(reading)
-        self._readings = unfair
-        alone = [r for r in unfair if r.name != "all"]
-        even = [r for r in alone if r.unit in ("tokens", "class_weight")]
-        return next((r for r in even if r.is_even(tolerance)), next(iter(alone), None))
+        for objective in candidate_objectives(self.terms):
+            if objective.is_fair(tolerance, scale):
+                return objective  # most often the first: the others are not computed
+            unfair.append(objective)
+        self._objectives = unfair
+        single = [o for o in unfair if o.name != "all"]
+        counted = [o for o in single if o.unit in ("tokens", "class_weight")]
+        return next((o for o in counted if o.is_even(tolerance)), next(iter(single), None))
 
     @property
     def ledger(self) -> Ledger | None:
-        """The account that is shown: that of ``reading``."""
-        return None if self.unmeasured or self.reading is None else self.reading.ledger
+        """The ledger of ``objective``, if the window could be measured."""
+        return None if self.unmeasured or self.objective is None else self.objective.ledger
 
     # ------------------------------------------------------------------ losses
 
     def _loss_reported(self) -> float | None:
-        """What the loop accumulated: the sum of backward's roots, averaged over the ranks."""
+        """The loss that the loop accumulated: the sum of backward's roots, averaged over ranks."""
         sums = []
-        for kept in self.kept_by_rank.values():
-            roots = sum_of_roots(kept)
+        for applied in self.applied_by_rank.values():
+            roots = sum_of_roots(applied)
             if roots is None:
                 return None
             sums.append(roots)
@@ -271,46 +302,28 @@ class StepFacts:
 
     @property
     def loss_token(self) -> float | None:
-        """What one large batch would have reported: the sum of token losses over N."""
-        return mean_over_tokens(chain.from_iterable(self.kept_by_rank.values()))
-
-    def figures(self) -> dict[str, float | None]:
-        """The numbers that are charted."""
-        ledger, record = self.ledger, self.first
-        collectives = [m.collectives for m in record.micro_batches if m.collectives is not None]
-        known = ledger is not None and self.factor_unmeasured is None
-        return {
-            "loss_reported": self.loss_reported,
-            "loss_token": self.loss_token,
-            "norm": self.norm,
-            "balance": ledger.balance if ledger is not None and known else None,
-            "misallocation": ledger.misallocation if ledger is not None else None,
-            "tokens": float(ledger.tokens) if ledger is not None else None,
-            "micro_batches": None if self.run.imported_from else float(self.micro_batches),
-            "lr": number(record.lr),
-            "scale": self.scale,
-            "collectives": float(sum(collectives)) if collectives else None,
-            **beside(self),
-        }
+        """The loss that one large batch would have reported: the sum of token losses over N."""
+        return mean_over_tokens(chain.from_iterable(self.applied_by_rank.values()))
 
 
-def merge(run: RunInfo, optimizer: int, step: int, records: Rows) -> StepFacts:
+def merge(run: RunInfo, optimizer: int, step: int, records: RecordsByRank) -> StepFacts:
     """One step's facts from the records of its ranks."""
     ordered = dict(sorted(records.items())) if len(records) > 1 else records
     if not 1 < run.world_size <= len(ordered):
         return StepFacts(run, optimizer, step, ordered, None)
-    combining = by_hand(ordered)
-    return StepFacts(run, optimizer, step, retold(ordered, combining), combining)
+    all_reduce = manual_all_reduce.infer(ordered)
+    averaged = manual_all_reduce.as_averaged(ordered, all_reduce)
+    return StepFacts(run, optimizer, step, averaged, all_reduce)
 
 
 # ---------------------------------------------------------------------- from record to weights
 
 
-def _kept(record: StepRecord) -> Kept:
-    """Micro-batches, with their place, since the gradients were last absent or zero.
+def _applied(record: StepRecord) -> IndexedMicroBatches:
+    """Micro-batches since the gradients were last absent or zero, with their indices.
 
-    What ran before was thrown away: another loss's backward that leaked in, or accumulated
-    gradients that were zeroed.
+    The gradients of those before were discarded: another loss's backward leaked into them, or
+    accumulated gradients were zeroed.
     """
     begin = 0
     for index, micro_batch in enumerate(record.micro_batches):
@@ -319,8 +332,8 @@ def _kept(record: StepRecord) -> Kept:
     return list(enumerate(record.micro_batches))[begin:]
 
 
-def _by_op(events: list[Event]) -> Calls:
-    calls: Calls = {}
+def _by_op(events: list[Event]) -> CallsByOp:
+    calls: CallsByOp = {}
     for event in events:
         calls.setdefault(event.op, []).append(event)
     return calls
@@ -338,12 +351,12 @@ def _scale(record: StepRecord) -> float | None:
 def _tolerance(records: Iterable[StepRecord]) -> float:
     for record in records:
         if record.half_precision:
-            return TOLERANCE_HALF
-    return TOLERANCE
+            return tolerances.WEIGHT_HALF
+    return tolerances.WEIGHT
 
 
-def _aims_at_one_number(micro_batch: MicroBatch) -> bool:
-    """All targets are the same: more than one of them, for one alone says nothing."""
+def _has_constant_targets(micro_batch: MicroBatch) -> bool:
+    """Whether all targets are equal, of a term with more than one: a single target always is."""
     return bool(micro_batch.constant_target) and any((t.size or 0) > 1 for t in micro_batch.terms)
 
 
@@ -351,18 +364,20 @@ def _unobserved(record: StepRecord) -> str | None:
     return record.missing.get("micro_batches")
 
 
-def _why_unmeasured(record: StepRecord, kept: Kept, combining: Combining | None) -> str | None:
+def _why_unmeasured(
+    record: StepRecord, applied: IndexedMicroBatches, all_reduce: ManualAllReduce | None
+) -> str | None:
     if record.skipped:
         return "the GradScaler skipped this step"
     if not record.micro_batches:
         return "no backward was seen in this window"
-    if len(kept) < len(record.micro_batches) and record.post_factor is None:
+    if len(applied) < len(record.micro_batches) and record.post_factor is None:
         return "gradients were moved between micro-batches"
     if "sync" in record.missing:
         return record.missing["sync"]
     if record.sync == "unknown":
-        return combining.reason if combining is not None else UNSEEN
-    for _, micro_batch in kept:
+        return all_reduce.reason if all_reduce is not None else UNSEEN
+    for _, micro_batch in applied:
         terms = micro_batch.terms
         if not terms:
             return micro_batch.missing.get("terms", "no loss term was seen")
@@ -378,6 +393,7 @@ def _why_unmeasured(record: StepRecord, kept: Kept, combining: Combining | None)
 
 
 def _shared_factor(record: StepRecord) -> float:
+    """a_r: the measured factor after backward, with clipping and unscaling divided out."""
     factor = number(record.post_factor)
     if factor is None or not math.isfinite(factor):
         return 1.0
@@ -388,31 +404,34 @@ def _shared_factor(record: StepRecord) -> float:
 
 
 def clip_coefficient(event: Event) -> float:
-    """What ``clip_grad_norm_`` multiplied by: min(1, max_norm / (norm + 1e-6))."""
+    """The factor of ``clip_grad_norm_``: min(1, max_norm / (norm + 1e-6))."""
     norm, limit = number(event.norm), number(event.limit)
-    if norm is None or limit is None or not norm >= 0:  # NaN and what is no norm
+    if norm is None or limit is None or not norm >= 0:  # NaN, or not a norm
         return 1.0
     return min(1.0, limit / (norm + 1e-6))
 
 
-def _own_factor(micro_batch: MicroBatch) -> float:
-    """Without a measured factor, the loss scale is what must be taken out of the weights."""
+def _unscale_factor(micro_batch: MicroBatch) -> float:
+    """1 / loss scale: without a measured factor, it must be taken out of the weights."""
     scale = number(micro_batch.scale)
     return 1.0 / scale if scale else 1.0
 
 
 def _named(terms: list[Term]) -> list[tuple[str, int, Term]]:
-    """Terms by kind and occurrence, e.g. NllLossBackward0#1; parts of one loss are numbered."""
+    """Terms with a name and a part number, e.g. NllLossBackward0#1: the second loss of its kind.
+
+    Terms on one head with one coefficient are parts of one loss (chunks), numbered from 1. Two
+    tasks on one head usually differ in their coefficients. A term without a head is its own loss.
+    """
     if len(terms) == 1:
         return [(f"{terms[0].kind}#0", 1, terms[0])]
     named: list[tuple[str, int, Term]] = []
-    numbers: dict[str, dict[object, int]] = {}
+    losses_by_kind: dict[str, dict[object, int]] = {}
     parts: dict[str, int] = {}
-    for place, term in enumerate(terms):
-        known = numbers.setdefault(term.kind, {})
-        # two tasks on one head have coefficients of their own, as a rule; chunks have not
-        loss = place if term.head is None else (term.head, number(term.coefficient))
-        name = f"{term.kind}#{known.setdefault(loss, len(known))}"
+    for index, term in enumerate(terms):
+        losses = losses_by_kind.setdefault(term.kind, {})
+        loss = index if term.head is None else (term.head, number(term.coefficient))
+        name = f"{term.kind}#{losses.setdefault(loss, len(losses))}"
         parts[name] = parts.get(name, 0) + 1
         named.append((name, parts[name], term))
     return named

@@ -1,4 +1,15 @@
-"""The arithmetic of the ledger (DESIGN section 2): token weights, balance, misallocation."""
+"""The arithmetic of the ledger (DESIGN section 2): token weights, balance, misallocation.
+
+For lines ``i`` with ``n_i`` tokens of weight ``w_i`` each:
+
+    N     = sum of n_i                                   tokens of the window
+    B     = sum of n_i * w_i                             balance
+    rho_i = w_i * N / B                                  relative weight; 1 is fair
+    d     = 1/2 * sum of |n_i * w_i / B - n_i / N|       misallocation, 0 to 1
+
+``d`` is the total variation distance between the weights and equal weights, and equals
+1/2 * sum of (n_i / N) * |rho_i - 1|.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +19,10 @@ from dataclasses import dataclass
 
 
 @dataclass
-class Weighed:
-    """``tokens`` tokens, each of which got ``weight`` in the gradient that was applied.
+class WeightedTokens:
+    """``tokens`` tokens of one loss term, each with ``weight`` in the applied gradient.
 
-    Tokens are a count, or a sum of class weights where those are what the loss divides by.
+    Tokens are a count, or a sum of class weights if the loss divides by those.
     """
 
     rank: int
@@ -20,8 +31,8 @@ class Weighed:
     tokens: float
     weight: float
 
-    # Written out, as wherever an object is made at every step: compiled, too, what a dataclass
-    # makes is run by the interpreter.
+    # Written by hand, as in every class of which each step creates objects: mypyc leaves the
+    # __init__ that a dataclass generates to the interpreter.
     def __init__(
         self, rank: int, micro_batch: int, term: str, tokens: float, weight: float
     ) -> None:
@@ -31,7 +42,7 @@ class Weighed:
 
 @dataclass
 class Entry:
-    """A line of the ledger; ``relative`` is rho: 1 is the fair weight."""
+    """A line of the ledger as it is shown; ``relative`` is rho: 1 is the fair weight."""
 
     rank: int
     micro_batch: int
@@ -47,49 +58,50 @@ class Ledger:
     """One window's account over all ranks.
 
     ``tokens`` is N; ``balance`` is B, the sum of all token weights, 1 in a token-mean run;
-    ``misallocation`` is d, the share of gradient weight on the wrong tokens: the total variation
-    distance between the weights and a fair share, 0 to 1.
+    ``misallocation`` is d, the share of gradient weight on the wrong tokens, 0 to 1.
     """
 
     tokens: float
     balance: float
     misallocation: float
-    lines: Sequence[Weighed]
+    lines: Sequence[WeightedTokens]
 
     def __init__(
-        self, tokens: float, balance: float, misallocation: float, lines: Sequence[Weighed]
+        self, tokens: float, balance: float, misallocation: float, lines: Sequence[WeightedTokens]
     ) -> None:
         self.tokens, self.balance, self.misallocation = tokens, balance, misallocation
         self.lines = lines
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """The lines that have tokens, with what each of them makes of the whole."""
-        some = [line for line in self.lines if line.tokens]
-        return tuple([_entry(line, self.tokens, self.balance) for line in some])
+        """The lines that have tokens, each with its relative weight and its share."""
+        lines = [line for line in self.lines if line.tokens]
+        return tuple([_entry(line, self.tokens, self.balance) for line in lines])
 
 
-def account(lines: Sequence[Weighed]) -> Ledger | None:
-    """The ledger of a window; None when no token got any weight, or the sums are not finite."""
+def build_ledger(lines: Sequence[WeightedTokens]) -> Ledger | None:
+    """The ledger of a window; None if no token has any weight, or the sums are not finite."""
     tokens = sum([line.tokens for line in lines])
     balance = total([line.tokens * line.weight for line in lines])
     if tokens == 0 or balance == 0 or not math.isfinite(balance) or not math.isfinite(tokens):
         return None
-    off = total([abs(one.tokens * one.weight / balance - one.tokens / tokens) for one in lines])
-    # weights of both signs may cancel to a balance by which none of them can be divided
-    return Ledger(tokens, balance, off / 2, lines) if math.isfinite(off) else None
+    distance = total(
+        [abs(line.tokens * line.weight / balance - line.tokens / tokens) for line in lines]
+    )
+    # weights of both signs may cancel to a balance too small to divide them by
+    return Ledger(tokens, balance, distance / 2, lines) if math.isfinite(distance) else None
 
 
 def total(values: Iterable[float]) -> float:
-    """The exact sum; NaN where a value, or the sum, is not a finite number."""
+    """The exact sum; NaN if a value, or the sum, is not a finite number."""
     try:
         return math.fsum(values)
     except (OverflowError, ValueError):
         return math.nan
 
 
-def _entry(line: Weighed, tokens: float, balance: float) -> Entry:
-    # divided first: near the largest float, weight times all tokens is more than a float holds
+def _entry(line: WeightedTokens, tokens: float, balance: float) -> Entry:
+    # divided first: near the largest float, weight * tokens overflows
     relative = line.weight / balance * tokens
     share = line.tokens * line.weight / balance
     return Entry(line.rank, line.micro_batch, line.term, line.tokens, line.weight, relative, share)

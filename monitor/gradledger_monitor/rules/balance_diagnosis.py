@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.objectives import Reading, Seen
+from gradledger_monitor.model.objectives import Objective, WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
 
 Pattern = Literal[
@@ -48,7 +48,7 @@ class Diagnosis:
 
     pattern: Pattern
     reason: str = ""
-    reading: Reading | None = None
+    reading: Objective | None = None
     ratio: float = 1.0
     term: str = ""
 
@@ -56,7 +56,7 @@ class Diagnosis:
         self,
         pattern: Pattern,
         reason: str = "",
-        reading: Reading | None = None,
+        reading: Objective | None = None,
         ratio: float = 1.0,
         term: str = "",
     ) -> None:
@@ -94,21 +94,21 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> Diagnosis:
         return Diagnosis("by_design", f"the run declares one weight per {facts.run.contract}")
     if facts.weighted_inside:
         return Diagnosis("by_design", "the loss weighs the tokens of a micro-batch differently")
-    if facts.own_losses:
+    if facts.separate_losses:
         return Diagnosis("by_design", OWN_LOSSES)
-    if facts.reading is None:
+    if facts.objective is None:
         return Diagnosis("unmeasured", weightless(facts))
-    return _named(facts, facts.reading, past)
+    return _named(facts, facts.objective, past)
 
 
 def weightless(facts: StepFacts) -> str:
     """Why a window with terms has no reading."""
-    if any(seen.weight for seen in facts.seen):
+    if any(seen.weight for seen in facts.terms):
         return "the token weights are too large or too small to add up"
     return "no token got any weight"
 
 
-def _named(facts: StepFacts, reading: Reading, past: Sequence[Closed]) -> Diagnosis:
+def _named(facts: StepFacts, reading: Objective, past: Sequence[Closed]) -> Diagnosis:
     balance = reading.ledger.balance / (facts.run.declared_scale or 1.0)
     k, ranks = facts.micro_batches, facts.run.world_size
     near = _Near(balance, facts.tolerance)
@@ -144,7 +144,7 @@ def _named(facts: StepFacts, reading: Reading, past: Sequence[Closed]) -> Diagno
 
 
 def _by_history(
-    facts: StepFacts, reading: Reading, balance: float, past: Sequence[Closed]
+    facts: StepFacts, reading: Objective, balance: float, past: Sequence[Closed]
 ) -> Diagnosis:
     earlier = [c.balance for c in past if c.balance is not None and c.pattern != "fair"]
     scale = facts.run.declared_scale or 1.0
@@ -154,7 +154,7 @@ def _by_history(
     if wanders and reading.is_even(facts.tolerance) and not _by_hand(facts):
         return Diagnosis("wandering", reading=reading)
     divisor = _divisor(balance)
-    alone = len(facts.first.micro_batches) == 1
+    alone = len(facts.record.micro_batches) == 1
     whole = 1 < divisor <= MOST_MICRO_BATCHES and _Near(balance, facts.tolerance)(1 / divisor)
     if alone and whole and not wanders and _one_divided_cross_entropy(facts):
         return Diagnosis("early_step", reading=reading, ratio=1 / divisor)
@@ -182,34 +182,34 @@ class _Near:
 
 def _combined_off(facts: StepFacts, balance: float) -> bool:
     """A loop that combines the ranks by itself is off by R, and so is the balance, equally."""
-    factor, ranks = facts.combined_by_hand, facts.run.world_size
+    factor, ranks = facts.all_reduce_factor, facts.run.world_size
     if factor is None:
         return False
     near = _Near(factor * ranks, facts.tolerance)
     return any(near(r) and _Near(balance, facts.tolerance)(r) for r in (ranks, 1 / ranks))
 
 
-def _together(facts: StepFacts, reading: Reading) -> list[Reading]:
+def _together(facts: StepFacts, reading: Objective) -> list[Objective]:
     """Readings in which several losses, of which one is read alone, are one."""
     names = ("kind", "main") if reading.name == "part" else ("kind",)
-    return [r for r in facts.readings if r.name in names]
+    return [r for r in facts.objectives if r.name in names]
 
 
-def _of(facts: StepFacts, reading: Reading) -> list[Seen]:
+def _of(facts: StepFacts, reading: Objective) -> list[WeightedTerm]:
     terms = {line.term for line in reading.ledger.lines}
-    return [seen for seen in facts.seen if seen.term in terms]
+    return [seen for seen in facts.terms if seen.term in terms]
 
 
-def _reductions(facts: StepFacts, reading: Reading) -> set[str]:
-    return {seen.of.reduction for seen in _of(facts, reading)}
+def _reductions(facts: StepFacts, reading: Objective) -> set[str]:
+    return {seen.loss_term.reduction for seen in _of(facts, reading)}
 
 
 def _by_hand(facts: StepFacts) -> bool:
     """Whether the loss is a bare mean or sum: what one of its elements is, we cannot know."""
-    return any(s.of.kind.startswith(("MeanBackward", "SumBackward")) for s in facts.seen)
+    return any(s.loss_term.kind.startswith(("MeanBackward", "SumBackward")) for s in facts.terms)
 
 
-def _is_sum(facts: StepFacts, reading: Reading) -> bool:
+def _is_sum(facts: StepFacts, reading: Objective) -> bool:
     """Every token weighs 1, or 1 averaged over ranks or micro-batches: nothing divides by N."""
     if _by_hand(facts) or "mean" in _reductions(facts, reading) or reading.ledger.tokens <= 1:
         return False
@@ -219,55 +219,55 @@ def _is_sum(facts: StepFacts, reading: Reading) -> bool:
     return all(any(_Near(w, facts.tolerance)(p) for p in plain) for w in weights)
 
 
-def _divides_by_padding(facts: StepFacts, reading: Reading) -> bool:
+def _divides_by_padding(facts: StepFacts, reading: Objective) -> bool:
     """Each token's weight is 1/K over all positions of its micro-batch, padding included."""
     seen = _of(facts, reading)
-    padded = any(s.of.size != s.tokens for s in seen)
-    if not padded or any(not s.of.size for s in seen):
+    padded = any(s.loss_term.size != s.tokens for s in seen)
+    if not padded or any(not s.loss_term.size for s in seen):
         return False
     share = facts.micro_batches * (facts.run.world_size if facts.averaged else 1)
-    near = [s.weight * (s.of.size or 0) * share for s in seen]
+    near = [s.weight * (s.loss_term.size or 0) * share for s in seen]
     return all(abs(n - 1) <= facts.tolerance for n in near)
 
 
-def _coefficient_explains(facts: StepFacts, reading: Reading, balance: float) -> bool:
+def _coefficient_explains(facts: StepFacts, reading: Objective, balance: float) -> bool:
     """The loss is multiplied by a constant, and B is that constant."""
-    coefficients = {number(seen.of.coefficient) for seen in _of(facts, reading)}
+    coefficients = {number(seen.loss_term.coefficient) for seen in _of(facts, reading)}
     if len(coefficients) != 1:
         return False
     coefficient = coefficients.pop()
     return coefficient is not None and _Near(balance, facts.tolerance)(abs(coefficient) or 1.0)
 
 
-def _halved_squares(facts: StepFacts, reading: Reading, balance: float) -> bool:
+def _halved_squares(facts: StepFacts, reading: Objective, balance: float) -> bool:
     """Half the mean squared error, as textbooks write it, though the half may be 1/K or 1/R."""
-    kinds = {seen.of.kind for seen in _of(facts, reading)}
+    kinds = {seen.loss_term.kind for seen in _of(facts, reading)}
     return kinds == {"MseLossBackward0"} and _Near(balance, facts.tolerance)(0.5)
 
 
 def _one_divided_cross_entropy(facts: StepFacts) -> bool:
-    terms = [seen.of for seen in facts.seen]
-    if len(terms) != len({(seen.rank, seen.micro_batch) for seen in facts.seen}):
+    terms = [seen.loss_term for seen in facts.terms]
+    if len(terms) != len({(seen.rank, seen.micro_batch) for seen in facts.terms}):
         return False
     return all(t.kind.startswith("NllLoss") and t.undivided is False for t in terms)
 
 
-def _undivided_term(facts: StepFacts, main: Reading) -> str | None:
+def _undivided_term(facts: StepFacts, main: Objective) -> str | None:
     """A further term whose mean is added on every micro-batch without the division by K.
 
     Its balance is then K times its coefficient, where the main term's is 1. A coefficient into
     which the author folded the 1/K looks the same, so one that could be that is left alone.
     """
     k = facts.micro_batches
-    names = {seen.term for seen in facts.seen}
+    names = {seen.term for seen in facts.terms}
     if k == 1 or len(names) == 1:
         return None
     if not main.is_fair(facts.tolerance, facts.run.declared_scale or 1.0):
         return None
     for name in sorted(names - {line.term for line in main.ledger.lines}):
-        terms = [seen for seen in facts.seen if seen.term == name]
-        coefficients = {number(seen.of.coefficient) for seen in terms}
-        means = all(s.of.reduction == "mean" and s.of.undivided for s in terms)
+        terms = [seen for seen in facts.terms if seen.term == name]
+        coefficients = {number(seen.loss_term.coefficient) for seen in terms}
+        means = all(s.loss_term.reduction == "mean" and s.loss_term.undivided for s in terms)
         if not means or len(terms) != k * len(facts.records) or len(coefficients) != 1:
             continue
         coefficient = coefficients.pop()

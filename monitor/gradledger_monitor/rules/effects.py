@@ -110,7 +110,7 @@ def of_changing_factor(facts: StepFacts) -> str:
 
 def _is_clipped(facts: StepFacts) -> bool:
     """Whether clipping engages, or may do so, between the gradients and the step."""
-    by_value = (number(event.limit) for event in facts.own("clip_value"))
+    by_value = (number(event.limit) for event in facts.own_calls("clip_value"))
     if any(limit is not None and math.isfinite(limit) for limit in by_value):
         return True
-    return any(clip_coefficient(event) < 1 for event in facts.own("clip_norm"))
+    return any(clip_coefficient(event) < 1 for event in facts.own_calls("clip_norm"))

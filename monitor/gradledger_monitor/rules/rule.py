@@ -112,4 +112,4 @@ def storable(value: Any) -> Any:
 
 def claim(report: Callable[..., Outcome], *of: Any) -> Outcome:
     """A finding whose words ``report(*of)`` puts together for the step that is shown."""
-    return Outcome("finding", later=partial(report, *of))
+    return Outcome("finding", deferred=partial(report, *of))

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from gradledger_monitor.model.chart_metrics import chart_metrics
 from helpers.loops import EQUAL, TwoHeads, answer, count, train
 from helpers.training import (
     IGNORED,
@@ -35,7 +36,7 @@ def test_gradients_scaled_after_backward_make_a_sum_right() -> None:
 
     seen = train(lambda m, b, w: cross_entropy(m, b, reduction="sum"), windows(6), None, divide)
     assert answer(seen) == ({}, "balanced")
-    assert [f.figures()["balance"] for f in seen.facts()] == pytest.approx([1] * 6, rel=1e-3)
+    assert [chart_metrics(f)["balance"] for f in seen.facts()] == pytest.approx([1] * 6, rel=1e-3)
 
 
 @pytest.mark.parametrize("by_hand_too", [False, True], ids=["alone", "after scaling by hand"])
@@ -54,8 +55,8 @@ def test_clipping_that_engages_does_not_move_the_balance(by_hand_too: bool) -> N
     seen = train(loss_of, windows(6), None, prepare)
     assert answer(seen) == ({}, "balanced")
     for fact in seen.facts():
-        assert fact.figures()["balance"] == pytest.approx(1, rel=1e-3)
-        assert fact.figures()["norm"] == pytest.approx(1e-3, rel=1e-2)
+        assert chart_metrics(fact)["balance"] == pytest.approx(1, rel=1e-3)
+        assert chart_metrics(fact)["norm"] == pytest.approx(1e-3, rel=1e-2)
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
@@ -77,7 +78,7 @@ def test_a_checkpointed_loss_is_either_right_or_unmeasured(reentrant: bool) -> N
     assert found == {}
     assert verdict in ("balanced", "incomplete")
     for fact in seen.facts():
-        balance = fact.figures()["balance"]
+        balance = chart_metrics(fact)["balance"]
         assert balance == pytest.approx(1, rel=1e-3) if fact.unmeasured is None else balance is None
 
 
@@ -148,7 +149,7 @@ def test_a_scaler_in_its_right_order_changes_nothing(zero_first: bool) -> None:
             if not zero_first:
                 optimizer.zero_grad()
     assert answer(seen) == ({}, "balanced")
-    assert [f.figures()["balance"] for f in seen.facts()] == pytest.approx([1] * 4, rel=1e-2)
+    assert [chart_metrics(f)["balance"] for f in seen.facts()] == pytest.approx([1] * 4, rel=1e-2)
 
 
 def test_a_fused_optimizer_that_unscales_in_its_kernel_changes_nothing() -> None:
@@ -164,7 +165,7 @@ def test_a_fused_optimizer_that_unscales_in_its_kernel_changes_nothing() -> None
             scaler.update()
             optimizer.zero_grad()
     assert answer(seen) == ({}, "balanced")
-    assert [f.figures()["balance"] for f in seen.facts()] == pytest.approx([1] * 4, rel=1e-3)
+    assert [chart_metrics(f)["balance"] for f in seen.facts()] == pytest.approx([1] * 4, rel=1e-3)
 
 
 def test_a_closure_is_a_window_of_its_own() -> None:
@@ -280,7 +281,7 @@ def test_two_optimizers_that_share_one_backward_are_two_right_windows() -> None:
                 optimizer.step()
             model.zero_grad()
     for index in (0, 1):
-        assert [f.figures()["balance"] for f in seen.facts(index)] == pytest.approx([1] * 4)
+        assert [chart_metrics(f)["balance"] for f in seen.facts(index)] == pytest.approx([1] * 4)
     assert answer(seen) == ({}, "balanced")
 
 

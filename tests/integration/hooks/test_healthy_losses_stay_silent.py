@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gradledger_monitor.model.chart_metrics import chart_metrics
 from helpers.loops import EQUAL, Loss, TwoHeads, answer, count, train
 from helpers.training import (
     IGNORED,
@@ -159,7 +160,7 @@ def test_label_smoothing_as_a_plain_mean_over_equals_is_right(k: int) -> None:
 
     seen = train(loss_of, data)
     assert answer(seen) == ({}, "balanced")
-    assert [f.figures()["balance"] for f in seen.facts()] == pytest.approx([1] * 4, rel=1e-3)
+    assert [chart_metrics(f)["balance"] for f in seen.facts()] == pytest.approx([1] * 4, rel=1e-3)
 
 
 # ---------------------------------------------------------------------- other losses
@@ -253,4 +254,4 @@ def test_half_of_a_mean_square_at_k_1_is_a_coefficient() -> None:
     data = [window[:1] for window in windows(4, lengths=SQUARE)]
     seen = train(half_of_squares, data)
     assert answer(seen) == ({}, "balanced")
-    assert [f.figures()["balance"] for f in seen.facts()] == pytest.approx([0.5] * 4)
+    assert [chart_metrics(f)["balance"] for f in seen.facts()] == pytest.approx([0.5] * 4)

@@ -16,6 +16,7 @@ from gradledger.observers.base import Observer
 from gradledger.observers.clipping import Clipping
 from gradledger.observers.lr_scheduler import Schedule
 from gradledger_monitor.ingest.schema import StepRecord
+from gradledger_monitor.model.chart_metrics import chart_metrics
 from gradledger_monitor.model.step_facts import StepFacts
 from helpers.training import (
     Recording,
@@ -117,7 +118,7 @@ def _plain(value: Any) -> Any:
 
 def assert_true_or_absent(harmed: StepFacts, unharmed: StepFacts) -> None:
     """A figure may go missing; it may not become another number."""
-    figures, truth = harmed.figures(), unharmed.figures()
+    figures, truth = chart_metrics(harmed), chart_metrics(unharmed)
     for name, value in figures.items():
         assert value is None or value == pytest.approx(truth[name], rel=1e-6), name
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from gradledger_monitor.model.chart_metrics import chart_metrics
 from helpers.training import cross_entropy, recording, tiny_model, tokens, windows
 
 
@@ -45,8 +46,8 @@ def test_a_clip_norm_that_is_written_over_spoils_nothing() -> None:
             optimizer.step()
             optimizer.zero_grad()
     assert min(norms) > 0.01
-    assert [f.figures()["balance"] for f in seen.facts()] == pytest.approx([1] * 3, rel=1e-3)
-    assert [f.figures()["norm"] for f in seen.facts()] == pytest.approx([0.01] * 3, rel=1e-3)
+    assert [chart_metrics(f)["balance"] for f in seen.facts()] == pytest.approx([1] * 3, rel=1e-3)
+    assert [chart_metrics(f)["norm"] for f in seen.facts()] == pytest.approx([0.01] * 3, rel=1e-3)
 
 
 def test_a_scale_that_moves_on_spoils_nothing() -> None:
@@ -62,7 +63,7 @@ def test_a_scale_that_moves_on_spoils_nothing() -> None:
             scaler.update()
             optimizer.zero_grad()
     assert scales == [64, 128, 256, 512]
-    assert [f.figures()["scale"] for f in seen.facts()] == scales
+    assert [chart_metrics(f)["scale"] for f in seen.facts()] == scales
 
 
 def test_labels_that_are_written_over_spoil_nothing() -> None:
@@ -82,8 +83,8 @@ def test_labels_that_are_written_over_spoil_nothing() -> None:
             optimizer.step()
             optimizer.zero_grad()
             labels.fill_(-100)
-    assert [f.figures()["tokens"] for f in seen.facts()] == counts
-    assert [f.figures()["balance"] for f in seen.facts()] == pytest.approx([1] * 3, rel=1e-3)
+    assert [chart_metrics(f)["tokens"] for f in seen.facts()] == counts
+    assert [chart_metrics(f)["balance"] for f in seen.facts()] == pytest.approx([1] * 3, rel=1e-3)
 
 
 def test_gradients_that_are_written_over_spoil_nothing() -> None:
@@ -99,4 +100,4 @@ def test_gradients_that_are_written_over_spoil_nothing() -> None:
                 assert parameter.grad is not None
                 parameter.grad.div_(count)
             optimizer.step()
-    assert [f.figures()["balance"] for f in seen.facts()] == pytest.approx([1] * 3, rel=1e-3)
+    assert [chart_metrics(f)["balance"] for f in seen.facts()] == pytest.approx([1] * 3, rel=1e-3)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from gradledger_monitor.model.chart_metrics import chart_metrics
 from helpers.training import (
     Batches,
     Recording,
@@ -153,7 +154,7 @@ def test_a_short_last_window_divided_by_the_usual_k_is_named_where_it_happens() 
     data[2], data[5] = data[2][:1], data[5][:3]
     done = train(divided_by_usual_k, data)
     assert_every_step_is_true(done)
-    balances = [fact.figures()["balance"] for fact in done.seen.facts()]
+    balances = [chart_metrics(fact)["balance"] for fact in done.seen.facts()]
     assert balances == pytest.approx([1, 1, 1 / 4, 1, 1, 3 / 4], rel=1e-4)
     assert accused(done.seen.evaluation()) == {"reduction.partial_window": 3}
 
@@ -199,5 +200,5 @@ def test_steps_on_scaled_gradients_have_the_scale_as_their_balance() -> None:
         truth = done.truth(index)
         assert truth.balance == pytest.approx(1024, rel=1e-3)
         assert_ledger_is_true(fact, truth)
-        assert fact.figures()["scale"] == 1024
+        assert chart_metrics(fact)["scale"] == 1024
     assert accused(seen.evaluation()) == {"scaler.step_bypassed": 1}

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from gradledger_monitor.model.chart_metrics import chart_metrics
 from helpers.training import Batches, Recording, accused, cross_entropy, recording, windows
 from helpers.training import tiny_model as model
 from helpers.training import tokens as tokens_of
@@ -52,9 +53,9 @@ def test_what_was_moved_counts_and_only_its_size_is_unknown(right: bool) -> None
         assert step.ledger is not None
         assert [e.tokens for e in step.ledger.entries] == list(map(tokens_of, window))
         assert (step.ledger.misallocation < 1e-6) == right
-        assert step.figures()["balance"] is None
+        assert chart_metrics(step)["balance"] is None
         assert "buffers of its own" in str(step.factor_unmeasured)
-        assert step.first.noise == []
+        assert step.record.noise == []
     evaluation = seen.evaluation()
     expected = ({}, "incomplete") if right else ({UNEQUAL: 1}, "broken")
     assert (accused(evaluation), evaluation.verdict) == expected

@@ -76,7 +76,7 @@ def accumulated(loader: Any, k: int = 2) -> Iterator[Drawn]:
 def test_samples_of_a_flat_target_are_the_loaders(dataset: Dataset[Any], workers: int) -> None:
     loader = DataLoader(dataset, 8, drop_last=True, num_workers=workers)
     steps = train(accumulated(loader))
-    assert [[samples_of(m, s.first) for _, m in s.kept] for s in steps] == [[8, 8]] * 3
+    assert [[samples_of(m, s.record) for _, m in s.applied] for s in steps] == [[8, 8]] * 3
     assert [s.samples for s in steps] == [16] * 3
 
 

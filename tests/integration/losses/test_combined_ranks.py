@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from gradledger_monitor.model.chart_metrics import chart_metrics
 from gradledger_monitor.model.step_facts import StepFacts
 from helpers.ranks import play
 from helpers.training import (
@@ -72,7 +73,7 @@ def test_each_way_to_combine_by_hand_is_measured_and_named(
     assert [fact.step for fact in steps] == [1, 2, 3, 4]
     for index, fact in enumerate(steps):
         seen = truth(ranks, name, index)
-        assert fact.combined_by_hand == pytest.approx(factor, rel=1e-4)
+        assert fact.all_reduce_factor == pytest.approx(factor, rel=1e-4)
         assert seen.balance == pytest.approx(balance, rel=1e-3)
         assert_ledger_is_true(fact, seen)
     evaluation = judged(steps)
@@ -94,8 +95,8 @@ def test_the_finding_says_which_factor_the_loop_applies_and_which_would_be_right
 
 def test_clipping_what_was_combined_does_not_move_the_balance(ranks: list[Told]) -> None:
     steps = facts(ranks, "clipped")
-    assert [f.figures()["balance"] for f in steps] == pytest.approx([1] * 4, rel=1e-3)
-    assert [f.figures()["norm"] for f in steps] == pytest.approx([1e-3] * 4, rel=1e-2)
+    assert [chart_metrics(f)["balance"] for f in steps] == pytest.approx([1] * 4, rel=1e-3)
+    assert [chart_metrics(f)["norm"] for f in steps] == pytest.approx([1e-3] * 4, rel=1e-2)
     evaluation = judged(steps)
     assert (accused(evaluation), evaluation.verdict) == ({}, "balanced")
 
@@ -127,15 +128,15 @@ def test_a_sum_on_top_of_sums_is_not_measured_nor_called_harmless(ranks: list[To
 
 def test_ranks_that_only_tell_each_other_a_loss_are_judged_alone(ranks: list[Told]) -> None:
     steps = facts(ranks, "only told")
-    assert [f.figures()["balance"] for f in steps] == pytest.approx([1] * 4, rel=1e-3)
+    assert [chart_metrics(f)["balance"] for f in steps] == pytest.approx([1] * 4, rel=1e-3)
     evaluation = judged(steps)
     assert (accused(evaluation), evaluation.verdict) == ({}, "balanced")
 
 
 def test_a_hook_of_pytorchs_own_that_averages_is_known(ranks: list[Told]) -> None:
     steps = facts(ranks, "fp16 compressed")
-    assert {f.first.sync for f in steps} == {"averaged"}
-    assert [f.figures()["balance"] for f in steps] == pytest.approx([1] * 4, rel=1e-3)
+    assert {f.record.sync for f in steps} == {"averaged"}
+    assert [chart_metrics(f)["balance"] for f in steps] == pytest.approx([1] * 4, rel=1e-3)
     assert judged(steps).verdict == "balanced"
 
 
@@ -153,4 +154,4 @@ def test_no_hook_is_left_on_a_parameter(ranks: list[Told]) -> None:
 def test_a_hook_is_measured_from_its_second_backward_on(ranks: list[Told]) -> None:
     first, *others = facts(ranks, "hook averages, K = 1")
     assert first.unmeasured == "rank 0: how the ranks' gradients were combined was not seen"
-    assert [f.combined_by_hand for f in others] == pytest.approx([1 / RANKS] * 3, rel=1e-4)
+    assert [f.all_reduce_factor for f in others] == pytest.approx([1 / RANKS] * 3, rel=1e-4)

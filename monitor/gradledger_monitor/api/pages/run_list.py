@@ -15,6 +15,7 @@ from gradledger_monitor.api.middleware.origins import origin
 from gradledger_monitor.api.pages.layout import RunId, absent, no_run, page
 from gradledger_monitor.evaluation.quarantine import CannotEvaluate, evaluating
 from gradledger_monitor.model import step_facts
+from gradledger_monitor.model.chart_metrics import chart_metrics
 from gradledger_monitor.store.runs import listing, queries
 from gradledger_monitor.store.runs.listing import SORTS, VERDICTS, Wanted
 from gradledger_monitor.store.steps import curves
@@ -165,18 +166,18 @@ def _ledger(merged: step_facts.StepFacts) -> dict[str, Any]:
         "records": merged.records,
         "complete": merged.complete,
         "ledger": merged.ledger,
-        "figures": merged.figures(),
+        "figures": chart_metrics(merged),
         "rows": shown,
         "hidden": len(rows) - len(shown),
         "summary": step_table.summarize(rows, merged),
         "picture": charts.shares_figure(shown) if merged.ledger else None,
         "grid": step_table.grid(rows, merged),
-        "timeline": window_timeline.calls_of(merged.first),
+        "timeline": window_timeline.calls_of(merged.record),
     }
 
 
 def _without_ledger(
-    info: step_facts.RunInfo, optimizer: int, step: int, records: step_facts.Rows
+    info: step_facts.RunInfo, optimizer: int, step: int, records: step_facts.RecordsByRank
 ) -> dict[str, Any]:
     """What is shown of a step that cannot be evaluated: what the loop did there."""
     names = info.optimizers

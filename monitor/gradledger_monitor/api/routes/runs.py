@@ -18,6 +18,7 @@ from gradledger_monitor.api.schemas import (
 from gradledger_monitor.common.problems import Problem
 from gradledger_monitor.evaluation.quarantine import CannotEvaluate, evaluating
 from gradledger_monitor.model import step_facts
+from gradledger_monitor.model.chart_metrics import chart_metrics
 from gradledger_monitor.model.token_ledger import Ledger
 from gradledger_monitor.reports.verdict_json import verdict_json
 from gradledger_monitor.store.database import Store
@@ -103,7 +104,7 @@ def get_step(store: StoreDep, run: RunId, optimizer: Optimizer, step: Step) -> J
 
 def _evaluated(merged: step_facts.StepFacts) -> dict[str, Any]:
     ledger = None if merged.ledger is None else _account(merged.ledger)
-    return {"figures": merged.figures(), "ledger": ledger}
+    return {"figures": chart_metrics(merged), "ledger": ledger}
 
 
 def _account(ledger: Ledger) -> dict[str, Any]:

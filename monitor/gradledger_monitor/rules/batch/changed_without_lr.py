@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from gradledger_monitor.model.batch_size import whole
+from gradledger_monitor.model.batch_size import sum_if_complete
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
@@ -43,8 +43,8 @@ class _Batch:
     @classmethod
     def of(cls, facts: StepFacts, rate: float) -> _Batch:
         """Of one step, at its learning rate."""
-        sizes = [m.terms[0].size if m.terms else None for _, m in facts.kept]
-        positions, ranks = whole(sizes), facts.run.world_size
+        sizes = [m.terms[0].size if m.terms else None for _, m in facts.applied]
+        positions, ranks = sum_if_complete(sizes), facts.run.world_size
         return cls(
             facts.micro_batches * ranks,
             facts.samples,
@@ -107,8 +107,8 @@ class ChangedWithoutLr(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """A new batch, held for three windows, at the old learning rate."""
         facts = window.facts
-        rate = number(facts.first.lr)
-        if rate is None or not facts.kept:
+        rate = number(facts.record.lr)
+        if rate is None or not facts.applied:
             return not_measured("learning rate or micro-batches were not seen")
         now = _Batch.of(facts, rate)
         before = self._settled or now

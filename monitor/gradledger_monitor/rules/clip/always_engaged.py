@@ -54,7 +54,7 @@ class AlwaysEngaged(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """The share of windows whose clip left less than everything."""
-        clips = window.facts.own("clip_norm")
+        clips = window.facts.own_calls("clip_norm")
         if not clips:
             return not_applicable("the loop does not clip by norm")
         self._engaged += slide(self._last, clip_coefficient(clips[-1]) < 1)

@@ -55,7 +55,7 @@ class SameOrderEachEpoch(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """The last P micro-batches equal the P before them."""
-        record = window.facts.first
+        record = window.facts.record
         if record.sampler != "random":
             return not_applicable("no shuffling DataLoader sampler was seen")
         prints = [number(m.fingerprint) for m in record.micro_batches]

@@ -58,10 +58,10 @@ class DuplicateData(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """Equal fingerprints on two ranks, three windows in a row."""
         facts = window.facts
-        if facts.first.wrapper is None:
+        if facts.record.wrapper is None:
             return not_applicable("no data-parallel wrapper is in use")
-        if facts.absent:
-            return not_measured(facts.absent)
+        if facts.missing_ranks:
+            return not_measured(facts.missing_ranks)
         prints = {rank: _prints(record) for rank, record in facts.records.items()}
         if not all(prints.values()):
             return not_measured("the loss targets could not be fingerprinted")

@@ -47,10 +47,10 @@ class MissingNoSync(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """Synchronised micro-batches before the last, which is synchronised too."""
         facts = window.facts
-        record = facts.first
+        record = facts.record
         if facts.micro_batches < 2 or facts.step == 1:
             return OK
-        places = [index for index, m in facts.kept if synced(record, m)]
+        places = [index for index, m in facts.applied if synced(record, m)]
         if len(places) < 2 or places[-1] != len(record.micro_batches) - 1 or not _each_alike(facts):
             return OK
         wasted = len(places) - 1
@@ -80,6 +80,6 @@ def _cost(facts: StepFacts) -> str:
 
 def _each_alike(facts: StepFacts) -> bool:
     """FSDP1 gathers in every backward; only where all run equally many did each one reduce."""
-    if facts.first.wrapper == "ddp" or all(m.wrapper is not None for _, m in facts.kept):
+    if facts.record.wrapper == "ddp" or all(m.wrapper is not None for _, m in facts.applied):
         return True
-    return len({m.collectives for _, m in facts.kept}) == 1
+    return len({m.collectives for _, m in facts.applied}) == 1

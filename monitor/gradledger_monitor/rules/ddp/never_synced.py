@@ -49,14 +49,14 @@ class NeverSynced(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """No gradient collective in any rank's window."""
         facts = window.facts
-        record = facts.first
+        record = facts.record
         if record.wrapper is None:
             return not_applicable("no data-parallel wrapper holds the optimizer's parameters")
-        if record.skipped or not facts.kept or _perhaps_by_hand(facts):
+        if record.skipped or not facts.applied or _perhaps_by_hand(facts):
             return OK
         if record.wrapper != "ddp" or any(synced(r, m) for r, m in _all(facts)):
             return OK
-        bypassed = all(m.wrapper == "bypassed" for _, m in facts.kept)
+        bypassed = all(m.wrapper == "bypassed" for _, m in facts.applied)
         how = (
             "forward runs through model.module"
             if bypassed
@@ -79,7 +79,7 @@ def _perhaps_by_hand(facts: StepFacts) -> bool:
     """Collectives after backward may combine the gradients, unless each rank keeps its own."""
     norms = [number(r.norm) or 0.0 for r in facts.records.values()]
     apart = max(norms) - min(norms) > facts.tolerance * max(norms)
-    return bool(facts.first.collectives_after) and (facts.first.sync != "none" or not apart)
+    return bool(facts.record.collectives_after) and (facts.record.sync != "none" or not apart)
 
 
 def _all(facts: StepFacts) -> Iterator[tuple[StepRecord, MicroBatch]]:

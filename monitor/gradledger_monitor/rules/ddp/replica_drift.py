@@ -52,11 +52,11 @@ class ReplicaDrift(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """Equal norms and parameters, and nothing outside the wrapper."""
         facts = window.facts
-        record = facts.first
+        record = facts.record
         if record.wrapper != "ddp":
             return not_applicable("no DDP model")
-        if facts.absent:
-            return not_measured(facts.absent)
+        if facts.missing_ranks:
+            return not_measured(facts.missing_ranks)
         if record.skipped or record.collectives_after:
             return OK
         outside = record.outside or 0

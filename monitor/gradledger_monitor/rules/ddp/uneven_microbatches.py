@@ -44,13 +44,13 @@ class UnevenMicrobatches(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """Different K, unless the ledger is fair."""
         facts = window.facts
-        if facts.absent:
-            return not_measured(facts.absent)
+        if facts.missing_ranks:
+            return not_measured(facts.missing_ranks)
         counts = {rank: len(record.micro_batches) for rank, record in facts.records.items()}
         if len(set(counts.values())) == 1 or any(r.skipped for r in facts.records.values()):
             return OK
         scale = facts.run.declared_scale or 1.0
-        if facts.reading is not None and facts.reading.is_fair(facts.tolerance, scale):
+        if facts.objective is not None and facts.objective.is_fair(facts.tolerance, scale):
             return OK
         few, many = min(counts.values()), max(counts.values())
         return finding(

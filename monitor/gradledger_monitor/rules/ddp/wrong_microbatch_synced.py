@@ -45,8 +45,8 @@ class WrongMicrobatchSynced(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """Synchronised early, not at the end."""
         facts = window.facts
-        record = facts.first
-        places = [index for index, m in facts.kept if synced(record, m)]
+        record = facts.record
+        places = [index for index, m in facts.applied if synced(record, m)]
         last = len(record.micro_batches) - 1
         if facts.micro_batches < 2 or record.skipped or record.collectives_after:
             return OK

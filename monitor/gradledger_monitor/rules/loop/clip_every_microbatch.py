@@ -6,7 +6,7 @@ import math
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.step_facts import CLIPS, clip_coefficient
+from gradledger_monitor.model.step_facts import CLIP_CALLS, clip_coefficient
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 
 FIX = """\
@@ -46,17 +46,17 @@ class ClipEveryMicrobatch(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """A finite clip before the last backward of the window."""
         facts = window.facts
-        record = facts.first
+        record = facts.record
         if "clip_norm" in record.missing:
             return not_measured(record.missing["clip_norm"])
-        clips = [event for event in record.events if event.own and event.op in CLIPS]
+        clips = [event for event in record.events if event.own and event.op in CLIP_CALLS]
         if not clips:
             return OK if window.past else not_applicable("the loop does not clip")
         total = len(record.micro_batches)
         inside = [
             e
             for e in clips
-            if facts.kept_from < e.after < total and math.isfinite(number(e.limit) or math.inf)
+            if facts.applied_from < e.after < total and math.isfinite(number(e.limit) or math.inf)
         ]
         if not inside:
             return OK

@@ -53,13 +53,13 @@ class DiscardedMicrobatches(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """Micro-batches lost to a zeroing inside the window."""
         facts = window.facts
-        record = facts.first
+        record = facts.record
         self._single = self._single or len(record.micro_batches) == 1
         if not record.micro_batches:
             return not_measured("no backward was seen in this window")
-        if not facts.thrown_away or self._single or _guarded(record):
+        if not facts.discarded or self._single or _guarded(record):
             return OK
-        lost = [m for m in facts.thrown_away if _finite(m)]
+        lost = [m for m in facts.discarded if _finite(m)]
         if not lost:
             return OK
         tokens = sum(t.tokens or 0 for m in lost for t in m.terms)

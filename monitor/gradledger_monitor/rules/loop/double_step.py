@@ -38,7 +38,7 @@ class DoubleStep(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """A repeated gradient."""
-        record = window.facts.first
+        record = window.facts.record
         if record.micro_batches or record.skipped or record.empty:
             return OK
         if not record.repeat:

@@ -55,18 +55,18 @@ class GradsNotZeroed(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """The first kept backward found old gradients, or somebody else's backward is kept."""
         facts = window.facts
-        skipped, self._skipped = self._skipped, facts.first.skipped
-        if facts.first.skipped or not facts.kept:
+        skipped, self._skipped = self._skipped, facts.record.skipped
+        if facts.record.skipped or not facts.applied:
             return not_applicable("no step was taken on gradients of this window")
-        first = facts.kept[0][1]
+        first = facts.applied[0][1]
         if first.fresh is None:
             return not_measured("the gradients before the window were not seen")
-        claimed = [index for index, m in facts.kept if m.claimed]
-        leaked = 0 < len(claimed) < len(facts.kept)
+        claimed = [index for index, m in facts.applied if m.claimed]
+        leaked = 0 < len(claimed) < len(facts.applied)
         if (first.fresh or skipped) and not leaked:
             return OK
         what = (
-            f"{len(claimed)} of {len(facts.kept)} backwards in the window belong to another "
+            f"{len(claimed)} of {len(facts.applied)} backwards in the window belong to another "
             "optimizer's loss, which has stepped on them already; their gradients leaked into this "
             "optimizer's parameters and were not cleared."
             if leaked
@@ -81,5 +81,5 @@ class GradsNotZeroed(Rule):
             what,
             FIX,
             leaked_micro_batches=[index + 1 for index in claimed][:32],
-            norm=number(facts.first.norm),
+            norm=number(facts.record.norm),
         )

@@ -40,7 +40,7 @@ class ZeroedBeforeStep(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """A post-backward factor of 0."""
-        record = window.facts.first
+        record = window.facts.record
         if record.skipped or not record.micro_batches:
             return OK
         if record.post_factor is None and record.empty:

@@ -60,8 +60,8 @@ class ZeroedEveryMicrobatch(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """Every backward began fresh: in two windows alike, or in one that divides by K."""
         facts = window.facts
-        lost = facts.thrown_away
-        record = facts.first
+        lost = facts.discarded
+        record = facts.record
         total = len(record.micro_batches)
         alone = total > 1 and len(lost) == total - 1
         zeroed = alone and all(m.fresh for m in record.micro_batches)

@@ -75,7 +75,7 @@ class Exploding(Rule):
         """Growth on every step, or far above the start for long."""
         facts = window.facts
         norm, loss = facts.norm, facts.loss_reported
-        if facts.first.skipped or norm is None or loss is None or not math.isfinite(norm):
+        if facts.record.skipped or norm is None or loss is None or not math.isfinite(norm):
             return not_measured("norm or loss was not seen")
         self._count += 1
         self._grown = self._grown + 1 if self._last and norm > self._last[-1][0] else 0

@@ -42,7 +42,7 @@ class Nonfinite(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """A norm that is not finite at a step that was taken."""
-        record = window.facts.first
+        record = window.facts.record
         norm = number(record.norm)
         if record.skipped:
             return OK

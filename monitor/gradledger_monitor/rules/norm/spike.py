@@ -70,7 +70,7 @@ class Spike(Rule):
         """Out of range for long, or together with the loss."""
         facts = window.facts
         norm, loss = facts.norm, facts.loss_reported
-        if facts.first.skipped or norm is None or not math.isfinite(norm) or norm <= 0:
+        if facts.record.skipped or norm is None or not math.isfinite(norm) or norm <= 0:
             return not_measured("no finite gradient norm")
         if self._norm.count < self.needed:
             self._take(norm, loss)

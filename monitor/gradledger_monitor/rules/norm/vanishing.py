@@ -75,7 +75,7 @@ class Vanishing(Rule):
         """Median norm and loss, now against the beginning."""
         facts = window.facts
         norm, loss = _norm_before_clipping(facts), facts.loss_reported
-        if facts.first.skipped or norm is None or loss is None or not math.isfinite(norm + loss):
+        if facts.record.skipped or norm is None or loss is None or not math.isfinite(norm + loss):
             return not_measured("norm or loss was not seen")
         self._count += 1
         if len(self._early) < self.span:
@@ -117,7 +117,7 @@ class Vanishing(Rule):
 def _norm_before_clipping(facts: StepFacts) -> float | None:
     """A limit that is far too low makes gradients small; they have not faded."""
     norm = facts.norm
-    for event in facts.own("clip_norm"):
+    for event in facts.own_calls("clip_norm"):
         if norm is not None:
             norm /= clip_coefficient(event) or 1.0
     return norm

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from gradledger_monitor.model.findings import Outcome, Severity
-from gradledger_monitor.model.objectives import Reading
+from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import Entry, total
 from gradledger_monitor.rules.balance_diagnosis import OWN_LOSSES, PARTS_OR_TASKS, weightless
@@ -84,9 +84,9 @@ class TokenWeightsUnequal(Rule):
             return not_applicable(f"the run declares one weight per {facts.run.contract}")
         if facts.weighted_inside:
             return not_applicable("the loss itself weighs the tokens of one micro-batch apart")
-        if facts.own_losses:
+        if facts.separate_losses:
             return not_applicable(OWN_LOSSES)
-        reading = facts.reading
+        reading = facts.objective
         if reading is None:
             return not_measured(weightless(facts))
         scale = facts.run.declared_scale or 1.0
@@ -98,7 +98,7 @@ class TokenWeightsUnequal(Rule):
             return OK
         return claim(self._report, facts, reading, tuple(self._recent))
 
-    def _report(self, facts: StepFacts, reading: Reading, lately: tuple[float, ...]) -> Outcome:
+    def _report(self, facts: StepFacts, reading: Objective, lately: tuple[float, ...]) -> Outcome:
         ledger, entries = reading.ledger, reading.ledger.entries
         recent, steps = math.fsum(lately) / len(lately), len(lately)
         severity: Severity = "info"

@@ -56,7 +56,7 @@ class UnnormalisedSum(Rule):
         n, b, by = tokens(window), balance(window), factor(window)
         known = [c.tokens for c in window.past if c.tokens]
         follows = any(abs(n / t - 1) > 0.02 for t in known)
-        cross_entropy = all(s.of.kind.startswith("NllLoss") for s in window.facts.seen)
+        cross_entropy = all(s.loss_term.kind.startswith("NllLoss") for s in window.facts.terms)
         constant = effects.of_factor(by, window.facts)
         effect = effects.of_changing_factor(window.facts) if follows else constant
         moves = " It moves with the tokens from step to step." if follows else ""

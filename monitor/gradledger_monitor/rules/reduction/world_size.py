@@ -72,7 +72,7 @@ class WorldSize(Rule):
             return _ambiguous(window, ranks)
         by = factor(window)
         size = "small" if by < 1 else "large"
-        by_hand = window.facts.combined_by_hand
+        by_hand = window.facts.all_reduce_factor
         return finding(
             "warning",
             f"The gradient is {ranks} times too {size}: the world size",
@@ -103,7 +103,7 @@ def _ambiguous(window: Window, ranks: int) -> Outcome:
 
 
 def _how(window: Window) -> str:
-    by_hand, by = window.facts.combined_by_hand, factor(window)
+    by_hand, by = window.facts.all_reduce_factor, factor(window)
     if by_hand is None:
         done = "divided" if by < 1 else "multiplied"
         return (

@@ -46,13 +46,13 @@ class AllGradsZero(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """A norm of 0 under weights that are not 0."""
         facts = window.facts
-        record = facts.first
+        record = facts.record
         norm = number(record.norm)
         if norm is None:
             return not_measured(record.missing.get("norm", "no gradient norm"))
         if norm != 0 or record.skipped or record.post_factor == 0:
             return OK
-        if not any(s.weight for s in facts.seen):
+        if not any(s.weight for s in facts.terms):
             return OK
         return finding(
             "error",

@@ -7,7 +7,7 @@ import math
 from gradledger_monitor.ingest.schema import Event
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.step_facts import CLIPS
+from gradledger_monitor.model.step_facts import CLIP_CALLS
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import unless_scaled
 
@@ -53,10 +53,10 @@ class ClipBeforeUnscale(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """A finite clip that no unscale came before."""
         scale = window.facts.scale or 1.0
-        for event in window.facts.first.events:
+        for event in window.facts.record.events:
             if event.op == "unscale" and event.own:
                 return OK
-            if event.op in CLIPS and event.own and _is_scaled(event, scale):
+            if event.op in CLIP_CALLS and event.own and _is_scaled(event, scale):
                 return _report(event, scale, window)
         return OK
 

@@ -12,7 +12,7 @@ from gradledger_monitor.rules.rule import Window, not_applicable, not_measured
 
 def unless_scaled(window: Window) -> Outcome | None:
     """The calm answer when no GradScaler is at work, or its calls were not seen."""
-    record = window.facts.first
+    record = window.facts.record
     if "scale" in record.missing:
         return not_measured(record.missing["scale"])
     if window.facts.scale is None:
@@ -22,7 +22,7 @@ def unless_scaled(window: Window) -> Outcome | None:
 
 def residual(facts: StepFacts) -> float | None:
     """What is left of the scale in the gradients that were applied: 1 when it was taken out."""
-    factor, scale = number(facts.first.post_factor), facts.scale
+    factor, scale = number(facts.record.post_factor), facts.scale
     if factor is None or scale is None or not math.isfinite(factor):
         return None
-    return facts.shared_factors[facts.lowest] * scale
+    return facts.shared_factors[facts.lowest_rank] * scale

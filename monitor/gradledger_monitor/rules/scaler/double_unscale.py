@@ -43,7 +43,7 @@ class DoubleUnscale(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """What is left of the scale is 1/scale."""
-        record = window.facts.first
+        record = window.facts.record
         left, scale = residual(window.facts), window.facts.scale or 1.0
         if record.skipped:
             return OK

@@ -56,7 +56,7 @@ class MissingUpdate(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """No update since the window before, or none after an abandoned part of this one."""
         facts = window.facts
-        stepped_before, self._stepped = self._stepped, bool(facts.own("scaler_step"))
+        stepped_before, self._stepped = self._stepped, bool(facts.own_calls("scaler_step"))
         updates = [event.after for event in facts.calls("update")]
         abandoned = [place for place in _abandoned(facts) if place not in updates]
         if not abandoned and (updates or not stepped_before):
@@ -76,9 +76,9 @@ class MissingUpdate(Rule):
 
 def _abandoned(facts: StepFacts) -> list[int]:
     """Places in the window where gradients of a non-finite norm were thrown away."""
-    clips = facts.own("clip_norm")
+    clips = facts.own_calls("clip_norm")
     bad = {e.after for e in clips if e.norm is not None and not math.isfinite(float(e.norm))}
     if not bad:
         return []
-    micro_batches = enumerate(facts.first.micro_batches)
+    micro_batches = enumerate(facts.record.micro_batches)
     return [index for index, m in micro_batches if index and m.fresh and index in bad]

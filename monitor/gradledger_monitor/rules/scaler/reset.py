@@ -53,7 +53,7 @@ class Reset(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """Another scaler object, with another scale."""
-        scaler = window.facts.first.scaler
+        scaler = window.facts.record.scaler
         scale = None if scaler is None else number(scaler.scale)
         if scaler is None or scale is None:
             return OK

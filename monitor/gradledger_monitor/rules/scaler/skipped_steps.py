@@ -62,7 +62,7 @@ class SkippedSteps(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """Skips in a row, and among the last hundred."""
-        skipped = window.facts.first.skipped
+        skipped = window.facts.record.skipped
         self._settled = self._settled or not skipped
         if not self._settled:
             return OK

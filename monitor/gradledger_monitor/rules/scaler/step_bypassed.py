@@ -46,8 +46,8 @@ class StepBypassed(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """No scaler step in the window, and the scale is still in the gradients."""
-        record = window.facts.first
-        if record.skipped or window.facts.own("scaler_step"):
+        record = window.facts.record
+        if record.skipped or window.facts.own_calls("scaler_step"):
             return OK
         left = residual(window.facts)
         if left is None:

@@ -43,9 +43,9 @@ class UnscaleMidWindow(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """An unscale between two backwards of the window."""
-        record, start = window.facts.first, window.facts.kept_from
+        record, start = window.facts.record, window.facts.applied_from
         total = len(record.micro_batches)
-        early = [e.after for e in window.facts.own("unscale") if start < e.after < total]
+        early = [e.after for e in window.facts.own_calls("unscale") if start < e.after < total]
         if not early:
             return OK
         return finding(

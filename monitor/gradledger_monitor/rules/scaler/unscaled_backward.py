@@ -41,12 +41,12 @@ class UnscaledBackward(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """Scaled and plain backwards in one window that the scaler steps."""
-        record = window.facts.first
-        kept = window.facts.kept
+        record = window.facts.record
+        kept = window.facts.applied
         plain = [index for index, m in kept if m.scale is None]
         if not plain or len(plain) == len(kept):
             return OK
-        if not record.skipped and not window.facts.own("scaler_step"):
+        if not record.skipped and not window.facts.own_calls("scaler_step"):
             return OK
         scale = window.facts.scale
         return finding(

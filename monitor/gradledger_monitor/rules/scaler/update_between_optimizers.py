@@ -43,7 +43,7 @@ class UpdateBetweenOptimizers(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """step(other), update, step(this), all after the last backward."""
-        record = window.facts.first
+        record = window.facts.record
         if all(event.own for event in window.facts.calls("scaler_step")):
             return OK
         total = len(record.micro_batches)

@@ -48,10 +48,10 @@ class UpdatePerMicrobatch(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """An update, or a change of scale, between two backwards of the window."""
-        record, start = window.facts.first, window.facts.kept_from
+        record, start = window.facts.record, window.facts.applied_from
         total = len(record.micro_batches)
-        inside = [e.after for e in window.facts.own("update") if start < e.after < total]
-        scales = {number(m.scale) for _, m in window.facts.kept if m.scale is not None}
+        inside = [e.after for e in window.facts.own_calls("update") if start < e.after < total]
+        scales = {number(m.scale) for _, m in window.facts.applied if m.scale is not None}
         if not inside and len(scales) < 2:
             return OK
         return finding(

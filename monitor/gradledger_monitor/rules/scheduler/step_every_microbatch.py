@@ -40,7 +40,7 @@ class StepEveryMicrobatch(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """A schedule call in every gap between the window's backwards."""
-        record = window.facts.first
+        record = window.facts.record
         if "schedule" in record.missing:
             return not_measured(record.missing["schedule"])
         calls = window.facts.calls("schedule")
@@ -49,7 +49,7 @@ class StepEveryMicrobatch(Rule):
         if not calls or window.facts.micro_batches < 2:
             return OK
         places = {event.after for event in calls}
-        between = range(window.facts.kept_from + 1, len(record.micro_batches))
+        between = range(window.facts.applied_from + 1, len(record.micro_batches))
         if not places.issuperset(between):
             return OK
         k = window.facts.micro_batches

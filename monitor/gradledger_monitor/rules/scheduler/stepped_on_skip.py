@@ -56,7 +56,7 @@ class SteppedOnSkip(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """Schedule calls between a skipped step and the next backward."""
-        record = window.facts.first
+        record = window.facts.record
         if "schedule" in record.missing:
             return not_measured(record.missing["schedule"])
         calls = window.facts.calls("schedule")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gradledger.records import Event, MicroBatch, StepRecord, Term
+from gradledger_monitor.model.chart_metrics import chart_metrics
 from helpers.facts import facts, record, term
 
 FAIR = [term(10, 1 / 40), term(30, 1 / 40)]
@@ -65,13 +66,13 @@ def test_what_happens_after_backward_is_in_the_balance_and_clipping_is_not(
     factor: float, more: dict[str, Any], balance: float
 ) -> None:
     step = facts(record(FAIR, post_factor=factor, **more))
-    assert step.figures()["balance"] == pytest.approx(balance, rel=1e-5)
+    assert chart_metrics(step)["balance"] == pytest.approx(balance, rel=1e-5)
 
 
 def test_the_true_loss_weighs_tokens_and_the_reported_one_does_not() -> None:
     sent = record(means(10, 30))
     sent.micro_batches[0].loss, sent.micro_batches[1].loss = 4.0 / 2, 2.0 / 2
-    figures = facts(sent).figures()
+    figures = chart_metrics(facts(sent))
     assert figures["loss_reported"] == pytest.approx(3.0)
     assert figures["loss_token"] == pytest.approx((10 * 4 + 30 * 2) / 40)
 
@@ -79,14 +80,14 @@ def test_the_true_loss_weighs_tokens_and_the_reported_one_does_not() -> None:
 def test_a_scaled_loss_is_reported_as_the_script_knows_it() -> None:
     sent = record([term(10, 1024 / 10)], post_factor=1 / 1024)
     sent.micro_batches[0].loss, sent.micro_batches[0].scale = 2048.0, 1024.0
-    figures = facts(sent).figures()
+    figures = chart_metrics(facts(sent))
     assert (figures["loss_reported"], figures["loss_token"]) == pytest.approx((2, 2))
     assert (figures["balance"], figures["scale"]) == pytest.approx((1, 1024))
 
 
 def test_class_weights_may_be_what_the_loss_divides_by() -> None:
     terms = [term(4, 1 / 12, "sum", class_weight=w) for w in (2.0, 10.0)]
-    reading = facts(record(terms)).reading
+    reading = facts(record(terms)).objective
     assert reading is not None
     assert reading.unit == "class_weight"
     assert reading.ledger.balance == pytest.approx(1)
@@ -114,7 +115,7 @@ def test_a_window_that_was_not_wholly_seen_has_no_ledger_and_a_reason(
     sent = record(means(10, 30))
     spoil(sent)
     step = facts(sent)
-    figures = step.figures()
+    figures = chart_metrics(step)
     assert reason in (step.unmeasured or "")
     assert step.ledger is None
     assert (figures["balance"], figures["misallocation"], figures["tokens"]) == (None, None, None)
@@ -137,7 +138,7 @@ def test_without_the_factor_weights_are_known_relative_to_each_other_only(
     factor: float | None,
 ) -> None:
     step = facts(record(means(10, 30), post_factor=factor))
-    figures = step.figures()
+    figures = chart_metrics(step)
     assert figures["misallocation"] == pytest.approx(0.25)
     assert figures["balance"] is None
     assert step.factor_unmeasured
@@ -145,7 +146,7 @@ def test_without_the_factor_weights_are_known_relative_to_each_other_only(
 
 def test_a_figure_that_was_not_measured_is_absent_and_never_zero() -> None:
     bare = StepRecord(0, 1, 1.0, [MicroBatch()])
-    figures = facts(bare).figures()
+    figures = chart_metrics(facts(bare))
     assert {name for name, value in figures.items() if value is not None} == {"micro_batches"}
 
 
@@ -177,11 +178,11 @@ def test_losses_with_constant_targets_are_losses_of_their_own(
     tokens: tuple[int, int], constant: tuple[bool, bool], own: bool
 ) -> None:
     batches = [regression(n, constant=c) for n, c in zip(tokens, constant, strict=True)]
-    assert facts(StepRecord(0, 1, 1.0, batches, post_factor=1.0)).own_losses is own
+    assert facts(StepRecord(0, 1, 1.0, batches, post_factor=1.0)).separate_losses is own
 
 
 def test_the_norm_of_sharded_gradients_is_what_all_ranks_hold_together() -> None:
     parts = [record(FAIR, norm=norm, sharded=True, sync="averaged") for norm in (3.0, 4.0)]
-    assert facts(*parts).figures()["norm"] == 5.0
+    assert chart_metrics(facts(*parts))["norm"] == 5.0
     assert facts(parts[0], world_size=2).norm is None
     assert facts(record(FAIR, norm=3.0), record(FAIR, norm=3.0)).norm == 3.0

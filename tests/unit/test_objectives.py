@@ -8,19 +8,20 @@ from typing import Any
 import pytest
 
 from gradledger.records import StepRecord, Term
-from gradledger_monitor.model.objectives import UNIFORM_INSIDE, Reading, readings, spread
+from gradledger_monitor.model import tolerances
+from gradledger_monitor.model.objectives import Objective, candidate_objectives, weights_vary
 from gradledger_monitor.model.token_ledger import Ledger
 from helpers.facts import accepted, facts, record, term
 
 MOST = 0.01
-EDGE = MOST * (1 - UNIFORM_INSIDE)
+EDGE = MOST * (1 - tolerances.INSIDE)
 
 
 def inside(least: float | None, most: float | None, weight: float | None = MOST) -> bool:
     """Whether a term with these weights of tokens weighs them differently."""
     made = term(8, 0.0, weight_min=least, weight_max=most)
     sent = accepted(record([dataclasses.replace(made, weight=weight)]))
-    return spread(sent.micro_batches[0].terms[0])
+    return weights_vary(sent.micro_batches[0].terms[0])
 
 
 def test_weights_that_differ_inside_a_micro_batch_are_a_spread() -> None:
@@ -42,12 +43,12 @@ def test_weights_that_are_not_known_are_no_spread() -> None:
     assert not inside(MOST / 2, MOST, None)
 
 
-def read(*micro_batches: Term | list[Term], **more: Any) -> list[Reading]:
+def read(*micro_batches: Term | list[Term], **more: Any) -> list[Objective]:
     """All readings of one window."""
-    return facts(record(micro_batches, **more)).readings
+    return facts(record(micro_batches, **more)).objectives
 
 
-def shown(found: list[Reading]) -> list[tuple[str, str, float, float]]:
+def shown(found: list[Objective]) -> list[tuple[str, str, float, float]]:
     """Which terms, which unit, how many of it, and what they weigh together."""
     return [(r.name, r.unit, r.ledger.tokens, round(r.ledger.balance, 9)) for r in found]
 
@@ -58,7 +59,7 @@ def other(made: Term, kind: str, **changes: Any) -> Term:
 
 
 def test_without_a_term_there_is_nothing_to_read() -> None:
-    assert list(readings([])) == []
+    assert list(candidate_objectives([])) == []
 
 
 def test_one_loss_has_one_reading() -> None:
@@ -122,7 +123,7 @@ def test_the_loss_scale_that_is_taken_out_of_the_gradient_makes_a_loss_no_heavie
     squares = other(term(10, 64 * 0.01), "MseLossBackward0")
     step = record([squares, term(10, 0.03)], post_factor=None)
     step.micro_batches[0].scale = 64.0
-    found = facts(step).readings
+    found = facts(step).objectives
     assert [r.ledger.entries[0].term for r in found[:2]] == [
         "NllLossBackward0#0",
         "MseLossBackward0#0",
@@ -154,21 +155,21 @@ def test_what_follows_backward_is_in_every_reading() -> None:
 
 
 def test_a_reading_is_fair_only_where_it_is_even_and_its_balance_is_the_scale() -> None:
-    def reading(sent: StepRecord) -> Reading:
-        return facts(sent).readings[0]
+    def objective(sent: StepRecord) -> Objective:
+        return facts(sent).objectives[0]
 
-    even = reading(record([term(10, 0.2), term(10, 0.2)]))
+    even = objective(record([term(10, 0.2), term(10, 0.2)]))
     assert even.is_even(1e-3)
     assert not even.is_fair(1e-3, 1.0)
     assert even.is_fair(1e-3, 4.0)
-    uneven = reading(record([term(10, 0.02), term(10, 0.08)]))
+    uneven = objective(record([term(10, 0.02), term(10, 0.08)]))
     assert uneven.ledger.balance == pytest.approx(1.0)
     assert not uneven.is_even(1e-3) and not uneven.is_fair(1e-3, 1.0)
 
 
 def test_a_reading_at_the_very_tolerance_is_fair_still() -> None:
-    def account(balance: float, misallocation: float) -> Reading:
-        return Reading("main", "tokens", Ledger(8, balance, misallocation, ()))
+    def account(balance: float, misallocation: float) -> Objective:
+        return Objective("main", "tokens", Ledger(8, balance, misallocation, ()))
 
     assert account(1.25, 0.25).is_fair(0.25, 1.0)
     assert account(2.5, 0.25).is_fair(0.25, 2.0)

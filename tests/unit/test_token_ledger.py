@@ -9,24 +9,26 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gradledger_monitor.model.token_ledger import Weighed, account
+from gradledger_monitor.model.token_ledger import WeightedTokens, build_ledger
 
 counts = st.integers(1, 60)
 weights = st.floats(1e-6, 1e6)
 lines_of_it = st.builds(
-    Weighed, st.integers(0, 3), st.integers(0, 7), st.just("t"), counts, weights
+    WeightedTokens, st.integers(0, 3), st.integers(0, 7), st.just("t"), counts, weights
 )
 windows = st.lists(lines_of_it, min_size=1, max_size=12)
 
 
-def one_by_one(lines: list[Weighed]) -> list[float]:
+def one_by_one(lines: list[WeightedTokens]) -> list[float]:
     """The weight of every single token."""
     return [line.weight for line in lines for _ in range(int(line.tokens))]
 
 
 @given(windows)
-def test_balance_and_misallocation_are_those_of_the_tokens_one_by_one(lines: list[Weighed]) -> None:
-    each, ledger = one_by_one(lines), account(lines)
+def test_balance_and_misallocation_are_those_of_the_tokens_one_by_one(
+    lines: list[WeightedTokens],
+) -> None:
+    each, ledger = one_by_one(lines), build_ledger(lines)
     assert ledger is not None
     assert ledger.tokens == len(each)
     assert ledger.balance == pytest.approx(math.fsum(each))
@@ -35,16 +37,18 @@ def test_balance_and_misallocation_are_those_of_the_tokens_one_by_one(lines: lis
 
 
 @given(windows)
-def test_each_line_of_the_account_says_what_it_is_about(lines: list[Weighed]) -> None:
-    ledger = account(lines)
+def test_each_line_of_the_account_says_what_it_is_about(lines: list[WeightedTokens]) -> None:
+    ledger = build_ledger(lines)
     assert ledger is not None
-    said = [Weighed(e.rank, e.micro_batch, e.term, e.tokens, e.weight) for e in ledger.entries]
+    said = [
+        WeightedTokens(e.rank, e.micro_batch, e.term, e.tokens, e.weight) for e in ledger.entries
+    ]
     assert said == lines
 
 
 @given(windows)
-def test_shares_are_a_whole_and_misallocation_a_share(lines: list[Weighed]) -> None:
-    ledger = account(lines)
+def test_shares_are_a_whole_and_misallocation_a_share(lines: list[WeightedTokens]) -> None:
+    ledger = build_ledger(lines)
     assert ledger is not None
     assert math.fsum(entry.share for entry in ledger.entries) == pytest.approx(1)
     assert 0 <= ledger.misallocation <= 1
@@ -54,10 +58,12 @@ def test_shares_are_a_whole_and_misallocation_a_share(lines: list[Weighed]) -> N
 
 @given(windows, st.floats(1e-3, 1e3))
 def test_a_common_factor_is_in_the_balance_and_nowhere_else(
-    lines: list[Weighed], factor: float
+    lines: list[WeightedTokens], factor: float
 ) -> None:
-    scaled = [Weighed(x.rank, x.micro_batch, x.term, x.tokens, x.weight * factor) for x in lines]
-    one, other = account(lines), account(scaled)
+    scaled = [
+        WeightedTokens(x.rank, x.micro_batch, x.term, x.tokens, x.weight * factor) for x in lines
+    ]
+    one, other = build_ledger(lines), build_ledger(scaled)
     assert one is not None
     assert other is not None
     assert other.balance == pytest.approx(one.balance * factor)
@@ -66,10 +72,10 @@ def test_a_common_factor_is_in_the_balance_and_nowhere_else(
 
 @given(windows, st.randoms())
 def test_the_order_of_the_lines_does_not_matter(
-    lines: list[Weighed], chance: random.Random
+    lines: list[WeightedTokens], chance: random.Random
 ) -> None:
     shuffled = chance.sample(lines, len(lines))
-    one, other = account(lines), account(shuffled)
+    one, other = build_ledger(lines), build_ledger(shuffled)
     assert one is not None
     assert other is not None
     assert (one.tokens, one.balance) == (other.tokens, other.balance)
@@ -79,7 +85,7 @@ def test_the_order_of_the_lines_does_not_matter(
 @given(st.lists(counts, min_size=1, max_size=12))
 def test_equal_weights_are_never_misallocated(tokens: list[int]) -> None:
     share = 1 / sum(tokens)
-    ledger = account([Weighed(0, k, "t", n, share) for k, n in enumerate(tokens)])
+    ledger = build_ledger([WeightedTokens(0, k, "t", n, share) for k, n in enumerate(tokens)])
     assert ledger is not None
     assert ledger.balance == pytest.approx(1)
     assert ledger.misallocation == pytest.approx(0, abs=1e-12)
@@ -89,7 +95,7 @@ def test_equal_weights_are_never_misallocated(tokens: list[int]) -> None:
 def test_a_mean_of_means_misallocates_as_its_formula_says(tokens: list[int]) -> None:
     assume(len(set(tokens)) > 1)
     k, n = len(tokens), sum(tokens)
-    ledger = account([Weighed(0, i, "t", m, 1 / (k * m)) for i, m in enumerate(tokens)])
+    ledger = build_ledger([WeightedTokens(0, i, "t", m, 1 / (k * m)) for i, m in enumerate(tokens)])
     assert ledger is not None
     assert ledger.balance == pytest.approx(1)
     assert ledger.misallocation == pytest.approx(sum(abs(m / n - 1 / k) for m in tokens) / 2)
@@ -99,18 +105,18 @@ def test_a_mean_of_means_misallocates_as_its_formula_says(tokens: list[int]) -> 
     "lines",
     [
         [],
-        [Weighed(0, 0, "t", 0, 1.0)],
-        [Weighed(0, 0, "t", 3, 0.0)],
-        [Weighed(0, 0, "t", 3, math.nan)],
-        [Weighed(0, 0, "t", 3, math.inf)],
-        [Weighed(0, 0, "t", 3, 1.0), Weighed(0, 1, "t", 3, -1.0)],
+        [WeightedTokens(0, 0, "t", 0, 1.0)],
+        [WeightedTokens(0, 0, "t", 3, 0.0)],
+        [WeightedTokens(0, 0, "t", 3, math.nan)],
+        [WeightedTokens(0, 0, "t", 3, math.inf)],
+        [WeightedTokens(0, 0, "t", 3, 1.0), WeightedTokens(0, 1, "t", 3, -1.0)],
     ],
 )
-def test_without_weight_there_is_no_ledger(lines: list[Weighed]) -> None:
-    assert account(lines) is None
+def test_without_weight_there_is_no_ledger(lines: list[WeightedTokens]) -> None:
+    assert build_ledger(lines) is None
 
 
 def test_a_micro_batch_without_tokens_has_no_line() -> None:
-    ledger = account([Weighed(0, 0, "t", 0, 0.0), Weighed(0, 1, "t", 4, 0.25)])
+    ledger = build_ledger([WeightedTokens(0, 0, "t", 0, 0.0), WeightedTokens(0, 1, "t", 4, 0.25)])
     assert ledger is not None
     assert [(e.micro_batch, e.relative, e.share) for e in ledger.entries] == [(1, 1.0, 1.0)]

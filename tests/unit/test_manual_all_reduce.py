@@ -36,7 +36,7 @@ def scaled(factor: float) -> list[float]:
 @given(st.floats(1e-6, 1e6))
 def test_one_factor_over_all_coordinates_is_found(factor: float) -> None:
     seen = step(scaled(factor), scaled(factor))
-    assert seen.combined_by_hand == pytest.approx(factor)
+    assert seen.all_reduce_factor == pytest.approx(factor)
     assert seen.unmeasured is None
     assert seen.ledger is not None
     assert (seen.ledger.tokens, seen.ledger.balance) == pytest.approx((20, 2 * factor))
@@ -58,7 +58,7 @@ def test_what_proves_nothing_is_not_measured_and_says_why(
     applied: Any, left: Any, reason: str
 ) -> None:
     seen = step(*applied, left=left)
-    assert seen.combined_by_hand is None
+    assert seen.all_reduce_factor is None
     assert seen.ledger is None
     assert reason in str(seen.unmeasured)
     assert judged([seen]).verdict == "incomplete"
@@ -67,7 +67,7 @@ def test_what_proves_nothing_is_not_measured_and_says_why(
 def test_what_cancels_between_the_ranks_may_be_off_by_the_rounding_of_its_parts() -> None:
     left = ([1.0, 2.0, 3.0, 1e4], [1.0, 2.0, 3.0, -1e4])
     seen = step(*([1.0, 2.0, 3.0, 1e-3],) * 2, left=left)
-    assert seen.combined_by_hand == pytest.approx(0.5)
+    assert seen.all_reduce_factor == pytest.approx(0.5)
 
 
 def test_a_rank_that_sent_no_sample_leaves_the_step_unmeasured() -> None:
