@@ -30,7 +30,7 @@ from gradledger_monitor.ingest.admission import LargeBatch, Room
 from gradledger_monitor.ingest.bounds import Bounds
 from gradledger_monitor.ingest.priority import IngestPriority
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.postgres_pubsub import news_on
+from gradledger_monitor.store.postgres_pubsub import pubsub_for
 from gradledger_monitor.telemetry.metrics import Metrics
 from gradledger_monitor.telemetry.readiness import Readiness
 from gradledger_monitor.workers.evaluator import EvaluationPass, Evaluator
@@ -64,7 +64,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 def _assemble(settings: Settings) -> State:
     store = Store(settings.db, settings.database_wait)
-    pubsub, live_events = news_on(store), LiveEvents()
+    pubsub, live_events = pubsub_for(store), LiveEvents()
     limit = CapacityLimiter(settings.ingest_workers)
     metrics = Metrics(store, lambda: _busy(limit))
     alerts = Alerts(settings, settings.base, store)
@@ -81,7 +81,7 @@ def _assemble(settings: Settings) -> State:
         settings.rank_timeout,
         settings.evaluation_interval,
         on_evaluated,
-        chosen=overrides.choices,
+        chosen=overrides.rule_overrides,
         step_aside=ingest_priority.step_aside,
     )
     pubsub.hear(ingest.RECORDS, lambda _: evaluator.wake())

@@ -45,7 +45,7 @@ def _lengthen(url: str) -> None:
     with store.writing() as connection:
         connection.execute(insert(tables.facts), rows)
         connection.execute(update(tables.progress).values(step=LENGTH))
-        curves.gather(connection, 1, ends)
+        curves.update_buckets(connection, 1, ends)
     store.close()
 
 

@@ -9,7 +9,7 @@ from gradledger.records import Record
 from gradledger_monitor.ingest import decode
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import get_run
-from gradledger_monitor.store.steps.ingest import Stored, store_batch
+from gradledger_monitor.store.steps.ingest import StoreResult, store_batch
 from helpers.batches import batch
 
 
@@ -25,7 +25,7 @@ class Clock:
 
 def send(
     store: Store, records: Iterable[Record], now: float = 10_000.0, run: str = "r", **said: Any
-) -> Stored:
+) -> StoreResult:
     """Store records as ingest does."""
     return store_batch(store, decode.read(batch(run, records, **said)), now)
 

@@ -62,7 +62,7 @@ class Alerts:
         """Send a test to a channel here and now: its id, and what became of it. Raises KeyError."""
         target = self.roster().channels[channel]
         document = payload.test(self._base, now)
-        one = outbox.put_claimed(self._store, channel, document, now)
+        one = outbox.enqueue_claimed(self._store, channel, document, now)
         outcome = await send(target, one, self.options, lambda: picture(self._store, document))
-        outbox.finish(self._store, one, outcome, now, lambda _: None)
+        outbox.record_result(self._store, one, outcome, now, lambda _: None)
         return one.id, outcome

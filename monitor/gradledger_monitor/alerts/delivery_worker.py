@@ -26,7 +26,7 @@ from gradledger_monitor.alerts.enqueue import Composer
 from gradledger_monitor.alerts.payload import Document
 from gradledger_monitor.common import clock
 from gradledger_monitor.store.alerts import outbox
-from gradledger_monitor.store.alerts.outbox import Claimed, DeliveryResult
+from gradledger_monitor.store.alerts.outbox import ClaimedAlert, DeliveryResult
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.steps import curves
 from gradledger_monitor.store.steps.curves import Span
@@ -55,7 +55,10 @@ class DeliveryOptions:
 
 
 async def send(
-    channel: AnyChannel, one: Claimed, options: DeliveryOptions, picture: Callable[[], bytes | None]
+    channel: AnyChannel,
+    one: ClaimedAlert,
+    options: DeliveryOptions,
+    picture: Callable[[], bytes | None],
 ) -> DeliveryResult:
     """One attempt to send a message."""
     document, policy, timeout = one.document, options.policy, options.timeout
@@ -131,7 +134,7 @@ class DeliveryWorker:
                     await news.wait()
             tasks.cancel_scope.deadline = anyio.current_time() + FINISH_SECONDS
 
-    def _take(self) -> list[Claimed]:
+    def _take(self) -> list[ClaimedAlert]:
         """Say what is to be said, then claim what is due."""
         now = self.now()
         enqueue.enqueue_due(self.store, self.composer, now)
@@ -143,7 +146,7 @@ class DeliveryWorker:
         self._on_the_way += len(claimed)
         return claimed
 
-    async def _deliver(self, one: Claimed) -> None:
+    async def _deliver(self, one: ClaimedAlert) -> None:
         try:
             outcome = await self._attempt(one)
             await to_thread.run_sync(self._finish, one, outcome)
@@ -153,17 +156,17 @@ class DeliveryWorker:
             self._on_the_way -= 1
             self.wake()  # there is room again, and perhaps a next one of the same run
 
-    async def _attempt(self, one: Claimed) -> DeliveryResult:
+    async def _attempt(self, one: ClaimedAlert) -> DeliveryResult:
         roster = await to_thread.run_sync(self.composer.roster)
         channel = roster.channels.get(one.channel)
         if channel is None:
             return DeliveryResult("gone", "there is no such channel any more")
         return await send(channel, one, self.options, lambda: picture(self.store, one.document))
 
-    def _finish(self, one: Claimed, result: DeliveryResult) -> None:
+    def _finish(self, one: ClaimedAlert, result: DeliveryResult) -> None:
         now = self.now()
         delays = self.options.delays
-        outbox.finish(
+        outbox.record_result(
             self.store, one, result, now, lambda n: next_attempt(delays, n, now, random.random())
         )
         if self.on_result is not None:

@@ -45,7 +45,7 @@ class Composer:
 def enqueue_due(store: Store, voice: Composer, now: float) -> int:
     """Put into the outbox what is to be said by now; how many messages that were."""
     sent = 0
-    while (at := due.next_look(store)) is not None and at <= now:
+    while (at := due.next_due(store)) is not None and at <= now:
         sent += _speak_of_one(store, voice, now)
     return sent
 
@@ -55,20 +55,20 @@ def _speak_of_one(store: Store, voice: Composer, now: float) -> int:
     run = None
     try:
         with store.writing() as connection:
-            run = due.take(connection, now)
+            run = due.claim_run(connection, now)
             return 0 if run is None else _say(connection, run, roster, voice, now)
     except Exception:  # one run of which nothing can be said must not silence all others
         if run is None:
             raise
         log.exception("nothing could be said of run %s; left alone for %s s", run, STEP_ASIDE)
         with store.writing() as connection:
-            due.next_time(connection, run, now + STEP_ASIDE)
+            due.set_due(connection, run, now + STEP_ASIDE)
         return 0
 
 
 def _say(connection: Connection, run: int, roster: Roster, voice: Composer, now: float) -> int:
     row = connection.execute(select(runs).where(runs.c.key == run)).one()
-    findings = queries.findings_now(connection, run, now)
+    findings = queries.current_findings(connection, run, now)
     before = _notices(connection, run)
     routing = Routing(roster.usable, roster.routes)
     over = row.ended or row.last_seen < now - OVER_AFTER
@@ -79,9 +79,9 @@ def _say(connection: Connection, run: int, roster: Roster, voice: Composer, now:
     kinds = {rule: signature.kind for rule, signature in signatures().items()}
     for message in plan.messages:
         document = payload.alert(about, message.items, kinds, places, now)
-        outbox.put(connection, run, message.channel, document, now)
+        outbox.enqueue(connection, run, message.channel, document, now)
     _keep(connection, run, before, plan)
-    due.next_time(connection, run, plan.look_at)
+    due.set_due(connection, run, plan.look_at)
     return len(plan.messages)
 
 

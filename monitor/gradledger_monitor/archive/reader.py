@@ -26,7 +26,7 @@ from gradledger_monitor.ingest import schema
 from gradledger_monitor.ingest.decode import Batch, Report
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import dump
-from gradledger_monitor.store.steps.ingest import Stored, store_batch
+from gradledger_monitor.store.steps.ingest import StoreResult, store_batch
 
 RECORDS_AT_ONCE = 2_048
 LONGEST_LINE = 64 * 2**20
@@ -144,7 +144,7 @@ def _batches(speaker: schema.RunRecord, content: Iterable[Line]) -> Iterator[Bat
     yield batch
 
 
-def _count(restored: Restored, done: Stored) -> None:
+def _count(restored: Restored, done: StoreResult) -> None:
     restored.stored += done.stored
     restored.already_there += done.duplicates
     restored.refused += done.refused.count

@@ -19,7 +19,7 @@ from gradledger_monitor.ingest import schema
 from gradledger_monitor.store import private_files
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import dump
-from gradledger_monitor.store.runs.dump import Dumped
+from gradledger_monitor.store.runs.dump import RunDump
 
 
 @dataclass
@@ -62,7 +62,7 @@ def write(store: Store, run: str, file: IO[bytes]) -> Written:
     return written
 
 
-def _lines(dumped: Dumped) -> Iterator[msgspec.Struct]:
+def _lines(dumped: RunDump) -> Iterator[msgspec.Struct]:
     yield Manifest(
         version=VERSION,
         run=dumped.run.run,

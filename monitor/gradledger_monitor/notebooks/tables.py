@@ -57,7 +57,7 @@ def findings(run: str, found: Sequence[Finding]) -> Columns:
 def evaluations(store: Store, run: str) -> Columns:
     """One row a metric and step; of several ranks, their mean."""
     told: Columns = {"step": [], "metric": [], "value": []}
-    for name, seen in curves.evaluations(store, run, points=ALL).items():
+    for name, seen in curves.eval_curves(store, run, points=ALL).items():
         told["step"] += seen["step"]
         told["metric"] += [name] * len(seen["step"])
         told["value"] += seen["mean"]

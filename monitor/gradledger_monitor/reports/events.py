@@ -88,10 +88,10 @@ def _measured(store: Store, run: RunRow, optimizer: int) -> Iterator[Event]:
         yield _event(change, "batch", "micro-batches in a step")
     for change in event_queries.jumps(*where, "lr", RATE_TIMES):
         yield _event(change, "rate", "learning rate")
-    for first, last, time in event_queries.between(event_queries.incomplete(*where)):
+    for first, last, time in event_queries.step_ranges(event_queries.incomplete_steps(*where)):
         several = f"steps {first} to {last}" if last > first else "the step"
         yield Event(first, time, "ranks", f"not every rank was heard of {several}")
-    for first, last, time in event_queries.between(event_queries.skipped(*where)):
+    for first, last, time in event_queries.step_ranges(event_queries.skipped_steps(*where)):
         several = f"steps {first} to {last} skipped" if last > first else "step skipped"
         yield Event(first, time, "skipped", f"{several} by the GradScaler")
     yield from _pauses(store, run, optimizer)
@@ -108,7 +108,7 @@ def _pauses(store: Store, run: RunRow, optimizer: int) -> Iterator[Event]:
         what = "the process was started again" if again else "no step ended"
         told = f"{what}: {pause.now - pause.before:.0f} s since the step before"
         yield Event(pause.step, pause.time, "pause", told)
-    for quiet in event_queries.quiet(store, run.id, optimizer):
+    for quiet in event_queries.inactive_periods(store, run.id, optimizer):
         yield Event(quiet.after, None, "pause", f"no step came for {quiet.seconds:.0f} s")
 
 
@@ -127,7 +127,7 @@ def _begun_again(store: Store, run: str, optimizer: int, step: int) -> bool:
 def _evaluations(store: Store, run: str, around: int) -> Iterator[Event]:
     told: dict[int, list[str]] = {}
     times: dict[int, float] = {}
-    for one in event_queries.evaluated(store, run, around):
+    for one in event_queries.eval_metrics_near(store, run, around):
         value = "NaN" if one.value is None else f"{one.value:.5g}"
         told.setdefault(one.step, []).append(f"{one.name} {value}")
         times.setdefault(one.step, one.time)

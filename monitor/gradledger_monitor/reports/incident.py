@@ -120,7 +120,7 @@ def build_incident(store: Store, run: str, now: float | None = None) -> Incident
         left_out=events.left_out,
         whole=whole,
         around=around,
-        evaluations=curves.evaluations(store, run, points=WHOLE_POINTS),
+        evaluations=curves.eval_curves(store, run, points=WHOLE_POINTS),
     )
 
 
@@ -144,7 +144,7 @@ def _last_good(
 def _cost(store: Store, run: RunRow, onset: Finding | None) -> Cost | None:
     if onset is None:
         return None
-    spent = event_queries.since(store, run.id, onset.optimizer, onset.first_step)
+    spent = event_queries.spent_since(store, run.id, onset.optimizer, onset.first_step)
     if spent is None:
         return None
     usual = (spent.ended - spent.begun) / (spent.steps - 1) if spent.steps > 1 else 0.0

@@ -21,13 +21,13 @@ def replay(store: Store, run: str, choices: RuleOverrides) -> EvaluationResult:
     Raises ``UnknownRun`` and ``CannotReplay``. What the judge noted while no step came stays as it
     was noted: when a run counts as standing still is decided while it does.
     """
-    if last := dump.given_up(store, run):
+    if last := dump.last_pruned_step(store, run):
         why = f"what the ranks sent up to step {last} was removed to make room (keep_detail_days)"
         raise CannotReplay(f"run {run!r} cannot be judged again: {why}")
-    at = pending.standing(store, run)
+    at = pending.run_status(store, run)
     fold = RunState(Engine(at.info, choices=choices), at.generation)
     fold.silences = at.silences
-    fold.engine.evaluated(pending.evaluations(store, at))
+    fold.engine.evaluated(pending.eval_metrics(store, at))
     for optimizer, last in at.progress.items():
         more = last > 0
         while more:

@@ -21,7 +21,7 @@ WAIT_SECONDS = 5.0
 LOCKED_SECONDS = 1.0  # for which nobody tries again, after one writer has waited in vain
 
 
-class TooNew(Exception):
+class DatabaseTooNew(Exception):
     """The tables are at a revision of which this version knows nothing."""
 
     def __init__(self, revision: str) -> None:
@@ -43,7 +43,7 @@ class Store:
         if parsed.get_backend_name() not in dialects.KNOWN:
             raise ValueError(f"the database must be one of {', '.join(dialects.KNOWN)}")
         if parsed.get_backend_name() == "sqlite" and not dialects.in_memory(parsed):
-            private_files.make_database(parsed)
+            private_files.create_database_file(parsed)
         self.engine = _engine(parsed)
         dialects.prepare(self.engine, wait)
         self._locked_until = 0.0
@@ -84,7 +84,7 @@ class Store:
             raise
 
     def migrate(self) -> None:
-        """Bring the tables up to this version of the service. Raises ``TooNew``."""
+        """Bring the tables up to this version of the service. Raises ``DatabaseTooNew``."""
         # never the URL as an option: a % in a password would be interpolated
         config = Config()
         folder = str(migrations_folder()).replace("%", "%%")
@@ -96,7 +96,7 @@ class Store:
                 command.upgrade(config, "head")
             except CommandError as error:
                 if isinstance(error.__cause__, ResolutionError):
-                    raise TooNew(error.__cause__.argument) from error
+                    raise DatabaseTooNew(error.__cause__.argument) from error
                 raise
 
     def close(self) -> None:

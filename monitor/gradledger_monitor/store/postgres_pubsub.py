@@ -103,7 +103,7 @@ def driver_errors(engine: Engine) -> type[BaseException]:
     return errors
 
 
-def news_on(store: Store) -> PubSub:
+def pubsub_for(store: Store) -> PubSub:
     """The news that the database of a store calls for."""
     if store.engine.dialect.name == "postgresql":
         return PostgresPubSub(store.engine)

@@ -17,7 +17,7 @@ FOLDER, FILE = 0o700, 0o600
 BESIDE = ("", "-wal", "-shm")
 
 
-def make_database(url: URL) -> None:
+def create_database_file(url: URL) -> None:
     """Create the file of an SQLite database and its folders, unless they exist.
 
     What exists is left as it is, except in our default folder. Raises ``OSError``.
@@ -25,7 +25,7 @@ def make_database(url: URL) -> None:
     if "uri" in url.query or not url.database:
         return
     path = Path(url.database)
-    make_folder(path.parent)
+    create_folder(path.parent)
     with suppress(FileExistsError):
         create(path)
     if path.parent == data_folder():
@@ -33,7 +33,7 @@ def make_database(url: URL) -> None:
             _tighten(Path(f"{path}{suffix}"), FILE)
 
 
-def make_folder(folder: Path) -> None:
+def create_folder(folder: Path) -> None:
     """Create a folder and its missing parents; tighten our default folder. Raises ``OSError``."""
     for path in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
         path.mkdir(mode=FOLDER, exist_ok=True)

@@ -226,7 +226,7 @@ Index(
 )
 
 # Neighbouring steps of ``facts``, so many in a row: what is drawn of a long run.
-STRETCH = 64
+BUCKET_STEPS = 64
 PARTS = ("low", "mean", "high")
 
 stretches = Table(
@@ -234,7 +234,7 @@ stretches = Table(
     metadata,
     _run_column(),
     Column("optimizer", Integer, primary_key=True),
-    Column("stretch", BigInteger, primary_key=True),  # step // STRETCH
+    Column("stretch", BigInteger, primary_key=True),  # step // BUCKET_STEPS
     Column("first", BigInteger, nullable=False),
     Column("last", BigInteger, nullable=False),
     Column("time", Double, nullable=False),  # of the last

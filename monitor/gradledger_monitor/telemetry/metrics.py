@@ -17,7 +17,7 @@ from gradledger_monitor.store.admin import counts
 from gradledger_monitor.store.alerts import outbox
 from gradledger_monitor.store.alerts.outbox import DeliveryResult
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.steps.ingest import Stored
+from gradledger_monitor.store.steps.ingest import StoreResult
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -90,7 +90,7 @@ class Metrics:
         full = f"gradledger_{name}"
         return Histogram(full, text, labels, buckets=buckets, registry=self._registry)
 
-    def took_in(self, batch: Stored, seconds: float) -> None:
+    def took_in(self, batch: StoreResult, seconds: float) -> None:
         """Count a batch that is durable now."""
         self.records.labels("stored").inc(batch.stored)
         self.records.labels("duplicate").inc(batch.duplicates)

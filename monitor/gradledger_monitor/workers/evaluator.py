@@ -28,9 +28,15 @@ from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.evaluation import pending, snapshots
-from gradledger_monitor.store.evaluation.claims import claims_on
-from gradledger_monitor.store.evaluation.pending import Standing
-from gradledger_monitor.store.evaluation.results import Outrun, Result, commit, keep, keep_carried
+from gradledger_monitor.store.evaluation.claims import claims_for
+from gradledger_monitor.store.evaluation.pending import RunStatus
+from gradledger_monitor.store.evaluation.results import (
+    EvaluationConflict,
+    Result,
+    commit,
+    save_carried,
+    save_snapshot,
+)
 from gradledger_monitor.store.failures import is_outage
 from gradledger_monitor.store.runs import queries
 
@@ -93,7 +99,7 @@ class Evaluator:
         self._choices = RuleOverrides()
         self._heeded: int | None = None
         self._store = store
-        self._claims = claims_on(store)
+        self._claims = claims_for(store)
         self._patience = patience
         self._interval = interval
         self._listener = listener
@@ -137,7 +143,7 @@ class Evaluator:
                     log.exception("the judge could not look for records; it will try again")
             self._news.wait(self._interval)
             self._news.clear()
-        self._claims.drop()
+        self._claims.abandon()
 
     # ------------------------------------------------------------ one look
 
@@ -146,26 +152,26 @@ class Evaluator:
         try:
             return self._judge_all()
         finally:
-            self._claims.give_back()
+            self._claims.release_all()
 
     def keep(self, run: str) -> None:
         """Keep the state of a run as far as it was judged, unless it is being judged."""
-        at = pending.standing(self._store, run)
+        at = pending.run_status(self._store, run)
         self._heed(at)
-        if at.rewind or not self._claims.take(at.key):
+        if at.rewind or not self._claims.acquire(at.key):
             return
         try:
-            keep(self._store, at, self._fold(run, at), self._stamp(at))
+            save_snapshot(self._store, at, self._fold(run, at), self._stamp(at))
         finally:
-            self._claims.give_back()
+            self._claims.release_all()
 
     def _judge_all(self) -> list[str]:
         now = self._now()
-        due = list(pending.pending(self._store, now - self._patience, now).items())
+        due = list(pending.pending_runs(self._store, now - self._patience, now).items())
         at = random.randrange(len(due)) if due else 0  # several processes begin in several places
         taken = []
         for run, key in due[at:] + due[:at]:
-            if self._stopping or self._is_quarantined(run, now) or not self._claims.take(key):
+            if self._stopping or self._is_quarantined(run, now) or not self._claims.acquire(key):
                 continue
             taken.append(run)
             self._judge_or_quarantine(run)
@@ -201,7 +207,7 @@ class Evaluator:
     def _look(self, run: str) -> bool:
         """Judge the next steps of a run, as many as fit in memory; whether that was all."""
         self._step_aside()
-        at = pending.standing(self._store, run)
+        at = pending.run_status(self._store, run)
         self._heed(at)
         fold = self._fold(run, at)
         began = time.perf_counter()
@@ -210,16 +216,16 @@ class Evaluator:
         due = snapshots.is_due(fold) or (result.finished and at.over)
         try:
             commit(self._store, at, result, fold if due else None, self._stamp(at))
-        except Outrun:
+        except EvaluationConflict:
             self._folds.pop(run, None)
             return False
         fold.generation, fold.note = at.generation + 1, None
         self._tell(run, result, seconds)
         return result.finished
 
-    def _judge(self, at: Standing, fold: RunState) -> Result:
+    def _judge(self, at: RunStatus, fold: RunState) -> Result:
         before = dict(fold.at.reached)
-        fold.engine.evaluated(pending.evaluations(self._store, at))
+        fold.engine.evaluated(pending.eval_metrics(self._store, at))
         found = {o: self._ready(at, fold, o) for o in at.progress}
         ready = [one for one, _ in found.values()]
         steps = sorted((s for one in ready for s in one.steps), key=lambda s: (s.step, s.optimizer))
@@ -243,12 +249,12 @@ class Evaluator:
             note=fold.note,
         )
 
-    def _see(self, at: Standing, fold: RunState, step: Arrived) -> Judged | None:
+    def _see(self, at: RunStatus, fold: RunState, step: Arrived) -> Judged | None:
         self._step_aside()
         seen = fold.see(at.info, step)
         return None if seen is None else Judged.of(seen)
 
-    def _ready(self, at: Standing, fold: RunState, optimizer: int) -> tuple[Ready, bool]:
+    def _ready(self, at: RunStatus, fold: RunState, optimizer: int) -> tuple[Ready, bool]:
         after = fold.at.reached.get(optimizer, 0)
         arrived, more = pending.next_steps(self._store, at, optimizer, after)
         now = self._now()
@@ -273,7 +279,7 @@ class Evaluator:
 
     # ------------------------------------------------------------ runs that stand still
 
-    def _stall_at(self, at: Standing, fold: RunState) -> float | None:
+    def _stall_at(self, at: RunStatus, fold: RunState) -> float | None:
         """When the run stands still, if no step comes; None when that will not be said."""
         optimizer = fold.last_heard()
         if optimizer is None or at.over or fold.was_silent(optimizer):
@@ -285,12 +291,12 @@ class Evaluator:
             patience = max(patience, RESTING)
         return fold.at.heard[optimizer] + patience
 
-    def _silence(self, at: Standing, fold: RunState) -> tuple[Place, Inactivity] | None:
+    def _silence(self, at: RunStatus, fold: RunState) -> tuple[Place, Inactivity] | None:
         """What is written down when that moment has come; it is taken in at once."""
         optimizer, since = fold.last_heard(), self._stall_at(at, fold)
         if optimizer is None or since is None or since > self._now():
             return None
-        signs = pending.signs_of_life(self._store, at)
+        signs = pending.rank_activity(self._store, at)
         heard = fold.at.heard[optimizer]
         beats = [s.backwards for s in signs.values() if s.beat is not None and s.beat > heard]
         silence = Inactivity(
@@ -305,13 +311,13 @@ class Evaluator:
 
     # ------------------------------------------------------------ memory
 
-    def _heed(self, at: Standing) -> None:
+    def _heed(self, at: RunStatus) -> None:
         """Judge by what is chosen now; what is remembered was judged by what was chosen before."""
         if at.chosen != self._heeded:
             self._heeded, self._choices = at.chosen, self._chosen()
             self._folds.clear()
 
-    def _fold(self, run: str, at: Standing) -> RunState:
+    def _fold(self, run: str, at: RunStatus) -> RunState:
         fold = self._folds.pop(run, None)
         if fold is None or fold.generation != at.generation or at.rewind:
             fold = self._taken_up(at)
@@ -321,23 +327,23 @@ class Evaluator:
             self._folds.popitem(last=False)
         return fold
 
-    def _taken_up(self, at: Standing) -> RunState:
+    def _taken_up(self, at: RunStatus) -> RunState:
         """A run as far as it was judged: from what was kept of it, and the steps since."""
         fold = self._restored(at)
         fold.silences = at.silences
         if at.rewind:
             fold.catching_up_to = dict(at.progress)
             return fold
-        fold.engine.evaluated(pending.evaluations(self._store, at))
+        fold.engine.evaluated(pending.eval_metrics(self._store, at))
         for optimizer, last in at.progress.items():
             self._replay(fold, at, optimizer, last)
         return fold
 
-    def _restored(self, at: Standing) -> RunState:
+    def _restored(self, at: RunStatus) -> RunState:
         """From the last snapshot that can be used; else from the first record or, where that is
         pruned, from the judgement that is stored."""
         damaged = False
-        for snapshot in snapshots.usable(self._store, at.key, self._stamp(at)):
+        for snapshot in snapshots.usable_states(self._store, at.key, self._stamp(at)):
             fold = self._new_fold(at)
             try:
                 fold.restore(snapshot)
@@ -354,17 +360,17 @@ class Evaluator:
             fold.note = EVALUATED_AGAIN.format(why=why)
         return fold
 
-    def _new_fold(self, at: Standing) -> RunState:
+    def _new_fold(self, at: RunStatus) -> RunState:
         return RunState(Engine(at.info, choices=self._choices), at.generation)
 
-    def _why_none(self, at: Standing) -> str | None:
+    def _why_none(self, at: RunStatus) -> str | None:
         """Why there is no snapshot of an evaluated run; None where there need not be one."""
         if at.steps and at.evaluator != version():
             return ELSEWHERE if at.evaluator == IMPORTED else OTHER_VERSION
         due = at.steps >= snapshots.EVERY_STEPS and not at.rewind
-        return MISSING if due and not snapshots.exist(self._store, at.key) else None
+        return MISSING if due and not snapshots.any_exist(self._store, at.key) else None
 
-    def _carry(self, at: Standing, fold: RunState, why: str) -> None:
+    def _carry(self, at: RunStatus, fold: RunState, why: str) -> None:
         """Keep the stored findings, and save them as the base at once: all later steps can be
         evaluated again from there."""
         quiet = {o: after for o, after in at.silences if at.progress.get(o) == after}
@@ -375,12 +381,12 @@ class Evaluator:
         last = max(at.progress.values(), default=0)
         note = CARRIED.format(last=last, why=why)
         log.warning("run %s: %s", at.info.run, note)
-        keep_carried(self._store, at, fold, self._stamp(at), note)
+        save_carried(self._store, at, fold, self._stamp(at), note)
 
-    def _stamp(self, at: Standing) -> str:
+    def _stamp(self, at: RunStatus) -> str:
         return stamp(self._choices, at.info)
 
-    def _replay(self, fold: RunState, at: Standing, optimizer: int, last: int) -> None:
+    def _replay(self, fold: RunState, at: RunStatus, optimizer: int, last: int) -> None:
         more = last > fold.at.reached.get(optimizer, 0)
         while more:
             after = fold.at.reached.get(optimizer, 0)

@@ -8,9 +8,9 @@ import threading
 from gradledger_monitor.common import clock
 from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.admin import retention
-from gradledger_monitor.store.admin.retention import Policy, Removed
+from gradledger_monitor.store.admin.retention import Policy, RemovedRows
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.evaluation.claims import claims_on
+from gradledger_monitor.store.evaluation.claims import claims_for
 from gradledger_monitor.workers.evaluator import Evaluator
 from gradledger_monitor.workers.runtime_overrides import RuntimeOverrides
 
@@ -20,18 +20,18 @@ EVERY_SECONDS = 3_600.0
 THE_HOUSE = 0  # claimed like a run; no run has this key
 
 
-def keep_house(store: Store, policy: Policy, choices: RuleOverrides) -> Removed:
+def run_retention(store: Store, policy: Policy, choices: RuleOverrides) -> RemovedRows:
     """Do it now, unless another process is at it."""
-    claims = claims_on(store)
+    claims = claims_for(store)
     try:
-        if not claims.take(THE_HOUSE):
-            return Removed()
+        if not claims.acquire(THE_HOUSE):
+            return RemovedRows()
         evaluator = Evaluator(store, chosen=lambda: choices)
-        for run in retention.unkept(store, policy, clock.now()):
+        for run in retention.runs_without_snapshot(store, policy, clock.now()):
             _keep(evaluator, run)
-        return retention.retain(store, policy, clock.now())
+        return retention.prune(store, policy, clock.now())
     finally:
-        claims.give_back()
+        claims.release_all()
 
 
 def _keep(evaluator: Evaluator, run: str) -> None:
@@ -62,8 +62,8 @@ class RetentionWorker:
     def _work(self) -> None:
         while not self._ending.wait(EVERY_SECONDS):
             try:
-                policy, choices = self._chosen.policy(), self._chosen.choices()
-                removed = keep_house(self._store, policy, choices)
+                policy, choices = self._chosen.policy(), self._chosen.rule_overrides()
+                removed = run_retention(self._store, policy, choices)
                 log.info("given up: %s records, %s steps", removed.records, removed.steps)
             except Exception:  # the database may be away for a while
                 log.exception("nothing could be given up; it is tried again in an hour")

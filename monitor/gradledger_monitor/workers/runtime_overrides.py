@@ -13,7 +13,7 @@ from gradledger_monitor.config.sources import origin
 from gradledger_monitor.rules.docs import signatures
 from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.admin import overrides
-from gradledger_monitor.store.admin.overrides import RETENTION, RULES, Kept
+from gradledger_monitor.store.admin.overrides import RETENTION, RULES, StoredOverrides
 from gradledger_monitor.store.admin.retention import Policy
 from gradledger_monitor.store.database import Store
 
@@ -28,10 +28,10 @@ class RuntimeOverrides:
     def __init__(self, settings: Settings, store: Store) -> None:
         self._settings, self._store = settings, store
 
-    def choices(self) -> RuleOverrides:
+    def rule_overrides(self) -> RuleOverrides:
         """What is chosen about the rules."""
-        kept = RuleOverrides(**self.kept(RULES).value)
-        off = self._settings.rules_off if self.place("rules_off") else kept.off
+        kept = RuleOverrides(**self.stored(RULES).value)
+        off = self._settings.rules_off if self.set_in("rules_off") else kept.off
         given = self._settings.thresholds
         both = {
             rule: {**kept.thresholds.get(rule, {}), **given.get(rule, {})}
@@ -46,20 +46,20 @@ class RuntimeOverrides:
     def days(self, name: str) -> float:
         """One of the times of the policy."""
         given: float = getattr(self._settings, name)
-        kept: float | None = self.kept(RETENTION).value.get(name)
-        return given if kept is None or self.place(name) else kept
+        kept: float | None = self.stored(RETENTION).value.get(name)
+        return given if kept is None or self.set_in(name) else kept
 
-    def told(self) -> dict[str, tuple[Any, str]]:
+    def effective(self) -> dict[str, tuple[Any, str]]:
         """The settings that can be chosen: what holds, and where that is from, in words."""
-        choices = self.choices()
-        off = self.place("rules_off") or (DATABASE if choices.off else "default")
+        choices = self.rule_overrides()
+        off = self.set_in("rules_off") or (DATABASE if choices.off else "default")
         told: dict[str, tuple[Any, str]] = {
             "rules_off": (list(choices.off), off),
             "thresholds": (choices.thresholds, self._places(choices)),
         }
-        kept = self.kept(RETENTION).value
+        kept = self.stored(RETENTION).value
         for name in DAYS:
-            where = self.place(name) or (DATABASE if name in kept else "default")
+            where = self.set_in(name) or (DATABASE if name in kept else "default")
             told[name] = (self.days(name), where)
         return told
 
@@ -67,17 +67,17 @@ class RuntimeOverrides:
         places: dict[str, list[str]] = {}
         for rule, values in choices.thresholds.items():
             for name in values:
-                where = self.place("thresholds", rule, name) or DATABASE
+                where = self.set_in("thresholds", rule, name) or DATABASE
                 places.setdefault(where, []).append(f"{rule}.{name}")
         if len(places) > 1:
             return "; ".join(f"{where}: {', '.join(some)}" for where, some in places.items())
         return next(iter(places), "default")
 
-    def kept(self, name: str) -> Kept:
+    def stored(self, name: str) -> StoredOverrides:
         """What was chosen in the service."""
         return overrides.read(self._store, name)
 
-    def place(self, *path: str) -> str | None:
+    def set_in(self, *path: str) -> str | None:
         """Where the operator set a value, in words; None where that is left to the service."""
         if not self._given(*path):
             return None

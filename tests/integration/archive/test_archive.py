@@ -26,7 +26,7 @@ from gradledger_monitor.store.runs import listing, tags
 from gradledger_monitor.store.runs.queries import RunRow, UnknownRun, evaluation, get_run
 from gradledger_monitor.store.steps.curves import Curves, curves
 from gradledger_monitor.workers.evaluator import Evaluator, judge_pending
-from gradledger_monitor.workers.retention import keep_house
+from gradledger_monitor.workers.retention import run_retention
 from helpers.batches import EndRecord, EvalRecord, fair_step, step
 from helpers.postgres import running_postgres
 from helpers.sending import judged, send
@@ -119,7 +119,7 @@ def pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
         steps = range(begin, begin + 50)
         send(store, [step(n) if 150 <= n < 200 else fair_step(n) for n in steps])
         judge.judge_pending()
-    keep_house(store, Policy(detail_days=1e-9, steps_days=1e-9), RuleOverrides())
+    run_retention(store, Policy(detail_days=1e-9, steps_days=1e-9), RuleOverrides())
     send(store, [fair_step(n) for n in range(401, 421)])
     judge_pending(store, 0)
     return store

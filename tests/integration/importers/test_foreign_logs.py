@@ -55,7 +55,7 @@ def test_one_training_says_the_same_whoever_logged_it(store: Store, log: str) ->
     assert seen["norm"][49] == pytest.approx(1.0)
     assert seen["lr"][49] == pytest.approx(1e-3)
     assert seen["balance"] == seen["micro_batches"] == [None] * STEPS
-    evaluated = curves.evaluations(store, row.id)
+    evaluated = curves.eval_curves(store, row.id)
     (name,) = (n for n in evaluated if "loss" in n)
     assert evaluated[name]["step"] == list(range(10, STEPS + 1, 10))
     found = {f.rule: f.first_step for f in evaluation.findings}
@@ -87,7 +87,7 @@ def test_the_trainers_state_comes_with_its_checkpoints(store: Store) -> None:
         assert seen["norm"][at] == logged[step]["grad_norm"]
         assert seen["lr"][at] == logged[step]["learning_rate"]
     assert [c.step for c in checkpoints.of_run(store, row.id)] == [4, 8, 12]
-    assert curves.evaluations(store, row.id)["eval_loss"]["step"] == [4, 8, 12]
+    assert curves.eval_curves(store, row.id)["eval_loss"]["step"] == [4, 8, 12]
     assert row.config["planned_steps"] == 12
     assert evaluation.verdict == "incomplete"
 
@@ -99,7 +99,7 @@ def test_lightnings_metrics_are_read_beside_each_other(store: Store) -> None:
     for figure in ("loss_reported", "norm", "lr"):
         known = [v for v in seen[figure] if v is not None]
         assert len(known) == 20 and all(v > 0 for v in known), figure
-    assert len(curves.evaluations(store, row.id)["val_loss"]["step"]) == 2
+    assert len(curves.eval_curves(store, row.id)["val_loss"]["step"]) == 2
     assert row.name == "run1"
 
 

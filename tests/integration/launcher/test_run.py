@@ -20,7 +20,7 @@ from gradledger.cli import HELP
 from gradledger_monitor.cli import app
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import listing
-from gradledger_monitor.store.runs.listing import Wanted
+from gradledger_monitor.store.runs.listing import RunFilter
 from helpers.service import Service, running_service
 
 from .conftest import GRADLEDGER, Launch
@@ -165,7 +165,7 @@ def test_a_run_is_found_by_the_tags_of_its_command_line_and_of_its_code(
             subprocess.run(command, env=there, check=True, capture_output=True)
         page = httpx2.get(f"{service.url}/?tag=on+b200").text
         with closing(Store(service.database)) as store:
-            rows = listing.found(store, Wanted(tag="sft"), 10, 0)
+            rows = listing.matching_runs(store, RunFilter(tag="sft"), 10, 0)
             told = listing.tags_of(store, [row.id for row in rows])
     assert sorted(told.values()) == [["nightly", "on b200", "own", "sft"], ["own", "sft"]]
     assert [f"/runs/{row.id}" in page for row in rows].count(True) == 1

@@ -13,7 +13,11 @@ import pytest
 from gradledger_monitor.ingest import decode
 from gradledger_monitor.model.findings import Acknowledgement, Finding
 from gradledger_monitor.reports.verdict_json import verdict_json
-from gradledger_monitor.store.alerts.acknowledgements import NoSuchFinding, acknowledge, take_back
+from gradledger_monitor.store.alerts.acknowledgements import (
+    NoSuchFinding,
+    acknowledge,
+    remove_acknowledgement,
+)
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import UnknownRun, evaluation
 from gradledger_monitor.store.steps.ingest import store_batch
@@ -79,10 +83,10 @@ def test_saying_it_again_replaces_it_and_taking_it_back_removes_it(store: Store)
     again = Acknowledgement("on reflection", None, 101.0)
     acknowledge(store, "r", RULE, again)
     assert evaluation(store, "r").findings[0].acknowledged == again
-    take_back(store, "r", RULE)
+    remove_acknowledgement(store, "r", RULE)
     assert evaluation(store, "r").findings[0].acknowledged is None
     with pytest.raises(NoSuchFinding, match="nobody"):
-        take_back(store, "r", RULE)
+        remove_acknowledgement(store, "r", RULE)
 
 
 def test_only_a_finding_of_a_known_run_can_be_acknowledged(store: Store) -> None:

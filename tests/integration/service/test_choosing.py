@@ -20,7 +20,7 @@ from gradledger_monitor.store.admin.retention import Policy
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import evaluation, step_records
 from gradledger_monitor.workers.evaluator import Evaluator
-from gradledger_monitor.workers.retention import RetentionWorker, keep_house
+from gradledger_monitor.workers.retention import RetentionWorker, run_retention
 from gradledger_monitor.workers.runtime_overrides import DAYS, RuntimeOverrides
 from helpers.batches import EndRecord, batch, eventually, step
 from helpers.command import gradledger
@@ -149,7 +149,7 @@ def test_many_who_choose_at_once_are_counted_one_by_one(database: str) -> None:
             try:
                 overrides.write(store, "rules", {}, 0.0, seen=0)
                 taken.append(True)
-            except overrides.Outdated:
+            except overrides.OverridesChanged:
                 taken.append(False)
 
         threads = [threading.Thread(target=choose) for _ in range(8)]
@@ -237,7 +237,7 @@ def test_what_a_newer_version_chose_is_passed_over(store: Store) -> None:
     thresholds = {"norm.new": {"a": 1}, "norm.spike": {"z": 6, "new": 1}}
     newer = {"off": ["norm.spike", "norm.new"], "thresholds": thresholds}
     overrides.write(store, overrides.RULES, newer, 0.0, None)
-    choices = RuntimeOverrides(Settings.model_construct(), store).choices()
+    choices = RuntimeOverrides(Settings.model_construct(), store).rule_overrides()
     assert choices == RuleOverrides(("norm.spike",), {"norm.spike": {"z": 6}})
 
 
@@ -296,7 +296,7 @@ def test_a_run_whose_records_are_gone_is_judged_by_what_is_chosen_from_there_on(
 ) -> None:
     send(store, map(step, range(1, 51)))
     Evaluator(store).judge_pending()
-    keep_house(store, Policy(1e-9, 0), RuleOverrides())
+    run_retention(store, Policy(1e-9, 0), RuleOverrides())
     with store.reading() as connection:
         assert (
             connection.scalar(

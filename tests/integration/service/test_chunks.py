@@ -16,12 +16,12 @@ from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store import tables
 from gradledger_monitor.store.admin.retention import Policy
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.evaluation.pending import next_steps, standing
+from gradledger_monitor.store.evaluation.pending import next_steps, run_status
 from gradledger_monitor.store.packing import unpack_records
 from gradledger_monitor.store.runs.queries import step_records
 from gradledger_monitor.store.steps import chunks
 from gradledger_monitor.workers.evaluator import Evaluator
-from gradledger_monitor.workers.retention import keep_house
+from gradledger_monitor.workers.retention import run_retention
 from helpers.batches import fair_step, step
 from helpers.sending import Clock, judged, send
 
@@ -49,7 +49,7 @@ def spans(store: Store, run: str = "r") -> list[tuple[int, int]]:
 
 def in_turns(store: Store, run: str, after: int = 0) -> list[tuple[int, list[int], float]]:
     """What the judge is given, turn by turn: steps, their ranks, when the first of them came."""
-    at, more = standing(store, run), True
+    at, more = run_status(store, run), True
     found: list[tuple[int, list[int], float]] = []
     while more:
         arrived, more = next_steps(store, at, 0, after)
@@ -95,7 +95,7 @@ def test_what_is_removed_is_gone_and_nothing_else(
     for rank, steps in sent:
         send(store, map(step, steps), run=run, rank=rank, world_size=3)
     before = {(n, c.rank) for c in lying(store, run) for n in unpack_records(c.records)}
-    key = standing(store, run).key
+    key = run_status(store, run).key
     with store.writing() as connection:
         within = {one for one in before if first <= one[0] <= last}
         assert chunks.count(connection, key, 0, first - 1, last) == len(within)
@@ -190,7 +190,7 @@ def test_a_rank_far_behind_holds_up_no_more_than_its_own_steps(
 def test_a_batch_across_what_was_given_up_is_stored_where_it_still_can_be(store: Store) -> None:
     send(store, map(fair_step, range(1, 101)))
     Evaluator(store).judge_pending()
-    assert keep_house(store, Policy(1e-9, 0), RuleOverrides()).records == 100
+    assert run_retention(store, Policy(1e-9, 0), RuleOverrides()).records == 100
     send(store, map(fair_step, range(111, 121)))
     late = send(store, map(fair_step, range(91, 116)))
     assert (late.stored, late.duplicates, late.refused.count) == (10, 5, 10)
@@ -203,8 +203,8 @@ def test_a_batch_across_what_was_given_up_is_stored_where_it_still_can_be(store:
 def test_a_chunk_around_a_finding_is_cut_down_to_it(store: Store) -> None:
     send(store, [step(n) if n in (40, 300) else fair_step(n) for n in range(1, 401)])
     Evaluator(store).judge_pending()
-    removed = keep_house(store, Policy(1e-9, 0), RuleOverrides())
+    removed = run_retention(store, Policy(1e-9, 0), RuleOverrides())
     assert spans(store) == [(35, 45), (295, 305)]
     assert removed.records == 400 - 11 - 11
-    assert keep_house(store, Policy(1e-9, 0), RuleOverrides()).records == 0
+    assert run_retention(store, Policy(1e-9, 0), RuleOverrides()).records == 0
     assert spans(store) == [(35, 45), (295, 305)]

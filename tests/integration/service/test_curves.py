@@ -22,7 +22,7 @@ from helpers.versions import to_version
 
 LENGTH = 12_001  # so that no point stands for a single step without a loss
 POINTS = 500
-STRETCH = tables.STRETCH
+BUCKET_STEPS = tables.BUCKET_STEPS
 WHOLE = Span()
 
 
@@ -49,7 +49,7 @@ def long_run(store: Store) -> Store:
         connection.execute(insert(tables.facts), rows)
         for start in range(1, LENGTH + 1, 3000):
             part = range(start, min(start + 3000, LENGTH + 1))
-            curves.gather(connection, 1, [Judged(0, n, float(n), 1, {}) for n in part])
+            curves.update_buckets(connection, 1, [Judged(0, n, float(n), 1, {}) for n in part])
     return store
 
 
@@ -86,7 +86,7 @@ def test_a_point_says_the_extremes_and_the_mean_of_exactly_its_steps(
 
 def rarely(number: int) -> float | None:
     """Measured at every step of the first 64, and then at one of 64: 9 there, and 1 before."""
-    return 1.0 if number < STRETCH else 9.0 if number % STRETCH == 0 else None
+    return 1.0 if number < BUCKET_STEPS else 9.0 if number % BUCKET_STEPS == 0 else None
 
 
 @pytest.mark.parametrize("points", [1, 7, 100])
@@ -94,7 +94,7 @@ def test_a_mean_counts_each_bucket_as_often_as_the_figure_was_measured(
     store: Store, points: int
 ) -> None:
     store_batch(store, decode.read(batch("long", [])), 1.0)
-    steps = range(1, 20 * STRETCH)
+    steps = range(1, 20 * BUCKET_STEPS)
     write_facts(store, [{"step": n, "loss_token": rarely(n)} for n in steps])
     drawn = curves.curves(store, "long", points=points)
     ends = zip(drawn["first"], drawn["step"], drawn["loss_token"], strict=True)
@@ -114,22 +114,22 @@ def write_facts(store: Store, rows: Sequence[dict[str, object]]) -> None:
     with store.writing() as connection:
         connection.execute(insert(tables.facts), [{**common, **row} for row in rows])
         numbers = [int(str(row["step"])) for row in rows]
-        curves.gather(connection, 1, [Judged(0, n, 1.0, 1, {}) for n in numbers])
+        curves.update_buckets(connection, 1, [Judged(0, n, 1.0, 1, {}) for n in numbers])
 
 
 def test_older_buckets_are_counted_from_their_steps_where_these_are_left(store: Store) -> None:
     store_batch(store, decode.read(batch("long", [])), 1.0)
-    write_facts(store, [{"step": n, "loss_token": rarely(n)} for n in range(1, 4 * STRETCH)])
+    write_facts(store, [{"step": n, "loss_token": rarely(n)} for n in range(1, 4 * BUCKET_STEPS)])
     before = counts(store)
-    assert before == [STRETCH - 1, 1, 1, 1]
+    assert before == [BUCKET_STEPS - 1, 1, 1, 1]
     to_version(store, "0012")
     with store.writing() as connection:  # as retention removes them
-        connection.exec_driver_sql(f"DELETE FROM facts WHERE step >= {3 * STRETCH}")
+        connection.exec_driver_sql(f"DELETE FROM facts WHERE step >= {3 * BUCKET_STEPS}")
     store.migrate()
-    assert counts(store) == [STRETCH - 1, 1, 1, None]
+    assert counts(store) == [BUCKET_STEPS - 1, 1, 1, None]
     # what is not known is weighted by all steps, as it was before
-    sums = (STRETCH - 1) * 1.0 + 9.0 + 9.0 + 9.0 * STRETCH
-    mean = sums / (STRETCH - 1 + 1 + 1 + STRETCH)
+    sums = (BUCKET_STEPS - 1) * 1.0 + 9.0 + 9.0 + 9.0 * BUCKET_STEPS
+    mean = sums / (BUCKET_STEPS - 1 + 1 + 1 + BUCKET_STEPS)
     assert curves.curves(store, "long", points=1)["loss_token"] == pytest.approx([mean])
 
 
@@ -186,10 +186,10 @@ def _stretches(store: Store, run: int) -> Sequence[tuple[object, ...]]:
 def test_evaluations_are_drawn_by_name(store: Store) -> None:
     told = [EvalRecord(n, float(n), {"loss": 3.0 / n, "accuracy": 1 - 1 / n}) for n in (10, 20)]
     store_batch(store, decode.read(batch("r", told)), 1.0)
-    found = curves.evaluations(store, "r")
+    found = curves.eval_curves(store, "r")
     assert list(found) == ["accuracy", "loss"]
     assert (found["loss"]["step"], found["loss"]["mean"]) == ([10, 20], [0.3, 0.15])
-    assert curves.evaluations(store, "r", Span(0, 11, 20))["loss"]["step"] == [20]
+    assert curves.eval_curves(store, "r", Span(0, 11, 20))["loss"]["step"] == [20]
 
 
 def test_which_micro_batch_communicated_is_told_of_evenly_spread_steps(store: Store) -> None:

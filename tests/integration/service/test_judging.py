@@ -9,8 +9,8 @@ import pytest
 
 from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.evaluation.pending import standing
-from gradledger_monitor.store.evaluation.results import Outrun, Result, commit
+from gradledger_monitor.store.evaluation.pending import run_status
+from gradledger_monitor.store.evaluation.results import EvaluationConflict, Result, commit
 from gradledger_monitor.store.runs.queries import evaluation, get_run
 from gradledger_monitor.store.steps.curves import Span, curves
 from gradledger_monitor.workers.evaluator import Evaluator, judge_pending
@@ -145,12 +145,12 @@ def test_what_another_judge_began_anew_is_not_judged_from_memory(store: Store) -
 
 def test_a_judgement_made_from_an_old_state_is_not_written(store: Store) -> None:
     send(store, [step(1), step(2)])
-    old = standing(store, "r")
+    old = run_status(store, "r")
     judge_pending(store)
     nothing = Result(
         {}, [], EvaluationResult("balanced", [], [], {}), {0: 0}, 0, 0, None, True, set()
     )
-    with pytest.raises(Outrun):
+    with pytest.raises(EvaluationConflict):
         commit(store, old, nothing, None, "")
     assert evaluation(store, "r").verdict == "broken" and judged(store) == 2
 

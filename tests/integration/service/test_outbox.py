@@ -15,7 +15,7 @@ from gradledger_monitor.alerts.enqueue import Composer, enqueue_due
 from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.ingest import decode
 from gradledger_monitor.store.alerts import outbox
-from gradledger_monitor.store.alerts.outbox import Claimed, DeliveryResult
+from gradledger_monitor.store.alerts.outbox import ClaimedAlert, DeliveryResult
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.steps.ingest import store_batch
 from gradledger_monitor.workers.evaluator import judge_pending
@@ -39,19 +39,19 @@ def processes(store: Store, count: int) -> Iterator[list[Store]]:
 def put(store: Store, channel: str = "c", run: int | None = None, now: float = 0.0) -> str:
     """Have a message sent."""
     with store.writing() as connection:
-        return outbox.put(connection, run, channel, SAID, now)
+        return outbox.enqueue(connection, run, channel, SAID, now)
 
 
-def claim(store: Store, now: float, limit: int = 99) -> list[Claimed]:
+def claim(store: Store, now: float, limit: int = 99) -> list[ClaimedAlert]:
     """What is due."""
     return outbox.claim(store, now, LEASE, limit)
 
 
 def finish(
-    store: Store, one: Claimed, result: DeliveryResult, now: float, again: Any = None
+    store: Store, one: ClaimedAlert, result: DeliveryResult, now: float, again: Any = None
 ) -> None:
     """Write down what became of it, and when to try again."""
-    outbox.finish(store, one, result, now, lambda _: again)
+    outbox.record_result(store, one, result, now, lambda _: again)
 
 
 def judged(store: Store, *names: str) -> list[int]:
@@ -81,7 +81,7 @@ def test_of_several_processes_one_says_each_thing(store: Store) -> None:
     speaks = voice(store)
     with processes(store, 4) as others, ThreadPoolExecutor(4) as pool:
         said = sum(pool.map(lambda s: enqueue_due(s, speaks, LATER), others))
-    told = [one.document["data"]["run"]["id"] for one in outbox.listed(store)]
+    told = [one.document["data"]["run"]["id"] for one in outbox.list_alerts(store)]
     assert said == 12 and sorted(told) == sorted(f"r{number}" for number in range(12))
 
 
@@ -93,7 +93,7 @@ def test_whoever_dies_with_a_message_leaves_it_to_the_next_under_the_same_id(sto
     assert (alive.id, alive.attempt) == (dead.id, 2)
     finish(store, dead, FAILED, 32)  # it was not dead, only slow: nobody listens any more
     finish(store, alive, DELIVERED, 33)
-    (sent,) = outbox.listed(store)
+    (sent,) = outbox.list_alerts(store)
     assert (sent.state, [one.outcome for one in sent.attempts]) == (
         "delivered",
         ["failed", "delivered"],
@@ -147,7 +147,7 @@ def test_a_receiver_that_asks_for_time_gets_it_for_all_messages(store: Store) ->
 def test_the_last_attempt_leaves_it_dead_and_a_replay_begins_anew(store: Store) -> None:
     name = put(store)
     finish(store, claim(store, 1)[0], FAILED, 2)
-    assert [one.id for one in outbox.listed(store, state="dead")] == [name]
+    assert [one.id for one in outbox.list_alerts(store, state="dead")] == [name]
     assert outbox.replay(store, name, 3) and not outbox.replay(store, "msg_none", 3)
     (one,) = claim(store, 3)
     assert (one.id, one.failures, one.attempt) == (name, 0, 2)
@@ -155,7 +155,7 @@ def test_the_last_attempt_leaves_it_dead_and_a_replay_begins_anew(store: Store) 
     finish(store, one, DELIVERED, 5)
     assert outbox.counts(store) == {("c", "delivered"): 1}
     assert outbox.prune(store, 5) == 0 and outbox.prune(store, 6) == 1
-    assert outbox.listed(store) == []
+    assert outbox.list_alerts(store) == []
 
 
 @pytest.mark.parametrize("again", [False, True])

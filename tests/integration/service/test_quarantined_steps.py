@@ -57,9 +57,9 @@ def test_a_step_that_cannot_be_evaluated_is_stored_with_the_reason(
         Evaluator(store, listener=looks.append).judge_pending()
     assert judged(store) == 5
     expected = queries.QuarantinedStep(0, BROKEN, REASON)
-    assert queries.quarantined(store, "r") == queries.QuarantinedSteps(1, [expected])
-    assert queries.failure(store, "r", 0, BROKEN) == REASON
-    assert queries.failure(store, "r", 0, 4) is None
+    assert queries.quarantined_steps(store, "r") == queries.QuarantinedSteps(1, [expected])
+    assert queries.step_failure(store, "r", 0, BROKEN) == REASON
+    assert queries.step_failure(store, "r", 0, 4) is None
     evaluation = queries.evaluation(store, "r")
     assert evaluation.verdict == "incomplete"
     assert f"not_measured: {REASON}" in evaluation.coverage.values()
@@ -82,7 +82,7 @@ def test_a_restart_and_a_replay_report_the_same(store: Store, broken: pytest.Mon
     answers = [queries.evaluation(store, run) for run in ("r", "at-once")]
     assert answers[0] == answers[1]
     assert replay(store, "r", RuleOverrides()).coverage == answers[0].coverage
-    assert queries.quarantined(store, "r") == queries.quarantined(store, "at-once")
+    assert queries.quarantined_steps(store, "r") == queries.quarantined_steps(store, "at-once")
 
 
 def test_a_step_that_can_be_evaluated_later_leaves_the_quarantine(
@@ -93,11 +93,11 @@ def test_a_step_that_can_be_evaluated_later_leaves_the_quarantine(
     send(store, map(fair_step, (1, 3, 4)), clock.time)
     clock.time += 31
     judge.judge_pending()
-    assert queries.quarantined(store, "r").count == 1
+    assert queries.quarantined_steps(store, "r").count == 1
     broken.undo()  # as another version of the service would
     send(store, [fair_step(2)], clock.time)  # late: the run is evaluated again
     Evaluator(store, patience=30, now=clock).judge_pending()
-    assert queries.quarantined(store, "r") == queries.QuarantinedSteps(0, [])
+    assert queries.quarantined_steps(store, "r") == queries.QuarantinedSteps(0, [])
     assert queries.evaluation(store, "r").verdict == "balanced"
     assert curves.curves(store, "r")["norm"] == [1.0] * 4
 
@@ -108,7 +108,7 @@ def test_of_many_quarantined_steps_the_first_are_listed_and_all_are_counted(
     monkeypatch.setattr(balance_diagnosis, "diagnose", lambda *_: 1 / 0)
     send(store, map(fair_step, range(1, 13)))
     Evaluator(store).judge_pending()
-    found = queries.quarantined(store, "r", most=3)
+    found = queries.quarantined_steps(store, "r", most=3)
     assert (found.count, [one.step for one in found.steps]) == (12, [1, 2, 3])
 
 
@@ -180,7 +180,7 @@ def test_extreme_numbers_are_evaluated_stored_and_drawn(store: Store) -> None:
     store_batch(store, decode.read(lines([*steps, *evals], started=1e308)), 1.0)
     Evaluator(store).judge_pending()
     assert judged(store) == 200
-    assert queries.quarantined(store, "r").count == 0
+    assert queries.quarantined_steps(store, "r").count == 0
     evaluation = queries.evaluation(store, "r")
     assert not [why for why in evaluation.coverage.values() if "the rule failed" in why]
     for points in (100, 1_000):
@@ -188,7 +188,7 @@ def test_extreme_numbers_are_evaluated_stored_and_drawn(store: Store) -> None:
         json.loads(msgspec.json.encode(drawn), parse_constant=lambda name: pytest.fail(name))
         assert drawn["step"][-1] == 200
     for points in (2, 100):
-        assert curves.evaluations(store, "r", points=points)["loss"]["step"]
+        assert curves.eval_curves(store, "r", points=points)["loss"]["step"]
 
 
 @pytest.mark.parametrize("value", [1e-310, 1e160, 1e308, 5e-324, -1e308])

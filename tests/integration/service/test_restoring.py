@@ -21,7 +21,7 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import RunRow, evaluation, get_run
 from gradledger_monitor.store.steps.curves import curves
 from gradledger_monitor.workers.evaluator import LONGEST_QUARANTINE, QUARANTINE, Evaluator
-from gradledger_monitor.workers.retention import keep_house
+from gradledger_monitor.workers.retention import run_retention
 from helpers.batches import EvalRecord, fair_step, step
 from helpers.sending import Clock, judged, send
 from helpers.service import running_service
@@ -104,7 +104,7 @@ def live_run(store: Store, first: int = 1, last: int = 400) -> None:
 
 def prune(store: Store) -> None:
     """Give up all records that may go."""
-    assert keep_house(store, DETAIL, RuleOverrides()).records > 300
+    assert run_retention(store, DETAIL, RuleOverrides()).records > 300
 
 
 def unequal(store: Store) -> Finding:
@@ -332,4 +332,4 @@ def test_a_run_that_fails_keeps_no_other_from_being_pruned(store: Store) -> None
     send(store, [fair_step(n) for n in range(1, 11)], run="good")
     Evaluator(store).judge_pending()
     spoil(store, "bad")
-    assert keep_house(store, DETAIL, RuleOverrides()).records == 10
+    assert run_retention(store, DETAIL, RuleOverrides()).records == 10

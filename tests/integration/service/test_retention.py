@@ -9,13 +9,13 @@ from sqlalchemy import func, select
 
 from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store import tables
-from gradledger_monitor.store.admin.retention import Policy, Removed
+from gradledger_monitor.store.admin.retention import Policy, RemovedRows
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.packing import unpack_records
 from gradledger_monitor.store.runs.queries import evaluation, step_records
 from gradledger_monitor.store.steps.curves import Span, curves
 from gradledger_monitor.workers.evaluator import Evaluator
-from gradledger_monitor.workers.retention import keep_house
+from gradledger_monitor.workers.retention import run_retention
 from helpers.batches import EvalRecord, fair_step, step
 from helpers.command import gradledger
 from helpers.sending import judged, send
@@ -29,9 +29,9 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradledger_monitor.store.evaluation.snapshots.EVERY_STEPS", 16)
 
 
-def house(store: Store, policy: Policy) -> Removed:
+def house(store: Store, policy: Policy) -> RemovedRows:
     """Keep house."""
-    return keep_house(store, policy, RuleOverrides())
+    return run_retention(store, policy, RuleOverrides())
 
 
 def live_run(store: Store, judge: Evaluator, first: int = 1, last: int = 400) -> None:
@@ -105,8 +105,8 @@ def test_what_is_young_stays(store: Store) -> None:
     with store.writing() as connection:
         connection.execute(tables.runs.update().values(last_seen=4e9))
         connection.execute(tables.snapshots.update().values(taken=4e9))
-    assert house(store, Policy()) == Removed(0, 0)
-    assert house(store, Policy(0, 0)) == Removed(0, 0)
+    assert house(store, Policy()) == RemovedRows(0, 0)
+    assert house(store, Policy(0, 0)) == RemovedRows(0, 0)
     assert len(left(store)) == 100
 
 

@@ -53,7 +53,7 @@ def compare(store: StoreDep, run: Runs = None) -> HTMLResponse:
 
 def _compared(store: Store, run: RunRow) -> ComparedRun:
     whole = curves.curves(store, run.id, points=POINTS)
-    last = queries.reached(store, run.id).get(0, 0)
+    last = queries.last_evaluated_steps(store, run.id).get(0, 0)
     end = curves.curves(store, run.id, Span(0, max(last - LAST, 0), None))
     return ComparedRun(run, queries.evaluation(store, run.id), _medians(whole), _medians(end))
 

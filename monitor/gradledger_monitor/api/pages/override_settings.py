@@ -44,7 +44,7 @@ def _change_rules(state: State, said: Said) -> Response:
         f"{rule}.{name}" for rule, known in signatures().items() for name in known.parameters()
     ]
     numbers, wrong = _numbers(said, fields)
-    chosen = _rules(numbers, said, may_switch=not state.overrides.place("rules_off"))
+    chosen = _rules(numbers, said, may_switch=not state.overrides.set_in("rules_off"))
     wrong |= {
         field.removeprefix(overrides.THRESHOLDS): why
         for field, why in overrides.wrong_rules(chosen)
@@ -66,7 +66,7 @@ def _rules(numbers: Mapping[str, float], said: Said, *, may_switch: bool) -> Rul
 
 def _change_retention(state: State, said: Said) -> Response:
     days, wrong = _numbers(said, DAYS)
-    told = {name: days.get(name) for name in DAYS if not state.overrides.place(name)}
+    told = {name: days.get(name) for name in DAYS if not state.overrides.set_in(name)}
     why = ""
     try:
         chosen = RetentionChosen.model_validate({**told, "revision": _revision(said)})

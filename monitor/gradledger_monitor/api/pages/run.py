@@ -47,7 +47,7 @@ def show_run(
     evaluation = queries.evaluation(store, run)
     read = headline.summarize(evaluation, row.steps)
     covered = headline.coverage(evaluation)
-    last_step = queries.reached(store, run).get(optimizer, 0)
+    last_step = queries.last_evaluated_steps(store, run).get(optimizer, 0)
     latest = _latest(store, run, optimizer, last_step)
     return page(
         "run.html",
@@ -57,7 +57,7 @@ def show_run(
         tree=tree_svg.build_nodes(evaluation, read.causes, latest, row.world_size),
         coverage=covered,
         tally=headline.tally(covered),
-        quarantined=queries.quarantined(store, run, QUARANTINED),
+        quarantined=queries.quarantined_steps(store, run, QUARANTINED),
         chosen=[line for line in covered if was_chosen(line.reason)],
         sketches={(f.rule, f.optimizer): _sketches(store, row, f) for f in evaluation.findings},
         spans=_spans(evaluation.findings, optimizer),
@@ -74,13 +74,13 @@ def show_run(
 
 def _latest(store: Store, run: str, optimizer: int, last: int) -> Curves:
     found = curves.curves(store, run, Span(optimizer, max(last - LATEST, 0), last))
-    told = list(curves.evaluations(store, run).items())[:METRICS]
+    told = list(curves.eval_curves(store, run).items())[:METRICS]
     return {**found, **{f"{tree_svg.EVALUATION_PREFIX}{name}": seen["mean"] for name, seen in told}}
 
 
 def _with_data(store: Store, run: str, optimizer: int) -> set[str]:
-    measured = curves.measured(store, run, optimizer)
-    return charts.charts_with_data(measured, curves.is_evaluated(store, run))
+    measured = curves.measured_figures(store, run, optimizer)
+    return charts.charts_with_data(measured, curves.has_eval_metrics(store, run))
 
 
 def _spans(findings: list[Finding], optimizer: int) -> list[dict[str, Any]]:
@@ -153,7 +153,7 @@ async def acknowledge(request: Request, store: StoreDep, run: RunId, rule: RuleI
 
 def _acknowledge(store: Store, run: str, rule: str, said: dict[str, str]) -> None:
     if said.get("do") == "undo":
-        return acknowledgements.take_back(store, run, rule)
+        return acknowledgements.remove_acknowledgement(store, run, rule)
     now, who = time.time(), caller.get()
     seconds = SNOOZES.get(said.get("until", ""))
     by = said.get("by", "").replace("\0", "")[:256] or (who.token.name if who else None)

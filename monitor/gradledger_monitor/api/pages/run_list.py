@@ -17,7 +17,7 @@ from gradledger_monitor.evaluation.quarantine import CannotEvaluate, evaluating
 from gradledger_monitor.model import step_facts
 from gradledger_monitor.model.chart_metrics import chart_metrics
 from gradledger_monitor.store.runs import listing, queries
-from gradledger_monitor.store.runs.listing import SORTS, VERDICTS, Wanted
+from gradledger_monitor.store.runs.listing import SORTS, VERDICTS, RunFilter
 from gradledger_monitor.store.steps import curves
 from gradledger_monitor.store.tables import FIGURES
 from gradledger_web import assets, charts, progress, step_table, window_timeline
@@ -42,8 +42,8 @@ def list_runs(
     """All runs, or those that are wanted."""
     wanted, grouped = _wanted(request.query_params), "group" in request.query_params
     offset -= offset % PAGE
-    total = (listing.count_groups if grouped else listing.count)(store, wanted)
-    rows = [] if grouped else listing.found(store, wanted, PAGE, offset)
+    total = (listing.count_groups if grouped else listing.count_runs)(store, wanted)
+    rows = [] if grouped else listing.matching_runs(store, wanted, PAGE, offset)
     ids = [row.id for row in rows]
     rates = listing.rates(store, ids)
     return page(
@@ -55,10 +55,10 @@ def list_runs(
         tags=listing.tags_of(store, ids),
         total=total,
         wanted=wanted,
-        filtered=wanted != Wanted(sort=wanted.sort, upwards=wanted.upwards),
+        filtered=wanted != RunFilter(sort=wanted.sort, ascending=wanted.ascending),
         projects=listing.projects(store),
         verdicts=VERDICTS,
-        known_tags=listing.known_tags(store),
+        known_tags=listing.all_tags(store),
         offset=offset,
         limit=PAGE,
         link=_linker(wanted, grouped),
@@ -66,17 +66,17 @@ def list_runs(
     )
 
 
-def _wanted(said: Mapping[str, str]) -> Wanted:
+def _wanted(said: Mapping[str, str]) -> RunFilter:
     words = ("search", "project", "verdict", "tag", "name")
     sort = said.get("sort", "seen")
-    return Wanted(
+    return RunFilter(
         **{word: said.get(word, "").replace("\0", "").strip() for word in words},
         sort=sort if sort in SORTS else "seen",
-        upwards=said.get("order") == "up",
+        ascending=said.get("order") == "up",
     )
 
 
-def _linker(wanted: Wanted, grouped: bool) -> Any:
+def _linker(wanted: RunFilter, grouped: bool) -> Any:
     """A function that gives this page's address with some of what is wanted replaced."""
     here = {
         "search": wanted.search,
@@ -85,7 +85,7 @@ def _linker(wanted: Wanted, grouped: bool) -> Any:
         "tag": wanted.tag,
         "name": wanted.name,
         "sort": wanted.sort if wanted.sort != "seen" else "",
-        "order": "up" if wanted.upwards else "",
+        "order": "up" if wanted.ascending else "",
         "group": "name" if grouped else "",
     }
 
@@ -129,11 +129,11 @@ def show_step(store: StoreDep, run: RunId, optimizer: Index, step: Ordinal) -> H
     if row is None:
         return no_run(run)
     records = queries.step_records(store, run, optimizer, step)
-    before, after = curves.beside(store, run, optimizer, step)
+    before, after = curves.neighbouring_steps(store, run, optimizer, step)
     if not records:
         return _no_step(row, optimizer, step, before if after else None)
     info = queries.run_info(store, run)
-    failure = queries.failure(store, run, optimizer, step)
+    failure = queries.step_failure(store, run, optimizer, step)
     try:
         with evaluating(step):
             shown = _ledger(step_facts.merge(info, optimizer, step, records))

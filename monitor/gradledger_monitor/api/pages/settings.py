@@ -61,7 +61,7 @@ def show(
         "settings.html",
         422 if wrong or rejected else 200,
         guarded=state.settings.guarded,
-        tokens=tokens.listed(state.store) if may_change() else [],
+        tokens=tokens.list_tokens(state.store) if may_change() else [],
         scopes=SCOPES,
         secret=secret,
         wrong=wrong,

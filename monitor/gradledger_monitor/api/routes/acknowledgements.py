@@ -54,7 +54,7 @@ def acknowledge(store: StoreDep, run: RunId, rule: RuleId, said: Said) -> JsonRe
 def take_back(store: StoreDep, run: RunId, rule: RuleId) -> None:
     """Take it back: the finding is news again."""
     try:
-        acknowledgements.take_back(store, run, rule)
+        acknowledgements.remove_acknowledgement(store, run, rule)
     except (UnknownRun, NoSuchFinding) as error:
         raise _absent(run, error) from error
 

@@ -97,18 +97,18 @@ def get_alerts(
     offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
 ) -> JsonResponse:
     """What was sent, is on its way, or was given up (``state=dead``), with every attempt."""
-    return JsonResponse({"alerts": outbox.listed(store, state, channel, limit, offset)})
+    return JsonResponse({"alerts": outbox.list_alerts(store, state, channel, limit, offset)})
 
 
 @router.post("/{alert}/replay", response_model=AlertList, responses=refusals(404, 409, 422))
 def replay(state: StateDep, alert: AlertId) -> JsonResponse:
     """Send a message again, now, under the same id."""
     if not outbox.replay(state.store, alert, clock.now()):
-        if not outbox.listed(state.store, name=alert):
+        if not outbox.list_alerts(state.store, name=alert):
             raise Problem(404, f"There is no alert {alert!r}.")
         raise Problem(409, "It is being sent at this moment.")
     state.delivery_worker.wake()
-    return JsonResponse({"alerts": outbox.listed(state.store, name=alert)})
+    return JsonResponse({"alerts": outbox.list_alerts(state.store, name=alert)})
 
 
 # ---------------------------------------------------------------- channels

@@ -20,7 +20,7 @@ from gradledger_monitor.common.problems import Problem
 from gradledger_monitor.ingest import decode
 from gradledger_monitor.ingest.admission import AGAIN_SECONDS
 from gradledger_monitor.ingest.content_encoding import decompress
-from gradledger_monitor.store.steps.ingest import Stored, store_batch
+from gradledger_monitor.store.steps.ingest import StoreResult, store_batch
 
 router = APIRouter(prefix="/api/v1", tags=["records"])
 
@@ -81,7 +81,7 @@ async def _worker(limit: CapacityLimiter) -> AsyncIterator[None]:
 
 def _take_in(
     state: State, body: bytes, encoding: str, known: str | None
-) -> tuple[Stored, dict[str, Any]]:
+) -> tuple[StoreResult, dict[str, Any]]:
     began = time.perf_counter()
     check_time = state.bounds.timer()
     lines = decompress(body, encoding, state.bounds, check_time)
@@ -92,7 +92,7 @@ def _take_in(
 
 def _store(
     state: State, lines: bytes, check_time: Callable[[], None], began: float, known: str | None
-) -> tuple[Stored, dict[str, Any]]:
+) -> tuple[StoreResult, dict[str, Any]]:
     batch = decode.read(lines, check_time)
     if not batch.reports and not batch.refused.count:
         raise Problem(400, "The body holds no record.")
@@ -106,7 +106,7 @@ def _store(
     return stored, ingest_reply.reply(state.store, batch.reports[-1].run.run, known)
 
 
-def _answer(result: Stored, besides: dict[str, Any]) -> JsonResponse:
+def _answer(result: StoreResult, besides: dict[str, Any]) -> JsonResponse:
     counts: dict[str, Any] = {"stored": result.stored, "duplicates": result.duplicates}
     refused = result.refused
     if not refused.count:

@@ -24,7 +24,7 @@ def reply(store: Store, run: str, known: str) -> dict[str, Any]:
     now = clock.now()
     with store.reading() as connection:
         key = connection.scalar(select(runs.c.key).where(runs.c.id == run))
-        found = [] if key is None else queries.findings_now(connection, key, now)
+        found = [] if key is None else queries.current_findings(connection, key, now)
     news = [one for one in found if _counts(one)][:MOST]
     name = _name(news)
     return {"findings_id": name, "findings": [] if name == known else [_told(one) for one in news]}

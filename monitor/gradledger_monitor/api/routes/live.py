@@ -179,5 +179,5 @@ def _told(evaluation: EvaluationResult) -> dict[str, Any]:
 
 def _standing(store: Store, run: str) -> list[dict[str, Any]]:
     told = _told(queries.evaluation(store, run))
-    reached = queries.reached(store, run)
+    reached = queries.last_evaluated_steps(store, run)
     return [{"optimizer": o, "step": step, **told} for o, step in reached.items()]

@@ -20,7 +20,12 @@ from gradledger_monitor.rules.definition import Parameter, RuleDefinition
 from gradledger_monitor.rules.docs import signatures
 from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.admin import overrides
-from gradledger_monitor.store.admin.overrides import RETENTION, RULES, Kept, Outdated
+from gradledger_monitor.store.admin.overrides import (
+    RETENTION,
+    RULES,
+    OverridesChanged,
+    StoredOverrides,
+)
 from gradledger_monitor.workers.runtime_overrides import DAYS
 
 router = APIRouter(prefix="/api/v1/settings", tags=["settings"])
@@ -118,10 +123,10 @@ def put_rules(state: StateDep, said: RulesChosen) -> JsonResponse:
     """Ask the rules otherwise, from the next step on that is judged in any run."""
     _accepted([*wrong_rules(said)])
     _left_to_us(_set_elsewhere(state, said))
-    before = state.overrides.kept(RULES)
+    before = state.overrides.stored(RULES)
     kept = RuleOverrides(**before.value)
     off = list(kept.off)
-    if "off" in said.model_fields_set and not state.overrides.place("rules_off"):
+    if "off" in said.model_fields_set and not state.overrides.set_in("rules_off"):
         off = sorted(set(said.off))
     thresholds = kept.thresholds
     if "thresholds" in said.model_fields_set:
@@ -132,11 +137,11 @@ def put_rules(state: StateDep, said: RulesChosen) -> JsonResponse:
 
 def rules(state: State) -> RulesDocument:
     """The rules as they are asked now."""
-    kept, choices = state.overrides.kept(RULES), state.overrides.choices()
+    kept, choices = state.overrides.stored(RULES), state.overrides.rule_overrides()
     return RulesDocument(
         revision=kept.revision,
         changed=kept.changed,
-        off_set_in=state.overrides.place("rules_off"),
+        off_set_in=state.overrides.set_in("rules_off"),
         rules=[_rule(state, choices, name, rule) for name, rule in signatures().items()],
     )
 
@@ -151,7 +156,7 @@ def _rule(
             meaning=parameter.meaning,
             default=parameter.default,
             value=set_.get(key, parameter.default),
-            set_in=state.overrides.place("thresholds", name, key),
+            set_in=state.overrides.set_in("thresholds", name, key),
         )
         for key, parameter in rule.parameters().items()
     ]
@@ -170,13 +175,13 @@ def wrong_rules(said: RulesChosen) -> Iterator[tuple[str, str]]:
 
 def _set_elsewhere(state: State, said: RulesChosen) -> Iterator[tuple[str, str]]:
     """What is set elsewhere, and otherwise than here."""
-    now, place = state.overrides.choices(), state.overrides.place("rules_off")
+    now, place = state.overrides.rule_overrides(), state.overrides.set_in("rules_off")
     is_off = {rule for rule in signatures() if now.is_off(rule)}
     if place and "off" in said.model_fields_set and set(said.off) != is_off:
         yield "off", place
     for rule, values in said.thresholds.items():
         for name, value in values.items():
-            place = state.overrides.place("thresholds", rule, name)
+            place = state.overrides.set_in("thresholds", rule, name)
             if place and value != now.thresholds[rule][name]:
                 yield f"thresholds.{rule}.{name}", place
 
@@ -188,7 +193,7 @@ def _other(state: State, said: RulesChosen, kept: RuleOverrides) -> dict[str, di
     for rule, known in signatures().items():
         values = said.thresholds.get(rule, {})
         for name, parameter in known.parameters().items():
-            elsewhere = state.overrides.place("thresholds", rule, name)
+            elsewhere = state.overrides.set_in("thresholds", rule, name)
             source = kept.thresholds.get(rule, {}) if elsewhere else values
             if _differs(parameter, source.get(name)):
                 found.setdefault(rule, {})[name] = parameter.fit(source[name])
@@ -212,11 +217,11 @@ def get_retention(state: StateDep) -> JsonResponse:
 def put_retention(state: StateDep, said: RetentionChosen) -> JsonResponse:
     """Keep for longer or shorter; what is older goes within the hour, when the service looks."""
     new = {name: getattr(said, name) for name in DAYS if name in said.model_fields_set}
-    here = {name: state.overrides.place(name) for name in new}
+    here = {name: state.overrides.set_in(name) for name in new}
     elsewhere = ((n, here[n]) for n, value in new.items() if value != state.overrides.days(n))
     _left_to_us((name, place) for name, place in elsewhere if place)
     new = {name: value for name, value in new.items() if not here[name]}
-    before = state.overrides.kept(RETENTION)
+    before = state.overrides.stored(RETENTION)
     value = {n: v for n, v in {**before.value, **new}.items() if v is not None}
     _write(state, RETENTION, before, value, said.revision)
     return JsonResponse(retention(state).model_dump())
@@ -224,12 +229,12 @@ def put_retention(state: StateDep, said: RetentionChosen) -> JsonResponse:
 
 def retention(state: State) -> RetentionDocument:
     """The retention as it is now."""
-    kept = state.overrides.kept(RETENTION)
+    kept = state.overrides.stored(RETENTION)
     days = {
         name: DaysDocument(
             value=state.overrides.days(name),
             default=Settings.model_fields[name].default,
-            set_in=state.overrides.place(name),
+            set_in=state.overrides.set_in(name),
         )
         for name in DAYS
     }
@@ -250,12 +255,14 @@ def _left_to_us(elsewhere: Iterator[tuple[str, str]]) -> None:
         raise Problem(409, f"{field} is set in {place}, and is changed there.")
 
 
-def _write(state: State, name: str, before: Kept, value: dict[str, Any], seen: int | None) -> None:
+def _write(
+    state: State, name: str, before: StoredOverrides, value: dict[str, Any], seen: int | None
+) -> None:
     """Put ``value`` in the place of what was there, on which it rests."""
     try:
         if seen not in (None, before.revision):
-            raise Outdated
+            raise OverridesChanged
         overrides.write(state.store, name, value, clock.now(), before.revision)
-    except Outdated as error:
+    except OverridesChanged as error:
         detail = "It was changed by somebody else since it was looked at. Nothing was saved."
         raise Problem(409, detail) from error

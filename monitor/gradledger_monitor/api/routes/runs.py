@@ -70,7 +70,7 @@ def get_findings(store: StoreDep, run: RunId) -> JsonResponse:
 def get_quarantined(store: StoreDep, run: RunId) -> JsonResponse:
     """Steps that could not be evaluated, and so were seen by no rule: the first 100, and why."""
     existing(store, run)
-    return JsonResponse(queries.quarantined(store, run))
+    return JsonResponse(queries.quarantined_steps(store, run))
 
 
 @router.get("/{run}/verdict", response_model=VerdictDocument, responses=refusals(404, 422))
@@ -90,7 +90,7 @@ def get_step(store: StoreDep, run: RunId, optimizer: Optimizer, step: Step) -> J
     records = queries.step_records(store, run, optimizer, step)
     if not records:
         raise Problem(404, f"Run {run!r} has no step {step} of optimizer {optimizer}.")
-    failure = queries.failure(store, run, optimizer, step)
+    failure = queries.step_failure(store, run, optimizer, step)
     info = queries.run_info(store, run)
     document: dict[str, Any] = {"optimizer": optimizer, "step": step, "records": records}
     document |= {"complete": len(records) >= info.world_size, "figures": {}, "ledger": None}

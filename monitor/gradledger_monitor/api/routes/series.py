@@ -93,11 +93,13 @@ def get_evaluations(
 ) -> Response:
     """Evaluation metrics by name: steps, and the lowest, mean and highest value there."""
     existing(store, run)
-    return compact(request, curves.evaluations(store, run, Span(0, first, last)))
+    return compact(request, curves.eval_curves(store, run, Span(0, first, last)))
 
 
 @router.get(
-    "/{run}/collectives/{optimizer}", response_model=patterns.Pattern, responses=refusals(404, 422)
+    "/{run}/collectives/{optimizer}",
+    response_model=patterns.CollectivePattern,
+    responses=refusals(404, 422),
 )
 def get_collectives(
     request: Request,

@@ -40,7 +40,7 @@ def acknowledge(
     try:
         found = find(store, run)
         if note is None:
-            acknowledgements.take_back(store, found, rule)
+            acknowledgements.remove_acknowledgement(store, found, rule)
         else:
             acknowledgements.acknowledge(store, found, rule, _said(note, by, until))
     except UnknownRun as error:

@@ -89,7 +89,7 @@ def list_(
 ) -> None:
     """Show what was sent, what waits, and what was given up, with every attempt."""
     with _parts(db) as (store, _):
-        found = outbox.listed(store, state.value if state else None, channel, limit)
+        found = outbox.list_alerts(store, state.value if state else None, channel, limit)
     for one in found:
         typer.echo(_as_json(one) if as_json else _lines(one))
 

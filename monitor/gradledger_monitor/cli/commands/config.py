@@ -50,7 +50,9 @@ def _chosen(read: Settings) -> dict[str, tuple[Any, str]]:
         if url.get_backend_name() == "postgresql":
             url = url.update_query_dict({"connect_timeout": WAIT_SECONDS, **url.query})
         with closing(Store(url.render_as_string(hide_password=False))) as store:
-            return RuntimeOverrides(read, store).told() if overrides.possible(store) else {}
+            return (
+                RuntimeOverrides(read, store).effective() if overrides.table_exists(store) else {}
+            )
     except (SQLAlchemyError, ValueError, ModuleNotFoundError) as error:
         why = " ".join(str(getattr(error, "orig", None) or error).split())
         typer.echo(f"# what was chosen in the service is not known: {printable(why)}")

@@ -6,7 +6,7 @@ import typer
 
 from gradledger_monitor.cli.options import GivenDatabase, database, settings
 from gradledger_monitor.store.admin import maintenance
-from gradledger_monitor.workers.retention import keep_house
+from gradledger_monitor.workers.retention import run_retention
 from gradledger_monitor.workers.runtime_overrides import RuntimeOverrides
 
 app = typer.Typer(no_args_is_help=True, help="Look after the database.")
@@ -28,7 +28,7 @@ def vacuum(db: GivenDatabase = None) -> None:
     with database(given.db) as store:
         chosen = RuntimeOverrides(given, store)
         before = maintenance.size(store)
-        removed = keep_house(store, chosen.policy(), chosen.choices())
+        removed = run_retention(store, chosen.policy(), chosen.rule_overrides())
         maintenance.vacuum(store)
         typer.echo(f"removed {removed.records:,} records and {removed.steps:,} steps")
         typer.echo(f"{_megabytes(before)} -> {_megabytes(maintenance.size(store))}")

@@ -46,7 +46,7 @@ def export(
             typer.echo(f"gradledger export: {path}: {error.strerror}", err=True)
             raise typer.Exit(1) from error
         typer.echo(f"{path}: {written.steps} records of steps, {path.stat().st_size} bytes")
-        if last := dump.given_up(store, run):
+        if last := dump.last_pruned_step(store, run):
             why = f"what ranks sent up to step {last} had been removed to make room"
             typer.echo(f"gradledger export: {why}; its figures and findings are there", err=True)
 

@@ -271,7 +271,7 @@ def _destination(
     with options.database(db) as store:
         yield store, _into_database(store)
         # no service need run on a database to look at what was imported into it
-        judge_all(store, RuntimeOverrides(given, store).choices(), given.rank_timeout)
+        judge_all(store, RuntimeOverrides(given, store).rule_overrides(), given.rank_timeout)
 
 
 def _into_service(url: str, token: str | None) -> Take:

@@ -50,7 +50,7 @@ def replay(
     given = settings(db=db)
     said = _choices(rules) if rules else None
     with looking_at(run, db) as found:
-        choices = said or RuntimeOverrides(given, found.store).choices()
+        choices = said or RuntimeOverrides(given, found.store).rule_overrides()
         row = queries.get_run(found.store, found.run)
         assert row is not None
         before = queries.evaluation(found.store, row.id)

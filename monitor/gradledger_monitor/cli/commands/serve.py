@@ -82,7 +82,7 @@ def _somebody_has_a_token(read: Settings) -> bool:
     if url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
         return False  # and to look would make it
     with database(read.db) as store:
-        return any(token.revoked is None for token in tokens.listed(store))
+        return any(token.revoked is None for token in tokens.list_tokens(store))
 
 
 def _raise_descriptors() -> int:

@@ -46,7 +46,7 @@ def create(
 def list_(db: GivenDatabase = None) -> None:
     """Show all tokens, without their secrets."""
     with database(settings(db=db).db) as store:
-        found = tokens.listed(store)
+        found = tokens.list_tokens(store)
     for token in found:
         state = f"revoked {_day(token.revoked)}" if token.revoked is not None else "valid"
         scopes = ",".join(token.scopes)

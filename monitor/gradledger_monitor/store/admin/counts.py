@@ -14,7 +14,7 @@ Counts = dict[tuple[str, ...], int]
 
 
 @dataclass(frozen=True)
-class Standing:
+class Totals:
     """Runs by verdict, findings by rule, severity and lifecycle, runs that wait for the judge."""
 
     runs: Counts
@@ -22,11 +22,11 @@ class Standing:
     pending: int
 
 
-def count(store: Store) -> Standing:
+def count(store: Store) -> Totals:
     """Count, all at one moment."""
     waits = select(func.count()).where(runs.c.revision > runs.c.judged_revision)
     with store.reading() as connection:
-        return Standing(
+        return Totals(
             _by(connection, runs.c.verdict),
             _by(connection, findings.c.rule, findings.c.severity, findings.c.lifecycle),
             connection.scalar(waits) or 0,

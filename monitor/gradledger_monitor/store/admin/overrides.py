@@ -14,12 +14,12 @@ from gradledger_monitor.store.tables import chosen
 RULES, RETENTION = "rules", "retention"
 
 
-class Outdated(Exception):
+class OverridesChanged(Exception):
     """It was changed by somebody else in the meantime."""
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredOverrides:
     """What was chosen last; ``revision`` is 0 where nothing ever was. Times are Unix seconds."""
 
     value: dict[str, Any] = field(default_factory=dict)
@@ -27,28 +27,28 @@ class Kept:
     changed: float | None = None
 
 
-def possible(store: Store) -> bool:
+def table_exists(store: Store) -> bool:
     """Whether the database has come so far that anything can have been chosen."""
     with store.reading() as connection:
         return inspect(connection).has_table(chosen.name)
 
 
-def read(store: Store, name: str) -> Kept:
+def read(store: Store, name: str) -> StoredOverrides:
     """What is chosen now."""
     query = select(chosen.c.value, chosen.c.revision, chosen.c.changed)
     with store.reading() as connection:
         row = connection.execute(query.where(chosen.c.name == name)).first()
-    return Kept(*row) if row else Kept()
+    return StoredOverrides(*row) if row else StoredOverrides()
 
 
 def write(store: Store, name: str, value: dict[str, Any], now: float, seen: int | None) -> None:
-    """Choose otherwise; raises ``Outdated`` where ``seen`` is not what is chosen now."""
+    """Choose otherwise; raises ``OverridesChanged`` where ``seen`` is not what is chosen now."""
     nothing = {"name": name, "value": {}, "revision": 0, "changed": now}
     here = chosen.c.name == name
     with store.writing() as connection:
         connection.execute(dialects.insert(connection, chosen).on_conflict_do_nothing(), nothing)
         revision = connection.scalar(select(chosen.c.revision).where(here).with_for_update()) or 0
         if seen not in (None, revision):
-            raise Outdated
+            raise OverridesChanged
         new = {"value": value, "revision": revision + 1, "changed": now}
         connection.execute(update(chosen).where(here).values(new))

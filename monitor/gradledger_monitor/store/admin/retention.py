@@ -19,7 +19,7 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.evaluation.snapshots import BASE
 from gradledger_monitor.store.steps import chunks
 from gradledger_monitor.store.tables import (
-    STRETCH,
+    BUCKET_STEPS,
     evals,
     facts,
     findings,
@@ -42,19 +42,19 @@ class Policy:
 
 
 @dataclass
-class Removed:
+class RemovedRows:
     """How many rows were."""
 
     records: int = 0
     steps: int = 0
 
-    def __iadd__(self, other: Removed) -> Removed:
+    def __iadd__(self, other: RemovedRows) -> RemovedRows:
         self.records += other.records
         self.steps += other.steps
         return self
 
 
-def unkept(store: Store, policy: Policy, now: float) -> list[str]:
+def runs_without_snapshot(store: Store, policy: Policy, now: float) -> list[str]:
     """Runs that have been quiet for so long that their detail goes, and of which the judge has
     kept no memory yet."""
     if not policy.detail_days:
@@ -71,9 +71,9 @@ def _of_run() -> ColumnElement[bool]:
     return snapshots.c.run == runs.c.key
 
 
-def retain(store: Store, policy: Policy, now: float) -> Removed:
+def prune(store: Store, policy: Policy, now: float) -> RemovedRows:
     """Remove what is older than the policy keeps."""
-    removed = Removed()
+    removed = RemovedRows()
     with store.reading() as connection:
         keys = list(connection.scalars(select(runs.c.key).order_by(runs.c.key)))
     for run in keys:
@@ -83,7 +83,9 @@ def retain(store: Store, policy: Policy, now: float) -> Removed:
             removed.records += _remove(store, run, partial(_remove_records, store, run))
         if policy.steps_days:
             old = facts.c.time <= now - policy.steps_days * DAY
-            removed.steps += _remove(store, run, partial(_remove_facts, store, run, old), STRETCH)
+            removed.steps += _remove(
+                store, run, partial(_remove_facts, store, run, old), BUCKET_STEPS
+            )
     return removed
 
 

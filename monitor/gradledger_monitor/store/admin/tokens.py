@@ -69,7 +69,7 @@ def _valid(store: Store, which: Any) -> Token | None:
     return None if row is None else _token(row)
 
 
-def listed(store: Store) -> list[Token]:
+def list_tokens(store: Store) -> list[Token]:
     """All tokens, revoked ones too, the oldest first."""
     with store.reading() as connection:
         return [_token(row) for row in connection.execute(select(tokens).order_by("created"))]

@@ -10,7 +10,7 @@ from gradledger_monitor.common import clock
 from gradledger_monitor.model.findings import Acknowledgement
 from gradledger_monitor.store.alerts import due
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.runs.queries import existing
+from gradledger_monitor.store.runs.queries import require_run
 from gradledger_monitor.store.tables import acknowledgements, findings
 
 
@@ -25,7 +25,7 @@ def acknowledge(store: Store, run: str, rule: str, said: Acknowledgement) -> Non
     ``UnknownRun``, and ``NoSuchFinding`` where the rule found nothing.
     """
     with store.writing() as connection:
-        key = existing(connection, run).key
+        key = require_run(connection, run).key
         query = select(findings.c.optimizer, findings.c.last_step)
         found = connection.execute(query.where(findings.c.run == key, findings.c.rule == rule))
         rows = [
@@ -36,16 +36,16 @@ def acknowledge(store: Store, run: str, rule: str, said: Acknowledgement) -> Non
             raise NoSuchFinding(f"{rule} found nothing in run {run!r}")
         connection.execute(delete(acknowledgements).where(_of(key, rule)))
         connection.execute(insert(acknowledgements), rows)
-        due.look_again(connection, key, clock.now())
+        due.request_again(connection, key, clock.now())
 
 
-def take_back(store: Store, run: str, rule: str) -> None:
+def remove_acknowledgement(store: Store, run: str, rule: str) -> None:
     """Forget what was said of a finding. Raises ``UnknownRun`` and ``NoSuchFinding``."""
     with store.writing() as connection:
-        key = existing(connection, run).key
+        key = require_run(connection, run).key
         if not connection.execute(delete(acknowledgements).where(_of(key, rule))).rowcount:
             raise NoSuchFinding(f"nobody acknowledged {rule} in run {run!r}")
-        due.look_again(connection, key, clock.now())
+        due.request_again(connection, key, clock.now())
 
 
 def _of(key: int, rule: str) -> ColumnElement[bool]:

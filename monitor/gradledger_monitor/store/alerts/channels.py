@@ -60,7 +60,7 @@ def save(store: Store, name: str, config: dict[str, Any], now: float) -> bool:
         if not changed:
             row = {"name": name, "created": now, **values}
             connection.execute(insert(channels).values(row))
-        due.look_at_all(connection, now)
+        due.request_all(connection, now)
     return not changed
 
 
@@ -70,7 +70,7 @@ def remove(store: Store, name: str, now: float) -> bool:
         made_here = (channels.c.name == name, channels.c.config.is_not(None))
         if connection.execute(select(channels.c.name).where(*made_here)).first() is None:
             return False
-        outbox.switch_off(connection, name, "the channel was removed", now)
+        outbox.disable_channel(connection, name, "the channel was removed", now)
         connection.execute(delete(channels).where(channels.c.name == name))
     return True
 
@@ -79,11 +79,11 @@ def switch(store: Store, name: str, on: bool, now: float) -> None:
     """Send to a channel again, or nothing more."""
     with store.writing() as connection:
         if not on:
-            outbox.switch_off(connection, name, "switched off by a person", now)
+            outbox.disable_channel(connection, name, "switched off by a person", now)
             return
         clear: dict[str, Any] = {"disabled": None, "why": None, "held_until": None}
         connection.execute(update(channels).where(channels.c.name == name).values(clear))
-        due.look_at_all(connection, now)
+        due.request_all(connection, now)
 
 
 def save_routes(store: Store, configs: Sequence[dict[str, Any]], now: float) -> None:
@@ -93,7 +93,7 @@ def save_routes(store: Store, configs: Sequence[dict[str, Any]], now: float) -> 
         connection.execute(delete(routes))
         if rows:
             connection.execute(insert(routes), rows)
-        due.look_at_all(connection, now)
+        due.request_all(connection, now)
 
 
 def key(store: Store, name: str) -> bytes:

@@ -17,7 +17,7 @@ from gradledger_monitor.store.tables import runs
 RECENT_SECONDS = 24 * 3600.0  # runs that were heard of within that time are still news
 
 
-def ask(connection: Connection, run: int, findings: Iterable[Finding], now: float) -> None:
+def request(connection: Connection, run: int, findings: Iterable[Finding], now: float) -> None:
     """Have alerts look at a run, if what its findings are worth telling for has changed."""
     digest = _digest(findings)
     statement = dialects.insert(connection, attention)
@@ -29,31 +29,31 @@ def ask(connection: Connection, run: int, findings: Iterable[Finding], now: floa
     )
 
 
-def look_again(connection: Connection, run: int, now: float) -> None:
+def request_again(connection: Connection, run: int, now: float) -> None:
     """Have alerts look at a run, for a reason other than a judgement."""
     connection.execute(update(attention).where(attention.c.run == run).values(look_at=now))
 
 
-def look_at_all(connection: Connection, now: float) -> None:
+def request_all(connection: Connection, now: float) -> None:
     """Have alerts look at every run that is still news: there are other channels or routes."""
     recent = select(runs.c.key).where(runs.c.last_seen > now - RECENT_SECONDS)
     connection.execute(update(attention).where(attention.c.run.in_(recent)).values(look_at=now))
 
 
-def next_look(store: Store) -> float | None:
+def next_due(store: Store) -> float | None:
     """When the next run is to be looked at, in Unix seconds."""
     with store.reading() as connection:
         at: float | None = connection.scalar(select(func.min(attention.c.look_at)))
     return at
 
 
-def take(connection: Connection, now: float) -> int | None:
+def claim_run(connection: Connection, now: float) -> int | None:
     """A run that is to be looked at, nobody else's for as long as the transaction lasts."""
     due = select(attention.c.run).where(attention.c.look_at <= now).order_by(attention.c.look_at)
     return connection.scalar(due.limit(1).with_for_update(skip_locked=True))
 
 
-def next_time(connection: Connection, run: int, look_at: float | None) -> None:
+def set_due(connection: Connection, run: int, look_at: float | None) -> None:
     """When to look at a run again; None waits for something to happen."""
     connection.execute(update(attention).where(attention.c.run == run).values(look_at=look_at))
 

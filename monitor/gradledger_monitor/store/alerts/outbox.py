@@ -32,7 +32,7 @@ class DeliveryResult:
 
 
 @dataclass(frozen=True)
-class Claimed:
+class ClaimedAlert:
     """A message that is this process's to send."""
 
     number: int
@@ -48,7 +48,7 @@ class Claimed:
     at: float
 
 
-def put(
+def enqueue(
     connection: Connection, run: int | None, channel: str, document: Document, now: float
 ) -> str:
     """Have a message sent. Earlier ones of the same run to the same channel are tried first."""
@@ -62,11 +62,11 @@ def put(
     return name
 
 
-def put_claimed(store: Store, channel: str, document: Document, now: float) -> Claimed:
+def enqueue_claimed(store: Store, channel: str, document: Document, now: float) -> ClaimedAlert:
     """A test, which whoever asks for it sends at once, and nobody again."""
     mine = uuid4().hex
     with store.writing() as connection:
-        name = put(connection, None, channel, document, now)
+        name = enqueue(connection, None, channel, document, now)
         here = alerts.c.id == name
         row = connection.execute(select(alerts).where(here)).one()
         told = {"claim": mine, "state": DEAD, "attempts": 1, "finished": now}
@@ -84,7 +84,7 @@ def _sooner(now: float) -> Any:
 # ---------------------------------------------------------------- claiming
 
 
-def claim(store: Store, now: float, lease: float, limit: int) -> list[Claimed]:
+def claim(store: Store, now: float, lease: float, limit: int) -> list[ClaimedAlert]:
     """Messages that are due, as many as asked for; each is this process's for ``lease`` seconds."""
     if not limit or not _some_due(store, now):
         return []
@@ -100,10 +100,10 @@ def claim(store: Store, now: float, lease: float, limit: int) -> list[Claimed]:
     return [_claimed(row, mine, now) for row in rows]
 
 
-def _claimed(row: Any, mine: str, now: float) -> Claimed:
+def _claimed(row: Any, mine: str, now: float) -> ClaimedAlert:
     names = ("number", "id", "run", "channel", "document", "created", "planned", "failures")
     told = {name: row._mapping[name] for name in names}
-    return Claimed(**told, attempt=row.attempts + 1, claim=mine, at=now)
+    return ClaimedAlert(**told, attempt=row.attempts + 1, claim=mine, at=now)
 
 
 def _due(now: float) -> tuple[Any, ...]:
@@ -137,9 +137,9 @@ def next_due(store: Store) -> float | None:
 # ---------------------------------------------------------------- what became of it
 
 
-def finish(
+def record_result(
     store: Store,
-    one: Claimed,
+    one: ClaimedAlert,
     result: DeliveryResult,
     now: float,
     retry_at: Callable[[int], float | None],
@@ -153,12 +153,12 @@ def finish(
         if result.outcome == "delivered":  # it is there: whatever waits for that channel may go
             connection.execute(_sooner(now).where(alerts.c.channel == one.channel))
         elif result.outcome == "gone":
-            switch_off(connection, one.channel, result.detail, now)
+            disable_channel(connection, one.channel, result.detail, now)
         elif result.retry_after:
             _hold(connection, one.channel, now + result.retry_after, now)
 
 
-def _log(connection: Connection, one: Claimed, result: DeliveryResult, now: float) -> None:
+def _log(connection: Connection, one: ClaimedAlert, result: DeliveryResult, now: float) -> None:
     here = (alert_attempts.c.alert == one.number, alert_attempts.c.attempt == one.attempt)
     told: dict[str, Any] = {"outcome": result.outcome, "status": result.status}
     told |= {"detail": result.detail, "seconds": round(now - one.at, 3)}
@@ -166,7 +166,7 @@ def _log(connection: Connection, one: Claimed, result: DeliveryResult, now: floa
 
 
 def _next_state(
-    one: Claimed, result: DeliveryResult, now: float, retry_at: Callable[[int], float | None]
+    one: ClaimedAlert, result: DeliveryResult, now: float, retry_at: Callable[[int], float | None]
 ) -> dict[str, Any]:
     if result.outcome == "delivered":
         return {"state": DELIVERED, "finished": now}
@@ -180,7 +180,7 @@ def _next_state(
     return {"failures": one.failures + 1, "due": at, "planned": at}
 
 
-def switch_off(connection: Connection, channel: str, why: str, now: float) -> None:
+def disable_channel(connection: Connection, channel: str, why: str, now: float) -> None:
     """Send nothing more to a channel; what waits for it is dead, and can be replayed."""
     _note(connection, channel, {"disabled": now, "why": why}, now)
     waiting = (alerts.c.channel == channel, alerts.c.state == WAITING)
@@ -226,7 +226,7 @@ class Alert:
     attempts: list[Attempt]
 
 
-def listed(
+def list_alerts(
     store: Store,
     state: str | None = None,
     channel: str | None = None,

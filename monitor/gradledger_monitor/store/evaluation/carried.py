@@ -53,14 +53,14 @@ class ArchivedEvaluation(Struct, frozen=True, forbid_unknown_fields=True):
     tokens: Count
 
 
-class Carried(Struct, frozen=True):
+class CarriedEvaluation(Struct, frozen=True):
     """A whole judgement."""
 
     evaluation: ArchivedEvaluation
     findings: list[dict[str, Any]]  # rows of their table
 
 
-def dumped(connection: Connection, run: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def dump_rows(connection: Connection, run: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows of an archive."""
     row = connection.execute(select(runs).where(runs.c.key == run)).one()
     judged = select(judgements.c.coverage).where(judgements.c.run == run)
@@ -76,7 +76,7 @@ def dumped(connection: Connection, run: int) -> Iterator[tuple[str, dict[str, An
         yield FINDING, {**values, "evidence": evidence}
 
 
-def read(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Carried | None:
+def read(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> CarriedEvaluation | None:
     """The judgement among the rows of an archive; None where it has none.
 
     Raises ValueError, naming the field, where a row is not what ``dumped`` writes.
@@ -92,7 +92,7 @@ def read(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Carried | None:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ValueError(f"a row of {name!r} in the archive is not valid: {error}") from error
     _check_each_once(found)
-    return None if evaluation is None else Carried(evaluation, found)
+    return None if evaluation is None else CarriedEvaluation(evaluation, found)
 
 
 def _check_each_once(rows: list[dict[str, Any]]) -> None:
@@ -109,7 +109,7 @@ def _row(finding: ArchivedFinding, position: int) -> dict[str, Any]:
     return {**msgspec.structs.asdict(finding), "evidence": evidence, "position": position}
 
 
-def write(connection: Connection, run: int, carried: Carried) -> None:
+def write(connection: Connection, run: int, carried: CarriedEvaluation) -> None:
     """Give a run of which no step was evaluated here its judgement."""
     for table in (judgements, findings):
         connection.execute(delete(table).where(table.c.run == run))

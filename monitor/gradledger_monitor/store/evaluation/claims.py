@@ -25,17 +25,17 @@ _KEEPALIVE += "SET tcp_keepalives_count = 3"
 class Claims:
     """For a database that only one process uses: it may judge everything."""
 
-    def take(self, run: int) -> bool:
+    def acquire(self, run: int) -> bool:
         """Whether this process may judge the run of this key now."""
         return True
 
     def refresh(self) -> None:
         """Notice claims that were lost, and let go of those held for long."""
 
-    def give_back(self) -> None:
+    def release_all(self) -> None:
         """Let go of all."""
 
-    def drop(self) -> None:
+    def abandon(self) -> None:
         """Let go of all, whether or not the database answers."""
 
 
@@ -47,7 +47,7 @@ class SessionLocks(Claims):
         self._session: Connection | None = None
         self._held: dict[int, float] = {}
 
-    def take(self, run: int) -> bool:
+    def acquire(self, run: int) -> bool:
         if run not in self._held and self._scalar("SELECT pg_try_advisory_lock(:lock)", run):
             self._held[run] = self._now()
         return run in self._held
@@ -57,16 +57,16 @@ class SessionLocks(Claims):
             self._scalar("SELECT true")
         for run, since in list(self._held.items()):
             if self._now() - since >= HELD_SECONDS:
-                self._let_go(run)
+                self._release(run)
 
-    def give_back(self) -> None:
+    def release_all(self) -> None:
         if self._session is not None:
             self._scalar("SELECT true FROM pg_advisory_unlock_all()")
             self._session.close()  # back to the pool
             self._session = None
         self._held.clear()
 
-    def _let_go(self, run: int) -> None:
+    def _release(self, run: int) -> None:
         self._scalar("SELECT pg_advisory_unlock(:lock)", run)
         del self._held[run]
 
@@ -75,10 +75,10 @@ class SessionLocks(Claims):
         try:
             return bool(self._connected().scalar(text(statement), values))
         except Exception:
-            self.drop()  # whatever went wrong, nothing is known to be held any more
+            self.abandon()  # whatever went wrong, nothing is known to be held any more
             raise
 
-    def drop(self) -> None:
+    def abandon(self) -> None:
         self._held.clear()
         if self._session is not None:
             self._session.invalidate()  # ends the session, and the locks with it
@@ -93,7 +93,7 @@ class SessionLocks(Claims):
         return self._session
 
 
-def claims_on(store: Store) -> Claims:
+def claims_for(store: Store) -> Claims:
     """The claims that the database of a store calls for."""
     if store.engine.dialect.name == "postgresql":
         return SessionLocks(store.engine)

@@ -25,7 +25,7 @@ RECORDS_AT_ONCE = 2_048
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunStatus:
     """A run at the moment the judge takes it up."""
 
     key: int
@@ -50,7 +50,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Sign:
+class RankActivity:
     """What was last heard of a rank, and when."""
 
     last_seen: float
@@ -58,7 +58,7 @@ class Sign:
     backwards: int | None
 
 
-def pending(store: Store, waited_since: float, now: float) -> dict[str, int]:
+def pending_runs(store: Store, waited_since: float, now: float) -> dict[str, int]:
     """Runs by id, with their keys: those with new records, those with a step that has waited for
     ranks since then, and those that seem to stand still."""
     news = runs.c.revision > runs.c.judged_revision
@@ -68,7 +68,7 @@ def pending(store: Store, waited_since: float, now: float) -> dict[str, int]:
         return dict(connection.execute(query).all())
 
 
-def standing(store: Store, run: str) -> Standing:
+def run_status(store: Store, run: str) -> RunStatus:
     """Where the judgement of a run stands."""
     changes = select(chosen.c.revision).where(chosen.c.name == RULES).scalar_subquery()
     with store.reading() as connection:
@@ -78,7 +78,7 @@ def standing(store: Store, run: str) -> Standing:
         found = connection.execute(last).all()
         gone = select(ranks.c.rank).where(ranks.c.run == row.key, ranks.c.ended.is_not(None))
         quiet = connection.execute(select(silences).where(silences.c.run == row.key))
-        return Standing(
+        return RunStatus(
             key=row.key,
             info=info_of(row),
             revision=row.revision,
@@ -98,16 +98,16 @@ def standing(store: Store, run: str) -> Standing:
         )
 
 
-def signs_of_life(store: Store, at: Standing) -> dict[int, Sign]:
+def rank_activity(store: Store, at: RunStatus) -> dict[int, RankActivity]:
     """What was last heard of the ranks that have not ended."""
     columns = (ranks.c.rank, ranks.c.last_seen, ranks.c.beat, ranks.c.backwards)
     query = select(*columns).where(ranks.c.run == at.key, ranks.c.ended.is_(None))
     with store.reading() as connection:
-        return {rank: Sign(*said) for rank, *said in connection.execute(query)}
+        return {rank: RankActivity(*said) for rank, *said in connection.execute(query)}
 
 
 def next_steps(
-    store: Store, at: Standing, optimizer: int, after: int, last: int | None = None
+    store: Store, at: RunStatus, optimizer: int, after: int, last: int | None = None
 ) -> tuple[list[Arrived], bool]:
     """The steps after one, in order, as many as fit in memory; and whether there are more."""
     with store.reading() as connection:
@@ -144,7 +144,7 @@ def _read(
     return found, None
 
 
-def evaluations(store: Store, at: Standing) -> dict[str, dict[int, float]]:
+def eval_metrics(store: Store, at: RunStatus) -> dict[str, dict[int, float]]:
     """Evaluation metrics by name and step; of several ranks, the lowest one's."""
     query = select(evals.c.name, evals.c.step, evals.c.value).where(evals.c.run == at.key)
     found: dict[str, dict[int, float]] = {}

@@ -18,7 +18,7 @@ from gradledger_monitor.store import dialects
 from gradledger_monitor.store.alerts import due
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.evaluation import snapshots
-from gradledger_monitor.store.evaluation.pending import Standing
+from gradledger_monitor.store.evaluation.pending import RunStatus
 from gradledger_monitor.store.steps import chunks, curves
 from gradledger_monitor.store.tables import (
     FIGURES,
@@ -34,7 +34,7 @@ FACTS_KEY = ("run", "optimizer", "step")
 FACTS = (*FACTS_KEY, "time", "ranks", "failure", *FIGURES)
 
 
-class Outrun(Exception):
+class EvaluationConflict(Exception):
     """The run was judged elsewhere, or a late record came, while this judgement was made."""
 
 
@@ -56,10 +56,11 @@ class Result:
     note: str | None = None  # on how this evaluation came about; None leaves the old one
 
 
-def commit(store: Store, at: Standing, result: Result, fold: RunState | None, stamp: str) -> None:
-    """Write a judgement with everything that it rests on, or raise ``Outrun`` and write nothing.
+def commit(store: Store, at: RunStatus, result: Result, fold: RunState | None, stamp: str) -> None:
+    """Write an evaluation with everything that it depends on, or nothing.
 
-    The state of a ``fold`` is kept with it, under the stamp of the code that made it.
+    Raises ``EvaluationConflict``. The state of a ``fold`` is saved in the same transaction, with
+    the stamp of the code that made it.
     """
     with store.writing() as connection:
         _take_turn(connection, at, result)
@@ -67,24 +68,24 @@ def commit(store: Store, at: Standing, result: Result, fold: RunState | None, st
             _check_unchanged(connection, at, result, optimizer)
         _write_progress(connection, at, result.progress)
         _write_facts(connection, at.key, result.judged)
-        curves.gather(connection, at.key, result.judged)
+        curves.update_buckets(connection, at.key, result.judged)
         if result.silence is not None:
             _write_silence(connection, at.key, *result.silence)
         if result.evaluation is not None:
             _write_judgement(connection, at.key, result.evaluation)
-            due.ask(connection, at.key, result.evaluation.findings, clock.now())
+            due.request(connection, at.key, result.evaluation.findings, clock.now())
         if fold is not None:
             snapshots.write(connection, at.key, fold, stamp)
 
 
-def keep(store: Store, at: Standing, fold: RunState, stamp: str) -> None:
+def save_snapshot(store: Store, at: RunStatus, fold: RunState, stamp: str) -> None:
     """Save the state of a fold, unless the run was judged or went back in the meantime."""
     with store.writing() as connection:
         if _is_unchanged(connection, at):
             snapshots.write(connection, at.key, fold, stamp)
 
 
-def keep_carried(store: Store, at: Standing, fold: RunState, stamp: str, note: str) -> None:
+def save_carried(store: Store, at: RunStatus, fold: RunState, stamp: str, note: str) -> None:
     """Save, as the base, a fold that carries an earlier evaluation; and mark the run."""
     marks = {"earlier_version": True, "evaluation_note": note, "evaluator": version()}
     with store.writing() as connection:
@@ -93,12 +94,12 @@ def keep_carried(store: Store, at: Standing, fold: RunState, stamp: str, note: s
             connection.execute(update(runs).where(runs.c.key == at.key).values(marks))
 
 
-def _is_unchanged(connection: Connection, at: Standing) -> bool:
+def _is_unchanged(connection: Connection, at: RunStatus) -> bool:
     same = (runs.c.key == at.key, runs.c.generation == at.generation)
     return connection.execute(select(runs.c.key).where(*same).with_for_update()).first() is not None
 
 
-def _take_turn(connection: Connection, at: Standing, result: Result) -> None:
+def _take_turn(connection: Connection, at: RunStatus, result: Result) -> None:
     told: dict[str, Any] = {
         "generation": at.generation + 1,
         "rewind": False,
@@ -118,7 +119,7 @@ def _take_turn(connection: Connection, at: Standing, result: Result) -> None:
     same = (runs.c.key == at.key, runs.c.generation == at.generation)
     turn = connection.execute(update(runs).where(*same).values(told))
     if turn.rowcount != 1:
-        raise Outrun
+        raise EvaluationConflict
 
 
 def _primary(evaluation: EvaluationResult) -> str | None:
@@ -130,14 +131,14 @@ def _text(value: str) -> str:
     return value.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
-def _check_unchanged(connection: Connection, at: Standing, result: Result, optimizer: int) -> None:
+def _check_unchanged(connection: Connection, at: RunStatus, result: Result, optimizer: int) -> None:
     taken = sum(step.ranks for step in result.judged if step.optimizer == optimizer)
     before, last = result.before.get(optimizer, 0), result.progress[optimizer]
     if chunks.count(connection, at.key, optimizer, before, last) != taken:
-        raise Outrun
+        raise EvaluationConflict
 
 
-def _write_progress(connection: Connection, at: Standing, reached: dict[int, int]) -> None:
+def _write_progress(connection: Connection, at: RunStatus, reached: dict[int, int]) -> None:
     for optimizer, step in reached.items():
         here = and_(progress.c.run == at.key, progress.c.optimizer == optimizer)
         connection.execute(update(progress).where(here).values(step=step))

@@ -23,7 +23,7 @@ BASE = -1  # the level of the one that records were given up for
 LARGEST = 2**20  # bytes of which there are several; of larger ones, one
 
 
-def usable(store: Store, run: int, stamp: str) -> list[bytes]:
+def usable_states(store: Store, run: int, stamp: str) -> list[bytes]:
     """The states that this code can go on with, the last one first.
 
     The base counts whatever the settings were when it was made: what was pruned cannot be evaluated
@@ -38,7 +38,7 @@ def usable(store: Store, run: int, stamp: str) -> list[bytes]:
         return list(connection.scalars(query.order_by(*order)))
 
 
-def exist(store: Store, run: int) -> bool:
+def any_exist(store: Store, run: int) -> bool:
     """Whether there is any, of whatever version."""
     with store.reading() as connection:
         query = select(snapshots.c.level).where(snapshots.c.run == run)
@@ -83,7 +83,7 @@ def _level(number: int) -> int:
     return (number & -number).bit_length() - 1 if number else 0
 
 
-def forget(connection: Connection, run: int, since: Mapping[int, int] | None = None) -> None:
+def discard(connection: Connection, run: int, since: Mapping[int, int] | None = None) -> None:
     """Remove those that took in a step of an optimizer at or after these; None removes all."""
     here = (snapshots.c.run == run, snapshots.c.level != BASE)
     query = select(snapshots.c.level, snapshots.c.reached).where(*here)

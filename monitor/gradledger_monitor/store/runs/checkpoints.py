@@ -10,18 +10,21 @@ from sqlalchemy import Connection, select
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.store import dialects
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.runs.queries import existing
+from gradledger_monitor.store.runs.queries import require_run
 from gradledger_monitor.store.tables import checkpoints
 
 
-class Counted(Protocol):
+class LineCounter(Protocol):
     """What counts stored lines."""
 
     def count(self, stored: int, sent: int) -> None: ...
 
 
 def write(
-    connection: Connection, run: int, records: Sequence[schema.CheckpointRecord], result: Counted
+    connection: Connection,
+    run: int,
+    records: Sequence[schema.CheckpointRecord],
+    result: LineCounter,
 ) -> None:
     """Keep what is new; several ranks may save one checkpoint."""
     for record in records:
@@ -36,6 +39,6 @@ def of_run(store: Store, run: str) -> list[schema.CheckpointRecord]:
     """All of a run, in order. Raises ``UnknownRun``."""
     columns = (checkpoints.c.step, checkpoints.c.time, checkpoints.c.path)
     with store.reading() as connection:
-        query = select(*columns).where(checkpoints.c.run == existing(connection, run).key)
+        query = select(*columns).where(checkpoints.c.run == require_run(connection, run).key)
         found = connection.execute(query.order_by(checkpoints.c.step)).all()
     return [schema.CheckpointRecord(step=step, time=time, path=path) for step, time, path in found]

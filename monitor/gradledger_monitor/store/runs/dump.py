@@ -39,7 +39,7 @@ from gradledger_monitor.ingest.decode import Batch, Report
 from gradledger_monitor.store import dialects
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.evaluation import carried
-from gradledger_monitor.store.evaluation.carried import Carried
+from gradledger_monitor.store.evaluation.carried import CarriedEvaluation
 from gradledger_monitor.store.packing import (
     Packed,
     pack_record,
@@ -47,9 +47,9 @@ from gradledger_monitor.store.packing import (
     unpack_record,
     unpack_records,
 )
-from gradledger_monitor.store.runs.queries import existing
+from gradledger_monitor.store.runs.queries import require_run
 from gradledger_monitor.store.steps import chunks
-from gradledger_monitor.store.steps.chunks import Place
+from gradledger_monitor.store.steps.chunks import ChunkKey
 from gradledger_monitor.store.steps.ingest import store_batch
 from gradledger_monitor.store.tables import (
     acknowledgements,
@@ -84,7 +84,7 @@ Values = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Dumped:
+class RunDump:
     """A run, to be read once."""
 
     run: schema.RunRecord
@@ -92,17 +92,17 @@ class Dumped:
     records: Iterator[tuple[int, schema.Record]]  # each with the rank that sent it
 
 
-def dump(store: Store, run: str) -> Dumped:
+def dump(store: Store, run: str) -> RunDump:
     """Everything of a run. Raises ``UnknownRun``."""
     with store.reading() as connection:
-        row = existing(connection, run)
-    return Dumped(_described(row), _rows(store, row.key), _records(store, row.key))
+        row = require_run(connection, run)
+    return RunDump(_described(row), _rows(store, row.key), _records(store, row.key))
 
 
-def given_up(store: Store, run: str) -> int:
+def last_pruned_step(store: Store, run: str) -> int:
     """The last step whose records may be gone; 0 where all are there. Raises ``UnknownRun``."""
     with store.reading() as connection:
-        mine = progress.c.run == existing(connection, run).key
+        mine = progress.c.run == require_run(connection, run).key
         return connection.scalar(select(func.max(progress.c.given_up)).where(mine)) or 0
 
 
@@ -125,7 +125,7 @@ def _rows(store: Store, run: int) -> Iterator[tuple[str, Values]]:
             queries += [(progress, select(progress).where(progress.c.run == run))]
             queries += [(facts, _judged(run))]
             queries += [(stretches, select(stretches).where(stretches.c.run == run))]
-            yield from carried.dumped(connection, run)
+            yield from carried.dump_rows(connection, run)
         for table, query in queries:
             found = connection.execute(query, execution_options={"yield_per": BLOCK})
             yield from ((f"{table.name}", _told(row._asdict())) for row in found)
@@ -257,7 +257,7 @@ def _is_new(connection: Connection, run: int) -> bool:
     return connection.execute(select(progress.c.run).where(progress.c.run == run)).first() is None
 
 
-def _carry(connection: Connection, run: int, judged: Carried | None) -> None:
+def _carry(connection: Connection, run: int, judged: CarriedEvaluation | None) -> None:
     """Keep the judgement of steps that cannot be evaluated here, and say so on the run."""
     mine = select(progress.c.given_up).where(progress.c.run == run, progress.c.given_up > 0)
     pruned = list(connection.scalars(mine))
@@ -303,5 +303,5 @@ def _insert_records(
         records = {record.step: record for record in found}
         row = {"run": run, "rank": rank, "last_seen": now}
         connection.execute(dialects.insert(connection, ranks).on_conflict_do_nothing(), row)
-        place = Place(run, optimizer, rank)
+        place = ChunkKey(run, optimizer, rank)
         chunks.store(connection, place, float(received), records, chunks.LONGEST)

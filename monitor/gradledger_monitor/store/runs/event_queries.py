@@ -11,8 +11,8 @@ from sqlalchemy import ColumnElement, Connection, Select, func, or_, select
 
 from gradledger_monitor.store.averages import mean_of, summable
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.runs.queries import existing
-from gradledger_monitor.store.tables import STRETCH, evals, facts, silences, stretches
+from gradledger_monitor.store.runs.queries import require_run
+from gradledger_monitor.store.tables import BUCKET_STEPS, evals, facts, silences, stretches
 
 MOST = 400  # of a kind
 
@@ -30,7 +30,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Quiet:
+class InactivePeriod:
     """The judge noted that no step came."""
 
     after: int
@@ -38,7 +38,7 @@ class Quiet:
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvalMetric:
     """One evaluation metric."""
 
     step: int
@@ -79,7 +79,7 @@ def _found(
     """Steps beside the ones before them, in the stretches where a figure moves at all."""
     c = stretches.c
     with store.reading() as connection:
-        key = existing(connection, run).key
+        key = require_run(connection, run).key
         marked = select(c.stretch, moves.label("moves")).where(
             c.run == key, c.optimizer == optimizer
         )
@@ -88,7 +88,7 @@ def _found(
         found = [
             change
             for stretch in connection.scalars(places)
-            for change in _within(connection, key, optimizer, column, stretch * STRETCH)
+            for change in _within(connection, key, optimizer, column, stretch * BUCKET_STEPS)
         ]
     return found[:MOST]
 
@@ -100,23 +100,25 @@ def _within(
     here = (facts.c.run == run, facts.c.optimizer == optimizer, column.is_not(None))
     query = select(facts.c.step, facts.c.time, column).where(*here)
     before = query.where(facts.c.step < first).order_by(facts.c.step.desc()).limit(1)
-    inside = query.where(facts.c.step.between(first, first + STRETCH - 1)).order_by(facts.c.step)
+    inside = query.where(facts.c.step.between(first, first + BUCKET_STEPS - 1)).order_by(
+        facts.c.step
+    )
     rows = [*connection.execute(before).all(), *connection.execute(inside).all()]
     for (_, _, was), (step, time, now) in pairwise(rows):
         yield Change(step, time, was, now)
 
 
-def skipped(store: Store, run: str, optimizer: int) -> list[tuple[int, float]]:
+def skipped_steps(store: Store, run: str, optimizer: int) -> list[tuple[int, float]]:
     """Steps that the GradScaler skipped, with their times."""
     with store.reading() as connection:
-        query = _of(existing(connection, run).key, optimizer, facts.c.skipped == 1)
+        query = _of(require_run(connection, run).key, optimizer, facts.c.skipped == 1)
         return [(row.step, row.time) for row in connection.execute(query.limit(MOST))]
 
 
-def incomplete(store: Store, run: str, optimizer: int) -> list[tuple[int, float]]:
+def incomplete_steps(store: Store, run: str, optimizer: int) -> list[tuple[int, float]]:
     """Steps of which some rank was not heard, with their times."""
     with store.reading() as connection:
-        row = existing(connection, run)
+        row = require_run(connection, run)
         query = _of(row.key, optimizer, facts.c.ranks < row.world_size)
         return [(row.step, row.time) for row in connection.execute(query.limit(MOST))]
 
@@ -129,33 +131,33 @@ def _of(run: int, optimizer: int, wanted: ColumnElement[bool]) -> Select[Any]:
 def usual_seconds(store: Store, run: str, optimizer: int) -> float:
     """Seconds from one step to the next, on average."""
     with store.reading() as connection:
-        mine = facts.c.run == existing(connection, run).key
+        mine = facts.c.run == require_run(connection, run).key
         whole = (func.count(), func.max(facts.c.time) - func.min(facts.c.time))
         here = (mine, facts.c.optimizer == optimizer)
         count, seconds = connection.execute(select(*whole).where(*here)).one()
     return seconds / (count - 1) if count > 1 else 0.0
 
 
-def quiet(store: Store, run: str, optimizer: int) -> list[Quiet]:
+def inactive_periods(store: Store, run: str, optimizer: int) -> list[InactivePeriod]:
     """What the judge noted of no step coming."""
     with store.reading() as connection:
-        mine = silences.c.run == existing(connection, run).key
+        mine = silences.c.run == require_run(connection, run).key
         query = select(silences.c.after, silences.c.seconds)
         query = query.where(mine, silences.c.optimizer == optimizer).order_by(silences.c.after)
-        return [Quiet(*row) for row in connection.execute(query.limit(MOST))]
+        return [InactivePeriod(*row) for row in connection.execute(query.limit(MOST))]
 
 
-def evaluated(store: Store, run: str, around: int) -> list[Evaluated]:
+def eval_metrics_near(store: Store, run: str, around: int) -> list[EvalMetric]:
     """The evaluations that lie closest to a step."""
     with store.reading() as connection:
-        c, mine = evals.c, evals.c.run == existing(connection, run).key
+        c, mine = evals.c, evals.c.run == require_run(connection, run).key
         query = select(c.step, func.min(c.time), c.name, mean_of(c.value)).where(mine)
         query = query.group_by(c.step, c.name).order_by(func.abs(c.step - around))
-        return [Evaluated(*row) for row in connection.execute(query.limit(MOST))]
+        return [EvalMetric(*row) for row in connection.execute(query.limit(MOST))]
 
 
 @dataclass(frozen=True)
-class Since:
+class Spent:
     """What a run spent from one step on."""
 
     steps: int
@@ -164,10 +166,10 @@ class Since:
     ended: float
 
 
-def since(store: Store, run: str, optimizer: int, step: int) -> Since | None:
+def spent_since(store: Store, run: str, optimizer: int, step: int) -> Spent | None:
     """What was spent from a step on; None where no figure is left of that time."""
     with store.reading() as connection:
-        mine = facts.c.run == existing(connection, run).key
+        mine = facts.c.run == require_run(connection, run).key
         whole = (
             func.count(),
             func.sum(summable(facts.c.tokens)),
@@ -176,10 +178,10 @@ def since(store: Store, run: str, optimizer: int, step: int) -> Since | None:
         )
         here = (mine, facts.c.optimizer == optimizer, facts.c.step >= step)
         count, tokens, begun, ended = connection.execute(select(*whole).where(*here)).one()
-    return Since(count, tokens or 0.0, begun, ended) if count else None
+    return Spent(count, tokens or 0.0, begun, ended) if count else None
 
 
-def between(rows: Iterable[tuple[int, float]]) -> list[tuple[int, int, float]]:
+def step_ranges(rows: Iterable[tuple[int, float]]) -> list[tuple[int, int, float]]:
     """Neighbouring steps as stretches: first, last, and the time of the first."""
     found: list[tuple[int, int, float]] = []
     for step, time in rows:

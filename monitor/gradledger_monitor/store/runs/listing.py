@@ -29,7 +29,7 @@ SORTS: dict[str, ColumnElement[Any]] = {
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RunFilter:
     """Which runs, and in which order."""
 
     search: str = ""
@@ -38,34 +38,38 @@ class Wanted:
     tag: str = ""
     name: str = ""
     sort: str = "seen"
-    upwards: bool = False
+    ascending: bool = False
 
 
-def _where(wanted: Wanted) -> list[ColumnElement[bool]]:
+def _where(run_filter: RunFilter) -> list[ColumnElement[bool]]:
     where: list[ColumnElement[bool]] = []
-    if wanted.search:
+    if run_filter.search:
         columns = (_c.name, _c.project, _c.id)
-        where.append(or_(*(c.icontains(wanted.search, autoescape=True) for c in columns)))
-    exact = {_c.project: wanted.project, _c.verdict: wanted.verdict, _c.name: wanted.name}
+        where.append(or_(*(c.icontains(run_filter.search, autoescape=True) for c in columns)))
+    exact = {
+        _c.project: run_filter.project,
+        _c.verdict: run_filter.verdict,
+        _c.name: run_filter.name,
+    }
     where += [column == value for column, value in exact.items() if value]
-    if wanted.tag:
-        where.append(_c.key.in_(select(tags.c.run).where(tags.c.tag == wanted.tag)))
+    if run_filter.tag:
+        where.append(_c.key.in_(select(tags.c.run).where(tags.c.tag == run_filter.tag)))
     return where
 
 
-def found(store: Store, wanted: Wanted, limit: int, offset: int = 0) -> list[RunRow]:
-    """One page of the runs that are wanted."""
-    by = SORTS[wanted.sort]
-    order = (by.asc(), _c.key.asc()) if wanted.upwards else (by.desc(), _c.key.desc())
-    query = select(runs).where(*_where(wanted)).order_by(*order).limit(limit).offset(offset)
+def matching_runs(store: Store, run_filter: RunFilter, limit: int, offset: int = 0) -> list[RunRow]:
+    """One page of the runs that are run_filter."""
+    by = SORTS[run_filter.sort]
+    order = (by.asc(), _c.key.asc()) if run_filter.ascending else (by.desc(), _c.key.desc())
+    query = select(runs).where(*_where(run_filter)).order_by(*order).limit(limit).offset(offset)
     with store.reading() as connection:
         return [run_row(row) for row in connection.execute(query)]
 
 
-def count(store: Store, wanted: Wanted) -> int:
+def count_runs(store: Store, run_filter: RunFilter) -> int:
     """How many there are in all."""
     with store.reading() as connection:
-        query = select(func.count()).select_from(runs).where(*_where(wanted))
+        query = select(func.count()).select_from(runs).where(*_where(run_filter))
         return connection.scalar(query) or 0
 
 
@@ -79,11 +83,13 @@ class Group:
     last_seen: float
 
 
-def groups(store: Store, wanted: Wanted, limit: int, offset: int = 0) -> list[Group]:
+def groups(store: Store, run_filter: RunFilter, limit: int, offset: int = 0) -> list[Group]:
     """Runs by name, the last heard of first."""
     tallies = [func.count(case((_c.verdict == verdict, 1))) for verdict in VERDICTS]
     last = func.max(_c.last_seen)
-    query = select(_c.name, func.count(), last, *tallies).where(*_where(wanted)).group_by(_c.name)
+    query = (
+        select(_c.name, func.count(), last, *tallies).where(*_where(run_filter)).group_by(_c.name)
+    )
     query = query.order_by(last.desc(), _c.name).limit(limit).offset(offset)
     with store.reading() as connection:
         return [
@@ -96,10 +102,10 @@ def _tally(numbers: Sequence[int]) -> dict[str, int]:
     return {v: n for v, n in zip(VERDICTS, numbers, strict=True) if n}
 
 
-def count_groups(store: Store, wanted: Wanted) -> int:
+def count_groups(store: Store, run_filter: RunFilter) -> int:
     """How many names there are."""
     with store.reading() as connection:
-        query = select(func.count(_c.name.distinct())).where(*_where(wanted))
+        query = select(func.count(_c.name.distinct())).where(*_where(run_filter))
         return connection.scalar(query) or 0
 
 
@@ -109,7 +115,7 @@ def projects(store: Store) -> list[str]:
         return list(connection.scalars(select(_c.project).distinct().order_by(_c.project)))
 
 
-def known_tags(store: Store) -> list[str]:
+def all_tags(store: Store) -> list[str]:
     """All tags that any run has."""
     with store.reading() as connection:
         return list(connection.scalars(select(tags.c.tag).distinct().order_by(tags.c.tag)))

@@ -82,7 +82,7 @@ def get_run(store: Store, run: str) -> RunRow | None:
 def run_info(store: Store, run: str) -> RunInfo:
     """What facts and rules may know of a run."""
     with store.reading() as connection:
-        return info_of(existing(connection, run))
+        return info_of(require_run(connection, run))
 
 
 def info_of(row: Row[Any]) -> RunInfo:
@@ -99,7 +99,7 @@ def info_of(row: Row[Any]) -> RunInfo:
     )
 
 
-def existing(connection: Connection, run: str) -> Row[Any]:
+def require_run(connection: Connection, run: str) -> Row[Any]:
     """The row of a run; raises ``UnknownRun``."""
     row = connection.execute(select(runs).where(runs.c.id == run)).first()
     if row is None:
@@ -136,7 +136,7 @@ class QuarantinedSteps:
 MOST_QUARANTINED = 100  # that are listed
 
 
-def quarantined(store: Store, run: str, most: int = MOST_QUARANTINED) -> QuarantinedSteps:
+def quarantined_steps(store: Store, run: str, most: int = MOST_QUARANTINED) -> QuarantinedSteps:
     """The steps of a run that could not be evaluated, by optimizer and step."""
     of_run = (facts.c.run == _key_of(run), facts.c.failure.is_not(None))
     columns = (facts.c.optimizer, facts.c.step, facts.c.failure)
@@ -149,7 +149,7 @@ def quarantined(store: Store, run: str, most: int = MOST_QUARANTINED) -> Quarant
         return QuarantinedSteps(count or 0, steps)
 
 
-def failure(store: Store, run: str, optimizer: int, step: int) -> str | None:
+def step_failure(store: Store, run: str, optimizer: int, step: int) -> str | None:
     """Why one step could not be evaluated; None for any other."""
     of_step = (facts.c.optimizer == optimizer, facts.c.step == step)
     query = select(facts.c.failure).where(facts.c.run == _key_of(run), *of_step)
@@ -170,16 +170,16 @@ def evaluation(store: Store, run: str, now: float | None = None) -> EvaluationRe
     ``now`` (Unix seconds, by default the clock) decides which acknowledgements have run out.
     """
     with store.reading() as connection:
-        key = existing(connection, run).key
+        key = require_run(connection, run).key
         row = connection.execute(select(judgements).where(judgements.c.run == key)).first()
-        found = findings_now(connection, key, time.time() if now is None else now)
+        found = current_findings(connection, key, time.time() if now is None else now)
     if row is None:
         return EvaluationResult("incomplete", found, [], {})
     tree = [TreeNode(**node) for node in row.tree]
     return EvaluationResult(row.verdict, found, tree, row.coverage)
 
 
-def findings_now(connection: Connection, key: int, now: float) -> list[Finding]:
+def current_findings(connection: Connection, key: int, now: float) -> list[Finding]:
     """The findings of a run, with what was said of them and has not run out."""
     return [_finding(one, now) for one in connection.execute(_findings_of(key))]
 
@@ -206,7 +206,7 @@ def _finding(row: Row[Any], now: float) -> Finding:
     return Finding(**{name: row._mapping[name] for name in names}, acknowledged=said)
 
 
-def reached(store: Store, run: str) -> dict[int, int]:
+def last_evaluated_steps(store: Store, run: str) -> dict[int, int]:
     """The last judged step of each optimizer that has one."""
     query = select(progress.c.optimizer, progress.c.step).where(
         progress.c.run == _key_of(run), progress.c.step > 0

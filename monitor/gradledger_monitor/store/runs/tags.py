@@ -9,7 +9,7 @@ from sqlalchemy import Connection, delete
 
 from gradledger_monitor.store import dialects
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.runs.queries import existing
+from gradledger_monitor.store.runs.queries import require_run
 from gradledger_monitor.store.tables import tags
 
 LONGEST = 64
@@ -34,11 +34,11 @@ def write(connection: Connection, run: int, words: Iterable[str]) -> None:
 def add(store: Store, run: str, word: str) -> None:
     """Add one. Raises ``UnknownRun``; an empty word adds nothing."""
     with store.writing() as connection:
-        write(connection, existing(connection, run).key, of_config({"tags": [word]}))
+        write(connection, require_run(connection, run).key, of_config({"tags": [word]}))
 
 
 def remove(store: Store, run: str, word: str) -> None:
     """Take one away. Raises ``UnknownRun``."""
     with store.writing() as connection:
-        key = existing(connection, run).key
+        key = require_run(connection, run).key
         connection.execute(delete(tags).where(tags.c.run == key, tags.c.tag == word))

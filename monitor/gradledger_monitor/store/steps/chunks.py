@@ -41,7 +41,7 @@ Span = Row[Any, Any, Any]  # first, last, received
 Found = Row[Any]  # run, optimizer, rank, first, last, held, received, records
 
 
-class Place(NamedTuple):
+class ChunkKey(NamedTuple):
     """Whose records, and of what."""
 
     run: int
@@ -73,7 +73,7 @@ _ONE = and_(_HERE, chunks.c.last == bindparam("at"))
 
 def store(
     connection: Connection,
-    place: Place,
+    place: ChunkKey,
     received: float,
     records: Mapping[int, schema.StepRecord],
     most: int,
@@ -124,7 +124,7 @@ def _take_apart(
 
 
 def _insert_pieces(
-    connection: Connection, place: Place, pieces: Iterable[_Piece], most: int
+    connection: Connection, place: ChunkKey, pieces: Iterable[_Piece], most: int
 ) -> None:
     """Chunks of neighbouring records that came together."""
     for _, group in groupby(sorted(pieces, key=attrgetter("step")), attrgetter("source")):
@@ -143,7 +143,7 @@ def _open(
 
 def _insert(
     connection: Connection,
-    place: Place,
+    place: ChunkKey,
     received: float,
     records: Sequence[tuple[int, Record]],
     most: int,
@@ -257,7 +257,7 @@ def remove(connection: Connection, run: int, optimizer: int, first: int, last: i
 
 
 def _part(connection: Connection, chunk: Found, first: int, last: int) -> int:
-    place = Place(chunk.run, chunk.optimizer, chunk.rank)
+    place = ChunkKey(chunk.run, chunk.optimizer, chunk.rank)
     records = sorted(unpack_records(chunk.records).items())
     before = [one for one in records if one[0] < first]
     behind = [one for one in records if one[0] > last]

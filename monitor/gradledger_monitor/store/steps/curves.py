@@ -1,8 +1,8 @@
 """The figures of a run as curves: short enough to draw, with every spike still in them.
 
-A curve has at most about so many points. Where there are more steps, a point stands for several
-and says the lowest, the mean and the highest value among them. Of ``STRETCH`` neighbouring steps
-these are kept in a row of their own, so that a million steps are drawn from some thousand rows.
+A curve has about ``POINTS`` points at most. If there are more steps, a point stands for several
+and has the lowest, the mean and the highest of their values. Every ``BUCKET_STEPS`` neighbouring
+steps have a row that holds these three, so that a million steps are drawn from a few thousand rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,15 @@ from gradledger_monitor.evaluation.run_state import Judged
 from gradledger_monitor.store import dialects
 from gradledger_monitor.store.averages import mean_of, summable
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.tables import FIGURES, PARTS, STRETCH, evals, facts, runs, stretches
+from gradledger_monitor.store.tables import (
+    BUCKET_STEPS,
+    FIGURES,
+    PARTS,
+    evals,
+    facts,
+    runs,
+    stretches,
+)
 
 POINTS = 1000
 
@@ -49,13 +57,13 @@ class Span:
 # ---------------------------------------------------------------- written
 
 
-def gather(connection: Connection, run: int, judged: Iterable[Judged]) -> None:
+def update_buckets(connection: Connection, run: int, judged: Iterable[Judged]) -> None:
     """Bring the stretches up to date in which these steps lie, from the facts in the database."""
     touched: dict[int, list[int]] = {}
     for one in judged:
-        touched.setdefault(one.optimizer, []).append(one.step // STRETCH)
+        touched.setdefault(one.optimizer, []).append(one.step // BUCKET_STEPS)
     for optimizer, numbers in touched.items():
-        begin, end = min(numbers) * STRETCH, (max(numbers) + 1) * STRETCH
+        begin, end = min(numbers) * BUCKET_STEPS, (max(numbers) + 1) * BUCKET_STEPS
         of = {"of_run": run, "of_optimizer": optimizer, "from_step": begin, "to_step": end - 1}
         connection.execute(_GATHERING[connection.dialect.name], of)
 
@@ -68,7 +76,7 @@ def _gathering(words: str) -> dialects.Insert:
     columns = {
         "run": facts.c.run,
         "optimizer": facts.c.optimizer,
-        "stretch": step // STRETCH,
+        "stretch": step // BUCKET_STEPS,
         "first": func.min(step),
         "last": func.max(step),
         "time": func.max(facts.c.time),
@@ -121,9 +129,11 @@ def curves(
             return _columns([], figures, 0.0, several=False)
         size = -(-(last - first + 1) // points)
         query = _of_steps
-        if size > STRETCH // 2 or _given_up(connection, key, Span(span.optimizer, first, last)):
-            query, first = _of_stretches, first // STRETCH * STRETCH
-            size = max(size, STRETCH)
+        if size > BUCKET_STEPS // 2 or _given_up(
+            connection, key, Span(span.optimizer, first, last)
+        ):
+            query, first = _of_stretches, first // BUCKET_STEPS * BUCKET_STEPS
+            size = max(size, BUCKET_STEPS)
         within = Span(span.optimizer, first, last)
         rows = connection.execute(query(key, within, figures, size)).all()
         before = _tokens_before(connection, key, within)
@@ -155,7 +165,7 @@ def _given_up(connection: Connection, run: int, span: Span) -> bool:
     """Whether some of the steps are left in their stretches only."""
     assert span.first is not None and span.last is not None
     c = stretches.c
-    within = c.stretch.between(span.first // STRETCH, span.last // STRETCH)
+    within = c.stretch.between(span.first // BUCKET_STEPS, span.last // BUCKET_STEPS)
     whole = select(func.min(c.first), func.max(c.last), func.sum(c.steps))
     row = connection.execute(whole.where(c.run == run, c.optimizer == span.optimizer, within)).one()
     there = Span(span.optimizer, *row[:2])
@@ -185,8 +195,8 @@ def _of_steps(run: int, span: Span, figures: Sequence[str], size: int) -> Select
 def _of_stretches(run: int, span: Span, figures: Sequence[str], size: int) -> Select[Any]:
     c = stretches.c
     assert span.first is not None and span.last is not None
-    within = c.stretch.between(span.first // STRETCH, span.last // STRETCH)
-    point = c.stretch // -(-size // STRETCH)
+    within = c.stretch.between(span.first // BUCKET_STEPS, span.last // BUCKET_STEPS)
+    point = c.stretch // -(-size // BUCKET_STEPS)
     head = [func.min(c.first), func.max(c.last), func.max(c.time), func.sum(c.steps)]
     head.append(func.sum(summable(c.tokens_sum)))
     parts = [part for figure in figures for part in _of_parts(figure)]
@@ -206,13 +216,13 @@ def _of_parts(figure: str) -> tuple[ColumnElement[Any], ...]:
 def _tokens_before(connection: Connection, run: int, span: Span) -> float:
     """Tokens of the steps before a span."""
     assert span.first is not None
-    whole = span.first // STRETCH
+    whole = span.first // BUCKET_STEPS
     long_ago = select(func.sum(summable(stretches.c.tokens_sum))).where(
         stretches.c.run == run,
         stretches.c.optimizer == span.optimizer,
         stretches.c.stretch < whole,
     )
-    lately = Span(span.optimizer, whole * STRETCH, span.first - 1)
+    lately = Span(span.optimizer, whole * BUCKET_STEPS, span.first - 1)
     rest = select(func.sum(summable(facts.c.tokens))).where(*_here(run, lately))
     return sum(connection.scalar(query) or 0.0 for query in (long_ago, rest))
 
@@ -229,7 +239,7 @@ def _columns(
     return made
 
 
-def evaluations(
+def eval_curves(
     store: Store,
     run: str,
     span: Span = Span(),
@@ -268,7 +278,9 @@ def step_of_extreme(store: Store, run: str, span: Span, figure: str) -> int | No
         return connection.scalar(query.order_by(column.desc(), facts.c.step).limit(1))
 
 
-def beside(store: Store, run: str, optimizer: int, step: int) -> tuple[int | None, int | None]:
+def neighbouring_steps(
+    store: Store, run: str, optimizer: int, step: int
+) -> tuple[int | None, int | None]:
     """The judged steps just before and after one; some in between may have been let pass."""
     with store.reading() as connection:
         key = connection.scalar(select(runs.c.key).where(runs.c.id == run))
@@ -278,7 +290,7 @@ def beside(store: Store, run: str, optimizer: int, step: int) -> tuple[int | Non
         return connection.scalar(before.limit(1)), connection.scalar(after.limit(1))
 
 
-def measured(store: Store, run: str, optimizer: int) -> list[str]:
+def measured_figures(store: Store, run: str, optimizer: int) -> list[str]:
     """The figures that were measured at any step."""
     key = select(runs.c.key).where(runs.c.id == run).scalar_subquery()
     here = (stretches.c.run == key, stretches.c.optimizer == optimizer)
@@ -288,7 +300,7 @@ def measured(store: Store, run: str, optimizer: int) -> list[str]:
     return [figure for figure, value in zip(FIGURES, row, strict=True) if value is not None]
 
 
-def is_evaluated(store: Store, run: str) -> bool:
+def has_eval_metrics(store: Store, run: str) -> bool:
     """Whether the run told any evaluation metric."""
     key = select(runs.c.key).where(runs.c.id == run).scalar_subquery()
     with store.reading() as connection:

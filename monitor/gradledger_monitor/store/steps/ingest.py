@@ -17,7 +17,7 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.evaluation import snapshots
 from gradledger_monitor.store.runs import checkpoints, tags
 from gradledger_monitor.store.steps import chunks
-from gradledger_monitor.store.steps.chunks import Place
+from gradledger_monitor.store.steps.chunks import ChunkKey
 from gradledger_monitor.store.tables import evals, progress, ranks, runs
 
 CheckTime = Callable[[], None]
@@ -44,7 +44,7 @@ def _no_limit() -> None:
 
 
 @dataclass
-class Stored:
+class StoreResult:
     """What became of a batch."""
 
     stored: int = 0
@@ -61,13 +61,13 @@ class Stored:
 
 def store_batch(
     store: Store, batch: Batch, now: float, begin: Callable[[], CheckTime] = lambda: _no_limit
-) -> Stored:
+) -> StoreResult:
     """Store a batch; when this returns, it survives the death of the process and the machine.
 
     ``begin`` is called once the database is ours to write, and gives what is called between the
     parts of a batch. If that raises, nothing of the batch is stored.
     """
-    result = Stored(refused=batch.refused.copy())
+    result = StoreResult(refused=batch.refused.copy())
     if batch.reports:
         with store.writing() as connection:
             result.check_time = begin()
@@ -78,7 +78,7 @@ def store_batch(
     return result
 
 
-def _store_report(connection: Connection, report: Report, now: float, result: Stored) -> None:
+def _store_report(connection: Connection, report: Report, now: float, result: StoreResult) -> None:
     run = _store_run(connection, report.run, now)
     rank = report.run.rank
     _store_rank(connection, run, rank, now)
@@ -162,7 +162,7 @@ def _heard(row: Row[Any], record: schema.RunRecord) -> dict[str, Any]:
 
 def _rewind(connection: Connection, run: int, since: Mapping[int, int] | None = None) -> None:
     """Have the judge begin again, before these steps of optimizers or before all."""
-    snapshots.forget(connection, run, since)
+    snapshots.discard(connection, run, since)
     # whoever judges at this moment does it from an older generation, and will notice
     told = {"rewind": True, "generation": runs.c.generation + 1}
     connection.execute(update(runs).where(runs.c.key == run).values(told))
@@ -179,7 +179,11 @@ def _store_rank(connection: Connection, run: int, rank: int, now: float) -> None
 
 
 def _store_ends(
-    connection: Connection, run: int, rank: int, records: Sequence[schema.EndRecord], result: Stored
+    connection: Connection,
+    run: int,
+    rank: int,
+    records: Sequence[schema.EndRecord],
+    result: StoreResult,
 ) -> None:
     for record in records:
         here = (ranks.c.run == run, ranks.c.rank == rank, ranks.c.ended.is_(None))
@@ -214,7 +218,7 @@ def _store_steps(
     now: float,
     lines: Sequence[StepLine],
     most: int,
-    result: Stored,
+    result: StoreResult,
 ) -> None:
     if not lines:
         return
@@ -223,7 +227,7 @@ def _store_steps(
     for optimizer, said in _by_optimizer(lines).items():
         at = judged.get(optimizer, NOT_JUDGED)
         said = _not_given_up(said, at, result) if at.given_up else said
-        new = _store_chunk(connection, Place(run, optimizer, rank), now, said, most, result)
+        new = _store_chunk(connection, ChunkKey(run, optimizer, rank), now, said, most, result)
         if new and optimizer not in judged:
             row = {"run": run, "optimizer": optimizer, "step": 0}
             connection.execute(dialects.insert(connection, progress).on_conflict_do_nothing(), row)
@@ -242,11 +246,11 @@ def _by_optimizer(lines: Sequence[StepLine]) -> dict[int, list[StepLine]]:
 
 def _store_chunk(
     connection: Connection,
-    place: Place,
+    place: ChunkKey,
     now: float,
     lines: Sequence[StepLine],
     most: int,
-    result: Stored,
+    result: StoreResult,
 ) -> Set[int]:
     """Store what was said of one optimizer; the steps that were not there before."""
     said = {record.step: record for _, record in reversed(lines)}  # of one said twice, the first
@@ -260,7 +264,7 @@ def _store_chunk(
 
 
 def _conflicts(
-    place: Place, lines: Sequence[StepLine], kept: Mapping[int, schema.StepRecord]
+    place: ChunkKey, lines: Sequence[StepLine], kept: Mapping[int, schema.StepRecord]
 ) -> Iterator[Refusal]:
     """Steps that are there already with other content: two processes speak as one rank."""
     for number, record in lines:
@@ -288,7 +292,7 @@ def _judged(connection: Connection, run: int) -> dict[int, _Progress]:
     return {optimizer: _Progress(*at) for optimizer, *at in rows}
 
 
-def _not_given_up(lines: Sequence[StepLine], at: _Progress, result: Stored) -> list[StepLine]:
+def _not_given_up(lines: Sequence[StepLine], at: _Progress, result: StoreResult) -> list[StepLine]:
     gone = [(number, record) for number, record in lines if record.step <= at.given_up]
     result.refused.extend(Refusal(number, "$.step", _given_up(record)) for number, record in gone)
     return [line for line in lines if line[1].step > at.given_up]
@@ -309,7 +313,7 @@ def _store_evals(
     run: int,
     rank: int,
     records: Sequence[schema.EvalRecord],
-    result: Stored,
+    result: StoreResult,
 ) -> None:
     for record in records:
         rows = [

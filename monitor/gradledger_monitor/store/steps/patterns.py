@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.packing import read_record, unpack_records
-from gradledger_monitor.store.runs.queries import existing
+from gradledger_monitor.store.runs.queries import require_run
 from gradledger_monitor.store.steps import chunks
 from gradledger_monitor.store.steps.curves import Span
 
@@ -19,23 +19,23 @@ MOST_MICRO_BATCHES = 128
 
 
 @dataclass(frozen=True)
-class Pattern:
+class CollectivePattern:
     """By step, the collectives that ran inside each micro-batch's backward on the lowest rank."""
 
     step: list[int]
     collectives: list[list[int | None]]
 
 
-def collectives(store: Store, run: str, span: Span, most: int) -> Pattern:
+def collectives(store: Store, run: str, span: Span, most: int) -> CollectivePattern:
     """Of at most so many steps, evenly spread, ends included. None was not measured."""
     with store.reading() as connection:
-        key = existing(connection, run).key
+        key = require_run(connection, run).key
         records = _lowest(connection, key, span, most)
     counts = [
         [m.collectives for m in record.micro_batches[:MOST_MICRO_BATCHES]]
         for record in records.values()
     ]
-    return Pattern(list(records), counts)
+    return CollectivePattern(list(records), counts)
 
 
 def _lowest(connection: Connection, run: int, span: Span, most: int) -> dict[int, StepRecord]:
