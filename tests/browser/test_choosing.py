@@ -169,5 +169,5 @@ def test_the_run_says_what_was_chosen_of_its_rules(page: Page, service: Service)
     page.goto("/runs/r")
     expect(page.get_by_text("not the default")).to_be_visible()
     expect(page.get_by_text("switched off in the settings").first).to_be_visible()
-    expect(page.get_by_text("judged with z = 6 (default 4)").first).to_be_visible()
+    expect(page.get_by_text("evaluated with z = 6 (default 4)").first).to_be_visible()
     assert violations(page) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import Page, expect
 
-from gradledger_monitor.rules.docs import signatures
+from gradledger_monitor.rules.docs import rules_by_id
 from helpers.service import Service
 
 
@@ -50,5 +50,5 @@ def test_a_channel_that_makes_no_sense_is_refused_with_the_reason(
 def test_every_rule_and_its_parameters_are_shown(page: Page, service: Service) -> None:
     page.goto("/settings")
     shown = set(page.locator("#rules tbody th code").all_inner_texts())
-    assert shown == set(signatures())
+    assert shown == set(rules_by_id())
     expect(page.locator("#service")).to_contain_text("GRADLEDGER_RANK_TIMEOUT")

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gradledger_monitor.rules.docs import signatures
+from gradledger_monitor.rules.docs import rules_by_id
 from helpers.patience import HANGS
 from museum.judging import is_heard
 from museum.labels import HERE, WITHOUT_EXHIBIT, Piece, collection
@@ -68,7 +68,7 @@ def test_every_script_has_a_label_and_every_label_a_script() -> None:
 def test_every_rule_has_an_exhibit_or_a_reason_for_having_none() -> None:
     shown = {piece.label.expected for piece in INCIDENTS}
     assert shown.isdisjoint(WITHOUT_EXHIBIT)
-    assert shown | WITHOUT_EXHIBIT.keys() == signatures().keys()
+    assert shown | WITHOUT_EXHIBIT.keys() == rules_by_id().keys()
 
 
 def _twin(piece: Piece) -> Path:

@@ -26,7 +26,7 @@ from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts
 from gradledger_monitor.reports.verdict_json import verdict_json
-from gradledger_monitor.rules.catalogue import COURSE_RULES, RULES
+from gradledger_monitor.rules.catalogue import HISTORY_RULES, RULES
 from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_web import charts, evidence_svg, step_table, window_timeline
 from gradledger_web.chart_svg import Curve, Frame, plot
@@ -49,7 +49,7 @@ EARLY = {
 CHOICES = RuleOverrides(
     thresholds={
         rule.id(): {name: EARLY[name] for name in rule.parameters() if name in EARLY}
-        for rule in (*RULES, *COURSE_RULES)
+        for rule in (*RULES, *HISTORY_RULES)
     }
     | {"clip.always_engaged": {"span": 3, "share": 0.0}}
 )

@@ -15,8 +15,8 @@ from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.step_facts import RunInfo, merge
 from gradledger_monitor.reports.terminal import console, report
 from gradledger_monitor.rules.definition import RuleDefinition
-from gradledger_monitor.rules.docs import signatures
-from gradledger_monitor.rules.overrides import RuleOverrides, was_chosen
+from gradledger_monitor.rules.docs import rules_by_id
+from gradledger_monitor.rules.overrides import RuleOverrides, is_overridden
 from helpers.batches import step as unfair_step
 
 RULE = "reduction.token_weights_unequal"
@@ -42,7 +42,7 @@ def test_another_threshold_gives_another_severity() -> None:
     assert [f.severity for f in judged(RuleOverrides()).findings] == ["error"]
     milder = judged(RuleOverrides(thresholds={RULE: {"error": 0.9}}))
     assert [f.severity for f in milder.findings] == ["warning"]
-    assert milder.coverage[RULE] == "finding: judged with error = 0.9 (default 0.05)"
+    assert milder.coverage[RULE] == "finding: evaluated with error = 0.9 (default 0.05)"
 
 
 def test_a_threshold_that_is_its_default_is_not_worth_a_word() -> None:
@@ -56,17 +56,17 @@ def test_several_thresholds_are_listed() -> None:
 
 
 def test_an_answer_tells_whether_something_was_chosen_for_its_rule() -> None:
-    assert was_chosen(judged(RuleOverrides(off=(RULE,))).coverage[RULE])
-    assert was_chosen(judged(RuleOverrides(thresholds={RULE: {"error": 0.9}})).coverage[RULE])
-    assert not was_chosen(judged(RuleOverrides()).coverage[RULE])
-    assert not was_chosen(judged(RuleOverrides()).coverage["ddp.replica_drift"])
+    assert is_overridden(judged(RuleOverrides(off=(RULE,))).coverage[RULE])
+    assert is_overridden(judged(RuleOverrides(thresholds={RULE: {"error": 0.9}})).coverage[RULE])
+    assert not is_overridden(judged(RuleOverrides()).coverage[RULE])
+    assert not is_overridden(judged(RuleOverrides()).coverage["ddp.replica_drift"])
 
 
 def test_all_choices_that_cannot_be_are_named_and_none_that_can() -> None:
     right: dict[str, dict[str, float]] = {RULE: {"error": 0.9}, "norm.spike": {"z": 5.0}}
-    assert list(RuleOverrides(off=("clip.*",), thresholds=right).wrong(signatures())) == []
+    assert list(RuleOverrides(off=("clip.*",), thresholds=right).problems(rules_by_id())) == []
     wrong = RuleOverrides(thresholds={"a.b": {"c": 1.0}, **right, "d.e": {"f": 1.0}})
-    assert [place for place, _ in wrong.wrong(signatures())] == [
+    assert [place for place, _ in wrong.problems(rules_by_id())] == [
         ("thresholds", "a.b"),
         ("thresholds", "d.e"),
     ]
@@ -77,15 +77,15 @@ def test_the_terminal_says_what_was_chosen() -> None:
     choices = RuleOverrides(off=("clip.*",), thresholds={RULE: {"error": 0.9}})
     console(said).print(report("r", 2, 1, judged(choices)))
     assert "1 rule switched off in the settings: clip.always_engaged" in said.getvalue()
-    assert f"{RULE}: judged with error = 0.9 (default 0.05)" in said.getvalue()
+    assert f"{RULE}: evaluated with error = 0.9 (default 0.05)" in said.getvalue()
 
 
-@pytest.mark.parametrize("rule", signatures().values(), ids=lambda rule: rule.id())
+@pytest.mark.parametrize("rule", rules_by_id().values(), ids=lambda rule: rule.id())
 def test_every_rule_can_be_made_with_the_least_and_the_most(rule: type[RuleDefinition]) -> None:
     for name, parameter in rule.parameters().items():
         least = 1 if isinstance(parameter.default, int) else 0
         for value in (least, min(parameter.most, 1e12)):
-            assert getattr(rule.made({name: value}), name) == value
+            assert getattr(rule({name: value}), name) == value
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 
 import pytest
@@ -12,9 +13,10 @@ from gradledger_monitor.evaluation.finding_state import RESOLVED_AFTER
 from gradledger_monitor.model.findings import EvaluationResult, Outcome
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts
 from gradledger_monitor.rules.catalogue import RULES
+from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.reduction.missing_division import MissingDivision
 from gradledger_monitor.rules.reduction.token_weights_unequal import TokenWeightsUnequal
-from gradledger_monitor.rules.rule import OK, Rule, Window, claim, finding
+from gradledger_monitor.rules.rule import OK, Precondition, Rule, Window, deferred_finding, finding
 from helpers.facts import facts, judged, record, term
 
 
@@ -166,42 +168,43 @@ def test_a_rule_that_fails_later_does_not_stay_ok() -> None:
     assert said == "not_measured: the rule failed: ZeroDivisionError: a bug"
 
 
-class Claims(Rule):
-    """Claims at every step, and says in what words when it is asked for them."""
+class Deferring(Rule):
+    """A finding at every step whose texts are built later."""
 
-    def __init__(self) -> None:
-        self.told: list[int] = []
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
+        self.reported: list[int] = []
 
     def evaluate(self, window: Window) -> Outcome:
-        return claim(self._report, window.facts.step)
+        return deferred_finding(self._report, window.facts.step)
 
     def _report(self, step: int) -> Outcome:
-        self.told.append(step)
+        self.reported.append(step)
         return finding("error", f"step {step}", "", "")
 
 
-def test_the_words_of_a_claim_are_put_together_for_the_step_that_is_shown() -> None:
-    rules: list[Claims] = []
+def test_the_texts_of_a_finding_are_built_for_the_step_that_is_shown_only() -> None:
+    rules: list[Deferring] = []
 
-    class Kept(Claims):
-        def __init__(self) -> None:
-            super().__init__()
+    class Collected(Deferring):
+        def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+            super().__init__(thresholds)
             rules.append(self)
 
-    engine = Engine(RunInfo("r", "n"), [Kept], [])
+    engine = Engine(RunInfo("r", "n"), [Collected], [])
     for number in range(1, 6):
         engine.see(step(number, RIGHT))
     shown = [only(engine.evaluation()) for _ in range(2)]
     assert [(f["title"], f["severity"], f["steps"]) for f in shown] == [("step 5", "error", 5)] * 2
-    assert [rule.told for rule in rules] == [[5]]
+    assert [rule.reported for rule in rules] == [[5]]
 
 
-def test_a_claim_for_which_there_are_no_words_is_a_rule_that_failed() -> None:
-    class Speechless(Claims):
+def test_a_rule_whose_texts_cannot_be_built_failed() -> None:
+    class WithoutTexts(Deferring):
         def _report(self, step: int) -> Outcome:
             raise ZeroDivisionError("a bug")
 
-    engine = Engine(RunInfo("r", "n"), [Speechless], [])
+    engine = Engine(RunInfo("r", "n"), [WithoutTexts], [])
     engine.see(step(1, RIGHT))
     evaluation = engine.evaluation()
     assert evaluation.findings == []
@@ -227,33 +230,37 @@ def test_every_rule_has_its_own_id() -> None:
     assert len(set(ids)) == len(ids)
 
 
+evaluated_preconditions: list[int] = []
+
+
+def no_twenty_tokens(window: Window) -> Outcome | None:
+    """The outcome for windows whose first micro-batch has 20 tokens."""
+    evaluated_preconditions.append(window.facts.step)
+    return OK if window.facts.applied[0][1].terms[0].tokens == 20 else None
+
+
 class Sharing(Rule):
-    """Says nothing about windows of equal micro-batches, as long as they are all alike."""
+    """A finding in each window in which the precondition holds."""
 
-    asked = 0
-
-    @staticmethod
-    def unless(window: Window) -> Outcome | None:
-        Sharing.asked += 1
-        return OK if window.facts.applied[0][1].terms[0].tokens == 20 else None
+    precondition = Precondition("not twenty tokens", no_twenty_tokens)
 
     def evaluate(self, window: Window) -> Outcome:
         return Outcome("finding", severity="info", title=type(self).__name__)
 
 
 class SharingToo(Sharing):
-    """Asks the same first."""
+    """Declares the same precondition."""
 
 
-def test_rules_that_share_a_question_ask_it_once_and_their_findings_still_pass() -> None:
+def test_a_shared_precondition_is_evaluated_once_a_window_and_findings_still_resolve() -> None:
     course = steps((2, WRONG), (RESOLVED_AFTER, RIGHT), (1, WRONG))
     engine, seen = Engine(course[0].run, [Sharing, SharingToo], []), []
-    Sharing.asked = 0
+    evaluated_preconditions.clear()
     for each in course:
         engine.see(each)
         seen.append({f.title: f.lifecycle for f in engine.evaluation().findings})
     both = ("Sharing", "SharingToo")
-    assert Sharing.asked == len(course)
+    assert len(evaluated_preconditions) == len(course)
     assert seen[1] == dict.fromkeys(both, "ongoing")
     assert seen[-2] == dict.fromkeys(both, "resolved")
     assert seen[-1] == dict.fromkeys(both, "regressed")

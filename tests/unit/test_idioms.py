@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from gradledger_monitor.model.step_facts import RunInfo
-from gradledger_monitor.rules.docs import signatures
+from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_monitor.rules.framework_fixes import IDIOMS, fix, framework
 
 SNIPPETS = [(rule, name, code) for rule, by in IDIOMS.items() for name, code in by.items()]
@@ -15,7 +15,7 @@ SNIPPETS = [(rule, name, code) for rule, by in IDIOMS.items() for name, code in 
 
 @pytest.mark.parametrize(("rule", "name", "code"), SNIPPETS)
 def test_every_idiom_is_python_for_a_rule_that_exists(rule: str, name: str, code: str) -> None:
-    assert rule in signatures()
+    assert rule in rules_by_id()
     assert name in ("transformers", "accelerate", "lightning")
     ast.parse("def f():\n" + "\n".join(f"    {line}" for line in code.splitlines()))
 

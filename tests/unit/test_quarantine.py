@@ -14,8 +14,15 @@ from gradledger_monitor.model.findings import EvaluationResult, Outcome
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.run_history import RunHistory
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts
-from gradledger_monitor.rules.catalogue import COURSE_RULES, RULES
-from gradledger_monitor.rules.rule import OK, HistoryRule, Rule, Window, claim
+from gradledger_monitor.rules.catalogue import HISTORY_RULES, RULES
+from gradledger_monitor.rules.rule import (
+    OK,
+    HistoryRule,
+    Precondition,
+    Rule,
+    Window,
+    deferred_finding,
+)
 from helpers.batches import fair_step, step
 from helpers.facts import accepted
 
@@ -165,17 +172,19 @@ class Calm(Rule):
         return OK
 
 
-class RaisesInJudge(Calm):
+class RaisesInEvaluate(Calm):
     def evaluate(self, window: Window) -> Outcome:
         overflow()
         return OK
 
 
-class RaisesInUnless(Calm):
-    @staticmethod
-    def unless(window: Window) -> Outcome | None:
-        overflow()
-        return None
+def _raises(window: Window) -> Outcome | None:
+    overflow()
+    return None
+
+
+class RaisesInPrecondition(Calm):
+    precondition = Precondition("raises", _raises)
 
 
 class RaisesAfterAGap(Calm):
@@ -183,49 +192,49 @@ class RaisesAfterAGap(Calm):
         overflow()
 
 
-class RaisesInSilence(Calm):
-    def evaluate_inactivity(self, silence: Inactivity) -> Outcome | None:
+class RaisesInInactivity(Calm):
+    def evaluate_inactivity(self, inactivity: Inactivity) -> Outcome | None:
         overflow()
         return None
 
 
-class RaisesInWords(Calm):
+class RaisesInTexts(Calm):
     def evaluate(self, window: Window) -> Outcome:
-        return claim(overflow)  # type: ignore[arg-type]
+        return deferred_finding(overflow)  # type: ignore[arg-type]
 
 
-class RaisesInPatience(Calm):
-    def patience(self) -> float | None:
+class RaisesInTimeout(Calm):
+    def inactivity_timeout(self) -> float | None:
         overflow()
         return None
 
 
 @pytest.mark.parametrize(
     "broken",
-    [RaisesInJudge, RaisesInUnless, RaisesAfterAGap, RaisesInSilence, RaisesInWords],
+    [RaisesInEvaluate, RaisesInPrecondition, RaisesAfterAGap, RaisesInInactivity, RaisesInTexts],
 )
-def test_a_rule_that_raises_is_not_measured_and_mutes_no_other(broken: type[Rule]) -> None:
+def test_a_rule_that_raises_is_not_measured_and_silences_no_other(broken: type[Rule]) -> None:
     name(broken, "test.broken")
-    evaluation = judged_with([*RULES[:4], broken, *RULES[4:]], COURSE_RULES)
-    alone = judged_with(RULES, COURSE_RULES)
+    evaluation = judged_with([*RULES[:4], broken, *RULES[4:]], HISTORY_RULES)
+    alone = judged_with(RULES, HISTORY_RULES)
     why = "not_measured: the rule failed: OverflowError: cannot convert float infinity to integer"
     assert evaluation.coverage.pop("test.broken") == why
     assert evaluation.coverage == alone.coverage
     assert evaluation.findings == alone.findings
 
 
-def test_a_rule_that_raises_while_it_is_asked_how_long_to_wait_mutes_no_other() -> None:
-    engine = Engine(INFO, [RaisesInPatience, Patient], [])
+def test_a_rule_that_raises_while_it_is_asked_how_long_to_wait_silences_no_other() -> None:
+    engine = Engine(INFO, [RaisesInTimeout, Patient], [])
     engine.miss(0, 1, "")
-    assert engine.patience(0) == 7.0
+    assert engine.inactivity_timeout(0) == 7.0
 
 
 class Patient(Calm):
-    def patience(self) -> float | None:
+    def inactivity_timeout(self) -> float | None:
         return 7.0
 
 
-def test_a_rule_on_the_course_that_raises_mutes_no_other() -> None:
+def test_a_rule_on_the_course_that_raises_silences_no_other() -> None:
     class Broken(HistoryRule):
         @classmethod
         def id(cls) -> str:
@@ -235,9 +244,9 @@ def test_a_rule_on_the_course_that_raises_mutes_no_other() -> None:
             yield 1, OK
             overflow()
 
-    evaluation = judged_with(RULES, [Broken, *COURSE_RULES])
+    evaluation = judged_with(RULES, [Broken, *HISTORY_RULES])
     assert evaluation.coverage.pop("test.course").startswith("not_measured: the rule failed")
-    assert evaluation.coverage == judged_with(RULES, COURSE_RULES).coverage
+    assert evaluation.coverage == judged_with(RULES, HISTORY_RULES).coverage
 
 
 def name(rule: type[Rule], called: str) -> None:

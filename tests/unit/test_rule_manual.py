@@ -20,7 +20,7 @@ HEADINGS = [
     "Incidents",
 ]
 FOLDER = Path(str(package.__file__)).parent
-each_rule = pytest.mark.parametrize("name", list(docs.signatures()))
+each_rule = pytest.mark.parametrize("name", list(docs.rules_by_id()))
 
 
 def test_the_catalogue_holds_every_rule_in_the_folder() -> None:
@@ -29,24 +29,24 @@ def test_the_catalogue_holds_every_rule_in_the_folder() -> None:
         for path in FOLDER.glob("*/*.py")
         if re.search(r"^class \w+\((History)?Rule\)", path.read_text(), re.M)
     }
-    assert found == set(docs.signatures())
+    assert found == set(docs.rules_by_id())
 
 
 @each_rule
 def test_a_manual_page_has_its_headings_in_order(name: str) -> None:
-    text = docs.page(docs.signatures()[name])
+    text = docs.page(docs.rules_by_id()[name])
     assert re.findall(r"^\*\*(.+)\*\*$", text, re.M) == HEADINGS
 
 
 @each_rule
 def test_a_fix_is_python(name: str) -> None:
-    compile(docs.fix(docs.signatures()[name]), name, "exec")
+    compile(docs.fix(docs.rules_by_id()[name]), name, "exec")
 
 
 @each_rule
 def test_what_a_rule_hides_exists(name: str) -> None:
-    known = docs.signatures()
-    for pattern in known[name].hides:
+    known = docs.rules_by_id()
+    for pattern in known[name].inhibits:
         start = pattern.removesuffix("*")
         assert any(other.startswith(start) for other in known), pattern
 

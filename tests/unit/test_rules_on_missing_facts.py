@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradledger.records import Samples, Scaler, StepRecord
-from gradledger_monitor.rules.docs import signatures
+from gradledger_monitor.rules.docs import rules_by_id
 from helpers.facts import facts, judged, record, term
 
 WHY = "the observer failed: out of memory"
@@ -31,7 +31,7 @@ def unanswered(fact: str) -> set[str]:
 
 
 def family(name: str) -> set[str]:
-    return {rule for rule in signatures() if rule.startswith(f"{name}.")}
+    return {rule for rule in rules_by_id() if rule.startswith(f"{name}.")}
 
 
 def test_without_the_scale_no_rule_of_the_scaler_answers() -> None:

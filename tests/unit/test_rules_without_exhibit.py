@@ -114,7 +114,7 @@ def silence(silent: list[int], backwards: int | None = None) -> str:
     engine = Engine(steps[0].run)
     for step in steps:
         engine.see(step)
-    assert engine.patience(0) == 60.0
+    assert engine.inactivity_timeout(0) == 60.0
     engine.hear_nothing(0, 20, Inactivity(600.0, silent, backwards))
     (finding,) = engine.evaluation().findings
     assert (finding.rule, finding.severity, finding.first_step) == ("run.stalled", "warning", 20)

@@ -75,7 +75,7 @@ def rules_of(fold: RunState) -> dict[str, Any]:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule.id()))
 def test_a_rule_declares_every_attribute_that_it_changes(rule: Any) -> None:
-    made = rule.made({})
+    made = rule()
     assert set(vars(made)) - set(rule.parameters()) == set(rule.state)
     assert not any(isinstance(getattr(made, name), Parameter) for name in rule.state)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from gradledger_monitor.rules.docs import signatures
+from gradledger_monitor.rules.docs import rules_by_id
 from helpers.facts import judged
 from helpers.words import told
 from museum.judging import facts_of
@@ -33,7 +33,7 @@ def test_an_incident_is_told_in_these_words(name: str, snapshot: SnapshotAsserti
 
 
 def test_a_rule_that_is_silent_says_why(snapshot: SnapshotAssertion) -> None:
-    answers: dict[str, set[str]] = {rule: set() for rule in signatures()}
+    answers: dict[str, set[str]] = {rule: set() for rule in rules_by_id()}
     for seen in INCIDENTS.values():
         for rule, answer in judged(facts_of(seen)).coverage.items():
             answers[rule].add(answer)
@@ -41,4 +41,4 @@ def test_a_rule_that_is_silent_says_why(snapshot: SnapshotAssertion) -> None:
 
 
 def test_every_rule_that_a_script_can_show_has_its_incident_here() -> None:
-    assert {LABELS[name].expected for name in INCIDENTS} == signatures().keys() - WITHOUT_EXHIBIT
+    assert {LABELS[name].expected for name in INCIDENTS} == rules_by_id().keys() - WITHOUT_EXHIBIT

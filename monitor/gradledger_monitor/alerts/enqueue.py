@@ -19,7 +19,7 @@ from gradledger_monitor.alerts.payload import PageUrls, RunSummary
 from gradledger_monitor.alerts.planner import Notice, Place, Plan, Subject
 from gradledger_monitor.alerts.roster import Roster
 from gradledger_monitor.alerts.routing import Routing
-from gradledger_monitor.rules.docs import signatures
+from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_monitor.store.alerts import due, outbox
 from gradledger_monitor.store.alerts.tables import notices
 from gradledger_monitor.store.database import Store
@@ -76,7 +76,7 @@ def _say(connection: Connection, run: int, roster: Roster, voice: Composer, now:
     plan = planner.plan(subject, findings, before, routing, voice.timing, now)
     about = RunSummary(row.id, row.name, row.project, row.verdict, row.steps, row.world_size)
     places = PageUrls(voice.base, lambda rule: voice.links.to(row.id, rule))
-    kinds = {rule: signature.kind for rule, signature in signatures().items()}
+    kinds = {rule: signature.kind for rule, signature in rules_by_id().items()}
     for message in plan.messages:
         document = payload.alert(about, message.items, kinds, places, now)
         outbox.enqueue(connection, run, message.channel, document, now)

@@ -18,7 +18,7 @@ from gradledger_monitor.alerts.settings import AlertSettings
 from gradledger_monitor.common.hosts import is_loopback
 from gradledger_monitor.common.paths import data_folder
 from gradledger_monitor.config.sources import PREFIX, sources
-from gradledger_monitor.rules.docs import signatures
+from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_monitor.rules.overrides import RuleOverrides
 
 Words = Annotated[list[str], NoDecode]  # in the environment: a,b,c
@@ -56,7 +56,7 @@ class RuleSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _are_about_rules(self) -> Self:
-        self.choices.check(signatures())
+        self.choices.check(rules_by_id())
         return self
 
     @property

@@ -19,7 +19,7 @@ from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.run_history import RunHistory
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts
 from gradledger_monitor.rules import framework_fixes
-from gradledger_monitor.rules.catalogue import COURSE_RULES, RULES
+from gradledger_monitor.rules.catalogue import HISTORY_RULES, RULES
 from gradledger_monitor.rules.definition import RuleDefinition
 from gradledger_monitor.rules.overrides import OFF, RuleOverrides
 from gradledger_monitor.rules.rule import HistoryRule, Rule, Window, not_applicable
@@ -34,7 +34,7 @@ class Engine:
         self,
         run: RunInfo,
         rules: Iterable[type[Rule]] = RULES,
-        course_rules: Iterable[type[HistoryRule]] = COURSE_RULES,
+        course_rules: Iterable[type[HistoryRule]] = HISTORY_RULES,
         choices: RuleOverrides = RuleOverrides(),  # noqa: B008 (frozen)
     ) -> None:
         self.run = run
@@ -42,8 +42,8 @@ class Engine:
         self._rules, self._course_rules = tuple(rules), tuple(course_rules)
         both: tuple[type[RuleDefinition], ...] = (*self._rules, *self._course_rules)
         self._kinds = {rule.id(): rule.kind for rule in both}
-        self._hides = {rule.id(): rule.hides for rule in both}
-        self._judged_with = {rule.id(): choices.judged_with(rule) for rule in both}
+        self._inhibits = {rule.id(): rule.inhibits for rule in both}
+        self._judged_with = {rule.id(): choices.changed_thresholds(rule) for rule in both}
         self._tracks: dict[int, Track] = {}
         self._course = RunHistory()
         # what an earlier evaluation found, of rules that no track goes on with
@@ -72,10 +72,10 @@ class Engine:
             track = self._tracks[optimizer] = self._track(optimizer)
         return track
 
-    def patience(self, optimizer: int) -> float | None:
+    def inactivity_timeout(self, optimizer: int) -> float | None:
         """Seconds without a step of an optimizer after which a rule judges ``Inactivity``."""
         track = self._tracks.get(optimizer)
-        return track.patience() if track else None
+        return track.inactivity_timeout() if track else None
 
     def hear_nothing(self, optimizer: int, after: int, silence: Inactivity) -> None:
         """A silence after a step of an optimizer, in its place between the steps."""
@@ -128,7 +128,7 @@ class Engine:
         return Track(rules, optimizer, self._choices, self.run.imported_from)
 
     def _make(self, rule: type[Kind]) -> Kind:
-        return rule.made(self._choices.thresholds.get(rule.id(), {}))
+        return rule(self._choices.thresholds_of(rule))
 
     def evaluated(self, evaluations: dict[str, dict[int, float]]) -> None:
         """All evaluation metrics so far: metric -> step -> value."""
@@ -141,7 +141,7 @@ class Engine:
         findings = [
             replace(f, fix=framework_fixes.fix(self.run, f.rule, f.fix)) for f in found if f
         ]
-        _inhibit(findings, self._hides)
+        _inhibit(findings, self._inhibits)
         findings.sort(key=_importance)
         coverage = _coverage(lines)
         tree = answer(coverage, {rule for rule, kind in self._kinds.items() if kind == "S"})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gradledger_monitor.evaluation.snapshot_codec import LineState, OutcomeState
 from gradledger_monitor.model.findings import Failure, Finding, Lifecycle, Outcome, Status
-from gradledger_monitor.rules.overrides import JUDGED_WITH
+from gradledger_monitor.rules.overrides import EVALUATED_WITH
 
 # A finding that no window of the last so many shows is resolved.
 RESOLVED_AFTER = 20
@@ -161,7 +161,7 @@ def covered(text: str) -> Outcome:
     up for earlier ones.
     """
     status, _, reason = text.partition(": ")
-    reason = reason.partition(JUDGED_WITH)[0].removesuffix("; ")
+    reason = reason.partition(EVALUATED_WITH)[0].removesuffix("; ")
     if status == "ok":
         return Outcome("ok")
     if status in ("finding", "not_applicable"):

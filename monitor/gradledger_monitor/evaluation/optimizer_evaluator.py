@@ -44,7 +44,7 @@ class Panel:
     def see(self, window: Window) -> None:
         """The next window."""
         try:
-            calm = self.rules[0].unless(window)
+            calm = self.rules[0].precondition.unmet(window)
         except Exception as error:
             calm = failed(error)
         said = calm or _judged(self.rules, window)
@@ -96,14 +96,14 @@ class Track:
     ) -> None:
         self.lines = [Line(rule.id(), optimizer) for rule in rules]
         self.past: deque[Closed] = deque(maxlen=HISTORY)
-        panels: dict[object, Panel] = {}
+        panels: dict[str, Panel] = {}
         for rule, line in zip(rules, self.lines, strict=True):
             if choices.is_off(line.rule):
                 line.fold(0, not_applicable(OFF))
-            elif imported_from and not rule.reads_logs:
+            elif imported_from and not rule.works_on_metric_logs:
                 line.fold(0, not_measured(f"{imported_from} does not log what this rule looks at"))
             else:
-                panels.setdefault(rule.unless, Panel()).add(rule, line)
+                panels.setdefault(rule.precondition.name, Panel()).add(rule, line)
         self.panels = list(panels.values())
         self._every_step = imported_from is None  # logs of other tools skip steps as they like
         self.step = 0
@@ -124,7 +124,7 @@ class Track:
         for panel in self.panels:
             panel.miss(step, reason)
 
-    def patience(self) -> float | None:
+    def inactivity_timeout(self) -> float | None:
         """Seconds without a step after which a rule judges ``Inactivity``."""
         known = [_patience(rule) for rule, _ in self.asked]
         return min((seconds for seconds in known if seconds is not None), default=None)
@@ -192,7 +192,7 @@ def _closed(state: WindowState) -> Closed:
 def _patience(rule: Rule) -> float | None:
     """A rule that raises waits for nothing; ``judge`` is where it reports the error."""
     try:
-        return rule.patience()
+        return rule.inactivity_timeout()
     except Exception as error:
         failed(error)
         return None

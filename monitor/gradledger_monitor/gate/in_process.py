@@ -15,7 +15,7 @@ from gradledger_monitor.gate.private_service import private_service
 from gradledger_monitor.gate.result import Checked, Gate
 from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.reports.terminal import console, report
-from gradledger_monitor.rules.docs import signatures
+from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.runs import queries
 
@@ -39,7 +39,7 @@ def assert_balanced(
     RuntimeError where this process is watched already.
     """
     choices = RuleOverrides(off=tuple(allow))
-    choices.check(signatures())
+    choices.check(rules_by_id())
     checked = _judged(train, choices, watched)
     answer = together([one.evaluation for one in checked])
     problems = [f.rule for f in answer.findings if Gate(fail_on).fails(f)]

@@ -11,7 +11,7 @@ import gradledger
 from gradledger_monitor.common.json_floats import sayable
 from gradledger_monitor.gate.result import Checked, Gate, reported
 from gradledger_monitor.model.findings import Finding
-from gradledger_monitor.rules.docs import headline, markdown, signatures
+from gradledger_monitor.rules.docs import headline, markdown, rules_by_id
 
 SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -21,7 +21,7 @@ _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 
 def sarif(checked: list[Checked], gate: Gate, script: str) -> str:
     """The file's content; findings are shown at ``script``, the path that was run."""
-    rules = list(signatures())
+    rules = list(rules_by_id())
     driver = {
         "name": "gradledger",
         "semanticVersion": gradledger.__version__,
@@ -36,7 +36,7 @@ def sarif(checked: list[Checked], gate: Gate, script: str) -> str:
 
 
 def _rule(name: str) -> dict[str, Any]:
-    signature = signatures()[name]
+    signature = rules_by_id()[name]
     manual = markdown(signature)
     return {
         "id": name,

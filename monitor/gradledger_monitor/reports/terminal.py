@@ -13,7 +13,7 @@ from rich.text import Text
 
 from gradledger_monitor.common.sanitize import harmless, printable
 from gradledger_monitor.model.findings import Acknowledgement, EvaluationResult, Finding, TreeNode
-from gradledger_monitor.rules.overrides import JUDGED_WITH, OFF
+from gradledger_monitor.rules.overrides import EVALUATED_WITH, OFF
 
 WIDEST = 100
 STYLES = {
@@ -103,8 +103,8 @@ def _chosen(evaluation: EvaluationResult) -> Iterator[Text]:
     if off:
         yield Text(f"\n{_many(len(off), 'rule')} {OFF}: {', '.join(off)}", style="yellow")
     for rule, text in said.items():
-        if JUDGED_WITH in text:
-            yield Text(f"\n{rule}: {text[text.index(JUDGED_WITH) :]}", style="yellow")
+        if EVALUATED_WITH in text:
+            yield Text(f"\n{rule}: {text[text.index(EVALUATED_WITH) :]}", style="yellow")
 
 
 def _when(finding: Finding) -> str:

@@ -1,1 +1,1 @@
-"""The signatures: one file each, its id the path, its docstring the manual page."""
+"""The rules: one file each; its path is the id, its docstring the manual page."""

@@ -1,4 +1,4 @@
-"""All rules, in the order in which the decision tree asks them."""
+"""All rules, in the order of the decision tree."""
 
 from __future__ import annotations
 
@@ -98,4 +98,4 @@ RULES: tuple[type[Rule], ...] = (
     AlwaysEngaged,
 )
 
-COURSE_RULES: tuple[type[HistoryRule], ...] = (Diverging,)
+HISTORY_RULES: tuple[type[HistoryRule], ...] = (Diverging,)

@@ -7,23 +7,23 @@ import sys
 from functools import cache
 from importlib.resources import files
 
-from gradledger_monitor.rules.catalogue import COURSE_RULES, RULES
+from gradledger_monitor.rules.catalogue import HISTORY_RULES, RULES
 from gradledger_monitor.rules.definition import RuleDefinition
 
 KINDS = {
-    "S": "structural: exact counts and arithmetic, told at the first window that shows it",
+    "S": "structural: exact counts and arithmetic, reported at the first window that shows it",
     "T": "statistical: needs a history",
 }
 
 
-def signatures() -> dict[str, type[RuleDefinition]]:
-    """All rules by id, in the order in which the decision tree asks them."""
-    rules: tuple[type[RuleDefinition], ...] = (*COURSE_RULES, *RULES)
+def rules_by_id() -> dict[str, type[RuleDefinition]]:
+    """All rules by id, in the order of the decision tree."""
+    rules: tuple[type[RuleDefinition], ...] = (*HISTORY_RULES, *RULES)
     return {rule.id(): rule for rule in rules}
 
 
 def headline(rule: type[RuleDefinition]) -> str:
-    """What the rule says is wrong, in one sentence."""
+    """The mistake that the rule finds, in one sentence."""
     return page(rule).split("\n", 1)[0]
 
 
@@ -31,28 +31,29 @@ def headline(rule: type[RuleDefinition]) -> str:
 def page(rule: type[RuleDefinition]) -> str:
     """The docstring: a sentence, then paragraphs under headings set in bold.
 
-    It is read from the source, which lies beside a compiled rule: the class has lost it there.
+    It is read from the source file, which is installed beside a compiled rule: mypyc drops the
+    docstrings of classes.
     """
     package, _, module = rule.__module__.rpartition(".")
     source = files(package).joinpath(f"{module}.py").read_text(encoding="utf-8")
     classes = [part for part in ast.parse(source).body if isinstance(part, ast.ClassDef)]
-    text = next(ast.get_docstring(each) for each in classes if each.name == rule.__name__)
+    text = next(ast.get_docstring(c) for c in classes if c.name == rule.__name__)
     assert text, f"{rule.id()} has no docstring"
     return text
 
 
 def fix(rule: type[RuleDefinition]) -> str:
-    """The snippet that its findings carry."""
+    """The snippet that the rule's findings show."""
     snippet: str = vars(sys.modules[rule.__module__])["FIX"]
     return snippet
 
 
 def markdown(rule: type[RuleDefinition]) -> str:
     """The manual page."""
-    mutes = ", ".join(f"`{pattern}`" for pattern in rule.hides) or "nothing"
+    inhibited = ", ".join(f"`{pattern}`" for pattern in rule.inhibits) or "nothing"
     return (
         f"# `{rule.id()}`\n\n{page(rule)}\n\n**The fix it shows**\n\n"
-        f"```python\n{fix(rule)}\n```\n\n**Kind**\n\n{KINDS[rule.kind]}. It mutes {mutes}.\n"
+        f"```python\n{fix(rule)}\n```\n\n**Kind**\n\n{KINDS[rule.kind]}. Inhibits {inhibited}.\n"
         f"{_thresholds(rule)}"
     )
 

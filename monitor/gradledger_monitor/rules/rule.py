@@ -1,11 +1,11 @@
-"""What a rule is: a judge of one optimizer step after another, seeing facts only."""
+"""What a rule is: it evaluates one optimizer step after another, from facts only."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, ClassVar
 
 from gradledger_monitor.model.findings import Outcome, Severity
 from gradledger_monitor.model.inactivity import Inactivity
@@ -15,7 +15,7 @@ from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules import balance_diagnosis
 from gradledger_monitor.rules.definition import RuleDefinition
 
-HISTORY = 64  # windows of the same optimizer that a rule may look back on
+HISTORY = 64  # earlier windows of the same optimizer that a rule can look back on
 
 
 class Window:
@@ -24,50 +24,63 @@ class Window:
     def __init__(self, facts: StepFacts, past: Sequence[balance_diagnosis.Closed] = ()) -> None:
         self.facts = facts
         self.past = past
-        # what the window's balance says, told once for all rules that ask
-        self.balance = balance_diagnosis.diagnose(facts, past)
+        self.balance = balance_diagnosis.diagnose(facts, past)  # once, for all rules that read it
 
     def closed(self) -> balance_diagnosis.Closed:
-        """What later windows may look back on."""
+        """What later windows can look back on."""
         return balance_diagnosis.Closed.of(self.facts, self.balance)
+
+
+class Precondition:
+    """What must hold in a window so that a rule has anything to evaluate: "a GradScaler is in use".
+
+    Many rules have the same precondition. It is evaluated once per window for all rules that
+    declare it: ``unmet`` returns the outcome of each of them, or None where the precondition holds.
+    """
+
+    def __init__(self, name: str, unmet: Callable[[Window], Outcome | None]) -> None:
+        self.name = name
+        self.unmet = unmet
+
+
+def _never_unmet(window: Window) -> None:
+    return None
+
+
+ALWAYS = Precondition("always", _never_unmet)
 
 
 class Rule(RuleDefinition):
     """A signature of single optimizer steps.
 
-    An instance judges the windows of one optimizer in order, and may keep state between them.
+    An instance evaluates the windows of one optimizer in order, and may hold state between them.
     """
 
-    @staticmethod
-    def unless(window: Window) -> Outcome | None:
-        """The calm answer where the rule's question does not arise; None where it does.
-
-        Of the rules that share it, it is asked once a window; ``judge`` is asked after a None only.
-        """
-        return None
-
-    def after_gap(self) -> None:
-        """The windows just before the next one were not seen: forget what speaks of the last."""
+    # ``evaluate`` is called for windows in which it holds, and for no other.
+    precondition: ClassVar[Precondition] = ALWAYS
 
     @abstractmethod
     def evaluate(self, window: Window) -> Outcome:
-        """The answer for one optimizer step."""
+        """The outcome for one optimizer step."""
 
-    def patience(self) -> float | None:
-        """Seconds without a step after which the rule judges ``Inactivity``; None is never."""
+    def after_gap(self) -> None:
+        """The windows just before the next one are missing: forget what refers to the last one."""
+
+    def inactivity_timeout(self) -> float | None:
+        """Seconds without a step after which the rule evaluates ``Inactivity``; None is never."""
         return None
 
-    def evaluate_inactivity(self, silence: Inactivity) -> Outcome | None:
-        """The answer when no step came after the last one judged."""
+    def evaluate_inactivity(self, inactivity: Inactivity) -> Outcome | None:
+        """The outcome where no step followed the last evaluated one."""
         return None
 
 
 class HistoryRule(RuleDefinition):
-    """A signature of the run's course, judged over all of it each time."""
+    """A signature of the run's history, all of which it evaluates each time."""
 
     @abstractmethod
     def evaluate_history(self, course: RunHistory) -> Iterator[tuple[int, Outcome]]:
-        """The answers, each with its step, in order."""
+        """The outcomes, each with its step, in order."""
 
 
 OK = Outcome("ok")  # measured, and in order
@@ -75,13 +88,13 @@ OK = Outcome("ok")  # measured, and in order
 
 @lru_cache(maxsize=256)
 def not_applicable(reason: str) -> Outcome:
-    """The question does not arise in this run."""
+    """The rule does not apply to this run."""
     return Outcome("not_applicable", reason)
 
 
 @lru_cache(maxsize=256)
 def not_measured(reason: str) -> Outcome:
-    """It should have been seen and was not."""
+    """The rule applies, and what it needs was not recorded."""
     return Outcome("not_measured", reason)
 
 
@@ -92,17 +105,17 @@ def counted(number: int, noun: str) -> str:
 
 
 def as_count(tokens: float) -> int | float:
-    """Tokens as evidence has them: without a fraction, unless class weights made one."""
+    """Tokens for evidence: without a fraction, unless class weights made one."""
     return int(tokens) if tokens.is_integer() and abs(tokens) <= MAX_INT64 else tokens
 
 
 def finding(severity: Severity, title: str, summary: str, fix: str, **evidence: Any) -> Outcome:
-    """The rule's claim, with the numbers that it rests on."""
+    """A finding, with the numbers that it is based on."""
     return Outcome("finding", "", severity, title, summary, fix, storable(evidence))
 
 
 def storable(value: Any) -> Any:
-    """The same evidence, with whole numbers that no database and no MessagePack holds as floats."""
+    """The same evidence, with integers too large for databases and MessagePack as floats."""
     if isinstance(value, dict):
         return {key: storable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -110,6 +123,6 @@ def storable(value: Any) -> Any:
     return float(value) if isinstance(value, int) and abs(value) > MAX_INT64 else value
 
 
-def claim(report: Callable[..., Outcome], *of: Any) -> Outcome:
-    """A finding whose words ``report(*of)`` puts together for the step that is shown."""
-    return Outcome("finding", deferred=partial(report, *of))
+def deferred_finding(report: Callable[..., Outcome], *arguments: Any) -> Outcome:
+    """A finding whose texts ``report(*arguments)`` builds, only for the step that is shown."""
+    return Outcome("finding", deferred=partial(report, *arguments))

@@ -1,13 +1,12 @@
-"""Of how many of the last steps something was true, at a cost that knows no number of steps."""
+"""Counts how many of the last N steps had a property, in constant time per step."""
 
 from __future__ import annotations
 
 from collections import deque
 
 
-def slide(last: deque[bool], answer: bool) -> int:
-    """Take in the next answer of as many as ``last`` holds, and tell by how much the number of
-    those that are true has changed."""
-    gone = len(last) == last.maxlen and last[0]
-    last.append(answer)
-    return int(answer) - int(gone)
+def push(last: deque[bool], value: bool) -> int:
+    """Append a value to the last N, and return by how much the number of true ones changes."""
+    dropped = len(last) == last.maxlen and last[0]
+    last.append(value)
+    return int(value) - int(dropped)

@@ -1,10 +1,10 @@
-"""What a rule remembers between two steps, as plain data and back.
+"""Converts the state that a rule holds between two steps to plain data and back.
 
 A rule declares the attributes that change from step to step, with their types, in ``state``. This
 module is the one codec for all of them. The types are values in a mapping and not annotations:
-mypyc drops the parameters of annotations (``deque[bool]`` becomes ``deque``). A helper object that
-a rule remembers (``LogTrend``) declares its own ``state`` in the same way, and can be made without
-arguments: mypyc knows no object whose ``__init__`` was not run.
+mypyc drops the parameters of annotations (``deque[bool]`` becomes ``deque``). A helper object in
+the state of a rule (``LogTrend``) declares its ``state`` in the same way. Its ``__init__`` needs no
+arguments, because mypyc supports no object whose ``__init__`` was not run.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ import msgspec
 
 
 def declare(**types: Any) -> Mapping[str, Any]:
-    """The attributes of a rule that change from step to step, by name with their types."""
+    """The types of the attributes that change from step to step, by name."""
     return MappingProxyType(types)
 
 
 class HasState(Protocol):
-    """An object whose changing attributes are declared, by name, with their types."""
+    """An object that declares the types of its changing attributes, by name."""
 
     state: ClassVar[Mapping[str, Any]]
 
 
 def attributes(holder: HasState) -> dict[str, Any]:
-    """The declared attributes, as they are: ``plain`` makes data of what is not."""
+    """The values of the declared attributes; ``plain`` converts those that are not data."""
     return {name: getattr(holder, name) for name in holder.state}
 
 
 def plain(value: Any) -> Any:
-    """For an encoder of msgspec: what it does not know by itself, as data."""
+    """The ``enc_hook`` of msgspec: types that msgspec does not encode, as data."""
     if isinstance(value, deque):
         return list(value)
     if hasattr(value, "state"):
@@ -43,7 +43,7 @@ def plain(value: Any) -> Any:
 
 
 def restore(holder: HasState, saved: Mapping[str, Any]) -> None:
-    """Set the declared attributes of an object that was just made.
+    """Set the declared attributes of a new object.
 
     Raises ``msgspec.ValidationError`` where names or types are not those declared.
     """
@@ -62,21 +62,21 @@ def _check_names(declared: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
 
 
 def _typed(value: Any, kind: Any) -> Any:
-    return msgspec.convert(value, kind, dec_hook=_made)
+    return msgspec.convert(value, kind, dec_hook=_decode)
 
 
-def _made(kind: Any, value: Any) -> Any:
-    """What msgspec does not make by itself: a deque, or an object that has a ``state``."""
+def _decode(kind: Any, value: Any) -> Any:
+    """The ``dec_hook`` of msgspec: makes a deque, or an object that has a ``state``."""
     if get_origin(kind) is deque:
         return deque(_typed(value, list[get_args(kind)[0]]))  # type: ignore[misc]
-    made = kind()
+    holder = kind()
     _check_names(kind.state, _typed(value, dict[str, Any]))
     for name, part in kind.state.items():
-        setattr(made, name, _typed(value[name], part))
-    return made
+        setattr(holder, name, _typed(value[name], part))
+    return holder
 
 
 def _limited(name: str, values: deque[Any], most: int | None) -> deque[Any]:
     if most is not None and len(values) > most:
-        raise msgspec.ValidationError(f"{name} holds {len(values)} values; the rule keeps {most}")
+        raise msgspec.ValidationError(f"{name} holds {len(values)} values; the rule holds {most}")
     return deque(values, maxlen=most)

@@ -284,7 +284,7 @@ class Evaluator:
         optimizer = fold.last_heard()
         if optimizer is None or at.over or fold.was_silent(optimizer):
             return None
-        patience = fold.engine.patience(optimizer)
+        patience = fold.engine.inactivity_timeout(optimizer)
         if patience is None or abs(fold.at.late[optimizer]) > LIVE:
             return None
         if fold.at.resting.get(optimizer):

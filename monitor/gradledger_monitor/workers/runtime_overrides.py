@@ -10,7 +10,7 @@ from typing import Any
 
 from gradledger_monitor.config.settings import Settings, names
 from gradledger_monitor.config.sources import origin
-from gradledger_monitor.rules.docs import signatures
+from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.admin import overrides
 from gradledger_monitor.store.admin.overrides import RETENTION, RULES, StoredOverrides
@@ -94,7 +94,7 @@ class RuntimeOverrides:
 
 def _possible(choices: RuleOverrides) -> RuleOverrides:
     """Without what this version does not know: another may have written it."""
-    wrong = {place for place, _ in choices.wrong(signatures())}
+    wrong = {place for place, _ in choices.problems(rules_by_id())}
     thresholds = {
         rule: {n: v for n, v in values.items() if ("thresholds", rule, n) not in wrong}
         for rule, values in choices.thresholds.items()

@@ -65,7 +65,7 @@ def test_another_threshold_holds_from_the_next_step_in_every_process(
     assert put(one, RULES, thresholds={UNEQUAL: {"error": 0.9}}).status_code == 200
     told = trained(other, 6, 6)
     assert [(f["severity"], f["steps"]) for f in told["findings"]] == [("warning", 6)]
-    assert told["coverage"][UNEQUAL] == "finding: judged with error = 0.9 (default 0.05)"
+    assert told["coverage"][UNEQUAL] == "finding: evaluated with error = 0.9 (default 0.05)"
     assert put(one, RULES, thresholds={}).status_code == 200
     told = trained(other, 7, 7)
     assert [f["severity"] for f in told["findings"]] == ["error"]

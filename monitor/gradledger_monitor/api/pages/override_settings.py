@@ -16,7 +16,7 @@ from gradledger_monitor.api.pages.settings import RejectedForm, show
 from gradledger_monitor.api.routes import overrides
 from gradledger_monitor.api.routes.overrides import RetentionChosen, RulesChosen
 from gradledger_monitor.common.problems import Problem
-from gradledger_monitor.rules.docs import signatures
+from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_monitor.workers.runtime_overrides import DAYS
 
 router = APIRouter(include_in_schema=False)
@@ -41,7 +41,7 @@ async def change_retention(request: Request, state: StateDep) -> Response:
 
 def _change_rules(state: State, said: Said) -> Response:
     fields = [
-        f"{rule}.{name}" for rule, known in signatures().items() for name in known.parameters()
+        f"{rule}.{name}" for rule, known in rules_by_id().items() for name in known.parameters()
     ]
     numbers, wrong = _numbers(said, fields)
     chosen = _rules(numbers, said, may_switch=not state.overrides.set_in("rules_off"))
@@ -60,7 +60,7 @@ def _rules(numbers: Mapping[str, float], said: Said, *, may_switch: bool) -> Rul
         thresholds.setdefault(rule, {})[name] = number
     told: dict[str, Any] = {"thresholds": thresholds, "revision": _revision(said)}
     if may_switch:
-        told["off"] = [rule for rule in signatures() if said.get(rule) == "off"]
+        told["off"] = [rule for rule in rules_by_id() if said.get(rule) == "off"]
     return RulesChosen.model_validate(told)
 
 

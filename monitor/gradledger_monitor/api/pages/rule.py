@@ -21,7 +21,7 @@ def show_rule(rule: Annotated[str, Path(max_length=128)]) -> HTMLResponse:
     """What a rule sees, why it matters, what to do, and when it is silent."""
     who = caller.get()
     logged_in = who is not None and who.browser
-    known = docs.signatures().get(rule)
+    known = docs.rules_by_id().get(rule)
     if known is None:
         hint = "`gradledger rules` lists all that there are."
         absent = {

@@ -15,7 +15,7 @@ from gradledger_monitor.api.pages.layout import RunId, absent, after, form, no_r
 from gradledger_monitor.evaluation.quarantine import CannotEvaluate, evaluating
 from gradledger_monitor.model import step_facts
 from gradledger_monitor.model.findings import Acknowledgement, Finding
-from gradledger_monitor.rules.overrides import was_chosen
+from gradledger_monitor.rules.overrides import is_overridden
 from gradledger_monitor.store.alerts import acknowledgements
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import listing, queries, tags
@@ -58,7 +58,7 @@ def show_run(
         coverage=covered,
         tally=headline.tally(covered),
         quarantined=queries.quarantined_steps(store, run, QUARANTINED),
-        chosen=[line for line in covered if was_chosen(line.reason)],
+        chosen=[line for line in covered if is_overridden(line.reason)],
         sketches={(f.rule, f.optimizer): _sketches(store, row, f) for f in evaluation.findings},
         spans=_spans(evaluation.findings, optimizer),
         progress=progress.progress_of(row, listing.rates(store, [run]).get(run)),

@@ -20,7 +20,7 @@ from gradledger_monitor.config.redaction import shown
 from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.config.sources import variable
 from gradledger_monitor.model.findings import SEVERITIES
-from gradledger_monitor.rules.docs import KINDS, headline, signatures
+from gradledger_monitor.rules.docs import KINDS, headline, rules_by_id
 from gradledger_monitor.store.admin import tokens
 from gradledger_monitor.store.admin.tokens import SCOPES
 from gradledger_monitor.workers.runtime_overrides import DAYS
@@ -72,7 +72,7 @@ def show(
         own_routes=own,
         severities=SEVERITIES,
         rules=overrides.rules(state),
-        headlines={name: headline(rule) for name, rule in signatures().items()},
+        headlines={name: headline(rule) for name, rule in rules_by_id().items()},
         retention=overrides.retention(state),
         days=[(name, Settings.model_fields[name].description) for name in DAYS],
         rejected=rejected,

@@ -17,7 +17,7 @@ from gradledger_monitor.common import clock
 from gradledger_monitor.common.problems import Problem
 from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.rules.definition import Parameter, RuleDefinition
-from gradledger_monitor.rules.docs import signatures
+from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.admin import overrides
 from gradledger_monitor.store.admin.overrides import (
@@ -142,7 +142,7 @@ def rules(state: State) -> RulesDocument:
         revision=kept.revision,
         changed=kept.changed,
         off_set_in=state.overrides.set_in("rules_off"),
-        rules=[_rule(state, choices, name, rule) for name, rule in signatures().items()],
+        rules=[_rule(state, choices, name, rule) for name, rule in rules_by_id().items()],
     )
 
 
@@ -165,18 +165,18 @@ def _rule(
 
 def wrong_rules(said: RulesChosen) -> Iterator[tuple[str, str]]:
     """Fields that say what cannot be, with the reason and the way out."""
-    known = signatures()
+    known = rules_by_id()
     for rule in said.off:
         if rule not in known:
             yield "body.off", f"there is no rule {rule!r}; see `gradledger rules`"
-    for place, why in RuleOverrides((), said.thresholds).wrong(known):
+    for place, why in RuleOverrides((), said.thresholds).problems(known):
         yield ".".join(("body", *place)), why
 
 
 def _set_elsewhere(state: State, said: RulesChosen) -> Iterator[tuple[str, str]]:
     """What is set elsewhere, and otherwise than here."""
     now, place = state.overrides.rule_overrides(), state.overrides.set_in("rules_off")
-    is_off = {rule for rule in signatures() if now.is_off(rule)}
+    is_off = {rule for rule in rules_by_id() if now.is_off(rule)}
     if place and "off" in said.model_fields_set and set(said.off) != is_off:
         yield "off", place
     for rule, values in said.thresholds.items():
@@ -190,7 +190,7 @@ def _other(state: State, said: RulesChosen, kept: RuleOverrides) -> dict[str, di
     """The thresholds to keep: those said that are not the default; where the operator set one,
     what was kept before, which holds again when he no longer does."""
     found: dict[str, dict[str, float]] = {}
-    for rule, known in signatures().items():
+    for rule, known in rules_by_id().items():
         values = said.thresholds.get(rule, {})
         for name, parameter in known.parameters().items():
             elsewhere = state.overrides.set_in("thresholds", rule, name)

@@ -32,7 +32,7 @@ from gradledger_monitor.gate.sarif import sarif
 from gradledger_monitor.model.findings import Acknowledgement, EvaluationResult
 from gradledger_monitor.reports.terminal import console, report
 from gradledger_monitor.reports.verdict_json import verdict_json
-from gradledger_monitor.rules.docs import signatures
+from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.alerts import acknowledgements
 from gradledger_monitor.store.alerts.acknowledgements import NoSuchFinding
@@ -163,7 +163,7 @@ def _known(acknowledged: list[str]) -> list[tuple[str, str]]:
         (rule.strip(), note.strip()) for rule, _, note in (a.partition("=") for a in acknowledged)
     ]
     for rule, note in pairs:
-        if rule not in signatures() or not note:
+        if rule not in rules_by_id() or not note:
             why = f"{rule!r} is not RULE=NOTE with a rule that `gradledger rules` lists"
             raise typer.BadParameter(why, param_hint="--acknowledge")
     return pairs

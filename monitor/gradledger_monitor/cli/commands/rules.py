@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
 
-from gradledger_monitor.rules.docs import headline, markdown, signatures
+from gradledger_monitor.rules.docs import headline, markdown, rules_by_id
 
 
 def rules(
@@ -20,7 +20,7 @@ def rules(
     ] = None,
 ) -> None:
     """List what can be found, or show the manual page of one rule."""
-    known = signatures()
+    known = rules_by_id()
     if write is not None:
         write_pages(write)
     elif rule is None:
@@ -38,7 +38,7 @@ def write_pages(folder: Path) -> None:
     """One page for each rule, and an index."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = ["# Rules", "", "Written by `gradledger rules --write docs/rules`.", ""]
-    for name, signature in signatures().items():
+    for name, signature in rules_by_id().items():
         (folder / f"{name}.md").write_text(markdown(signature))
         lines.append(f"- [`{name}`]({name}.md): {headline(signature)}")
     (folder / "index.md").write_text("\n".join(lines) + "\n")

@@ -10,7 +10,7 @@ from gradledger_monitor.model.batch_size import sum_if_complete
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
@@ -100,7 +100,8 @@ class ChangedWithoutLr(Rule):
 
     state = declare(_settled=_Batch | None, _new=list[_Batch])
 
-    def __init__(self) -> None:
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
         self._settled: _Batch | None = None
         self._new: list[_Batch] = []
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import clip_coefficient
-from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
-from gradledger_monitor.rules.sliding_count import slide
+from gradledger_monitor.rules.sliding_count import push
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
@@ -48,7 +49,8 @@ class AlwaysEngaged(Rule):
 
     state = declare(_last=deque[bool], _engaged=int)
 
-    def __init__(self) -> None:
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
         self._last: deque[bool] = deque(maxlen=self.span)  # whether they were scaled down
         self._engaged = 0  # how many of them were
 
@@ -57,7 +59,7 @@ class AlwaysEngaged(Rule):
         clips = window.facts.own_calls("clip_norm")
         if not clips:
             return not_applicable("the loop does not clip by norm")
-        self._engaged += slide(self._last, clip_coefficient(clips[-1]) < 1)
+        self._engaged += push(self._last, clip_coefficient(clips[-1]) < 1)
         if len(self._last) < self.span:
             return not_measured(f"{self.span} clipped steps are needed")
         share = self._engaged / self.span

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.state import declare
 
@@ -47,7 +49,8 @@ class SameOrderEachEpoch(Rule):
 
     state = declare(_places=dict[float, int], _count=int, _distance=int, _matches=int)
 
-    def __init__(self) -> None:
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
         self._places: dict[float, int] = {}  # fingerprint -> last place
         self._count = 0
         self._distance = 0

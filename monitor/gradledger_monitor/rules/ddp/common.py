@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules.rule import Window, not_applicable, not_measured
+from gradledger_monitor.rules.rule import Precondition, Window, not_applicable, not_measured
 
 
-def unless_parallel(window: Window) -> Outcome | None:
-    """The calm answer for one rank, or where collectives were not counted."""
+def _not_parallel(window: Window) -> Outcome | None:
+    """The outcome for one rank, or where collectives were not counted."""
     facts = window.facts
     if facts.run.world_size == 1:
         return not_applicable("one rank")
@@ -16,6 +16,9 @@ def unless_parallel(window: Window) -> Outcome | None:
         if "collectives" in record.missing:
             return not_measured(record.missing["collectives"])
     return None
+
+
+SEVERAL_RANKS = Precondition("several ranks train together", _not_parallel)
 
 
 def synced(record: StepRecord, micro_batch: MicroBatch) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 from gradledger_monitor.ingest.schema import StepRecord
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.rules.ddp.common import names, unless_parallel
-from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, names
+from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.state import declare
 
@@ -48,11 +49,12 @@ class DuplicateData(Rule):
 
     windows = Parameter(3, "windows in a row with equal data")
 
-    unless = staticmethod(unless_parallel)
+    precondition = SEVERAL_RANKS
 
     state = declare(_windows=deque[dict[int, tuple[float, ...]]])
 
-    def __init__(self) -> None:
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
         self._windows: deque[dict[int, tuple[float, ...]]] = deque(maxlen=self.windows)
 
     def evaluate(self, window: Window) -> Outcome:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.ddp.common import synced, unless_parallel
+from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, synced
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = """\
@@ -42,7 +42,7 @@ class MissingNoSync(Rule):
     kohya-ss/sd-scripts#1064
     """
 
-    unless = staticmethod(unless_parallel)
+    precondition = SEVERAL_RANKS
 
     def evaluate(self, window: Window) -> Outcome:
         """Synchronised micro-batches before the last, which is synchronised too."""

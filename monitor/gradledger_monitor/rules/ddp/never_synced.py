@@ -8,7 +8,7 @@ from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.ddp.common import synced, unless_parallel
+from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, synced
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_applicable
 
 FIX = """\
@@ -42,9 +42,9 @@ class NeverSynced(Rule):
     jingyaogong/minimind#853, pytorch/pytorch#104336, huggingface/picotron#5
     """
 
-    hides = ("ddp.replica_drift", "norm.*", "reduction.*", "ddp.uneven_microbatches")
+    inhibits = ("ddp.replica_drift", "norm.*", "reduction.*", "ddp.uneven_microbatches")
 
-    unless = staticmethod(unless_parallel)
+    precondition = SEVERAL_RANKS
 
     def evaluate(self, window: Window) -> Outcome:
         """No gradient collective in any rank's window."""

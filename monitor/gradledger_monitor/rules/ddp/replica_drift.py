@@ -7,7 +7,7 @@ import math
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.ddp.common import unless_parallel
+from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 
 SAME = 1e-6  # relative: replicas should be equal bit by bit
@@ -47,7 +47,7 @@ class ReplicaDrift(Rule):
     speechbrain/speechbrain#2010, pytorch/pytorch#112152
     """
 
-    unless = staticmethod(unless_parallel)
+    precondition = SEVERAL_RANKS
 
     def evaluate(self, window: Window) -> Outcome:
         """Equal norms and parameters, and nothing outside the wrapper."""

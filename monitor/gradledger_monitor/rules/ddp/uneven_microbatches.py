@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules.ddp.common import unless_parallel
+from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 
 FIX = """\
@@ -37,9 +37,9 @@ class UnevenMicrobatches(Rule):
     pytorch/pytorch#67253, pytorch/pytorch#38174
     """
 
-    hides = ("reduction.*",)
+    inhibits = ("reduction.*",)
 
-    unless = staticmethod(unless_parallel)
+    precondition = SEVERAL_RANKS
 
     def evaluate(self, window: Window) -> Outcome:
         """Different K, unless the ledger is fair."""

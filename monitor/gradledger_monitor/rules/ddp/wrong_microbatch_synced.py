@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules.ddp.common import synced, unless_parallel
+from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, synced
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding
 
 FIX = """\
@@ -38,9 +38,9 @@ class WrongMicrobatchSynced(Rule):
     karpathy/build-nanogpt#30, modelscope/FunASR#3472
     """
 
-    hides = ("ddp.replica_drift", "reduction.*", "norm.*")
+    inhibits = ("ddp.replica_drift", "reduction.*", "norm.*")
 
-    unless = staticmethod(unless_parallel)
+    precondition = SEVERAL_RANKS
 
     def evaluate(self, window: Window) -> Outcome:
         """Synchronised early, not at the end."""

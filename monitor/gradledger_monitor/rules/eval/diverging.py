@@ -47,7 +47,7 @@ class Diverging(HistoryRule):
     """
 
     kind = "T"
-    reads_logs = True
+    works_on_metric_logs = True
 
     def evaluate_history(self, course: RunHistory) -> Iterator[tuple[int, Outcome]]:
         """Each evaluation of each loss, against the three before."""

@@ -41,7 +41,7 @@ class ClipEveryMicrobatch(Rule):
     huggingface/transformers#986, facebookresearch/lingua#59, huggingface/diffusers#721
     """
 
-    hides = ("clip.*",)
+    inhibits = ("clip.*",)
 
     def evaluate(self, window: Window) -> Outcome:
         """A finite clip before the last backward of the window."""

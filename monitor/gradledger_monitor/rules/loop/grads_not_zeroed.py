@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.state import declare
 
@@ -41,11 +44,12 @@ class GradsNotZeroed(Rule):
     karpathy/llm.c#548, Hsintien-Ng/idinvert_pytorch-reproduced#1, pytorch/pytorch#47175
     """
 
-    hides = ("reduction.*", "norm.*", "batch.*", "loop.step_every_microbatch")
+    inhibits = ("reduction.*", "norm.*", "batch.*", "loop.step_every_microbatch")
 
     state = declare(_skipped=bool)
 
-    def __init__(self) -> None:
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
         self._skipped = False
 
     def after_gap(self) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.reduction.common import (
+    BALANCE_OFF,
     balance,
     factor,
     of_declared,
     shows,
-    unless_balanced,
 )
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
@@ -45,7 +45,7 @@ class StepEveryMicrobatch(Rule):
     lucidrains/reformer-pytorch#97, coqui-ai/Trainer#120, huggingface/accelerate#2790
     """
 
-    unless = staticmethod(unless_balanced)
+    precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:
         """K = 1 and B = 1/m, twice."""

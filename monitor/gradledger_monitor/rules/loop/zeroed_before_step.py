@@ -36,7 +36,7 @@ class ZeroedBeforeStep(Rule):
     pytorch/pytorch#47175 (asks for a warning)
     """
 
-    hides = ("reduction.*", "norm.*", "scaler.all_grads_zero", "loop.grads_not_zeroed")
+    inhibits = ("reduction.*", "norm.*", "scaler.all_grads_zero", "loop.grads_not_zeroed")
 
     def evaluate(self, window: Window) -> Outcome:
         """A post-backward factor of 0."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
@@ -45,11 +48,12 @@ class ZeroedEveryMicrobatch(Rule):
     bytetriper/RAE#67, pytorch/torchtitan#3575, huggingface/accelerate#1299
     """
 
-    hides = ("reduction.*", "loop.step_every_microbatch", "loop.discarded_microbatches")
+    inhibits = ("reduction.*", "loop.step_every_microbatch", "loop.discarded_microbatches")
 
     state = declare(_before=int, _single=bool)
 
-    def __init__(self) -> None:
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
         self._before = 0  # micro-batches of the last window, if all of them began fresh
         self._single = False  # some window was stepped after one micro-batch
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
@@ -47,9 +48,9 @@ class Exploding(Rule):
     sustained = Parameter(10, "steps far above it")
 
     kind = "T"
-    reads_logs = True
+    works_on_metric_logs = True
 
-    hides = ("norm.spike",)
+    inhibits = ("norm.spike",)
 
     state = declare(
         _last=deque[tuple[float, float]],
@@ -59,7 +60,8 @@ class Exploding(Rule):
         _grown=int,
     )
 
-    def __init__(self) -> None:
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
         self._last: deque[tuple[float, float]] = deque(maxlen=self.growing + 1)
         self._most = 0.0
         self._count = 0

@@ -37,8 +37,8 @@ class Nonfinite(Rule):
     dbolya/yolact#359, karpathy/nanochat#775
     """
 
-    reads_logs = True
-    hides = ("norm.spike", "norm.exploding", "norm.vanishing", "ddp.replica_drift")
+    works_on_metric_logs = True
+    inhibits = ("norm.spike", "norm.exploding", "norm.vanishing", "ddp.replica_drift")
 
     def evaluate(self, window: Window) -> Outcome:
         """A norm that is not finite at a step that was taken."""

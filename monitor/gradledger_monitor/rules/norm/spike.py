@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.norm.trend import LogTrend
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.state import declare
@@ -50,7 +51,7 @@ class Spike(Rule):
     needed = Parameter(50, "steps of history")
 
     kind = "T"
-    reads_logs = True
+    works_on_metric_logs = True
 
     state = declare(
         _norm=LogTrend,
@@ -60,7 +61,8 @@ class Spike(Rule):
         _jump=tuple[float, float],
     )
 
-    def __init__(self) -> None:
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
         self._norm, self._loss = LogTrend(), LogTrend()
         self._high = 0
         self._loss_up = 0  # steps since a jump for which the loss has been out of its range

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from statistics import median
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts, clip_coefficient
-from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
@@ -52,7 +53,7 @@ class Vanishing(Rule):
     still = Parameter(0.9, "of the early loss that is left at least", most=1.0)
 
     kind = "T"
-    reads_logs = True
+    works_on_metric_logs = True
 
     state = declare(
         _early=list[tuple[float, float]],
@@ -63,7 +64,8 @@ class Vanishing(Rule):
         _clear=int,
     )
 
-    def __init__(self) -> None:
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
         self._early: list[tuple[float, float]] = []
         self._late: deque[tuple[float, float]] = deque(maxlen=self.span)
         self._best = math.inf  # lowest median loss of so many steps

@@ -5,11 +5,11 @@ from __future__ import annotations
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules import effects
 from gradledger_monitor.rules.reduction.common import (
+    BALANCE_OFF,
     balance,
     declared,
     factor,
     shows,
-    unless_balanced,
 )
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
@@ -44,7 +44,7 @@ class BalanceOff(Rule):
     None: this is information, not an accusation.
     """
 
-    unless = staticmethod(unless_balanced)
+    precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:
         """B constant and unexplained."""

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.balance_diagnosis import Pattern
-from gradledger_monitor.rules.rule import OK, Window, not_applicable, not_measured
+from gradledger_monitor.rules.rule import OK, Precondition, Window, not_applicable, not_measured
 
 _CALM: frozenset[Pattern] = frozenset({"fair", "coefficient"})
 
 
-def unless_balanced(window: Window) -> Outcome | None:
-    """The calm answer, or None when the window's balance shows some mistake."""
+def no_mistake(window: Window) -> Outcome | None:
+    """The outcome where the window's balance shows no mistake or is not measured."""
     seen = window.balance
     if seen.pattern in ("unmeasured", "pending"):
         return not_measured(seen.reason)
     if seen.pattern == "by_design":
         return not_applicable(seen.reason)
     return OK if seen.pattern in _CALM else None
+
+
+BALANCE_OFF = Precondition("the balance is off", no_mistake)
 
 
 def shows(window: Window, *patterns: Pattern) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules import effects
-from gradledger_monitor.rules.reduction.common import balance, of_declared, shows, unless_balanced
+from gradledger_monitor.rules.reduction.common import BALANCE_OFF, balance, of_declared, shows
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = """\
@@ -40,9 +40,9 @@ class DoubleDivision(Rule):
     modelscope/ms-swift#10117, modelscope/ms-swift#10116, huggingface/accelerate#3533
     """
 
-    hides = ("reduction.token_weights_unequal",)
+    inhibits = ("reduction.token_weights_unequal",)
 
-    unless = staticmethod(unless_balanced)
+    precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:
         """B = 1/K."""

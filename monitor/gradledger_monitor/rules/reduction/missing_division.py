@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules import effects
-from gradledger_monitor.rules.reduction.common import shows, unless_balanced
+from gradledger_monitor.rules.reduction.common import BALANCE_OFF, shows
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = """\
@@ -42,9 +42,9 @@ class MissingDivision(Rule):
     NVIDIA/Megatron-LM#1532, fastai/fastai#3023
     """
 
-    hides = ("reduction.token_weights_unequal",)
+    inhibits = ("reduction.token_weights_unequal",)
 
-    unless = staticmethod(unless_balanced)
+    precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:
         """B = K, or one term's balance K times its coefficient."""

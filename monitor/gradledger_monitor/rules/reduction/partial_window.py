@@ -5,11 +5,11 @@ from __future__ import annotations
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules import effects
 from gradledger_monitor.rules.reduction.common import (
+    BALANCE_OFF,
     balance,
     declared,
     of_declared,
     shows,
-    unless_balanced,
 )
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding
 
@@ -45,9 +45,9 @@ class PartialWindow(Rule):
     Lightning-AI/pytorch-lightning#19987
     """
 
-    hides = ("batch.changed_without_lr",)
+    inhibits = ("batch.changed_without_lr",)
 
-    unless = staticmethod(unless_balanced)
+    precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:
         """B = k/K in a window of k, after fair windows of K."""

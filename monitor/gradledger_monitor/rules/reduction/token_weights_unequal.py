@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from gradledger_monitor.model.findings import Outcome, Severity
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import Entry, total
 from gradledger_monitor.rules.balance_diagnosis import OWN_LOSSES, PARTS_OR_TASKS, weightless
-from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.rule import (
     OK,
     Rule,
     Window,
     as_count,
-    claim,
+    deferred_finding,
     finding,
     not_applicable,
     not_measured,
@@ -72,7 +72,8 @@ class TokenWeightsUnequal(Rule):
 
     state = declare(_recent=deque[float])
 
-    def __init__(self) -> None:
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
         self._recent: deque[float] = deque(maxlen=self.recent)
 
     def evaluate(self, window: Window) -> Outcome:
@@ -96,7 +97,7 @@ class TokenWeightsUnequal(Rule):
         self._recent.append(0.0 if even else reading.ledger.misallocation)
         if even or window.balance.pattern == "padding":
             return OK
-        return claim(self._report, facts, reading, tuple(self._recent))
+        return deferred_finding(self._report, facts, reading, tuple(self._recent))
 
     def _report(self, facts: StepFacts, reading: Objective, lately: tuple[float, ...]) -> Outcome:
         ledger, entries = reading.ledger, reading.ledger.entries

@@ -5,12 +5,12 @@ from __future__ import annotations
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules import effects
 from gradledger_monitor.rules.reduction.common import (
+    BALANCE_OFF,
     balance,
     declared,
     factor,
     shows,
     tokens,
-    unless_balanced,
 )
 from gradledger_monitor.rules.rule import OK, Rule, Window, as_count, finding
 
@@ -47,7 +47,7 @@ class UnnormalisedSum(Rule):
     allenai/open-instruct#1728, ultralytics/yolov5#464
     """
 
-    unless = staticmethod(unless_balanced)
+    precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:
         """w = 1 for every token."""

@@ -8,10 +8,10 @@ from gradledger_monitor.rules.reduction.common import (
     balance,
     declared,
     factor,
+    no_mistake,
     shows,
-    unless_balanced,
 )
-from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable
+from gradledger_monitor.rules.rule import OK, Precondition, Rule, Window, finding, not_applicable
 
 FIX = """\
 # DDP and FSDP average over ranks: a sum over all ranks' tokens must be multiplied back
@@ -26,11 +26,14 @@ p.grad /= world_size
 dist.all_reduce(p.grad)"""
 
 
-def unless_ranks_balance(window: Window) -> Outcome | None:
-    """The calm answer of one rank, or of a balance that shows no mistake."""
+def _no_mistake_of_ranks(window: Window) -> Outcome | None:
+    """The outcome for one rank, or where the balance shows no mistake."""
     if window.facts.run.world_size == 1:
         return not_applicable("one rank")
-    return unless_balanced(window)
+    return no_mistake(window)
+
+
+BALANCE_OFF_BY_RANKS = Precondition("the balance of several ranks is off", _no_mistake_of_ranks)
 
 
 class WorldSize(Rule):
@@ -61,7 +64,7 @@ class WorldSize(Rule):
     meta-pytorch/torchtune#2172, ultralytics/ultralytics#18616, facebookresearch/fairseq2#430
     """
 
-    unless = staticmethod(unless_ranks_balance)
+    precondition = BALANCE_OFF_BY_RANKS
 
     def evaluate(self, window: Window) -> Outcome:
         """B = R or 1/R."""

@@ -7,11 +7,11 @@ import math
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules import effects
 from gradledger_monitor.rules.reduction.common import (
+    BALANCE_OFF,
     balance,
     factor,
     shows,
     tokens,
-    unless_balanced,
 )
 from gradledger_monitor.rules.rule import OK, Rule, Window, as_count, finding
 
@@ -48,7 +48,7 @@ class WrongDenominator(Rule):
     OpenNMT/OpenNMT-py#526, hiyouga/LlamaFactory#6639, NVIDIA/Megatron-LM#2417
     """
 
-    unless = staticmethod(unless_balanced)
+    precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:
         """B wanders with even weights, or w = 1 / (K * padded size)."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from statistics import median
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.inactivity import Inactivity
-from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
@@ -53,7 +54,8 @@ class Stalled(Rule):
 
     state = declare(_gaps=deque[float], _before=float | None)
 
-    def __init__(self) -> None:
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
         self._gaps: deque[float] = deque(maxlen=self.span)
         self._before: float | None = None
 
@@ -72,7 +74,7 @@ class Stalled(Rule):
         if gap < self.seconds:  # most often: no median is needed
             self._gaps.append(gap)
             return OK
-        usual, limit = median(self._gaps), self.patience() or 0.0
+        usual, limit = median(self._gaps), self.inactivity_timeout() or 0.0
         self._gaps.append(gap)
         if gap < limit:
             return OK
@@ -85,34 +87,34 @@ class Stalled(Rule):
             usual_seconds=usual,
         )
 
-    def patience(self) -> float | None:
+    def inactivity_timeout(self) -> float | None:
         """The gap that is too long, once enough are known."""
         if len(self._gaps) < self.needed:
             return None
         return max(self.seconds, self.times * median(self._gaps))
 
-    def evaluate_inactivity(self, silence: Inactivity) -> Outcome:
+    def evaluate_inactivity(self, inactivity: Inactivity) -> Outcome:
         """No step has come for that long."""
-        # the silence may have been noted under another threshold, or while more steps were known
+        # the inactivity may have been noted under another threshold, or while more steps were known
         usual = median(self._gaps) if self._gaps else None
         compared = "" if usual is None else f"; {usual:.2f} s are usual"
         return finding(
             "warning",
             "The run stands still",
-            f"No step has ended for {silence.seconds:,.0f} s{compared}. {_life(silence)}",
+            f"No step has ended for {inactivity.seconds:,.0f} s{compared}. {_life(inactivity)}",
             FIX,
-            seconds=silence.seconds,
+            seconds=inactivity.seconds,
             usual_seconds=usual,
-            silent_ranks=silence.silent,
+            silent_ranks=inactivity.silent,
         )
 
 
-def _life(silence: Inactivity) -> str:
-    if silence.silent:
-        shown = ", ".join(map(str, silence.silent[:MOST_SHOWN]))
-        more = len(silence.silent) - MOST_SHOWN
+def _life(inactivity: Inactivity) -> str:
+    if inactivity.silent:
+        shown = ", ".join(map(str, inactivity.silent[:MOST_SHOWN]))
+        more = len(inactivity.silent) - MOST_SHOWN
         ranks = shown if more <= 0 else f"{shown} and {more} more"
         return f"Nothing at all is heard of rank {ranks}: a process that hangs still beats."
-    if silence.backwards is None:
+    if inactivity.backwards is None:
         return "All ranks were heard of since."
-    return f"All ranks were heard of since, and ran {silence.backwards:,} backwards."
+    return f"All ranks were heard of since, and ran {inactivity.backwards:,} backwards."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
-from gradledger_monitor.rules.scaler.common import unless_scaled
+from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 
 FIX = """\
 scaler = torch.amp.GradScaler("cuda", init_scale=2.0**16)
@@ -39,9 +39,9 @@ class AllGradsZero(Rule):
     Lightning-AI/pytorch-lightning#9330 (its symptom)
     """
 
-    hides = ("norm.vanishing",)
+    inhibits = ("norm.vanishing",)
 
-    unless = staticmethod(unless_scaled)
+    precondition = SCALER_IN_USE
 
     def evaluate(self, window: Window) -> Outcome:
         """A norm of 0 under weights that are not 0."""

@@ -9,7 +9,7 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import CLIP_CALLS
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
-from gradledger_monitor.rules.scaler.common import unless_scaled
+from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 
 FIX = """\
 scaler.unscale_(optimizer)
@@ -46,9 +46,9 @@ class ClipBeforeUnscale(Rule):
     Lightning-AI/pytorch-lightning#9330, pytorch/examples#1196, TorchSSL#59,
     milesial/Pytorch-UNet#470"""
 
-    hides = ("norm.*", "clip.*", "reduction.*")
+    inhibits = ("norm.*", "clip.*", "reduction.*")
 
-    unless = staticmethod(unless_scaled)
+    precondition = SCALER_IN_USE
 
     def evaluate(self, window: Window) -> Outcome:
         """A finite clip that no unscale came before."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
-from gradledger_monitor.rules.scaler.common import unless_scaled
+from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
@@ -46,15 +47,21 @@ class Collapse(Rule):
     error = Parameter(0.03125, "scale at or below which it is an error")
 
     kind = "T"
-    reads_logs = True
+    works_on_metric_logs = True
 
-    hides = ("scaler.skipped_steps", "scaler.all_grads_zero", "norm.*", "scheduler.stepped_on_skip")
+    inhibits = (
+        "scaler.skipped_steps",
+        "scaler.all_grads_zero",
+        "norm.*",
+        "scheduler.stepped_on_skip",
+    )
 
-    unless = staticmethod(unless_scaled)
+    precondition = SCALER_IN_USE
 
     state = declare(_first=float | None)
 
-    def __init__(self) -> None:
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
         self._first: float | None = None
 
     def evaluate(self, window: Window) -> Outcome:

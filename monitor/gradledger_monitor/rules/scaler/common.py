@@ -7,17 +7,20 @@ import math
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.rule import Window, not_applicable, not_measured
+from gradledger_monitor.rules.rule import Precondition, Window, not_applicable, not_measured
 
 
-def unless_scaled(window: Window) -> Outcome | None:
-    """The calm answer when no GradScaler is at work, or its calls were not seen."""
+def _no_scaler(window: Window) -> Outcome | None:
+    """The outcome where no GradScaler is in use or its calls were not recorded."""
     record = window.facts.record
     if "scale" in record.missing:
         return not_measured(record.missing["scale"])
     if window.facts.scale is None:
         return not_applicable("no GradScaler")
     return None
+
+
+SCALER_IN_USE = Precondition("a GradScaler is in use", _no_scaler)
 
 
 def residual(facts: StepFacts) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
-from gradledger_monitor.rules.scaler.common import residual, unless_scaled
+from gradledger_monitor.rules.scaler.common import SCALER_IN_USE, residual
 
 FIX = """\
 scaler.unscale_(optimizer)      # once; do not divide .grad by the scale as well
@@ -37,9 +37,9 @@ class DoubleUnscale(Rule):
     NVIDIA/apex#1512, THUDM/slime#1842
     """
 
-    hides = ("reduction.*", "norm.*")
+    inhibits = ("reduction.*", "norm.*")
 
-    unless = staticmethod(unless_scaled)
+    precondition = SCALER_IN_USE
 
     def evaluate(self, window: Window) -> Outcome:
         """What is left of the scale is 1/scale."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
-from gradledger_monitor.rules.scaler.common import unless_scaled
+from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
@@ -42,11 +44,12 @@ class MissingUpdate(Rule):
     espnet/espnet#2362, Haian-Jin/LVSM#19, Azure/MS-AMP#45
     """
 
-    unless = staticmethod(unless_scaled)
+    precondition = SCALER_IN_USE
 
     state = declare(_stepped=bool)
 
-    def __init__(self) -> None:
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
         self._stepped = False
 
     def after_gap(self) -> None:

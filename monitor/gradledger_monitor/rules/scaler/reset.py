@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
-from gradledger_monitor.rules.scaler.common import unless_scaled
+from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
@@ -38,13 +41,14 @@ class Reset(Rule):
     conservationtechlab/animl-py#298, mosaicml/composer#1376, huggingface/accelerate#4289
     """
 
-    hides = ("scaler.skipped_steps",)
+    inhibits = ("scaler.skipped_steps",)
 
-    unless = staticmethod(unless_scaled)
+    precondition = SCALER_IN_USE
 
     state = declare(_before=tuple[int, float] | None)
 
-    def __init__(self) -> None:
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
         self._before: tuple[int, float] | None = None
 
     def after_gap(self) -> None:

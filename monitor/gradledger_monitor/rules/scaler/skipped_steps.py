@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
-from gradledger_monitor.rules.scaler.common import unless_scaled
-from gradledger_monitor.rules.sliding_count import slide
+from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
+from gradledger_monitor.rules.sliding_count import push
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
@@ -50,11 +51,12 @@ class SkippedSteps(Rule):
 
     kind = "T"
 
-    unless = staticmethod(unless_scaled)
+    precondition = SCALER_IN_USE
 
     state = declare(_settled=bool, _row=int, _last=deque[bool], _among=int)
 
-    def __init__(self) -> None:
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
         self._settled = False
         self._row = 0
         self._last: deque[bool] = deque(maxlen=self.recent)  # whether they were skipped
@@ -66,7 +68,7 @@ class SkippedSteps(Rule):
         self._settled = self._settled or not skipped
         if not self._settled:
             return OK
-        self._among += slide(self._last, skipped)
+        self._among += push(self._last, skipped)
         self._row = min(self._row + 1, self.recent) if skipped else 0
         if self._row < self.in_a_row and self._among / self.recent <= self.share:
             return OK

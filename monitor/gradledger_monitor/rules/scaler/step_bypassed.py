@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules import effects
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
-from gradledger_monitor.rules.scaler.common import residual, unless_scaled
+from gradledger_monitor.rules.scaler.common import SCALER_IN_USE, residual
 
 FIX = """\
 scaler.step(optimizer)      # not optimizer.step()
@@ -40,9 +40,9 @@ class StepBypassed(Rule):
     IAHispano/Applio#860
     """
 
-    hides = ("reduction.*", "scaler.*", "norm.*", "loop.clip_every_microbatch")
+    inhibits = ("reduction.*", "scaler.*", "norm.*", "loop.clip_every_microbatch")
 
-    unless = staticmethod(unless_scaled)
+    precondition = SCALER_IN_USE
 
     def evaluate(self, window: Window) -> Outcome:
         """No scaler step in the window, and the scale is still in the gradients."""

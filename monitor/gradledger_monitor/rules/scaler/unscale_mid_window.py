@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
-from gradledger_monitor.rules.scaler.common import unless_scaled
+from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 
 FIX = """\
 for loss in window:
@@ -37,9 +37,9 @@ class UnscaleMidWindow(Rule):
     microsoft/Swin-Transformer#311, huggingface/transformers#24840
     """
 
-    hides = ("reduction.*", "norm.*")
+    inhibits = ("reduction.*", "norm.*")
 
-    unless = staticmethod(unless_scaled)
+    precondition = SCALER_IN_USE
 
     def evaluate(self, window: Window) -> Outcome:
         """An unscale between two backwards of the window."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
-from gradledger_monitor.rules.scaler.common import unless_scaled
+from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 
 FIX = """\
 scaler.scale(loss).backward()      # for every loss of the window"""
@@ -35,9 +35,9 @@ class UnscaledBackward(Rule):
     hpcaitech/ColossalAI#1218
     """
 
-    hides = ("reduction.*", "norm.*")
+    inhibits = ("reduction.*", "norm.*")
 
-    unless = staticmethod(unless_scaled)
+    precondition = SCALER_IN_USE
 
     def evaluate(self, window: Window) -> Outcome:
         """Scaled and plain backwards in one window that the scaler steps."""

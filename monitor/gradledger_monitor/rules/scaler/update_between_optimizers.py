@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
-from gradledger_monitor.rules.scaler.common import unless_scaled
+from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 
 FIX = """\
 scaler.step(first_optimizer)
@@ -39,7 +39,7 @@ class UpdateBetweenOptimizers(Rule):
     huggingface/accelerate#439, Lightning-AI/pytorch-lightning#20116
     """
 
-    unless = staticmethod(unless_scaled)
+    precondition = SCALER_IN_USE
 
     def evaluate(self, window: Window) -> Outcome:
         """step(other), update, step(this), all after the last backward."""

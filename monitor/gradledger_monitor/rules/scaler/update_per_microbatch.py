@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
-from gradledger_monitor.rules.scaler.common import unless_scaled
+from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 
 FIX = """\
 for loss in window:
@@ -42,9 +42,14 @@ class UpdatePerMicrobatch(Rule):
     microsoft/Swin-Transformer#311, hiyouga/LlamaFactory#77, huggingface/accelerate#641
     """
 
-    hides = ("reduction.*", "norm.*", "scaler.unscale_mid_window", "loop.zeroed_every_microbatch")
+    inhibits = (
+        "reduction.*",
+        "norm.*",
+        "scaler.unscale_mid_window",
+        "loop.zeroed_every_microbatch",
+    )
 
-    unless = staticmethod(unless_scaled)
+    precondition = SCALER_IN_USE
 
     def evaluate(self, window: Window) -> Outcome:
         """An update, or a change of scale, between two backwards of the window."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.state import declare
 
@@ -45,7 +47,8 @@ class SteppedOnSkip(Rule):
 
     state = declare(_skipped=bool, _on_skip=int, _all=int)
 
-    def __init__(self) -> None:
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
         self._skipped = False
         self._on_skip = 0
         self._all = 0
