@@ -16,7 +16,7 @@ LOWEST_TESTS := tests/unit/alerts tests/unit/web \
 	$(addprefix tests/integration/service/test_,access.py login.py other_sites.py operations.py serving.py \
 		ingest_refuses_bad_input.py store.py choosing.py) \
 	tests/integration/alerts/test_reaching.py tests/integration/deploy
-COMPILED_TESTS := tests/compiled tests/unit tests/integration/service/test_judging.py tests/integration/service/test_judging_goes_on.py
+COMPILED_TESTS := tests/compiled tests/unit tests/integration/service/test_evaluation.py tests/integration/service/test_evaluation_continues.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo attack test lint type unit lowest compiled museum courses zoo zero-code missing-division frameworks examples docs coverage mutants bench screenshots security audit fuzz tools clean
@@ -101,7 +101,7 @@ bench: $(READY) .venvs/peers/.ready build/compiled/.ready  ## what the hooks cos
 	$(BENCH)device_cost.py --json build/bench/18-device.json
 	$(BENCH)service_ingest.py --rounds 5 --json build/bench/20-ingest.json
 	$(BENCH)service_ingest.py --postgres --rounds 5 --json build/bench/21-ingest-postgres.json
-	$(BENCH)service_judging.py --rounds 5 --seconds 10 --json build/bench/22-judging.json
+	$(BENCH)service_evaluation.py --rounds 5 --seconds 10 --json build/bench/22-evaluation.json
 	$(BENCH)service_long_run.py --steps 100000 --runs 2000 --rounds 2 --json build/bench/23-long-run.json
 	$(BENCH)service_peers.py --peers $(PEERS) --long 100000 --json build/bench/24-peers.json
 	$(BENCH)page.py build/bench docs/performance.md

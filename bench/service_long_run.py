@@ -76,7 +76,7 @@ def fill(store: Store, count: int) -> float:
             store_batch(store, decode.read(batch(RUN, some)), time.time())
             some = []
     began = time.perf_counter()
-    Evaluator(store, patience=0).judge_pending()
+    Evaluator(store, rank_timeout=0).evaluate_pending()
     return time.perf_counter() - began
 
 
@@ -85,7 +85,7 @@ def many_runs(store: Store, count: int) -> None:
     for number in range(count):
         name = f"trial {number % 100}"
         store_batch(store, decode.read(batch(f"run-{number}", [fair_step(1)], name=name)), 1.0)
-    Evaluator(store, patience=0).judge_pending()
+    Evaluator(store, rank_timeout=0).evaluate_pending()
 
 
 # ---------------------------------------------------------------------- asking

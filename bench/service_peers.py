@@ -248,7 +248,7 @@ def long_run(database: Path, steps: int) -> None:
             record.norm = random.random()
             made.append(record)
         store_batch(store, decode.read(batch("long", made)), time.time())
-    Evaluator(store, patience=0).judge_pending()
+    Evaluator(store, rank_timeout=0).evaluate_pending()
     store.close()
 
 

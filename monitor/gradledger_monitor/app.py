@@ -81,8 +81,8 @@ def _assemble(settings: Settings) -> State:
         settings.rank_timeout,
         settings.evaluation_interval,
         on_evaluated,
-        chosen=overrides.rule_overrides,
-        step_aside=ingest_priority.step_aside,
+        overrides=overrides.rule_overrides,
+        yield_to_ingest=ingest_priority.step_aside,
     )
     pubsub.hear(ingest.RECORDS, lambda _: evaluator.wake())
     pubsub.hear(live.EVALUATED, live_events.on_message)
@@ -98,7 +98,7 @@ def _assemble(settings: Settings) -> State:
         room=Room(settings.ingest_queue_bytes),
         large_batch=LargeBatch(),
         bounds=_bounds(settings),
-        readiness=Readiness(store, evaluator.works),
+        readiness=Readiness(store, evaluator.is_running),
         ingest_priority=ingest_priority,
         metrics=metrics,
         connection_log=ConnectionLog(metrics.endings),

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 from sqlalchemy import insert, update
 
-from gradledger_monitor.evaluation.run_state import Judged
+from gradledger_monitor.evaluation.run_state import EvaluatedStep
 from gradledger_monitor.store import tables
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.steps import curves
@@ -41,7 +41,7 @@ def _lengthen(url: str) -> None:
         {**common, "step": n, "time": 1_000.0 + n, "norm": 500.0 if n == SPIKE else 1.0}
         for n in range(2, LENGTH + 1)
     ]
-    ends = [Judged(0, n, 0.0, 1, {}) for n in (1, LENGTH)]
+    ends = [EvaluatedStep(0, n, 0.0, 1, {}) for n in (1, LENGTH)]
     with store.writing() as connection:
         connection.execute(insert(tables.facts), rows)
         connection.execute(update(tables.progress).values(step=LENGTH))

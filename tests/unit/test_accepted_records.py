@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from gradledger_monitor.common.json_floats import sayable
 from gradledger_monitor.evaluation.engine import Engine
-from gradledger_monitor.evaluation.run_state import Judged, RunState
-from gradledger_monitor.evaluation.step_completeness import Arrived
+from gradledger_monitor.evaluation.run_state import EvaluatedStep, RunState
+from gradledger_monitor.evaluation.step_completeness import ArrivedStep
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.inactivity import Inactivity
@@ -81,10 +81,10 @@ def check(info: RunInfo, steps: Sequence[Step], evaluated: dict[str, dict[int, f
     fold.engine.evaluated(evaluated)
     rows = []
     for number, records in enumerate(steps, 1):
-        seen = fold.see(info, Arrived(0, number, 1_000.0 + number, records))
+        seen = fold.see(info, ArrivedStep(0, number, 1_000.0 + number, records))
         if seen is None:
             continue  # a rank skipped it
-        row = Judged.of(seen)
+        row = EvaluatedStep.of(seen)
         assert row.failure is None
         assert isinstance(seen, StepFacts)
         rows.append(row)
@@ -122,7 +122,7 @@ def check_judgement(evaluation: EvaluationResult) -> None:
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(finding.evidence)) is not None
 
 
-def check_charts(rows: Sequence[Judged]) -> None:
+def check_charts(rows: Sequence[EvaluatedStep]) -> None:
     """The series of the run, as the API and the pictures of findings and reports draw them."""
     steps = [row.step for row in rows]
     for figure in rows[0].figures if rows else ():
@@ -180,9 +180,9 @@ def test_the_same_records_give_the_same_result(
     for _ in range(2):
         fold = RunState(Engine(info, choices=CHOICES), 0)
         rows = [
-            asdict(Judged.of(seen))
+            asdict(EvaluatedStep.of(seen))
             for number, records in enumerate(by_rank(windows, ranks), 1)
-            if (seen := fold.see(info, Arrived(0, number, 1.0, records))) is not None
+            if (seen := fold.see(info, ArrivedStep(0, number, 1.0, records))) is not None
         ]
         answers.append(repr((rows, asdict(fold.engine.evaluation()))))
     assert answers[0] == answers[1]
@@ -242,7 +242,7 @@ def test_the_smallest_weights_have_a_right_ledger(weight: float, micro_batches: 
         for batch in fields["micro_batches"]:
             batch["scale"] = None
             batch["terms"][0] |= dict.fromkeys(("weight", "weight_min", "weight_max"), weight)
-        seen = fold.see(info, Arrived(0, number, 1.0, {0: accepted(fields)}))
+        seen = fold.see(info, ArrivedStep(0, number, 1.0, {0: accepted(fields)}))
         assert isinstance(seen, StepFacts)
         if weight:
             assert seen.ledger is not None

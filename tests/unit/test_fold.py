@@ -12,7 +12,7 @@ from gradledger.records import encode
 from gradledger_monitor.evaluation.engine import Engine
 from gradledger_monitor.evaluation.evaluator_version import stamp
 from gradledger_monitor.evaluation.run_state import RunState
-from gradledger_monitor.evaluation.step_completeness import Arrived
+from gradledger_monitor.evaluation.step_completeness import ArrivedStep
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.step_facts import RunInfo
@@ -28,15 +28,15 @@ def fold() -> RunState:
     return RunState(Engine(RUN), 0)
 
 
-def arrived(record: Any, number: int) -> Arrived:
+def arrived(record: Any, number: int) -> ArrivedStep:
     """A record as the judge gets it, as the step of that number."""
     decoded = schema.decoder.decode(encode(record))
     assert isinstance(decoded, schema.StepRecord)
     decoded.step, decoded.optimizer = number, decoded.optimizer % 2
-    return Arrived(decoded.optimizer, number, 1_000.0 + number, {0: decoded})
+    return ArrivedStep(decoded.optimizer, number, 1_000.0 + number, {0: decoded})
 
 
-def feed(to: RunState, steps: list[Arrived]) -> None:
+def feed(to: RunState, steps: list[ArrivedStep]) -> None:
     """Judge some steps."""
     for one in steps:
         to.see(RUN, one)

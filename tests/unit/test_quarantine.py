@@ -8,8 +8,8 @@ from dataclasses import asdict
 import pytest
 
 from gradledger_monitor.evaluation.engine import Engine
-from gradledger_monitor.evaluation.run_state import Judged, Quarantined, RunState
-from gradledger_monitor.evaluation.step_completeness import Arrived
+from gradledger_monitor.evaluation.run_state import EvaluatedStep, QuarantinedStep, RunState
+from gradledger_monitor.evaluation.step_completeness import ArrivedStep
 from gradledger_monitor.model.findings import EvaluationResult, Outcome
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.run_history import RunHistory
@@ -51,19 +51,19 @@ class Unprintable(Breaks):
     error = ValueError("\x1b[31m\0" + "x" * 10_000)
 
 
-def arrived(number: int, fair: bool = True) -> Arrived:
+def arrived(number: int, fair: bool = True) -> ArrivedStep:
     made = fair_step(number) if fair else step(number)
-    return Arrived(0, number, 1.0, {0: accepted(made)})
+    return ArrivedStep(0, number, 1.0, {0: accepted(made)})
 
 
-def broken(number: int, kind: type[Breaks] = Breaks) -> Arrived:
+def broken(number: int, kind: type[Breaks] = Breaks) -> ArrivedStep:
     """A step whose ranks' records cannot be merged."""
     made = arrived(number)
     made.records[0].micro_batches[0].terms[0].weight = kind("0.1")  # type: ignore[assignment]
     return made
 
 
-def undiagnosed(number: int) -> Arrived:
+def undiagnosed(number: int) -> ArrivedStep:
     """A step that can be merged, and whose balance cannot be explained."""
     made = arrived(number)
     for batch in made.records[0].micro_batches:
@@ -73,7 +73,7 @@ def undiagnosed(number: int) -> Arrived:
     return made
 
 
-def undrawn(number: int) -> Arrived:
+def undrawn(number: int) -> ArrivedStep:
     """A step of which one figure cannot be computed that is charted and that no rule asks for."""
     made = arrived(number)
     made.records[0].noise = [Breaks("1.0"), Breaks("1.0")]  # type: ignore[list-item]
@@ -82,14 +82,14 @@ def undrawn(number: int) -> Arrived:
 
 @pytest.mark.parametrize("breaks", [broken, undiagnosed])
 def test_a_step_that_breaks_a_computation_is_quarantined_and_the_run_goes_on(
-    breaks: Callable[[int], Arrived],
+    breaks: Callable[[int], ArrivedStep],
 ) -> None:
     fold = RunState(Engine(INFO), 0)
     seen = [fold.see(INFO, one) for one in (arrived(1), breaks(2), arrived(3, fair=False))]
     assert isinstance(seen[0], StepFacts) and isinstance(seen[2], StepFacts)
-    assert seen[1] == Quarantined(0, 2, 1_002.0, 1, REASON)
+    assert seen[1] == QuarantinedStep(0, 2, 1_002.0, 1, REASON)
     assert fold.at.reached == {0: 3}
-    row = Judged.of(seen[1])
+    row = EvaluatedStep.of(seen[1])
     assert (row.step, row.ranks, row.figures, row.failure) == (2, 1, {}, REASON)
     (finding,) = fold.engine.evaluation().findings
     assert (finding.rule, finding.first_step) == ("reduction.token_weights_unequal", 3)
@@ -97,7 +97,7 @@ def test_a_step_that_breaks_a_computation_is_quarantined_and_the_run_goes_on(
 
 @pytest.mark.parametrize("breaks", [broken, undiagnosed])
 def test_no_rule_calls_a_run_right_of_which_it_missed_a_step(
-    breaks: Callable[[int], Arrived],
+    breaks: Callable[[int], ArrivedStep],
 ) -> None:
     fold = RunState(Engine(INFO), 0)
     for one in (arrived(1), breaks(2), arrived(3)):
@@ -152,14 +152,14 @@ def test_figures_that_cannot_be_computed_leave_the_judgement_alone() -> None:
     right.see(INFO, arrived(2))
     seen = fold.see(INFO, undrawn(2))
     assert isinstance(seen, StepFacts)
-    row = Judged.of(seen)
+    row = EvaluatedStep.of(seen)
     assert (row.figures, row.failure) == ({}, REASON)
     assert asdict(fold.engine.evaluation()) == asdict(right.engine.evaluation())
 
 
 def test_the_error_is_stored_in_bounds_and_printable() -> None:
     seen = RunState(Engine(INFO), 0).see(INFO, broken(2, Unprintable))
-    assert isinstance(seen, Quarantined)
+    assert isinstance(seen, QuarantinedStep)
     assert len(seen.reason) < 600 and seen.reason.isprintable()
     assert "\\x1b[31m\\x00xxx" in seen.reason
 
@@ -259,7 +259,7 @@ def judged_with(
 ) -> EvaluationResult:
     """What rules report on three steps, a gap and a silence."""
     fold = RunState(Engine(INFO, rules, course), 0)
-    see: Callable[[Arrived], object] = lambda one: fold.see(INFO, one)  # noqa: E731
+    see: Callable[[ArrivedStep], object] = lambda one: fold.see(INFO, one)  # noqa: E731
     for number in (1, 2, 5):
         see(arrived(number, fair=number < 5))
     fold.engine.hear_nothing(0, 5, Inactivity(100.0, [], None))

@@ -20,7 +20,7 @@ from gradledger_monitor.evaluation import evaluator_version
 from gradledger_monitor.evaluation.engine import Engine
 from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.evaluation.snapshot_codec import Position, SnapshotError
-from gradledger_monitor.evaluation.step_completeness import Arrived
+from gradledger_monitor.evaluation.step_completeness import ArrivedStep
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.step_facts import RunInfo
@@ -34,7 +34,7 @@ RUN = RunInfo("r", "a run", 1, ["SGD"])
 INCIDENTS = recorded(Path(__file__).parents[1] / "fixtures" / "records")
 
 
-def incident(seen: list[bytes]) -> tuple[RunInfo, list[Arrived]]:
+def incident(seen: list[bytes]) -> tuple[RunInfo, list[ArrivedStep]]:
     """A recorded script as the evaluator gets it: who speaks, and its steps in order."""
     info, steps = RUN, dict[tuple[int, int], dict[int, schema.StepRecord]]()
     for rank, body in enumerate(seen):
@@ -53,7 +53,7 @@ def incident(seen: list[bytes]) -> tuple[RunInfo, list[Arrived]]:
             elif isinstance(line, schema.StepRecord):
                 steps.setdefault((line.step, line.optimizer), {})[rank] = line
     order = sorted(steps)
-    return info, [Arrived(o, n, 1_000.0 + n, steps[n, o]) for n, o in order]
+    return info, [ArrivedStep(o, n, 1_000.0 + n, steps[n, o]) for n, o in order]
 
 
 def restored(fold: RunState, info: RunInfo) -> RunState:
@@ -94,7 +94,7 @@ def test_restored_after_every_step_the_rules_judge_alike(name: str) -> None:
 
 def test_the_recorded_scripts_move_the_state_of_every_rule_that_has_one() -> None:
     fresh = RunState(Engine(RUN), 0)
-    fresh.see(RUN, Arrived(0, 1, 1.0, {0: schema.StepRecord(optimizer=0, step=1, time=1.0)}))
+    fresh.see(RUN, ArrivedStep(0, 1, 1.0, {0: schema.StepRecord(optimizer=0, step=1, time=1.0)}))
     untouched, moved = rules_of(fresh), set[str]()
     for seen in INCIDENTS.values():
         info, steps = incident(seen)
@@ -126,7 +126,7 @@ def test_a_rule_that_failed_in_carried_steps_stays_unmeasured() -> None:
         EvaluationResult("incomplete", [], [], {"norm.spike": reason}), Position({0: 5}, steps=5)
     )
     for n in range(6, 200):
-        fold.see(RUN, Arrived(0, n, 1_000.0 + n, {0: accepted(fair_step(n))}))
+        fold.see(RUN, ArrivedStep(0, n, 1_000.0 + n, {0: accepted(fair_step(n))}))
     assert fold.engine.evaluation().coverage["norm.spike"] == reason
     assert fold.engine.evaluation().coverage["norm.vanishing"] == "ok"
 
@@ -139,7 +139,7 @@ def long_run() -> RunState:
     fold = RunState(Engine(RUN), 0)
     for n in range(1, 121):
         record = accepted(step(n) if n % 7 else fair_step(n))
-        fold.see(RUN, Arrived(0, n, 1_000.0 + n, {0: record}))
+        fold.see(RUN, ArrivedStep(0, n, 1_000.0 + n, {0: record}))
     return fold
 
 

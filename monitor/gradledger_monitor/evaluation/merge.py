@@ -10,7 +10,7 @@ _VERDICTS: tuple[Verdict, ...] = ("balanced", "incomplete", "suspect", "broken")
 _STATUSES = ("not_applicable", "ok", "not_measured", "finding")
 
 
-def together(judgements: Sequence[EvaluationResult]) -> EvaluationResult:
+def merge_results(judgements: Sequence[EvaluationResult]) -> EvaluationResult:
     """Every finding of all; of two answers to one question, the worse one."""
     coverage: dict[str, str] = {}
     tree: dict[str, TreeNode] = {}

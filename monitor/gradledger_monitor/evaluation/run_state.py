@@ -17,18 +17,18 @@ from gradledger_monitor.evaluation.snapshot_codec import (
     decode,
     encode,
 )
-from gradledger_monitor.evaluation.step_completeness import Arrived
+from gradledger_monitor.evaluation.step_completeness import ArrivedStep
 from gradledger_monitor.model import step_facts
 from gradledger_monitor.model.chart_metrics import chart_metrics
 from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.numbers import MAX_INT64
 
-Place = tuple[int, int]  # optimizer, step
+OptimizerStep = tuple[int, int]  # optimizer, step
 
 
 @dataclass
-class Judged:
+class EvaluatedStep:
     """One step as it is shown: the figures, and of how many ranks."""
 
     optimizer: int
@@ -51,9 +51,9 @@ class Judged:
         self.ranks, self.figures, self.failure = ranks, figures, failure
 
     @classmethod
-    def of(cls, one: step_facts.StepFacts | Quarantined) -> Judged:
+    def of(cls, one: step_facts.StepFacts | QuarantinedStep) -> EvaluatedStep:
         """A step's, once it was seen."""
-        if isinstance(one, Quarantined):
+        if isinstance(one, QuarantinedStep):
             return cls(one.optimizer, one.step, one.time, one.ranks, {}, one.reason)
         where = one.optimizer, one.step, one.time, len(one.records)
         try:
@@ -62,7 +62,7 @@ class Judged:
             return cls(*where, {}, why(one.step, error))
 
 
-class Quarantined(NamedTuple):
+class QuarantinedStep(NamedTuple):
     """A step that could not be evaluated."""
 
     optimizer: int
@@ -79,15 +79,15 @@ class RunState:
     engine: Engine
     generation: int
     at: Position = field(default_factory=Position)
-    silences: Mapping[Place, Inactivity] = field(default_factory=dict)
+    silences: Mapping[OptimizerStep, Inactivity] = field(default_factory=dict)
     catching_up_to: dict[int, int] = field(default_factory=dict)
     kept_at: int = 0  # steps when it was last kept
     note: str | None = None  # on how this evaluation came about, until it is stored
-    waits: dict[int, Arrived] = field(default_factory=dict)  # what is waited for, by optimizer
+    waits: dict[int, ArrivedStep] = field(default_factory=dict)  # what is waited for, by optimizer
 
     def see(
-        self, info: step_facts.RunInfo, step: Arrived
-    ) -> step_facts.StepFacts | Quarantined | None:
+        self, info: step_facts.RunInfo, step: ArrivedStep
+    ) -> step_facts.StepFacts | QuarantinedStep | None:
         """Feed one step to the rules; None where some rank skipped it: nothing is known of it.
 
         Raises nothing but ``MemoryError``: a step whose records break a computation is quarantined.
@@ -110,7 +110,7 @@ class RunState:
         except Exception as error:
             reason = why(step.step, error)
             self.engine.miss(optimizer, step.step, reason)
-            return Quarantined(optimizer, step.step, lowest.time, len(step.records), reason)
+            return QuarantinedStep(optimizer, step.step, lowest.time, len(step.records), reason)
         at.tokens = int(min(at.tokens + int(tokens), MAX_INT64))
         return merged
 
@@ -124,7 +124,7 @@ class RunState:
             self.at.silent_after[optimizer] = after
             self.engine.hear_nothing(optimizer, after, silence)
 
-    def waited_for(self, step: Arrived, since: float) -> Arrived:
+    def waited_for(self, step: ArrivedStep, since: float) -> ArrivedStep:
         """A step that may have to wait for ranks, come at the latest when it was first seen."""
         known = self.waits.get(step.optimizer)
         if known is not None and known.step == step.step:

@@ -36,7 +36,7 @@ class Position(Struct, forbid_unknown_fields=True):
     heard: dict[int, float] = field(default_factory=dict)  # when that step came, Unix seconds
     late: dict[int, float] = field(default_factory=dict)  # seconds from its end until it came
     silent_after: dict[int, int] = field(default_factory=dict)  # last silence that was taken in
-    resting: dict[int, dict[int, int]] = field(default_factory=dict)  # see ``Arrived.resting``
+    resting: dict[int, dict[int, int]] = field(default_factory=dict)  # see ``ArrivedStep.resting``
     steps: int = 0  # those that ranks let pass are counted
     tokens: int = 0  # of steps that were judged
 

@@ -9,7 +9,7 @@ from gradledger_monitor.ingest import schema
 
 
 @dataclass
-class Arrived:
+class ArrivedStep:
     """What has come so far of one optimizer step."""
 
     optimizer: int
@@ -29,7 +29,7 @@ class Arrived:
 class Ready:
     """The steps to judge, in order; since when the next one waits; whether some miss something."""
 
-    steps: Sequence[Arrived]
+    steps: Sequence[ArrivedStep]
     waiting_since: float | None
     unsure: bool
 
@@ -44,7 +44,7 @@ class Patience:
     resting: Mapping[int, int] = field(default_factory=dict)  # by rank: what it records next
 
 
-def sort_out(arrived: Sequence[Arrived], after: int, patience: Patience) -> Ready:
+def sort_out(arrived: Sequence[ArrivedStep], after: int, patience: Patience) -> Ready:
     """Split what arrived after one step into what can be judged and what must wait."""
     unsure, resting = False, patience.resting
     for index, step in enumerate(arrived):
@@ -55,7 +55,7 @@ def sort_out(arrived: Sequence[Arrived], after: int, patience: Patience) -> Read
     return Ready(arrived, None, unsure)
 
 
-def _is_whole(step: Arrived, after: int, world_size: int, resting: Mapping[int, int]) -> bool:
+def _is_whole(step: ArrivedStep, after: int, world_size: int, resting: Mapping[int, int]) -> bool:
     """Whether nothing is missing up to this step but what ranks let pass."""
     if not resting:
         return len(step.records) >= world_size and step.step == after + 1
@@ -64,7 +64,7 @@ def _is_whole(step: Arrived, after: int, world_size: int, resting: Mapping[int, 
     return passed and all(r in step.records or resting.get(r, 0) > step.step for r in ranks)
 
 
-def _is_given_up(step: Arrived, after: int, patience: Patience) -> bool:
+def _is_given_up(step: ArrivedStep, after: int, patience: Patience) -> bool:
     if step.received <= patience.waited_since:
         return True
     everyone = range(patience.world_size)

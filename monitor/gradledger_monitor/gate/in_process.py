@@ -10,7 +10,7 @@ from typing import Any
 
 from gradledger import api, session
 from gradledger.settings import EVERY_STEP, NO_SPOOL
-from gradledger_monitor.evaluation.merge import together
+from gradledger_monitor.evaluation.merge import merge_results
 from gradledger_monitor.gate.private_service import private_service
 from gradledger_monitor.gate.result import Checked, Gate
 from gradledger_monitor.model.findings import EvaluationResult
@@ -41,7 +41,7 @@ def assert_balanced(
     choices = RuleOverrides(off=tuple(allow))
     choices.check(rules_by_id())
     checked = _judged(train, choices, watched)
-    answer = together([one.evaluation for one in checked])
+    answer = merge_results([one.evaluation for one in checked])
     problems = [f.rule for f in answer.findings if Gate(fail_on).fails(f)]
     if not checked:
         problems = ["no optimizer step was seen"]

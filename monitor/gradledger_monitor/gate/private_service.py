@@ -15,7 +15,7 @@ from gradledger_monitor.app import create_app
 from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.workers.evaluator import judge_pending
+from gradledger_monitor.workers.evaluator import evaluate_pending
 
 SECONDS_TO_START = 30
 SECONDS_TO_FINISH = 10
@@ -31,7 +31,7 @@ class PrivateService:
 
     def evaluate_all(self) -> None:
         """Judge everything that has come, waiting for no rank: nothing more will."""
-        while judge_pending(self.store, 0, self._choices):
+        while evaluate_pending(self.store, 0, self._choices):
             pass
 
 

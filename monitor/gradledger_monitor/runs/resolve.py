@@ -24,7 +24,7 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
 from gradledger_monitor.store.runs.queries import UnknownRun
 from gradledger_monitor.store.steps.ingest import store_batch
-from gradledger_monitor.workers.evaluator import judge_pending
+from gradledger_monitor.workers.evaluator import evaluate_pending
 
 LINES_AT_ONCE = 2_048
 
@@ -129,5 +129,5 @@ def batched(
 
 def judge_all(store: Store, choices: RuleOverrides, patience: float = 0) -> None:
     """Judge everything that is there; after ``patience`` seconds, nothing more will come."""
-    while judge_pending(store, patience, choices):
+    while evaluate_pending(store, patience, choices):
         pass

@@ -20,9 +20,9 @@ from sqlalchemy.exc import DatabaseError
 from gradledger_monitor.common import clock
 from gradledger_monitor.evaluation.engine import Engine
 from gradledger_monitor.evaluation.evaluator_version import IMPORTED, stamp, version
-from gradledger_monitor.evaluation.run_state import Judged, Place, RunState
+from gradledger_monitor.evaluation.run_state import EvaluatedStep, OptimizerStep, RunState
 from gradledger_monitor.evaluation.snapshot_codec import Position, SnapshotError
-from gradledger_monitor.evaluation.step_completeness import Arrived, Patience, Ready, sort_out
+from gradledger_monitor.evaluation.step_completeness import ArrivedStep, Patience, Ready, sort_out
 from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.rules.overrides import RuleOverrides
@@ -86,21 +86,21 @@ class Evaluator:
     def __init__(
         self,
         store: Store,
-        patience: float = 30.0,
+        rank_timeout: float = 30.0,
         interval: float = 1.0,
         listener: Callable[[EvaluationPass], None] | None = None,
         now: Callable[[], float] = clock.now,
-        chosen: Callable[[], RuleOverrides] = RuleOverrides,
-        step_aside: Callable[[], None] = lambda: None,
+        overrides: Callable[[], RuleOverrides] = RuleOverrides,
+        yield_to_ingest: Callable[[], None] = lambda: None,
     ) -> None:
         version()  # now, for an upgrade may replace the files below a running process
-        self._step_aside = step_aside
-        self._chosen = chosen
+        self._yield_to_ingest = yield_to_ingest
+        self._overrides = overrides
         self._choices = RuleOverrides()
         self._heeded: int | None = None
         self._store = store
         self._claims = claims_for(store)
-        self._patience = patience
+        self._rank_timeout = rank_timeout
         self._interval = interval
         self._listener = listener
         self._now = now
@@ -120,7 +120,7 @@ class Evaluator:
         """Say that there may be new records."""
         self._news.set()
 
-    def works(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the thread is there and looks for records."""
         return self._thread.is_alive()
 
@@ -147,14 +147,14 @@ class Evaluator:
 
     # ------------------------------------------------------------ one look
 
-    def judge_pending(self) -> list[str]:
+    def evaluate_pending(self) -> list[str]:
         """Judge all that can be judged now and no other process judges; the runs taken up."""
         try:
             return self._judge_all()
         finally:
             self._claims.release_all()
 
-    def keep(self, run: str) -> None:
+    def save_snapshot(self, run: str) -> None:
         """Keep the state of a run as far as it was judged, unless it is being judged."""
         at = pending.run_status(self._store, run)
         self._heed(at)
@@ -167,7 +167,7 @@ class Evaluator:
 
     def _judge_all(self) -> list[str]:
         now = self._now()
-        due = list(pending.pending_runs(self._store, now - self._patience, now).items())
+        due = list(pending.pending_runs(self._store, now - self._rank_timeout, now).items())
         at = random.randrange(len(due)) if due else 0  # several processes begin in several places
         taken = []
         for run, key in due[at:] + due[:at]:
@@ -206,7 +206,7 @@ class Evaluator:
 
     def _look(self, run: str) -> bool:
         """Judge the next steps of a run, as many as fit in memory; whether that was all."""
-        self._step_aside()
+        self._yield_to_ingest()
         at = pending.run_status(self._store, run)
         self._heed(at)
         fold = self._fold(run, at)
@@ -249,10 +249,10 @@ class Evaluator:
             note=fold.note,
         )
 
-    def _see(self, at: RunStatus, fold: RunState, step: Arrived) -> Judged | None:
-        self._step_aside()
+    def _see(self, at: RunStatus, fold: RunState, step: ArrivedStep) -> EvaluatedStep | None:
+        self._yield_to_ingest()
         seen = fold.see(at.info, step)
-        return None if seen is None else Judged.of(seen)
+        return None if seen is None else EvaluatedStep.of(seen)
 
     def _ready(self, at: RunStatus, fold: RunState, optimizer: int) -> tuple[Ready, bool]:
         after = fold.at.reached.get(optimizer, 0)
@@ -262,7 +262,7 @@ class Evaluator:
             first = arrived[0]
             arrived[0] = fold.waited_for(first, min(first.received, now))
         resting = fold.at.resting.get(optimizer, {})
-        patience = Patience(at.info.world_size, at.ended, now - self._patience, resting)
+        patience = Patience(at.info.world_size, at.ended, now - self._rank_timeout, resting)
         ready = sort_out(arrived, after, patience)
         return ready, more and ready.waiting_since is None
 
@@ -291,7 +291,7 @@ class Evaluator:
             patience = max(patience, RESTING)
         return fold.at.heard[optimizer] + patience
 
-    def _silence(self, at: RunStatus, fold: RunState) -> tuple[Place, Inactivity] | None:
+    def _silence(self, at: RunStatus, fold: RunState) -> tuple[OptimizerStep, Inactivity] | None:
         """What is written down when that moment has come; it is taken in at once."""
         optimizer, since = fold.last_heard(), self._stall_at(at, fold)
         if optimizer is None or since is None or since > self._now():
@@ -314,7 +314,7 @@ class Evaluator:
     def _heed(self, at: RunStatus) -> None:
         """Judge by what is chosen now; what is remembered was judged by what was chosen before."""
         if at.chosen != self._heeded:
-            self._heeded, self._choices = at.chosen, self._chosen()
+            self._heeded, self._choices = at.chosen, self._overrides()
             self._folds.clear()
 
     def _fold(self, run: str, at: RunStatus) -> RunState:
@@ -395,10 +395,10 @@ class Evaluator:
                 self._see(at, fold, step)
 
 
-def judge_pending(
+def evaluate_pending(
     store: Store,
-    patience: float = 30.0,
-    choices: RuleOverrides = RuleOverrides(),  # noqa: B008 (frozen)
+    rank_timeout: float = 30.0,
+    overrides: RuleOverrides = RuleOverrides(),  # noqa: B008 (frozen)
 ) -> list[str]:
-    """Judge all that can be judged now, in this thread; ``patience=0`` waits for no rank."""
-    return Evaluator(store, patience, chosen=lambda: choices).judge_pending()
+    """Judge all that can be judged now, in this thread; ``rank_timeout=0`` waits for no rank."""
+    return Evaluator(store, rank_timeout, overrides=lambda: overrides).evaluate_pending()

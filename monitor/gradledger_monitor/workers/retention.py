@@ -26,7 +26,7 @@ def run_retention(store: Store, policy: Policy, choices: RuleOverrides) -> Remov
     try:
         if not claims.acquire(THE_HOUSE):
             return RemovedRows()
-        evaluator = Evaluator(store, chosen=lambda: choices)
+        evaluator = Evaluator(store, overrides=lambda: choices)
         for run in retention.runs_without_snapshot(store, policy, clock.now()):
             _keep(evaluator, run)
         return retention.prune(store, policy, clock.now())
@@ -36,7 +36,7 @@ def run_retention(store: Store, policy: Policy, choices: RuleOverrides) -> Remov
 
 def _keep(evaluator: Evaluator, run: str) -> None:
     try:
-        evaluator.keep(run)
+        evaluator.save_snapshot(run)
     except Exception:  # one run that cannot be evaluated must not keep the records of all others
         log.exception("run %s: its state could not be saved, so its records stay", run)
 

@@ -25,7 +25,7 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import listing, tags
 from gradledger_monitor.store.runs.queries import RunRow, UnknownRun, evaluation, get_run
 from gradledger_monitor.store.steps.curves import Curves, curves
-from gradledger_monitor.workers.evaluator import Evaluator, judge_pending
+from gradledger_monitor.workers.evaluator import Evaluator, evaluate_pending
 from gradledger_monitor.workers.retention import run_retention
 from helpers.batches import EndRecord, EvalRecord, fair_step, step
 from helpers.postgres import running_postgres
@@ -62,7 +62,7 @@ def origin(tmp_path: Path) -> Store:
         records[10].norm = float("inf")
         evaluated = EvalRecord(10, 5.0, {"loss": 2.5, "odd": float("nan")})
         send(store, [*records, evaluated, EndRecord(99.0, [30])], rank=rank, world_size=2)
-    judge_pending(store, 0)
+    evaluate_pending(store, 0)
     acknowledgements.acknowledge(store, "r", UNEQUAL, Acknowledgement("known", "ann", 1_000.0))
     tags.add(store, "r", "mine")
     return store
@@ -72,7 +72,7 @@ def taken_in(path: Path, url: str) -> Store:
     """An archive, in a new store and judged there."""
     store = stored(url)
     assert restore(store, path).refused == 0
-    while judge_pending(store, 0):
+    while evaluate_pending(store, 0):
         pass
     return store
 
@@ -105,7 +105,7 @@ def test_importing_again_changes_nothing(origin: Store, tmp_path: Path) -> None:
     before = said(origin)
     restored = restore(origin, path)
     assert (restored.stored, restored.refused) == (0, 0)
-    judge_pending(origin, 0)
+    evaluate_pending(origin, 0)
     assert said(origin) == before
 
 
@@ -114,14 +114,14 @@ def pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A run of 420 steps of which 150 to 199 are unequal, and whose first records are pruned."""
     monkeypatch.setattr("gradledger_monitor.store.evaluation.snapshots.EVERY_STEPS", 16)
     store = stored(f"sqlite:///{tmp_path / 'origin.db'}")
-    judge = Evaluator(store)
+    evaluator = Evaluator(store)
     for begin in range(1, 401, 50):
         steps = range(begin, begin + 50)
         send(store, [step(n) if 150 <= n < 200 else fair_step(n) for n in steps])
-        judge.judge_pending()
+        evaluator.evaluate_pending()
     run_retention(store, Policy(detail_days=1e-9, steps_days=1e-9), RuleOverrides())
     send(store, [fair_step(n) for n in range(401, 421)])
-    judge_pending(store, 0)
+    evaluate_pending(store, 0)
     return store
 
 
@@ -142,7 +142,7 @@ def test_of_a_pruned_run_findings_and_verdict_are_kept_and_marked(
             export(other, "r", again)
             assert sorted(body(again)) == sorted(body(path))
             send(other, [step(n) for n in range(421, 431)])
-            judge_pending(other, 0)
+            evaluate_pending(other, 0)
             (found,) = evaluation(other, "r").findings
             assert (found.first_step, found.since_step, found.steps) == (150, 421, 60)
             other.close()
@@ -230,9 +230,9 @@ def test_a_run_that_is_known_by_name_only_takes_the_imported_verdict(
     export(pruned, "r", path)
     other = stored(f"sqlite:///{tmp_path / 'other.db'}")
     send(other, [])
-    judge_pending(other, 0)
+    evaluate_pending(other, 0)
     restore(other, path)
-    judge_pending(other, 0)
+    evaluate_pending(other, 0)
     assert row(other).verdict == "broken" and row(other).earlier_version
 
 
@@ -243,10 +243,10 @@ def test_an_imported_verdict_does_not_replace_one_that_was_reached_here(
     export(pruned, "r", path)
     other = stored(f"sqlite:///{tmp_path / 'other.db'}")
     send(other, [fair_step(n) for n in range(1, 421)])
-    judge_pending(other, 0)
+    evaluate_pending(other, 0)
     before = evaluation(other, "r")
     restore(other, path)
-    judge_pending(other, 0)
+    evaluate_pending(other, 0)
     assert evaluation(other, "r") == before and not row(other).earlier_version
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from gradledger_monitor.cli import app
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import evaluation
-from gradledger_monitor.workers.evaluator import judge_pending
+from gradledger_monitor.workers.evaluator import evaluate_pending
 from helpers.batches import EndRecord, batch, fair_step, step
 from helpers.sending import send
 
@@ -35,7 +35,7 @@ def url(tmp_path: Path) -> str:
     store.migrate()
     send(store, [*map(step, range(1, 31)), EndRecord(1.0, [30])], run="bad", name="after")
     send(store, [*map(fair_step, range(1, 31)), EndRecord(1.0, [30])], run="good", name="before")
-    judge_pending(store, 0)
+    evaluate_pending(store, 0)
     store.close()
     return made
 
@@ -55,7 +55,7 @@ def test_export_and_import_and_the_run_is_there_again(url: str, tmp_path: Path) 
         assert taken.exit_code == 0, taken.output
         assert stored in taken.output
     store = Store(other)
-    judge_pending(store, 0)
+    evaluate_pending(store, 0)
     assert evaluation(store, "bad") == evaluation(Store(url), "bad")
 
 

@@ -13,7 +13,7 @@ import gradledger
 from gradledger_monitor.archive.writer import export
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import UnknownRun
-from gradledger_monitor.workers.evaluator import judge_pending
+from gradledger_monitor.workers.evaluator import evaluate_pending
 from helpers.batches import EndRecord, EvalRecord, fair_step, step
 from helpers.sending import send
 
@@ -29,7 +29,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     store.migrate()
     send(store, [*map(step, range(1, 31)), EvalRecord(10, 1.0, {"a": 1.0, "b": 2.0})], run="bad")
     send(store, [*map(fair_step, range(1, 31)), EndRecord(1.0, [30])], run="good", name="<b>")
-    judge_pending(store, 0)
+    evaluate_pending(store, 0)
     store.close()
     return made
 

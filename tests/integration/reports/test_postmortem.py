@@ -15,7 +15,7 @@ from gradledger_monitor.reports.incident import Incident, build_incident
 from gradledger_monitor.reports.render import as_json, html, markdown
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import UnknownRun
-from gradledger_monitor.workers.evaluator import judge_pending
+from gradledger_monitor.workers.evaluator import evaluate_pending
 from helpers.batches import EndRecord, EvalRecord, fair_step, step
 from helpers.sending import send
 
@@ -56,7 +56,7 @@ def incident(tmp_path_factory: pytest.TempPathFactory) -> Incident:
     store = Store(f"sqlite:///{tmp_path_factory.mktemp('store') / 'g.db'}")
     store.migrate()
     send(store, [*course(), EndRecord(2_000.0, [STEPS])], **SAID)
-    while judge_pending(store, 0):
+    while evaluate_pending(store, 0):
         pass
     return build_incident(store, "r", now=5_000.0)
 
@@ -145,7 +145,7 @@ def test_a_sound_run_has_no_first_bad_step_and_an_unknown_one_no_report(tmp_path
     store = Store(f"sqlite:///{tmp_path / 'g.db'}")
     store.migrate()
     send(store, [fair_step(n) for n in range(1, 5)])
-    judge_pending(store, 0)
+    evaluate_pending(store, 0)
     sound = build_incident(store, "r")
     assert (sound.onset, sound.cost) == (None, None)
     assert "Nothing was found" in html(sound)
@@ -157,5 +157,5 @@ def test_a_run_that_was_wrong_from_its_first_step_has_no_good_checkpoint(tmp_pat
     store = Store(f"sqlite:///{tmp_path / 'g.db'}")
     store.migrate()
     send(store, [step(1), step(2), CheckpointRecord(2, 1.0)])
-    judge_pending(store, 0)
+    evaluate_pending(store, 0)
     assert build_incident(store, "r").restart.startswith("No checkpoint is good")

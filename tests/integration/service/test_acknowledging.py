@@ -21,7 +21,7 @@ from gradledger_monitor.store.alerts.acknowledgements import (
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import UnknownRun, evaluation
 from gradledger_monitor.store.steps.ingest import store_batch
-from gradledger_monitor.workers.evaluator import judge_pending
+from gradledger_monitor.workers.evaluator import evaluate_pending
 from helpers import command
 from helpers.batches import batch, eventually, fair_step, step
 from helpers.guarded import ADMIN, guarded_service
@@ -34,7 +34,7 @@ SAID = Acknowledgement("lengths are meant to differ", "Ada", at=100.0)
 def judged(store: Store, *records: Any, now: float | None = None, **said: Any) -> list[Finding]:
     """Store records of run r, judge them, and give what is found."""
     store_batch(store, decode.read(batch("r", records, **said)), 1.0)
-    judge_pending(store, patience=0)
+    evaluate_pending(store, rank_timeout=0)
     return evaluation(store, "r", now).findings
 
 

@@ -281,7 +281,7 @@ def test_the_service_asks_again_for_every_pass(
 ) -> None:
     monkeypatch.setattr("gradledger_monitor.workers.retention.EVERY_SECONDS", 0.05)
     send(store, map(step, range(1, 51)))
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     house = RetentionWorker(store, RuntimeOverrides(Settings.model_construct(), store))
     house.start()
     try:
@@ -295,7 +295,7 @@ def test_a_run_whose_records_are_gone_is_judged_by_what_is_chosen_from_there_on(
     store: Store,
 ) -> None:
     send(store, map(step, range(1, 51)))
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     run_retention(store, Policy(1e-9, 0), RuleOverrides())
     with store.reading() as connection:
         assert (
@@ -306,10 +306,10 @@ def test_a_run_whose_records_are_gone_is_judged_by_what_is_chosen_from_there_on(
         )
     send(store, map(step, range(51, 61)))
     Evaluator(
-        store, chosen=lambda: RuleOverrides(thresholds={UNEQUAL: {"error": 0.9}})
-    ).judge_pending()
+        store, overrides=lambda: RuleOverrides(thresholds={UNEQUAL: {"error": 0.9}})
+    ).evaluate_pending()
     (finding,) = evaluation(store, "r").findings
     assert (finding.severity, finding.first_step, finding.steps) == ("warning", 1, 60)
     send(store, map(step, range(61, 71)))
-    Evaluator(store, chosen=lambda: RuleOverrides(off=(UNEQUAL,))).judge_pending()
+    Evaluator(store, overrides=lambda: RuleOverrides(off=(UNEQUAL,))).evaluate_pending()
     assert evaluation(store, "r").findings == []

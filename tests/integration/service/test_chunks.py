@@ -115,7 +115,7 @@ def test_what_a_sender_batches_anew_after_a_lost_answer_is_stored_once(store: St
     again = send(store, map(step, range(6, 16)))
     assert (again.stored, again.duplicates) == (5, 5)
     assert spans(store) == [(1, 10), (11, 15)]
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     assert judged(store) == 15
 
 
@@ -179,30 +179,30 @@ def test_a_rank_far_behind_holds_up_no_more_than_its_own_steps(
 ) -> None:
     monkeypatch.setattr("gradledger_monitor.store.evaluation.pending.RECORDS_AT_ONCE", 10)
     send(store, map(fair_step, range(1, 201)), rank=0, world_size=2)
-    judge = Evaluator(store, now=Clock())
+    evaluator = Evaluator(store, now=Clock())
     for first in range(1, 201, 3):
         end = min(first + 3, 201)
         send(store, map(fair_step, range(first, end)), rank=1, world_size=2)
-        judge.judge_pending()
+        evaluator.evaluate_pending()
         assert judged(store) == end - 1
 
 
 def test_a_batch_across_what_was_given_up_is_stored_where_it_still_can_be(store: Store) -> None:
     send(store, map(fair_step, range(1, 101)))
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     assert run_retention(store, Policy(1e-9, 0), RuleOverrides()).records == 100
     send(store, map(fair_step, range(111, 121)))
     late = send(store, map(fair_step, range(91, 116)))
     assert (late.stored, late.duplicates, late.refused.count) == (10, 5, 10)
     assert late.refused.listed[0].line == 2 and "comes too late" in late.refused.listed[0].reason
     assert spans(store) == [(101, 110), (111, 120)]
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     assert judged(store) == 120
 
 
 def test_a_chunk_around_a_finding_is_cut_down_to_it(store: Store) -> None:
     send(store, [step(n) if n in (40, 300) else fair_step(n) for n in range(1, 401)])
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     removed = run_retention(store, Policy(1e-9, 0), RuleOverrides())
     assert spans(store) == [(35, 45), (295, 305)]
     assert removed.records == 400 - 11 - 11

@@ -9,14 +9,14 @@ import pytest
 from sqlalchemy import insert, select
 
 from gradledger.records import EvalRecord, MicroBatch, StepRecord
-from gradledger_monitor.evaluation.run_state import Judged
+from gradledger_monitor.evaluation.run_state import EvaluatedStep
 from gradledger_monitor.ingest import decode
 from gradledger_monitor.store import tables
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.steps import curves, patterns
 from gradledger_monitor.store.steps.curves import Span
 from gradledger_monitor.store.steps.ingest import store_batch
-from gradledger_monitor.workers.evaluator import judge_pending
+from gradledger_monitor.workers.evaluator import evaluate_pending
 from helpers.batches import batch, step
 from helpers.versions import to_version
 
@@ -49,7 +49,9 @@ def long_run(store: Store) -> Store:
         connection.execute(insert(tables.facts), rows)
         for start in range(1, LENGTH + 1, 3000):
             part = range(start, min(start + 3000, LENGTH + 1))
-            curves.update_buckets(connection, 1, [Judged(0, n, float(n), 1, {}) for n in part])
+            curves.update_buckets(
+                connection, 1, [EvaluatedStep(0, n, float(n), 1, {}) for n in part]
+            )
     return store
 
 
@@ -114,7 +116,7 @@ def write_facts(store: Store, rows: Sequence[dict[str, object]]) -> None:
     with store.writing() as connection:
         connection.execute(insert(tables.facts), [{**common, **row} for row in rows])
         numbers = [int(str(row["step"])) for row in rows]
-        curves.update_buckets(connection, 1, [Judged(0, n, 1.0, 1, {}) for n in numbers])
+        curves.update_buckets(connection, 1, [EvaluatedStep(0, n, 1.0, 1, {}) for n in numbers])
 
 
 def test_older_buckets_are_counted_from_their_steps_where_these_are_left(store: Store) -> None:
@@ -168,8 +170,8 @@ def test_a_run_that_is_judged_step_by_step_has_the_curves_of_one_judged_at_once(
         for run in ("slow", "fast"):
             store_batch(store, decode.read(batch(run, [step(number)])), 1.0)
             if run == "slow" and number % 7 == 0:
-                judge_pending(store)
-    judge_pending(store)
+                evaluate_pending(store)
+    evaluate_pending(store)
     slow, fast = (_stretches(store, run) for run in (1, 2))
     assert slow == fast
     assert [row[0] for row in slow] == [0, 1, 2, 3]

@@ -93,11 +93,11 @@ def test_a_database_that_restarts_or_drops_connections_loses_nothing() -> None:
 
 def test_a_rank_that_stops_for_ever_is_named(store: Store) -> None:
     clock = Clock()
-    judge = Evaluator(store, patience=30, now=clock)
+    evaluator = Evaluator(store, rank_timeout=30, now=clock)
     send(store, map(fair_step, range(1, 6)), clock.time, rank=0, world_size=3)
     send(store, map(fair_step, range(1, 6)), clock.time, rank=2, world_size=3)
     clock.time += 31
-    judge.judge_pending()
+    evaluator.evaluate_pending()
     said = evaluation(store, "r")
     assert judged(store) == 5 and said.verdict == "incomplete"
     reason = said.coverage["reduction.token_weights_unequal"]
@@ -106,7 +106,7 @@ def test_a_rank_that_stops_for_ever_is_named(store: Store) -> None:
 
 def test_a_rank_that_sends_garbage_spoils_only_its_own_records(store: Store) -> None:
     clock = Clock()
-    judge = Evaluator(store, patience=30, now=clock)
+    evaluator = Evaluator(store, rank_timeout=30, now=clock)
     for rank in (0, 1):
         send(store, map(fair_step, range(1, 4)), clock.time, rank=rank, world_size=2)
     spoiled = batch("r", [], rank=1, world_size=2) + b'{"type":"step","step":-4}\n\xff\x00\n[[[\n'
@@ -114,7 +114,7 @@ def test_a_rank_that_sends_garbage_spoils_only_its_own_records(store: Store) -> 
     assert [refusal.line for refusal in stored.refused.listed] == [2, 3, 4]
     send(store, map(fair_step, range(4, 7)), clock.time, rank=0, world_size=2)
     clock.time += 31
-    judge.judge_pending()
+    evaluator.evaluate_pending()
     with store.reading() as connection:
         heard = list(connection.scalars(select(facts.c.ranks).order_by(facts.c.step)))
     assert judged(store) == 6 and heard == [2, 2, 2, 1, 1, 1]
@@ -123,7 +123,7 @@ def test_a_rank_that_sends_garbage_spoils_only_its_own_records(store: Store) -> 
 def test_two_runs_with_one_name_stay_two(store: Store) -> None:
     send(store, [fair_step(1)], run="first", name="same")
     send(store, [step(1), step(2)], run="second", name="same")
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     assert {row.id: row.name for row in list_runs(store)} == {"first": "same", "second": "same"}
     assert evaluation(store, "first").verdict == "balanced"
     assert evaluation(store, "second").verdict == "broken"
@@ -131,7 +131,7 @@ def test_two_runs_with_one_name_stay_two(store: Store) -> None:
 
 def test_ten_thousand_runs_are_listed_and_the_new_ones_judged(store: Store) -> None:
     send(store, [fair_step(1)], run="r0")
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     with store.writing() as connection:  # as many more like it
         row = dict(connection.execute(select(runs)).one()._mapping)
         more = [{**row, "key": row["key"] + n, "id": f"r{n}"} for n in range(1, 10_000)]
@@ -139,7 +139,7 @@ def test_ten_thousand_runs_are_listed_and_the_new_ones_judged(store: Store) -> N
     for number in range(9_950, 10_000):
         send(store, [fair_step(1)], run=f"r{number}")
     began = time.process_time()
-    assert len(Evaluator(store).judge_pending()) == 50
+    assert len(Evaluator(store).evaluate_pending()) == 50
     assert len(list_runs(store, limit=50)) == 50
     assert len(list_runs(store, limit=50, search="r999")) == 11
     assert time.process_time() - began < 5
@@ -153,7 +153,7 @@ def test_a_thousand_ranks_are_one_run(store: Store) -> None:
     ]
     for begin in range(0, ranks, 64):
         store_batch(store, decode.read(b"".join(bodies[begin : begin + 64])), 10_000.0)
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     row = get_run(store, "wide")
     assert row is not None and (row.steps, row.world_size) == (2, ranks)
     assert row.tokens == 2 * ranks * 40

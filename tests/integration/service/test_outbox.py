@@ -18,7 +18,7 @@ from gradledger_monitor.store.alerts import outbox
 from gradledger_monitor.store.alerts.outbox import ClaimedAlert, DeliveryResult
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.steps.ingest import store_batch
-from gradledger_monitor.workers.evaluator import judge_pending
+from gradledger_monitor.workers.evaluator import evaluate_pending
 from helpers.batches import batch, step
 
 LATER = 4e9  # this century
@@ -58,7 +58,7 @@ def judged(store: Store, *names: str) -> list[int]:
     """Runs with an error, and their keys."""
     for name in names:
         store_batch(store, decode.read(batch(name, [step(1)])), 1.0)
-    judge_pending(store, patience=0)
+    evaluate_pending(store, rank_timeout=0)
     return list(range(1, len(names) + 1))
 
 
@@ -163,5 +163,5 @@ def test_what_was_said_is_not_said_again_by_a_restart(store: Store, again: bool)
     judged(store, "r")
     assert enqueue_due(store, voice(store), LATER) == 1
     if again:
-        judge_pending(store, patience=0)
+        evaluate_pending(store, rank_timeout=0)
     assert enqueue_due(store, voice(store), LATER) == 0

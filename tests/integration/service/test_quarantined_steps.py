@@ -54,7 +54,7 @@ def test_a_step_that_cannot_be_evaluated_is_stored_with_the_reason(
     looks: list[EvaluationPass] = []
     send(store, map(fair_step, range(1, 6)))
     with caplog.at_level(logging.ERROR):
-        Evaluator(store, listener=looks.append).judge_pending()
+        Evaluator(store, listener=looks.append).evaluate_pending()
     assert judged(store) == 5
     expected = queries.QuarantinedStep(0, BROKEN, REASON)
     assert queries.quarantined_steps(store, "r") == queries.QuarantinedSteps(1, [expected])
@@ -76,9 +76,9 @@ def test_a_step_that_cannot_be_evaluated_is_stored_with_the_reason(
 def test_a_restart_and_a_replay_report_the_same(store: Store, broken: pytest.MonkeyPatch) -> None:
     for number in range(1, 5):
         send(store, [fair_step(number)])
-        Evaluator(store).judge_pending()  # each a process of its own
+        Evaluator(store).evaluate_pending()  # each a process of its own
     send(store, map(fair_step, range(1, 5)), run="at-once")
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     answers = [queries.evaluation(store, run) for run in ("r", "at-once")]
     assert answers[0] == answers[1]
     assert replay(store, "r", RuleOverrides()).coverage == answers[0].coverage
@@ -89,14 +89,14 @@ def test_a_step_that_can_be_evaluated_later_leaves_the_quarantine(
     store: Store, broken: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    judge = Evaluator(store, patience=30, now=clock)
+    evaluator = Evaluator(store, rank_timeout=30, now=clock)
     send(store, map(fair_step, (1, 3, 4)), clock.time)
     clock.time += 31
-    judge.judge_pending()
+    evaluator.evaluate_pending()
     assert queries.quarantined_steps(store, "r").count == 1
     broken.undo()  # as another version of the service would
     send(store, [fair_step(2)], clock.time)  # late: the run is evaluated again
-    Evaluator(store, patience=30, now=clock).judge_pending()
+    Evaluator(store, rank_timeout=30, now=clock).evaluate_pending()
     assert queries.quarantined_steps(store, "r") == queries.QuarantinedSteps(0, [])
     assert queries.evaluation(store, "r").verdict == "balanced"
     assert curves.curves(store, "r")["norm"] == [1.0] * 4
@@ -107,7 +107,7 @@ def test_of_many_quarantined_steps_the_first_are_listed_and_all_are_counted(
 ) -> None:
     monkeypatch.setattr(balance_diagnosis, "diagnose", lambda *_: 1 / 0)
     send(store, map(fair_step, range(1, 13)))
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     found = queries.quarantined_steps(store, "r", most=3)
     assert (found.count, [one.step for one in found.steps]) == (12, [1, 2, 3])
 
@@ -178,7 +178,7 @@ def test_extreme_numbers_are_evaluated_stored_and_drawn(store: Store) -> None:
         for n in range(1, 201)
     ]
     store_batch(store, decode.read(lines([*steps, *evals], started=1e308)), 1.0)
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     assert judged(store) == 200
     assert queries.quarantined_steps(store, "r").count == 0
     evaluation = queries.evaluation(store, "r")
@@ -196,7 +196,7 @@ def test_the_mean_of_a_point_is_right_for_extreme_numbers(store: Store, value: f
     """Postgres raises an error where a sum, or the square in its ``avg``, is beyond a float."""
     steps = [window(n, sync="none", wrapper=None, norm=value) for n in range(1, 201)]
     store_batch(store, decode.read(lines(steps)), 1.0)
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     bounded = 0.0 if abs(value) < 1e-300 else max(min(value, 1e300), -1e300)
     for points in (10, 100):
         drawn = curves.curves(store, "r", points=points)

@@ -95,11 +95,11 @@ def damage(request: pytest.FixtureRequest) -> tuple[Damage, str]:
 
 def live_run(store: Store, first: int = 1, last: int = 400) -> None:
     """A run with unequal weights in steps 150 to 199."""
-    judge = Evaluator(store)
+    evaluator = Evaluator(store)
     for begin in range(first, last + 1, 50):
         steps = range(begin, begin + 50)
         send(store, [step(n) if 150 <= n < 200 else fair_step(n) for n in steps])
-        judge.judge_pending()
+        evaluator.evaluate_pending()
 
 
 def prune(store: Store) -> None:
@@ -129,7 +129,7 @@ def test_a_lost_state_is_made_again_from_the_records(
     before = evaluation(store, "r"), curves(store, "r")
     damage[0](store)
     send(store, [fair_step(401)])
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     assert judged(store) == 401 and unequal(store) == before[0].findings[0]
     note = row(store).evaluation_note
     assert note is not None and note.startswith("Evaluated again from the stored records: ")
@@ -145,7 +145,7 @@ def test_of_several_states_the_last_intact_one_counts(store: Store) -> None:
         )
         connection.exec_driver_sql("UPDATE chunks SET records = 'rubbish' WHERE last <= 250")
     send(store, [fair_step(401)])
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     assert judged(store) == 401 and unequal(store).steps == 50
 
 
@@ -155,7 +155,7 @@ def test_after_an_upgrade_a_run_is_evaluated_again(
     live_run(store)
     upgrade()
     send(store, [fair_step(401)])
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     assert judged(store) == 401 and unequal(store).steps == 50
     assert "another version of gradledger" in str(row(store).evaluation_note)
     assert not row(store).earlier_version
@@ -164,7 +164,7 @@ def test_after_an_upgrade_a_run_is_evaluated_again(
 def test_other_settings_are_no_damage(store: Store) -> None:
     live_run(store, last=100)
     send(store, [fair_step(101)])
-    Evaluator(store, chosen=lambda: RuleOverrides(off=("norm.*",))).judge_pending()
+    Evaluator(store, overrides=lambda: RuleOverrides(off=("norm.*",))).evaluate_pending()
     assert judged(store) == 101 and row(store).evaluation_note is None
 
 
@@ -185,7 +185,7 @@ def test_findings_of_pruned_steps_outlive_a_lost_state(
     assert row(store).earlier_version
     note = str(row(store).evaluation_note)
     assert note.startswith("Evaluated by an earlier version up to step 400: ") and damage[1] in note
-    live_run(store, 451, 500)  # by another judge, which restores what the last one saved
+    live_run(store, 451, 500)  # by another evaluator, which restores what the last one saved
     assert judged(store) == 500 and unequal(store) == known
     assert str(row(store).evaluation_note) == note
 
@@ -198,7 +198,7 @@ def test_an_upgrade_keeps_the_findings_of_pruned_steps(
     known = unequal(store)
     upgrade()
     send(store, [step(n) for n in range(401, 411)])
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     found = unequal(store)
     assert (found.first_step, found.steps, found.last_step) == (known.first_step, 60, 410)
     assert (known.lifecycle, found.lifecycle, found.since_step) == ("resolved", "ongoing", 401)
@@ -209,28 +209,28 @@ def test_late_records_of_carried_steps_are_stored_and_change_no_finding(store: S
     live_run(store)
     prune(store)
     send(store, [fair_step(n) for n in range(401, 450) if n != 430])
-    Evaluator(store, patience=0).judge_pending()
+    Evaluator(store, rank_timeout=0).evaluate_pending()
     remove(store)
     send(store, [fair_step(n) for n in range(450, 461)])
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     before = evaluation(store, "r")
     assert judged(store) == 459
     assert send(store, [step(430)]).stored == 1
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     assert judged(store) == 459 and evaluation(store, "r") == before
 
 
 def test_where_the_results_are_lost_too_the_verdict_is_not_balanced(store: Store) -> None:
-    judge = Evaluator(store)
+    evaluator = Evaluator(store)
     send(store, [fair_step(n) for n in range(1, 401)])
-    judge.judge_pending()
+    evaluator.evaluate_pending()
     assert evaluation(store, "r").verdict == "balanced"
     prune(store)
     remove(store)
     with store.writing() as connection:
         connection.execute(delete(tables.judgements))
     send(store, [fair_step(n) for n in range(401, 451)])
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     found = evaluation(store, "r")
     assert found.verdict == "incomplete" and row(store).earlier_version
     assert found.coverage[UNEQUAL] == "not_measured: the results of an earlier evaluation are lost"
@@ -256,7 +256,7 @@ def test_a_finding_on_the_course_of_the_run_stays(store: Store) -> None:
         record.micro_batches[0].loss = 5.0 - n / 100
     send(store, [EvalRecord(n, 1.0, {"loss": float(n)}) for n in (20, 40, 60, 80)])
     send(store, records)
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     (before,) = evaluation(store, "r").findings
     assert before.rule == "eval.diverging"
     prune(store)
@@ -311,25 +311,25 @@ def spoil(store: Store, run: str) -> None:
 
 def test_a_run_that_fails_stops_no_other_and_is_tried_ever_less_often(store: Store) -> None:
     clock = Clock()
-    judge = Evaluator(store, now=clock)
+    evaluator = Evaluator(store, now=clock)
     send(store, [fair_step(1)], run="bad")
     send(store, [fair_step(1)], run="good")
     spoil(store, "bad")
-    assert sorted(judge.judge_pending()) == ["bad", "good"]
+    assert sorted(evaluator.evaluate_pending()) == ["bad", "good"]
     assert (judged(store, "bad"), judged(store, "good")) == (0, 1)
     for seconds in (QUARANTINE, 2 * QUARANTINE, 4 * QUARANTINE):
         clock.time += seconds - 1
-        assert judge.judge_pending() == []
+        assert evaluator.evaluate_pending() == []
         clock.time += 1
-        assert judge.judge_pending() == ["bad"]
+        assert evaluator.evaluate_pending() == ["bad"]
     for _ in range(10):
         clock.time += LONGEST_QUARANTINE
-        assert judge.judge_pending() == ["bad"]
+        assert evaluator.evaluate_pending() == ["bad"]
 
 
 def test_a_run_that_fails_keeps_no_other_from_being_pruned(store: Store) -> None:
     send(store, [fair_step(n) for n in range(1, 11)], run="bad")
     send(store, [fair_step(n) for n in range(1, 11)], run="good")
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     spoil(store, "bad")
     assert run_retention(store, DETAIL, RuleOverrides()).records == 10

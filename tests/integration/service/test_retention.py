@@ -34,7 +34,7 @@ def house(store: Store, policy: Policy) -> RemovedRows:
     return run_retention(store, policy, RuleOverrides())
 
 
-def live_run(store: Store, judge: Evaluator, first: int = 1, last: int = 400) -> None:
+def live_run(store: Store, evaluator: Evaluator, first: int = 1, last: int = 400) -> None:
     """Fair steps, with one bad one at 150 and a spike of the norm at 222."""
     for begin in range(first, last + 1, 50):
         records = [fair_step(n) if n != 150 else step(n) for n in range(begin, begin + 50)]
@@ -42,7 +42,7 @@ def live_run(store: Store, judge: Evaluator, first: int = 1, last: int = 400) ->
             if record.step == 222:
                 record.norm = 1_000.0
         send(store, records)
-        judge.judge_pending()
+        evaluator.evaluate_pending()
 
 
 def left(store: Store) -> list[int]:
@@ -55,7 +55,7 @@ def left(store: Store) -> list[int]:
 def test_detail_goes_first_and_what_is_around_findings_stays(store: Store) -> None:
     live_run(store, Evaluator(store))
     send(store, [EvalRecord(300, 1.0, {"loss": 1.0})])
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     before = evaluation(store, "r"), curves(store, "r")
     assert house(store, DETAIL).records > 300
     kept = left(store)
@@ -96,7 +96,7 @@ def test_what_was_judged_before_is_kept_when_all_else_is_judged_again(store: Sto
     house(store, DETAIL)
     with store.writing() as connection:
         connection.exec_driver_sql("UPDATE runs SET rewind = true, revision = revision + 1")
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     assert evaluation(store, "r") == before and judged(store) == 400
 
 
@@ -112,7 +112,7 @@ def test_what_is_young_stays(store: Store) -> None:
 
 def test_a_run_that_crashed_long_ago_is_given_up_too(store: Store) -> None:
     send(store, [fair_step(n) for n in range(1, 9)])
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     assert house(store, DETAIL).records == 8
     with store.reading() as connection:
         assert connection.scalar(select(func.max(tables.progress.c.given_up))) == 8

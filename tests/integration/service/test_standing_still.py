@@ -13,13 +13,13 @@ from helpers.sending import Clock, judged, send
 
 
 def live(
-    store: Store, judge: Evaluator, clock: Clock, first: int, last: int, rank: int = 0
+    store: Store, evaluator: Evaluator, clock: Clock, first: int, last: int, rank: int = 0
 ) -> None:
     """Steps that come as they end, one a second."""
     for number in range(first, last + 1):
         clock.time = 1_000.0 + number
         send(store, [fair_step(number)], clock.time, rank=rank)
-    judge.judge_pending()
+    evaluator.evaluate_pending()
 
 
 def stalls(store: Store) -> list[Finding]:
@@ -29,12 +29,12 @@ def stalls(store: Store) -> list[Finding]:
 
 def test_it_is_said_while_it_lasts(store: Store) -> None:
     clock = Clock()
-    judge = Evaluator(store, now=clock)
-    live(store, judge, clock, 1, 20)
+    evaluator = Evaluator(store, now=clock)
+    live(store, evaluator, clock, 1, 20)
     clock.time += 59
-    assert judge.judge_pending() == [] and not stalls(store)
+    assert evaluator.evaluate_pending() == [] and not stalls(store)
     clock.time += 2
-    assert judge.judge_pending() == ["r"]
+    assert evaluator.evaluate_pending() == ["r"]
     (finding,) = stalls(store)
     assert finding.evidence == {"seconds": 61.0, "usual_seconds": 1.0, "silent_ranks": [0]}
     assert finding.summary.startswith("No step has ended for 61 s; 1.00 s are usual.")
@@ -43,20 +43,20 @@ def test_it_is_said_while_it_lasts(store: Store) -> None:
     row = get_run(store, "r")
     assert row is not None and row.verdict == "suspect" and row.primary == finding.title
     clock.time += 1_000
-    assert judge.judge_pending() == []
+    assert evaluator.evaluate_pending() == []
 
 
 def test_a_process_that_lives_is_told_from_one_that_is_gone(store: Store) -> None:
     clock = Clock()
-    judge = Evaluator(store, now=clock)
-    live(store, judge, clock, 1, 20)
+    evaluator = Evaluator(store, now=clock)
+    live(store, evaluator, clock, 1, 20)
     for _ in range(6):
         clock.time += 10
         beat: list[Record] = [HeartbeatRecord(clock.time, 10.0, 7)]
         send(store, beat, clock.time)
-        judge.judge_pending()
+        evaluator.evaluate_pending()
     clock.time += 1
-    judge.judge_pending()
+    evaluator.evaluate_pending()
     (finding,) = stalls(store)
     assert finding.evidence["silent_ranks"] == []
     assert "All ranks were heard of since, and ran 7 backwards" in finding.summary
@@ -64,16 +64,16 @@ def test_a_process_that_lives_is_told_from_one_that_is_gone(store: Store) -> Non
 
 def test_it_passes_when_steps_come_again(store: Store) -> None:
     clock = Clock()
-    judge = Evaluator(store, now=clock)
-    live(store, judge, clock, 1, 20)
+    evaluator = Evaluator(store, now=clock)
+    live(store, evaluator, clock, 1, 20)
     clock.time += 61
-    judge.judge_pending()
+    evaluator.evaluate_pending()
     later = [fair_step(number) for number in range(21, 60)]
     for record in later:
         record.time += 100.0
         send(store, [record], record.time)
     clock.time = later[-1].time
-    judge.judge_pending()
+    evaluator.evaluate_pending()
     (finding,) = stalls(store)
     assert (finding.first_step, finding.last_step, finding.lifecycle) == (20, 21, "resolved")
     assert evaluation(store, "r").verdict == "balanced"
@@ -81,28 +81,28 @@ def test_it_passes_when_steps_come_again(store: Store) -> None:
 
 def test_the_same_is_said_when_all_is_judged_again(store: Store) -> None:
     clock = Clock()
-    judge = Evaluator(store, now=clock)
-    live(store, judge, clock, 1, 20)
+    evaluator = Evaluator(store, now=clock)
+    live(store, evaluator, clock, 1, 20)
     clock.time += 61
-    judge.judge_pending()
-    live(store, judge, clock, 21, 30)
+    evaluator.evaluate_pending()
+    live(store, evaluator, clock, 21, 30)
     before = evaluation(store, "r"), curves(store, "r")
     assert stalls(store)
     with store.writing() as connection:
         connection.exec_driver_sql("UPDATE runs SET rewind = true, revision = revision + 1")
-    Evaluator(store, now=clock).judge_pending()
+    Evaluator(store, now=clock).evaluate_pending()
     assert (evaluation(store, "r"), curves(store, "r")) == before
 
 
 def test_nothing_is_said_of_runs_that_ended_or_came_from_a_spool(store: Store) -> None:
     clock = Clock()
-    judge = Evaluator(store, now=clock)
-    live(store, judge, clock, 1, 20)
+    evaluator = Evaluator(store, now=clock)
+    live(store, evaluator, clock, 1, 20)
     send(store, [EndRecord(1_021.0)], clock.time)
     send(store, map(fair_step, range(1, 21)), 50_000.0, run="spooled")
-    judge.judge_pending()
+    evaluator.evaluate_pending()
     clock.time = 60_000.0
-    assert judge.judge_pending() == []
+    assert evaluator.evaluate_pending() == []
     assert judged(store, "spooled") == 20 and not stalls(store)
 
 
@@ -110,26 +110,26 @@ def test_a_clock_that_is_set_back_does_not_make_a_step_wait_for_ever(store: Stor
     clock = Clock(10_000.0)
     send(store, [fair_step(1)], clock.time, rank=0, world_size=2)
     clock.time = 5_000.0
-    judge = Evaluator(store, patience=30, now=clock)
-    judge.judge_pending()
+    evaluator = Evaluator(store, rank_timeout=30, now=clock)
+    evaluator.evaluate_pending()
     clock.time += 29
-    judge.judge_pending()
+    evaluator.evaluate_pending()
     assert judged(store) == 0
     clock.time += 2
-    judge.judge_pending()
+    evaluator.evaluate_pending()
     assert judged(store) == 1
 
 
 def test_where_steps_are_let_pass_silence_is_no_stall_for_longer(store: Store) -> None:
     clock = Clock()
-    judge = Evaluator(store, now=clock)
-    live(store, judge, clock, 1, 19)
+    evaluator = Evaluator(store, now=clock)
+    live(store, evaluator, clock, 1, 19)
     clock.time += 1
     resting = fair_step(20)
     resting.next = 257
     send(store, [resting], clock.time)
-    judge.judge_pending()
+    evaluator.evaluate_pending()
     clock.time += 299
-    assert judge.judge_pending() == [] and not stalls(store)
+    assert evaluator.evaluate_pending() == [] and not stalls(store)
     clock.time += 2
-    assert judge.judge_pending() == ["r"] and stalls(store)
+    assert evaluator.evaluate_pending() == ["r"] and stalls(store)

@@ -21,7 +21,7 @@ from gradledger_monitor.store.packing import read_record, unpack_record, unpack_
 from gradledger_monitor.store.runs.queries import get_run, list_runs, run_info
 from gradledger_monitor.store.steps.curves import curves
 from gradledger_monitor.store.steps.ingest import store_batch
-from gradledger_monitor.workers.evaluator import judge_pending
+from gradledger_monitor.workers.evaluator import evaluate_pending
 from helpers.batches import batch, step
 from helpers.command import Command
 from helpers.versions import to_version
@@ -49,7 +49,7 @@ def _is_compared(name: str | None, kind: str, parents: object) -> bool:
 def test_with_a_run_go_its_steps(store: Store) -> None:
     for run in ("a", "b"):
         send(store, batch(run, [step(1), step(2)]))
-    judge_pending(store)
+    evaluate_pending(store)
     with store.writing() as connection:
         connection.execute(delete(tables.runs).where(tables.runs.c.id == "a"))
     with store.reading() as connection:
@@ -80,7 +80,7 @@ def test_a_version_back_and_forward_again_keeps_every_row(store: Store) -> None:
         some = range(1, 601) if now < 2 else range(601 + now, 611 + 3 * now, now)
         body = batch("wide", [step(n, o) for n in some for o in (0, 1)], rank=rank, world_size=2)
         send(store, body, 1.5 + now)
-    judge_pending(store, 0)
+    evaluate_pending(store, 0)
     before, facts = records(store), old_facts(store)
     assert len(before) == 6 + 2 * (600 + 600 + 7 + 6)
     to_version(store, "0011")
@@ -172,7 +172,7 @@ def test_two_processes_may_write_at_once(store: Store) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    judge_pending(store)
+    evaluate_pending(store)
     other.close()
     assert curves(store, "r")["step"] == list(range(1, 21))
 

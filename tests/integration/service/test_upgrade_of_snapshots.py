@@ -109,7 +109,7 @@ def test_it_is_upgraded_and_both_runs_go_on(old: str) -> None:
     live = row(store, "live")
     assert (live.steps, live.earlier_version, live.evaluation_note) == (40, False, None)
 
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     live, (found,) = row(store, "live"), evaluation(store, "live").findings
     assert (live.steps, found.first_step, found.steps) == (50, 1, 50)
     assert "another version of gradledger" in str(live.evaluation_note)
@@ -117,7 +117,7 @@ def test_it_is_upgraded_and_both_runs_go_on(old: str) -> None:
 
     before = curves(store, "pruned")
     send(store, [fair_step(n) for n in range(401, 441)], run="pruned")
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     pruned = row(store, "pruned")
     assert evaluation(store, "pruned").findings == [known]
     assert (pruned.steps, pruned.verdict, pruned.earlier_version) == (440, "broken", True)
@@ -134,7 +134,7 @@ def test_another_judge_restores_what_the_first_one_saved(old: str) -> None:
     store.migrate()
     for begin in (401, 421):
         send(store, [step(n) for n in range(begin, begin + 20)], run="pruned")
-        Evaluator(store).judge_pending()
+        Evaluator(store).evaluate_pending()
     (found,) = evaluation(store, "pruned").findings
     assert (found.first_step, found.since_step, found.steps) == (150, 401, 90)
     assert judged(store, "pruned") == 440
@@ -144,7 +144,7 @@ def test_another_judge_restores_what_the_first_one_saved(old: str) -> None:
 def test_a_downgrade_leaves_tables_that_the_old_code_knows(old: str) -> None:
     store = Store(old)
     store.migrate()
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     config = Config()
     config.set_main_option("script_location", str(migrations_folder()))
     with store.writing() as connection:

@@ -22,7 +22,7 @@ from gradledger.autostart import unreachable
 from gradledger.settings import EVERY_STEP, NO_SPOOL
 from gradledger_monitor.common.json_floats import sayable
 from gradledger_monitor.config.settings import RuleSettings
-from gradledger_monitor.evaluation.merge import anything_measured, together
+from gradledger_monitor.evaluation.merge import anything_measured, merge_results
 from gradledger_monitor.gate import child_process
 from gradledger_monitor.gate.github import annotated
 from gradledger_monitor.gate.junit import junit
@@ -127,7 +127,7 @@ def check(
         service.evaluate_all()
         unseen = [rule for rule, note in known if not _acknowledge(service.store, rule, note)]
         checked = _checked(service.store)
-    answer = together([one.evaluation for one in checked])
+    answer = merge_results([one.evaluation for one in checked])
     _show(checked, ended, why)
     _write(outputs, _as_json(name, checked, answer), checked, gate, _script(command))
     for rule in unseen:

@@ -9,8 +9,8 @@ from operator import attrgetter
 
 from sqlalchemy import Connection, or_, select
 
-from gradledger_monitor.evaluation.run_state import Place
-from gradledger_monitor.evaluation.step_completeness import Arrived
+from gradledger_monitor.evaluation.run_state import OptimizerStep
+from gradledger_monitor.evaluation.step_completeness import ArrivedStep
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.step_facts import RunInfo
@@ -39,7 +39,7 @@ class RunStatus:
     tokens: int
     evaluator: str | None  # the code that evaluated it last
     ended: frozenset[int]  # ranks that said they were done
-    silences: dict[Place, Inactivity]
+    silences: dict[OptimizerStep, Inactivity]
     stall_at: float | None
     chosen: int  # how often the rules were chosen otherwise; 0 is never
 
@@ -108,7 +108,7 @@ def rank_activity(store: Store, at: RunStatus) -> dict[int, RankActivity]:
 
 def next_steps(
     store: Store, at: RunStatus, optimizer: int, after: int, last: int | None = None
-) -> tuple[list[Arrived], bool]:
+) -> tuple[list[ArrivedStep], bool]:
     """The steps after one, in order, as many as fit in memory; and whether there are more."""
     with store.reading() as connection:
         found, beyond = _read(connection, at.key, optimizer, after, last)
@@ -121,7 +121,7 @@ def next_steps(
             if after < step < end:
                 steps.setdefault(step, {})[chunk.rank] = read_record(record)
                 received[step] = min(received.get(step, math.inf), chunk.received)
-    arrived = [Arrived(optimizer, step, received[step], steps[step]) for step in sorted(steps)]
+    arrived = [ArrivedStep(optimizer, step, received[step], steps[step]) for step in sorted(steps)]
     return arrived, beyond is not None
 
 

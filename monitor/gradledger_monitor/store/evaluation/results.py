@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Table, and_, delete, insert, select, update
 
 from gradledger_monitor.common import clock
 from gradledger_monitor.evaluation.evaluator_version import version
-from gradledger_monitor.evaluation.run_state import Judged, Place, RunState
+from gradledger_monitor.evaluation.run_state import EvaluatedStep, OptimizerStep, RunState
 from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.numbers import MAX_INT64
@@ -43,7 +43,7 @@ class Result:
     """What one look at a run brought, to be written in one transaction."""
 
     before: dict[int, int]  # last step judged by optimizer, before this look
-    judged: list[Judged]
+    judged: list[EvaluatedStep]
     evaluation: EvaluationResult | None  # None leaves the old one in place
     progress: dict[int, int]
     steps: int
@@ -51,7 +51,7 @@ class Result:
     waiting_since: float | None
     finished: bool  # nothing more is ready at the standing's revision
     unsure: set[int]  # optimizers of which steps were taken that miss something
-    silence: tuple[Place, Inactivity] | None = None
+    silence: tuple[OptimizerStep, Inactivity] | None = None
     stall_at: float | None = None
     note: str | None = None  # on how this evaluation came about; None leaves the old one
 
@@ -153,7 +153,7 @@ def _replace(
         connection.execute(insert(table), new)
 
 
-def _write_facts(connection: Connection, run: int, judged: list[Judged]) -> None:
+def _write_facts(connection: Connection, run: int, judged: list[EvaluatedStep]) -> None:
     rows = [
         (
             *(run, one.optimizer, one.step, one.time, one.ranks, one.failure),
@@ -169,7 +169,9 @@ def _write_facts(connection: Connection, run: int, judged: list[Judged]) -> None
     connection.execute(statement.on_conflict_do_update(index_elements=FACTS_KEY, set_=told), values)
 
 
-def _write_silence(connection: Connection, run: int, place: Place, silence: Inactivity) -> None:
+def _write_silence(
+    connection: Connection, run: int, place: OptimizerStep, silence: Inactivity
+) -> None:
     optimizer, after = place
     row = {"run": run, "optimizer": optimizer, "after": after, **asdict(silence)}
     connection.execute(dialects.insert(connection, silences).on_conflict_do_nothing(), row)

@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import Double
 
-from gradledger_monitor.evaluation.run_state import Judged
+from gradledger_monitor.evaluation.run_state import EvaluatedStep
 from gradledger_monitor.store import dialects
 from gradledger_monitor.store.averages import mean_of, summable
 from gradledger_monitor.store.database import Store
@@ -57,7 +57,7 @@ class Span:
 # ---------------------------------------------------------------- written
 
 
-def update_buckets(connection: Connection, run: int, judged: Iterable[Judged]) -> None:
+def update_buckets(connection: Connection, run: int, judged: Iterable[EvaluatedStep]) -> None:
     """Bring the stretches up to date in which these steps lie, from the facts in the database."""
     touched: dict[int, list[int]] = {}
     for one in judged:

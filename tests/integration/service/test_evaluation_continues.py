@@ -43,10 +43,10 @@ def levels(store: Store) -> dict[int, int]:
 def test_a_new_judge_does_not_begin_with_the_first_step(store: Store) -> None:
     for first, end in ((1, 97), (97, 101)):
         send(store, map(step, range(first, end)))
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     spoil(store, 96)
     send(store, map(step, range(101, 111)))
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     (finding,) = evaluation(store, "r").findings
     assert judged(store) == 110
     assert (finding.first_step, finding.last_step, finding.steps) == (1, 110, 110)
@@ -58,24 +58,24 @@ def test_judges_that_follow_each_other_say_what_one_says(databases: Databases) -
     for restarts in (False, True):
         store = Store(databases())
         store.migrate()
-        judge, chance = Evaluator(store), random.Random(1)
+        evaluator, chance = Evaluator(store), random.Random(1)
         at = 0
         while at < len(records):
             count = chance.randrange(1, 30)
             send(store, records[at : at + count])
             send(store, [EvalRecord(at + 1, 1.0, {"loss": 1.0 + at / 100})])
-            judge.judge_pending()
-            judge, at = Evaluator(store) if restarts else judge, at + count
+            evaluator.evaluate_pending()
+            evaluator, at = Evaluator(store) if restarts else evaluator, at + count
         answers.append((evaluation(store, "r"), curves(store, "r"), judged(store)))
         store.close()
     assert answers[0] == answers[1] and answers[0][2] == 200
 
 
 def test_snapshots_stand_closer_together_where_the_run_is(store: Store) -> None:
-    judge = Evaluator(store)
+    evaluator = Evaluator(store)
     for begin in range(0, 40 * EVERY, EVERY):
         send(store, map(fair_step, range(begin + 1, begin + EVERY + 1)))
-        judge.judge_pending()
+        evaluator.evaluate_pending()
     assert levels(store) == {0: 39 * EVERY, 1: 38 * EVERY, 2: 36 * EVERY, 3: 40 * EVERY} | {
         4: 16 * EVERY,
         5: 32 * EVERY,
@@ -83,38 +83,38 @@ def test_snapshots_stand_closer_together_where_the_run_is(store: Store) -> None:
 
 
 def test_a_late_record_goes_back_no_further_than_it_must(store: Store) -> None:
-    judge = Evaluator(store, patience=0)
+    evaluator = Evaluator(store, rank_timeout=0)
     for rank in (0, 1):
         send(store, map(step, range(1, 151)), rank=rank, world_size=2, run="in-time")
     for begin in range(1, 151, 10):
         send(store, map(step, range(begin, begin + 10)), rank=0, world_size=2)
         if begin < 141:
             send(store, map(step, range(begin, begin + 10)), rank=1, world_size=2)
-        judge.judge_pending()
+        evaluator.evaluate_pending()
     assert judged(store) == 150 and evaluation(store, "r") != evaluation(store, "in-time")
     spoil(store, 130)
     send(store, map(step, range(141, 151)), rank=1, world_size=2)
-    Evaluator(store, patience=0).judge_pending()
+    Evaluator(store, rank_timeout=0).evaluate_pending()
     assert evaluation(store, "r") == evaluation(store, "in-time")
     assert curves(store, "r") == curves(store, "in-time")
 
 
 def test_another_description_begins_with_the_first_step(store: Store) -> None:
     send(store, map(step, range(1, 101)))
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     assert levels(store)
     send(store, [], contract="sequence")
     assert not levels(store)
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     assert evaluation(store, "r").verdict != "broken" and judged(store) == 100
 
 
 def test_other_choices_begin_with_the_first_step(store: Store) -> None:
     send(store, map(step, range(1, 101)))
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     send(store, map(step, range(101, 111)))
     off = RuleOverrides(off=("reduction.*",))
-    Evaluator(store, chosen=lambda: off).judge_pending()
+    Evaluator(store, overrides=lambda: off).evaluate_pending()
     assert evaluation(store, "r").findings == [] and judged(store) == 110
 
 
@@ -131,10 +131,10 @@ def test_an_evaluation_that_comes_very_late_still_finds_the_losses_before_it(
     for late in (False, True):
         store = Store(databases())
         store.migrate()
-        judge = Evaluator(store)
+        evaluator = Evaluator(store)
         for records in (steps, evaluations) if late else (evaluations, steps):
             send(store, records)
-            judge.judge_pending()
+            evaluator.evaluate_pending()
         answers.append(evaluation(store, "r"))
         store.close()
     assert answers[0] == answers[1]
@@ -143,6 +143,6 @@ def test_an_evaluation_that_comes_very_late_still_finds_the_losses_before_it(
 
 def test_a_run_that_ended_is_kept_however_short_it_was(store: Store) -> None:
     send(store, [step(1), step(2), EndRecord(5.0)])
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     with store.reading() as connection:
         assert connection.scalar(select(func.max(tables.snapshots.c.steps))) == 2

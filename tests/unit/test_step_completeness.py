@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from gradledger_monitor.evaluation.engine import Engine
 from gradledger_monitor.evaluation.run_state import RunState
-from gradledger_monitor.evaluation.step_completeness import Arrived, Patience, Ready, sort_out
+from gradledger_monitor.evaluation.step_completeness import ArrivedStep, Patience, Ready, sort_out
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model import step_facts
 
 LONG_AGO, NOW = -1e9, 0.0
 
 
-def arrived(step: int, **following: int | None) -> Arrived:
+def arrived(step: int, **following: int | None) -> ArrivedStep:
     """A step of ranks ``r0``, ``r1``, ..., each with the step that it records next, if it rests."""
     records = {
         int(rank[1:]): schema.StepRecord(optimizer=0, step=step, time=1.0, next=due)
         for rank, due in following.items()
     }
-    return Arrived(0, step, NOW, records)
+    return ArrivedStep(0, step, NOW, records)
 
 
-def sorted_out(steps: list[Arrived], ranks: int = 1, after: int = 0) -> Ready:
+def sorted_out(steps: list[ArrivedStep], ranks: int = 1, after: int = 0) -> Ready:
     """By a service that would wait for ever."""
     return sort_out(steps, after, Patience(ranks, frozenset(), LONG_AGO))
 
@@ -60,7 +60,7 @@ def test_a_gap_of_which_only_one_rank_has_told_is_waited_for() -> None:
     assert taken(ready) == [1]
 
 
-def folded(steps: list[Arrived], ranks: int) -> RunState:
+def folded(steps: list[ArrivedStep], ranks: int) -> RunState:
     """A run of these steps, judged."""
     info = step_facts.RunInfo("run", "a run", ranks)
     fold = RunState(Engine(info), generation=0)
@@ -85,5 +85,5 @@ def test_the_tokens_are_those_of_steps_that_were_watched() -> None:
     for step, due in ((1, None), (2, 5), (5, None)):
         record = schema.StepRecord(optimizer=0, step=step, time=1.0, post_factor=1.0, next=due)
         record.micro_batches = [schema.MicroBatch(number=step, terms=[term], fresh=True)]
-        fold.see(step_facts.RunInfo("run", "a run"), Arrived(0, step, NOW, {0: record}))
+        fold.see(step_facts.RunInfo("run", "a run"), ArrivedStep(0, step, NOW, {0: record}))
     assert (fold.at.steps, fold.at.tokens) == (5, 30)

@@ -1,6 +1,6 @@
 """How fast steps are judged, and how soon after they came.
 
-    python bench/service_judging.py [--steps 5000] [--rounds 7] [--seconds 20] [--json FILE]
+    python bench/service_evaluation.py [--steps 5000] [--rounds 7] [--seconds 20] [--json FILE]
 
 All rules are on. The first figures are facts, rules and charted figures of records that are in
 memory already, one optimizer's steps of K micro-batches, on one CPU: of a plain loop, of one with a
@@ -32,8 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from gradledger.records import Event, Scaler, StepRecord
 from gradledger_monitor.evaluation.engine import Engine
-from gradledger_monitor.evaluation.run_state import Judged, RunState
-from gradledger_monitor.evaluation.step_completeness import Arrived
+from gradledger_monitor.evaluation.run_state import EvaluatedStep, RunState
+from gradledger_monitor.evaluation.step_completeness import ArrivedStep
 from gradledger_monitor.ingest import decode, schema
 from gradledger_monitor.model import step_facts
 from gradledger_monitor.workers.gc_tuning import collect_seldom
@@ -99,9 +99,9 @@ def evaluate(records: list[schema.StepRecord]) -> float:
     fold = RunState(Engine(info), 0)
     began = time.process_time()
     for record in records:
-        seen = fold.see(info, Arrived(0, record.step, record.time, {0: record}))
+        seen = fold.see(info, ArrivedStep(0, record.step, record.time, {0: record}))
         assert seen is not None
-        Judged.of(seen)  # the figures that are charted
+        EvaluatedStep.of(seen)  # the figures that are charted
     return len(records) / (time.process_time() - began)
 
 
@@ -261,7 +261,7 @@ def main() -> None:
     if asked.one_round:
         print(json.dumps(one_round(asked.steps)))
         return
-    about = report.Report("Judging, all rules on, K = 4", "python bench/service_judging.py")
+    about = report.Report("Judging, all rules on, K = 4", "python bench/service_evaluation.py")
     about.notes += NOTES
     about.measures = [*in_memory(asked.steps, asked.rounds), *live(asked.seconds)]
     report.tell(about, asked.json)

@@ -13,7 +13,7 @@ from gradledger_monitor.store.evaluation.pending import run_status
 from gradledger_monitor.store.evaluation.results import EvaluationConflict, Result, commit
 from gradledger_monitor.store.runs.queries import evaluation, get_run
 from gradledger_monitor.store.steps.curves import Span, curves
-from gradledger_monitor.workers.evaluator import Evaluator, judge_pending
+from gradledger_monitor.workers.evaluator import Evaluator, evaluate_pending
 from helpers.batches import EndRecord, fair_step, step
 from helpers.sending import Clock, judged, send
 
@@ -27,19 +27,19 @@ def test_a_run_that_nobody_judged_is_incomplete(store: Store) -> None:
 
 def test_a_judged_run_has_findings_figures_and_a_verdict(store: Store) -> None:
     send(store, [step(1), step(2), step(3)])
-    assert judge_pending(store) == ["r"]
+    assert evaluate_pending(store) == ["r"]
     row = get_run(store, "r")
     assert row is not None
     (finding,) = evaluation(store, "r").findings
     assert finding.rule == "reduction.token_weights_unequal"
     assert (row.verdict, row.primary, row.steps, row.tokens) == ("broken", finding.title, 3, 120)
     assert curves(store, "r")["misallocation"] == pytest.approx([0.25, 0.25, 0.25])
-    assert judge_pending(store) == []
+    assert evaluate_pending(store) == []
 
 
 def test_a_fair_run_is_balanced(store: Store) -> None:
     send(store, map(fair_step, range(1, 6)))
-    judge_pending(store)
+    evaluate_pending(store)
     assert evaluation(store, "r").verdict == "balanced"
 
 
@@ -49,11 +49,11 @@ def test_ranks_may_come_in_any_order(databases: Databases) -> None:
     for seed in range(4):
         store = Store(databases())
         store.migrate()
-        judge = Evaluator(store)
+        evaluator = Evaluator(store)
         shuffled = random.Random(seed).sample(sent, len(sent)) if seed else sent
         for rank, number in shuffled:
             send(store, [step(number, sync="averaged")], rank=rank, world_size=3)
-            judge.judge_pending()
+            evaluator.evaluate_pending()
         answers.append((evaluation(store, "r"), curves(store, "r"), judged(store)))
         store.close()
     assert answers[0][2] == 20
@@ -61,57 +61,57 @@ def test_ranks_may_come_in_any_order(databases: Databases) -> None:
 
 
 def test_a_step_waits_for_its_missing_rank(store: Store) -> None:
-    judge = Evaluator(store, now=Clock())
+    evaluator = Evaluator(store, now=Clock())
     send(store, [step(1), step(2)], rank=0, world_size=2)
-    judge.judge_pending()
+    evaluator.evaluate_pending()
     assert judged(store) == 0
     send(store, [step(1)], rank=1, world_size=2)
-    judge.judge_pending()
+    evaluator.evaluate_pending()
     assert judged(store) == 1
 
 
 def test_a_step_is_taken_without_a_rank_that_stays_silent(store: Store) -> None:
     clock = Clock()
-    judge = Evaluator(store, patience=30, now=clock)
+    evaluator = Evaluator(store, rank_timeout=30, now=clock)
     send(store, [step(1)], clock.time, rank=0, world_size=2)
-    judge.judge_pending()
+    evaluator.evaluate_pending()
     clock.time += 29
-    assert judge.judge_pending() == [] and judged(store) == 0
+    assert evaluator.evaluate_pending() == [] and judged(store) == 0
     clock.time += 2
-    assert judge.judge_pending() == ["r"] and judged(store) == 1
-    assert judge.judge_pending() == []
+    assert evaluator.evaluate_pending() == ["r"] and judged(store) == 1
+    assert evaluator.evaluate_pending() == []
 
 
 def test_a_step_is_taken_at_once_when_the_missing_rank_has_ended(store: Store) -> None:
-    judge = Evaluator(store, now=Clock())
+    evaluator = Evaluator(store, now=Clock())
     send(store, [step(1), step(2)], rank=0, world_size=2)
     send(store, [step(1), EndRecord(5.0)], rank=1, world_size=2)
-    judge.judge_pending()
+    evaluator.evaluate_pending()
     assert judged(store) == 2
 
 
 def test_steps_that_never_came_are_waited_for_and_then_left_out(store: Store) -> None:
     clock = Clock()
-    judge = Evaluator(store, patience=30, now=clock)
+    evaluator = Evaluator(store, rank_timeout=30, now=clock)
     send(store, [step(1), step(4)], clock.time)
-    judge.judge_pending()
+    evaluator.evaluate_pending()
     assert judged(store) == 1
     clock.time += 31
-    judge.judge_pending()
+    evaluator.evaluate_pending()
     assert curves(store, "r")["step"] == [1, 4]
 
 
 def test_a_record_that_comes_too_late_is_judged_as_if_it_had_come_in_time(store: Store) -> None:
     clock = Clock()
-    judge = Evaluator(store, patience=30, now=clock)
+    evaluator = Evaluator(store, rank_timeout=30, now=clock)
     for rank in (0, 1):
         send(store, map(step, range(1, 6)), rank=rank, world_size=2, run="in-time")
     send(store, map(step, range(1, 6)), clock.time, rank=0, world_size=2)
     clock.time += 31
-    judge.judge_pending()
+    evaluator.evaluate_pending()
     assert judged(store) == 5 and evaluation(store, "r") != evaluation(store, "in-time")
     send(store, map(step, range(1, 6)), clock.time, rank=1, world_size=2)
-    judge.judge_pending()
+    evaluator.evaluate_pending()
     assert evaluation(store, "r") == evaluation(store, "in-time")
     assert curves(store, "r") == curves(store, "in-time")
     assert get_run(store, "r").tokens == get_run(store, "in-time").tokens  # type: ignore[union-attr]
@@ -121,7 +121,7 @@ def test_another_judge_goes_on_where_the_first_stopped(store: Store) -> None:
     first, second = Evaluator(store), Evaluator(store)
     for number in range(1, 9):
         send(store, [step(number)])
-        (first if number % 2 else second).judge_pending()
+        (first if number % 2 else second).evaluate_pending()
     (finding,) = evaluation(store, "r").findings
     assert judged(store) == 8 and (finding.first_step, finding.steps) == (1, 8)
 
@@ -133,12 +133,12 @@ def test_what_another_judge_began_anew_is_not_judged_from_memory(store: Store) -
         send(store, map(step, range(1, 4)), rank=rank, world_size=2, run="in-time")
     send(store, [step(1)], clock.time, rank=0, world_size=2)
     clock.time += 31
-    first.judge_pending()
+    first.evaluate_pending()
     send(store, [step(1)], clock.time, rank=1, world_size=2)
-    second.judge_pending()
+    second.evaluate_pending()
     for rank in (0, 1):
         send(store, [step(2), step(3)], clock.time, rank=rank, world_size=2)
-    first.judge_pending()
+    first.evaluate_pending()
     assert judged(store) == 3
     assert evaluation(store, "r") == evaluation(store, "in-time")
 
@@ -146,7 +146,7 @@ def test_what_another_judge_began_anew_is_not_judged_from_memory(store: Store) -
 def test_a_judgement_made_from_an_old_state_is_not_written(store: Store) -> None:
     send(store, [step(1), step(2)])
     old = run_status(store, "r")
-    judge_pending(store)
+    evaluate_pending(store)
     nothing = Result(
         {}, [], EvaluationResult("balanced", [], [], {}), {0: 0}, 0, 0, None, True, set()
     )
@@ -156,15 +156,15 @@ def test_a_judgement_made_from_an_old_state_is_not_written(store: Store) -> None
 
 
 def test_what_was_judged_under_another_description_is_judged_again(store: Store) -> None:
-    judge = Evaluator(store)
+    evaluator = Evaluator(store)
     send(store, [step(1), step(2)])
-    judge.judge_pending()
+    evaluator.evaluate_pending()
     assert evaluation(store, "r").verdict == "broken"
     send(store, [step(3)], contract="sequence")
-    judge.judge_pending()
+    evaluator.evaluate_pending()
     anew = evaluation(store, "r")
     send(store, [step(1), step(2), step(3)], contract="sequence", run="from-the-start")
-    judge.judge_pending()
+    evaluator.evaluate_pending()
     assert anew == evaluation(store, "from-the-start") and anew.verdict != "broken"
 
 
@@ -176,14 +176,14 @@ def test_more_steps_than_fit_in_memory_are_judged_in_turns(
         for first in range(1, 101, together):
             some = range(first, min(first + together, 101))
             send(store, map(step, some), rank=rank, world_size=3)
-    judge_pending(store)
+    evaluate_pending(store)
     assert judged(store) == 100
     assert evaluation(store, "r").findings[0].steps == 100
 
 
 def test_two_optimizers_are_judged_apart(store: Store) -> None:
     send(store, [step(1), step(1, 1), step(2), step(2, 1)], optimizers=["SGD", "Adam"])
-    judge_pending(store)
+    evaluate_pending(store)
     assert curves(store, "r")["step"] == [1, 2] and curves(store, "r", Span(1))["step"] == [1, 2]
     assert {finding.optimizer for finding in evaluation(store, "r").findings} == {0, 1}
 
@@ -195,6 +195,6 @@ def test_a_run_that_cannot_be_judged_does_not_stop_the_others(
     send(store, [step(1)], run="sound")
     with store.writing() as connection:
         connection.exec_driver_sql("UPDATE chunks SET records = 'rubbish' WHERE run = 1")
-    Evaluator(store).judge_pending()
+    Evaluator(store).evaluate_pending()
     assert judged(store, "sound") == 1
     assert "spoiled" in caplog.text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.evaluation.merge import anything_measured, together
+from gradledger_monitor.evaluation.merge import anything_measured, merge_results
 from gradledger_monitor.model.findings import EvaluationResult, Finding, Status, TreeNode, Verdict
 
 RULE = "reduction.token_weights_unequal"
@@ -22,33 +22,33 @@ def found(step: int) -> Finding:
 
 def test_one_judgement_stays_what_it_is() -> None:
     alone = evaluation("broken", "finding", found(1))
-    assert together([alone]) == alone
+    assert merge_results([alone]) == alone
 
 
 def test_all_findings_are_kept_in_order() -> None:
     first = evaluation("broken", "finding", found(1), found(2))
     second = evaluation("broken", "finding", found(1))
-    assert [f.first_step for f in together([first, second]).findings] == [1, 2, 1]
+    assert [f.first_step for f in merge_results([first, second]).findings] == [1, 2, 1]
 
 
 def test_the_worse_answer_counts_in_whatever_order() -> None:
     good, bad = evaluation("balanced", "ok"), evaluation("broken", "finding", found(3))
     for pair in ([good, bad], [bad, good]):
-        answer = together(pair)
+        answer = merge_results(pair)
         assert answer.verdict == "broken"
         assert answer.tree[0].status == "finding"
         assert answer.coverage == {RULE: "finding"}
 
 
 def test_what_one_training_did_not_measure_is_not_covered_by_another() -> None:
-    answer = together([evaluation("incomplete", "not_measured"), evaluation("balanced", "ok")])
+    answer = merge_results([evaluation("incomplete", "not_measured"), evaluation("balanced", "ok")])
     assert answer.verdict == "incomplete"
     assert answer.coverage == {RULE: "not_measured: no loss"}
 
 
 def test_no_judgement_at_all_is_incomplete_and_measured_nothing() -> None:
-    assert together([]) == EvaluationResult("incomplete", [], [], {})
-    assert not anything_measured(together([]))
+    assert merge_results([]) == EvaluationResult("incomplete", [], [], {})
+    assert not anything_measured(merge_results([]))
 
 
 def test_only_answers_count_as_measured() -> None:
