@@ -86,8 +86,8 @@ def unequal(number: int) -> StepRecord:
 
 def decoded(made: Callable[[int], StepRecord], steps: int) -> list[schema.StepRecord]:
     """Records as the service holds them."""
-    (sent,) = decode.read(batch("bench", map(made, range(1, steps + 1)))).reports
-    return [line for _, line in sent.lines if isinstance(line, schema.StepRecord)]
+    (sent,) = decode.read(batch("bench", map(made, range(1, steps + 1)))).processes
+    return [line for _, line in sent.records if isinstance(line, schema.StepRecord)]
 
 
 # ---------------------------------------------------------------------- in memory

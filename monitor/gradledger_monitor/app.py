@@ -26,7 +26,7 @@ from gradledger_monitor.api.routers import PAGES, ROUTES
 from gradledger_monitor.api.routes import ingest, live
 from gradledger_monitor.api.routes.live import LiveEvents
 from gradledger_monitor.config.settings import Settings
-from gradledger_monitor.ingest.admission import LargeBatch, Room
+from gradledger_monitor.ingest.admission import LargeBatchSlot, MemoryBudget
 from gradledger_monitor.ingest.bounds import Bounds
 from gradledger_monitor.ingest.priority import IngestPriority
 from gradledger_monitor.store.database import Store
@@ -67,11 +67,11 @@ def _assemble(settings: Settings) -> State:
     pubsub, live_events = pubsub_for(store), LiveEvents()
     limit = CapacityLimiter(settings.ingest_workers)
     metrics = Metrics(store, lambda: _busy(limit))
-    alerts = Alerts(settings, settings.base, store)
-    delivery_worker = alerts.delivery_worker(metrics.told)
+    alerts = Alerts(settings, settings.base_url, store)
+    delivery_worker = alerts.delivery_worker(metrics.count_delivery)
 
     def on_evaluated(result: EvaluationPass) -> None:
-        metrics.ruled(result.steps, result.seconds, result.quarantined)
+        metrics.count_evaluation(result.steps, result.seconds, result.quarantined)
         live.publish(pubsub, result)
         delivery_worker.wake()
 
@@ -82,11 +82,11 @@ def _assemble(settings: Settings) -> State:
         settings.evaluation_interval,
         on_evaluated,
         overrides=overrides.rule_overrides,
-        yield_to_ingest=ingest_priority.step_aside,
+        yield_to_ingest=ingest_priority.yield_to_batches,
     )
-    pubsub.hear(ingest.RECORDS, lambda _: evaluator.wake())
-    pubsub.hear(live.EVALUATED, live_events.on_message)
-    pubsub.after_a_gap(lambda: live_events.catch_up(store))
+    pubsub.subscribe(ingest.RECORDS, lambda _: evaluator.wake())
+    pubsub.subscribe(live.EVALUATED, live_events.on_message)
+    pubsub.on_gap(lambda: live_events.catch_up(store))
     return State(
         settings=settings,
         overrides=overrides,
@@ -95,13 +95,13 @@ def _assemble(settings: Settings) -> State:
         pubsub=pubsub,
         live_events=live_events,
         ingest_limit=limit,
-        room=Room(settings.ingest_queue_bytes),
-        large_batch=LargeBatch(),
+        room=MemoryBudget(settings.ingest_queue_bytes),
+        large_batch=LargeBatchSlot(),
         bounds=_bounds(settings),
         readiness=Readiness(store, evaluator.is_running),
         ingest_priority=ingest_priority,
         metrics=metrics,
-        connection_log=ConnectionLog(metrics.endings),
+        connection_log=ConnectionLog(metrics.connections_ended),
         credentials=CredentialStore(settings, store),
         alerts=alerts,
         delivery_worker=delivery_worker,

@@ -15,7 +15,7 @@ import atheris
 with atheris.instrument_imports(include=["gradledger_monitor"]):
     from gradledger_monitor.api.routes.ingest import EXAMPLE
     from gradledger_monitor.common.problems import Problem
-    from gradledger_monitor.ingest.bounds import Bounds, TooMuch
+    from gradledger_monitor.ingest.bounds import Bounds, LimitExceeded
     from gradledger_monitor.ingest.content_encoding import decompress
     from helpers.accounting import accounted
 
@@ -26,7 +26,7 @@ def one(data: bytes) -> None:
     """Any bytes as a body: as sent, as gzip and as zstd."""
     accounted(data)
     for encoding in ("gzip", "zstd"):
-        with suppress(Problem, TooMuch):  # it says what is wrong
+        with suppress(Problem, LimitExceeded):  # it says what is wrong
             accounted(decompress(data, encoding, LARGEST))
 
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gradledger_monitor.common.json_floats import sayable
+from gradledger_monitor.common.json_floats import json_safe
 from gradledger_monitor.evaluation.engine import Engine
 from gradledger_monitor.evaluation.run_state import EvaluatedStep, RunState
 from gradledger_monitor.evaluation.step_completeness import ArrivedStep
@@ -117,7 +117,7 @@ def check_judgement(evaluation: EvaluationResult) -> None:
     assert not [why for why in evaluation.coverage.values() if "could not be evaluated" in why]
     document = verdict_json("r", 1, 1, evaluation)
     json.loads(msgspec.json.encode(document), parse_constant=no_constant)
-    strict(sayable(document))
+    strict(json_safe(document))
     for finding in evaluation.findings:
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(finding.evidence)) is not None
 

@@ -28,8 +28,8 @@ def lines(first: int, last: int) -> list[bytes]:
 
 def steps(batch: list[bytes]) -> list[int]:
     """Which steps are in a batch, as the service reads it."""
-    (report,) = decode.read(b"".join(batch)).reports[-1:]
-    return [record.step for _, record in report.lines if isinstance(record, StepRecord)]
+    (report,) = decode.read(b"".join(batch)).processes[-1:]
+    return [record.step for _, record in report.records if isinstance(record, StepRecord)]
 
 
 def spool(folder: Path, most_bytes: int = 2**28) -> Spool:
@@ -51,8 +51,8 @@ def test_a_file_begins_with_the_run_record_and_can_be_read_alone(tmp_path: Path)
     file.append(LATER_HEAD, lines(3, 3))
     batch = decode.read((tmp_path / "a.jsonl").read_bytes())
     assert not batch.refused.count
-    assert [len(report.lines) for report in batch.reports] == [2, 1]
-    assert [report.run.optimizers for report in batch.reports] == [["SGD"], ["SGD", "Adam"]]
+    assert [len(report.records) for report in batch.processes] == [2, 1]
+    assert [report.run.optimizers for report in batch.processes] == [["SGD"], ["SGD", "Adam"]]
     file.close()
 
 
@@ -180,7 +180,7 @@ def test_when_room_runs_out_old_steps_lose_their_detail_before_any_is_dropped(
         assert sum(path.stat().st_size for path in files(tmp_path)) <= bound + 2**13
     assert first_loss is not None and first_loss < number
     assert len(kept) == number - dropped
-    oldest = decode.read(b"".join(kept.peek(1, 10**9))).reports[0].lines[0][1]
+    oldest = decode.read(b"".join(kept.peek(1, 10**9))).processes[0].records[0][1]
     assert isinstance(oldest, StepRecord)
     assert oldest.step == dropped + 1
     assert not oldest.micro_batches[0].terms
@@ -196,8 +196,8 @@ def test_a_thin_step_says_so_and_claims_nothing() -> None:
     less = thin(whole)
     assert len(less) < len(whole)
     assert thin(less) == less
-    (report,) = decode.read(HEAD + less).reports
-    record = report.lines[0][1]
+    (report,) = decode.read(HEAD + less).processes
+    record = report.records[0][1]
     assert isinstance(record, StepRecord)
     facts = merge(RunInfo("night-1", "a run"), 0, 1, {0: record})
     assert facts.micro_batches == 2

@@ -12,7 +12,7 @@ def aside(turns: IngestPriority) -> float:
     """Seconds for which a judge that went on for long enough steps aside."""
     time.sleep(2 * AT_ONCE)
     began = time.perf_counter()
-    turns.step_aside()
+    turns.yield_to_batches()
     return time.perf_counter() - began
 
 
@@ -23,7 +23,7 @@ def test_a_judge_alone_never_waits() -> None:
 
 def test_a_judge_waits_while_a_batch_is_taken_in_and_no_longer() -> None:
     turns = IngestPriority()
-    turns.step_aside()
+    turns.yield_to_batches()
     over = threading.Event()
 
     def take_in() -> None:
@@ -35,14 +35,14 @@ def test_a_judge_waits_while_a_batch_is_taken_in_and_no_longer() -> None:
     with turns.batch():  # so that it is known to have begun
         thread.start()
         time.sleep(MOST / 4)
-    turns.step_aside()
+    turns.yield_to_batches()
     assert over.is_set()
     thread.join()
 
 
 def test_batches_without_end_do_not_stop_a_judge() -> None:
     turns = IngestPriority()
-    turns.step_aside()
+    turns.yield_to_batches()
     with turns.batch():
         waits = [aside(turns) for _ in range(3)]
     assert all(AT_ONCE < wait < 2 * MOST for wait in waits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.alerts.payload import Document, cut, worst
-from gradledger_monitor.common.sanitize import harmless, printable
+from gradledger_monitor.common.sanitize import printable, sanitize
 
 MOST_TITLE = 160
 WORDS = {
@@ -61,7 +61,7 @@ def _finding(found: Document) -> str:
     fence = "```"
     lines = [said, shows, f"{since} {sure}"]
     if found["fix"]:
-        fix = harmless(found["fix"]).replace(fence, "")
+        fix = sanitize(found["fix"]).replace(fence, "")
         lines.append(f"{fence}\n{fix}\n{fence}")
     lines.append(f"About this rule: {found['rule_url']}")
     if found["acknowledge_url"]:

@@ -19,7 +19,7 @@ from gradledger_monitor.api.middleware.rate_limits import RateLimiter
 from gradledger_monitor.api.routes.live import LiveEvents
 from gradledger_monitor.common.pubsub import PubSub
 from gradledger_monitor.config.settings import Settings
-from gradledger_monitor.ingest.admission import LargeBatch, Room
+from gradledger_monitor.ingest.admission import LargeBatchSlot, MemoryBudget
 from gradledger_monitor.ingest.bounds import Bounds
 from gradledger_monitor.ingest.priority import IngestPriority
 from gradledger_monitor.store.database import Store
@@ -40,8 +40,8 @@ class State:
     pubsub: PubSub
     live_events: LiveEvents
     ingest_limit: CapacityLimiter
-    room: Room
-    large_batch: LargeBatch
+    room: MemoryBudget
+    large_batch: LargeBatchSlot
     bounds: Bounds
     readiness: Readiness
     ingest_priority: IngestPriority

@@ -29,7 +29,7 @@ def describe(app: FastAPI) -> None:
             for method, operation in item.items():
                 scope = needed(method.upper(), path)
                 _add_refusals(operation, scope)
-                if scope is not None and app.state.service.settings.guarded:
+                if scope is not None and app.state.service.settings.requires_token:
                     operation["security"] = [{SCHEME: [scope]}]
         return document
 

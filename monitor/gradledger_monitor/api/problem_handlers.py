@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from gradledger_monitor.common.problems import Problem
-from gradledger_monitor.ingest.bounds import TooMuch
+from gradledger_monitor.ingest.bounds import LimitExceeded
 from gradledger_monitor.store.failures import is_outage
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ def failure(request: str) -> Problem:
 def install(app: FastAPI) -> None:
     """Make every error of the app that we know of a problem document."""
     app.add_exception_handler(Problem, _on_problem)
-    app.add_exception_handler(TooMuch, _on_too_much)
+    app.add_exception_handler(LimitExceeded, _on_too_much)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(DatabaseError, _on_database_error)

@@ -23,7 +23,7 @@ from gradledger_monitor.archive.format import (
 from gradledger_monitor.common import clock
 from gradledger_monitor.common.zstd import MAGIC, zstd
 from gradledger_monitor.ingest import schema
-from gradledger_monitor.ingest.decode import Batch, Report
+from gradledger_monitor.ingest.decode import Batch, ProcessRecords
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import dump
 from gradledger_monitor.store.steps.ingest import StoreResult, store_batch
@@ -33,7 +33,7 @@ LONGEST_LINE = 64 * 2**20
 
 
 @dataclass
-class Restored:
+class RestoreResult:
     """What came of an archive."""
 
     run: str
@@ -85,12 +85,12 @@ def _check(line: Line) -> None:
         raise DamagedArchive(f"{what}: pip install --upgrade gradledger")
 
 
-def restore(store: Store, path: Path) -> Restored:
+def restore(store: Store, path: Path) -> RestoreResult:
     """Bring an archive into a store; again changes nothing. Raises ``DamagedArchive``."""
     content = lines(path)
     manifest = next(content)
     assert isinstance(manifest, Manifest)
-    restored = Restored(manifest.run)
+    restored = RestoreResult(manifest.run)
     rows: list[Row] = []
     for line in content:
         if not isinstance(line, Row):
@@ -109,7 +109,7 @@ def restore(store: Store, path: Path) -> Restored:
     return restored
 
 
-def spoken(path: Path) -> Iterator[list[bytes]]:
+def record_batches(path: Path) -> Iterator[list[bytes]]:
     """What the processes said, as lines for a service, each batch with its run record first."""
     some: list[bytes] = []
     for line in lines(path):
@@ -129,22 +129,22 @@ def spoken(path: Path) -> Iterator[list[bytes]]:
 
 
 def _batches(speaker: schema.RunRecord, content: Iterable[Line]) -> Iterator[Batch]:
-    batch, size = Batch([Report(speaker)]), 0
+    batch, size = Batch([ProcessRecords(speaker)]), 0
     for number, line in enumerate(content, 1):
         if isinstance(line, schema.RunRecord):
-            batch.reports.append(Report(line))
+            batch.processes.append(ProcessRecords(line))
         elif isinstance(line, Manifest | Row | Close):
             raise DamagedArchive("its lines are not in order")
         else:
-            batch.reports[-1].lines.append((number, line))
+            batch.processes[-1].records.append((number, line))
             size += 1
         if size == RECORDS_AT_ONCE:
             yield batch
-            batch, size = Batch([Report(batch.reports[-1].run)]), 0
+            batch, size = Batch([ProcessRecords(batch.processes[-1].run)]), 0
     yield batch
 
 
-def _count(restored: Restored, done: StoreResult) -> None:
+def _count(restored: RestoreResult, done: StoreResult) -> None:
     restored.stored += done.stored
     restored.already_there += done.duplicates
     restored.refused += done.refused.count

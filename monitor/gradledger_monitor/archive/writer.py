@@ -23,14 +23,14 @@ from gradledger_monitor.store.runs.dump import RunDump
 
 
 @dataclass
-class Written:
+class ExportResult:
     """What an archive got."""
 
     lines: int = 0
     steps: int = 0  # records of optimizer steps
 
 
-def export(store: Store, run: str, path: Path) -> Written:
+def export(store: Store, run: str, path: Path) -> ExportResult:
     """Write a run to a file for this user alone, which is there only when it is whole.
 
     Raises ``UnknownRun``, and ``OSError`` where the file cannot be written.
@@ -49,9 +49,9 @@ def export(store: Store, run: str, path: Path) -> Written:
     return written
 
 
-def write(store: Store, run: str, file: IO[bytes]) -> Written:
+def write(store: Store, run: str, file: IO[bytes]) -> ExportResult:
     """Write the lines of a run. Raises ``UnknownRun``."""
-    told, written = hashlib.sha256(), Written()
+    told, written = hashlib.sha256(), ExportResult()
     for line in _lines(dump.dump(store, run)):
         encoded = msgspec.json.encode(line) + b"\n"
         told.update(encoded)

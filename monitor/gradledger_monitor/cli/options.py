@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from sqlalchemy.exc import ArgumentError
 
 from gradledger_monitor.config.settings import Settings
-from gradledger_monitor.config.sources import variable
+from gradledger_monitor.config.sources import environment_variable
 from gradledger_monitor.store.database import Store
 
 GivenDatabase = Annotated[str | None, typer.Option("--db", help="SQLAlchemy URL of the database.")]
@@ -22,7 +22,7 @@ def settings(**given: Any) -> Settings:
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
-        wrong = [f"{variable(str(e['loc'][0]))}: {e['msg']}" for e in error.errors()]
+        wrong = [f"{environment_variable(str(e['loc'][0]))}: {e['msg']}" for e in error.errors()]
         raise typer.BadParameter("; ".join(wrong)) from error
     except ValueError as error:  # of a file, or of JSON in a variable
         raise typer.BadParameter(str(error)) from error

@@ -19,7 +19,7 @@ def is_loopback(host: str) -> bool:
     return address is not None and address.is_loopback
 
 
-def name_in(header: str) -> str:
+def host_from_header(header: str) -> str:
     """The host that a ``Host`` header names, without its port; empty where it is malformed."""
     value = header.strip().lower()
     if value.startswith("["):
@@ -30,7 +30,7 @@ def name_in(header: str) -> str:
     return host.rstrip(".") if well_formed else ""
 
 
-def is_ours(host: str, allowed: Collection[str]) -> bool:
+def is_own_host(host: str, allowed: Collection[str]) -> bool:
     """Whether a browser that names this host can only mean us.
 
     A page of a stranger reaches us under a name of its own that it points at our address (DNS

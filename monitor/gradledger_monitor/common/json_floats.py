@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 
-def sayable(value: Any) -> Any:
+def json_safe(value: Any) -> Any:
     """The same, floats that JSON has no word for being the strings that the wire has for them."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
-        return {str(key): sayable(item) for key, item in value.items()}
-    return [sayable(item) for item in value] if isinstance(value, list | tuple) else value
+        return {str(key): json_safe(item) for key, item in value.items()}
+    return [json_safe(item) for item in value] if isinstance(value, list | tuple) else value

@@ -8,27 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-Hear = Callable[[str], None]
+Subscriber = Callable[[str], None]
 
 
 class PubSub:
     """Messages by topic, within this process."""
 
     def __init__(self) -> None:
-        self._hearers: dict[str, list[Hear]] = {}
+        self._subscribers: dict[str, list[Subscriber]] = {}
         self._on_gap: list[Callable[[], None]] = []
 
-    def hear(self, topic: str, hearer: Hear) -> None:
-        """Call ``hearer`` with each message on a topic, in any thread."""
-        self._hearers.setdefault(topic, []).append(hearer)
+    def subscribe(self, topic: str, subscriber: Subscriber) -> None:
+        """Call ``subscriber`` with each message on a topic, in any thread."""
+        self._subscribers.setdefault(topic, []).append(subscriber)
 
-    def after_a_gap(self, call: Callable[[], None]) -> None:
+    def on_gap(self, call: Callable[[], None]) -> None:
         """Call this when messages may have been missed."""
         self._on_gap.append(call)
 
-    def tell(self, topic: str, about: str, message: str = "") -> None:
+    def publish(self, topic: str, about: str, message: str = "") -> None:
         """Send a message; an earlier one about the same that is still here is replaced by it."""
-        self._pass_on(topic, message or about)
+        self._deliver(topic, message or about)
 
     def start(self) -> None:
         """Begin to send and to listen."""
@@ -36,10 +36,10 @@ class PubSub:
     def stop(self) -> None:
         """End both."""
 
-    def _pass_on(self, topic: str, message: str) -> None:
-        for hearer in self._hearers.get(topic, ()):
-            hearer(message)
+    def _deliver(self, topic: str, message: str) -> None:
+        for subscriber in self._subscribers.get(topic, ()):
+            subscriber(message)
 
-    def _tell_of_gap(self) -> None:
+    def _notify_gap(self) -> None:
         for call in self._on_gap:
             call()

@@ -13,16 +13,16 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def harmless(value: T) -> T:
+def sanitize(value: T) -> T:
     """The same value with every text in it printable, but for the ends of its lines."""
     made: Any = value
     if isinstance(value, str):
         made = "\n".join(map(printable, value.split("\n")))
     elif isinstance(value, dict):
-        made = {harmless(key): harmless(item) for key, item in value.items()}
+        made = {sanitize(key): sanitize(item) for key, item in value.items()}
     elif isinstance(value, list):
-        made = [harmless(item) for item in value]
+        made = [sanitize(item) for item in value]
     elif is_dataclass(value) and not isinstance(value, type):
-        told = {field.name: harmless(getattr(value, field.name)) for field in fields(value)}
+        told = {field.name: sanitize(getattr(value, field.name)) for field in fields(value)}
         made = replace(value, **told)
     return made  # type: ignore[no-any-return]

@@ -10,7 +10,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
 
-def shown(name: str, value: Any) -> str:
+def redacted(name: str, value: Any) -> str:
     """A value as it may be shown to anyone."""
     if isinstance(value, SecretStr):
         return "(set, hidden)"

@@ -52,15 +52,15 @@ class RuleSettings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Ours, in the order in which they decide."""
-        return sources(settings_cls, init_settings, names)
+        return sources(settings_cls, init_settings, setting_names)
 
     @model_validator(mode="after")
     def _are_about_rules(self) -> Self:
-        self.choices.check(rules_by_id())
+        self.rule_overrides.check(rules_by_id())
         return self
 
     @property
-    def choices(self) -> RuleOverrides:
+    def rule_overrides(self) -> RuleOverrides:
         """What was chosen about the rules."""
         return RuleOverrides(tuple(self.rules_off), self.thresholds)
 
@@ -198,13 +198,13 @@ class Settings(AlertSettings, RuleSettings):
         return value.replace(",", " ").split() if isinstance(value, str) else value
 
     @property
-    def base(self) -> str:
+    def base_url(self) -> str:
         """Where people reach the service."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return self.public_url or f"http://{host}:{self.port}"
 
     @property
-    def guarded(self) -> bool:
+    def requires_token(self) -> bool:
         """Whether callers must show a token."""
         if self.access == "auto":
             embedded = make_url(self.db).get_backend_name() == "sqlite"
@@ -212,6 +212,6 @@ class Settings(AlertSettings, RuleSettings):
         return self.access == "token"
 
 
-def names() -> set[str]:
+def setting_names() -> set[str]:
     """Every setting that a configuration file may name."""
     return set(Settings.model_fields)

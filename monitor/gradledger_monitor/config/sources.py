@@ -18,12 +18,12 @@ from pydantic_settings import (
 from gradledger_monitor.common.paths import configuration_file
 
 PREFIX = "GRADLEDGER_"
-SECRET = ("db", "admin_token", "alert_channels")  # may stand in files of their own
+SECRET_SETTINGS = ("db", "admin_token", "alert_channels")  # may stand in files of their own
 
 Known = Callable[[], set[str]]
 
 
-def variable(name: str) -> str:
+def environment_variable(name: str) -> str:
     """The environment variable of a setting."""
     return f"{PREFIX}{name}".upper()
 
@@ -33,16 +33,16 @@ class SecretFiles(PydanticBaseSettingsSource):
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
         """The content of the file, if one is named. Raises ValueError if it cannot be read."""
-        place = os.environ.get(f"{variable(field_name)}_FILE")
-        if field_name not in SECRET or not place:
+        place = os.environ.get(f"{environment_variable(field_name)}_FILE")
+        if field_name not in SECRET_SETTINGS or not place:
             return None, field_name, False
-        if os.environ.get(variable(field_name)):
-            both = f"{variable(field_name)} and {variable(field_name)}_FILE"
+        if os.environ.get(environment_variable(field_name)):
+            both = f"{environment_variable(field_name)} and {environment_variable(field_name)}_FILE"
             raise ValueError(f"{both} are both set: say it once")
         try:
             return Path(place).read_text(encoding="utf-8").strip(), field_name, False
         except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"{variable(field_name)}_FILE={place}: {error}") from error
+            raise ValueError(f"{environment_variable(field_name)}_FILE={place}: {error}") from error
 
     def __call__(self) -> dict[str, Any]:
         """All that files say."""
@@ -101,8 +101,8 @@ def _sayings(
     """What is said, and where in words; the first that knows a setting decides."""
     file = ConfigurationFile(settings_cls, known)
     return [
-        (variable, EnvSettingsSource(settings_cls)()),
-        (lambda name: f"{variable(name)}_FILE", SecretFiles(settings_cls)()),
+        (environment_variable, EnvSettingsSource(settings_cls)()),
+        (lambda name: f"{environment_variable(name)}_FILE", SecretFiles(settings_cls)()),
         (lambda _: str(file.place), file()),
     ]
 

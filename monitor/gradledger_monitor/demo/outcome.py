@@ -23,28 +23,28 @@ class NotEvaluated(Exception):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DemoResult:
     """A run that has ended, judged."""
 
     verdict: str
     findings: list[dict[str, Any]]
-    figures: dict[str, list[float | None]]
+    metrics: dict[str, list[float | None]]
     page: str
 
     def mean(self, figure: str, last: int = 0) -> float:
         """The average of a figure over the run or its last steps; NaN where it was not measured."""
-        return fmean(_known(self.figures[figure])[-last:])
+        return fmean(_known(self.metrics[figure])[-last:])
 
     def largest(self, figure: str) -> float:
         """The largest value of a figure."""
-        return max(_known(self.figures[figure]))
+        return max(_known(self.metrics[figure]))
 
 
 def _known(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None] or [float("nan")]
 
 
-def outcome(daemon: Daemon, run: str, steps: int) -> Outcome:
+def wait_for_result(daemon: Daemon, run: str, steps: int) -> DemoResult:
     """Wait until all steps are judged, and read what came of it."""
     deadline = time.monotonic() + SECONDS_TO_JUDGE
     while time.monotonic() < deadline:
@@ -55,26 +55,26 @@ def outcome(daemon: Daemon, run: str, steps: int) -> Outcome:
     raise NotEvaluated
 
 
-def _read(daemon: Daemon, run: str) -> Outcome:
+def _read(daemon: Daemon, run: str) -> DemoResult:
     verdict = daemon.get(f"/runs/{run}/verdict")
     figures = daemon.get(f"/runs/{run}/series")
-    return Outcome(verdict["verdict"], verdict["findings"], figures, f"{daemon.url}/runs/{run}")
+    return DemoResult(verdict["verdict"], verdict["findings"], figures, f"{daemon.url}/runs/{run}")
 
 
-def told(outcome: Outcome) -> Text:
+def result_text(result: DemoResult) -> Text:
     """The outcome in a few lines, each number with its meaning."""
-    style = STYLES[outcome.verdict]
-    title = outcome.findings[0]["title"] if outcome.findings else "every token counts the same"
+    style = STYLES[result.verdict]
+    title = result.findings[0]["title"] if result.findings else "every token counts the same"
     rows = [
-        ("gradient weight on the wrong tokens", f"{outcome.mean('misallocation'):.1%}"),
-        ("  in the worst step", f"{outcome.largest('misallocation'):.1%}"),
-        ("balance (1 is right)", f"{outcome.mean('balance'):.4f}"),
-        (f"loss that the script reports, last {LAST} steps", _loss(outcome, "loss_reported")),
-        ("loss over all tokens, the true one", _loss(outcome, "loss_token")),
+        ("gradient weight on the wrong tokens", f"{result.mean('misallocation'):.1%}"),
+        ("  in the worst step", f"{result.largest('misallocation'):.1%}"),
+        ("balance (1 is right)", f"{result.mean('balance'):.4f}"),
+        (f"loss that the script reports, last {LAST} steps", _loss(result, "loss_reported")),
+        ("loss over all tokens, the true one", _loss(result, "loss_token")),
     ]
     lines = "".join(f"\n  {meaning:<46}{number:>9}" for meaning, number in rows)
-    return Text.assemble((outcome.verdict.upper(), style), (f"  {title}", "bold"), lines)
+    return Text.assemble((result.verdict.upper(), style), (f"  {title}", "bold"), lines)
 
 
-def _loss(outcome: Outcome, figure: str) -> str:
-    return f"{outcome.mean(figure, LAST):.4f}"
+def _loss(result: DemoResult, figure: str) -> str:
+    return f"{result.mean(figure, LAST):.4f}"

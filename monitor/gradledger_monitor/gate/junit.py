@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as xml  # nosec B405
 
-from gradledger_monitor.common.sanitize import harmless
+from gradledger_monitor.common.sanitize import sanitize
 from gradledger_monitor.gate.result import Checked, Gate
 from gradledger_monitor.model.findings import Finding
 
@@ -16,7 +16,7 @@ def junit(checked: list[Checked], gate: Gate) -> str:
     """The file's content."""
     suites = xml.Element("testsuites", name="gradledger")
     for one in checked:
-        suites.append(_suite(harmless(one), gate))
+        suites.append(_suite(sanitize(one), gate))
     for count in ("tests", "failures", "skipped"):
         suites.set(count, str(sum(int(suite.get(count, "0")) for suite in suites)))
     xml.indent(suites)

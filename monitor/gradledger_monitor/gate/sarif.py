@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 import gradledger
-from gradledger_monitor.common.json_floats import sayable
+from gradledger_monitor.common.json_floats import json_safe
 from gradledger_monitor.gate.result import Checked, Gate, reported
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.rules.docs import headline, markdown, rules_by_id
@@ -58,7 +58,7 @@ def _result(
         "message": {"text": f"{finding.title}. {finding.summary}"},
         "locations": [{"physicalLocation": place}],
         "partialFingerprints": {"gradledger/v1": sha256(identity.encode()).hexdigest()[:32]},
-        "properties": {"evidence": sayable(finding.evidence)},
+        "properties": {"evidence": json_safe(finding.evidence)},
     }
     excuse = gate.excuse(finding)
     if excuse is not None:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gradledger_monitor.importers import mlflow, tables, tensorboard, trainer_state
-from gradledger_monitor.importers.metric_log import Logged, Unreadable
+from gradledger_monitor.importers.metric_log import TrainingLog, UnreadableLog
 
-Reader = Callable[[Path], Iterator[Logged]]
+Reader = Callable[[Path], Iterator[TrainingLog]]
 
 FORMATS: dict[str, Reader] = {
     "tensorboard": tensorboard.read,
@@ -19,7 +19,7 @@ FORMATS: dict[str, Reader] = {
 
 
 def reader(path: Path) -> Reader:
-    """What reads it. Raises ``Unreadable`` where nothing does."""
+    """What reads it. Raises ``UnreadableLog`` where nothing does."""
     return FORMATS[_of_folder(path) if path.is_dir() else _of_file(path)]
 
 
@@ -32,7 +32,7 @@ def _of_file(path: Path) -> str:
         return "table"
     if mlflow.is_database(path):
         return "mlflow"
-    raise Unreadable(f"{path}: it is of no known kind; name it with --format")
+    raise UnreadableLog(f"{path}: it is of no known kind; name it with --format")
 
 
 def _of_folder(path: Path) -> str:
@@ -42,4 +42,4 @@ def _of_folder(path: Path) -> str:
         return "tensorboard"
     if any(path.rglob("meta.yaml")):
         return "mlflow"
-    raise Unreadable(f"{path}: nothing in it is of a known kind; name a file, or use --format")
+    raise UnreadableLog(f"{path}: nothing in it is of a known kind; name a file, or use --format")

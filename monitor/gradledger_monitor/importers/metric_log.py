@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-class Unreadable(ValueError):
+class UnreadableLog(ValueError):
     """A file or folder that is not what it was taken for, with what to do about it."""
 
 
@@ -21,7 +21,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Logged:
+class TrainingLog:
     """One training as another tool wrote it down.
 
     ``identity`` tells it from all others, and is the same whenever it is read.

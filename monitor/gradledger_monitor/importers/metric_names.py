@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gradledger_monitor.importers.metric_log import Unreadable
+from gradledger_monitor.importers.metric_log import UnreadableLog
 
 MEANINGS = ("step", "time", "loss", "norm", "lr", "scale")
 
@@ -26,27 +26,27 @@ _SPEED = re.compile(r"(runtime|per_second|compilation_time|samples|epoch|(^|_)st
 
 
 @dataclass(frozen=True)
-class Names:
+class MetricNames:
     """By meaning, the name that this log uses; and the names of evaluation metrics."""
 
     known: Mapping[str, str]
     evaluations: frozenset[str]
 
 
-def names(metrics: Iterable[str], told: Mapping[str, str]) -> Names:
-    """The names of a log, as told and otherwise guessed. Raises ``Unreadable``."""
+def match_names(metrics: Iterable[str], told: Mapping[str, str]) -> MetricNames:
+    """The names of a log, as told and otherwise guessed. Raises ``UnreadableLog``."""
     there = list(metrics)
     for meaning, name in told.items():
         if name not in there:
             has = ", ".join(there[:20]) or "nothing"
-            raise Unreadable(f"--map {meaning}={name}: it logs no {name!r}; it has {has}")
+            raise UnreadableLog(f"--map {meaning}={name}: it logs no {name!r}; it has {has}")
     guessed = {meaning: _guess(meaning, there) for meaning in MEANINGS}
     known = {m: name for m, name in guessed.items() if name is not None} | dict(told)
     taken = set(known.values())
     evaluated = (
         n for n in there if n not in taken and _EVALUATED.search(n) and not _SPEED.search(n)
     )
-    return Names(known, frozenset(evaluated))
+    return MetricNames(known, frozenset(evaluated))
 
 
 def _guess(meaning: str, metrics: list[str]) -> str | None:

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-from gradledger_monitor.importers.metric_log import Logged, Point, Unreadable, number
+from gradledger_monitor.importers.metric_log import Point, TrainingLog, UnreadableLog, number
 
 Measured = tuple[str, int, float, float]  # name, step, time in seconds, value
 _FINISHED = ("FINISHED", "FAILED", "KILLED", "3", "4", "5")
 
 
-def read_folder(path: Path) -> Iterator[Logged]:
+def read_folder(path: Path) -> Iterator[TrainingLog]:
     """Every run below a folder that holds metrics."""
     for metrics in sorted(path.rglob("metrics")):
         folder = metrics.parent
@@ -28,13 +28,13 @@ def read_folder(path: Path) -> Iterator[Logged]:
                 yield _of_folder(folder, measured)
 
 
-def _of_folder(folder: Path, measured: list[Measured]) -> Logged:
+def _of_folder(folder: Path, measured: list[Measured]) -> TrainingLog:
     about = _flat_yaml(folder / "meta.yaml")
     parameters = {f.name: f.read_text() for f in sorted(folder.glob("params/*")) if f.is_file()}
     run = about.get("run_id") or folder.name
     name = about.get("run_name") or run
     over = about.get("status", "FINISHED") in _FINISHED
-    return Logged("MLflow", run, name, _points(measured), parameters, over=over)
+    return TrainingLog("MLflow", run, name, _points(measured), parameters, over=over)
 
 
 def _lines(file: Path, below: Path) -> Iterator[Measured]:
@@ -44,7 +44,7 @@ def _lines(file: Path, below: Path) -> Iterator[Measured]:
             time, value, *step = line.split()
             yield name, int(step[0]) if step else 0, int(time) / 1_000, float(value)
         except ValueError as error:
-            raise Unreadable(f"{file}: it is no metric of MLflow") from error
+            raise UnreadableLog(f"{file}: it is no metric of MLflow") from error
 
 
 def _flat_yaml(path: Path) -> dict[str, str]:
@@ -63,7 +63,7 @@ def is_database(path: Path) -> bool:
         return bool(database.execute(query).fetchone()[0] == 3)
 
 
-def read_database(path: Path) -> Iterator[Logged]:
+def read_database(path: Path) -> Iterator[TrainingLog]:
     """Every run of a tracking database that logged something."""
     with closing(_opened(path)) as database:
         try:
@@ -73,15 +73,17 @@ def read_database(path: Path) -> Iterator[Logged]:
                 if logged.points:
                     yield logged
         except sqlite3.Error as error:
-            raise Unreadable(f"{path}: it is no database of MLflow: {error}") from error
+            raise UnreadableLog(f"{path}: it is no database of MLflow: {error}") from error
 
 
-def _of_database(database: sqlite3.Connection, run: str, name: str, over: bool) -> Logged:
+def _of_database(database: sqlite3.Connection, run: str, name: str, over: bool) -> TrainingLog:
     query = "SELECT key, step, timestamp / 1000.0, value, is_nan FROM metrics WHERE run_uuid = ?"
     found = database.execute(f"{query} ORDER BY timestamp", (run,))
     measured = [(k, s, t, float("nan") if bad else v) for k, s, t, v, bad in found]
     parameters = database.execute("SELECT key, value FROM params WHERE run_uuid = ?", (run,))
-    return Logged("MLflow", run, name, _points(measured), dict(parameters.fetchall()), over=over)
+    return TrainingLog(
+        "MLflow", run, name, _points(measured), dict(parameters.fetchall()), over=over
+    )
 
 
 def _opened(path: Path) -> sqlite3.Connection:

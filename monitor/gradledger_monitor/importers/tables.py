@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gradledger_monitor.importers.metric_log import Logged, Point, Unreadable, number
+from gradledger_monitor.importers.metric_log import Point, TrainingLog, UnreadableLog, number
 
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
 _COUNTERS = ("step", "global_step", "trainer/global_step", "train/global_step", "_step", "Step")
@@ -16,15 +16,15 @@ _COUNTERS = ("step", "global_step", "trainer/global_step", "train/global_step", 
 Row = Mapping[str, Any]
 
 
-def read(path: Path) -> Iterator[Logged]:
+def read(path: Path) -> Iterator[TrainingLog]:
     """The training in one file, whose rows are steps and whose columns are metrics."""
     rows = _plainly_named(list(_rows(path)))
     columns = list(dict.fromkeys(name for row in rows for name in row))
     points = [_point(at, row) for at, row in enumerate(rows, 1)]
     if not any(point.values for point in points):
-        raise Unreadable(f"{path}: no numbers are in it")
+        raise UnreadableLog(f"{path}: no numbers are in it")
     tool, name = _tool(path, columns)
-    yield Logged(tool, str(path.resolve()), name, points)
+    yield TrainingLog(tool, str(path.resolve()), name, points)
 
 
 def _rows(path: Path) -> Iterator[Row]:
@@ -37,7 +37,7 @@ def _rows(path: Path) -> Iterator[Row]:
             else:
                 yield from (json.loads(line) for line in file if line.strip())
     except (ValueError, csv.Error, UnicodeDecodeError) as error:
-        raise Unreadable(f"{path}: {error}") from error
+        raise UnreadableLog(f"{path}: {error}") from error
 
 
 def _of_json(said: Any) -> Iterable[Row]:
@@ -53,11 +53,13 @@ def _of_json(said: Any) -> Iterable[Row]:
 def _plainly_named(rows: list[Row]) -> list[Row]:
     """W&B's page names a column ``run - metric``, and adds the extremes of what it stands for."""
     if not all(isinstance(row, Mapping) for row in rows):
-        raise Unreadable("a row of it is not an object with names")
+        raise UnreadableLog("a row of it is not an object with names")
     columns = [c for c in dict.fromkeys(name for row in rows for name in row) if c]
     runs = {c.partition(" - ")[0] for c in columns if " - " in c}
     if len(runs) > 1:
-        raise Unreadable(f"it holds several runs ({', '.join(sorted(runs))}); export one of them")
+        raise UnreadableLog(
+            f"it holds several runs ({', '.join(sorted(runs))}); export one of them"
+        )
     kept = {c: c.partition(" - ")[2] or c for c in columns if not c.endswith(("__MIN", "__MAX"))}
     return [{plain: row.get(c) for c, plain in kept.items()} for row in rows]
 

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from gradledger_monitor.importers.metric_log import Logged, Point, Unreadable
+from gradledger_monitor.importers.metric_log import Point, TrainingLog, UnreadableLog
 
 MARK = "tfevents"
 LONGEST = 2**28
@@ -20,14 +20,14 @@ _DOUBLE, _FLOAT = struct.Struct("<d"), struct.Struct("<f")
 Fields = Iterator[tuple[int, int | bytes]]
 
 
-def read(path: Path) -> Iterator[Logged]:
+def read(path: Path) -> Iterator[TrainingLog]:
     """The runs below a folder, or of one event file: each folder with event files is one."""
     files = [path] if path.is_file() else sorted(path.rglob(f"*{MARK}*"))
     for folder in sorted({file.parent for file in files}):
         points = [p for file in files if file.parent == folder for p in _points(file)]
         if any(point.values for point in points):
             name = path.name if folder == path else folder.name
-            yield Logged("TensorBoard", str(folder.resolve()), name, points)
+            yield TrainingLog("TensorBoard", str(folder.resolve()), name, points)
 
 
 def _points(path: Path) -> Iterator[Point]:
@@ -50,7 +50,7 @@ def _records(path: Path) -> Iterator[bytes]:
         while len(header := file.read(_HEADER.size)) == _HEADER.size:
             length = _HEADER.unpack(header)[0]
             if length > LONGEST:
-                raise Unreadable(f"{path}: it is no TensorBoard event file")
+                raise UnreadableLog(f"{path}: it is no TensorBoard event file")
             event = file.read(length)
             if len(event) < length or len(file.read(4)) < 4:
                 return  # the writer died, or still writes
@@ -96,12 +96,12 @@ def _fields(message: bytes) -> Fields:
             size = {1: 8, 5: 4}.get(wire)
             if size is None:
                 if wire != 2:
-                    raise Unreadable("an event in it is not one of TensorBoard's")
+                    raise UnreadableLog("an event in it is not one of TensorBoard's")
                 size, at = _varint(message, at)
             yield key >> 3, message[at : at + size]
             at += size
     except (IndexError, struct.error) as error:
-        raise Unreadable("an event in it is not one of TensorBoard's") from error
+        raise UnreadableLog("an event in it is not one of TensorBoard's") from error
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:

@@ -16,22 +16,22 @@ from gradledger.records import (
     RunRecord,
     StepRecord,
 )
-from gradledger_monitor.importers.metric_log import Logged, Point, Unreadable
-from gradledger_monitor.importers.metric_names import Names, names
+from gradledger_monitor.importers.metric_log import Point, TrainingLog, UnreadableLog
+from gradledger_monitor.importers.metric_names import MetricNames, match_names
 from gradledger_monitor.model.step_facts import IMPORTED_FROM
 
 _STEP_OF_TRAINING = ("loss", "norm", "lr", "scale")
 
 
 def records(
-    logged: Logged, told: Mapping[str, str], run: str | None = None, name: str | None = None
+    logged: TrainingLog, told: Mapping[str, str], run: str | None = None, name: str | None = None
 ) -> Iterator[Record]:
-    """The run record first. Raises ``Unreadable`` where nothing of training is in the log."""
-    known = names(logged.metrics(), told)
+    """The run record first. Raises ``UnreadableLog`` where nothing of training is in the log."""
+    known = match_names(logged.metrics(), told)
     points = _in_order(logged.points, known)
     if not any(known.known.get(m) in p.values for p in points for m in _STEP_OF_TRAINING):
         has = ", ".join(list(logged.metrics())[:20]) or "nothing"
-        raise Unreadable(
+        raise UnreadableLog(
             f"no loss, gradient norm or learning rate was recognised; it logs {has}. "
             "Say which is which: gradledger import FILE --map loss=NAME --map norm=NAME"
         )
@@ -39,14 +39,14 @@ def records(
     yield from _told(logged, points, known)
 
 
-def identity(logged: Logged) -> str:
+def identity(logged: TrainingLog) -> str:
     """The id of the run here: the same however often it is read."""
     digest = hashlib.sha256(f"{logged.tool}|{logged.identity}".encode()).hexdigest()[:10]
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", logged.name).strip(".-")[:60]
     return f"{readable or 'run'}-{digest}"
 
 
-def _run(logged: Logged, run: str, name: str, points: list[Point]) -> RunRecord:
+def _run(logged: TrainingLog, run: str, name: str, points: list[Point]) -> RunRecord:
     begun = next((p.time for p in points if p.time), 0.0)
     environment = {IMPORTED_FROM: logged.tool}
     config = dict(logged.config)
@@ -56,7 +56,7 @@ def _run(logged: Logged, run: str, name: str, points: list[Point]) -> RunRecord:
     )  # fmt: skip
 
 
-def _told(logged: Logged, points: list[Point], known: Names) -> Iterator[Record]:
+def _told(logged: TrainingLog, points: list[Point], known: MetricNames) -> Iterator[Record]:
     last, time = 0, 0.0
     for point in points:
         step, time = int(point.step), point.time or time
@@ -91,7 +91,7 @@ def _losses(said: Mapping[str, float], why: str) -> list[MicroBatch]:
     return [MicroBatch(1, scaled, scale, missing={"terms": why})]
 
 
-def _in_order(points: list[Point], known: Names) -> list[Point]:
+def _in_order(points: list[Point], known: MetricNames) -> list[Point]:
     """By optimizer step, from 1, what was logged at one step as one point."""
     counter, clock = known.known.get("step"), known.known.get("time")
     merged: dict[int, Point] = {}
@@ -107,5 +107,5 @@ def _in_order(points: list[Point], known: Names) -> list[Point]:
     return [Point(s + shift, p.values, p.time) for s, p in sorted(merged.items())]
 
 
-def _trains(point: Point, known: Names) -> bool:
+def _trains(point: Point, known: MetricNames) -> bool:
     return any(known.known.get(meaning) in point.values for meaning in _STEP_OF_TRAINING)

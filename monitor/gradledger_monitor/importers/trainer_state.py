@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gradledger_monitor.importers.metric_log import Logged, Point, Unreadable, number
+from gradledger_monitor.importers.metric_log import Point, TrainingLog, UnreadableLog, number
 
 FILE = "trainer_state.json"
 _SUMMARY = "train_runtime"  # only the entry about the whole training has it
@@ -16,7 +16,7 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _TOLD = ("max_steps", "num_train_epochs", "train_batch_size", "logging_steps", "save_steps")
 
 
-def read(path: Path) -> Iterator[Logged]:
+def read(path: Path) -> Iterator[TrainingLog]:
     """The training: of a folder of checkpoints, as the last of them tells it."""
     file = path if path.is_file() else _newest(path)
     try:
@@ -24,13 +24,13 @@ def read(path: Path) -> Iterator[Logged]:
         history = state["log_history"]
         points = [_point(entry) for entry in history if _SUMMARY not in entry]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Unreadable(f"{file}: it is no trainer_state.json of the Trainer") from error
+        raise UnreadableLog(f"{file}: it is no trainer_state.json of the Trainer") from error
     output = file.parent.parent if _CHECKPOINT.fullmatch(file.parent.name) else file.parent
     told = {key: state[key] for key in _TOLD if state.get(key)}
     config = {"framework": "transformers", **told}
     if state.get("max_steps"):
         config["planned_steps"] = state["max_steps"]
-    yield Logged(
+    yield TrainingLog(
         "the Hugging Face Trainer", str(output.resolve()), output.name, points, config,
         checkpoints=_checkpoints(output),
     )  # fmt: skip
@@ -39,7 +39,7 @@ def read(path: Path) -> Iterator[Logged]:
 def _newest(folder: Path) -> Path:
     found = [*folder.glob(FILE), *folder.glob(f"checkpoint-*/{FILE}")]
     if not found:
-        raise Unreadable(f"{folder}: no {FILE} is in it")
+        raise UnreadableLog(f"{folder}: no {FILE} is in it")
     return max(found, key=lambda file: _steps(file.parent) or 2**53)
 
 

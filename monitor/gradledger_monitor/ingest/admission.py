@@ -8,22 +8,22 @@ from threading import Lock
 
 from gradledger_monitor.common.problems import Problem
 
-AGAIN_SECONDS = 2
+RETRY_AFTER_SECONDS = 2
 
-Take = Callable[[int], None]
+Reserve = Callable[[int], None]
 
 
-class LargeBatch:
+class LargeBatchSlot:
     """One large batch at a time, so that small ones need not wait for several of them."""
 
     def __init__(self) -> None:
         self._lock = Lock()
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """For one batch. Raises a problem that says when to come again if another is there."""
         if not self._lock.acquire(blocking=False):
-            again = {"Retry-After": str(AGAIN_SECONDS)}
+            again = {"Retry-After": str(RETRY_AFTER_SECONDS)}
             raise Problem(429, "Another large batch is being stored; send it again.", again)
         try:
             yield
@@ -31,7 +31,7 @@ class LargeBatch:
             self._lock.release()
 
 
-class Room:
+class MemoryBudget:
     """So many bytes in memory, of all batches together. Not for several threads."""
 
     def __init__(self, most: int) -> None:
@@ -39,7 +39,7 @@ class Room:
         self._taken = 0
 
     @contextmanager
-    def for_one(self) -> Iterator[Take]:
+    def reserve(self) -> Iterator[Reserve]:
         """Room for one batch, taken as it comes in and given back at the end.
 
         A batch that is alone always finds room. Taking raises a problem that says when to come
@@ -50,7 +50,7 @@ class Room:
         def take(count: int) -> None:
             nonlocal own
             if own < self._taken and self._taken + count > self._most:
-                again = {"Retry-After": str(AGAIN_SECONDS)}
+                again = {"Retry-After": str(RETRY_AFTER_SECONDS)}
                 raise Problem(429, "Too many batches wait to be stored; send it again.", again)
             own += count
             self._taken += count

@@ -17,7 +17,7 @@ OBJECT, LIST, VALUE, LINE = 224, 88, 40, 96
 LARGE_LINES, LARGE_MEMORY = 5_000, 96 * 2**20
 
 
-class TooMuch(Exception):
+class LimitExceeded(Exception):
     """A batch is beyond a bound; the message names the bound and the way out."""
 
 
@@ -30,24 +30,24 @@ class Bounds:
     memory: int  # bytes, estimated
     seconds: float  # to decode it, and again to store it
 
-    def too_many_bytes(self) -> TooMuch:
+    def body_too_large(self) -> LimitExceeded:
         """The refusal of a body that grows beyond the bound on bytes."""
         return _refusal(f"is larger than {self.size} bytes", "MAX_BODY_BYTES")
 
     def check(self, body: bytes) -> None:
-        """Raises ``TooMuch`` where the lines or the memory of a decoded body are too much."""
+        """Raises ``LimitExceeded`` where the lines or the memory of a decoded body are too much."""
         if body.count(b"\n") > self.lines:
             raise _refusal(f"has more than {self.lines} lines", "MAX_BATCH_LINES")
-        if memory(body) > self.memory:
+        if estimate_memory(body) > self.memory:
             what = f"would take more than {self.memory} bytes of memory once it is decoded"
             raise _refusal(what, "MAX_BATCH_MEMORY")
 
     def is_large(self, body: bytes) -> bool:
         """Whether a decoded body is one of those of which one is taken in at a time."""
-        return body.count(b"\n") > LARGE_LINES or memory(body) > LARGE_MEMORY
+        return body.count(b"\n") > LARGE_LINES or estimate_memory(body) > LARGE_MEMORY
 
     def timer(self) -> Callable[[], None]:
-        """Starts now; what it gives raises ``TooMuch`` when called after the time is over."""
+        """Starts now; what it gives raises ``LimitExceeded`` when called after the time is over."""
         end = time.monotonic() + self.seconds
 
         def check() -> None:
@@ -57,12 +57,12 @@ class Bounds:
         return check
 
 
-def memory(body: bytes) -> int:
+def estimate_memory(body: bytes) -> int:
     """How many bytes of memory the records in a body can take once decoded; an upper estimate."""
     counts = {b"{": OBJECT, b"[": LIST, b",": VALUE, b"\n": LINE}
     return len(body) + sum(size * body.count(sign) for sign, size in counts.items())
 
 
-def _refusal(what: str, setting: str) -> TooMuch:
+def _refusal(what: str, setting: str) -> LimitExceeded:
     way = "nothing of it was stored; send fewer records at a time"
-    return TooMuch(f"The batch {what} (GRADLEDGER_{setting}): {way}.")
+    return LimitExceeded(f"The batch {what} (GRADLEDGER_{setting}): {way}.")

@@ -30,7 +30,7 @@ def decompress(
             check_time()  # of many small members, each copies what follows it
             whole += part
             if len(whole) > bounds.size:
-                raise bounds.too_many_bytes()
+                raise bounds.body_too_large()
     except (zlib.error, zstd.ZstdError, EOFError) as error:
         raise Problem(400, f"The body is not valid {name}: {error}.") from error
     return bytes(whole)

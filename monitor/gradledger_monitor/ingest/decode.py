@@ -14,14 +14,14 @@ import msgspec
 
 from gradledger_monitor.ingest import schema
 
-Told = (
+RankRecord = (
     schema.StepRecord
     | schema.EvalRecord
     | schema.CheckpointRecord
     | schema.HeartbeatRecord
     | schema.EndRecord
 )
-Line = tuple[int, Told]
+NumberedRecord = tuple[int, RankRecord]
 
 LISTED = 100  # refusals of a batch that are listed; the rest are counted
 LINES_BETWEEN_CHECKS = 64
@@ -67,23 +67,23 @@ class Refusals:
 
 
 @dataclass
-class Report:
+class ProcessRecords:
     """What one process said in a batch, with line numbers."""
 
     run: schema.RunRecord
-    lines: list[Line] = field(default_factory=list)
+    records: list[NumberedRecord] = field(default_factory=list)
 
 
 @dataclass
 class Batch:
     """A body, taken apart."""
 
-    reports: list[Report] = field(default_factory=list)
+    processes: list[ProcessRecords] = field(default_factory=list)
     refused: Refusals = field(default_factory=Refusals)
 
-    def newest(self) -> float | None:
+    def newest_step_time(self) -> float | None:
         """When the newest step ended, by the clock of the training process."""
-        lines = (line for report in self.reports for _, line in report.lines)
+        lines = (line for report in self.processes for _, line in report.records)
         return max(
             (line.time for line in lines if isinstance(line, schema.StepRecord)), default=None
         )
@@ -96,7 +96,7 @@ class _Tag(msgspec.Struct):
 def read(body: bytes, check_time: Callable[[], None] = lambda: None) -> Batch:
     """Take a body apart, line by line; ``check_time`` raises if that takes too long."""
     batch = Batch()
-    speaker: Report | None = None
+    speaker: ProcessRecords | None = None
     for number, line in enumerate(BytesIO(body), 1):  # which finds lines fastest
         if number % LINES_BETWEEN_CHECKS == 0:
             check_time()
@@ -113,18 +113,18 @@ def read(body: bytes, check_time: Callable[[], None] = lambda: None) -> Batch:
         elif speaker is None:
             batch.refused.add(_without_run(number))
         else:
-            speaker.lines.append((number, record))
+            speaker.records.append((number, record))
     return batch
 
 
-def _speaker(number: int, run: schema.RunRecord, batch: Batch) -> Report | None:
+def _speaker(number: int, run: schema.RunRecord, batch: Batch) -> ProcessRecords | None:
     """The process that says what follows; None where its run record is refused."""
     refusal = _object_to(number, run)
     if refusal is not None:
         batch.refused.add(refusal)
         return None
-    batch.reports.append(Report(run))
-    return batch.reports[-1]
+    batch.processes.append(ProcessRecords(run))
+    return batch.processes[-1]
 
 
 def _explain(number: int, error: Exception) -> Refusal:

@@ -42,7 +42,7 @@ class IngestPriority:
                 if not self._batches:
                     self._idle.set()
 
-    def step_aside(self) -> None:
+    def yield_to_batches(self) -> None:
         """Let batches pass; to be called often by the one thread that judges."""
         went_on = time.perf_counter() - self._since
         if went_on < AT_ONCE:

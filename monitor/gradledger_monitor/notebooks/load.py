@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from os import PathLike, fspath
 
 from gradledger_monitor.config.settings import Settings
-from gradledger_monitor.notebooks.runs import Opening, Run, Runs
-from gradledger_monitor.runs.resolve import database, opened
+from gradledger_monitor.notebooks.runs import OpenStore, Run, Runs
+from gradledger_monitor.runs.resolve import open_database, open_runs
 from gradledger_monitor.store.runs import queries
 
 MOST_RUNS = 10_000
@@ -25,11 +25,11 @@ def load(source: str | PathLike[str] | None = None, *, db: str | None = None) ->
     stack = ExitStack()
     said = None if source is None else fspath(source)
     if said is None or "://" in said:
-        store = stack.enter_context(database(said or db or Settings().db))
+        store = stack.enter_context(open_database(said or db or Settings().db))
         ids = [row.id for row in queries.list_runs(store, MOST_RUNS)]
     else:
-        found = stack.enter_context(opened(said, db or Settings().db))
+        found = stack.enter_context(open_runs(said, db or Settings().db))
         store, ids = found.store, found.runs
-    held = Opening(store)
+    held = OpenStore(store)
     weakref.finalize(held, stack.close)
     return Runs([Run(held, run) for run in ids])

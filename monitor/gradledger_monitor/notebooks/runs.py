@@ -18,7 +18,7 @@ from gradledger_web import headline
 from gradledger_web.rendering import render
 
 
-class Opening:
+class OpenStore:
     """A store that is open for as long as one of its runs is in somebody's hands."""
 
     def __init__(self, store: Store) -> None:
@@ -28,7 +28,7 @@ class Opening:
 class Run:
     """One run. Everything is read when it is asked for, so a run that goes on is up to date."""
 
-    def __init__(self, held: Opening, run: str) -> None:
+    def __init__(self, held: OpenStore, run: str) -> None:
         self._held, self.id = held, run
 
     @property

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 import gradledger
-from gradledger_monitor.common.json_floats import sayable
-from gradledger_monitor.common.sanitize import harmless
+from gradledger_monitor.common.json_floats import json_safe
+from gradledger_monitor.common.sanitize import sanitize
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.reports.incident import Incident
 from gradledger_monitor.reports.verdict_json import verdict_json
@@ -53,7 +53,7 @@ def as_json(incident: Incident) -> str:
         "environment": run.environment,
         "config": run.config,
     }
-    return json.dumps(sayable(told), indent=2, default=str) + "\n"
+    return json.dumps(json_safe(told), indent=2, default=str) + "\n"
 
 
 def _plain(value: Any) -> Any:
@@ -118,7 +118,7 @@ def _evaluations(incident: Incident) -> Plot | None:
 
 def markdown(incident: Incident) -> str:
     """For a ticket or a wiki: the same without charts."""
-    incident = harmless(incident)
+    incident = sanitize(incident)
     return "\n".join(_markdown(incident)).rstrip() + "\n"
 
 

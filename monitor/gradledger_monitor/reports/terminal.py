@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.rule import Rule
 from rich.text import Text
 
-from gradledger_monitor.common.sanitize import harmless, printable
+from gradledger_monitor.common.sanitize import printable, sanitize
 from gradledger_monitor.model.findings import Acknowledgement, EvaluationResult, Finding, TreeNode
 from gradledger_monitor.rules.overrides import EVALUATED_WITH, OFF
 
@@ -48,7 +48,7 @@ def console(stream: TextIO) -> Console:
 
 def report(name: str, steps: int, ranks: int, evaluation: EvaluationResult) -> RenderableType:
     """The verdict, the findings with their fixes, and the questions behind them."""
-    evaluation = harmless(evaluation)  # of words that come from a training process
+    evaluation = sanitize(evaluation)  # of words that come from a training process
     return Group(
         Rule(f"gradledger: {printable(name)}", align="left", style="dim"),
         _headline(steps, ranks, evaluation),

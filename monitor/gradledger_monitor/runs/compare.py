@@ -19,24 +19,24 @@ _WORSE = ("balanced", "incomplete", "suspect", "broken")
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparedRun:
     """One run: medians of its figures, and its loss by the tokens that it had seen."""
 
     run: RunRow
     evaluation: EvaluationResult
     contract: str | None
-    figures: dict[str, float | None]
+    metrics: dict[str, float | None]
     tokens: list[float]
     losses: list[float]
 
     @property
-    def found(self) -> set[str]:
+    def open_rules(self) -> set[str]:
         """Rules that found something that nothing else explains, and nobody has acknowledged."""
         findings = self.evaluation.findings
         return {f.rule for f in findings if f.inhibited_by is None and f.acknowledged is None}
 
 
-def side(store: Store, run: str) -> Side:
+def read_run(store: Store, run: str) -> ComparedRun:
     """One run, to be compared. Raises ``UnknownRun``."""
     info = queries.run_info(store, run)
     row = queries.get_run(store, run)
@@ -47,7 +47,7 @@ def side(store: Store, run: str) -> Side:
     losses = seen["loss_token"] if any(v is not None for v in seen["loss_token"]) else None
     pairs = zip(seen["tokens_total"], losses or seen["loss_reported"], strict=True)
     known = [(t, v) for t, v in pairs if v is not None and math.isfinite(v)]
-    return Side(
+    return ComparedRun(
         row,
         queries.evaluation(store, run),
         info.contract,
@@ -62,27 +62,27 @@ def _median(values: list[float | None]) -> float | None:
     return median(known) if known else None
 
 
-def loss_at(one: Side, tokens: float) -> float | None:
+def loss_at(one: ComparedRun, tokens: float) -> float | None:
     """The loss after so many tokens; None beyond what the run has seen."""
     after = (v for t, v in zip(one.tokens, one.losses, strict=True) if t >= tokens)
     return next(after, None) if one.tokens and tokens > 0 else None
 
 
-def last_common(a: Side, b: Side) -> float:
+def common_tokens(a: ComparedRun, b: ComparedRun) -> float:
     """Tokens that both have seen."""
     return min(a.tokens[-1], b.tokens[-1]) if a.tokens and b.tokens else 0.0
 
 
-def moved(a: Side, b: Side, tolerance: float = TOLERANCE) -> Iterator[str]:
+def regressions(a: ComparedRun, b: ComparedRun, tolerance: float = TOLERANCE) -> Iterator[str]:
     """Why the second run is not balanced as the first one is; nothing where it is."""
     was, now = a.evaluation.verdict, b.evaluation.verdict
     if _WORSE.index(now) > _WORSE.index(was):
         yield f"the verdict went from {was} to {now}"
-    yield from (f"new finding: {rule}" for rule in sorted(b.found - a.found))
+    yield from (f"new finding: {rule}" for rule in sorted(b.open_rules - a.open_rules))
     if a.contract != b.contract:
         yield f"the contract went from {a.contract or 'none'} to {b.contract or 'none'}"
     for name in ("balance", "misallocation"):
-        before, after = a.figures[name], b.figures[name]
+        before, after = a.metrics[name], b.metrics[name]
         if before is not None and after is None:
             yield f"{name} is no longer measured"
         elif before is not None and after is not None and _far(name, before, after, tolerance):

@@ -17,7 +17,7 @@ from gradledger.records import encode
 from gradledger_monitor.archive import reader as archives
 from gradledger_monitor.common import clock
 from gradledger_monitor.importers import detect, to_records
-from gradledger_monitor.importers.metric_log import Logged
+from gradledger_monitor.importers.metric_log import TrainingLog
 from gradledger_monitor.ingest import decode
 from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.database import Store
@@ -30,7 +30,7 @@ LINES_AT_ONCE = 2_048
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenRuns:
     """A store, and which runs of it were asked for."""
 
     store: Store
@@ -38,7 +38,7 @@ class Opened:
 
 
 @contextmanager
-def database(url: str) -> Iterator[Store]:
+def open_database(url: str) -> Iterator[Store]:
     """A database, brought up to this version, for the length of a block."""
     store = Store(url)
     try:
@@ -49,26 +49,26 @@ def database(url: str) -> Iterator[Store]:
 
 
 @contextmanager
-def opened(reference: str, url: str, choices: RuleOverrides | None = None) -> Iterator[Opened]:
+def open_runs(reference: str, url: str, choices: RuleOverrides | None = None) -> Iterator[OpenRuns]:
     """A run by its id or name in a database, or by the file or folder that holds it.
 
     Raises ``UnknownRun``, ``DamagedArchive`` and ``Unreadable``.
     """
     path = Path(reference)
     if not path.exists():
-        with database(url) as store:
-            yield Opened(store, [find(store, reference)])
+        with open_database(url) as store:
+            yield OpenRuns(store, [find_run(store, reference)])
         return
     with (
         tempfile.TemporaryDirectory(prefix="gradledger-") as folder,
-        database(f"sqlite:///{Path(folder) / 'one.db'}") as store,
+        open_database(f"sqlite:///{Path(folder) / 'one.db'}") as store,
     ):
-        runs = bring_in(store, path)
-        judge_all(store, choices or RuleOverrides())
-        yield Opened(store, runs)
+        runs = store_file(store, path)
+        evaluate_all(store, choices or RuleOverrides())
+        yield OpenRuns(store, runs)
 
 
-def find(store: Store, reference: str) -> str:
+def find_run(store: Store, reference: str) -> str:
     """The id of a run: given as it is, or the newest of that name. Raises ``UnknownRun``."""
     if queries.get_run(store, reference) is not None:
         return reference
@@ -78,7 +78,7 @@ def find(store: Store, reference: str) -> str:
     return named[0]
 
 
-def bring_in(store: Store, path: Path) -> list[str]:
+def store_file(store: Store, path: Path) -> list[str]:
     """Store what a file or folder holds; the ids of its runs."""
     if archives.is_archive(path):
         return [archives.restore(store, path).run]
@@ -98,22 +98,22 @@ def _of_spool(store: Store, path: Path) -> list[str]:
         while lines := file.peek(BATCH_LINES, BATCH_BYTES):
             batch = decode.read(b"".join(lines))
             store_batch(store, batch, clock.now())
-            runs |= dict.fromkeys(report.run.run for report in batch.reports)
+            runs |= dict.fromkeys(report.run.run for report in batch.processes)
             file.advance(sum(not is_run(line) for line in lines))
     finally:
         file.close()
     return list(runs)
 
 
-def store_log(store: Store, logged: Logged, told: Mapping[str, str] | None = None) -> str:
+def store_log(store: Store, logged: TrainingLog, told: Mapping[str, str] | None = None) -> str:
     """Store the log of another tool; the id of the run."""
-    for lines in batched(logged, told or {}):
+    for lines in record_batches(logged, told or {}):
         store_batch(store, decode.read(b"".join(lines)), clock.now())
     return to_records.identity(logged)
 
 
-def batched(
-    logged: Logged, told: Mapping[str, str], run: str | None = None, name: str | None = None
+def record_batches(
+    logged: TrainingLog, told: Mapping[str, str], run: str | None = None, name: str | None = None
 ) -> Iterator[list[bytes]]:
     """The lines of a log as the wire has them, so many at once, each time the run record first."""
     lines = map(encode, to_records.records(logged, told, run, name))
@@ -127,7 +127,7 @@ def batched(
     yield some
 
 
-def judge_all(store: Store, choices: RuleOverrides, patience: float = 0) -> None:
+def evaluate_all(store: Store, choices: RuleOverrides, patience: float = 0) -> None:
     """Judge everything that is there; after ``patience`` seconds, nothing more will come."""
     while evaluate_pending(store, patience, choices):
         pass

@@ -35,7 +35,7 @@ class PostgresPubSub(PubSub):
             for name, work in (("out", self._send_all), ("in", self._listen_always))
         ]
 
-    def tell(self, topic: str, about: str, message: str = "") -> None:
+    def publish(self, topic: str, about: str, message: str = "") -> None:
         with self._lock:
             self._waiting[topic, about] = message or about
         self._some.set()
@@ -87,12 +87,12 @@ class PostgresPubSub(PubSub):
             connection = connection.execution_options(isolation_level="AUTOCOMMIT")
             connection.detach()  # it is closed at the end, and never another's
             connection.exec_driver_sql(f"LISTEN {CHANNEL}")
-            self._tell_of_gap()
+            self._notify_gap()
             driver: Any = connection.connection.dbapi_connection
             while not self._ending.is_set():
                 try:
                     for notice in driver.notifies(timeout=LOOK_EVERY_SECONDS):
-                        self._pass_on(*notice.payload.split(" ", 1))
+                        self._deliver(*notice.payload.split(" ", 1))
                 except driver_errors(self._engine) as error:
                     raise DBAPIError("LISTEN", {}, error) from error
 

@@ -26,11 +26,11 @@ def configure(
     stream = stream or sys.stderr
     text = stream.isatty() if form == "auto" else form == "text"
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(Text() if text else Json())
+    handler.setFormatter(TextFormatter() if text else JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
-class Json(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """A JSON object; ``extra={"fields": {...}}`` adds to it."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -38,7 +38,7 @@ class Json(logging.Formatter):
         return msgspec.json.encode(_told(self, record)).decode()
 
 
-class Text(logging.Formatter):
+class TextFormatter(logging.Formatter):
     """A line to read; a traceback follows on lines of its own, indented."""
 
     def format(self, record: logging.LogRecord) -> str:

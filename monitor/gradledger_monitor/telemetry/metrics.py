@@ -38,7 +38,7 @@ class Metrics:
             ["outcome"],
             registry=self._registry,
         )
-        self.endings = Counter(
+        self.connections_ended = Counter(
             "gradledger_connections_ended",
             "Connections that ended early or were ended, by reason.",
             ["reason"],
@@ -47,7 +47,7 @@ class Metrics:
         self.ingest = self._histogram(
             "ingest_seconds", "From a batch's last byte to when it is durable.", FAST
         )
-        self.lag = self._histogram(
+        self.ingest_lag = self._histogram(
             "ingest_lag_seconds",
             "From the end of the newest step in a batch, by the clock of the training process, to "
             "when it is durable here.",
@@ -56,7 +56,7 @@ class Metrics:
         self.rules = self._histogram(
             "rules_seconds", "Time the rules took on the steps of one look at a run.", FAST
         )
-        self.judged = Counter(
+        self.evaluated_steps = Counter(
             "gradledger_judged_steps", "Optimizer steps judged.", registry=self._registry
         )
         self.quarantined = Counter(
@@ -90,20 +90,20 @@ class Metrics:
         full = f"gradledger_{name}"
         return Histogram(full, text, labels, buckets=buckets, registry=self._registry)
 
-    def took_in(self, batch: StoreResult, seconds: float) -> None:
+    def count_batch(self, batch: StoreResult, seconds: float) -> None:
         """Count a batch that is durable now."""
         self.records.labels("stored").inc(batch.stored)
         self.records.labels("duplicate").inc(batch.duplicates)
         self.records.labels("refused").inc(batch.refused.count)
         self.ingest.observe(seconds)
 
-    def ruled(self, steps: int, seconds: float, quarantined: int = 0) -> None:
+    def count_evaluation(self, steps: int, seconds: float, quarantined: int = 0) -> None:
         """Count steps that the rules were asked about, and those that could not be evaluated."""
-        self.judged.inc(steps)
+        self.evaluated_steps.inc(steps)
         self.quarantined.inc(quarantined)
         self.rules.observe(seconds)
 
-    def told(self, channel: str, result: DeliveryResult, seconds: float) -> None:
+    def count_delivery(self, channel: str, result: DeliveryResult, seconds: float) -> None:
         """Count an attempt to send an alert that was written so long ago."""
         self.attempts.labels(channel, result.outcome).inc()
         if result.outcome == "delivered":

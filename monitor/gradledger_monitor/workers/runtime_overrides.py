@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradledger_monitor.config.settings import Settings, names
+from gradledger_monitor.config.settings import Settings, setting_names
 from gradledger_monitor.config.sources import origin
 from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_monitor.rules.overrides import RuleOverrides
@@ -82,7 +82,7 @@ class RuntimeOverrides:
         if not self._given(*path):
             return None
         try:
-            return origin(Settings, names, *path) or SOMEWHERE
+            return origin(Settings, setting_names, *path) or SOMEWHERE
         except ValueError:  # the file was spoilt since it was read
             return SOMEWHERE
 

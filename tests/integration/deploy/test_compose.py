@@ -14,8 +14,8 @@ from sqlalchemy import make_url
 from typer.testing import CliRunner
 
 from gradledger_monitor.cli import app
-from gradledger_monitor.config.settings import Settings, names
-from gradledger_monitor.config.sources import SECRET, variable
+from gradledger_monitor.config.settings import Settings, setting_names
+from gradledger_monitor.config.sources import SECRET_SETTINGS, environment_variable
 from helpers.compose import FILE, ROOT, SECRETS, compose, environment, service
 
 SERVICES = sorted(compose()["services"])
@@ -81,7 +81,9 @@ def test_secrets_are_kept_from_others_and_unlike_each_other(secrets: Path) -> No
 
 def test_every_variable_is_a_setting_and_is_read(secrets: Path, tmp_path: Path) -> None:
     told = environment("monitor", secrets)
-    known = {variable(name) for name in names()} | {f"{variable(name)}_FILE" for name in SECRET}
+    known = {environment_variable(name) for name in setting_names()} | {
+        f"{environment_variable(name)}_FILE" for name in SECRET_SETTINGS
+    }
     assert set(told) <= known
     done = subprocess.run(
         [sys.executable, "-m", "gradledger_monitor.cli", "config"],

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gradledger_monitor.importers.metric_log import Unreadable
+from gradledger_monitor.importers.metric_log import UnreadableLog
 from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.rules.overrides import RuleOverrides
-from gradledger_monitor.runs.resolve import bring_in, judge_all
+from gradledger_monitor.runs.resolve import evaluate_all, store_file
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import checkpoints, queries
 from gradledger_monitor.store.runs.queries import RunRow
@@ -39,8 +39,8 @@ def store(tmp_path: Path) -> Store:
 
 def taken_in(store: Store, path: Path) -> tuple[RunRow, EvaluationResult]:
     """The one run of a log."""
-    (run,) = bring_in(store, path)
-    judge_all(store, RuleOverrides())
+    (run,) = store_file(store, path)
+    evaluate_all(store, RuleOverrides())
     row = queries.get_run(store, run)
     assert row is not None
     return row, queries.evaluation(store, run)
@@ -138,6 +138,6 @@ def test_what_makes_no_sense_is_said(
     store: Store, tmp_path: Path, name: str, text: str, reason: str
 ) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(Unreadable) as told:
-        bring_in(store, tmp_path / name)
+    with pytest.raises(UnreadableLog) as told:
+        store_file(store, tmp_path / name)
     assert reason in str(told.value)

@@ -203,7 +203,9 @@ def test_the_hooks_show_their_token(guarded: Guarded) -> None:
 def test_a_token_is_asked_for_unless_only_this_machine_comes_to_its_own_database(
     access: str, host: str, db: str, asked: bool
 ) -> None:
-    assert Settings.model_validate({"access": access, "host": host, "db": db}).guarded is asked
+    assert (
+        Settings.model_validate({"access": access, "host": host, "db": db}).requires_token is asked
+    )
 
 
 def test_by_default_nobody_needs_a_token_on_this_machine(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_others_are_served_while_the_most_costly_batches_are_decoded(bounded: Se
         % (n, b",".join([b"1"] * 50))
         for n in range(1, lines)
     )
-    assert bounds.memory(dense) < 256 * MEGABYTE
+    assert bounds.estimate_memory(dense) < 256 * MEGABYTE
     body = gzip.compress(dense, 1)
     statuses: list[int] = []
 
@@ -142,4 +142,4 @@ def test_the_hooks_cut_a_batch_that_is_beyond_a_bound(tmp_path: Path) -> None:
 def test_what_honest_hooks_send_at_most_is_far_below_the_bounds() -> None:
     largest = 8 * MEGABYTE  # the hooks' bound on a batch
     line = batch("r", [fair_step(1, tokens=tuple(range(1, 65)))])
-    assert bounds.memory(line * (largest // len(line))) < 256 * MEGABYTE / 2
+    assert bounds.estimate_memory(line * (largest // len(line))) < 256 * MEGABYTE / 2

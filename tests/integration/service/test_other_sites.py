@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
-from gradledger_monitor.common.hosts import is_ours, name_in
+from gradledger_monitor.common.hosts import host_from_header, is_own_host
 from helpers.batches import batch, step
 from helpers.guarded import ADMIN, Guarded, guarded_service
 from helpers.service import Service, running_service
@@ -71,9 +71,9 @@ def test_who_shows_a_token_may_use_any_name(tmp_path_factory: pytest.TempPathFac
 
 
 def test_every_host_is_ours_where_that_was_said() -> None:
-    assert is_ours("anything.example", ["*"])
-    assert name_in("[2001:db8::1]:80") == "2001:db8::1"
-    assert not is_ours(name_in("127.0.0.1/login?"), ["*"])
+    assert is_own_host("anything.example", ["*"])
+    assert host_from_header("[2001:db8::1]:80") == "2001:db8::1"
+    assert not is_own_host(host_from_header("127.0.0.1/login?"), ["*"])
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_every_host_is_ours_where_that_was_said() -> None:
     ],
 )
 def test_what_is_no_host_names_none(header: str) -> None:
-    assert name_in(header) == ""
+    assert host_from_header(header) == ""
 
 
 @pytest.mark.parametrize(

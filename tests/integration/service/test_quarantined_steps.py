@@ -68,7 +68,7 @@ def test_a_step_that_cannot_be_evaluated_is_stored_with_the_reason(
     assert drawn["norm"] == [1.0, 1.0, None, 1.0, 1.0]
     assert [look.quarantined for look in looks] == [1]
     metrics = Metrics(store, lambda: 0)
-    metrics.ruled(looks[0].steps, looks[0].seconds, looks[0].quarantined)
+    metrics.count_evaluation(looks[0].steps, looks[0].seconds, looks[0].quarantined)
     assert b"gradledger_quarantined_steps_total 1.0" in metrics.text()
     assert REASON in caplog.text
 

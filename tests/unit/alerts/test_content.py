@@ -15,7 +15,7 @@ from gradledger_monitor.alerts.configuration import channel_of, shown
 from gradledger_monitor.alerts.http_post import of_status
 from gradledger_monitor.alerts.payload import MOST_BYTES, PageUrls, RunSummary
 from gradledger_monitor.alerts.planner import Item, Reason
-from gradledger_monitor.config.redaction import shown as shown_setting
+from gradledger_monitor.config.redaction import redacted as shown_setting
 from gradledger_monitor.model.findings import Finding
 
 PLACES = PageUrls("https://monitor.example", lambda rule: f"https://monitor.example/a/{rule}")

@@ -65,7 +65,7 @@ async def _refusal(request: Request) -> Response | None:
     if scope is None:
         return None
     state = state_of(request.scope)
-    if not state.settings.guarded:
+    if not state.settings.requires_token:
         _slow_down(state, scope, address(request))
         return None
     found = await _caller(request, state)

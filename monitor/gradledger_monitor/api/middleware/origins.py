@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gradledger_monitor.api.app_state import state_of
-from gradledger_monitor.common.hosts import is_ours, name_in
+from gradledger_monitor.common.hosts import host_from_header, is_own_host
 from gradledger_monitor.common.problems import Problem
 
 READING = ("GET", "HEAD", "OPTIONS")
@@ -34,15 +34,15 @@ class HostCheck:
 def _asks_for_us(scope: Scope) -> bool:
     settings = state_of(scope).settings
     headers = Headers(scope=scope)
-    name = name_in(headers.get("host", ""))
-    if settings.guarded and "authorization" in headers:
+    name = host_from_header(headers.get("host", ""))
+    if settings.requires_token and "authorization" in headers:
         # no page of a stranger has a token to show; HTTP/1.0 needs no Host
         return bool(name) or "host" not in headers
-    return is_ours(name, [*settings.allowed_hosts, settings.host])
+    return is_own_host(name, [*settings.allowed_hosts, settings.host])
 
 
 def _host_problem(header: str) -> Problem:
-    name = name_in(header)
+    name = host_from_header(header)
     if not name:
         detail = f"Host {header!r} is not a host name with an optional port, such as those in "
         return Problem(421, f"{detail}GRADLEDGER_ALLOWED_HOSTS.")
@@ -57,7 +57,7 @@ def origin(scope: Scope) -> str:
     showing to that client and for no decision.
     """
     host = Headers(scope=scope).get("host")
-    return f"{scope['scheme']}://{host}" if host else str(state_of(scope).settings.base)
+    return f"{scope['scheme']}://{host}" if host else str(state_of(scope).settings.base_url)
 
 
 class SameOriginCheck:

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gradledger_monitor.common.problems import Problem
-from gradledger_monitor.ingest.admission import Take
+from gradledger_monitor.ingest.admission import Reserve
 
 JSON_LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 DRAIN_SECONDS = 10.0
@@ -58,7 +58,7 @@ def _anywhere(_: int) -> None:
     pass
 
 
-async def read(request: Request, limit: int, take: Take = _anywhere) -> bytes:
+async def read(request: Request, limit: int, take: Reserve = _anywhere) -> bytes:
     """The body as sent, at most ``limit`` bytes of it in memory, and no more than there is room."""
     stream = request.stream()
     body = bytearray()

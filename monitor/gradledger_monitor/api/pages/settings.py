@@ -16,9 +16,9 @@ from gradledger_monitor.api.app_state import State, StateDep
 from gradledger_monitor.api.pages.layout import after, form, may_change, page
 from gradledger_monitor.api.routes import overrides
 from gradledger_monitor.api.routes.alerts import shown_channel
-from gradledger_monitor.config.redaction import shown
+from gradledger_monitor.config.redaction import redacted
 from gradledger_monitor.config.settings import Settings
-from gradledger_monitor.config.sources import variable
+from gradledger_monitor.config.sources import environment_variable
 from gradledger_monitor.model.findings import SEVERITIES
 from gradledger_monitor.rules.docs import KINDS, headline, rules_by_id
 from gradledger_monitor.store.admin import tokens
@@ -60,7 +60,7 @@ def show(
     return page(
         "settings.html",
         422 if wrong or rejected else 200,
-        guarded=state.settings.guarded,
+        guarded=state.settings.requires_token,
         tokens=tokens.list_tokens(state.store) if may_change() else [],
         scopes=SCOPES,
         secret=secret,
@@ -85,8 +85,8 @@ def _settings(settings: Settings) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "variable": variable(name),
-            "value": shown(name, getattr(settings, name)),
+            "variable": environment_variable(name),
+            "value": redacted(name, getattr(settings, name)),
             "meaning": field.description,
         }
         for name, field in Settings.model_fields.items()

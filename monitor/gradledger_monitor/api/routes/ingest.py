@@ -18,7 +18,7 @@ from gradledger_monitor.api.schemas import Acknowledged, refusals
 from gradledger_monitor.common import clock
 from gradledger_monitor.common.problems import Problem
 from gradledger_monitor.ingest import decode
-from gradledger_monitor.ingest.admission import AGAIN_SECONDS
+from gradledger_monitor.ingest.admission import RETRY_AFTER_SECONDS
 from gradledger_monitor.ingest.content_encoding import decompress
 from gradledger_monitor.store.steps.ingest import StoreResult, store_batch
 
@@ -53,14 +53,14 @@ async def post_records(request: Request, state: StateDep) -> JsonResponse:
     """
     request_bodies.check_type(request)
     encoding = request.headers.get("content-encoding", "")
-    with state.ingest_priority.batch(), state.room.for_one() as take:
+    with state.ingest_priority.batch(), state.room.reserve() as take:
         body = await request_bodies.read(request, state.bounds.size, take)
         known = request.headers.get(ingest_reply.ASKS)
         async with _worker(state.ingest_limit):
             result, besides = await to_thread.run_sync(
                 _take_in, state, body, encoding, known, limiter=CapacityLimiter(inf)
             )
-    state.pubsub.tell(RECORDS, "")
+    state.pubsub.publish(RECORDS, "")
     return _answer(result, besides)
 
 
@@ -71,7 +71,7 @@ async def _worker(limit: CapacityLimiter) -> AsyncIterator[None]:
     with move_on_after(WORKER_SECONDS) as waiting:
         await limit.acquire_on_behalf_of(borrower)
     if waiting.cancelled_caught:
-        again = {"Retry-After": str(AGAIN_SECONDS)}
+        again = {"Retry-After": str(RETRY_AFTER_SECONDS)}
         raise Problem(429, "Too many batches wait to be stored; send it again.", again)
     try:
         yield
@@ -86,7 +86,7 @@ def _take_in(
     check_time = state.bounds.timer()
     lines = decompress(body, encoding, state.bounds, check_time)
     state.bounds.check(lines)
-    with state.large_batch.turn() if state.bounds.is_large(lines) else nullcontext():
+    with state.large_batch.hold() if state.bounds.is_large(lines) else nullcontext():
         return _store(state, lines, check_time, began, known)
 
 
@@ -94,16 +94,16 @@ def _store(
     state: State, lines: bytes, check_time: Callable[[], None], began: float, known: str | None
 ) -> tuple[StoreResult, dict[str, Any]]:
     batch = decode.read(lines, check_time)
-    if not batch.reports and not batch.refused.count:
+    if not batch.processes and not batch.refused.count:
         raise Problem(400, "The body holds no record.")
     state.readiness.check_file()
     stored = store_batch(state.store, batch, clock.now(), state.bounds.timer)
-    state.metrics.took_in(stored, time.perf_counter() - began)
-    if (newest := batch.newest()) is not None:
-        state.metrics.lag.observe(max(0.0, time.time() - newest))
-    if known is None or not batch.reports:
+    state.metrics.count_batch(stored, time.perf_counter() - began)
+    if (newest := batch.newest_step_time()) is not None:
+        state.metrics.ingest_lag.observe(max(0.0, time.time() - newest))
+    if known is None or not batch.processes:
         return stored, {}
-    return stored, ingest_reply.reply(state.store, batch.reports[-1].run.run, known)
+    return stored, ingest_reply.reply(state.store, batch.processes[-1].run.run, known)
 
 
 def _answer(result: StoreResult, besides: dict[str, Any]) -> JsonResponse:

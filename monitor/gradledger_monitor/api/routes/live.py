@@ -48,7 +48,7 @@ def publish(pubsub: PubSub, result: EvaluationPass) -> None:
     for optimizer, step in result.reached.items():
         event = {"optimizer": optimizer, "step": step, **said}
         message = msgspec.json.encode(_Told(result.run, event)).decode()
-        pubsub.tell(EVALUATED, f"{result.run} {optimizer}", message)
+        pubsub.publish(EVALUATED, f"{result.run} {optimizer}", message)
 
 
 class Subscription:

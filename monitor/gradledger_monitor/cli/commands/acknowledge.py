@@ -12,7 +12,7 @@ from sqlalchemy.exc import ArgumentError
 
 from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.model.findings import Acknowledgement
-from gradledger_monitor.runs.resolve import find
+from gradledger_monitor.runs.resolve import find_run
 from gradledger_monitor.store.alerts import acknowledgements
 from gradledger_monitor.store.alerts.acknowledgements import NoSuchFinding
 from gradledger_monitor.store.database import Store
@@ -38,7 +38,7 @@ def acknowledge(
         raise typer.BadParameter("either --note or --take-back", param_hint="--note")
     store = _store(db)
     try:
-        found = find(store, run)
+        found = find_run(store, run)
         if note is None:
             acknowledgements.remove_acknowledgement(store, found, rule)
         else:

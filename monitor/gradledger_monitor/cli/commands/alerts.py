@@ -40,7 +40,7 @@ class State(str, Enum):
 def _parts(db: str | None) -> Iterator[tuple[Store, Alerts]]:
     read = settings(db=db)
     with database(read.db) as store:
-        yield store, Alerts(read, read.base, store)
+        yield store, Alerts(read, read.base_url, store)
 
 
 def _existing(alerts: Alerts, channel: str) -> None:

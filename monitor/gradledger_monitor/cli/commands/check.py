@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from gradledger import autostart
 from gradledger.autostart import unreachable
 from gradledger.settings import EVERY_STEP, NO_SPOOL
-from gradledger_monitor.common.json_floats import sayable
+from gradledger_monitor.common.json_floats import json_safe
 from gradledger_monitor.config.settings import RuleSettings
 from gradledger_monitor.evaluation.merge import anything_measured, merge_results
 from gradledger_monitor.gate import child_process
@@ -138,7 +138,7 @@ def check(
 def _choices() -> RuleOverrides:
     """What the environment says about the rules; nothing else of it is meant for this service."""
     try:
-        return RuleSettings().choices
+        return RuleSettings().rule_overrides
     except ValidationError as error:
         raise typer.BadParameter(str(error)) from error
 
@@ -233,7 +233,7 @@ def _write(
     outputs: Outputs, told: dict[str, object], checked: list[Checked], gate: Gate, script: str
 ) -> None:
     if outputs.json:
-        outputs.json.write_text(json.dumps(sayable(told), indent=2) + "\n")
+        outputs.json.write_text(json.dumps(json_safe(told), indent=2) + "\n")
     if outputs.junit:
         outputs.junit.write_text(junit(checked, gate), encoding="utf-8")
     if outputs.sarif:

@@ -12,10 +12,17 @@ from rich.table import Table
 
 from gradledger_monitor.cli.options import GivenDatabase
 from gradledger_monitor.cli.run_argument import looking_at
-from gradledger_monitor.common.json_floats import sayable
+from gradledger_monitor.common.json_floats import json_safe
 from gradledger_monitor.common.sanitize import printable
 from gradledger_monitor.reports.terminal import console
-from gradledger_monitor.runs.compare import TOLERANCE, Side, last_common, loss_at, moved, side
+from gradledger_monitor.runs.compare import (
+    TOLERANCE,
+    ComparedRun,
+    common_tokens,
+    loss_at,
+    read_run,
+    regressions,
+)
 
 _NAMES = {
     "samples": "effective batch, samples",
@@ -44,19 +51,19 @@ def compare(
     contract, or B or d beyond the tolerance. A batch or learning rate that differs is only shown.
     """
     with looking_at(before, db) as found:
-        a = side(found.store, found.run)
+        a = read_run(found.store, found.run)
     with looking_at(after, db) as found:
-        b = side(found.store, found.run)
-    why = list(moved(a, b, tolerance))
+        b = read_run(found.store, found.run)
+    why = list(regressions(a, b, tolerance))
     _show(a, b, why)
     if json_file:
         told = {"before": _told(a), "after": _told(b), "moved": why}
-        json_file.write_text(json.dumps(sayable(told), indent=2) + "\n", encoding="utf-8")
+        json_file.write_text(json.dumps(json_safe(told), indent=2) + "\n", encoding="utf-8")
     raise typer.Exit(1 if why else 0)
 
 
-def _rows(one: Side) -> dict[str, str]:
-    figures = {name: _figure(one.figures[key]) for key, name in _NAMES.items()}
+def _rows(one: ComparedRun) -> dict[str, str]:
+    figures = {name: _figure(one.metrics[key]) for key, name in _NAMES.items()}
     return {
         "verdict": one.evaluation.verdict,
         **figures,
@@ -64,17 +71,17 @@ def _rows(one: Side) -> dict[str, str]:
         "contract": one.contract or "none",
         "steps": str(one.run.steps),
         "tokens": str(one.run.tokens),
-        "findings": ", ".join(sorted(one.found)) or "none",
+        "findings": ", ".join(sorted(one.open_rules)) or "none",
     }
 
 
-def _show(a: Side, b: Side, why: list[str]) -> None:
+def _show(a: ComparedRun, b: ComparedRun, why: list[str]) -> None:
     out = console(sys.stdout)
     table = Table("", printable(a.run.name), printable(b.run.name), "", box=None)
     was, now = _rows(a), _rows(b)
     for name in was:
         table.add_row(name, was[name], now[name], "" if was[name] == now[name] else "differs")
-    common = last_common(a, b)
+    common = common_tokens(a, b)
     for share in (0.25, 0.5, 1.0) if common else ():
         values = [_figure(loss_at(one, common * share)) for one in (a, b)]
         table.add_row(f"loss after {common * share:.4g} tokens", *values, "")
@@ -82,17 +89,17 @@ def _show(a: Side, b: Side, why: list[str]) -> None:
     out.print("\n".join(f"moved: {line}" for line in why) or "the balance did not move")
 
 
-def _told(one: Side) -> dict[str, object]:
+def _told(one: ComparedRun) -> dict[str, object]:
     return {
         "run": one.run.id,
         "name": one.run.name,
         "verdict": one.evaluation.verdict,
-        "findings": sorted(one.found),
+        "findings": sorted(one.open_rules),
         "contract": one.contract,
         "world_size": one.run.world_size,
         "steps": one.run.steps,
         "tokens_total": one.run.tokens,
-        **one.figures,
+        **one.metrics,
         "loss_by_tokens": [one.tokens, one.losses],
     }
 

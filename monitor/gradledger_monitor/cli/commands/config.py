@@ -12,9 +12,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from gradledger_monitor.cli.options import settings
 from gradledger_monitor.common.sanitize import printable
-from gradledger_monitor.config.redaction import shown
-from gradledger_monitor.config.settings import Settings, names
-from gradledger_monitor.config.sources import origins, variable
+from gradledger_monitor.config.redaction import redacted
+from gradledger_monitor.config.settings import Settings, setting_names
+from gradledger_monitor.config.sources import environment_variable, origins
 from gradledger_monitor.store.admin import overrides
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.workers.runtime_overrides import RuntimeOverrides
@@ -33,12 +33,12 @@ def config(
         write.write_text(page())
         return
     read = settings()
-    said = origins(Settings, names)
+    said = origins(Settings, setting_names)
     fields = Settings.model_fields
     values = {name: (getattr(read, name), said.get(name, "default")) for name in fields}
     for name, (value, where) in {**values, **_chosen(read)}.items():
-        typer.echo(f"{variable(name)}={printable(shown(name, value))}  ({where})")
-    typer.echo(f"# callers {'must show a token' if read.guarded else 'need no token'}")
+        typer.echo(f"{environment_variable(name)}={printable(redacted(name, value))}  ({where})")
+    typer.echo(f"# callers {'must show a token' if read.requires_token else 'need no token'}")
 
 
 def _chosen(read: Settings) -> dict[str, tuple[Any, str]]:
@@ -71,8 +71,8 @@ def page() -> str:
         "|---|---|---|",
     ]
     for name, field in Settings.model_fields.items():
-        default = shown(name, field.get_default(call_default_factory=True))
+        default = redacted(name, field.get_default(call_default_factory=True))
         default = DEFAULTS_OF_THE_USER.get(name, default)
         told = f"`{default}`" if default else ""
-        lines.append(f"| `{variable(name)}` | {told} | {field.description} |")
+        lines.append(f"| `{environment_variable(name)}` | {told} | {field.description} |")
     return "\n".join(lines) + "\n"

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gradledger import autostart
-from gradledger_monitor.demo.outcome import NotEvaluated, Outcome, outcome, told
+from gradledger_monitor.demo.outcome import DemoResult, NotEvaluated, result_text, wait_for_result
 from gradledger_monitor.demo.service import Daemon, DaemonFailed, daemon
 from gradledger_monitor.reports.terminal import console
 
@@ -74,7 +74,7 @@ def _tell(out: Console, service: Daemon) -> None:
     out.print(f"the dashboard, with both runs: {service.url}", style="bold")
 
 
-def _trained(service: Daemon, accumulate: str) -> Outcome:
+def _trained(service: Daemon, accumulate: str) -> DemoResult:
     """One training through `gradledger run`, watched."""
     run = autostart.new_run()
     launcher = [sys.executable, "-m", "gradledger.cli", "run", "--url", service.url]
@@ -86,10 +86,10 @@ def _trained(service: Daemon, accumulate: str) -> Outcome:
     status = subprocess.call(command, env=env)
     if status:
         raise DemoFailed(f"the training ended with status {status}")
-    return outcome(service, run, STEPS)
+    return wait_for_result(service, run, STEPS)
 
 
-def _show(out: Console, outcome: Outcome) -> None:
+def _show(out: Console, result: DemoResult) -> None:
     out.print()
-    out.print(told(outcome))
-    out.print(f"  {outcome.page}\n")
+    out.print(result_text(result))
+    out.print(f"  {result.page}\n")

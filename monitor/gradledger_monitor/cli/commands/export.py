@@ -12,7 +12,7 @@ from gradledger_monitor.archive.writer import export as write
 from gradledger_monitor.cli import options
 from gradledger_monitor.cli.options import GivenDatabase
 from gradledger_monitor.notebooks import tables
-from gradledger_monitor.runs.resolve import find
+from gradledger_monitor.runs.resolve import find_run
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import dump
 from gradledger_monitor.store.runs.queries import UnknownRun
@@ -34,7 +34,7 @@ def export(
     """
     with options.database(options.settings(db=db).db) as store:
         try:
-            run = find(store, run)
+            run = find_run(store, run)
         except UnknownRun as error:
             raise typer.BadParameter(f"there is no run {run!r} in this database") from error
         path = output or Path(run + (".parquet" if parquet else SUFFIX))

@@ -27,9 +27,9 @@ from gradledger_monitor.archive.format import SUFFIX as ARCHIVE
 from gradledger_monitor.archive.format import DamagedArchive
 from gradledger_monitor.cli import options
 from gradledger_monitor.importers import detect, metric_names
-from gradledger_monitor.importers.metric_log import Unreadable
+from gradledger_monitor.importers.metric_log import UnreadableLog
 from gradledger_monitor.ingest import decode, schema
-from gradledger_monitor.runs.resolve import batched, judge_all
+from gradledger_monitor.runs.resolve import evaluate_all, record_batches
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.steps.ingest import store_batch
 from gradledger_monitor.workers.runtime_overrides import RuntimeOverrides
@@ -114,7 +114,7 @@ def import_(
                     _import(path, take, remove, imported)
                 else:
                     _import_log(path, wanted, take, imported)
-        except (Stopped, DamagedArchive, Unreadable) as stopped:
+        except (Stopped, DamagedArchive, UnreadableLog) as stopped:
             typer.echo(f"gradledger import: {stopped}", err=True)
             raise typer.Exit(1) from stopped
         finally:
@@ -178,7 +178,7 @@ def _is_spool(path: Path) -> bool:
 def _import_archive(path: Path, store: Store | None, take: Take, imported: Imported) -> None:
     imported.files += 1
     if store is None:
-        _give(path, archives.spoken(path), take, imported)
+        _give(path, archives.record_batches(path), take, imported)
         what = "what people and the service itself noted in it stays out; --db takes all of it"
         typer.echo(f"{path}: {what}", err=True)
         return
@@ -194,12 +194,12 @@ def _import_log(path: Path, wanted: Wanted, take: Take, imported: Imported) -> N
     read = detect.FORMATS[wanted.format] if wanted.format else detect.reader(path)
     found = list(read(path))
     if not found:
-        raise Unreadable(f"{path}: no run is in it")
+        raise UnreadableLog(f"{path}: no run is in it")
     if len(found) > 1 and wanted.run:
-        raise Unreadable(f"{path}: {len(found)} runs are in it; one --run cannot name them all")
+        raise UnreadableLog(f"{path}: {len(found)} runs are in it; one --run cannot name them all")
     imported.files += 1
     for logged in found:
-        _give(path, batched(logged, wanted.names, wanted.run, wanted.name), take, imported)
+        _give(path, record_batches(logged, wanted.names, wanted.run, wanted.name), take, imported)
         typer.echo(f"{logged.tool}: {wanted.name or logged.name}", err=True)
 
 
@@ -271,7 +271,7 @@ def _destination(
     with options.database(db) as store:
         yield store, _into_database(store)
         # no service need run on a database to look at what was imported into it
-        judge_all(store, RuntimeOverrides(given, store).rule_overrides(), given.rank_timeout)
+        evaluate_all(store, RuntimeOverrides(given, store).rule_overrides(), given.rank_timeout)
 
 
 def _into_service(url: str, token: str | None) -> Take:

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from gradledger_monitor.cli.options import GivenDatabase, settings
 from gradledger_monitor.cli.run_argument import looking_at
-from gradledger_monitor.common.json_floats import sayable
-from gradledger_monitor.config.settings import RuleSettings, names
+from gradledger_monitor.common.json_floats import json_safe
+from gradledger_monitor.config.settings import RuleSettings, setting_names
 from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.reports.terminal import console, report
 from gradledger_monitor.reports.verdict_json import verdict_json
@@ -62,7 +62,7 @@ def replay(
     out.print(report(row.name, row.steps, row.world_size, now))
     if json_file:
         told = verdict_json(row.id, row.steps, row.world_size, now)
-        json_file.write_text(json.dumps(sayable(told), indent=2) + "\n")
+        json_file.write_text(json.dumps(json_safe(told), indent=2) + "\n")
     moved = list(differences(before, now))
     for line in moved or ["the same as what is stored"]:
         out.print(line)
@@ -73,10 +73,10 @@ def _choices(path: Path) -> RuleOverrides:
     """What a file says about the rules."""
     try:
         said = tomllib.loads(path.read_text(encoding="utf-8"))
-        if unknown := sorted(said.keys() - names()):
+        if unknown := sorted(said.keys() - setting_names()):
             raise ValueError(f"{path}: there is no setting {', '.join(unknown)}")
         off, thresholds = said.get("rules_off", []), said.get("thresholds", {})
-        return RuleSettings(rules_off=off, thresholds=thresholds).choices
+        return RuleSettings(rules_off=off, thresholds=thresholds).rule_overrides
     except (ValidationError, ValueError) as error:
         raise typer.BadParameter(str(error), param_hint="--rules") from error
 

@@ -65,7 +65,7 @@ def serve(
 
 def _check_reach(read: Settings) -> None:
     """Refuse to be reached from other machines as long as nobody could show a token."""
-    if is_loopback(read.host) or (read.guarded and _somebody_has_a_token(read)):
+    if is_loopback(read.host) or (read.requires_token and _somebody_has_a_token(read)):
         return
     raise typer.BadParameter(
         f"{read.host} can be reached from other machines, and anyone there could read and write "

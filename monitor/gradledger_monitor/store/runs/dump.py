@@ -35,7 +35,7 @@ from sqlalchemy import (
 from sqlalchemy.types import Double
 
 from gradledger_monitor.ingest import schema
-from gradledger_monitor.ingest.decode import Batch, Report
+from gradledger_monitor.ingest.decode import Batch, ProcessRecords
 from gradledger_monitor.store import dialects
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.evaluation import carried
@@ -239,7 +239,7 @@ def restore(
     """
     rows = list(rows)
     judged = carried.read(rows)
-    store_batch(store, Batch([Report(run)]), now)
+    store_batch(store, Batch([ProcessRecords(run)]), now)
     grouped = groupby(rows, lambda row: row[0])
     with store.writing() as connection:
         mine = select(runs.c.key).where(runs.c.id == run.run).with_for_update()

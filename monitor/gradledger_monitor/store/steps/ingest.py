@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, func, select, update
 
 from gradledger_monitor.ingest import schema
-from gradledger_monitor.ingest.decode import Batch, Refusal, Refusals, Report
+from gradledger_monitor.ingest.decode import Batch, ProcessRecords, Refusal, Refusals
 from gradledger_monitor.model.run_history import BEFORE_EVALUATION, LATE_STEPS
 from gradledger_monitor.store import dialects
 from gradledger_monitor.store.database import Store
@@ -68,29 +68,31 @@ def store_batch(
     parts of a batch. If that raises, nothing of the batch is stored.
     """
     result = StoreResult(refused=batch.refused.copy())
-    if batch.reports:
+    if batch.processes:
         with store.writing() as connection:
             result.check_time = begin()
-            for report in batch.reports:
+            for report in batch.processes:
                 result.check_time()
                 _store_report(connection, report, now, result)
             result.check_time()
     return result
 
 
-def _store_report(connection: Connection, report: Report, now: float, result: StoreResult) -> None:
+def _store_report(
+    connection: Connection, report: ProcessRecords, now: float, result: StoreResult
+) -> None:
     run = _store_run(connection, report.run, now)
     rank = report.run.rank
     _store_rank(connection, run, rank, now)
-    of_steps = [(n, line) for n, line in report.lines if isinstance(line, schema.StepRecord)]
+    of_steps = [(n, line) for n, line in report.records if isinstance(line, schema.StepRecord)]
     most = chunks.longest(report.run.world_size)
     _store_steps(connection, run, rank, now, of_steps, most, result)
-    if len(of_steps) == len(report.lines):
+    if len(of_steps) == len(report.records):
         return
-    of_beats = [line for _, line in report.lines if isinstance(line, schema.HeartbeatRecord)]
-    of_evals = [line for _, line in report.lines if isinstance(line, schema.EvalRecord)]
-    of_ends = [line for _, line in report.lines if isinstance(line, schema.EndRecord)]
-    saved = [line for _, line in report.lines if isinstance(line, schema.CheckpointRecord)]
+    of_beats = [line for _, line in report.records if isinstance(line, schema.HeartbeatRecord)]
+    of_evals = [line for _, line in report.records if isinstance(line, schema.EvalRecord)]
+    of_ends = [line for _, line in report.records if isinstance(line, schema.EndRecord)]
+    saved = [line for _, line in report.records if isinstance(line, schema.CheckpointRecord)]
     _store_evals(connection, run, rank, of_evals, result)
     checkpoints.write(connection, run, saved, result)
     _store_ends(connection, run, rank, of_ends, result)
