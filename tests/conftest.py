@@ -33,7 +33,7 @@ def swallowed(request: pytest.FixtureRequest) -> Iterator[Swallowed]:
     """
     caught: Swallowed = []
     guard.reporter = lambda where, error: caught.append((where, error))
-    guard._told.clear()
+    guard._reported.clear()
     yield caught
     guard.reporter = None
     if request.node.get_closest_marker("swallows") is not None:

@@ -1,6 +1,6 @@
-"""gradledger: light hooks that account for the weight of every token's gradient.
+"""gradledger: hooks that record the weight of every token's gradient in PyTorch training.
 
-Importing this package costs nothing: torch and the hooks are loaded by ``watch``.
+Importing this package loads neither torch nor the hooks; ``watch`` does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def __getattr__(name: str) -> object:
 
         return getattr(api, name)
     if name == "load":
-        return _of_the_monitor("gradledger_monitor.notebooks", name)
+        return _monitor_attribute("gradledger_monitor.notebooks", name)
     if name == "FindingError":
         from gradledger import on_finding  # noqa: PLC0415
 
@@ -35,12 +35,12 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module 'gradledger' has no attribute {name!r}")
 
 
-def _of_the_monitor(module: str, name: str) -> object:
-    """A name of the service, which need not be installed where training runs."""
+def _monitor_attribute(module: str, name: str) -> object:
+    """An attribute of the monitor, which the training environment may lack."""
     import importlib  # noqa: PLC0415
 
     try:
         return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as missing:
-        needs = f"gradledger.{name} needs the monitor: pip install 'gradledger[monitor]'"
-        raise ImportError(f"{needs} ({missing})") from missing
+        message = f"gradledger.{name} needs the monitor. Run pip install 'gradledger[monitor]'"
+        raise ImportError(f"{message} ({missing})") from missing

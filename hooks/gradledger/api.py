@@ -1,4 +1,4 @@
-"""``gradledger.watch``: the hooks switched on from inside a training script."""
+"""``gradledger.watch``: start the hooks from a training script."""
 
 from __future__ import annotations
 
@@ -8,63 +8,63 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 from gradledger import arguments, guard
-from gradledger.on_finding import OnFinding, policy
+from gradledger.on_finding import OnFinding, parse_policy
 from gradledger.session import Contract, Session, Settings, start
-from gradledger.settings import balance, service_url, tagged
-from gradledger.settings import overhead as allowed
+from gradledger.settings import parse_overhead, parse_scale, parse_url, with_tags
 
 T = TypeVar("T")
 
 
 class Ledger:
-    """A watched run; a context manager, closed at the latest when the process ends."""
+    """A recorded run. A context manager; the end of the process closes it at the latest."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def log_eval(self, step: int, /, **values: float) -> None:
-        """Report evaluation metrics at an optimizer step, e.g. ``log_eval(100, loss=2.1)``.
+        """Record evaluation metrics at an optimizer step, e.g. ``log_eval(100, loss=2.1)``.
 
-        What is no single number is left out, with a message.
+        A value that is not a single number is omitted, with a message on standard error.
         """
         self._session.log_eval(step, values)
 
     def checkpoint(self, path: object = "", /, *, step: int | None = None) -> None:
-        """Say that a checkpoint was saved: after the last optimizer step, unless ``step`` is given.
+        """Record that a checkpoint was saved, after the last optimizer step unless ``step`` is set.
 
-        A post-mortem then names the last good one. ``path`` is for people to find it by.
+        A post-mortem report then names the last good checkpoint. ``path`` is shown there.
         """
         self._session.checkpoint(step, path)
 
     def micro_batch(
         self, *, tokens: Any, reduction: Literal["mean", "sum"], scale: float = 1.0
     ) -> None:
-        """Declare the loss of the next backward, where it cannot be seen: compiled, or custom.
+        """Declare the loss of the next backward, if the hooks cannot observe it.
 
-        That loss is ``scale`` times the mean or the sum over ``tokens`` tokens (a number, or a
-        tensor that is on its way). It is the value that leaves the hidden part: a compiled graph
-        or a custom autograd function; whatever the script does to it afterwards is seen. Where
-        the graph has no such part, it is the value that ``backward`` is called on.
+        Declare a loss that is computed in a compiled graph or a custom autograd function: it is
+        ``scale`` times the mean or the sum over ``tokens`` tokens (a number or a tensor; the hooks
+        do not wait for its value). The declaration describes the output of the hidden part. The
+        hooks observe what the script does with that output. If the graph has no hidden part, the
+        declaration describes the value on which ``backward`` is called.
 
-        With g the gradient that arrives there, a token's weight is then ``scale * g / tokens``
-        for a mean and ``scale * g`` for a sum.
+        With g the gradient of that output, the weight of a token is ``scale * g / tokens`` for a
+        mean and ``scale * g`` for a sum.
         """
         if reduction not in ("mean", "sum"):
-            raise ValueError(f"reduction must be mean or sum, not {reduction!r}")
+            raise ValueError(f"reduction={reduction!r} is invalid: use mean or sum")
         with guard.fail_open("ledger.micro_batch"):
             self._session.recorder.losses.declare(tokens, reduction, scale)
 
     def pause(self) -> None:
-        """Take the hooks out until ``resume``, between two steps: what runs now is not training."""
+        """Remove the hooks until ``resume``; call it between two steps, before other code runs."""
         self._session.recorder.uninstall()
 
     def resume(self) -> None:
-        """Put them back. What a window held when it was paused is forgotten."""
+        """Install the hooks again. A window that ``pause`` interrupted is discarded."""
         with guard.fail_open("ledger.resume"):
             self._session.recorder.resume()
 
     def close(self) -> None:
-        """Remove every hook and deliver what is left."""
+        """Remove every hook and deliver the remaining records."""
         self._session.close()
 
     def __enter__(self) -> Ledger:
@@ -79,12 +79,12 @@ class Ledger:
         self.close()
 
 
-def _named(argument: str, read: Callable[[Any], T], value: Any) -> T:
-    """What ``read`` makes of the value of an argument; its ValueError names the argument."""
+def _parse(argument: str, parse: Callable[[Any], T], value: Any) -> T:
+    """The parsed value of an argument; a ValueError names the argument."""
     try:
-        return read(value)
+        return parse(value)
     except ValueError as error:
-        raise ValueError(f"{argument}={value!r}: {error}") from error
+        raise ValueError(f"{argument}={value!r} is invalid: {error}") from error
 
 
 def watch(
@@ -100,41 +100,42 @@ def watch(
     on_finding: OnFinding | None = None,
     overhead: float | Literal["full"] | None = None,
 ) -> Ledger:
-    """Watch every optimizer of this process, and stream what they do to the service.
+    """Record the steps of every optimizer in this process and send the records to the service.
 
-    ``optimizer`` (one, or any collection of them) need only be given when it was made before this
-    call. Of ``model``, its class and its number of parameters go into the configuration of the run;
-    what is watched are the optimizers. ``config`` may be a mapping, a dataclass or a namespace.
-    ``contract`` and ``scale`` declare an intended weighting other than the mean over tokens with
-    balance 1, so that it is not reported.
+    Pass ``optimizer`` (one, or any collection of them) if it was created before this call; later
+    optimizers are recorded automatically. ``model`` only adds its class and its number of
+    parameters to the configuration of the run. ``config`` may be a mapping, a dataclass or a
+    namespace. ``contract`` and ``scale`` declare an intended weighting other than the mean over
+    tokens with balance 1, so that it is not reported.
 
-    ``on_finding`` says what happens here when the service finds something: ``warn`` prints it
-    (the default), ``stop`` raises ``gradledger.FindingError`` at the next optimizer step for an
-    error, ``stop:warning`` for a warning too, ``off`` does nothing. A function is called with the
-    finding, at the next optimizer step and on the training thread; what it raises is yours.
+    ``on_finding`` sets what this process does when the service reports a finding. ``warn``, the
+    default, prints it. ``stop`` raises ``gradledger.FindingError`` at the next optimizer step for
+    an error, ``stop:warning`` for a warning, too. ``off`` does nothing. A function is called with
+    the finding on the training thread, at the next optimizer step; an exception that it raises
+    reaches the script.
 
-    ``overhead`` is the share of the training thread's time that watching may take, 0.0025 unless
-    said otherwise. The first 256 steps are all watched; of later ones, where they are too short
-    for that (milliseconds), a few in a row and then none for a while. ``full`` watches all.
+    ``overhead`` is the share of the training thread's time that recording may take, 0.0025 by
+    default. The first 256 steps are all recorded. If steps are too short for that share
+    (milliseconds), later steps are sampled: a few consecutive steps, then a pause. ``full``
+    records every step.
 
-    Raises ValueError when ``url``, ``contract``, ``scale``, ``on_finding`` or ``overhead`` cannot
-    be what was meant. Of the other arguments, what cannot be used is left out, with a message on
-    standard error.
+    Raises ValueError if ``url``, ``contract``, ``scale``, ``on_finding`` or ``overhead`` is
+    invalid. Any other argument that cannot be used is ignored, with a message on standard error.
     """
     if contract not in (None, "token", "sequence", "sample"):
-        raise ValueError(f"contract must be token, sequence, sample or None, not {contract!r}")
+        raise ValueError(f"contract={contract!r} is invalid: use token, sequence, sample or None")
     settings = Settings.from_environment(os.environ)
-    settings.url = settings.url if url is None else service_url(url)
-    settings.name = arguments.text("name", name) or settings.name
-    settings.project = arguments.text("project", project) or settings.project
-    settings.contract, settings.scale = contract, None if scale is None else balance(scale)
-    settings.config = tagged(settings.config.get("tags", []), arguments.configuration(config))
-    settings.config = {**arguments.described(model), **settings.config}
+    settings.url = settings.url if url is None else parse_url(url)
+    settings.name = arguments.to_name("name", name) or settings.name
+    settings.project = arguments.to_name("project", project) or settings.project
+    settings.contract, settings.scale = contract, None if scale is None else parse_scale(scale)
+    settings.config = with_tags(settings.config.get("tags", []), arguments.config_entries(config))
+    settings.config = {**arguments.model_entries(model), **settings.config}
     if overhead is not None:
-        settings.overhead = _named("overhead", allowed, overhead)
-    chosen = None if on_finding is None else _named("on_finding", policy, on_finding)
+        settings.overhead = _parse("overhead", parse_overhead, overhead)
+    policy = None if on_finding is None else _parse("on_finding", parse_policy, on_finding)
     session = start(settings)
-    if chosen is not None:  # also where the session was there already
-        session.react(chosen)
+    if policy is not None:  # set here because `start` returns a session that is already open
+        session.set_policy(policy)
     arguments.track((optimizer, model if arguments.is_optimizer(model) else None), session)
     return Ledger(session)

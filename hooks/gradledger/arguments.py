@@ -1,7 +1,7 @@
-"""What scripts pass to ``watch``, made into what the hooks can use.
+"""Converts the arguments of ``watch``.
 
-An argument that cannot be used is left out, with one line that names it: a run that is described
-badly is still watched, and the script goes on.
+An argument that cannot be used is ignored, with one message that names it. The run is recorded
+without it, and the script continues.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gradledger import guard, run_config
-from gradledger.identity import sayable
+from gradledger import guard
+from gradledger.identity import replace_surrogates
+from gradledger.run_config import copy_config
 from gradledger.stderr import write_line
 
 if TYPE_CHECKING:
@@ -24,42 +25,42 @@ MAX_OPTIMIZERS = 4096
 MAX_DEPTH = 4  # of collections of collections
 
 
-def text(argument: str, value: Any) -> str | None:
-    """A name, from whatever has one; None where there is none."""
+def to_name(argument: str, value: Any) -> str | None:
+    """The text of a value, truncated; None if it has none."""
     if value is None:
         return None
     try:
-        name = sayable(str(value)).strip()
+        name = replace_surrogates(str(value)).strip()
     except Exception as error:
-        _left_out(argument, f"it has no text ({type(error).__name__})")
+        _report_ignored(argument, f"it has no text ({type(error).__name__})")
         return None
     if len(name) > MAX_TEXT:
-        write_line(f"watch({argument}=...) is cut: it is longer than {MAX_TEXT} characters")
+        write_line(f"watch({argument}=...) is truncated to {MAX_TEXT} characters")
     return name[:MAX_TEXT] or None
 
 
-def configuration(value: Any) -> dict[str, Any]:
+def config_entries(value: Any) -> dict[str, Any]:
     """The configuration as the service stores it."""
-    copied, problems = run_config.plain(value)
+    entries, problems = copy_config(value)
     if problems:
-        write_line(f"watch(config=...) is not recorded as it is: {'; '.join(problems)}")
-    return copied
+        write_line(f"watch(config=...) is not fully recorded: {'; '.join(problems)}")
+    return entries
 
 
-def described(model: Any) -> dict[str, Any]:
-    """What the run's configuration says of its model."""
+def model_entries(model: Any) -> dict[str, Any]:
+    """The entries of the configuration that describe the model."""
     if model is None or is_optimizer(model):
         return {}
     entries: dict[str, Any] = {"model": type(model).__name__}
     try:
         entries["model_parameters"] = sum(p.numel() for p in model.parameters())
-    except Exception:  # no module, or one whose parameters have no shape yet
+    except Exception:  # not a module, or one whose parameters have no shape yet
         return entries
     return entries
 
 
 def is_optimizer(value: Any) -> bool:
-    """Whether it has parameter groups that can be read, as every optimizer does."""
+    """Whether its parameter groups can be read, as those of every optimizer can."""
     try:
         return all("params" in group for group in value.param_groups)
     except Exception:
@@ -67,23 +68,24 @@ def is_optimizer(value: Any) -> bool:
 
 
 def track(optimizers: Any, session: Session) -> None:
-    """Watch every optimizer that is found in there; what is none is named in one line."""
-    others: dict[str, None] = {}
-    with guard.fail_open("watch(optimizer=...)", _unreadable):
-        for each in islice(_flat(optimizers), MAX_OPTIMIZERS):
-            if not is_optimizer(each):
-                others[f"{type(each).__name__} has no param_groups"] = None
-            elif not isinstance(each, torch.optim.Optimizer):
-                others[f"{type(each).__name__} is no torch.optim.Optimizer"] = None
+    """Watch every optimizer in the argument; report every other object in one line."""
+    problems: dict[str, None] = {}  # an ordered set
+    with guard.fail_open("watch(optimizer=...)", _report_unwatched):
+        for optimizer in islice(_flatten(optimizers), MAX_OPTIMIZERS):
+            name = type(optimizer).__name__
+            if not is_optimizer(optimizer):
+                problems[f"{name} has no param_groups"] = None
+            elif not isinstance(optimizer, torch.optim.Optimizer):
+                problems[f"{name} is not a torch.optim.Optimizer"] = None
             else:
-                with guard.fail_open(type(each).__name__, _unreadable):
-                    session.recorder.watch(each)
-    if others:
-        _left_out("optimizer", ", ".join(others))
+                with guard.fail_open(name, _report_unwatched):
+                    session.recorder.watch(optimizer)
+    if problems:
+        _report_ignored("optimizer", ", ".join(problems))
 
 
-def _flat(value: Any, depth: int = 0) -> Iterator[Any]:
-    """The members of collections, and of collections of them."""
+def _flatten(value: Any, depth: int = 0) -> Iterator[Any]:
+    """The members of collections, nested or not."""
     if value is None:
         return
     if isinstance(value, Mapping):
@@ -91,15 +93,15 @@ def _flat(value: Any, depth: int = 0) -> Iterator[Any]:
     if is_optimizer(value) or isinstance(value, (str, torch.nn.Module)) or depth == MAX_DEPTH:
         yield value
     elif isinstance(value, Iterable):
-        for each in value:
-            yield from _flat(each, depth + 1)
+        for member in value:
+            yield from _flatten(member, depth + 1)
     else:
         yield value
 
 
-def _left_out(argument: str, why: str) -> None:
-    write_line(f"watch({argument}=...) is left out: {why}")
+def _report_ignored(argument: str, reason: str) -> None:
+    write_line(f"watch({argument}=...) is ignored: {reason}")
 
 
-def _unreadable(where: str, error: Exception) -> None:
-    write_line(f"{where} is not watched: {type(error).__name__}: {error}")
+def _report_unwatched(where: str, error: Exception) -> None:
+    write_line(f"{where} is not recorded: {type(error).__name__}: {error}")

@@ -1,6 +1,6 @@
-"""The command ``gradledger``: ``run`` itself, everything else handed to the monitor.
+"""The command ``gradledger``: implements ``run``, and passes all other commands to the monitor.
 
-``run`` must work in a training environment that has the hooks alone: standard library only.
+``run`` must work in a training environment without the monitor: it uses the standard library only.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-import re
 import subprocess
 import sys
 
@@ -20,34 +19,33 @@ from gradledger.stderr import write_line
 HELP = """\
 usage: gradledger COMMAND ...
 
-Names the silent gradient-accumulation bugs of a PyTorch training run.
+Finds silent gradient-accumulation bugs in PyTorch training runs.
 
-in a training environment:
-  run         start any command with the hooks on, its children too
+In a training environment:
+  run         Start a command and its child processes with the hooks on
 
-with the monitor (pip install 'gradledger[monitor]'):
-  check       run a command for a few steps and judge it here and now
-  serve       the service and its dashboard
-  import      store a spool, an export, or the log of another tool
-  export      write a run to a file that any other store takes in
-  postmortem  write down what went wrong in a run, when and at what cost
-  replay      judge a stored run once more, with other thresholds
-  compare     hold two runs against each other: did the balance move?
-  acknowledge mark a finding as known, with a note
-  rules       the catalogue of what is looked for
-  token       create, list and revoke the tokens that the service asks for
-  db          upgrade the database, make room in it, see what is in it
-  alerts      try channels out, see what was sent, send it again
-  config      every setting of the service, and where its value comes from
-  demo        see a real bug being named, live
+With the monitor (pip install 'gradledger[monitor]'):
+  check       Run a command for a few steps and report its findings
+  serve       Start the service and its dashboard
+  import      Import a spool, an export, or the log of another tool
+  export      Write a run to a file that another database can import
+  postmortem  Write a report: what went wrong in a run, when, and its cost
+  replay      Evaluate a stored run again, with other thresholds
+  compare     Compare two runs: did the balance change?
+  acknowledge Acknowledge a finding, with a note
+  rules       List the rules
+  token       Create, list and revoke access tokens
+  db          Upgrade, prune and inspect the database
+  alerts      Test channels, list alerts, send alerts again
+  config      List all settings of the service and their sources
+  demo        Watch a run with a real bug, live
 
-`gradledger COMMAND --help` tells more of each.
+`gradledger COMMAND --help` describes a command.
 """
-RUN = re.compile(r"[A-Za-z0-9._-]{1,120}")
 
 
 def main() -> int:
-    """What the console script calls."""
+    """The entry point of the console script."""
     match sys.argv[1:]:
         case []:
             print(HELP, end="", file=sys.stderr)
@@ -62,61 +60,63 @@ def main() -> int:
             return run(rest)
         case [command, *_]:
             return _monitor(command)
-    raise AssertionError("all command lines are covered")
+    raise AssertionError("unreachable: the cases cover all command lines")
 
 
 def run(argv: list[str]) -> int:
-    """Become the command: its signals, output and exit status are then its own."""
+    """Replace this process by the command, with the hooks on."""
     parser = _parser()
     options = parser.parse_args(argv)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
-        parser.error("which command? gradledger run -- python train.py")
+        parser.error("COMMAND is missing. Example: gradledger run -- python train.py")
     env = autostart.environment(
         os.environ, command, name=options.name, project=options.project, url=options.url
     )
     if options.tag:
         env["GRADLEDGER_TAGS"] = ",".join(options.tag)
-    if not RUN.fullmatch(env["GRADLEDGER_RUN"]):
-        parser.error("GRADLEDGER_RUN: up to 120 letters, digits, '.', '_' and '-'")
-    if why := unreachable.reason(command):
-        write_line(why)
-    return _become(command, env)
+    run_id = env["GRADLEDGER_RUN"]
+    if not autostart.RUN_ID.fullmatch(run_id):
+        parser.error(f"GRADLEDGER_RUN={run_id!r} is invalid: use {autostart.RUN_ID_FORMAT}")
+    if reason := unreachable.reason(command):
+        write_line(reason)
+    return _exec(command, env)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gradledger run",
         usage="gradledger run [--name N] [--project P] [--tag T] [--url URL] -- COMMAND ...",
-        description="Start any command with the hooks on; torchrun and accelerate launch too.",
+        description="Start a command and its child processes with the hooks on, "
+        "including torchrun and accelerate launch.",
         allow_abbrev=False,
     )
-    parser.add_argument("--name", help="what to call the run (default: the script's name)")
-    parser.add_argument("--project", help="what it belongs to")
-    parser.add_argument("--tag", action="append", help="a word to find it by; may be repeated")
-    parser.add_argument("--url", help="where the service listens (default http://127.0.0.1:4777)")
+    parser.add_argument("--name", help="name of the run (default: name of the script)")
+    parser.add_argument("--project", help="project of the run")
+    parser.add_argument("--tag", action="append", help="tag of the run; repeatable")
+    parser.add_argument("--url", help="URL of the service (default: http://127.0.0.1:4777)")
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 
 
-def _become(command: list[str], env: dict[str, str]) -> int:
+def _exec(command: list[str], env: dict[str, str]) -> int:
     if sys.stdout is not None:
         sys.stdout.flush()
     try:
-        if os.name == "nt":  # `exec` would start the command beside us and end us at once
+        if os.name == "nt":  # there, exec starts a second process and ends this one
             return subprocess.call(command, env=env)
         os.execvpe(command[0], command, env)
     except OSError as error:
         write_line(f"run: {command[0]}: {error.strerror}")
-        return 126 if isinstance(error, PermissionError) else 127  # as a shell says it
+        return 126 if isinstance(error, PermissionError) else 127  # as a shell does
 
 
 def _monitor(command: str) -> int:
     try:
         cli = importlib.import_module("gradledger_monitor.cli")
     except ModuleNotFoundError as missing:
-        needs = "this command needs the monitor: pip install 'gradledger[monitor]'"
-        print(f"gradledger {command}: {needs} ({missing})", file=sys.stderr)
+        message = "this command needs the monitor. Run pip install 'gradledger[monitor]'"
+        print(f"gradledger {command}: {message} ({missing})", file=sys.stderr)
         return 2
     cli.main()
     return 0

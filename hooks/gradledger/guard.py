@@ -1,4 +1,4 @@
-"""The one place where the hooks swallow an exception: training goes on, whatever we did wrong."""
+"""The only module of the hooks that suppresses exceptions: no failure of theirs stops training."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from gradledger.stderr import write_line
 
 Handler = Callable[[str, Exception], None]
 
-# Tests replace this to fail on anything swallowed.
+# Tests replace this to fail on every suppressed exception.
 reporter: Callable[[str, BaseException], None] | None = None
 
-_told: set[str] = set()
+_reported: set[str] = set()
 
 
 class fail_open(ContextDecorator):
-    """Run the body; hand an exception to ``handle``, or report it, and let the script continue.
+    """Run the body; pass an exception to ``handle``, or report it, and let the script continue.
 
-    It has no state of its own, so one may be kept and entered again and again.
+    An instance holds no state of the body, so one instance can be entered any number of times.
     """
 
     __slots__ = ("_handle", "_where")
@@ -28,40 +28,40 @@ class fail_open(ContextDecorator):
         self._where, self._handle = where, handle
 
     def __enter__(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        """Swallow what is an ``Exception``; an interrupt or an exit goes on its way."""
+        """Suppress an ``Exception``; let an interrupt or an exit propagate."""
         if error is None or not isinstance(error, Exception):
             return False
-        _hand_over(self._handle or report, self._where, error)
+        _call_handler(self._handle or report, self._where, error)
         return True
 
 
-def _hand_over(handle: Handler, where: str, error: Exception) -> None:
-    """Call ``handle``; what it raises is reported too, and does not reach the script either."""
+def _call_handler(handle: Handler, where: str, error: Exception) -> None:
+    """Call ``handle``; report an exception that it raises, and suppress that, too."""
     try:
         handle(where, error)
-    except Exception as another:
-        report(where, another)
+    except Exception as handler_error:
+        report(where, handler_error)
 
 
 def report(where: str, error: BaseException) -> None:
-    """Write once to standard error that a part of gradledger failed and was left out.
+    """Write to standard error, once for each part, that a part of gradledger failed.
 
-    Never raises: it is called where an exception has just been kept from the script.
+    Never raises: its callers have just suppressed an exception.
     """
     if reporter is not None:
         reporter(where, error)
-    try:  # noqa: SIM105 (`suppress` takes stack, of which there may be none left)
+    try:  # noqa: SIM105 (`suppress` needs stack frames, and there may be none left)
         _report_once(where, error)
     except Exception:  # nosec B110
         pass
 
 
 def _report_once(where: str, error: BaseException) -> None:
-    if where in _told:
+    if where in _reported:
         return
-    _told.add(where)
+    _reported.add(where)
     detail = traceback.format_exception_only(type(error), error)[-1].strip()
     write_line(f"{where} failed and is switched off ({detail}); training goes on")

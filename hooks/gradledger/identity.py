@@ -1,4 +1,4 @@
-"""Who this process is: which run it belongs to, and which rank it is in it."""
+"""The identity of this process: its run, and its rank in that run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradledger import provenance
 
 
 def rank_and_world(environ: Mapping[str, str]) -> tuple[int, int]:
-    """Rank and world size, from torch.distributed if it is initialised, else the environment."""
+    """Rank and world size: from torch.distributed if initialised, else from the environment."""
     dist = _initialised()
     if dist is not None:
         return dist.get_rank(), dist.get_world_size()
@@ -26,52 +26,55 @@ def rank_and_world(environ: Mapping[str, str]) -> tuple[int, int]:
     return (rank, world) if 0 <= rank < world else (0, 1)
 
 
-def run_id(base: str | None, environ: Mapping[str, str], world_size: int, nth: int = 1) -> str:
-    """The run's identity: equal on all ranks of one launch, different for every launch.
+def run_id(base: str | None, environ: Mapping[str, str], world_size: int, ordinal: int = 1) -> str:
+    """The id of a run: equal on all ranks of one launch, different for every launch.
 
-    ``base`` is shared by everything that one command starts, which may be several trainings one
-    after the other, and ``nth`` counts those of one process; what follows tells them apart.
+    All processes that one command starts share ``base``. They may run several trainings in
+    sequence, so a suffix distinguishes these. ``ordinal`` counts the runs of this process.
     """
     base = base or time.strftime("%Y%m%d-%H%M%S")
-    mine = f"{base}-{secrets.token_hex(3)}"
+    proposal = f"{base}-{secrets.token_hex(3)}"
     if world_size == 1:
-        return mine
-    return _agreed(environ, mine, nth) or f"{base}-{_digest(_launch(environ, nth))}"
+        return proposal
+    return (
+        _shared_run_id(environ, proposal, ordinal) or f"{base}-{_digest(_launch(environ, ordinal))}"
+    )
 
 
 def _initialised() -> Any:
-    """``torch.distributed``, if the script has started it."""
+    """``torch.distributed`` if the script has initialised it."""
     dist = sys.modules.get("torch.distributed")
     return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
 
 
-def _agreed(environ: Mapping[str, str], mine: str, nth: int) -> str | None:
-    """What the first rank to get there proposed, kept in the store that the launch began with.
+def _shared_run_id(environ: Mapping[str, str], proposal: str, ordinal: int) -> str | None:
+    """The id that the first rank proposed, from the key-value store of the process group.
 
-    No collective: each rank asks once, in its own time. A store belongs to one launch, whatever
-    the launcher, on however many nodes, and it was needed a moment ago to build the process group.
+    This is not a collective: each rank sends one request and waits for no other rank. A store
+    belongs to exactly one launch, for every launcher and any number of nodes, and it was reachable
+    when the process group was built.
     """
     dist = _initialised()
     if dist is None:
         return None
-    key = f"gradledger/{environ.get('TORCHELASTIC_RESTART_COUNT', '')}/{nth}"
+    key = f"gradledger/{environ.get('TORCHELASTIC_RESTART_COUNT', '')}/{ordinal}"
     try:
         store = dist.distributed_c10d._get_default_store()
-        answer: bytes = store.compare_set(key, "", mine)
+        stored: bytes = store.compare_set(key, "", proposal)
     except (RuntimeError, AttributeError, ValueError):
-        return None  # a backend without a store, or with one that cannot do this
-    return answer.decode()
+        return None  # a backend without a store, or a store without compare_set
+    return stored.decode()
 
 
-def _launch(environ: Mapping[str, str], nth: int) -> str:
-    """Without a store: what all ranks of one launch have in common, and mostly no other launch."""
+def _launch(environ: Mapping[str, str], ordinal: int) -> str:
+    """Without a store: values that all ranks of a launch share and other launches rarely have."""
     names = ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"]
     names += ["SLURM_JOB_ID", "SLURM_STEP_ID"]
     parts = [environ.get(name, "") for name in names]
     one_node = environ.get("LOCAL_WORLD_SIZE") == environ.get("WORLD_SIZE")
     if one_node and "SLURM_STEP_ID" not in environ:
-        parts.append(str(os.getppid()))  # the launcher
-    return "|".join([*parts, str(nth)])
+        parts.append(str(os.getppid()))  # the launcher's process
+    return "|".join([*parts, str(ordinal)])
 
 
 def _digest(text: str) -> str:
@@ -79,17 +82,17 @@ def _digest(text: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Versions and host, as a post-mortem wants to know them."""
+    """Versions, host, device and command, for post-mortem reports."""
     torch: Any = sys.modules.get("torch")
     facts = {
         "python": platform.python_version(),
         "torch": str(getattr(torch, "__version__", "not imported")),
         "host": platform.node(),
-        "command": sayable(" ".join(_arguments())[:512]),
+        "command": replace_surrogates(" ".join(_arguments())[:512]),
     }
-    where = provenance.device(torch)
-    if where is not None:
-        facts["device"] = where
+    device = provenance.device(torch)
+    if device is not None:
+        facts["device"] = device
     for package in ("transformers", "accelerate", "lightning", "deepspeed", "torchtune"):
         module = sys.modules.get(package)
         if module is not None:
@@ -98,16 +101,16 @@ def environment() -> dict[str, str]:
 
 
 def script() -> str:
-    """What to call a run without a name: the file that was started."""
+    """The file name of the script: the default name of a run."""
     first = next(iter(_arguments()), "")
-    return sayable(os.path.basename(first))[:256] or "python"
+    return replace_surrogates(os.path.basename(first))[:256] or "python"
 
 
 def _arguments() -> list[str]:
-    """``sys.argv``, which is the script's to write over, and which an embedded Python lacks."""
+    """``sys.argv``, which a script may overwrite and an embedded Python may lack."""
     return [str(argument) for argument in getattr(sys, "argv", None) or []]
 
 
-def sayable(text: str) -> str:
-    """What can go over the wire: an argument may hold bytes that are no text."""
+def replace_surrogates(text: str) -> str:
+    """The text with undecodable bytes (surrogates) replaced, so that UTF-8 can encode it."""
     return text.encode(errors="replace").decode()

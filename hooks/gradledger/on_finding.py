@@ -1,8 +1,7 @@
-"""What the training process does when the service finds something in its run: the ``on_finding``
-policy.
+"""The ``on_finding`` policy: what the training process does when the service reports a finding.
 
-The courier hears of findings with the acknowledgement of records, on its own thread. What is to
-happen to the script waits for the training thread to come by: at the next optimizer step.
+The uploader thread receives findings with the acknowledgement of records. A policy that acts on
+the script (``stop`` or a callback) runs on the training thread, at the next optimizer step.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from gradledger import guard
 from gradledger.stderr import write_line
 
 SEVERITIES = ("info", "warning", "error")
-LEAST = {"warn": "warning", "stop": "error", "call": "warning", "off": "error"}
-MOST_SEEN = 1_000  # findings of one run, each of which is told once
+MIN_SEVERITY = {"warn": "warning", "stop": "error", "call": "warning", "off": "error"}
+MAX_FINDINGS = 1_000  # of one run, each of which is reported once
 
-What = Literal["warn", "stop", "call", "off"]
+Action = Literal["warn", "stop", "call", "off"]
 
 
-class Heard(NamedTuple):
-    """A finding of the service about this run, as a callback gets it."""
+class ReportedFinding(NamedTuple):
+    """A finding of the service about this run, as a callback receives it."""
 
     rule: str
     severity: str
@@ -34,113 +33,121 @@ class Heard(NamedTuple):
     url: str  # the page of the run
 
     def __str__(self) -> str:
-        where = f"{self.severity} since step {self.since_step}"
-        return f"{self.title} ({self.rule}, {where}). {self.summary} {self.url}"
+        context = f"{self.rule}, {self.severity} since step {self.since_step}"
+        return f"{self.title} ({context}). {self.summary} {self.url}"
 
 
 class FindingError(RuntimeError):
-    """The service found something, and ``on_finding="stop"`` asked for an end of the training."""
+    """Raised at an optimizer step if ``on_finding="stop"`` and the service reported a finding."""
 
-    def __init__(self, finding: Heard) -> None:
+    def __init__(self, finding: ReportedFinding) -> None:
         super().__init__(f"{finding}\n\n{finding.fix}" if finding.fix else f"{finding}")
         self.finding = finding
 
 
-Callback = Callable[[Heard], None]
+Callback = Callable[[ReportedFinding], None]
 OnFinding = str | Callback
 
 
 class Policy(NamedTuple):
-    """What to do about findings of at least some severity."""
+    """The action for findings of at least one severity."""
 
-    what: What = "warn"
-    least: str = LEAST["warn"]
-    call: Callback | None = None
+    action: Action = "warn"
+    min_severity: str = MIN_SEVERITY["warn"]
+    callback: Callback | None = None
 
     @property
-    def acts(self) -> bool:
-        """Whether anything is done on the training thread."""
-        return self.what in ("stop", "call")
+    def acts_on_training_thread(self) -> bool:
+        """Whether the action runs at an optimizer step."""
+        return self.action in ("stop", "call")
 
 
-def policy(said: OnFinding) -> Policy:
-    """What ``warn``, ``stop``, ``off``, ``stop:warning`` or a callback means.
+def parse_policy(value: OnFinding) -> Policy:
+    """The policy for ``warn``, ``stop``, ``off``, ``stop:warning`` or a callback.
 
-    Raises ValueError for what means nothing.
+    Raises ValueError for any other value.
     """
-    if callable(said):
-        return Policy("call", LEAST["call"], said)
-    if not isinstance(said, str):
-        raise ValueError("it must be a word or a function")
-    word, _, least = said.partition(":")
-    what: dict[str, What] = {"warn": "warn", "stop": "stop", "off": "off"}
-    if word not in what or (least and least not in SEVERITIES):
-        raise ValueError("it must be warn, stop or off, or with a severity: stop:warning")
-    return Policy(what[word], least or LEAST[word])
+    if callable(value):
+        return Policy("call", MIN_SEVERITY["call"], value)
+    if not isinstance(value, str):
+        raise ValueError("use warn, stop, off, stop:warning or a function")
+    word, _, severity = value.partition(":")
+    actions: dict[str, Action] = {"warn": "warn", "stop": "stop", "off": "off"}
+    if word not in actions or (severity and severity not in SEVERITIES):
+        raise ValueError("use warn, stop or off, optionally with a severity: stop:warning")
+    return Policy(actions[word], severity or MIN_SEVERITY[word])
 
 
-class Reaction:
-    """Does what the policy says, once for each finding."""
+class FindingHandler:
+    """Applies the policy, once for each finding."""
 
-    def __init__(self, policy: Policy, page: Callable[[], str], speaks: Callable[[], bool]) -> None:
+    def __init__(
+        self, policy: Policy, run_url: Callable[[], str], prints: Callable[[], bool]
+    ) -> None:
         self.policy = policy
-        self._page, self._speaks = page, speaks  # of several ranks, one prints
-        self._seen: set[tuple[str, int, int]] = set()
-        self._due: deque[Heard] = deque()
-        self._hook: Any = None
+        self._run_url = run_url
+        self._prints = prints  # True on one rank only
+        self._reported: set[tuple[str, int, int]] = set()
+        self._pending: deque[ReportedFinding] = deque()
+        self._step_hook: Any = None
 
     @property
-    def listens(self) -> bool:
-        """Whether the service is to say what it found."""
-        return self.policy.what != "off"
+    def enabled(self) -> bool:
+        """Whether to request findings from the service."""
+        return self.policy.action != "off"
 
-    # ------------------------------------------------------------ on the courier's thread
+    # ------------------------------------------------------------ on the uploader thread
 
-    def hear(self, findings: Iterable[dict[str, Any]]) -> None:
-        """What the service has found in this run so far; what is no news is passed over."""
+    def on_findings(self, findings: Iterable[dict[str, Any]]) -> None:
+        """Handle the current findings of this run; skip those that were handled before."""
         with guard.fail_open("on_finding"):
             for finding in findings:
-                self._hear(_read(finding, self._page()))
+                self._on_finding(_reported_finding(finding, self._run_url()))
 
-    def _hear(self, one: Heard) -> None:
-        key = (one.rule, one.optimizer, one.since_step)
-        severe = SEVERITIES.index(one.severity) >= SEVERITIES.index(self.policy.least)
-        if not severe or key in self._seen or len(self._seen) >= MOST_SEEN:
+    def _on_finding(self, finding: ReportedFinding) -> None:
+        key = (finding.rule, finding.optimizer, finding.since_step)
+        severe = SEVERITIES.index(finding.severity) >= SEVERITIES.index(self.policy.min_severity)
+        if not severe or key in self._reported or len(self._reported) >= MAX_FINDINGS:
             return
-        self._seen.add(key)
-        if self.policy.acts:
-            self._due.append(one)
-        if self._speaks() and self.policy.what in ("warn", "stop"):
-            write_line(str(one))
+        self._reported.add(key)
+        if self.policy.acts_on_training_thread:
+            self._pending.append(finding)
+        if self._prints() and self.policy.action in ("warn", "stop"):
+            write_line(str(finding))
 
     # ------------------------------------------------------------ on the training thread
 
     def install(self) -> None:
-        """Come by at every optimizer step, before anything else does. Safe to call twice."""
-        if self._hook is None and self.policy.acts:
-            from torch.optim.optimizer import (  # noqa: PLC0415 (only where it is asked for)
+        """Run before every optimizer step, ahead of all later hooks. Safe to call twice."""
+        if self._step_hook is None and self.policy.acts_on_training_thread:
+            from torch.optim.optimizer import (  # noqa: PLC0415 (loaded only if needed)
                 register_optimizer_step_pre_hook,
             )
 
-            self._hook = register_optimizer_step_pre_hook(self._before_step)
+            self._step_hook = register_optimizer_step_pre_hook(self._before_step)
 
     def uninstall(self) -> None:
-        """Come by no more."""
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
+        """Remove the hook."""
+        if self._step_hook is not None:
+            self._step_hook.remove()
+            self._step_hook = None
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        while self._due:
-            finding = self._due.popleft()
-            if self.policy.call is not None:
-                self.policy.call(finding)  # the script's own: what it raises is the script's too
-            else:
+        while self._pending:
+            finding = self._pending.popleft()
+            if self.policy.callback is None:
                 raise FindingError(finding)
+            self.policy.callback(finding)  # an exception of the callback reaches the script
 
 
-def _read(said: dict[str, Any], page: str) -> Heard:
-    text = {name: str(said[name]) for name in ("rule", "severity", "title", "summary", "fix")}
-    return Heard(
-        **text, optimizer=int(said["optimizer"]), since_step=int(said["since_step"]), url=page
+def _reported_finding(payload: dict[str, Any], run_url: str) -> ReportedFinding:
+    return ReportedFinding(
+        rule=str(payload["rule"]),
+        severity=str(payload["severity"]),
+        title=str(payload["title"]),
+        summary=str(payload["summary"]),
+        fix=str(payload["fix"]),
+        optimizer=int(payload["optimizer"]),
+        since_step=int(payload["since_step"]),
+        url=run_url,
     )

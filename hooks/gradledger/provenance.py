@@ -1,4 +1,4 @@
-"""Of which code and on which device a run is: read from files and from what torch knows already."""
+"""The git commit and the device of a run, from files and from the state of torch."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any
 
 @lru_cache(maxsize=1)
 def commit() -> str | None:
-    """The git commit that the script's folder is at; None where that is not known.
+    """The git commit of the script's folder; None if unknown.
 
-    Whether files were changed since, only git could tell: no process is started for that.
+    Uncommitted changes are not detected: that would need a git process.
     """
     try:
         script = Path(next(iter(getattr(sys, "argv", None) or []), None) or ".")
-        begin = script.parent if script.is_file() else Path()
-        git = _git_folder(begin.resolve())
+        folder = script.parent if script.is_file() else Path()
+        git = _git_folder(folder.resolve())
         return None if git is None else _head(git)
     except (OSError, TypeError, ValueError):
         return None
 
 
 def _git_folder(folder: Path) -> Path | None:
-    for place in (folder, *folder.parents):
-        git = place / ".git"
+    for parent in (folder, *folder.parents):
+        git = parent / ".git"
         if git.is_dir():
             return git
-        if git.is_file():  # a work tree or a submodule says where it lies
-            return place / git.read_text().removeprefix("gitdir:").strip()
+        if git.is_file():  # in a work tree or a submodule, a file with the path of the folder
+            return parent / git.read_text().removeprefix("gitdir:").strip()
     return None
 
 
@@ -38,22 +38,22 @@ def _head(git: Path) -> str | None:
     if not head.startswith("ref:"):
         return head[:64] or None
     name = head.removeprefix("ref:").strip()
-    common = git / "commondir"
-    home = git / common.read_text().strip() if common.is_file() else git
-    for place in (git, home):
-        if (place / name).is_file():
-            return (place / name).read_text().strip()[:64]
-    packed = home / "packed-refs"
+    commondir = git / "commondir"
+    common = git / commondir.read_text().strip() if commondir.is_file() else git
+    for folder in (git, common):
+        if (folder / name).is_file():
+            return (folder / name).read_text().strip()[:64]
+    packed = common / "packed-refs"
     lines = packed.read_text().splitlines() if packed.is_file() else []
-    found = (line.split()[0] for line in lines if line.endswith(f" {name}"))
-    return next(found, None)
+    commits = (line.split()[0] for line in lines if line.endswith(f" {name}"))
+    return next(commits, None)
 
 
 def device(torch: Any) -> str | None:
-    """What it trains on: the GPU's name, ``cpu``, or None where that is not clear."""
+    """The device of the training: the name of the GPU, ``cpu``, or None if unclear."""
     if torch is None or not hasattr(torch, "cuda"):
         return None
     if torch.cuda.is_initialized():
         return str(torch.cuda.get_device_name())
-    other = torch.backends.mps.is_available() or torch.xpu.is_initialized()
-    return None if other else "cpu"
+    other_accelerator = torch.backends.mps.is_available() or torch.xpu.is_initialized()
+    return None if other_accelerator else "cpu"

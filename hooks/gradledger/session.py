@@ -1,11 +1,11 @@
-"""One process's session: the recorder, the sender, and what the run record says.
+"""The session of one process: the recorder, the delivery pipeline and the run record.
 
-``start_from_environment`` is what ``gradledger run`` calls in every child that imports torch;
-``start`` is what ``gradledger.watch`` calls. A process that never steps an optimizer sends nothing,
-and a forked child has no session until it asks for one.
+``gradledger run`` calls ``start_from_environment`` in every process that imports torch;
+``gradledger.watch`` calls ``start``. A process that never steps an optimizer sends nothing, and a
+forked child has no session until it starts one.
 
-No signal handler is installed: a signal does to the script what it does without us. What a killed
-process had recorded is in its spool, but for the last two tenths of a second.
+The session installs no signal handler, so a signal acts on the script as it would without the
+hooks. The spool of a killed process holds its records, except those of the last 0.2 seconds.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from gradledger import guard, identity, provenance
-from gradledger.autostart.path.gradledger_autostart import note
+from gradledger.autostart.path.gradledger_autostart import reach_stage
 from gradledger.capture.open_records import OpenStep
 from gradledger.capture.recorder import Recorder
 from gradledger.capture.step_sampling import StepSampler
 from gradledger.delivery.http_client import Client
-from gradledger.delivery.pipeline import Known, Sender
-from gradledger.delivery.uploader import BEAT_SECONDS
-from gradledger.integrations import Found
-from gradledger.on_finding import Policy, Reaction
+from gradledger.delivery.pipeline import Pipeline, ResolvedRecord
+from gradledger.delivery.uploader import HEARTBEAT_SECONDS
+from gradledger.integrations import FrameworkCallbacks
+from gradledger.on_finding import FindingHandler, Policy
 from gradledger.records import (
     CheckpointRecord,
     EndRecord,
@@ -37,23 +37,23 @@ from gradledger.records import (
     RunRecord,
     StepRecord,
 )
-from gradledger.run_config import number, plain
+from gradledger.run_config import copy_config, to_number
 from gradledger.settings import DEFAULT_PROJECT, DEFAULT_URL, Contract, Settings
 from gradledger.stderr import write_line
 
 __all__ = ["DEFAULT_URL", "Contract", "Session", "Settings", "start", "start_from_environment"]
 
-_runs = 0  # that this process has spoken for
+_runs = 0  # number of runs that this process has recorded
 
 
-class Window(NamedTuple):
-    """A closed window, to be resolved when the device has delivered its values."""
+class PendingStep(NamedTuple):
+    """A closed window, to be resolved when its values have arrived from the device."""
 
     step: OpenStep
 
     @property
     def ready(self) -> bool:
-        """Whether every value is here."""
+        """Whether every value has arrived."""
         return all(value.ready for value in self.step.deferred())
 
     def resolve(self) -> StepRecord:
@@ -61,131 +61,148 @@ class Window(NamedTuple):
         return self.step.resolve()
 
 
+class _LastStep(NamedTuple):
+    """The last step record: when it was made, and how many backwards had run."""
+
+    time: float
+    backwards: int
+
+
 class Session:
     """Records this process until it is closed."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.recorder = Recorder(self._take, StepSampler(settings.overhead))
+        self.recorder = Recorder(self._on_step, StepSampler(settings.overhead))
         client = Client(settings.url, settings.token, settings.proxy)
-        self.reaction = Reaction(settings.on_finding, self._page, lambda: self._speaker().rank == 0)
-        sender = self._speaker, self._pulse, settings.place, self.reaction
-        self._sender = Sender(client, *sender)
-        self._frameworks = Found()
+        self.finding_handler = FindingHandler(
+            settings.on_finding, self._run_url, lambda: self._run_record().rank == 0
+        )
+        self._pipeline = Pipeline(
+            client,
+            run_record=self._run_record,
+            heartbeat=self._heartbeat,
+            spool_location=settings.spool_location,
+            finding_handler=self.finding_handler,
+        )
+        self._framework_callbacks = FrameworkCallbacks()
         self._run: RunRecord | None = None
-        self._latest = (0.0, 0)  # when the last record was made, and how many backwards had run
+        self._last_step = _LastStep(0.0, 0)
         self._pid = os.getpid()
         self._closed = False
-        self._lock = threading.RLock()  # for the one moment at which the run gets its identity
+        self._lock = threading.RLock()  # held while the run gets its id
 
     def open(self) -> None:
-        """Put the hooks in place; everything is sent when the process ends."""
+        """Install the hooks, and arrange for delivery when the process ends."""
         with guard.fail_open("the start"):
-            self.reaction.install()  # first: a step that is stopped leaves its window open
+            # First: a step that the policy stops must leave its window open.
+            self.finding_handler.install()
             self.recorder.install()
-            self._frameworks.install()
+            self._framework_callbacks.install()
         atexit.register(self.close)
-        # a forked worker of multiprocessing ends without atexit
+        # A forked multiprocessing worker ends without running atexit.
         self._finalize = Finalize(None, self.close, exitpriority=0)
 
     def close(self) -> None:
-        """Remove the hooks and deliver what is left."""
+        """Remove the hooks and deliver the remaining records."""
         if os.getpid() != self._pid:
             return
         with guard.fail_open("the end of the session"):
             if not self._closed:
                 self._closed = True
                 if self.recorder.backwards:
-                    note("backward")
+                    reach_stage("backward")
                 self.recorder.finish()
                 self._detach()
                 atexit.unregister(self.close)
                 self._finalize.cancel()
-            # again, where a signal interrupts the first time: the process must not end before
+            # On every call: if a signal interrupts the first one, the next must wait for delivery.
             if self._run is not None:
-                self._sender.close(EndRecord(time.time(), self.recorder.windows.steps))
+                self._pipeline.close(EndRecord(time.time(), self.recorder.windows.steps))
 
-    def forget(self) -> None:
-        """In a forked child: the session is the parent's."""
+    def abandon(self) -> None:
+        """Remove the hooks in a forked child: the session belongs to the parent."""
         with guard.fail_open("the fork"):
             self._detach()
-            self._sender.abandon()
+            self._pipeline.abandon()
 
-    def learn(self, said: Settings) -> None:
-        """What a script says of itself, where the command that started it opened the session.
+    def update(self, settings: Settings) -> None:
+        """Merge the settings of ``watch`` into the session that ``gradledger run`` opened.
 
-        Where both have said something, the command's word on a name holds, and so does either's
-        wish that every step be watched.
+        The name and the project of the command have priority; contract, scale and configuration
+        of the script do. If either requests every step, every step is recorded.
         """
-        known = self.settings
-        known.name = known.name or said.name
-        known.project = said.project if known.project == DEFAULT_PROJECT else known.project
-        known.contract, known.scale = said.contract or known.contract, said.scale or known.scale
-        known.config = {**known.config, **said.config}
-        if said.overhead is None:
+        own = self.settings
+        own.name = own.name or settings.name
+        own.project = settings.project if own.project == DEFAULT_PROJECT else own.project
+        own.contract, own.scale = settings.contract or own.contract, settings.scale or own.scale
+        own.config = {**own.config, **settings.config}
+        if settings.overhead is None:
             self.recorder.sample_every_step()
         if self._run is not None:
             self._describe(self._run)
 
-    def react(self, policy: Policy) -> None:
-        """What to do about findings from now on."""
-        self.reaction.uninstall()
-        self.reaction.policy = policy
-        self.reaction.install()
+    def set_policy(self, policy: Policy) -> None:
+        """Replace the ``on_finding`` policy."""
+        self.finding_handler.uninstall()
+        self.finding_handler.policy = policy
+        self.finding_handler.install()
 
     def configure(self, values: Mapping[str, Any]) -> None:
-        """Add to the configuration what the script has not given itself."""
-        copied, _ = plain(values)
-        self.settings.config = {**copied, **self.settings.config}
+        """Add entries to the configuration; entries that the script set itself have priority."""
+        entries, _ = copy_config(values)
+        self.settings.config = {**entries, **self.settings.config}
         if self._run is not None:
             self._describe(self._run)
 
     def log_eval(self, step: Any, values: Mapping[str, Any]) -> None:
-        """Send evaluation metrics; what is no number is reported and left out."""
+        """Send evaluation metrics; report and omit values that are not a single number."""
         with guard.fail_open("ledger.log_eval"):
-            numbers = {name: number(value) for name, value in values.items()}
-            if wrong := [name for name, value in numbers.items() if value is None]:
-                names = ", ".join(map(str, wrong))
-                write_line(f"log_eval: {names} is left out, because it is no single number")
+            numbers = {name: to_number(value) for name, value in values.items()}
+            if omitted := [name for name, value in numbers.items() if value is None]:
+                names = ", ".join(map(str, omitted))
+                write_line(f"log_eval omits {names}: pass a single number for each metric")
             metrics = {str(k)[:256]: v for k, v in numbers.items() if k and v is not None}
             if metrics:
                 self._identify()
-                self._sender.put(Known(EvalRecord(max(0, int(step)), time.time(), metrics)))
+                self._pipeline.put(
+                    ResolvedRecord(EvalRecord(max(0, int(step)), time.time(), metrics))
+                )
 
     def checkpoint(self, step: Any, path: object) -> None:
-        """Send that a checkpoint was saved; its step is the first optimizer's last one."""
+        """Record a saved checkpoint, by default at the last step of the first optimizer."""
         with guard.fail_open("ledger.checkpoint"):
             steps = self.recorder.windows.steps
-            at = (steps[0] if steps else 0) if step is None else int(step)
+            saved_at = (steps[0] if steps else 0) if step is None else int(step)
             self._identify()
-            path = identity.sayable(str(path))[:4_096]
-            self._sender.put(Known(CheckpointRecord(at, time.time(), path)))
+            path = identity.replace_surrogates(str(path))[:4_096]
+            self._pipeline.put(ResolvedRecord(CheckpointRecord(saved_at, time.time(), path)))
 
     def _detach(self) -> None:
-        self._frameworks.uninstall()
+        self._framework_callbacks.uninstall()
         self.recorder.uninstall()
-        self.reaction.uninstall()
+        self.finding_handler.uninstall()
 
-    def _take(self, step: OpenStep) -> None:
+    def _on_step(self, step: OpenStep) -> None:
         self._identify()
-        self._latest = (step.time, self.recorder.backwards)
-        self._sender.put(Window(step))
+        self._last_step = _LastStep(step.time, self.recorder.backwards)
+        self._pipeline.put(PendingStep(step))
 
     def _identify(self) -> None:
-        """At the first record: by now the script has initialised torch.distributed, if ever."""
+        """Create the run record at the first record, when torch.distributed is initialised."""
         if self._run is None:
-            with self._lock:  # several training threads may come here at once
-                self._run = self._run or self._first_record()
+            with self._lock:  # several training threads may reach this at once
+                self._run = self._run or self._new_run_record()
 
-    def _first_record(self) -> RunRecord:
+    def _new_run_record(self) -> RunRecord:
         global _runs
         _runs += 1
         rank, world = identity.rank_and_world(os.environ)
         run = RunRecord(
-            identity.run_id(self.settings.run, os.environ, world, _runs),
-            "",
-            rank,
-            world,
+            run=identity.run_id(self.settings.run, os.environ, world, _runs),
+            name="",
+            rank=rank,
+            world_size=world,
             started=time.time(),
             environment=identity.environment(),
         )
@@ -193,75 +210,70 @@ class Session:
         return run
 
     def _describe(self, run: RunRecord) -> None:
-        said = self.settings
-        run.name, run.project, run.config = (
-            said.name or identity.script(),
-            said.project,
-            said.config,
-        )
-        run.contract, run.declared_scale = said.contract, said.scale
+        settings = self.settings
+        run.name = settings.name or identity.script()
+        run.project, run.config = settings.project, settings.config
+        run.contract, run.declared_scale = settings.contract, settings.scale
 
     # ------------------------------------------------------------------ for the background threads
 
-    def _speaker(self) -> RunRecord:
+    def _run_record(self) -> RunRecord:
         assert self._run is not None
         self._run.optimizers = self.recorder.windows.names
-        commit = provenance.commit()  # reads files: not for the training thread
+        commit = provenance.commit()  # reads files, so not on the training thread
         if commit is not None:
             self._run.environment["commit"] = commit
         return self._run
 
-    def _page(self) -> str:
-        return f"{self.settings.url.rstrip('/')}/runs/{quote(self._speaker().run, safe='')}"
+    def _run_url(self) -> str:
+        return f"{self.settings.url.rstrip('/')}/runs/{quote(self._run_record().run, safe='')}"
 
-    def _pulse(self) -> HeartbeatRecord | None:
-        """That the process lives, when there was nothing else to tell for long."""
-        told, backwards = self._latest
-        now = time.time()
-        if not told or now - told < BEAT_SECONDS:
+    def _heartbeat(self) -> HeartbeatRecord | None:
+        """A heartbeat if the last step record is older than the heartbeat interval."""
+        now, last = time.time(), self._last_step
+        if not last.time or now - last.time < HEARTBEAT_SECONDS:
             return None
-        return HeartbeatRecord(
-            now, now - self.recorder.last_step_time, self.recorder.backwards - backwards
-        )
+        backwards = self.recorder.backwards - last.backwards
+        return HeartbeatRecord(now, now - self.recorder.last_step_time, backwards)
 
 
 _session: Session | None = None
-_lock = threading.RLock()  # one session in a process, whichever threads ask for it
+_lock = threading.RLock()  # a process has one session, whichever threads start it
 
 
 def start(settings: Settings) -> Session:
-    """The session of this process, opened on first call; later ones may describe the run."""
+    """The session of this process, opened by the first call; later calls update its settings."""
     global _session
     with _lock:
-        known = current()
-        if known is not None:
-            known.learn(settings)
-            return known
+        open_session = current()
+        if open_session is not None:
+            open_session.update(settings)
+            return open_session
         _session = Session(settings)
         _session.open()
         return _session
 
 
 def current() -> Session | None:
-    """The session that is open in this process."""
+    """The open session of this process, or None."""
     if _session is None or _session._closed or _session._pid != os.getpid():
         return None
     return _session
 
 
 def start_from_environment() -> None:
-    """Called right after ``import torch`` in a process under ``gradledger run``; never raises."""
+    """Start the session after ``import torch`` under ``gradledger run``. Never raises."""
     with guard.fail_open("gradledger"):
         start(Settings.from_environment(os.environ))
 
 
-def _forget_in_child() -> None:
+def _abandon_in_child() -> None:
     global _lock, _session
-    _lock = threading.RLock()  # a thread that is not in the child may have held it
+    _lock = threading.RLock()  # a thread that does not exist in the child may hold it
     if _session is not None:
-        _session.forget()
+        _session.abandon()
         _session = None
 
 
-if hasattr(os, "register_at_fork"):  # there is no fork on Windows
-    os.register_at_fork(after_in_child=_forget_in_child)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_abandon_in_child)

@@ -1,6 +1,6 @@
-"""What a person may change about the hooks, from ``GRADLEDGER_*`` environment variables.
+"""The settings of the hooks, from ``GRADLEDGER_*`` environment variables.
 
-A value that cannot be meant is said once, and the default is used: training never fails on it.
+An invalid value is reported once on standard error, and the default is used: training goes on.
 """
 
 from __future__ import annotations
@@ -13,132 +13,137 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
+from gradledger.autostart import RUN_ID, RUN_ID_FORMAT
 from gradledger.capture.step_sampling import OVERHEAD_SHARE
-from gradledger.delivery.proxies import DIRECT, ProxyError, parsed
-from gradledger.delivery.spool import DEFAULT_BYTES, DEFAULT_FOLDER, Place
-from gradledger.delivery.stderr_messages import Notices
-from gradledger.on_finding import Policy, policy
+from gradledger.delivery.proxies import DIRECT, ProxyError, parse_proxy
+from gradledger.delivery.spool import DEFAULT_BYTES, DEFAULT_FOLDER, SpoolLocation
+from gradledger.on_finding import Policy, parse_policy
+from gradledger.stderr import OncePerTopic
 
 DEFAULT_URL = "http://127.0.0.1:4777"
 DEFAULT_PROJECT = "default"
 NO_SPOOL = "off"
 EVERY_STEP = "full"
-SMALLEST_SPOOL = 2**16
+MIN_SPOOL_BYTES = 2**16
+MAX_NAME = 256  # characters
+SECRETS = ("TOKEN", "PROXY")  # their values never appear in a message
 
 Contract = Literal["token", "sequence", "sample"]
 T = TypeVar("T")
 
-_notices = Notices()
+_messages = OncePerTopic()
 
 
 @dataclass(eq=False, repr=False)
 class Settings:
-    """Where to send, and how the run calls itself."""
+    """Where records are sent, and the description of the run."""
 
     url: str = DEFAULT_URL
     token: str | None = None
-    proxy: str | None = None  # to the service: an address, "off", or None for HTTPS_PROXY and so on
-    run: str | None = None  # identity that everything one command starts has in common
+    proxy: str | None = None  # address of the proxy, "off", or None for HTTPS_PROXY and so on
+    run: str | None = None  # id that all processes of one command share
     name: str | None = None
     project: str = DEFAULT_PROJECT
     contract: Contract | None = None
     scale: float | None = None
     config: dict[str, Any] = field(default_factory=dict)
     on_finding: Policy = Policy()  # noqa: RUF009 (a tuple)
-    overhead: float | None = OVERHEAD_SHARE  # of the training thread's time; None: no limit
-    spool: Path | None = None  # where to keep what cannot be sent; None keeps nothing
-    spool_bytes: int = DEFAULT_BYTES  # of one process; of all together, eight times that
+    overhead: float | None = (
+        OVERHEAD_SHARE  # share of the training thread's time; None records every step
+    )
+    spool: Path | None = None  # folder for records that could not be sent; None disables the spool
+    spool_bytes: int = DEFAULT_BYTES  # of one process; all processes together use up to 8 times it
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Settings:
-        """``GRADLEDGER_*`` variables; see the settings table in the documentation."""
+        """Read the ``GRADLEDGER_*`` variables; the reference in the documentation lists them."""
 
-        def said(name: str, meant: Callable[[str], T], default: T) -> T:
-            return _said(environ, name, meant, default)
+        def read(name: str, parse: Callable[[str], T], default: T) -> T:
+            return _read(environ, name, parse, default)
 
-        usual: float | None = OVERHEAD_SHARE
+        default_overhead: float | None = OVERHEAD_SHARE
         return cls(
-            url=said("URL", _url, DEFAULT_URL),
-            token=said("TOKEN", _token, None),
-            proxy=said("PROXY", _proxy, None),
-            run=said("RUN", _run, None),
-            name=said("NAME", _name, None),
-            project=said("PROJECT", _name, None) or DEFAULT_PROJECT,
-            config=tagged(said("TAGS", _tags, []), {}),
-            on_finding=said("ON_FINDING", policy, Policy()),
-            overhead=said("OVERHEAD", overhead, usual),
-            spool=said("SPOOL", _folder, _folder(DEFAULT_FOLDER)),
-            spool_bytes=said("SPOOL_BYTES", _bytes, DEFAULT_BYTES),
+            url=read("URL", _url, DEFAULT_URL),
+            token=read("TOKEN", _token, None),
+            proxy=read("PROXY", _proxy, None),
+            run=read("RUN", _run, None),
+            name=read("NAME", _name, None),
+            project=read("PROJECT", _name, None) or DEFAULT_PROJECT,
+            config=with_tags(read("TAGS", _tags, []), {}),
+            on_finding=read("ON_FINDING", parse_policy, Policy()),
+            overhead=read("OVERHEAD", parse_overhead, default_overhead),
+            spool=read("SPOOL", _folder, _folder(DEFAULT_FOLDER)),
+            spool_bytes=read("SPOOL_BYTES", _bytes, DEFAULT_BYTES),
         )
 
     @property
-    def place(self) -> Place | None:
-        """Where records wait that could not be sent to this URL."""
-        return None if self.spool is None else Place(self.spool, self.url, self.spool_bytes)
+    def spool_location(self) -> SpoolLocation | None:
+        """Where records wait that could not be sent to this URL; None without a spool."""
+        return None if self.spool is None else SpoolLocation(self.spool, self.url, self.spool_bytes)
 
 
-def tagged(tags: list[str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's configuration, with words from elsewhere among its ``tags``."""
+def with_tags(tags: list[str], config: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the configuration of a run, with ``tags`` appended to its own tags."""
     own = config.get("tags", [])
     own = own.split(",") if isinstance(own, str) else own if isinstance(own, (list, tuple)) else []
     return {**config, "tags": [*own, *tags]} if tags else dict(config)
 
 
-def _said(environ: Mapping[str, str], name: str, meant: Callable[[str], T], default: T) -> T:
+def _read(environ: Mapping[str, str], name: str, parse: Callable[[str], T], default: T) -> T:
     value = environ.get(f"GRADLEDGER_{name}", "").strip()
     if not value:
         return default
     try:
-        return meant(value)
+        return parse(value)
     except ValueError as error:
-        shown = "" if name in ("TOKEN", "PROXY") else f"={value[:80]!r}"
-        _notices.once(name, f"GRADLEDGER_{name}{shown} is ignored: {error}")
+        shown = "" if name in SECRETS else f"={value[:80]!r}"
+        _messages.write(name, f"GRADLEDGER_{name}{shown} is ignored: {error}")
         return default
 
 
-# ---------------------------------------------------------------- ValueError where it is not meant
+# ---------------------------------------------------------------- parsers: ValueError if invalid
 
 
 def _url(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("it must be like http://host:4777")
-    _ = parts.port  # raises for one that is none
+        raise ValueError("use a URL such as http://host:4777")
+    _ = parts.port  # raises ValueError for an invalid port
     return value
 
 
-def service_url(value: Any) -> str:
-    """The address of a service, from whatever a script holds it in; ValueError if it is none."""
+def parse_url(value: Any) -> str:
+    """The URL of a service, from a string or an object whose text is one."""
     try:
         return _url(str(value))
     except ValueError as error:
-        raise ValueError(f"url must be like http://host:4777, not {value!r}") from error
+        raise ValueError(f"url={value!r} is invalid: use a URL such as http://host:4777") from error
 
 
 def _token(value: str) -> str | None:
     if not re.fullmatch(r"[!-~]+", value):
-        raise ValueError("a token has neither spaces nor other signs than ASCII")
+        raise ValueError("a token consists of printable ASCII characters without spaces")
     return value
 
 
 def _proxy(value: str) -> str | None:
     try:
         if value != DIRECT:
-            parsed(value)
+            parse_proxy(value)
     except ProxyError as error:
         raise ValueError(str(error)) from error
     return value
 
 
 def _run(value: str) -> str | None:
-    if not re.fullmatch(r"[A-Za-z0-9._-]{1,120}", value):
-        raise ValueError("up to 120 letters, digits, '.', '_' and '-'")
+    if not RUN_ID.fullmatch(value):
+        raise ValueError(f"use {RUN_ID_FORMAT}")
     return value
 
 
 def _name(value: str) -> str | None:
-    if len(value) > 256:
-        raise ValueError("it is longer than 256 characters")
+    if len(value) > MAX_NAME:
+        raise ValueError(f"use at most {MAX_NAME} characters")
     return value
 
 
@@ -146,8 +151,8 @@ def _tags(value: str) -> list[str]:
     return [tag for tag in map(str.strip, value.split(",")) if tag]
 
 
-def overhead(value: str | float) -> float | None:
-    """A share of the training thread's time; None where every step is to be watched."""
+def parse_overhead(value: str | float) -> float | None:
+    """A share of the training thread's time; None (``full``) records every step."""
     if isinstance(value, str) and value == EVERY_STEP:
         return None
     try:
@@ -155,19 +160,19 @@ def overhead(value: str | float) -> float | None:
     except (TypeError, ValueError):
         share = 0.0
     if not 0 < share <= 1:
-        raise ValueError(f"a share of the time between 0 and 1, or {EVERY_STEP!r}")
+        raise ValueError(f"use a share of the time, above 0 and at most 1, or {EVERY_STEP!r}")
     return share
 
 
-def balance(value: Any) -> float:
-    """An intended balance; ValueError if it is no positive number."""
+def parse_scale(value: Any) -> float:
+    """An intended balance, which is a finite positive number."""
     try:
-        intended = float(value)
+        scale = float(value)
     except Exception:
-        intended = 0.0
-    if not 0 < intended < float("inf"):
-        raise ValueError(f"scale is the intended balance and must be positive, not {value!r}")
-    return intended
+        scale = 0.0
+    if not 0 < scale < float("inf"):
+        raise ValueError(f"scale={value!r} is invalid: use the intended balance, a positive number")
+    return scale
 
 
 def _folder(value: str) -> Path | None:
@@ -178,7 +183,10 @@ def _folder(value: str) -> Path | None:
 
 
 def _bytes(value: str) -> int:
-    number = int(value)
-    if number < SMALLEST_SPOOL:
-        raise ValueError(f"it must be {SMALLEST_SPOOL} or more")
+    try:
+        number = int(value)
+    except ValueError:
+        number = 0
+    if number < MIN_SPOOL_BYTES:
+        raise ValueError(f"use a number of bytes, {MIN_SPOOL_BYTES} or more")
     return number

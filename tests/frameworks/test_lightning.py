@@ -158,19 +158,22 @@ def test_equal_lengths_are_balanced(train: Train) -> None:
 @pytest.mark.parametrize("named", [True, False], ids=["named", "found"])
 def test_validations_and_the_plan_are_told(package: str, named: bool, tmp_path: Path) -> None:
     import gradledger  # noqa: PLC0415
-    from gradledger.integrations.lightning import follower_of, watcher_of  # noqa: PLC0415
+    from gradledger.integrations.lightning import (  # noqa: PLC0415
+        callback_class,
+        watching_callback_class,
+    )
 
     lightning = importlib.import_module(package)
     database = tmp_path / "runs.db"
     with running_service(database) as service:
         if named:
-            callback = watcher_of(package)(url=service.url)
+            callback = watching_callback_class(package)(url=service.url)
             assert isinstance(callback, lightning.Callback)
             ledger, callbacks = callback.ledger, [callback]
         else:
             ledger, callbacks = gradledger.watch(url=service.url), []
         trainer = trainer_of(package, val_check_interval=8, callbacks=callbacks)
-        assert sum(isinstance(c, follower_of(package)) for c in trainer.callbacks) == 1
+        assert sum(isinstance(c, callback_class(package)) for c in trainer.callbacks) == 1
         data = windows(4)
         trainer.fit(module_of(package), batches_of(data), batches_of(data[:1]))
         ledger.close()

@@ -147,5 +147,5 @@ def test_a_service_that_never_comes_back_changes_nothing_for_the_script(tmp_path
         service.kill()
     began = time.monotonic()
     complaint = training.end()
-    assert "records are not sent yet" in complaint
+    assert "records not sent yet" in complaint
     assert time.monotonic() - began < 20

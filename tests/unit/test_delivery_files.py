@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gradledger.delivery.spool import Place, Spool, orphans
+from gradledger.delivery.spool import Spool, SpoolLocation, take_leftover_files
 from gradledger.delivery.spool_file import SpoolFile, is_run
 from gradledger.delivery.truncate import thin
 from gradledger.records import EvalRecord, RunRecord, encode
@@ -34,7 +34,7 @@ def steps(batch: list[bytes]) -> list[int]:
 
 def spool(folder: Path, most_bytes: int = 2**28) -> Spool:
     """A spool of this process."""
-    return Spool(Place(folder, "http://there:4777", most_bytes), "night-1.0.99")
+    return Spool(SpoolLocation(folder, "http://there:4777", most_bytes), "night-1.0.99")
 
 
 def files(folder: Path) -> list[Path]:
@@ -206,7 +206,7 @@ def test_a_thin_step_says_so_and_claims_nothing() -> None:
 
 
 def test_the_whole_folder_is_bounded_too(tmp_path: Path) -> None:
-    place = Place(tmp_path, "http://there:4777", 2**17)
+    place = SpoolLocation(tmp_path, "http://there:4777", 2**17)
     kept = [Spool(place, f"run.0.{process}") for process in range(12)]
     for number in range(1, 301):
         for one in kept:
@@ -217,14 +217,17 @@ def test_the_whole_folder_is_bounded_too(tmp_path: Path) -> None:
 
 
 def test_orphans_are_the_files_of_this_url_that_nobody_holds(tmp_path: Path) -> None:
-    here, there = Place(tmp_path, "http://here:1"), Place(tmp_path, "http://there:1")
+    here, there = (
+        SpoolLocation(tmp_path, "http://here:1"),
+        SpoolLocation(tmp_path, "http://there:1"),
+    )
     dead, living = Spool(here, "dead.0.1"), Spool(here, "living.0.2")
     elsewhere = Spool(there, "dead.0.3")
     for one in (dead, living, elsewhere):
         one.append(HEAD, lines(1, 1))
     dead.close()
     elsewhere.close()
-    found = list(orphans(here))
+    found = list(take_leftover_files(here))
     assert [file.path.name for file in found] == ["dead.0.1.0001.jsonl"]
     for file in found:
         file.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gradledger import autostart
-from gradledger.autostart.unreachable import WAY_OUT, reason
+from gradledger.autostart.unreachable import WORKAROUND, reason
 
 REACHED = [
     "python train.py -I -E",
@@ -50,7 +50,7 @@ def test_nothing_is_said_of_a_command_that_is_reached(command: str) -> None:
 @pytest.mark.parametrize("command", NOT_REACHED)
 def test_one_that_is_not_has_its_reason_and_the_way_out(command: str) -> None:
     why = reason(command.split())
-    assert why is not None and why.startswith(NOT_REACHED[command]) and why.endswith(WAY_OUT)
+    assert why is not None and why.startswith(NOT_REACHED[command]) and why.endswith(WORKAROUND)
 
 
 @pytest.mark.parametrize("line", ["#!{python} -sI", "#!/usr/bin/env -S python3 -E"])

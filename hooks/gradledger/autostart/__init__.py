@@ -1,13 +1,14 @@
-"""How `gradledger run` reaches a command and all its children: through their environment.
+"""The environment with which ``gradledger run`` starts the hooks in a command and its children.
 
-A folder that holds nothing but a ``sitecustomize`` goes first on ``PYTHONPATH``. Every Python that
-the command starts imports it, and it waits there for ``import torch``. A program that never
-imports torch, or that is not Python, pays and sees nothing.
+A folder with a ``sitecustomize`` module goes first on ``PYTHONPATH``. Every Python process that the
+command starts imports that module, which waits for ``import torch``. A program that never imports
+torch, or that is not Python, is not affected.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import time
 from collections.abc import Mapping
@@ -15,7 +16,10 @@ from itertools import pairwise
 from pathlib import Path
 
 PATH = Path(__file__).parent / "path"
-SEEN = "GRADLEDGER_SEEN"  # a folder in which processes note how far they came, for `check`
+# A folder in which each process creates an empty file for every stage that it reaches, for `check`.
+STAGES = "GRADLEDGER_STAGES"
+RUN_ID = re.compile(r"[A-Za-z0-9._-]{1,120}")
+RUN_ID_FORMAT = "1 to 120 letters, digits, '.', '_' and '-'"
 
 LAUNCHERS = {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"}
 SCRIPTS = (".py", ".sh")
@@ -30,24 +34,24 @@ def environment(
     url: str | None = None,
 ) -> dict[str, str]:
     """The environment in which ``command`` runs with the hooks on."""
-    said = {"GRADLEDGER_NAME": name, "GRADLEDGER_PROJECT": project, "GRADLEDGER_URL": url}
-    env = {**base, **{key: value for key, value in said.items() if value}}
-    env.setdefault("GRADLEDGER_RUN", new_run())
-    env.setdefault("GRADLEDGER_NAME", name_of(command))
-    env["PYTHONPATH"] = _first(str(PATH), base.get("PYTHONPATH", ""))
+    options = {"GRADLEDGER_NAME": name, "GRADLEDGER_PROJECT": project, "GRADLEDGER_URL": url}
+    env = {**base, **{key: value for key, value in options.items() if value}}
+    env.setdefault("GRADLEDGER_RUN", new_run_id())
+    env.setdefault("GRADLEDGER_NAME", default_name(command))
+    env["PYTHONPATH"] = _prepended(str(PATH), base.get("PYTHONPATH", ""))
     return env
 
 
-def new_run() -> str:
-    """A fresh run id, readable and sortable: 20261121-124500-k3f9."""
+def new_run_id() -> str:
+    """A new run id, readable and sortable: 20261121-124500-k3f9."""
     alphabet = "abcdefghijkmnpqrstuvwxyz23456789"
     tail = "".join(secrets.choice(alphabet) for _ in range(4))
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{tail}"
 
 
-def name_of(command: list[str]) -> str:
-    """What a person would call this command: its script, else its module, else its program."""
-    modules = {after for word, after in pairwise(command) if word == "-m"}
+def default_name(command: list[str]) -> str:
+    """The name of the run of a command: its script, else its module, else its program."""
+    modules = {following for word, following in pairwise(command) if word == "-m"}
     for word in command[1:]:
         if word in modules - LAUNCHERS:
             return word
@@ -56,7 +60,7 @@ def name_of(command: list[str]) -> str:
     return Path(command[0]).stem or "run"
 
 
-def _first(folder: str, path: str) -> str:
-    """``path`` with ``folder`` in front; an empty entry would mean the current folder."""
+def _prepended(folder: str, path: str) -> str:
+    """``path`` with ``folder`` first. An empty ``path`` adds no entry: that would mean ``.``."""
     rest = [entry for entry in path.split(os.pathsep) if entry != folder] if path else []
     return os.pathsep.join([folder, *rest])

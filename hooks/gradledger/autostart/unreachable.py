@@ -1,8 +1,8 @@
-"""Commands that the launcher's environment does not reach, as far as the command line shows it.
+"""Detects, from the command line alone, commands in which the hooks cannot start.
 
 ``python -I`` and ``-E`` ignore ``PYTHONPATH``, ``-S`` imports no ``sitecustomize``, and some tools
-start their command with another environment, or on another machine. The program then runs as ever,
-and nothing of it is recorded: a person wants to know that at once, not after the training.
+start their command with another environment or on another machine. Such a program runs without
+the hooks and nothing is recorded, so ``gradledger run`` reports it before the training starts.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from pathlib import Path
 
 from gradledger.autostart import PATH
 
-WAY_OUT = "call gradledger.watch() in the script"
+WORKAROUND = "call gradledger.watch() in the script"
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*t?d?(\.exe)?", re.IGNORECASE)
-_WITH_VALUE = "cmWX"  # switches of Python that take the rest of their word, or the next word
-_ELSEWHERE = ("sudo", "doas", "su", "ssh", "docker", "podman", "kubectl", "runuser")
+_WITH_VALUE = "cmWX"  # switches of Python with a value: the rest of the word, or the next word
+_OTHER_ENVIRONMENT = ("sudo", "doas", "su", "ssh", "docker", "podman", "kubectl", "runuser")
 
 
 def reason(command: list[str]) -> str | None:
-    """Why the command's own process is not recorded, and the way out; None if it seems to be."""
+    """Why the command is not recorded, with a workaround; None if nothing indicates that."""
     if not command:
         return None
     program = Path(command[0]).name
     if program == "env":
         return _of_env(command[1:])
-    if program in _ELSEWHERE:
+    if program in _OTHER_ENVIRONMENT:
         return (
-            f"{program} does not pass PYTHONPATH on, so what it starts is not recorded. "
-            f"Run `{program} ... gradledger run -- ...` instead, or {WAY_OUT}"
+            f"{program} does not pass PYTHONPATH on, so its command is not recorded. "
+            f"Run `{program} ... gradledger run -- ...` instead, or {WORKAROUND}"
         )
     if program == "srun" and any(word.startswith("--export=NONE") for word in command):
-        return f"--export=NONE drops PYTHONPATH: nothing is recorded. Leave it out, or {WAY_OUT}"
+        return f"--export=NONE drops PYTHONPATH: nothing is recorded. Remove it, or {WORKAROUND}"
     words = command[1:] if _PYTHON.fullmatch(program) else _shebang(command[0])
     switch = next((letter for letter in _switches(words) if letter in "IES"), None)
     if switch is None:
         return None
     why = "imports no sitecustomize" if switch == "S" else "ignores PYTHONPATH"
     return (
-        f"python -{switch} {why}, so this process is not recorded (Pythons that it starts "
-        f"without -{switch} are). Leave -{switch} out, or {WAY_OUT}"
+        f"python -{switch} {why}, so this process is not recorded (Python processes that it starts "
+        f"without -{switch} are). Remove -{switch}, or {WORKAROUND}"
     )
 
 
 def _of_env(words: list[str]) -> str | None:
-    """``env`` itself may clear the environment; else what matters is the command behind it."""
+    """The reason if ``env`` clears the environment, else the reason for the command it starts."""
     cleared, words = False, list(words)
     while words and (words[0].startswith("-") or "=" in words[0]):
         word = words.pop(0)
@@ -59,12 +59,12 @@ def _of_env(words: list[str]) -> str | None:
         elif word in ("-C", "--chdir") and words:
             words.pop(0)
     if cleared:
-        return f"env drops PYTHONPATH, so the command is not recorded. Keep it, or {WAY_OUT}"
+        return f"env drops PYTHONPATH, so the command is not recorded. Keep it, or {WORKAROUND}"
     return reason(words)
 
 
 def _switches(words: list[str]) -> Iterator[str]:
-    """Single letters that Python is started with, up to the script, module or code."""
+    """The single-letter switches of Python, up to the script, module or code."""
     words = list(words)
     while words and words[0].startswith("-") and words[0] != "-":
         word = words.pop(0)
@@ -72,21 +72,21 @@ def _switches(words: list[str]) -> Iterator[str]:
             if word == "--check-hash-based-pycs" and words:
                 words.pop(0)
             continue
-        for at, letter in enumerate(word[1:], start=1):
+        for index, letter in enumerate(word[1:], start=1):
             if letter in _WITH_VALUE:
                 if letter in "cm":
                     return
-                if at == len(word) - 1 and words:
+                if index == len(word) - 1 and words:
                     words.pop(0)
                 break
             yield letter
 
 
 def _shebang(program: str) -> list[str]:
-    """What follows Python in the first line of a script that is a command."""
-    found = shutil.which(program)
+    """The arguments of Python in the first line of an executable script."""
+    path = shutil.which(program)
     try:
-        with open(found or program, "rb") as file:
+        with open(path or program, "rb") as file:
             line = file.readline(256)
     except (OSError, ValueError):
         return []

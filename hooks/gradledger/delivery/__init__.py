@@ -1,1 +1,1 @@
-"""From open records to the service, on a background thread."""
+"""Delivery of records to the service, on background threads."""

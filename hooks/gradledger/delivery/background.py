@@ -1,7 +1,8 @@
-"""Threads that the script does not meet.
+"""Threads that are invisible to the script.
 
-``threading.enumerate`` and ``active_count`` do not list them: a script may join every thread that
-it finds, or wait until it is alone. Like daemon threads, they end with the interpreter.
+``threading.enumerate`` and ``active_count`` do not list them, because a script may join every
+thread in the list, or wait until no other thread runs. Like daemon threads, they end with the
+interpreter.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _running: set[BackgroundThread] = set()
 
 
 class BackgroundThread:
-    """Runs ``body`` once. Raises RuntimeError where no more threads are allowed."""
+    """Runs ``body`` once. Raises RuntimeError if no thread can be started."""
 
     def __init__(self, name: str, body: Callable[[], None]) -> None:
         self.name = name
@@ -29,7 +30,7 @@ class BackgroundThread:
             raise
 
     def join(self, seconds: float) -> None:
-        """Wait until it has ended, at most so long."""
+        """Wait until the thread has ended, for at most ``seconds``."""
         self._ended.wait(seconds)
 
     def _run(self) -> None:
@@ -41,7 +42,7 @@ class BackgroundThread:
 
 
 def running() -> list[str]:
-    """The names of those that run in this process."""
+    """The names of the background threads that run in this process."""
     return sorted(thread.name for thread in list(_running))
 
 

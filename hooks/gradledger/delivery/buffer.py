@@ -1,10 +1,10 @@
-"""Everything that waits for the service, oldest first: on the disk, and behind it in memory.
+"""Lines that wait for the service, oldest first: those on disk precede those in memory.
 
-Lines stay in memory for as long as the service keeps up, and a healthy run never touches a disk.
-``spill`` moves them to the spool. Where no disk takes them they stay, within a bound.
+Lines stay in memory while the service keeps up, so a healthy run never uses the disk. ``spill``
+moves them to the spool. Without a working disk they stay in memory, up to a limit.
 
-Lines are numbered by their place in the order of arrival, so that an acknowledgement still means
-the same lines after a spill or a drop. Two background threads share this; training never does.
+Lines are numbered in order of arrival, so that an acknowledgement refers to the same lines after a
+spill or a drop. Two background threads use this class; the training thread does not.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from itertools import islice
 from threading import Lock
 from typing import NamedTuple
 
-from gradledger.delivery.spool import Place, Spool
+from gradledger.delivery.spool import Spool, SpoolLocation
 from gradledger.delivery.spool_file import is_run
-from gradledger.delivery.stderr_messages import Notices
 from gradledger.delivery.truncate import thin
 from gradledger.records import RunRecord, encode
+from gradledger.stderr import OncePerTopic
 
 MEMORY_BYTES = 64 * 2**20
 DISK_RETRY_SECONDS = 10.0
@@ -30,17 +30,20 @@ DISK_RETRY_SECONDS = 10.0
 class Batch(NamedTuple):
     """Lines for one request, and the number of the line that follows them."""
 
-    body: list[bytes]
+    lines: list[bytes]
     end: int
 
 
-class Backlog:
-    """A queue of lines; what its bounds cost is counted in ``dropped``."""
+class RecordBuffer:
+    """A bounded queue of lines; ``dropped`` counts the lines that exceeded the limits."""
 
     def __init__(
-        self, speaker: Callable[[], RunRecord], place: Place | None, notices: Notices
+        self,
+        run_record: Callable[[], RunRecord],
+        location: SpoolLocation | None,
+        messages: OncePerTopic,
     ) -> None:
-        self._speaker, self._place, self._notices = speaker, place, notices
+        self._run_record, self._location, self._messages = run_record, location, messages
         self._lock = Lock()
         self._spool: Spool | None = None
         self._memory: deque[bytes] = deque()
@@ -55,38 +58,38 @@ class Backlog:
             return (len(self._spool) if self._spool else 0) + len(self._memory)
 
     @property
-    def place(self) -> Place | None:
-        """Where the spool is; None where there is none."""
-        return self._place
+    def location(self) -> SpoolLocation | None:
+        """Where the spool is; None without a spool."""
+        return self._location
 
     def in_memory(self) -> int:
-        """How many lines no disk holds."""
+        """The number of lines that are not on disk."""
         return len(self._memory)
 
     def add(self, lines: list[bytes]) -> None:
-        """Put lines at the end."""
+        """Append lines."""
         with self._lock:
             self._memory.extend(lines)
             self._memory_bytes += sum(map(len, lines))
             if self._memory_bytes > MEMORY_BYTES:
                 self._make_room()
 
-    def next(self, most_lines: int, most_bytes: int) -> Batch | None:
-        """The oldest lines, without taking them away."""
+    def next(self, max_lines: int, max_bytes: int) -> Batch | None:
+        """The oldest lines, which stay in the buffer; None if there are none."""
         with self._lock:
             if self._closed:
                 return None
             if self._spool:
-                body = self._spool.peek(most_lines, most_bytes)
-                count = sum(not is_run(line) for line in body)
+                lines = self._spool.peek(max_lines, max_bytes)
+                count = sum(not is_run(line) for line in lines)
             else:
-                body = _first(self._memory, most_lines, most_bytes)
-                count = len(body)
-                body = [encode(self._speaker()), *body]
-            return Batch(body, self._front + count) if count else None
+                lines = _first(self._memory, max_lines, max_bytes)
+                count = len(lines)
+                lines = [encode(self._run_record()), *lines]
+            return Batch(lines, self._front + count) if count else None
 
     def acknowledge(self, batch: Batch) -> None:
-        """The service has these lines for good."""
+        """Remove the lines of a batch that the service has stored."""
         with self._lock:
             count = batch.end - self._front
             if self._closed or count <= 0:
@@ -101,45 +104,47 @@ class Backlog:
     # ------------------------------------------------------------------ to the disk
 
     def spill(self) -> None:
-        """Bring what is in memory to the disk, if there is one that takes it."""
+        """Move the lines in memory to the spool, if there is one and the disk works."""
         with self._lock:
-            if not self._memory or self._place is None or self._closed:
+            if not self._memory or self._location is None or self._closed:
                 return
             if time.monotonic() < self._disk_not_before:
                 return
             try:
-                self._write(self._place)
+                self._write(self._location)
             except OSError as error:
                 self._disk_not_before = time.monotonic() + DISK_RETRY_SECONDS
-                where = f"{self._place.own} takes no records ({error.strerror or error})"
-                self._notices.once("disk", f"{where}; what cannot be sent stays in memory")
+                problem = f"{self._location.directory} ({error.strerror or error})"
+                self._messages.write(
+                    "disk", f"cannot write unsent records to {problem}; they stay in memory"
+                )
 
-    def _write(self, place: Place) -> None:
-        speaker = self._speaker()
+    def _write(self, location: SpoolLocation) -> None:
+        run = self._run_record()
         if self._spool is None:
-            self._spool = Spool(place, f"{speaker.run}.{speaker.rank}.{os.getpid()}")
-        self._count_dropped(self._spool.append(encode(speaker), list(self._memory)))
+            self._spool = Spool(location, f"{run.run}.{run.rank}.{os.getpid()}")
+        self._count_dropped(self._spool.append(encode(run), list(self._memory)))
         self._memory.clear()
         self._memory_bytes = 0
 
     def close(self) -> None:
-        """Nothing more is taken or given; what is on the disk stays there for others."""
+        """Stop accepting and returning lines; files on disk stay for other processes."""
         with self._lock:
             self._closed = True
             if self._spool is not None:
                 self._spool.close()
 
     def abandon(self) -> None:
-        """In a forked child: the files are the parent's."""
+        """Close the files in a forked child; they belong to the parent."""
         if self._spool is not None:
             self._spool.abandon()
 
-    # ------------------------------------------------------------------ what does not fit
+    # ------------------------------------------------------------------ limits
 
     def _make_room(self) -> None:
-        """Thin the older half; if that is not enough, drop the oldest."""
+        """Thin the older half; if that is not enough, drop the oldest lines."""
         half = len(self._memory) // 2
-        lines = [thin(line) if at < half else line for at, line in enumerate(self._memory)]
+        lines = [thin(line) if i < half else line for i, line in enumerate(self._memory)]
         self._memory, self._memory_bytes = deque(lines), sum(map(len, lines))
         dropped = 0
         while self._memory_bytes > MEMORY_BYTES * 3 // 4:
@@ -151,18 +156,18 @@ class Backlog:
         if count:
             self._front += count
             self.dropped += count
-            self._notices.once(
-                "room", "there is no room for more unsent records: the oldest are dropped"
+            self._messages.write(
+                "full", "the limit for unsent records is reached: the oldest are dropped"
             )
 
 
-def _first(lines: deque[bytes], most_lines: int, most_bytes: int) -> list[bytes]:
-    """So many lines from the front as fit, but one at least."""
+def _first(lines: deque[bytes], max_lines: int, max_bytes: int) -> list[bytes]:
+    """The first lines within the limits, but at least one."""
     batch: list[bytes] = []
     size = 0
-    for line in islice(lines, most_lines):
+    for line in islice(lines, max_lines):
         size += len(line)
-        if batch and size > most_bytes:
+        if batch and size > max_bytes:
             break
         batch.append(line)
     return batch

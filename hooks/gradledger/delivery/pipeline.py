@@ -1,13 +1,13 @@
-"""From closed windows to the service or the disk, on background threads.
+"""Moves records from the training thread to the service or the disk, on background threads.
 
-The training thread only appends to a bounded queue. Ten times a second one thread reads the values
-of what was queued and puts the lines into the backlog; the courier, another, speaks with the
-service. What the courier has not brought away within a tick goes to the disk, so that a killed
-process loses what it closed within the last tick, and within the one before it if the service
-stopped answering just then.
+The training thread only appends to a bounded queue. The pipeline thread resolves the values of
+queued records every 0.1 s (a tick) and adds the lines to the buffer. The uploader thread sends the
+buffer to the service. Lines that are still in the buffer after a tick go to the disk. So a killed
+process loses the records of its last tick, and those of the tick before if the service stopped
+responding at that moment.
 
-There is one gathering thread, which starts the one courier: whichever training thread has the first
-record. Both threads block all signals of the process, which are for the threads of the script.
+The first record, from any training thread, starts the pipeline thread, which starts the uploader.
+Both block all signals of the process, which are for the threads of the script.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from typing import NamedTuple, Protocol
 
 from gradledger import guard
 from gradledger.delivery.background import BackgroundThread
-from gradledger.delivery.buffer import Backlog
+from gradledger.delivery.buffer import RecordBuffer
 from gradledger.delivery.http_client import Client
-from gradledger.delivery.spool import Place
-from gradledger.delivery.stderr_messages import Notices
-from gradledger.delivery.uploader import Courier
-from gradledger.on_finding import Reaction
+from gradledger.delivery.spool import SpoolLocation
+from gradledger.delivery.uploader import Uploader, records_text
+from gradledger.on_finding import FindingHandler
 from gradledger.records import (
     CheckpointRecord,
     EndRecord,
@@ -38,33 +37,33 @@ from gradledger.records import (
     StepRecord,
     encode,
 )
-from gradledger.stderr import write_line
+from gradledger.stderr import OncePerTopic, write_line
 
-QUEUE_STEPS = 4096  # closed windows whose values have not been read
+QUEUE_STEPS = 4096  # records whose values have not been read
 TICK_SECONDS = 0.1
-READY_SECONDS = 1.0  # at the end, for values that are on their way from a device
-# How long the end of the process waits for the service, once the values are there
-EXIT_SECONDS = 0.8  # then what is left goes to the disk, and a later process sends it
-EXIT_SECONDS_UNANSWERED = 0.2  # if the service has let a batch wait for long already
-EXIT_SECONDS_UNSAVED = 5.0  # if no disk takes it
+READY_SECONDS = 1.0  # at the end, for values that have not arrived from the device
+# How long the end of the process waits for the service, after the values have arrived
+EXIT_SECONDS = 0.8  # then the rest goes to the disk, and a later process sends it
+EXIT_SECONDS_UNANSWERED = 0.2  # if the current request has waited for long already
+EXIT_SECONDS_UNSAVED = 5.0  # if the disk cannot store the rest
 
-# Raised by the thread that they are for: these cannot be left to another one.
+# Synchronous signals: the kernel delivers them to the thread that caused them.
 FAULTS = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS")
 
 
-class Pending(Protocol):
-    """A record whose numbers may still be on their way."""
+class PendingRecord(Protocol):
+    """A record whose values may not have arrived from the device."""
 
     @property
     def ready(self) -> bool:
-        """Whether they have arrived."""
+        """Whether all values have arrived."""
 
     def resolve(self) -> StepRecord | EvalRecord | CheckpointRecord:
-        """The record; waits for the numbers."""
+        """The record; waits for the values."""
 
 
-class Known(NamedTuple):
-    """A record that waits for nothing."""
+class ResolvedRecord(NamedTuple):
+    """A record that is complete."""
 
     record: EvalRecord | CheckpointRecord
     ready: bool = True
@@ -74,32 +73,36 @@ class Known(NamedTuple):
         return self.record
 
 
-class Sender:
-    """Takes records from the training thread and brings them to the service, in order."""
+class Pipeline:
+    """Accepts records from training threads and delivers them to the service, in order."""
 
     def __init__(
         self,
         client: Client,
-        speaker: Callable[[], RunRecord],
-        pulse: Callable[[], HeartbeatRecord | None],
-        place: Place | None,
-        reaction: Reaction,
+        run_record: Callable[[], RunRecord],
+        heartbeat: Callable[[], HeartbeatRecord | None],
+        spool_location: SpoolLocation | None,
+        finding_handler: FindingHandler,
     ) -> None:
-        notices = Notices()
+        messages = OncePerTopic()
         self._client = client
-        self._backlog = Backlog(speaker, place, notices)
-        self._courier = Courier(client, self._backlog, speaker, pulse, notices, reaction)
-        self._queue: deque[Pending] = deque()
-        self._overflow = 0  # windows for which the queue had no room
+        self._buffer = RecordBuffer(run_record, spool_location, messages)
+        self._uploader = Uploader(
+            client, self._buffer, run_record, heartbeat, messages, finding_handler
+        )
+        self._queue: deque[PendingRecord] = deque()
+        self._overflow = 0  # records for which the queue had no room
         self._stop = threading.Event()
-        self._last: EndRecord | None = None
+        self._end_record: EndRecord | None = None
         self._thread: BackgroundThread | None = None
-        self._lock = threading.RLock()  # held to start the thread and to close; a handler may close
+        self._lock = (
+            threading.RLock()
+        )  # to start the thread and to close; reentrant for signal handlers
         self._closed = False
         self._pid = os.getpid()
 
-    def put(self, pending: Pending) -> None:
-        """Called on a training thread: remember what to resolve, never wait."""
+    def put(self, pending: PendingRecord) -> None:
+        """Queue a record. Called on a training thread: never waits."""
         if self._closed:
             return
         if len(self._queue) >= QUEUE_STEPS:
@@ -109,58 +112,58 @@ class Sender:
         if self._thread is None:
             self._start()
 
-    def close(self, last: EndRecord) -> None:
-        """Deliver what is left, or leave it on the disk; bounded in time. Safe to call again."""
+    def close(self, end_record: EndRecord) -> None:
+        """Deliver the remaining records or store them on disk, in bounded time; repeatable."""
         if os.getpid() != self._pid:
             return
         with self._lock:
-            first, self._closed = not self._closed, True
-            self._last = self._last or last
+            first_call, self._closed = not self._closed, True
+            self._end_record = self._end_record or end_record
         if self._thread is not None:
             self._stop.set()
             self._thread.join(READY_SECONDS + EXIT_SECONDS_UNSAVED + 1.0)
-        elif first and self._queue:
+        elif first_call and self._queue:
             self._save()
 
     def abandon(self) -> None:
-        """In a forked child: nothing here is its own."""
+        """Drop everything in a forked child: it belongs to the parent."""
         self._closed = True
         self._queue.clear()
-        self._backlog.abandon()
+        self._buffer.abandon()
 
     def _start(self) -> None:
         if os.getpid() != self._pid:
             return
-        with self._lock:  # another training thread may be about to do the same
+        with self._lock:  # other training threads may do the same
             if self._thread is not None or self._closed:
                 return
-            # it raises where no more threads are allowed: `close` saves the rest
+            # If no thread can be started, `close` stores the records on disk.
             with suppress(RuntimeError), _signals_blocked():
-                self._thread = BackgroundThread("sender", self._run)
+                self._thread = BackgroundThread("pipeline", self._run)
 
-    # ------------------------------------------------------------------ on the gathering thread
+    # ------------------------------------------------------------------ on the pipeline thread
 
     def _run(self) -> None:
         try:
-            BackgroundThread("courier", self._courier.run)
-        except RuntimeError:  # no more threads are allowed: all of it goes to the disk
-            self._courier.done.set()
+            BackgroundThread("uploader", self._uploader.run)
+        except RuntimeError:  # no thread can be started: all records go to the disk
+            self._uploader.done.set()
         while not self._stop.wait(TICK_SECONDS):
-            with guard.fail_open("the sender"):
+            with guard.fail_open("the pipeline"):
                 self._tick()
-        with guard.fail_open("the sender"):
+        with guard.fail_open("the pipeline"):
             self._finish()
 
     def _tick(self) -> None:
-        late = len(self._backlog) > 0
-        self._gather()
-        if late:
-            self._backlog.spill()
-        if len(self._backlog):
-            self._courier.wake()
+        waiting = len(self._buffer) > 0  # since the last tick
+        self._resolve_ready()
+        if waiting:
+            self._buffer.spill()
+        if len(self._buffer):
+            self._uploader.wake()
         self._client.cut_if_late()
 
-    def _gather(self) -> None:
+    def _resolve_ready(self) -> None:
         lines: list[bytes] = []
         while self._queue and self._queue[0].ready:
             pending = self._queue.popleft()
@@ -170,66 +173,67 @@ class Sender:
                     record.dropped = self._dropped()
                 lines.append(encode(record))
         if lines:
-            self._backlog.add(lines)
+            self._buffer.add(lines)
 
     def _dropped(self) -> int:
-        return self._overflow + self._backlog.dropped + self._courier.refused
+        return self._overflow + self._buffer.dropped + self._uploader.refused
 
     # ------------------------------------------------------------------ the end
 
     def _finish(self) -> None:
-        late = len(self._backlog) > 0
-        self._gather_last()
-        if late:
-            self._backlog.spill()
-        self._courier.finish()
-        unanswered = self._courier.unanswered
-        self._courier.done.wait(EXIT_SECONDS_UNANSWERED if unanswered else EXIT_SECONDS)
-        self._backlog.spill()
-        if self._backlog.in_memory():
-            self._courier.done.wait(EXIT_SECONDS_UNSAVED)
+        waiting = len(self._buffer) > 0  # since the last tick
+        self._resolve_rest()
+        if waiting:
+            self._buffer.spill()
+        self._uploader.finish()
+        unanswered = self._uploader.unanswered
+        self._uploader.done.wait(EXIT_SECONDS_UNANSWERED if unanswered else EXIT_SECONDS)
+        self._buffer.spill()
+        if self._buffer.in_memory():
+            self._uploader.done.wait(EXIT_SECONDS_UNSAVED)
         self._client.end()
-        self._report_what_is_left()
-        self._backlog.close()
+        self._report_unsent()
+        self._buffer.close()
 
     def _save(self) -> None:
-        """Bring everything to the disk, on the thread that closes: there is no other."""
-        with guard.fail_open("the sender"):
-            self._gather_last()
-            self._backlog.spill()
-            self._report_what_is_left()
-            self._backlog.close()
+        """Store everything on disk, on the closing thread, because there is no other."""
+        with guard.fail_open("the pipeline"):
+            self._resolve_rest()
+            self._buffer.spill()
+            self._report_unsent()
+            self._buffer.close()
 
-    def _gather_last(self) -> None:
-        self._gather_all()
-        if self._last is not None:
-            self._backlog.add([encode(self._last)])
+    def _resolve_rest(self) -> None:
+        self._wait_and_resolve()
+        if self._end_record is not None:
+            self._buffer.add([encode(self._end_record)])
 
-    def _gather_all(self) -> None:
+    def _wait_and_resolve(self) -> None:
         end = time.monotonic() + READY_SECONDS
-        self._gather()
+        self._resolve_ready()
         while self._queue and time.monotonic() < end:
             time.sleep(0.005)
-            self._gather()
+            self._resolve_ready()
         self._overflow += len(self._queue)
 
-    def _report_what_is_left(self) -> None:
-        lost, kept = self._backlog.in_memory(), len(self._backlog) - self._backlog.in_memory()
-        place, why = self._backlog.place, self._courier.problem or "no answer"
-        if kept and place is not None:
+    def _report_unsent(self) -> None:
+        lost = self._buffer.in_memory()
+        stored = len(self._buffer) - lost
+        location, problem = self._buffer.location, self._uploader.problem or "no answer"
+        if stored and location is not None:
             write_line(
-                f"{kept} records are not sent yet ({why}): the next run that reaches {place.url} "
-                f"sends them, or `gradledger import {place.own}`"
+                f"{records_text(stored)} not sent yet ({problem}). The next run that reaches "
+                f"{location.url} sends them, or run `gradledger import {location.directory}`"
             )
         if lost:
-            write_line(f"{lost} records could not be sent ({why}), and no disk took them")
+            write_line(f"{records_text(lost)} lost: not sent ({problem}), and not stored on disk")
 
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """A thread that starts in here inherits the mask, so no signal of the process goes to it.
+    """Block signals: a thread started in this context inherits the mask and receives none.
 
-    A script that blocks a signal in its own threads to wait for it would else be killed by it.
+    Otherwise a script that blocks a signal in its own threads, to wait for it, would be killed.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
@@ -237,7 +241,7 @@ def _signals_blocked() -> Iterator[None]:
     faults = {getattr(signal, name) for name in FAULTS if hasattr(signal, name)}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
-        # This runs handlers of signals that have come, and what they raise leaves from here.
+        # This call runs handlers of pending signals, whose exceptions propagate from here.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
         yield
     finally:

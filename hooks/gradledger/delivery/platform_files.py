@@ -1,7 +1,7 @@
-"""What spool files need of the system, where systems differ: locks, positions, open files.
+"""Platform differences of spool files: locks, positioned reads, renaming open files.
 
-POSIX has ``flock``, positioned reads, and lets an open file be renamed and deleted. Windows has
-``msvcrt.locking``, no positioned reads, and lets nobody rename or delete a file that is open.
+POSIX has ``flock`` and positioned reads, and an open file can be renamed and deleted. Windows has
+``msvcrt.locking`` and no positioned reads, and an open file can be neither renamed nor deleted.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ def _module(name: str) -> Any:
 _fcntl, _msvcrt = _module("fcntl"), _module("msvcrt")
 
 RENAMES_OPEN_FILES = _fcntl is not None
-BINARY: int = getattr(os, "O_BINARY", 0)  # or Windows writes other line ends
-_LOCKED_BYTE = 2**31 - 2  # beyond all data: what is locked there, others cannot read
+BINARY: int = getattr(os, "O_BINARY", 0)  # without it, Windows changes line ends
+_LOCKED_BYTE = 2**31 - 2  # beyond all data, because others cannot read a locked range
 
 
 def lock(descriptor: int) -> bool:
-    """Take the lock on an open file, which ends with the process at the latest.
+    """Lock an open file until it is closed or the process ends.
 
-    Raises OSError where another process has it; False where this system has no such locks.
+    Raises OSError if another process holds the lock. Returns False if the system has no locks.
     """
     if _fcntl is not None:
         _fcntl.flock(descriptor, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
@@ -41,7 +41,7 @@ def lock(descriptor: int) -> bool:
 
 
 def read_at(descriptor: int, size: int, position: int) -> bytes:
-    """Up to ``size`` bytes from a position; one thread at a time."""
+    """Read up to ``size`` bytes from a position. Call it from one thread at a time."""
     if hasattr(os, "pread"):
         return os.pread(descriptor, size, position)
     os.lseek(descriptor, position, os.SEEK_SET)
@@ -49,7 +49,7 @@ def read_at(descriptor: int, size: int, position: int) -> bytes:
 
 
 def write_at(descriptor: int, data: memoryview, position: int) -> int:
-    """Write at a position; returns how many bytes were taken. One thread at a time."""
+    """Write at a position; returns the bytes written. Call it from one thread at a time."""
     if hasattr(os, "pwrite"):
         return os.pwrite(descriptor, data, position)
     os.lseek(descriptor, position, os.SEEK_SET)

@@ -1,8 +1,8 @@
-"""Which proxy leads to the service: the one that was chosen, or the environment's.
+"""Selects the proxy for requests to the service: the configured one, or the environment's.
 
-``HTTPS_PROXY``, ``HTTP_PROXY``, ``ALL_PROXY`` and ``NO_PROXY`` are read as other tools read them;
-on macOS and Windows the system's settings count, too. This machine itself is reached directly,
-unless a proxy was chosen for gradledger alone.
+``HTTPS_PROXY``, ``HTTP_PROXY``, ``ALL_PROXY`` and ``NO_PROXY`` have their usual meaning; on macOS
+and Windows, the system settings apply, too. Requests to this machine use no proxy, unless one is
+configured for gradledger (``GRADLEDGER_PROXY``).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ DIRECT = "off"
 
 
 class ProxyError(OSError):
-    """A proxy that cannot be used, and what to do about it."""
+    """An unusable proxy address; the message names a fix."""
 
 
 class Proxy(NamedTuple):
-    """An HTTP proxy, spoken to over TLS if ``https``."""
+    """An HTTP proxy; the connection to it uses TLS if ``https``."""
 
     https: bool
     host: str
@@ -33,34 +33,34 @@ class Proxy(NamedTuple):
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the proxy wants to see of a request."""
+        """The headers of a request for the proxy."""
         return {} if self.authorization is None else {"Proxy-Authorization": self.authorization}
 
 
-def proxy_for(url: str, chosen: str | None = None) -> Proxy | None:
-    """The proxy on the way to ``url``; None for none. Raises ProxyError for one of another kind.
+def proxy_for(url: str, configured: str | None = None) -> Proxy | None:
+    """The proxy for requests to ``url``, or None. Raises ProxyError for an unsupported proxy.
 
-    ``chosen`` is the address of a proxy, ``off`` for none, or None for the environment's.
+    ``configured`` is the address of a proxy, ``off`` for none, or None for the environment's.
     """
-    if chosen == DIRECT:
+    if configured == DIRECT:
         return None
-    if chosen:
-        return parsed(chosen)
-    address = _of_environment(url)
-    return None if address is None else parsed(address)
+    if configured:
+        return parse_proxy(configured)
+    address = _from_environment(url)
+    return None if address is None else parse_proxy(address)
 
 
-def parsed(address: str) -> Proxy:
-    """A proxy from its address; raises ProxyError."""
+def parse_proxy(address: str) -> Proxy:
+    """The proxy with this address; raises ProxyError if it is invalid or unsupported."""
     shown = address.rpartition("@")[2]  # without a password
     try:
         parts = urlsplit(address if "://" in address else f"http://{address}")
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise ProxyError(f"the proxy {shown!r} is no address ({error})") from error
+        raise ProxyError(f"the proxy {shown!r} is not a valid address ({error})") from error
     if parts.scheme not in ("http", "https") or not host:
-        way = "name an http proxy in GRADLEDGER_PROXY, or GRADLEDGER_PROXY=off to connect directly"
-        raise ProxyError(f"the proxy {shown!r} is of a kind that is not supported: {way}")
+        fix = "set GRADLEDGER_PROXY to an http proxy, or to off to connect directly"
+        raise ProxyError(f"the proxy {shown!r} is of an unsupported type: {fix}")
     return Proxy(parts.scheme == "https", host, port, _basic(parts.username, parts.password))
 
 
@@ -71,7 +71,7 @@ def _basic(user: str | None, password: str | None) -> str | None:
     return f"Basic {base64.b64encode(pair).decode()}"
 
 
-def _of_environment(url: str) -> str | None:
+def _from_environment(url: str) -> str | None:
     from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415 (slow to import)
 
     parts = urlsplit(url)
@@ -82,8 +82,8 @@ def _of_environment(url: str) -> str | None:
     address = proxies.get(parts.scheme) or proxies.get("all")
     if not address:
         return None
-    named = host if parts.port is None or ":" in host else f"{host}:{parts.port}"
-    return None if proxy_bypass(named) or _in_excluded_network(host) else address
+    authority = host if parts.port is None or ":" in host else f"{host}:{parts.port}"
+    return None if proxy_bypass(authority) or _in_excluded_network(host) else address
 
 
 def _is_this_machine(host: str) -> bool:
@@ -94,7 +94,7 @@ def _is_this_machine(host: str) -> bool:
 
 
 def _in_excluded_network(host: str) -> bool:
-    """``NO_PROXY=10.0.0.0/8``, which the standard library does not know."""
+    """``NO_PROXY=10.0.0.0/8``, which the standard library does not support."""
     address = _address(host)
     excluded = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     return address is not None and any(

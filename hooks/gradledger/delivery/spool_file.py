@@ -1,12 +1,12 @@
-"""One append-only file of JSON lines that wait for the service, and who may touch it.
+"""An append-only file of JSON lines that are not sent yet, and its lock.
 
-Its first line is the run record, repeated where it changes, so that the file can be read alone.
-The process that has it open holds the kernel's lock on it, which ends with the process
-however that ends: a file that can be locked has no owner any more. It is deleted only by the holder
-of that lock, and only after the service acknowledged all of it.
+Its first line is the run record, repeated whenever it changes, so that the file can be read alone.
+The process that opens the file holds a kernel lock on it. The lock ends with the process, however
+the process ends, so a file that can be locked has no owner. Only the holder of the lock deletes the
+file, and only after the service has acknowledged all of it.
 
-Written without fsync: a killed process loses nothing that was written, a machine that loses its
-power what its kernel had not yet brought to the disk. There is one fsync, when a process ends.
+Writes do not call fsync. If a process is killed, no written line is lost. If the machine loses
+power, lines that the kernel has not flushed are lost. ``Spool.close`` calls fsync once.
 """
 
 from __future__ import annotations
@@ -27,37 +27,40 @@ _RUN = re.compile(rb'"type"\s*:\s*"run"')
 
 
 class SpoolFile:
-    """An open, locked file, and how far it has been acknowledged."""
+    """An open, locked file and the position of the first line that is not acknowledged."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self.thinned = False
-        self.records = 0  # of those that this process wrote, how many wait
+        self.records = 0  # that this process wrote and that are not acknowledged
         self.size = os.fstat(descriptor).st_size
         self._descriptor = descriptor
-        self._at = 0  # the first line that is not acknowledged
-        self._head = b""  # the run record in force there
+        self._position = 0  # of the first line that is not acknowledged
+        self._head = b""  # the run record that applies there
         self._written_head = b""
 
     @classmethod
     def create(cls, path: Path) -> SpoolFile:
-        """A new file; FileExistsError if there is one. It is locked before others can see it."""
+        """Create and lock a file before others can see it; FileExistsError if there is one."""
         if path.exists():
             raise FileExistsError(path)
-        # Where an open file cannot be renamed, others cannot delete it either: no name is needed
-        # under which they do not look.
-        unseen = path.with_suffix(".new") if platform_files.RENAMES_OPEN_FILES else path
-        new = os.O_TRUNC if unseen != path else os.O_EXCL
-        descriptor = os.open(unseen, os.O_RDWR | os.O_CREAT | new | platform_files.BINARY, 0o600)
-        with suppress(OSError):  # where nothing can be locked, nobody else takes it either
+        # Other processes take files with the final suffix only, so the file has a temporary name
+        # until it is locked. Where an open file cannot be renamed, others cannot delete it either,
+        # and no temporary name is needed.
+        initial_path = path.with_suffix(".new") if platform_files.RENAMES_OPEN_FILES else path
+        mode = os.O_TRUNC if initial_path != path else os.O_EXCL
+        descriptor = os.open(
+            initial_path, os.O_RDWR | os.O_CREAT | mode | platform_files.BINARY, 0o600
+        )
+        with suppress(OSError):  # without locks, no other process takes the file either
             platform_files.lock(descriptor)
-        if unseen != path:
-            os.rename(unseen, path)
+        if initial_path != path:
+            os.rename(initial_path, path)
         return cls(path, descriptor)
 
     @classmethod
     def take(cls, path: Path) -> SpoolFile | None:
-        """An existing file that nobody else has; None if somebody has, or it is gone."""
+        """Open and lock an existing file; None if another process holds it or it was deleted."""
         try:
             file = cls.read(path)
         except OSError:
@@ -73,9 +76,9 @@ class SpoolFile:
 
     @classmethod
     def read(cls, path: Path) -> SpoolFile:
-        """An existing file, whoever has it: to be read, and neither written nor removed."""
+        """Open an existing file without a lock, only to read it."""
         try:
-            # some file systems lock no others
+            # some file systems can lock only writable files
             return cls(path, os.open(path, os.O_RDWR | platform_files.BINARY))
         except (PermissionError, IsADirectoryError):
             return cls(path, os.open(path, os.O_RDONLY | platform_files.BINARY))
@@ -83,7 +86,7 @@ class SpoolFile:
     # ------------------------------------------------------------------ writing
 
     def append(self, head: bytes, lines: list[bytes]) -> None:
-        """Write all lines or none; OSError where the disk does not take them."""
+        """Write all lines or none; raises OSError if the disk fails."""
         data = b"".join(lines if head == self._written_head else [head, *lines])
         try:
             self._write(data)
@@ -96,26 +99,26 @@ class SpoolFile:
         self._written_head = head
 
     def _write(self, data: bytes) -> None:
-        left, at = memoryview(data), self.size
-        while left:
-            written = platform_files.write_at(self._descriptor, left, at)
-            left, at = left[written:], at + written
+        rest, position = memoryview(data), self.size
+        while rest:
+            written = platform_files.write_at(self._descriptor, rest, position)
+            rest, position = rest[written:], position + written
 
-    # ------------------------------------------------------------------ reading, from where it is
+    # ------------------------------------------------------------------ reading from the position
 
-    def peek(self, most_lines: int, most_bytes: int) -> list[bytes]:
-        """A run record and the records that follow; empty when nothing is left."""
+    def peek(self, max_lines: int, max_bytes: int) -> list[bytes]:
+        """A run record and the records that follow; empty if no record is left."""
         batch, size, count = [self._head] if self._head else [], 0, 0
         for line in self._lines():
             size, run = size + len(line), is_run(line)
-            if not run and (count == most_lines or (count and size > most_bytes)):
+            if not run and (count == max_lines or (count and size > max_bytes)):
                 break
             batch.append(line)
             count += not run
         return batch if count else []
 
     def advance(self, records: int) -> None:
-        """So many records are acknowledged."""
+        """Mark ``records`` records as acknowledged."""
         for line in self._lines():
             if is_run(line):
                 self._head = line
@@ -124,23 +127,23 @@ class SpoolFile:
             else:
                 records -= 1
                 self.records -= 1
-            self._at += len(line)
+            self._position += len(line)
 
     def _lines(self) -> Iterator[bytes]:
-        """Whole lines. The torn last one of a process that died while it wrote it is none."""
-        at, rest = self._at, b""
-        while chunk := platform_files.read_at(self._descriptor, CHUNK_BYTES, at):
-            at += len(chunk)
+        """Complete lines; skips the torn last line of a process that died while writing."""
+        position, rest = self._position, b""
+        while chunk := platform_files.read_at(self._descriptor, CHUNK_BYTES, position):
+            position += len(chunk)
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 yield line + b"\n"
         if rest and _is_json(rest):
             yield rest + b"\n"
 
-    # ------------------------------------------------------------------ its end
+    # ------------------------------------------------------------------ replacing and closing
 
     def replace(self, other: SpoolFile) -> None:
-        """Become the content of another file, which ceases to be a file of its own."""
+        """Take over the content of another file, whose path no longer exists afterwards."""
         if platform_files.RENAMES_OPEN_FILES:
             os.rename(other.path, self.path)
             os.close(self._descriptor)
@@ -148,10 +151,10 @@ class SpoolFile:
         else:
             self._reopen_as(other)
         self.size = other.size
-        self._at, self._head, self._written_head = 0, b"", other._written_head
+        self._position, self._head, self._written_head = 0, b"", other._written_head
 
     def _reopen_as(self, other: SpoolFile) -> None:
-        """The same where both must be closed for it; for that moment, nobody has the lock."""
+        """Replace on systems where both files must be closed; the lock is free for that moment."""
         other.close()
         os.close(self._descriptor)
         try:
@@ -162,26 +165,26 @@ class SpoolFile:
                 platform_files.lock(self._descriptor)
 
     def remove(self) -> None:
-        """Delete it and let go of it."""
+        """Delete and close the file."""
         if not platform_files.RENAMES_OPEN_FILES:
             self.close()
         with suppress(OSError):
             self.path.unlink()
         self.close()
 
-    def set_aside(self) -> None:
-        """Keep it for a person to look at, under a name that nobody sends again."""
+    def mark_refused(self) -> None:
+        """Rename the file, so that it stays for inspection and is not sent again."""
         if not platform_files.RENAMES_OPEN_FILES:
             self.close()
         os.replace(self.path, self.path.with_suffix(".refused"))
 
     def sync(self) -> None:
-        """Bring it to the disk."""
+        """Flush the file to the disk."""
         with suppress(OSError):
             os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Let go of it, for another process to take."""
+        """Close the file, which releases the lock."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

@@ -1,7 +1,7 @@
-"""What goes first when room runs out: the loss terms of a step's micro-batches (pure).
+"""Reduces step records when space runs out: removes loss terms and gradient samples (pure).
 
-A thin step still says how many micro-batches it had, what became of their gradients and how often
-the ranks spoke; that its ledger cannot be drawn up any more, it says with the reason.
+A thinned record still has the number of micro-batches, the events on gradients and the number of
+collectives. ``missing`` names the removed facts, without which no ledger can be computed.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-REASON = "thinned: the service was away for long, and the spool was full"
+REASON = "thinned: the service was unreachable for long and the spool was full"
 
 
 def thin(line: bytes) -> bytes:
-    """The same record with less detail; what is no step, or is thin already, stays as it is."""
+    """The record with less detail. Other records, and thinned steps, are returned unchanged."""
     if b'"terms":[' not in line and b'"samples":{' not in line:
         return line
     record = json.loads(line)

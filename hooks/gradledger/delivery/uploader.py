@@ -1,7 +1,8 @@
-"""The thread that speaks with the service: the backlog in order, then what others left behind.
+"""The uploader thread: sends the buffer in order, then the spool files of ended processes.
 
-A failing service is tried again after growing pauses, or when it asked to be; a batch that is too
-large is cut. While nothing else is to be said and no step ends, a beat says that the process lives.
+It retries a failing service after growing pauses, or after the pause that the service requested,
+and splits a batch that is too large. While no step ends and nothing else is sent, it sends
+heartbeats, which show that the process is running.
 """
 
 from __future__ import annotations
@@ -11,71 +12,71 @@ import time
 from collections.abc import Callable
 
 from gradledger import guard
-from gradledger.delivery.buffer import Backlog
-from gradledger.delivery.http_client import Answer, Client
-from gradledger.delivery.spool import orphans
+from gradledger.delivery.buffer import RecordBuffer
+from gradledger.delivery.http_client import Client, UploadResult
+from gradledger.delivery.spool import take_leftover_files
 from gradledger.delivery.spool_file import SpoolFile, is_run
-from gradledger.delivery.stderr_messages import Notices
-from gradledger.on_finding import Reaction
+from gradledger.on_finding import FindingHandler
 from gradledger.records import HeartbeatRecord, RunRecord, encode
+from gradledger.stderr import OncePerTopic
 
 BATCH_LINES = 500
 BATCH_BYTES = 8 * 2**20
 BACKOFF_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
-SAID_AFTER_FAILURES = 7  # about 14 seconds
-BEAT_SECONDS = 10.0
-SILENT_SECONDS = 1.0  # without an answer
-ORPHANS_SECONDS = 60.0  # between two looks for files of dead processes
+REPORT_AFTER_FAILURES = 7  # about 14 seconds
+HEARTBEAT_SECONDS = 10.0
+UNANSWERED_SECONDS = 1.0
+LEFTOVER_FILES_SECONDS = 60.0  # between two searches for spool files of ended processes
 
 
-class Courier:
-    """Brings a backlog to the service, until it is told to finish."""
+class Uploader:
+    """Sends the records of a buffer to the service until ``finish`` is called."""
 
     def __init__(
         self,
         client: Client,
-        backlog: Backlog,
-        speaker: Callable[[], RunRecord],
-        pulse: Callable[[], HeartbeatRecord | None],
-        notices: Notices,
-        reaction: Reaction,
+        buffer: RecordBuffer,
+        run_record: Callable[[], RunRecord],
+        heartbeat: Callable[[], HeartbeatRecord | None],
+        messages: OncePerTopic,
+        finding_handler: FindingHandler,
     ) -> None:
-        self._reaction, self._known = reaction, ""
-        self._client, self._backlog, self._notices = client, backlog, notices
-        self._speaker, self._pulse = speaker, pulse
-        self._lines = BATCH_LINES
+        self._client, self._buffer, self._messages = client, buffer, messages
+        self._run_record, self._heartbeat = run_record, heartbeat
+        self._finding_handler, self._last_findings_id = finding_handler, ""
+        self._batch_lines = BATCH_LINES
         self._failures = 0
         self._not_before = 0.0
         self._asked_to_wait = False
-        self._look_at = 0.0  # when to look for orphans
-        self._beat_at = 0.0  # when to beat again
+        self._next_search = 0.0  # for leftover files
+        self._next_heartbeat = 0.0
         self._wake = threading.Event()
         self._finishing = False
         self.done = threading.Event()
         self.refused = 0
-        self.problem = ""  # the last that there was
+        self.problem = ""  # the last one
 
     @property
     def failing(self) -> bool:
-        """Whether the last thing that the service did was to fail."""
+        """Whether the last request failed."""
         return self._failures > 0
 
     @property
     def unanswered(self) -> bool:
-        """Whether the service has let a batch wait for long."""
-        return self._client.waiting() > SILENT_SECONDS
+        """Whether the current request has waited for a response for long."""
+        return self._client.waiting() > UNANSWERED_SECONDS
 
     def wake(self) -> None:
-        """There is something to bring."""
+        """Send what the buffer holds now."""
         self._wake.set()
 
     def finish(self) -> None:
-        """Bring what is there, with one attempt, and end."""
+        """Make one more attempt, then end the thread."""
         self._finishing = True
         self._wake.set()
 
     def run(self) -> None:
-        """What the thread does."""
+        """The body of the thread."""
         while not self._finishing:
             self._wake.wait(self._pause())
             self._wake.clear()
@@ -83,111 +84,112 @@ class Courier:
                 self._work()
         with guard.fail_open("delivery"):
             if not self._asked_to_wait or time.monotonic() >= self._not_before:
-                self._deliver()
+                self._send_buffer()
         self.done.set()
         self._client.close()
 
     def _pause(self) -> float:
-        """Until the next attempt, or the next beat. Woken earlier, it looks again."""
-        left = self._not_before - time.monotonic()
-        return left if left > 0 else BEAT_SECONDS
+        """Seconds until the next attempt or heartbeat; ``wake`` may end the pause earlier."""
+        remaining = self._not_before - time.monotonic()
+        return remaining if remaining > 0 else HEARTBEAT_SECONDS
 
     def _work(self) -> None:
-        if time.monotonic() < self._not_before or not self._deliver():
+        if time.monotonic() < self._not_before or not self._send_buffer():
             return
-        if time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + ORPHANS_SECONDS
-            self._deliver_orphans()
-        beat = self._pulse() if time.monotonic() >= self._beat_at else None
-        if beat is not None:
-            self._beat_at = time.monotonic() + BEAT_SECONDS
-            self._hear(self._client.post([encode(self._speaker()), encode(beat)], self._asks))
+        if time.monotonic() >= self._next_search:
+            self._next_search = time.monotonic() + LEFTOVER_FILES_SECONDS
+            self._send_leftover_files()
+        heartbeat = self._heartbeat() if time.monotonic() >= self._next_heartbeat else None
+        if heartbeat is not None:
+            self._next_heartbeat = time.monotonic() + HEARTBEAT_SECONDS
+            lines = [encode(self._run_record()), encode(heartbeat)]
+            self._handle_findings(self._client.post(lines, self._findings_id))
 
-    # ------------------------------------------------------------------ the backlog
+    # ------------------------------------------------------------------ the buffer
 
-    def _deliver(self) -> bool:
-        """Send batches until nothing is left or the service fails."""
-        while (batch := self._backlog.next(self._lines, BATCH_BYTES)) is not None:
-            answer = self._client.post(batch.body, self._asks)
-            if answer.fate == "retry":
-                self._backlog.spill()
-                self._hold(answer)
+    def _send_buffer(self) -> bool:
+        """Send batches until the buffer is empty (True) or the service fails (False)."""
+        while (batch := self._buffer.next(self._batch_lines, BATCH_BYTES)) is not None:
+            result = self._client.post(batch.lines, self._findings_id)
+            if result.outcome == "retry":
+                self._buffer.spill()
+                self._delay_retry(result)
                 return False
-            if self._is_to_be_cut(answer):
+            if result.outcome == "too_large" and self._batch_lines > 1:
+                self._batch_lines //= 2
                 continue
-            self.refused += self._accepted(answer)
-            self._backlog.acknowledge(batch)
-            self._hear(answer)
+            self.refused += self._accept(result)
+            self._buffer.acknowledge(batch)
+            self._handle_findings(result)
         return True
 
     @property
-    def _asks(self) -> str | None:
-        """What to ask the service for besides: news of findings, where anyone wants them."""
-        return self._known if self._reaction.listens else None
+    def _findings_id(self) -> str | None:
+        """The id with which to request findings; None if the policy needs none."""
+        return self._last_findings_id if self._finding_handler.enabled else None
 
-    def _hear(self, answer: Answer) -> None:
-        if answer.known is not None and answer.known != self._known:
-            self._known = answer.known
-            self._reaction.hear(answer.findings)
+    def _handle_findings(self, result: UploadResult) -> None:
+        if result.findings_id is not None and result.findings_id != self._last_findings_id:
+            self._last_findings_id = result.findings_id
+            self._finding_handler.on_findings(result.findings)
 
-    def _is_to_be_cut(self, answer: Answer) -> bool:
-        if answer.fate != "too_large" or self._lines == 1:
-            return False
-        self._lines = max(1, self._lines // 2)
-        return True
-
-    def _accepted(self, answer: Answer) -> int:
-        """The service took a batch, all but what it will never take."""
+    def _accept(self, result: UploadResult) -> int:
+        """Reset the retry state; report and return the number of refused records."""
         self._failures, self._not_before, self._asked_to_wait = 0, 0.0, False
-        self._lines = BATCH_LINES
-        refused = answer.refused or int(answer.fate == "too_large")
+        self._batch_lines = BATCH_LINES
+        refused = result.refused or int(result.outcome == "too_large")
         if refused:
-            text = f"the service refused {refused} records ({answer.problem})"
-            self._notices.once("refused", text)
+            text = f"the service refused {records_text(refused)} ({result.problem})"
+            self._messages.write("refused", text)
         return refused
 
-    def _hold(self, answer: Answer) -> None:
-        wait = BACKOFF_SECONDS[min(self._failures, len(BACKOFF_SECONDS) - 1)]
-        self._asked_to_wait = answer.wait > 0
-        self._not_before = time.monotonic() + max(wait, answer.wait)
+    def _delay_retry(self, result: UploadResult) -> None:
+        backoff = BACKOFF_SECONDS[min(self._failures, len(BACKOFF_SECONDS) - 1)]
+        self._asked_to_wait = result.retry_after > 0
+        self._not_before = time.monotonic() + max(backoff, result.retry_after)
         self._failures += 1
-        self.problem = answer.problem
-        if self._failures == SAID_AFTER_FAILURES or self._asked_to_wait:
-            where = f"the service takes no records ({answer.problem})"
-            self._notices.once("service", f"{where}; training goes on, they are sent later")
+        self.problem = result.problem
+        if self._failures == REPORT_AFTER_FAILURES or self._asked_to_wait:
+            text = f"cannot send records to the service ({result.problem})"
+            self._messages.write("service", f"{text}; training goes on, and sending is retried")
 
-    # ------------------------------------------------------------------ what others left behind
+    # ------------------------------------------------------------------ leftover files
 
-    def _deliver_orphans(self) -> None:
-        place = self._backlog.place
-        for file in orphans(place) if place else ():
+    def _send_leftover_files(self) -> None:
+        location = self._buffer.location
+        for file in take_leftover_files(location) if location else ():
             try:
-                whole = self._deliver_orphan(file)
+                complete = self._send_file(file)
             except OSError as error:
-                self._notices.once("orphan", f"{file.path} cannot be read ({error})")
-                whole = False
-            file.remove() if whole else file.close()
-            if len(self._backlog):  # what this process has to say goes first
-                self._look_at = 0.0
-            if len(self._backlog) or self.failing or self._finishing:
+                self._messages.write("leftover file", f"cannot read {file.path} ({error})")
+                complete = False
+            file.remove() if complete else file.close()
+            if len(self._buffer):  # the records of this process go first
+                self._next_search = 0.0
+            if len(self._buffer) or self.failing or self._finishing:
                 return
 
-    def _deliver_orphan(self, file: SpoolFile) -> bool:
-        """Whether the service has all of it now. What it refused stays, under another name."""
-        lines, refused = BATCH_LINES, 0
+    def _send_file(self, file: SpoolFile) -> bool:
+        """Whether the service stored all records; a file with refused records is renamed."""
+        batch_lines, refused = BATCH_LINES, 0
         while not self._finishing:
-            batch = file.peek(lines, BATCH_BYTES)
-            if not batch:
+            lines = file.peek(batch_lines, BATCH_BYTES)
+            if not lines:
                 if refused:
-                    file.set_aside()
+                    file.mark_refused()
                 return not refused
-            answer = self._client.post(batch)
-            if answer.fate == "retry":
-                self._hold(answer)
+            result = self._client.post(lines)
+            if result.outcome == "retry":
+                self._delay_retry(result)
                 return False
-            if answer.fate == "too_large" and lines > 1:
-                lines //= 2
+            if result.outcome == "too_large" and batch_lines > 1:
+                batch_lines //= 2
                 continue
-            refused += self._accepted(answer)
-            file.advance(sum(not is_run(line) for line in batch))
+            refused += self._accept(result)
+            file.advance(sum(not is_run(line) for line in lines))
         return False
+
+
+def records_text(count: int) -> str:
+    """``1 record``, ``2 records``."""
+    return "1 record" if count == 1 else f"{count} records"

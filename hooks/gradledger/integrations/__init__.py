@@ -1,7 +1,7 @@
-"""What the hooks add to training frameworks: evaluation metrics and the planned number of steps.
+"""Callbacks for training frameworks: evaluation metrics, checkpoints, planned number of steps.
 
-Everything else of a framework's run is seen without it. ``Found`` adds our callbacks to the
-frameworks that a script imports, for as long as a session is open; a script may also name them.
+The hooks record everything else without them. ``FrameworkCallbacks`` registers a callback with each
+framework that a script imports, while a session is open. A script may also add one itself.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import importlib
 import sys
 
 from gradledger import guard
-from gradledger.autostart.path.gradledger_autostart import Watcher
+from gradledger.autostart.path.gradledger_autostart import ImportHook
 
-# When the module on the left has been imported, the one on the right adds our callback to it.
+# When the module on the left is imported, the integration on the right registers its callback.
 FRAMEWORKS = {
     "transformers.trainer": "transformers",
     "lightning.pytorch.trainer.connectors.callback_connector": "lightning",
@@ -21,33 +21,33 @@ FRAMEWORKS = {
 }
 
 
-class Found:
-    """The frameworks of this process, watched from the moment they are imported."""
+class FrameworkCallbacks:
+    """Registers a callback with each framework, at its import at the latest."""
 
     def __init__(self) -> None:
-        self._watchers: list[Watcher] = []
+        self._import_hooks: list[ImportHook] = []
         self._added: list[tuple[str, str]] = []
 
     def install(self) -> None:
-        """Add our callback to what is imported already, and to the rest when it comes."""
-        for module, ours in FRAMEWORKS.items():
+        """Register with frameworks that are loaded, and with others when they are imported."""
+        for module, integration in FRAMEWORKS.items():
             if module in sys.modules:
-                self._add(module, ours)
+                self._add(module, integration)
             else:
-                watcher = Watcher(module, functools.partial(self._add, module, ours))
-                watcher.arm()
-                self._watchers.append(watcher)
+                import_hook = ImportHook(module, functools.partial(self._add, module, integration))
+                import_hook.install()
+                self._import_hooks.append(import_hook)
 
     def uninstall(self) -> None:
-        """Take everything back."""
-        while self._watchers:
-            self._watchers.pop().disarm()
+        """Remove the import hooks and the callbacks."""
+        while self._import_hooks:
+            self._import_hooks.pop().uninstall()
         while self._added:
-            module, ours = self._added.pop()
-            with guard.fail_open(f"integration {ours}"):
-                importlib.import_module(f"{__name__}.{ours}").remove(sys.modules[module])
+            module, integration = self._added.pop()
+            with guard.fail_open(f"integration {integration}"):
+                importlib.import_module(f"{__name__}.{integration}").remove(sys.modules[module])
 
-    def _add(self, module: str, ours: str) -> None:
-        with guard.fail_open(f"integration {ours}"):
-            importlib.import_module(f"{__name__}.{ours}").add(sys.modules[module])
-            self._added.append((module, ours))
+    def _add(self, module: str, integration: str) -> None:
+        with guard.fail_open(f"integration {integration}"):
+            importlib.import_module(f"{__name__}.{integration}").add(sys.modules[module])
+            self._added.append((module, integration))

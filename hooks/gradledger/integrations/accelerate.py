@@ -1,8 +1,8 @@
-"""Accelerate: a tracker, so that ``accelerator.log`` tells evaluations to the run.
+"""Accelerate: a tracker that adds the evaluation metrics of ``accelerator.log`` to the run.
 
     accelerator = Accelerator(log_with=[GradledgerTracker(name="my run")])
 
-Training itself is watched without it.
+The hooks record the training itself without it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ EVALUATION = ("eval", "val", "test")
 
 
 class GradledgerTracker(GeneralTracker):
-    """Watches the run from now on; takes the options of ``gradledger.watch``.
+    """Starts recording; accepts the options of ``gradledger.watch``.
 
-    Of what is logged, values whose names begin with eval, val or test are evaluations; the rest
-    is of training, which the hooks see themselves.
+    Logged values whose names start with eval, val or test are evaluation metrics. Other values
+    describe training, which the hooks record themselves, so they are skipped.
     """
 
     name = "gradledger"
@@ -33,13 +33,13 @@ class GradledgerTracker(GeneralTracker):
 
     @property
     def tracker(self) -> api.Ledger:
-        """The watched run, for ``accelerator.get_tracker("gradledger", unwrap=True)``."""
+        """The recorded run, for ``accelerator.get_tracker("gradledger", unwrap=True)``."""
         return self.ledger
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        """The configuration that was given to ``accelerator.init_trackers``."""
-        open_session.configured(values)
+        """Add the configuration passed to ``accelerator.init_trackers``."""
+        open_session.configure(values)
 
     def log(self, values: dict[str, Any], step: int | None = None, **kwargs: Any) -> None:
-        """Evaluations, told at the optimizer step at which they come, whatever ``step`` counts."""
-        open_session.evaluation({k: v for k, v in values.items() if k.startswith(EVALUATION)})
+        """Record evaluation metrics at the current optimizer step; ``step`` may count others."""
+        open_session.log_evaluation({k: v for k, v in values.items() if k.startswith(EVALUATION)})

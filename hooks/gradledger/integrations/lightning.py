@@ -1,9 +1,9 @@
-"""Lightning: a callback, found by itself under ``gradledger run`` or ``watch``.
+"""Lightning: a callback, added automatically under ``gradledger run`` or ``watch``.
 
     trainer = Trainer(..., callbacks=[GradledgerCallback(name="my run")])
 
-The package goes by two names, ``lightning`` and ``pytorch_lightning``, whose classes are not the
-same; a callback of either is no callback of the other. Ours is made for the one that is imported.
+There are two packages, ``lightning`` and ``pytorch_lightning``, with separate classes: a callback
+of one is not a callback of the other. The class is created for the package that is imported.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 _patches: dict[str, Patch] = {}
 
 
-class Follower:
-    """Tells an open session what the Trainer knows; without one it does nothing."""
+class SessionCallback:
+    """Passes evaluation metrics and checkpoints to the open session, if there is one."""
 
     _before: dict[str, Any]
 
     @open_session.failing_open
     def on_train_start(self, trainer: Any, module: Any) -> None:
-        """Whose loop it is, and how many steps are planned."""
-        open_session.training_begins("lightning", trainer.estimated_stepping_batches)
+        """Add the framework and the planned number of steps to the configuration."""
+        open_session.on_train_begin("lightning", trainer.estimated_stepping_batches)
 
     @open_session.failing_open
     def on_validation_start(self, trainer: Any, module: Any) -> None:
-        """The metrics of training, which Lightning keeps in the same place."""
+        """Save the training metrics, which Lightning stores in the same dictionary."""
         self._before = dict(trainer.callback_metrics)
 
     @open_session.failing_open
     def on_validation_end(self, trainer: Any, module: Any) -> None:
-        """The metrics that this validation has logged; the same on all ranks, so one tells."""
+        """Record the metrics of this validation; equal on all ranks, so rank 0 sends them."""
         if trainer.sanity_checking or not trainer.is_global_zero:
             return
-        now = trainer.callback_metrics.items()
-        open_session.evaluation({k: v for k, v in now if v is not self._before.get(k)})
+        metrics = trainer.callback_metrics.items()
+        open_session.log_evaluation({k: v for k, v in metrics if v is not self._before.get(k)})
 
     @open_session.failing_open
     def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: Any) -> None:
-        """Lightning saves a checkpoint; under which name, it tells nobody here."""
+        """Record that Lightning saves a checkpoint; this callback does not receive its path."""
         if trainer.is_global_zero:
             open_session.checkpoint("")
 
@@ -56,29 +56,29 @@ def _watch(self: Any, **options: Any) -> None:
 
 
 @functools.cache
-def follower_of(package: str) -> type:
-    """Our callback as a class of ``lightning.pytorch`` or of ``pytorch_lightning``."""
-    return type("Follower", (Follower, sys.modules[package].Callback), {})
+def callback_class(package: str) -> type:
+    """The callback as a class of ``lightning.pytorch`` or ``pytorch_lightning``."""
+    return type("SessionCallback", (SessionCallback, sys.modules[package].Callback), {})
 
 
 @functools.cache
-def watcher_of(package: str) -> type:
-    """The same, for a script to name: it takes the options of ``gradledger.watch``."""
-    return type("GradledgerCallback", (follower_of(package),), {"__init__": _watch})
+def watching_callback_class(package: str) -> type:
+    """A callback class for scripts; it accepts the options of ``gradledger.watch``."""
+    return type("GradledgerCallback", (callback_class(package),), {"__init__": _watch})
 
 
 def __getattr__(name: str) -> Any:
-    """``GradledgerCallback``, of the package that the script has imported."""
+    """``GradledgerCallback`` for the package that the script has imported."""
     if name != "GradledgerCallback":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     imported = [package for package in PACKAGES if package in sys.modules]
     if not imported:
-        raise ImportError("import lightning.pytorch, or pytorch_lightning, before this")
-    return watcher_of(imported[0])
+        raise ImportError("Import lightning.pytorch or pytorch_lightning before GradledgerCallback")
+    return watching_callback_class(imported[0])
 
 
 def add(connector: Any) -> None:
-    """Every Trainer made from now on has our callback, unless the script gave it one."""
+    """Add the callback to every Trainer created from now on that has none yet."""
     package = connector.__name__.split(".trainer.")[0]
 
     def wrap(original: Any) -> Any:
@@ -86,8 +86,8 @@ def add(connector: Any) -> None:
             original(self, *args, **kwargs)
             with guard.fail_open("integration lightning"):
                 callbacks = self.trainer.callbacks
-                if not any(isinstance(callback, Follower) for callback in callbacks):
-                    callbacks.append(follower_of(package)())
+                if not any(isinstance(callback, SessionCallback) for callback in callbacks):
+                    callbacks.append(callback_class(package)())
 
         return on_trainer_init
 
@@ -95,5 +95,5 @@ def add(connector: Any) -> None:
 
 
 def remove(connector: Any) -> None:
-    """No Trainer made from now on has it."""
+    """Stop adding the callback to new Trainers."""
     _patches.pop(connector.__name__.split(".trainer.")[0]).undo()

@@ -1,4 +1,4 @@
-"""What integrations tell the open session, if there is one; nothing here reaches the script."""
+"""Passes data of integrations to the open session, if there is one; never raises."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from typing import Any
 
 from gradledger import guard, session
 
-failing_open = guard.fail_open("an integration")  # around every callback of ours
+failing_open = guard.fail_open("an integration")  # decorates every callback of an integration
 
 
 @failing_open
-def evaluation(values: Mapping[str, Any]) -> None:
-    """Metrics of an evaluation, told at the optimizer step that came before it."""
+def log_evaluation(values: Mapping[str, Any]) -> None:
+    """Record evaluation metrics at the last optimizer step before the evaluation."""
     open_session = session.current()
-    told = {name: value for name, value in values.items() if _is_number(value)}
-    if open_session is not None and told:
+    metrics = {name: value for name, value in values.items() if _is_number(value)}
+    if open_session is not None and metrics:
         steps = open_session.recorder.windows.steps
-        open_session.log_eval(steps[0] if steps else 0, told)
+        open_session.log_eval(steps[0] if steps else 0, metrics)
 
 
 @failing_open
 def checkpoint(path: str) -> None:
-    """A checkpoint was saved after the last optimizer step."""
+    """Record that a checkpoint was saved after the last optimizer step."""
     open_session = session.current()
     if open_session is not None:
         open_session.checkpoint(None, path)
 
 
-def training_begins(framework: str, steps: float) -> None:
-    """Whose loop it is, and how many optimizer steps it means to take."""
+def on_train_begin(framework: str, steps: float) -> None:
+    """Add the framework and the planned number of optimizer steps to the configuration."""
     planned = {"planned_steps": int(steps)} if 0 < steps < float("inf") else {}
-    configured({"framework": framework, **planned})
+    configure({"framework": framework, **planned})
 
 
 @failing_open
-def configured(values: Mapping[str, Any]) -> None:
-    """What the run is configured with; what the script itself has told stays."""
+def configure(values: Mapping[str, Any]) -> None:
+    """Add entries to the configuration; entries that the script set itself have priority."""
     open_session = session.current()
     if open_session is not None:
         open_session.configure(values)

@@ -8,21 +8,21 @@ not followed, proxies of the environment are not used, and of an answer only the
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterable, Mapping
-from email.utils import parsedate_to_datetime
 from functools import cache
 from ssl import SSLContext
 
 import anyio
 import httpcore2
 
+from gradledger.delivery.http_client import retry_after_seconds
 from gradledger_monitor.alerts.egress_policy import AddressRefused, EgressPolicy
 from gradledger_monitor.common.sanitize import printable
 from gradledger_monitor.store.alerts.outbox import DeliveryResult
 
 MOST_ANSWER_BYTES = 1_024
 MOST_DETAIL = 500  # characters
+MAX_WAIT_SECONDS = 86_400.0  # for Retry-After, as for the longest delay between two attempts
 
 
 class _Guarded(httpcore2.AsyncNetworkBackend):
@@ -114,15 +114,5 @@ def of_status(status: int, retry_after: str = "", said: str = "") -> DeliveryRes
         detail += ": redirects are not followed; name the address that they lead to"
     elif said:
         detail += f": {said}"
-    wait = seconds(retry_after) if status in (429, 503) else None
+    wait = retry_after_seconds(retry_after, MAX_WAIT_SECONDS) if status in (429, 503) else None
     return DeliveryResult("failed", detail[:MOST_DETAIL], status, wait)
-
-
-def seconds(retry_after: str) -> float | None:
-    """What a Retry-After header asks for: a number of seconds, or a date."""
-    if retry_after.strip().isdecimal():
-        return float(retry_after)
-    try:
-        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
-    except (ValueError, TypeError, OverflowError):
-        return None

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 import gradledger
-from gradledger.on_finding import Heard
+from gradledger.on_finding import ReportedFinding
 from gradledger.settings import Settings
 from helpers.batches import eventually
 from helpers.service import Service, running_service
@@ -115,9 +115,9 @@ def test_stop_may_ask_for_warnings_or_for_errors_alone(service: Service) -> None
 
 
 def test_a_function_gets_the_finding_on_the_training_thread(service: Service) -> None:
-    heard: list[Heard] = []
+    heard: list[ReportedFinding] = []
 
-    def hear(finding: Heard) -> None:
+    def hear(finding: ReportedFinding) -> None:
         heard.append(finding)
         raise KeyError("enough")
 
@@ -143,7 +143,7 @@ def test_what_makes_no_sense_is_refused_or_ignored(capfd: pytest.CaptureFixture[
     with pytest.raises(ValueError, match="warn, stop or off"):
         gradledger.watch(on_finding="panic")
     settings = Settings.from_environment({"GRADLEDGER_ON_FINDING": "stop:loudly"})
-    assert settings.on_finding.what == "warn"
+    assert settings.on_finding.action == "warn"
     assert "GRADLEDGER_ON_FINDING='stop:loudly' is ignored" in capfd.readouterr().err
 
 

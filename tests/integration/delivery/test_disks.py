@@ -25,11 +25,11 @@ def test_a_full_disk_does_not_stop_training_and_what_it_holds_is_whole(
 ) -> None:
     done = scripts.run(f"{LIMITED}\ntrain(300, pause=0.005)\nprint('trained')", nowhere)
     assert (done.status, done.out) == (0, "trained\n")
-    assert done.err.count("takes no records (File too large)") == 1
+    assert done.err.count("(File too large); they stay in memory") == 1
     kept = scripts.on_disk()
     assert kept > 0
-    assert f"gradledger: {kept} records are not sent yet" in done.err
-    assert f"gradledger: {301 - kept} records could not be sent" in done.err
+    assert f"gradledger: {kept} records not sent yet" in done.err
+    assert f"gradledger: {301 - kept} records lost: not sent" in done.err
     (path,) = scripts.spool.rglob("*.jsonl")
     assert path.read_bytes().endswith(b"}\n")
 
@@ -54,8 +54,8 @@ def test_a_home_that_cannot_be_written_does_not_stop_training(
     assert (done.status, done.out) == (0, "trained\n")
     told = [line for line in done.err.splitlines() if line.startswith("gradledger:")]
     assert len(told) == 2
-    assert "takes no records (No such file or directory)" in told[0]
-    assert "11 records could not be sent" in told[1]
+    assert "(No such file or directory); they stay in memory" in told[0]
+    assert "11 records lost: not sent" in told[1]
 
 
 def test_values_that_mean_nothing_are_said_once_and_the_defaults_are_used(
@@ -91,7 +91,7 @@ train(2)
 def test_a_long_step_beats_so_that_a_stall_can_be_told(scripts: Scripts, tmp_path: Path) -> None:
     code = """
 import gradledger.session
-gradledger.session.BEAT_SECONDS = gradledger.delivery.uploader.BEAT_SECONDS = 0.3
+gradledger.session.HEARTBEAT_SECONDS = gradledger.delivery.uploader.HEARTBEAT_SECONDS = 0.3
 train(2)
 print("slow", flush=True)
 torch.nn.Linear(2, 1)(torch.ones(2)).backward()

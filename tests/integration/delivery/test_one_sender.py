@@ -17,9 +17,9 @@ import pytest
 from gradledger import session
 from gradledger.delivery.background import running
 from gradledger.delivery.http_client import Client
-from gradledger.delivery.pipeline import Sender
-from gradledger.delivery.spool import Place
-from gradledger.on_finding import Policy, Reaction
+from gradledger.delivery.pipeline import Pipeline
+from gradledger.delivery.spool import SpoolLocation
+from gradledger.on_finding import FindingHandler, Policy
 from gradledger.records import EndRecord, RunRecord
 from gradledger.settings import Settings
 from helpers.batches import eventually
@@ -31,11 +31,13 @@ from .test_sender import Window
 THREADS, STEPS, ROUNDS = 8, 40, 25
 
 
-def sender(url: str, folder: Path | None) -> Sender:
+def sender(url: str, folder: Path | None) -> Pipeline:
     """A sender as a session makes it."""
     run = RunRecord("night-1", "a run", optimizers=["SGD"])
-    place = None if folder is None else Place(folder, url)
-    return Sender(Client(url), lambda: run, lambda: None, place, Reaction(Policy("off"), str, bool))
+    place = None if folder is None else SpoolLocation(folder, url)
+    return Pipeline(
+        Client(url), lambda: run, lambda: None, place, FindingHandler(Policy("off"), str, bool)
+    )
 
 
 def together(works: list[Callable[[], None]]) -> None:
@@ -79,7 +81,7 @@ def test_threads_that_have_the_first_record_at_once_start_one_sender(tmp_path: P
             one = sender(service.url, tmp_path)
             seen: list[Counter[str]] = []
 
-            def put(thread: int, one: Sender = one, seen: list[Counter[str]] = seen) -> None:
+            def put(thread: int, one: Pipeline = one, seen: list[Counter[str]] = seen) -> None:
                 for index in range(STEPS):
                     one.put(Window(step_record(1 + thread * STEPS + index)))
                 seen.append(alive())
@@ -104,11 +106,11 @@ def test_threads_that_close_while_others_put_lose_nothing_that_was_put_before(
             for index in range(STEPS):
                 one.put(Window(step_record(1 + index)))
 
-            def late(one: Sender = one) -> None:
+            def late(one: Pipeline = one) -> None:
                 for index in range(STEPS):
                     one.put(Window(step_record(1 + STEPS + index)))
 
-            def close(one: Sender = one, number: int = number) -> None:
+            def close(one: Pipeline = one, number: int = number) -> None:
                 one.close(EndRecord(9.0, [number]))
 
             service.taken.clear()
@@ -141,7 +143,7 @@ def test_a_child_that_is_forked_while_senders_start_has_none_and_takes_nothing(
         for _ in range(ROUNDS):
             one = sender(service.url, tmp_path)
 
-            def in_child(one: Sender = one) -> bool:
+            def in_child(one: Pipeline = one) -> bool:
                 one.abandon()  # as the session does after a fork
                 one.put(Window(step_record(999)))
                 one.close(EndRecord(9.0, [0]))
@@ -150,7 +152,7 @@ def test_a_child_that_is_forked_while_senders_start_has_none_and_takes_nothing(
             def fork(in_child: Callable[[], bool] = in_child) -> None:
                 assert all(forked(in_child) for _ in range(2))
 
-            def put(first: int, one: Sender = one) -> None:
+            def put(first: int, one: Pipeline = one) -> None:
                 for index in range(STEPS):
                     one.put(Window(step_record(first + index)))
 
@@ -205,7 +207,7 @@ def test_where_the_courier_cannot_be_started_all_goes_to_the_disk(
     start = _thread.start_new_thread
 
     def refuse(body: Callable[[], None], args: tuple[()]) -> None:
-        if body.__self__.name == "courier":  # type: ignore[attr-defined]
+        if body.__self__.name == "uploader":  # type: ignore[attr-defined]
             raise RuntimeError("can't start new thread")
         start(body, args)
 
@@ -221,7 +223,7 @@ def test_a_script_that_joins_all_threads_does_not_meet_ours(tmp_path: Path) -> N
     before = threading.enumerate()
     one = sender("http://127.0.0.1:9", tmp_path)
     one.put(Window(step_record(1)))
-    assert eventually(5, lambda: running() == ["courier", "sender"])
+    assert eventually(5, lambda: running() == ["uploader", "pipeline"])
     assert threading.enumerate() == before
     assert threading.active_count() == len(before)
     one.close(EndRecord(9.0, [1]))

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from gradledger.delivery.http_client import Answer, Client
-from gradledger.delivery.proxies import Proxy, ProxyError, parsed, proxy_for
+from gradledger.delivery.http_client import Client, UploadResult
+from gradledger.delivery.proxies import Proxy, ProxyError, parse_proxy, proxy_for
 from gradledger.records import RunRecord, encode
 from gradledger.settings import Settings
 from helpers.batches import eventually, step
@@ -40,7 +40,7 @@ def port(service: Server) -> int:
     return int(service.listening.getsockname()[1])
 
 
-def post(url: str, proxy: str | None = None) -> Answer:
+def post(url: str, proxy: str | None = None) -> UploadResult:
     """One batch."""
     client = Client(url, "secret-token", proxy)
     answer = client.post(LINES)
@@ -54,7 +54,7 @@ def test_a_service_is_reached_through_the_proxy_of_the_environment(
 ) -> None:
     with server(takes) as service, running_proxy(port(service)) as proxy:
         monkeypatch.setenv(variable, f"http://{proxy.address}")
-        assert post("http://service.test:4777").fate == "accepted"
+        assert post("http://service.test:4777").outcome == "accepted"
         assert service.steps() == [1]
         assert proxy.lines() == {"POST http://service.test:4777/api/v1/records HTTP/1.1"}
         assert b"Host: service.test:4777" in proxy.heads[0]
@@ -65,11 +65,11 @@ def test_a_proxy_may_be_named_without_its_scheme_and_ask_for_a_password(
 ) -> None:
     with server(takes) as service, running_proxy(port(service), BASIC) as proxy:
         monkeypatch.setenv("HTTP_PROXY", f"user:p%40ss@{proxy.address}")
-        assert post("http://service.test").fate == "accepted"
+        assert post("http://service.test").outcome == "accepted"
         monkeypatch.setenv("HTTP_PROXY", f"user:wrong@{proxy.address}")
         refused = post("http://service.test")
-        assert refused.fate == "retry"
-        assert "HTTP status 407: the proxy wants a user" in refused.problem
+        assert refused.outcome == "retry"
+        assert "HTTP status 407: the proxy requires a user" in refused.problem
         assert f"(through the proxy {proxy.address})" in refused.problem
         assert "wrong" not in refused.problem
 
@@ -103,11 +103,11 @@ def test_this_machine_is_reached_directly_and_through_a_proxy_only_if_asked(
 ) -> None:
     with server(takes) as service, running_proxy(port(service)) as proxy:
         monkeypatch.setenv("HTTP_PROXY", f"http://{proxy.address}")
-        assert post(service.url).fate == "accepted"
+        assert post(service.url).outcome == "accepted"
         assert proxy.heads == []
-        assert post(service.url, f"http://{proxy.address}").fate == "accepted"
+        assert post(service.url, f"http://{proxy.address}").outcome == "accepted"
         assert len(proxy.heads) == 1
-        assert post(service.url, "off").fate == "accepted"
+        assert post(service.url, "off").outcome == "accepted"
         assert len(proxy.heads) == 1
 
 
@@ -121,7 +121,7 @@ def test_this_machine_is_reached_directly_and_through_a_proxy_only_if_asked(
     ],
 )
 def test_addresses_of_proxies(address: str, proxy: Proxy) -> None:
-    assert parsed(address) == proxy
+    assert parse_proxy(address) == proxy
 
 
 @pytest.mark.parametrize(
@@ -131,11 +131,11 @@ def test_a_proxy_of_another_kind_is_named_with_a_way_out(
     address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ProxyError) as caught:
-        parsed(address)
+        parse_proxy(address)
     assert "secret" not in str(caught.value)
     monkeypatch.setenv("HTTP_PROXY", address)
     answer = post("http://service.test")
-    assert answer.fate == "retry" and answer.problem.startswith("ProxyError: the proxy '")
+    assert answer.outcome == "retry" and answer.problem.startswith("ProxyError: the proxy '")
     settings = Settings.from_environment({"GRADLEDGER_PROXY": address})
     assert settings.proxy is None
     (line,) = capsys.readouterr().err.splitlines() or [""]
@@ -204,16 +204,16 @@ def test_a_service_over_tls_is_reached_through_a_tunnel_that_sees_nothing(
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
         monkeypatch.setenv("HTTPS_PROXY", f"http://user:p%40ss@{proxy.address}")
         accepted = post("https://service.test")
-        assert accepted.fate == "accepted", accepted.problem
+        assert accepted.outcome == "accepted", accepted.problem
         assert service.steps() == [1]
         (head,) = proxy.heads
         assert head.startswith(b"CONNECT service.test:443 HTTP/1.")
         assert b"secret-token" not in head
         monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")
         refused = post("https://service.test")
-        assert refused.fate == "retry" and "407" in refused.problem
+        assert refused.outcome == "retry" and "407" in refused.problem
         monkeypatch.setenv("HTTPS_PROXY", f"https://{proxy.address}")
-        assert "leads to no https service" in post("https://service.test").problem
+        assert "cannot reach an https service" in post("https://service.test").problem
 
 
 def test_a_proxy_that_never_answers_holds_up_no_end(scripts: Scripts) -> None:

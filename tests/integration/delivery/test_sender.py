@@ -15,9 +15,9 @@ import pytest
 from gradledger.delivery import buffer, http_client, pipeline, uploader
 from gradledger.delivery.background import running
 from gradledger.delivery.http_client import Client
-from gradledger.delivery.pipeline import Sender
-from gradledger.delivery.spool import Place, Spool, orphans
-from gradledger.on_finding import Policy, Reaction
+from gradledger.delivery.pipeline import Pipeline
+from gradledger.delivery.spool import Spool, SpoolLocation, take_leftover_files
+from gradledger.on_finding import FindingHandler, Policy
 from gradledger.records import EndRecord, HeartbeatRecord, RunRecord, StepRecord, encode
 from helpers.batches import eventually, step
 from helpers.misbehaving import (
@@ -35,7 +35,7 @@ from helpers.misbehaving import (
     trickles,
 )
 
-QUIET = Reaction(Policy("off"), str, bool)
+QUIET = FindingHandler(Policy("off"), str, bool)
 
 
 @dataclass
@@ -58,12 +58,12 @@ class Training:
     folder: Path | None
     number: int = 0
     beat: HeartbeatRecord | None = None
-    pipeline: Sender = field(init=False)
+    pipeline: Pipeline = field(init=False)
 
     def __post_init__(self) -> None:
-        place = None if self.folder is None else Place(self.folder, self.url)
+        place = None if self.folder is None else SpoolLocation(self.folder, self.url)
         run = RunRecord("night-1", "a run", optimizers=["SGD"])
-        self.sender = Sender(Client(self.url), lambda: run, lambda: self.beat, place, QUIET)
+        self.sender = Pipeline(Client(self.url), lambda: run, lambda: self.beat, place, QUIET)
 
     def steps(self, count: int, seconds: float = 0.0) -> None:
         """Take so many steps."""
@@ -135,8 +135,8 @@ FAILS: dict[str, Behaviour] = {
 def test_no_failing_service_loses_a_record_or_holds_up_the_end(
     kind: str, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_client, "SILENCE_SECONDS", 1.0)
-    monkeypatch.setattr(http_client, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(http_client, "READ_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(http_client, "RESPONSE_SECONDS", 1.0)
     with server(FAILS[kind]) as service:
         training = train(service.url)
         training.steps(100, seconds=2.0)
@@ -165,8 +165,8 @@ def test_a_failing_service_is_spoken_of_once(
         assert len(service.requests) > 10
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 2
-    assert "takes no records (HTTP status 500)" in told[0]
-    assert "11 records are not sent yet" in told[1]
+    assert "cannot send records to the service (HTTP status 500)" in told[0]
+    assert "11 records not sent yet" in told[1]
 
 
 @pytest.mark.parametrize(
@@ -260,19 +260,6 @@ def test_a_service_that_asked_for_time_is_left_alone_at_the_end_too(
     assert len(on_disk(tmp_path / "spool")) == 5
 
 
-@pytest.mark.parametrize(
-    ("said", "seconds"),
-    [("7", 7), ("0.5", 0.5), ("-3", 0), ("soon", 0), ("nan", 0), ("", 0), ("1e9", 600)],
-)
-def test_retry_after_is_read_with_care(said: str, seconds: float) -> None:
-    assert http_client._seconds(said) == seconds
-
-
-def test_retry_after_may_be_a_date() -> None:
-    soon = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 30))
-    assert 25 < http_client._seconds(soon) <= 30
-
-
 def test_a_batch_that_is_too_large_is_sent_in_parts(train: Train) -> None:
     with server(takes_few(20)) as service:
         training = train(service.url)
@@ -312,13 +299,13 @@ def test_what_is_refused_is_counted_in_the_records_and_said(
         training.end()
         (kept,) = [record for record in service.taken if record["type"] == "step"]
         assert kept["dropped"] == 1
-    assert capsys.readouterr().err.count("refused 1 records ($.step: no)") == 1
+    assert capsys.readouterr().err.count("refused 1 record ($.step: no)") == 1
 
 
 def test_orphans_that_are_refused_are_kept_under_another_name(train: Train, tmp_path: Path) -> None:
     refusal = b'{"stored": 0, "errors": [{"line": 2, "field": "$", "reason": "unknown run"}]}'
     with server(says(422, refusal)) as service:
-        folder = Place(tmp_path / "spool", service.url).own
+        folder = SpoolLocation(tmp_path / "spool", service.url).directory
         folder.mkdir(parents=True)
         (folder / "old.jsonl").write_bytes(b'{"type":"step"}\n')
         training = train(service.url)
@@ -329,7 +316,7 @@ def test_orphans_that_are_refused_are_kept_under_another_name(train: Train, tmp_
 
 def test_of_two_processes_one_sends_what_a_third_left(train: Train, tmp_path: Path) -> None:
     with server(takes) as service:
-        left = Spool(Place(tmp_path / "spool", service.url), "dead.3.1")
+        left = Spool(SpoolLocation(tmp_path / "spool", service.url), "dead.3.1")
         head = encode(RunRecord("dead", "dead", 3, 4))
         left.append(head, [encode(step(number)) for number in range(1001, 2001)])
         left.close()
@@ -358,7 +345,7 @@ def test_a_folder_that_cannot_be_written_costs_nothing_while_memory_lasts(
         service.behaviour = takes
         training.end()
         assert service.steps() == list(range(1, 51))
-    assert capsys.readouterr().err.count("takes no records (Not a directory)") == 1
+    assert capsys.readouterr().err.count("(Not a directory); they stay in memory") == 1
 
 
 def test_without_a_disk_what_is_lost_is_said(
@@ -370,7 +357,7 @@ def test_without_a_disk_what_is_lost_is_said(
         training.steps(50)
         assert training.end() < 2.0
     said = capsys.readouterr().err
-    assert re.search(r"51 records could not be sent \(.+\), and no disk took them", said)
+    assert re.search(r"51 records lost: not sent \(.+\), and not stored on disk", said)
 
 
 def test_memory_is_bounded_detail_goes_first_and_drops_are_counted(
@@ -381,7 +368,7 @@ def test_memory_is_bounded_detail_goes_first_and_drops_are_counted(
         training = train(service.url, folder=None)
         for _ in range(20):
             training.steps(100, seconds=0.12)
-        held = training.sender._backlog
+        held = training.sender._buffer
         assert held._memory_bytes <= 200_000
         assert held.dropped > 0
         service.behaviour = takes
@@ -439,7 +426,7 @@ def test_values_that_never_come_do_not_hold_up_the_end(train: Train) -> None:
 def test_a_beat_is_sent_while_nothing_else_is(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploader, "BEAT_SECONDS", 0.3)
+    monkeypatch.setattr(uploader, "HEARTBEAT_SECONDS", 0.3)
     with server(takes) as service:
         training = train(service.url)
         training.steps(1)
@@ -477,12 +464,12 @@ def test_putting_a_record_is_an_append(train: Train) -> None:
 def test_ended_senders_leave_no_thread_and_no_file_open(train: Train, tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with server(says(500)) as service:
-        place = Place(tmp_path / "spool", service.url)
+        place = SpoolLocation(tmp_path / "spool", service.url)
         for _ in range(3):
             training = train(service.url)
             training.steps(5, seconds=0.3)
             training.end()
     assert eventually(2, lambda: not running())
-    for file in orphans(place):
+    for file in take_leftover_files(place):
         file.close()
     assert len(os.listdir("/proc/self/fd")) <= before

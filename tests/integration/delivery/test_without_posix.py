@@ -111,7 +111,7 @@ def test_without_locks_nobody_takes_a_file_that_may_have_an_owner(scripts: Scrip
 
 FILES = """
 from pathlib import Path
-from gradledger.delivery.spool import Place, Spool, orphans, _thin
+from gradledger.delivery.spool import SpoolLocation, Spool, take_leftover_files, _thin
 from gradledger.delivery.spool_file import SpoolFile
 
 head, step = b'{"type":"run","run":"a"}\\n', b'{"type":"step","n":%d,"samples":{}}\\n'
@@ -128,14 +128,15 @@ file.advance(2)
 file.close()
 taken = SpoolFile.take(own / "a.jsonl")
 assert taken is not None and len(taken.peek(9, 10**6)) == 5
-taken.set_aside()
+taken.mark_refused()
 taken.close()
 assert [path.name for path in own.iterdir()] == ["a.refused"]
-spool = Spool(Place(Path("spool"), "http://there", 2**16), "b.0.1")
+spool = Spool(SpoolLocation(Path("spool"), "http://there", 2**16), "b.0.1")
 for n in range(2000):
     spool.append(head, [step % n])
 spool.close()
-left = [int(line.split(b'"n":')[1].split(b",")[0]) for file in orphans(Place(Path("spool"), "http://there"))
+location = SpoolLocation(Path("spool"), "http://there")
+left = [int(line.split(b'"n":')[1].split(b",")[0]) for file in take_leftover_files(location)
         for line in file.peek(10**6, 10**9) if b'"n"' in line]
 assert left == list(range(left[0], 2000)) and 0 < left[0] < 2000
 print("held")

@@ -22,7 +22,7 @@ sys.modules["torch._dynamo"] = torch._dynamo = types.SimpleNamespace(
     disable=lambda f, *_, **__: f, graph_break=lambda: None)
 import gradledger
 from gradledger import guard
-from gradledger.delivery.stderr_messages import Notices
+from gradledger.stderr import OncePerTopic
 {after}
 gradledger.watch()
 model = torch.nn.Linear(4, 3)
@@ -31,7 +31,7 @@ for step in range(3):
     F.cross_entropy(model(torch.ones(2, 4)), torch.tensor([0, 1])).backward()
     with guard.fail_open("part %d" % step):
         raise KeyError("on purpose, \\udcff and \u2014 " + "x" * 10_000)
-    Notices().once("topic", "of delivery")
+    OncePerTopic().write("topic", "of delivery")
     optimizer.step()
 print("trained", flush=True)
 """

@@ -20,7 +20,7 @@ from torch import nn
 
 import gradledger
 from gradledger import session
-from gradledger.run_config import MAX_DEPTH, MAX_ENTRIES, MAX_ITEMS, MAX_TEXT, plain
+from gradledger.run_config import MAX_DEPTH, MAX_ENTRIES, MAX_ITEMS, MAX_TEXT, copy_config
 from helpers.misbehaving import Server, server, takes
 from helpers.training import cross_entropy, tiny_model, windows
 
@@ -102,7 +102,7 @@ def ways(one: Any, two: Any) -> dict[str, tuple[Any, str]]:
             "NoGroups has no param_groups, int",
         ),
         "with one that raises": ([one, Raising(), two], "Raising has no param_groups"),
-        "with a wrapper": ([one, Wrapper(one), two], "Wrapper is no torch.optim.Optimizer"),
+        "with a wrapper": ([one, Wrapper(one), two], "Wrapper is not a torch.optim.Optimizer"),
         "with a model": (
             [one, nn.Sequential(nn.Linear(1, 1)), two],
             "Sequential has no param_groups",
@@ -145,7 +145,7 @@ def test_groups_that_are_none_are_left_out(groups: Any, service: Server, capsys:
     odd.param_groups = groups
     recorded(service, optimizer=odd)
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == "gradledger: watch(optimizer=...) is left out: SGD has no param_groups"
+    assert line == "gradledger: watch(optimizer=...) is ignored: SGD has no param_groups"
 
 
 def test_one_that_cannot_be_referred_to_is_left_out(
@@ -180,8 +180,8 @@ NAMES: list[tuple[Any, str | None, str]] = [
     (7, "7", ""),
     (0, "0", ""),
     (np.array([1, 2]), "[1 2]", ""),
-    ("x" * 300, "x" * 256, "watch(name=...) is cut: it is longer than 256 characters"),
-    (Unprintable(), None, "watch(name=...) is left out: it has no text (RuntimeError)"),
+    ("x" * 300, "x" * 256, "watch(name=...) is truncated to 256 characters"),
+    (Unprintable(), None, "watch(name=...) is ignored: it has no text (RuntimeError)"),
     ("\udcff", "?", ""),
     ("  ", None, ""),
 ]
@@ -299,11 +299,11 @@ class Changing(dict[str, int]):
 
 
 CUT: list[tuple[Callable[[], Any], str]] = [
-    (lambda: 7, "int is no mapping of names to values"),
-    (lambda: ["lr", 1], "list is no mapping"),
-    (lambda: "lr=1", "str is no mapping"),
-    (circle, f"what is nested deeper than {MAX_DEPTH} levels is left out"),
-    (lambda: {"a": "x" * 10**6}, f"texts longer than {MAX_TEXT} characters are cut"),
+    (lambda: 7, "int is not a mapping of names to values"),
+    (lambda: ["lr", 1], "list is not a mapping"),
+    (lambda: "lr=1", "str is not a mapping"),
+    (circle, f"values nested deeper than {MAX_DEPTH} levels are omitted"),
+    (lambda: {"a": "x" * 10**6}, f"texts are truncated to {MAX_TEXT} characters"),
     (lambda: {"a": range(3), "b": [0] * 10**6}, f"the first {MAX_ITEMS} values are recorded"),
     (lambda: {str(i): i for i in range(10**5)}, f"only the first {MAX_ENTRIES} entries"),
     (lambda: {"a": Unprintable(), "b": 1}, "Unprintable has no text (RuntimeError)"),
@@ -319,14 +319,14 @@ def test_what_of_a_configuration_cannot_be_recorded_is_one_line(
 ) -> None:
     run = recorded(service, config=made())
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("gradledger: watch(config=...) is not recorded as it is: ")
+    assert line.startswith("gradledger: watch(config=...) is not fully recorded: ")
     assert words in line
     assert len(json.dumps(run.get("config", {}))) < 200_000
 
 
 def test_a_configuration_is_copied_when_it_is_given() -> None:
     given = {"a": {"b": [1]}}
-    copied, problems = plain(given)
+    copied, problems = copy_config(given)
     given["a"]["b"].append(2)
     assert (copied, problems) == ({"a": {"b": [1]}}, [])
 
@@ -363,4 +363,4 @@ def test_metrics_that_are_no_numbers_are_left_out(service: Server, capsys: Captu
     values = [record["values"] for record in service.taken if record["type"] == "eval"]
     assert values == [{"loss": 2.0, "acc": 0.5}]
     first, *_ = capsys.readouterr().err.splitlines()
-    assert first == "gradledger: log_eval: curve, note is left out, because it is no single number"
+    assert first == "gradledger: log_eval omits curve, note: pass a single number for each metric"

@@ -92,7 +92,7 @@ def test_a_python_that_is_not_reached_is_named_at_once(launch: Launch, flag: str
     else:
         (line,) = done.stderr.splitlines()
         assert line.startswith(f"gradledger: python -{flag[-1]} ")
-        assert line.endswith(f"Leave -{flag[-1]} out, or call gradledger.watch() in the script")
+        assert line.endswith(f"Remove -{flag[-1]}, or call gradledger.watch() in the script")
 
 
 @pytest.mark.parametrize("flag", ["-s", "-B", "-Werror"])
@@ -108,7 +108,7 @@ assert importlib.util.find_spec("torch")
 assert "gradledger" not in sys.modules
 import torch
 assert "gradledger" in sys.modules
-assert not any("Watcher" in type(finder).__name__ for finder in sys.meta_path)
+assert not any("ImportHook" in type(finder).__name__ for finder in sys.meta_path)
 assert "exec_module" not in vars(torch.__loader__)
 """
     path = torch_of_our_own(tmp_path / "lib")

@@ -123,11 +123,11 @@ def test_help_names_every_command_of_the_monitor() -> None:
     ],
 )
 def test_a_run_is_named_after_its_script(command: str, name: str) -> None:
-    assert autostart.name_of(command.split()) == name
+    assert autostart.default_name(command.split()) == name
 
 
 def test_run_ids_are_fresh_and_fit_the_wire() -> None:
-    ids = {autostart.new_run() for _ in range(50)}
+    ids = {autostart.new_run_id() for _ in range(50)}
     assert len(ids) > 45
     assert all(len(one) == 20 and one.replace("-", "").isalnum() for one in ids)
 

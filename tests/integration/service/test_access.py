@@ -180,7 +180,7 @@ def test_the_hooks_show_their_token(guarded: Guarded) -> None:
     lines = [encode(RunRecord("hooked", "hooked")), encode(step(1))]
     for token, fate in ((None, "retry"), ("wrong", "retry"), (guarded.token("ingest"), "accepted")):
         client = Client(guarded.url, token)
-        assert client.post(lines).fate == fate
+        assert client.post(lines).outcome == fate
         client.close()
 
 

@@ -87,9 +87,9 @@ def test_the_hooks_wait_as_long_as_they_are_asked_to(small: Service) -> None:
     client = Client(small.url)
     slow.wait()
     answer = client.post([lines])
-    assert (answer.fate, answer.wait) == ("retry", 2.0)
+    assert (answer.outcome, answer.retry_after) == ("retry", 2.0)
     assert slow.finish() == 200
-    assert client.post([lines]).fate == "accepted"
+    assert client.post([lines]).outcome == "accepted"
     client.close()
 
 

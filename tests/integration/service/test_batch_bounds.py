@@ -134,8 +134,8 @@ def test_a_batch_that_takes_too_long_is_refused_and_nothing_of_it_is_stored(
 def test_the_hooks_cut_a_batch_that_is_beyond_a_bound(tmp_path: Path) -> None:
     with running_service(tmp_path / "a.db", max_batch_lines="10") as strict:
         client = Client(strict.url)
-        assert client.post([batch("cut", map(fair_step, range(1, 21)))]).fate == "too_large"
-        assert client.post([batch("cut", map(fair_step, range(1, 10)))]).fate == "accepted"
+        assert client.post([batch("cut", map(fair_step, range(1, 21)))]).outcome == "too_large"
+        assert client.post([batch("cut", map(fair_step, range(1, 10)))]).outcome == "accepted"
         client.close()
 
 

@@ -147,9 +147,9 @@ def test_an_answer_that_nobody_reads_is_ended(quick: Service) -> None:
 
 def test_the_hooks_go_on_after_their_connection_was_idle(quick: Service) -> None:
     client = Client(quick.url)
-    assert client.post([batch("hooked", [fair_step(1)])]).fate == "accepted"
+    assert client.post([batch("hooked", [fair_step(1)])]).outcome == "accepted"
     time.sleep(3)
-    assert client.post([batch("hooked", [fair_step(2)])]).fate == "accepted"
+    assert client.post([batch("hooked", [fair_step(2)])]).outcome == "accepted"
     client.close()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gradledger.delivery import spool
-from gradledger.delivery.spool import Place, Spool
+from gradledger.delivery.spool import Spool, SpoolLocation
 from gradledger_monitor.archive.writer import export
 from gradledger_monitor.config.settings import default_database
 from gradledger_monitor.store.database import Store
@@ -34,7 +34,7 @@ def mode(path: Path) -> int:
 
 def default_spool() -> None:
     """What the hooks do when the service does not answer."""
-    waiting = Spool(Place(Path(spool.DEFAULT_FOLDER).expanduser(), "http://x:1"), "r.0.1")
+    waiting = Spool(SpoolLocation(Path(spool.DEFAULT_FOLDER).expanduser(), "http://x:1"), "r.0.1")
     waiting.append(b'{"type":"run"}\n', [b"{}\n"])
     waiting.close()
 
@@ -90,7 +90,7 @@ def test_folders_and_files_that_a_person_chose_stay_as_they_are(tmp_path: Path) 
     (chosen / "a.db").touch(0o664)
     (chosen / "a.db").chmod(0o664)
     Store(f"sqlite:///{chosen / 'a.db'}").close()
-    Spool(Place(chosen, "http://x:1"), "r.0.1").append(b'{"type":"run"}\n', [b"{}\n"])
+    Spool(SpoolLocation(chosen, "http://x:1"), "r.0.1").append(b'{"type":"run"}\n', [b"{}\n"])
     assert (mode(chosen), mode(chosen / "a.db")) == (0o775, 0o664)
     assert_private(chosen / "http_x_1")
 

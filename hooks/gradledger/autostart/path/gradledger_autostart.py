@@ -1,8 +1,8 @@
-"""Starts the hooks once ``import torch`` has finished, and then steps aside.
+"""Starts the hooks when ``import torch`` has finished, then removes itself.
 
-Runs in the training environment's own Python, where gradledger need not be installed: the package
-is then loaded from where the launcher has it, and nothing else of the launcher's site-packages.
-Imports only what an interpreter has loaded anyway; the rest when torch comes.
+It runs in the Python of the training environment. If gradledger is not installed there, it loads
+the package from the launcher's environment, and nothing else from there. Until torch is imported,
+it imports only modules that every interpreter has already loaded.
 """
 
 # ruff: noqa: PLC0415
@@ -20,48 +20,49 @@ if TYPE_CHECKING:
 OLDEST = (3, 10)
 
 
-def arm() -> None:
-    """Start now if torch is here already, else when it has been imported."""
-    note("python")
+def install() -> None:
+    """Start the hooks now if torch is loaded, else after it has been imported."""
+    reach_stage("python")
     if "torch" in sys.modules:
         start()
     else:
-        Watcher("torch", start).arm()
+        ImportHook("torch", start).install()
 
 
-class Watcher:
-    """A finder that finds nothing itself: it lets the others find a module and waits for the load.
+class ImportHook:
+    """A meta path finder that calls ``callback`` after a module has been imported.
 
-    Being asked is no import yet (``importlib.util.find_spec("torch")`` asks too), so it stays
-    until the module has really been executed.
+    It delegates the search to the other finders. A search is not an import yet
+    (``importlib.util.find_spec("torch")`` only searches), so it stays installed until the module
+    has been executed.
     """
 
-    def __init__(self, name: str, then: Callable[[], None]) -> None:
+    def __init__(self, name: str, callback: Callable[[], None]) -> None:
         self._name = name
-        self._then = then
-        self._asking = False
+        self._callback = callback
+        self._searching = False
 
-    def arm(self) -> None:
-        """Be asked first."""
+    def install(self) -> None:
+        """Become the first finder."""
         sys.meta_path.insert(0, self)
 
-    def disarm(self) -> None:
-        """Be asked no more."""
+    def uninstall(self) -> None:
+        """Remove this finder. Safe to call twice."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != self._name or self._asking:
+        if name != self._name or self._searching:
             return None
-        self._asking = True
+        self._searching = True
         try:
-            return self._watched(_find(name))
+            return self._with_callback(_find(name))
         finally:
-            self._asking = False
+            self._searching = False
 
-    def _watched(self, spec: ModuleSpec | None) -> ModuleSpec | None:
+    def _with_callback(self, spec: ModuleSpec | None) -> ModuleSpec | None:
         loader = spec.loader if spec else None
         if loader is None:
             return spec
@@ -69,38 +70,38 @@ class Watcher:
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            vars(loader).pop("exec_module", None)  # the instance's; the class's is whole again
+            vars(loader).pop("exec_module", None)  # restores the method of the class
             if self in sys.meta_path:
-                self.disarm()
-                self._then()
+                self.uninstall()
+                self._callback()
 
         try:
             loader.exec_module = exec_module  # type: ignore[method-assign]
         except AttributeError as error:
-            _say(str(error))
+            _write_line(str(error))
         return spec
 
 
 def start() -> None:
-    """Start the hooks; whatever goes wrong with that is one line on stderr."""
-    note("torch")
+    """Start the hooks; a failure is reported with one line on stderr."""
+    reach_stage("torch")
     if sys.version_info < OLDEST:
-        _say("needs Python {}.{} or newer".format(*OLDEST))
+        _write_line("needs Python {}.{} or newer".format(*OLDEST))
         return
     try:
-        _package()
+        _load_package()
         from gradledger import session
 
         session.start_from_environment()
     except Exception as error:
-        _say(f"{type(error).__name__}: {error}")
+        _write_line(f"{type(error).__name__}: {error}")
 
 
-def note(stage: str) -> None:
-    """For a command that wants to know how far its processes come: an empty file."""
+def reach_stage(stage: str) -> None:
+    """Create an empty file named ``stage``, so that `gradledger check` knows it was reached."""
     import os
 
-    folder = os.environ.get("GRADLEDGER_SEEN")
+    folder = os.environ.get("GRADLEDGER_STAGES")
     if folder:
         try:  # noqa: SIM105 (`contextlib` need not be imported yet)
             open(os.path.join(folder, stage), "ab").close()
@@ -108,13 +109,13 @@ def note(stage: str) -> None:
             pass
 
 
-def _package() -> None:
-    """Make ``import gradledger`` work: the environment's own if it has one, else the launcher's."""
+def _load_package() -> None:
+    """Make ``import gradledger`` work: from this environment if installed, else the launcher's."""
     from importlib.util import module_from_spec, spec_from_file_location
     from pathlib import Path
 
     spec = None if "gradledger" in sys.modules else _find("gradledger")
-    if "gradledger" in sys.modules or (spec and spec.origin):  # a mere folder has no origin
+    if "gradledger" in sys.modules or (spec and spec.origin):
         return
     root = Path(__file__).parents[2]
     spec = spec_from_file_location(
@@ -132,8 +133,8 @@ def _find(name: str) -> ModuleSpec | None:
     return find_spec(name)
 
 
-def _say(why: str) -> None:
-    """One line on standard error, written as the package writes it, which may not be imported."""
+def _write_line(reason: str) -> None:
+    """Write one line to standard error with ``stderr.py``, loaded by path: no package is needed."""
     from importlib.util import module_from_spec, spec_from_file_location
     from pathlib import Path
 
@@ -142,4 +143,4 @@ def _say(why: str) -> None:
         return
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.write_line(f"not started ({why}); the program goes on without it")
+    module.write_line(f"not started ({reason}); the program runs without the hooks")

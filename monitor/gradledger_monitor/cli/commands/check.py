@@ -120,7 +120,7 @@ def check(
         raise typer.BadParameter(why, param_hint="--stop")
     known = _known(acknowledge or [])
     gate = Gate(fail_on.value, _baseline(baseline_file))
-    name = name or autostart.name_of(command)
+    name = name or autostart.default_name(command)
     with private_service(_choices()) as service, TemporaryDirectory(prefix="gradledger-") as seen:
         ended = _run(command, name, service, Path(seen), max_steps, fail_on if stop else None)
         why = _without_steps(command, Path(seen))
@@ -191,7 +191,7 @@ def _run(
     base = {key: value for key, value in os.environ.items() if key not in ours}
     env = autostart.environment(base, command, name=name, url=service.url)
     env.setdefault("GRADLEDGER_OVERHEAD", EVERY_STEP)  # a run of few steps, to be known whole
-    env[autostart.SEEN] = str(seen)
+    env[autostart.STAGES] = str(seen)
     env["GRADLEDGER_SPOOL"] = NO_SPOOL  # nobody will ever speak with this service again
     # the verdict says it all at the end; what else a person chose holds
     env["GRADLEDGER_ON_FINDING"] = f"stop:{stop.value}" if stop else _chosen(base)
@@ -253,7 +253,7 @@ def _without_steps(command: list[str], seen: Path) -> str:
         return "Python ran, but never imported torch"
     why = unreachable.reason(command) or (
         "the command started no Python, or only ones without PYTHONPATH (python -I, sudo, ssh, "
-        f"docker). If it trains, run `gradledger check` in there, or {unreachable.WAY_OUT}"
+        f"docker). If it trains, run `gradledger check` in there, or {unreachable.WORKAROUND}"
     )
     return f"no process reported: {why}"
 

@@ -76,7 +76,7 @@ def _tell(out: Console, service: Daemon) -> None:
 
 def _trained(service: Daemon, accumulate: str) -> DemoResult:
     """One training through `gradledger run`, watched."""
-    run = autostart.new_run()
+    run = autostart.new_run_id()
     launcher = [sys.executable, "-m", "gradledger.cli", "run", "--url", service.url]
     launcher += ["--project", "demo", "--name", f"byte-lm {accumulate}", "--"]
     script = [sys.executable, str(SCRIPT), "--accumulate", accumulate]

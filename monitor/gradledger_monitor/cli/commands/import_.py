@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from gradledger.delivery.http_client import Answer, Client
+from gradledger.delivery.http_client import Client, UploadResult
 from gradledger.delivery.spool_file import SUFFIX, SpoolFile, is_run
 from gradledger.delivery.uploader import BATCH_BYTES, BATCH_LINES
 from gradledger.settings import Settings
@@ -34,7 +34,7 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.steps.ingest import store_batch
 from gradledger_monitor.workers.runtime_overrides import RuntimeOverrides
 
-Take = Callable[[list[bytes]], Answer]  # what takes one batch in
+Take = Callable[[list[bytes]], UploadResult]  # what takes one batch in
 
 
 class Stopped(Exception):
@@ -206,9 +206,9 @@ def _import_log(path: Path, wanted: Wanted, take: Take, imported: Imported) -> N
 def _give(path: Path, given: Iterable[list[bytes]], take: Take, imported: Imported) -> None:
     for lines in given:
         answer = take(lines)
-        if answer.fate == "retry":
+        if answer.outcome == "retry":
             raise Stopped(f"no records are taken ({answer.problem})")
-        refused = len(lines) - 1 if answer.fate == "too_large" else answer.refused
+        refused = len(lines) - 1 if answer.outcome == "too_large" else answer.refused
         if refused:
             typer.echo(f"{path}: {refused} refused ({answer.problem})", err=True)
         imported.records += sum(not is_run(line) for line in lines)
@@ -242,13 +242,13 @@ def _send(file: SpoolFile, take: Take, imported: Imported) -> None:
     lines = BATCH_LINES
     while batch := file.peek(lines, BATCH_BYTES):
         answer = take(batch)
-        if answer.fate == "retry":
+        if answer.outcome == "retry":
             raise Stopped(f"no records are taken ({answer.problem})")
-        if answer.fate == "too_large" and lines > 1:
+        if answer.outcome == "too_large" and lines > 1:
             lines = max(1, lines // 2)
             continue
         count = sum(not is_run(line) for line in batch)
-        refused = answer.refused or int(answer.fate == "too_large")
+        refused = answer.refused or int(answer.outcome == "too_large")
         if refused:
             typer.echo(f"{file.path}: {refused} refused ({answer.problem})", err=True)
         imported.records += count
@@ -282,10 +282,10 @@ def _into_service(url: str, token: str | None) -> Take:
 
 
 def _into_database(store: Store) -> Take:
-    def take(lines: list[bytes]) -> Answer:
+    def take(lines: list[bytes]) -> UploadResult:
         done = store_batch(store, decode.read(b"".join(lines)), time.time())
         refused = done.refused
         first = f"{refused.listed[0].field}: {refused.listed[0].reason}" if refused.count else ""
-        return Answer("accepted", done.stored, refused.count, first)
+        return UploadResult("accepted", done.stored, refused.count, first)
 
     return take
