@@ -13,6 +13,7 @@ from gradledger_monitor.rules.balance_diagnosis import (
     MOST_MICRO_BATCHES,
     OWN_LOSSES,
     PARTS_OR_TASKS,
+    WEIGHTED_INSIDE,
     Closed,
     Diagnosis,
     diagnose,
@@ -282,7 +283,7 @@ def test_half_the_mean_squared_error_is_how_textbooks_write_it() -> None:
 
 def test_a_window_without_any_weight_is_not_measured() -> None:
     assert diagnose(facts(record([term(5, 0.0)])), []) == Diagnosis(
-        "unmeasured", "no token got any weight"
+        "unmeasured", "no token has a weight"
     )
 
 
@@ -296,9 +297,7 @@ def test_another_contract_is_a_design_and_said_so(contract: str) -> None:
 
 def test_a_loss_that_weighs_tokens_of_one_micro_batch_differently_is_a_design_and_said_so() -> None:
     weighed = term(10, 0.3, weight_min=0.1, weight_max=0.3)
-    assert diagnose(facts(record([weighed])), []) == Diagnosis(
-        "by_design", "the loss weighs the tokens of a micro-batch differently"
-    )
+    assert diagnose(facts(record([weighed])), []) == Diagnosis("by_design", WEIGHTED_INSIDE)
 
 
 def test_losses_that_pull_both_ways_are_a_design_and_said_so() -> None:

@@ -34,8 +34,8 @@ def test_a_world_size_that_is_missing_is_told_in_the_right_direction(
 ) -> None:
     ranks = [record(alike(divisor, 2), sync="averaged") for _ in range(3)]
     told = found("reduction.world_size", ranks)
-    assert told.title == f"The gradient is 3 times too {size}: the world size"
-    assert ("divided" if by < 1 else "multiplied") in told.summary
+    assert told.title == f"The gradient is 3 times too {size}: a factor of the world size"
+    assert ("one division too many" if by < 1 else "one multiplication too many") in told.summary
     assert f"effective learning rate is {by:.4g} times" in told.summary
     assert told.evidence["balance"] == pytest.approx(SCALE * by, abs=1e-5)
     assert told.evidence["factor"] == by
@@ -44,7 +44,7 @@ def test_a_world_size_that_is_missing_is_told_in_the_right_direction(
 def test_a_constant_that_is_the_world_size_may_be_declared_with_the_scale() -> None:
     terms = [term(50, SCALE * 2 / (50 * 3), coefficient=2.0)] * 3
     told = found("reduction.world_size", [record(terms, sync="averaged")] * 2)
-    assert "then declare scale=16." in told.summary
+    assert "declare scale=16." in told.summary
     assert (told.evidence["balance"], told.evidence["factor"]) == (16.0, 2.0)
 
 
@@ -55,17 +55,17 @@ def test_what_a_loop_that_combines_ranks_should_multiply_by_depends_on_the_scale
     terms = [term(10, SCALE / 10)]
     ranks = [record(terms, samples=Samples(mine, summed), **known) for mine in left]
     told = found("reduction.world_size", ranks)
-    assert "by 1; 0.3333 would be right for this loss" in told.summary
+    assert "by 1; the right factor for this loss is 0.3333" in told.summary
 
 
 def test_a_share_of_what_is_declared_is_called_so() -> None:
     told = found("reduction.double_division", [record(alike(16))])
-    assert told.summary.startswith("The balance is 2 = 1/4 of the declared 8: the gradient is 4")
+    assert told.summary.startswith("The balance is 2 = 1/4 of the declared 8, which matches a loss")
     windows = [[record(alike(4, k), number)] for number, k in enumerate((4, 4, 2), 1)]
     told = found("reduction.partial_window", *windows)
     assert told.summary.startswith(
-        "Windows of 4 micro-batches have balance 8; this one has 2 and a balance of 4 = 2/4 of the "
-        "declared 8. With SGD the effective learning rate is 0.5 times"
+        "The last balanced window held 4 micro-batches. This one holds 2, and its balance is "
+        "4 = 2/4 of the declared 8. With SGD, the effective learning rate is 0.5 times"
     )
 
 
@@ -80,13 +80,13 @@ def test_a_constant_balance_is_told_beside_the_one_that_is_declared() -> None:
     constant = [[record(alike(4 / 0.7), number)] for number in (1, 2)]
     told = found("reduction.balance_off", *constant)
     assert told.title == "The balance is 5.6, not 8"
-    assert told.summary.endswith("effective learning rate is 0.7 times the one configured.")
+    assert told.summary.endswith("effective learning rate is 0.7 times the configured one.")
     assert (told.evidence["balance"], told.evidence["factor"]) == (5.6, 0.7)
 
 
 def test_a_sum_is_too_large_by_what_is_left_of_it_without_the_scale() -> None:
     told = found("reduction.unnormalised_sum", [record([term(50, 1.0, "sum")] * 4)])
-    assert "the balance is 200 instead of 8." in told.summary
+    assert "The balance is 200 instead of 8," in told.summary
     assert "effective learning rate is 25 times" in told.summary
     assert (told.evidence["balance"], told.evidence["factor"]) == (200.0, 25.0)
 

@@ -46,7 +46,7 @@ def test_without_a_loss_that_was_seen_nothing_is_said_of_it() -> None:
         micro_batch.loss = None
     told = found(blind)
     assert told is not None
-    assert told.summary.endswith("as one of the micro-batch with 10.")
+    assert told.summary.endswith("as one in the micro-batch with 10 tokens.")
 
 
 def test_without_the_factor_after_backward_the_balance_is_not_told_and_the_weights_are() -> None:
@@ -74,14 +74,14 @@ def test_it_is_averaged_over_the_last_fifty_windows_even_ones_included() -> None
     told = next(f for f in judged(steps).findings if f.rule == RULE)
     assert told.evidence["misallocation"] == 0.25
     assert told.evidence["misallocation_recent"] == 2 * 0.25 / 50
-    assert "; 1.0% over the last 50 steps. Weights differ" in told.summary
+    assert "(1.0% on average over the last 50 windows). Weights differ" in told.summary
 
 
 def test_from_the_second_window_on_the_average_is_told_too() -> None:
     uneven = [term(10, 0.05), term(30, 0.05 / 3)]
     told = [judged([facts(record(uneven, n + 1)) for n in range(k)]).findings[0] for k in (1, 2)]
     assert "over the last" not in told[0].summary
-    assert "; 25.0% over the last 2 steps. Weights differ" in told[1].summary
+    assert "(25.0% on average over the last 2 windows). Weights differ" in told[1].summary
 
 
 def test_weights_that_padding_makes_uneven_are_told_as_padding() -> None:

@@ -1,8 +1,22 @@
-"""Names what a window's balance B means, once for all rules that read it.
+"""Names the cause of a window's balance B, once for all rules that read it.
 
-B is 1 in a token-mean run. A mistake in the divisor multiplies it by something that can be
-recognised: K, 1/K, k/K, R, 1/R, N. Where several explanations give one number, the evidence that
-separates them is asked first, and where none separates them the harmless one is believed.
+B is the sum of all token weights of the window: 1 under the token-mean contract, where each of N
+tokens weighs 1/N. A mistake in the divisor multiplies B by a recognisable number. K is the number
+of micro-batches in the window, R the number of ranks, k a number of micro-batches other than K:
+
+=====================  ======  ==================================================================
+mistake                B       why
+=====================  ======  ==================================================================
+not divided by K       K       K means, each of which has a sum of weights of 1, are added
+divided by K twice     1/K     a loss with B = 1 is divided by K again
+usual K, short window  k/K     k means, each with a sum of weights of 1/K, are added
+world size             R, 1/R  the average over ranks is undone once too often, or not undone
+sum over tokens        N       N tokens weigh 1 each
+all positions counted  N/P     N tokens weigh 1/P each; P positions include ignored ones
+=====================  ======  ==================================================================
+
+Several mistakes can give the same number. The tests run from the most specific evidence to the
+least specific: see ``_explain``. If nothing separates two explanations, the harmless one wins.
 """
 
 from __future__ import annotations
@@ -20,35 +34,36 @@ Pattern = Literal[
     "fair",
     "unmeasured",
     "by_design",  # a contract other than the token mean, declared or chosen inside the loss
-    "coefficient",  # a constant that the loss is multiplied by explains B
+    "coefficient",  # a constant multiplier of the loss explains B
     "missing",  # B = K
-    "term_missing",  # one loss term's B is K times what its coefficient says
+    "term_missing",  # B of one loss term is K times its coefficient
     "double",  # B = 1/K
     "partial",  # B = k/K in a short or long window
     "world",  # B = R or 1/R
     "world_or_weight",  # B = R, and a constant in front of the loss is R too
     "sum",  # every token weighs 1: B = N
-    "padding",  # the divisor counts padding
+    "padding",  # the divisor counts all positions, ignored ones too
     "early_step",  # K = 1 and B = 1/m
     "wandering",  # equal weights, and B differs from window to window
     "constant",  # B is off, and always the same
-    "pending",  # B is off, and one window cannot tell more
+    "pending",  # B is off, and a second window is needed
 ]
 
-WANDERS = 10  # times the tolerance by which two balances differ when B is not constant
+VARIES = 10  # two balances differ if their relative difference exceeds this many tolerances
 MOST_MICRO_BATCHES = 4096  # the largest m for which B = 1/m is read as a division by m
-OWN_LOSSES = "each backward of the window is a loss of its own, as a critic's real and fake are"
-PARTS_OR_TASKS = "several losses make one mean, of parts or of tasks: not seen"
+OWN_LOSSES = "each backward has a separate loss (such as real and fake batches of a GAN critic)"
+PARTS_OR_TASKS = "several losses add up to one mean: parts of one loss or separate tasks, unknown"
+WEIGHTED_INSIDE = "the loss gives the tokens of one micro-batch different weights"
 _ROUND = (1, 2, 3, 5)  # first digits of coefficients that people write
 
 
 @dataclass
 class Diagnosis:
-    """The pattern, with the ratio that matched (K, m, R, ...) and the reading it was found in."""
+    """The pattern, the ratio that matched (K, 1/m, R, ...) and the objective that shows it."""
 
     pattern: Pattern
     reason: str = ""
-    reading: Objective | None = None
+    objective: Objective | None = None
     ratio: float = 1.0
     term: str = ""
 
@@ -56,16 +71,16 @@ class Diagnosis:
         self,
         pattern: Pattern,
         reason: str = "",
-        reading: Objective | None = None,
+        objective: Objective | None = None,
         ratio: float = 1.0,
         term: str = "",
     ) -> None:
-        self.pattern, self.reason, self.reading = pattern, reason, reading
+        self.pattern, self.reason, self.objective = pattern, reason, objective
         self.ratio, self.term = ratio, term
 
 
 class Closed(NamedTuple):
-    """What is remembered of an earlier window."""
+    """What the diagnosis keeps of an earlier window."""
 
     micro_batches: int
     balance: float | None
@@ -74,12 +89,12 @@ class Closed(NamedTuple):
 
     @classmethod
     def of(cls, facts: StepFacts, diagnosis: Diagnosis) -> Closed:
-        """A window as later ones see it."""
+        """The summary of a window for later ones; ``balance`` is None if it was not measured."""
         ledger = facts.ledger
-        known = ledger is not None and facts.factor_unmeasured is None
+        measured = ledger is not None and facts.factor_unmeasured is None
         return cls(
             facts.micro_batches,
-            ledger.balance if ledger is not None and known else None,
+            ledger.balance if ledger is not None and measured else None,
             ledger.tokens if ledger is not None else None,
             diagnosis.pattern,
         )
@@ -87,89 +102,165 @@ class Closed(NamedTuple):
 
 def diagnose(facts: StepFacts, past: Sequence[Closed]) -> Diagnosis:
     """The one pattern that explains the window's balance."""
-    unclear = facts.unmeasured or facts.factor_unmeasured
-    if unclear:
-        return Diagnosis("unmeasured", unclear)
+    reason = facts.unmeasured or facts.factor_unmeasured
+    if reason:
+        return Diagnosis("unmeasured", reason)
     if facts.run.contract in ("sequence", "sample"):
         return Diagnosis("by_design", f"the run declares one weight per {facts.run.contract}")
     if facts.weighted_inside:
-        return Diagnosis("by_design", "the loss weighs the tokens of a micro-batch differently")
+        return Diagnosis("by_design", WEIGHTED_INSIDE)
     if facts.separate_losses:
         return Diagnosis("by_design", OWN_LOSSES)
     if facts.objective is None:
-        return Diagnosis("unmeasured", weightless(facts))
-    return _named(facts, facts.objective, past)
+        return Diagnosis("unmeasured", reason_without_objective(facts))
+    return _explain(facts, facts.objective, past)
 
 
-def weightless(facts: StepFacts) -> str:
-    """Why a window with terms has no reading."""
+def reason_without_objective(facts: StepFacts) -> str:
+    """Why a window with terms has no objective."""
     if any(seen.weight for seen in facts.terms):
-        return "the token weights are too large or too small to add up"
-    return "no token got any weight"
+        return "the sum of the token weights overflows or underflows"
+    return "no token has a weight"
 
 
-def _named(facts: StepFacts, reading: Objective, past: Sequence[Closed]) -> Diagnosis:
-    balance = reading.ledger.balance / (facts.run.declared_scale or 1.0)
-    k, ranks = facts.micro_batches, facts.run.world_size
-    near = _Near(balance, facts.tolerance)
-    lost = _undivided_term(facts, reading)
-    if lost is not None:
-        return Diagnosis("term_missing", reading=reading, ratio=k, term=lost)
-    if near(1.0):
-        return Diagnosis("fair", reading=reading)
-    if _divides_by_padding(facts, reading):
-        return Diagnosis("padding", reading=reading)
-    if _is_sum(facts, reading):
-        return Diagnosis("sum", reading=reading)
+def differs_from_earlier(balance: float, past: Sequence[Closed], tolerance: float) -> bool:
+    """Whether a balance differs from one of the earlier balances that were off."""
+    return any(abs(balance / earlier - 1) > VARIES * tolerance for earlier in _off(past))
+
+
+def _off(past: Sequence[Closed]) -> list[float]:
+    return [c.balance for c in past if c.balance is not None and c.pattern != "fair"]
+
+
+def _explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
+    """The first explanation that fits; the order is that of the evidence, the strongest first.
+
+    1. One term, then 2. fair: the main loss is fair (B = 1) while a further term is not divided.
+    3. Weights of single micro-batches (``_by_weights``). They separate what B alone does not: with
+       2 tokens in 2 micro-batches, a plain sum has B = N = K = 2.
+    4. The last fair window (``partial``). It proves that the loop divides by its number of
+       micro-batches, K; B = k/K of a shorter window may equal 1/R or a coefficient.
+    5. The ranks, measured or with B = R (``_by_ranks``), before a coefficient: R is a number that
+       authors multiply by on purpose as well as by mistake, and both are reported.
+    6. Coefficients (``_by_coefficient``), before K, 1/K and 1/R: a constant in front of the loss
+       explains any of these numbers, and is harmless.
+    7. Losses that are fair together: whether they belong together is not known.
+    8. Bare numbers (``_by_number``): B = R, 1/R, K, 1/K.
+    9. Earlier windows (``_by_history``).
+    """
+    balance = objective.ledger.balance / (facts.run.declared_scale or 1.0)
+    term = _undivided_term(facts, objective)
+    if term is not None:
+        return Diagnosis("term_missing", objective=objective, ratio=facts.micro_batches, term=term)
+    if _Near(balance, facts.tolerance)(1.0):
+        return Diagnosis("fair", objective=objective)
+    return (
+        _by_weights(facts, objective)
+        or _partial(facts, objective, balance, past)
+        or _by_ranks(facts, objective, balance)
+        or _by_coefficient(facts, objective, balance)
+        or _by_losses_together(facts, objective)
+        or _by_number(facts, objective, balance)
+        or _by_history(facts, objective, balance, past)
+    )
+
+
+def _by_weights(facts: StepFacts, objective: Objective) -> Diagnosis | None:
+    if _divides_by_all_positions(facts, objective):
+        return Diagnosis("padding", objective=objective)
+    return Diagnosis("sum", objective=objective) if _is_sum(facts, objective) else None
+
+
+def _partial(
+    facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
+) -> Diagnosis | None:
+    """B = k/K, where the last fair window held K micro-batches."""
+    k = facts.micro_batches
     full = next((c.micro_batches for c in reversed(past) if c.pattern == "fair"), None)
-    if full is not None and full != k and near(k / full):
-        return Diagnosis("partial", reading=reading, ratio=k / full)
-    explained = _coefficient_explains(facts, reading, balance)
-    if facts.averaged and near(ranks) and k != ranks:
-        return Diagnosis("world_or_weight" if explained else "world", reading=reading, ratio=ranks)
+    if full is None or full == k or not _Near(balance, facts.tolerance)(k / full):
+        return None
+    return Diagnosis("partial", objective=objective, ratio=k / full)
+
+
+def _by_ranks(facts: StepFacts, objective: Objective, balance: float) -> Diagnosis | None:
+    """B = R of averaged gradients, unless K = R too; or the measured factor of a loop's own sync.
+
+    With K = R, B = R may also be a missing division by K: ``_by_number`` decides.
+    """
+    ranks, near = facts.run.world_size, _Near(balance, facts.tolerance)
+    if facts.averaged and near(ranks) and facts.micro_batches != ranks:
+        ambiguous = _coefficient_explains(facts, objective, balance)
+        pattern: Pattern = "world_or_weight" if ambiguous else "world"
+        return Diagnosis(pattern, objective=objective, ratio=ranks)
     if _combined_off(facts, balance):
-        return Diagnosis("world", reading=reading, ratio=round(balance, 6))
-    if explained or _halved_squares(facts, reading, balance):
-        return Diagnosis("coefficient", reading=reading)
-    if any(_Near(r.ledger.balance, facts.tolerance)(1.0) for r in _together(facts, reading)):
-        return Diagnosis("unmeasured", PARTS_OR_TASKS)
-    summed = _reductions(facts, reading) <= {"sum", "none"}
+        return Diagnosis("world", objective=objective, ratio=round(balance, 6))
+    return None
+
+
+def _by_coefficient(facts: StepFacts, objective: Objective, balance: float) -> Diagnosis | None:
+    harmless = _coefficient_explains(facts, objective, balance)
+    if harmless or _is_half_squared_error(facts, objective, balance):
+        return Diagnosis("coefficient", objective=objective)
+    return None
+
+
+def _by_losses_together(facts: StepFacts, objective: Objective) -> Diagnosis | None:
+    for together in _objectives_together(facts, objective):
+        if _Near(together.ledger.balance, facts.tolerance)(1.0):
+            return Diagnosis("unmeasured", PARTS_OR_TASKS)
+    return None
+
+
+def _by_number(facts: StepFacts, objective: Objective, balance: float) -> Diagnosis | None:
+    """B = R or 1/R, then B = K or 1/K.
+
+    With K = R the numbers coincide. A mean loss is then attributed to K. A summed loss is
+    attributed to R: the usual form is a sum over N of all ranks, which DDP averages once more.
+    """
+    k, ranks, near = facts.micro_batches, facts.run.world_size, _Near(balance, facts.tolerance)
+    summed = _reductions(facts, objective) <= {"sum", "none"}
     if ranks > 1 and (near(ranks) or near(1 / ranks)) and (summed or k != ranks):
-        return Diagnosis("world", reading=reading, ratio=round(balance, 6))
+        return Diagnosis("world", objective=objective, ratio=round(balance, 6))
     if k > 1 and near(k):
-        return Diagnosis("missing", reading=reading, ratio=k)
+        return Diagnosis("missing", objective=objective, ratio=k)
     if k > 1 and near(1 / k):
-        return Diagnosis("double", reading=reading, ratio=1 / k)
-    return _by_history(facts, reading, balance, past)
+        return Diagnosis("double", objective=objective, ratio=1 / k)
+    return None
 
 
 def _by_history(
-    facts: StepFacts, reading: Objective, balance: float, past: Sequence[Closed]
+    facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
 ) -> Diagnosis:
-    earlier = [c.balance for c in past if c.balance is not None and c.pattern != "fair"]
-    scale = facts.run.declared_scale or 1.0
-    if not earlier:
-        return Diagnosis("pending", "one more window is needed", reading)
-    wanders = any(abs(balance * scale / b - 1) > WANDERS * facts.tolerance for b in earlier)
-    if wanders and reading.is_even(facts.tolerance) and not _by_hand(facts):
-        return Diagnosis("wandering", reading=reading)
+    """Compares with earlier windows that were off: B varies, or it is always the same.
+
+    A varying B accuses only if the weights are even: uneven weights are another rule's finding.
+    """
+    if not _off(past):
+        return Diagnosis("pending", "one more window is needed", objective)
+    varies = differs_from_earlier(
+        balance * (facts.run.declared_scale or 1.0), past, facts.tolerance
+    )
+    if varies and objective.is_even(facts.tolerance) and not _is_bare_reduction(facts):
+        return Diagnosis("wandering", objective=objective)
     divisor = _divisor(balance)
-    alone = len(facts.record.micro_batches) == 1
+    single = len(facts.record.micro_batches) == 1
     whole = 1 < divisor <= MOST_MICRO_BATCHES and _Near(balance, facts.tolerance)(1 / divisor)
-    if alone and whole and not wanders and _one_divided_cross_entropy(facts):
-        return Diagnosis("early_step", reading=reading, ratio=1 / divisor)
-    return Diagnosis("constant", reading=reading)
+    if single and whole and not varies and _is_one_divided_cross_entropy(facts):
+        return Diagnosis("early_step", objective=objective, ratio=1 / divisor)
+    return Diagnosis("constant", objective=objective)
 
 
 def _divisor(balance: float) -> int:
-    """The whole number whose reciprocal is nearest; 0 where none is in question.
+    """The whole number whose reciprocal is nearest; 0 if the balance is too small or not finite.
 
-    A balance may be any float: the reciprocal of a denormal one is infinite.
+    The reciprocal of a denormal balance would be infinite.
     """
     return round(1 / balance) if 0.5 / MOST_MICRO_BATCHES < balance < math.inf else 0
 
 
 class _Near:
+    """Whether a balance equals a value within the relative tolerance."""
+
     def __init__(self, balance: float, tolerance: float) -> None:
         self._balance, self._tolerance = balance, tolerance
 
@@ -181,7 +272,11 @@ class _Near:
 
 
 def _combined_off(facts: StepFacts, balance: float) -> bool:
-    """A loop that combines the ranks by itself is off by R, and so is the balance, equally."""
+    """A loop that combines the ranks itself is off by R or 1/R, and the balance by the same.
+
+    The loop multiplies the sum over ranks by ``factor``: 1/R is an average, so factor * R is the
+    excess over it.
+    """
     factor, ranks = facts.all_reduce_factor, facts.run.world_size
     if factor is None:
         return False
@@ -189,63 +284,71 @@ def _combined_off(facts: StepFacts, balance: float) -> bool:
     return any(near(r) and _Near(balance, facts.tolerance)(r) for r in (ranks, 1 / ranks))
 
 
-def _together(facts: StepFacts, reading: Objective) -> list[Objective]:
-    """Readings in which several losses, of which one is read alone, are one."""
-    names = ("kind", "main") if reading.name == "part" else ("kind",)
+def _objectives_together(facts: StepFacts, objective: Objective) -> list[Objective]:
+    """Objectives that join the loss of this one with others."""
+    names = ("kind", "main") if objective.name == "part" else ("kind",)
     return [r for r in facts.objectives if r.name in names]
 
 
-def _of(facts: StepFacts, reading: Objective) -> list[WeightedTerm]:
-    terms = {line.term for line in reading.ledger.lines}
+def _terms_of(facts: StepFacts, objective: Objective) -> list[WeightedTerm]:
+    terms = {line.term for line in objective.ledger.lines}
     return [seen for seen in facts.terms if seen.term in terms]
 
 
-def _reductions(facts: StepFacts, reading: Objective) -> set[str]:
-    return {seen.loss_term.reduction for seen in _of(facts, reading)}
+def _reductions(facts: StepFacts, objective: Objective) -> set[str]:
+    return {seen.loss_term.reduction for seen in _terms_of(facts, objective)}
 
 
-def _by_hand(facts: StepFacts) -> bool:
-    """Whether the loss is a bare mean or sum: what one of its elements is, we cannot know."""
+def _is_bare_reduction(facts: StepFacts) -> bool:
+    """Whether the loss is a bare mean or sum, whose elements have an unknown meaning."""
     return any(s.loss_term.kind.startswith(("MeanBackward", "SumBackward")) for s in facts.terms)
 
 
-def _is_sum(facts: StepFacts, reading: Objective) -> bool:
+def _is_sum(facts: StepFacts, objective: Objective) -> bool:
     """Every token weighs 1, or 1 averaged over ranks or micro-batches: nothing divides by N."""
-    if _by_hand(facts) or "mean" in _reductions(facts, reading) or reading.ledger.tokens <= 1:
+    if (
+        _is_bare_reduction(facts)
+        or "mean" in _reductions(facts, objective)
+        or objective.ledger.tokens <= 1
+    ):
         return False
     k, ranks = facts.micro_batches, facts.run.world_size
-    weights = {line.weight for line in reading.ledger.lines if line.tokens}
+    weights = {line.weight for line in objective.ledger.lines if line.tokens}
     plain = (1.0, 1 / ranks, 1 / k, 1 / (k * ranks))
     return all(any(_Near(w, facts.tolerance)(p) for p in plain) for w in weights)
 
 
-def _divides_by_padding(facts: StepFacts, reading: Objective) -> bool:
-    """Each token's weight is 1/K over all positions of its micro-batch, padding included."""
-    seen = _of(facts, reading)
-    padded = any(s.loss_term.size != s.tokens for s in seen)
-    if not padded or any(not s.loss_term.size for s in seen):
+def _divides_by_all_positions(facts: StepFacts, objective: Objective) -> bool:
+    """Each token's weight is 1 / (K * positions of its micro-batch), ignored positions included.
+
+    ``weight * positions * K`` is then 1 for every micro-batch; for averaged ranks, times R.
+    """
+    terms = _terms_of(facts, objective)
+    ignored = any(term.loss_term.size != term.tokens for term in terms)
+    if not ignored or any(not term.loss_term.size for term in terms):
         return False
     share = facts.micro_batches * (facts.run.world_size if facts.averaged else 1)
-    near = [s.weight * (s.loss_term.size or 0) * share for s in seen]
-    return all(abs(n - 1) <= facts.tolerance for n in near)
+    products = [term.weight * (term.loss_term.size or 0) * share for term in terms]
+    return all(abs(product - 1) <= facts.tolerance for product in products)
 
 
-def _coefficient_explains(facts: StepFacts, reading: Objective, balance: float) -> bool:
-    """The loss is multiplied by a constant, and B is that constant."""
-    coefficients = {number(seen.loss_term.coefficient) for seen in _of(facts, reading)}
+def _coefficient_explains(facts: StepFacts, objective: Objective, balance: float) -> bool:
+    """B is the constant that the loss is multiplied by."""
+    coefficients = {number(seen.loss_term.coefficient) for seen in _terms_of(facts, objective)}
     if len(coefficients) != 1:
         return False
     coefficient = coefficients.pop()
     return coefficient is not None and _Near(balance, facts.tolerance)(abs(coefficient) or 1.0)
 
 
-def _halved_squares(facts: StepFacts, reading: Objective, balance: float) -> bool:
-    """Half the mean squared error, as textbooks write it, though the half may be 1/K or 1/R."""
-    kinds = {seen.loss_term.kind for seen in _of(facts, reading)}
+def _is_half_squared_error(facts: StepFacts, objective: Objective, balance: float) -> bool:
+    """Half the mean squared error, as textbooks write it; the half may also be 1/K or 1/R."""
+    kinds = {seen.loss_term.kind for seen in _terms_of(facts, objective)}
     return kinds == {"MseLossBackward0"} and _Near(balance, facts.tolerance)(0.5)
 
 
-def _one_divided_cross_entropy(facts: StepFacts) -> bool:
+def _is_one_divided_cross_entropy(facts: StepFacts) -> bool:
+    """Each micro-batch has one term: a cross entropy that is divided by something."""
     terms = [seen.loss_term for seen in facts.terms]
     if len(terms) != len({(seen.rank, seen.micro_batch) for seen in facts.terms}):
         return False
@@ -255,35 +358,44 @@ def _one_divided_cross_entropy(facts: StepFacts) -> bool:
 def _undivided_term(facts: StepFacts, main: Objective) -> str | None:
     """A further term whose mean is added on every micro-batch without the division by K.
 
-    Its balance is then K times its coefficient, where the main term's is 1. A coefficient into
-    which the author folded the 1/K looks the same, so one that could be that is left alone.
+    Its balance is then K times its coefficient, while that of the main term is 1. A coefficient
+    that already contains the 1/K gives the same balance: see ``_is_undivided_coefficient``.
     """
-    k = facts.micro_batches
     names = {seen.term for seen in facts.terms}
-    if k == 1 or len(names) == 1:
+    if facts.micro_batches == 1 or len(names) == 1:
         return None
     if not main.is_fair(facts.tolerance, facts.run.declared_scale or 1.0):
         return None
-    for name in sorted(names - {line.term for line in main.ledger.lines}):
-        terms = [seen for seen in facts.terms if seen.term == name]
-        coefficients = {number(seen.loss_term.coefficient) for seen in terms}
-        means = all(s.loss_term.reduction == "mean" and s.loss_term.undivided for s in terms)
-        if not means or len(terms) != k * len(facts.records) or len(coefficients) != 1:
-            continue
-        coefficient = coefficients.pop()
-        balance = sum(s.tokens * s.weight for s in terms)
-        if _Near(balance, facts.tolerance)(k * (coefficient or 1.0)) and _meant(coefficient, k):
-            return name
-    return None
+    further = sorted(names - {line.term for line in main.ledger.lines})
+    return next((name for name in further if _is_undivided(facts, name)), None)
 
 
-def _meant(coefficient: float | None, k: int) -> bool:
+def _is_undivided(facts: StepFacts, name: str) -> bool:
+    k = facts.micro_batches
+    terms = [seen for seen in facts.terms if seen.term == name]
+    coefficients = {number(seen.loss_term.coefficient) for seen in terms}
+    means = all(s.loss_term.reduction == "mean" and s.loss_term.undivided for s in terms)
+    if not means or len(terms) != k * len(facts.records) or len(coefficients) != 1:
+        return False
+    coefficient = coefficients.pop()
+    balance = sum(s.tokens * s.weight for s in terms)
+    near = _Near(balance, facts.tolerance)
+    return near(k * (coefficient or 1.0)) and _is_undivided_coefficient(coefficient, k)
+
+
+def _is_undivided_coefficient(coefficient: float | None, k: int) -> bool:
+    """Whether a coefficient looks like one that does not contain 1/K.
+
+    Authors write round coefficients. With K = 4, 0.0025 is not round but 0.0025 * 4 = 0.01 is, so
+    it is read as 0.01 / 4; of 0.01 and 0.04 only the first is round, so 0.01 is read as undivided.
+    If both are round (0.5 and 2), nothing separates them, and the harmless objective wins.
+    """
     if coefficient is None:
         return True
-    return _digits(coefficient) in _ROUND and _digits(coefficient * k) not in _ROUND
+    return _mantissa(coefficient) in _ROUND and _mantissa(coefficient * k) not in _ROUND
 
 
-def _digits(value: float) -> float:
+def _mantissa(value: float) -> float:
     """The decimal mantissa, 1 to 10, to three places: 0.025 -> 2.5."""
     mantissa = float(f"{abs(value):e}".split("e")[0])
     return round(mantissa, 3)

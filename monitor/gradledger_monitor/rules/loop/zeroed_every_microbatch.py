@@ -92,5 +92,5 @@ class ZeroedEveryMicrobatch(Rule):
 
 def _divides_by(total: int, window: Window) -> bool:
     """Whether the one micro-batch that is left was divided for an accumulation over all."""
-    reading = window.balance.reading
-    return reading is not None and abs(reading.ledger.balance * total - 1) < DIVIDED
+    objective = window.balance.objective
+    return objective is not None and abs(objective.ledger.balance * total - 1) < DIVIDED

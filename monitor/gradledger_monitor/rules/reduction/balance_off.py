@@ -3,59 +3,72 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules import effects
+from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
     balance,
     declared,
     factor,
+    factor_effect,
     shows,
+    varies,
 )
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = """\
-# if the factor is meant, declare it, and it is no longer reported:
+# if the factor B is intended, declare it; it is then no longer reported:
 gradledger.watch(model, optimizer, scale=B)"""
 
 
 class BalanceOff(Rule):
-    """The balance is constant, but not 1, and nothing known explains it.
+    """The balance is not 1, and no recognised mistake explains it.
 
     **What it sees**
 
-    The same balance in window after window, which is neither 1 nor a function of K, the ranks or
-    the tokens.
+    A balance that differs from 1 (or from the declared ``scale``) in at least two windows, and
+    that matches no function of K, the ranks or the tokens. It is constant; or it varies in a
+    loss that is a bare mean or sum, or whose token weights are unequal.
 
     **Why it matters**
 
-    It may well be meant: a loss weight, a temperature. It changes the gradient's size by a known
-    constant factor, and is told so that it is known.
+    The factor may be intended: a loss weight, a temperature. It scales the gradient, so it
+    changes the effective learning rate of SGD and the meaning of a clipping threshold.
 
     **What to do**
 
-    Declare it with ``scale=``, or remove the factor.
+    If the factor is intended, declare it with ``scale=``. If not, remove it.
 
     **When it is silent**
 
-    A constant in front of the loss explains it; the run declares it.
+    The balance is 1 or the declared scale; a constant multiplier of the loss explains it;
+    another rule of the family names the cause.
 
     **Incidents**
 
-    None: this is information, not an accusation.
+    None: this finding is information.
     """
 
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:
-        """B constant and unexplained."""
+        """B is off, and no recognised mistake explains it."""
         if not shows(window, "constant"):
             return OK
-        b, by = balance(window), factor(window)
+        b = balance(window)
         return finding(
             "info",
-            f"The balance is {b:.4g}, not {declared(window):.4g}",
-            f"Every window so far has a balance of {b:.4g}. {effects.of_factor(by, window.facts)}.",
+            f"The balance is {significant(b)}, not {significant(declared(window))}",
+            f"{_history(window)}, and no recognised mistake explains it. {factor_effect(window)}.",
             FIX,
             balance=round(b, 6),
-            factor=round(by, 6),
+            factor=round(factor(window), 6),
         )
+
+
+def _history(window: Window) -> str:
+    if varies(window):
+        return (
+            f"The balance is {significant(balance(window))} in this window, and differs between "
+            "windows"
+        )
+    return f"The balance is {significant(balance(window))}, as in earlier windows"

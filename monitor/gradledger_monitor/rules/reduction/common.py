@@ -1,55 +1,72 @@
-"""What the rules on the balance have in common: when they stay calm, and what they read."""
+"""Shared by the rules on the balance: when they do not apply, and the numbers that they read."""
 
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules.balance_diagnosis import Pattern
+from gradledger_monitor.rules.balance_diagnosis import Pattern, differs_from_earlier
+from gradledger_monitor.rules.gradient_scale_effects import (
+    changing_factor_effect,
+    constant_factor_effect,
+)
+from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Precondition, Window, not_applicable, not_measured
 
-_CALM: frozenset[Pattern] = frozenset({"fair", "coefficient"})
+_NO_MISTAKE: frozenset[Pattern] = frozenset({"fair", "coefficient"})
 
 
 def no_mistake(window: Window) -> Outcome | None:
-    """The outcome where the window's balance shows no mistake or is not measured."""
-    seen = window.balance
-    if seen.pattern in ("unmeasured", "pending"):
-        return not_measured(seen.reason)
-    if seen.pattern == "by_design":
-        return not_applicable(seen.reason)
-    return OK if seen.pattern in _CALM else None
+    """The outcome if the balance shows no mistake or is not measured; None if it shows one."""
+    diagnosis = window.balance
+    if diagnosis.pattern in ("unmeasured", "pending"):
+        return not_measured(diagnosis.reason)
+    if diagnosis.pattern == "by_design":
+        return not_applicable(diagnosis.reason)
+    return OK if diagnosis.pattern in _NO_MISTAKE else None
 
 
 BALANCE_OFF = Precondition("the balance is off", no_mistake)
 
 
 def shows(window: Window, *patterns: Pattern) -> bool:
-    """Whether the window's balance shows one of these."""
+    """Whether the window's balance has one of these patterns."""
     return window.balance.pattern in patterns
 
 
 def balance(window: Window) -> float:
-    """B of the reading in which the pattern was found."""
-    assert window.balance.reading is not None
-    return window.balance.reading.ledger.balance
+    """B of the objective that shows the pattern."""
+    assert window.balance.objective is not None
+    return window.balance.objective.ledger.balance
 
 
 def declared(window: Window) -> float:
-    """What the balance should be: 1, unless the run says otherwise."""
+    """The intended balance: 1, or the ``scale`` that the run declares."""
     return window.facts.run.declared_scale or 1.0
 
 
 def factor(window: Window) -> float:
-    """How many times too large the gradient is: B over what it should be."""
+    """By how much the gradient is too large: B over the intended balance."""
     return balance(window) / declared(window)
 
 
 def of_declared(window: Window) -> str:
-    """Words after a share of what B should be, where that is not 1."""
-    meant = declared(window)
-    return "" if meant == 1 else f" of the declared {meant:.4g}"
+    """Text after a share of the intended balance, if that is not 1: ``1/4 of the declared 8``."""
+    intended = declared(window)
+    return "" if intended == 1 else f" of the declared {significant(intended)}"
 
 
 def tokens(window: Window) -> float:
-    """N of that reading."""
-    assert window.balance.reading is not None
-    return window.balance.reading.ledger.tokens
+    """N of the objective that shows the pattern."""
+    assert window.balance.objective is not None
+    return window.balance.objective.ledger.tokens
+
+
+def varies(window: Window) -> bool:
+    """Whether the balance differs from that of an earlier window with a wrong balance."""
+    return differs_from_earlier(balance(window), window.past, window.facts.tolerance)
+
+
+def factor_effect(window: Window) -> str:
+    """The effect of the wrong balance on training: of a changing factor, or of a constant one."""
+    if varies(window):
+        return changing_factor_effect(window.facts)
+    return constant_factor_effect(factor(window), window.facts)

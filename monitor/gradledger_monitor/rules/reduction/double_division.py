@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules import effects
+from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
+from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.reduction.common import BALANCE_OFF, balance, of_declared, shows
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = """\
-# the trainer (or the loss) already normalises over the window: do not divide again
+# the loss is already normalised over the window: do not divide it by K again
 loss = F.cross_entropy(logits, labels, reduction="sum") / tokens_in_window
 loss.backward()                      # not (loss / K).backward()"""
 
@@ -18,22 +19,24 @@ class DoubleDivision(Rule):
 
     **What it sees**
 
-    The balance of the window is 1/K where it should be 1.
+    The balance of the window is 1/K instead of 1.
 
     **Why it matters**
 
-    The gradient is K times too small. With SGD the learning rate is a K-th of the configured one;
-    Adam hides most of it, but weight decay and epsilon then weigh K times as much against the
-    gradient, and clipping never engages.
+    The gradient is K times too small. With SGD, the effective learning rate is 1/K of the
+    configured one. Adam cancels most of the factor, but epsilon is then K times larger relative
+    to the gradient, and clipping engages at a K times larger true norm.
 
     **What to do**
 
-    Find the two divisions: typically the loss function already divides by the tokens of the
-    whole window, and the trainer divides by ``gradient_accumulation_steps`` once more.
+    Find the two divisions. Often the loss function already divides by the tokens of the whole
+    window, and the trainer divides by ``gradient_accumulation_steps`` once more. Remove one of
+    them.
 
     **When it is silent**
 
-    K = 1; the run declares ``scale``; a constant in front of the loss explains the factor.
+    K = 1; the run declares the factor with ``scale=``; a constant multiplier of the loss
+    explains the factor.
 
     **Incidents**
 
@@ -52,9 +55,10 @@ class DoubleDivision(Rule):
         return finding(
             "warning",
             f"The loss is divided by K = {k} twice",
-            f"The balance is {balance(window):.4g} = 1/{k}{of_declared(window)}: the gradient is "
-            f"{k} times too small. "
-            f"{effects.of_factor(1 / k, window.facts)}.",
+            f"The balance is {significant(balance(window))} = 1/{k}{of_declared(window)}, which "
+            "matches a "
+            f"loss that is divided by K twice: the gradient is {k} times too small. "
+            f"{constant_factor_effect(1 / k, window.facts)}.",
             FIX,
             balance=round(balance(window), 6),
             micro_batches=k,

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules import effects
-from gradledger_monitor.rules.reduction.common import BALANCE_OFF, shows
+from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
+from gradledger_monitor.rules.number_text import significant
+from gradledger_monitor.rules.reduction.common import BALANCE_OFF, declared, shows
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = """\
-# each of the K micro-batches must contribute 1/K of the gradient
+# divide the loss of each of the K micro-batches by K:
 (loss / K).backward()
-# better, when micro-batches hold different numbers of tokens:
+# or, if micro-batches hold different numbers of tokens:
 (F.cross_entropy(logits, labels, reduction="sum") / tokens_in_window).backward()"""
 
 
 class MissingDivision(Rule):
-    """The loss of each micro-batch is added without dividing by their number K.
+    """The loss is not divided by the number K of accumulated micro-batches.
 
     **What it sees**
 
-    The balance of the window, or of one of its loss terms, is K where it should be 1.
+    The balance of the window, or of one of its loss terms, is K instead of 1.
 
     **Why it matters**
 
-    The gradient is K times too large, and changes with the accumulation steps. With SGD the
-    learning rate is K times the configured one. Adam hides most of it, but a clipping threshold
-    engages K times too early. A single term that is not divided is K times too strong against
-    the others, which no optimizer hides.
+    The gradient is K times too large, and changes with the number of accumulation steps. With
+    SGD, the effective learning rate is K times the configured one. Adam cancels most of the
+    factor, but gradients are clipped at a K times smaller true norm. If only one term is not
+    divided, its weight relative to the other terms is K times too large, which no optimizer
+    cancels.
 
     **What to do**
 
@@ -50,31 +52,35 @@ class MissingDivision(Rule):
         """B = K, or one term's balance K times its coefficient."""
         if not shows(window, "missing", "term_missing"):
             return OK
-        facts, seen = window.facts, window.balance
-        k = facts.micro_batches
-        if seen.pattern == "term_missing":
-            kind = seen.term.rpartition("#")[0]
-            return finding(
-                "warning",
-                f"The loss term {kind} is not divided by K = {k}",
-                f"The main loss is normalised over the window, but the term {seen.term} is added "
-                f"undivided on each of the {k} micro-batches: it weighs {k} times what its "
-                "coefficient says.",
-                FIX,
-                term=seen.term,
-                factor=k,
-                micro_batches=k,
-            )
-        assert seen.reading is not None
-        balance = seen.reading.ledger.balance
-        return finding(
-            "warning",
-            f"The loss is not divided by K = {k}",
-            f"The balance is {balance:.4g}: the gradient is {k} times that of the same data in "
-            f"one batch. {effects.of_factor(k, facts)}.",
-            FIX,
-            balance=round(balance, 6),
-            micro_batches=k,
-            factor=k,
-            misallocation=round(seen.reading.ledger.misallocation, 6),
-        )
+        return _of_one_term(window) if window.balance.pattern == "term_missing" else _of_all(window)
+
+
+def _of_one_term(window: Window) -> Outcome:
+    k, term = window.facts.micro_batches, window.balance.term
+    return finding(
+        "warning",
+        f"The loss term {term.rpartition('#')[0]} is not divided by K = {k}",
+        f"The main loss is normalised over the window, but the term {term} is added undivided on "
+        f"each of the {k} micro-batches. Its weight is {k} times its coefficient.",
+        FIX,
+        term=term,
+        factor=k,
+        micro_batches=k,
+    )
+
+
+def _of_all(window: Window) -> Outcome:
+    k, objective = window.facts.micro_batches, window.balance.objective
+    assert objective is not None
+    return finding(
+        "warning",
+        f"The loss is not divided by K = {k}",
+        f"The balance is {significant(objective.ledger.balance)} instead of "
+        f"{significant(declared(window))}: the "
+        f"gradient is {k} times too large. {constant_factor_effect(k, window.facts)}.",
+        FIX,
+        balance=round(objective.ledger.balance, 6),
+        micro_batches=k,
+        factor=k,
+        misallocation=round(objective.ledger.misallocation, 6),
+    )

@@ -3,41 +3,42 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules import effects
+from gradledger_monitor.rules.gradient_scale_effects import intermittent_factor_effect
+from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
     balance,
-    declared,
     of_declared,
     shows,
 )
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding
 
 FIX = """\
-# divide by the micro-batches that are really in this window
+# divide by the number of micro-batches in this window
 in_window = min(K, batches_in_epoch - first_batch_of_window)
 (loss / in_window).backward()"""
 
 
 class PartialWindow(Rule):
-    """A shorter or longer window is still divided by the usual K.
+    """A shorter or longer window is divided by the usual K.
 
     **What it sees**
 
-    Full windows have balance 1; a window of k micro-batches has balance k/K.
+    A window of k micro-batches has a balance of k/K, where K is the number of micro-batches in
+    the last window with a correct balance.
 
     **Why it matters**
 
-    At the end of an epoch the number of micro-batches is rarely a multiple of K. The last step is
-    taken with a gradient k/K times its size: a small silent step, once per epoch.
+    The number of micro-batches per epoch is rarely a multiple of K. The last step of the epoch
+    then applies a gradient that is k/K of the right size.
 
     **What to do**
 
-    Divide by the number of micro-batches that are really in the window, or by its tokens.
+    Divide by the number of micro-batches in the window, or by its tokens.
 
     **When it is silent**
 
-    The short window's balance is 1, or no full window with balance 1 came before it.
+    The balance of the short window is correct; no window with a correct balance came before it.
 
     **Incidents**
 
@@ -50,7 +51,7 @@ class PartialWindow(Rule):
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:
-        """B = k/K in a window of k, after fair windows of K."""
+        """B = k/K in a window of k, after a fair window of K."""
         if not shows(window, "partial"):
             return OK
         k, ratio = window.facts.micro_batches, window.balance.ratio
@@ -58,9 +59,9 @@ class PartialWindow(Rule):
         return finding(
             "warning",
             f"A window of {counted(k, 'micro-batch')} is divided by {full}",
-            f"Windows of {full} micro-batches have balance {declared(window):.4g}; this one has "
-            f"{k} and a balance of {balance(window):.4g} = {k}/{full}{of_declared(window)}. "
-            f"{effects.of_passing_factor(ratio, window.facts)}.",
+            f"The last balanced window held {counted(full, 'micro-batch')}. This one holds {k}, "
+            f"and its balance is {significant(balance(window))} = {k}/{full}{of_declared(window)}. "
+            f"{intermittent_factor_effect(ratio, window.facts)}.",
             FIX,
             balance=round(balance(window), 6),
             micro_batches=k,

@@ -10,13 +10,19 @@ from gradledger_monitor.model.findings import Outcome, Severity
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import Entry, total
-from gradledger_monitor.rules.balance_diagnosis import OWN_LOSSES, PARTS_OR_TASKS, weightless
+from gradledger_monitor.rules.balance_diagnosis import (
+    OWN_LOSSES,
+    PARTS_OR_TASKS,
+    WEIGHTED_INSIDE,
+    reason_without_objective,
+)
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.rule import (
     OK,
     Rule,
     Window,
     as_count,
+    counted,
     deferred_finding,
     finding,
     not_applicable,
@@ -28,37 +34,39 @@ FIX = """\
 # before: the mean of micro-batch means
 loss = F.cross_entropy(logits, labels) / K
 
-# after: the sum over tokens, divided by the tokens of the whole window (and of all ranks)
+# after: the sum over tokens, divided by the tokens of the whole window, over all ranks
 tokens = sum((labels != -100).sum() for _, labels in window)
-loss = F.cross_entropy(logits, labels, reduction="sum") / tokens   # under DDP: * world_size"""
+loss = F.cross_entropy(logits, labels, reduction="sum") / tokens   # DDP: multiply by world_size"""
 
 
 class TokenWeightsUnequal(Rule):
-    """Tokens of one optimizer step get different weights.
+    """Tokens of one optimizer step have different weights.
 
     **What it sees**
 
-    The weight that each micro-batch's tokens get in the applied gradient, on every rank. The
-    misallocation d is the share of gradient weight that sits on the wrong tokens: half the sum
-    of (n_t / N) * |rho_t - 1|, where rho_t is a token's weight relative to the fair one.
+    The weight of each micro-batch's tokens in the applied gradient, on every rank. The
+    misallocation d is the share of gradient weight on the wrong tokens: half the sum of (n_t /
+    N) * abs(rho_t - 1) over all micro-batches. n_t is the number of tokens of a micro-batch, N
+    that of the window, and rho_t the weight of a token relative to the equal weight.
 
     **Why it matters**
 
-    A mean of micro-batch means gives every micro-batch the same say, however few tokens it holds:
-    tokens of short micro-batches count more than tokens of long ones. The gradient points in
-    another direction than the one of the same data in one large batch; no learning rate mends it.
+    A mean of micro-batch means gives every micro-batch equal weight, regardless of its number
+    of tokens: a token in a short micro-batch counts more than one in a long micro-batch. The
+    gradient differs in direction from that of the same data in one large batch, so no learning
+    rate fixes it.
 
     **What to do**
 
     Sum the loss over tokens, and divide by the number of tokens in the whole window, over all
-    ranks. In transformers this came with 4.46 (``num_items_in_batch``).
+    ranks. transformers does this since 4.46 (``num_items_in_batch``).
 
     **When it is silent**
 
-    All micro-batches hold equally many tokens (then the mean of means is right); the loss itself
-    weighs the tokens of one micro-batch differently (advantages, a mean per sequence); each
-    backward is a loss of its own (a critic's real and fake); the run declares
-    ``contract="sequence"`` or ``"sample"``.
+    All micro-batches hold equally many tokens (the mean of means is then right); the loss
+    itself gives the tokens of one micro-batch different weights (advantages, a mean per
+    sequence); each backward has a separate loss (real and fake batches of a GAN critic); the
+    run declares ``contract="sequence"`` or ``contract="sample"``.
 
     **Incidents**
 
@@ -66,9 +74,9 @@ class TokenWeightsUnequal(Rule):
     Lightning-AI/pytorch-lightning#21386, karpathy/nanochat#59, pytorch/torchtitan#2206
     """
 
-    error = Parameter(0.05, "misallocation that is an error", most=1.0)
-    warning = Parameter(0.01, "misallocation that is a warning", most=1.0)
-    recent = Parameter(50, "windows over which it is averaged")
+    error = Parameter(0.05, "misallocation from which it is an error", most=1.0)
+    warning = Parameter(0.01, "misallocation from which it is a warning", most=1.0)
+    recent = Parameter(50, "windows over which misallocation is averaged")
 
     state = declare(_recent=deque[float])
 
@@ -77,41 +85,43 @@ class TokenWeightsUnequal(Rule):
         self._recent: deque[float] = deque(maxlen=self.recent)
 
     def evaluate(self, window: Window) -> Outcome:
-        """Even under some honest reading, or the misallocation of the plainest one."""
+        """OK if weights are even under some objective; else the misallocation of the first."""
         facts = window.facts
         if facts.unmeasured:
             return not_measured(facts.unmeasured)
         if facts.run.contract in ("sequence", "sample"):
             return not_applicable(f"the run declares one weight per {facts.run.contract}")
         if facts.weighted_inside:
-            return not_applicable("the loss itself weighs the tokens of one micro-batch apart")
+            return not_applicable(WEIGHTED_INSIDE)
         if facts.separate_losses:
             return not_applicable(OWN_LOSSES)
-        reading = facts.objective
-        if reading is None:
-            return not_measured(weightless(facts))
+        objective = facts.objective
+        if objective is None:
+            return not_measured(reason_without_objective(facts))
         scale = facts.run.declared_scale or 1.0
-        if reading.name == "part" and not reading.is_fair(facts.tolerance, scale):
+        if objective.name == "part" and not objective.is_fair(facts.tolerance, scale):
             return not_measured(PARTS_OR_TASKS)
-        even = reading.is_even(facts.tolerance)
-        self._recent.append(0.0 if even else reading.ledger.misallocation)
+        even = objective.is_even(facts.tolerance)
+        self._recent.append(0.0 if even else objective.ledger.misallocation)
         if even or window.balance.pattern == "padding":
             return OK
-        return deferred_finding(self._report, facts, reading, tuple(self._recent))
+        return deferred_finding(self._report, facts, objective, tuple(self._recent))
 
-    def _report(self, facts: StepFacts, reading: Objective, lately: tuple[float, ...]) -> Outcome:
-        ledger, entries = reading.ledger, reading.ledger.entries
-        recent, steps = math.fsum(lately) / len(lately), len(lately)
+    def _report(
+        self, facts: StepFacts, objective: Objective, history: tuple[float, ...]
+    ) -> Outcome:
+        ledger, entries = objective.ledger, objective.ledger.entries
+        recent, steps = math.fsum(history) / len(history), len(history)
         severity: Severity = "info"
         if recent >= self.warning:
             severity = "error" if recent >= self.error else "warning"
-        over = f"; {recent:.1%} over the last {steps} steps" if steps > 1 else ""
+        average = f" ({recent:.1%} on average over the last {steps} windows)" if steps > 1 else ""
         heavy = max(entries, key=lambda e: e.relative)
         light = min(entries, key=lambda e: e.relative)
         where = _where(entries, facts.tolerance)
         summary = (
-            f"In step {facts.step}, {ledger.misallocation:.1%} of the gradient's weight sits on "
-            f"the wrong tokens{over}. Weights differ {where}: {_apart(heavy, light)}"
+            f"In step {facts.step}, {ledger.misallocation:.1%} of the gradient's weight is on the "
+            f"wrong tokens{average}. Weights differ {where}: {_contrast(heavy, light)}"
         )
         return finding(
             severity,
@@ -129,15 +139,21 @@ class TokenWeightsUnequal(Rule):
         )
 
 
-def _apart(heavy: Entry, light: Entry) -> str:
-    """The two extremes in words; the lighter one may weigh nothing at all."""
+def _contrast(heavy: Entry, light: Entry) -> str:
+    """The largest weight against the smallest, which may be zero."""
     if not light.relative:
-        return f"the tokens of the micro-batch with {light.tokens:,.0f} tokens do not count at all."
+        return f"the tokens of the micro-batch with {_tokens(light)} have no weight."
+    ranks = (heavy.rank, light.rank) if heavy.rank != light.rank else (None, None)
     return (
-        f"a token of the micro-batch with {heavy.tokens:,.0f} tokens counts "
-        f"{heavy.relative / light.relative:.1f} times as much as one of the micro-batch with "
-        f"{light.tokens:,.0f}."
+        f"a token in the micro-batch with {_tokens(heavy, ranks[0])} counts "
+        f"{heavy.relative / light.relative:.1f} times as much as one in the micro-batch with "
+        f"{_tokens(light, ranks[1])}."
     )
+
+
+def _tokens(entry: Entry, rank: int | None = None) -> str:
+    count = counted(round(entry.tokens), "token")
+    return count if rank is None else f"{count} on rank {rank}"
 
 
 def _where(entries: Iterable[Entry], tolerance: float) -> str:
@@ -166,4 +182,4 @@ def _loss_sentence(facts: StepFacts) -> str:
     reported, token = facts.loss_reported, facts.loss_token
     if reported is None or token is None:
         return ""
-    return f" The loop accumulated a loss of {reported:.4f}; over all tokens it is {token:.4f}."
+    return f" The accumulated loss is {reported:.4f}; the mean over all tokens is {token:.4f}."

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules import effects
+from gradledger_monitor.rules.gradient_scale_effects import (
+    changing_factor_effect,
+    constant_factor_effect,
+)
+from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
     balance,
@@ -21,17 +25,22 @@ for p in model.parameters():
     p.grad.div_(tokens_in_window)"""
 
 
+TOKENS_DIFFER = 0.02  # relative difference of two windows' token counts that is a change
+
+
 class UnnormalisedSum(Rule):
-    """A summed loss is never divided by the number of tokens.
+    """A summed loss is not divided by the number of tokens.
 
     **What it sees**
 
-    Every token weighs 1 (or 1 over the ranks), so the balance is the number of tokens N.
+    Every token has a weight of 1, or 1 divided by the number of ranks, of micro-batches, or of
+    both. The balance then follows the number of tokens N.
 
     **Why it matters**
 
-    The gradient's size follows the number of tokens: the effective learning rate changes from
-    step to step with the lengths of the texts, and with every change of the batch size.
+    The size of the gradient follows the number of tokens: the effective learning rate of SGD
+    changes from step to step with the lengths of the texts, and with every change of the batch
+    size.
 
     **What to do**
 
@@ -39,8 +48,8 @@ class UnnormalisedSum(Rule):
 
     **When it is silent**
 
-    The gradients are divided after backward; the loss is a bare sum of a formula of your own,
-    whose unit cannot be known; the run declares ``scale``.
+    The gradients are divided after backward; the loss is a bare sum of elements, whose unit is
+    not known; the run declares the factor with ``scale=``.
 
     **Incidents**
 
@@ -50,22 +59,22 @@ class UnnormalisedSum(Rule):
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:
-        """w = 1 for every token."""
+        """Every token weighs 1, up to a division by ranks or micro-batches."""
         if not shows(window, "sum"):
             return OK
         n, b, by = tokens(window), balance(window), factor(window)
-        known = [c.tokens for c in window.past if c.tokens]
-        follows = any(abs(n / t - 1) > 0.02 for t in known)
+        earlier = [past.tokens for past in window.past if past.tokens]
+        follows = any(abs(n / tokens - 1) > TOKENS_DIFFER for tokens in earlier)
         cross_entropy = all(s.loss_term.kind.startswith("NllLoss") for s in window.facts.terms)
-        constant = effects.of_factor(by, window.facts)
-        effect = effects.of_changing_factor(window.facts) if follows else constant
-        moves = " It moves with the tokens from step to step." if follows else ""
+        constant = constant_factor_effect(by, window.facts)
+        effect = changing_factor_effect(window.facts) if follows else constant
+        changes = " The number of tokens differs between windows." if follows else ""
         return finding(
             "warning" if follows or cross_entropy else "info",
-            "The loss is summed over tokens and never divided",
-            f"Each of the {n:,.0f} tokens weighs {b / n:.4g}: the balance is {b:,.6g} instead "
-            f"of {declared(window):.4g}.{moves} "
-            f"{effect}.",
+            "The summed loss is not divided by the number of tokens",
+            f"The balance is {significant(b)} instead of {significant(declared(window))}, "
+            "because the average "
+            f"weight of the {n:,.0f} tokens is {significant(b / n)}.{changes} {effect}.",
             FIX,
             balance=round(b, 6),
             tokens=as_count(n),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules import effects
+from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
+from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.reduction.common import (
     balance,
     declared,
@@ -14,20 +15,20 @@ from gradledger_monitor.rules.reduction.common import (
 from gradledger_monitor.rules.rule import OK, Precondition, Rule, Window, finding, not_applicable
 
 FIX = """\
-# DDP and FSDP average over ranks: a sum over all ranks' tokens must be multiplied back
+# DDP and FSDP average over ranks: multiply a globally normalised loss by the world size
 tokens = global_sum(tokens_in_window)            # over all ranks
 loss = F.cross_entropy(logits, labels, reduction="sum") * world_size / tokens"""
 
 FIX_BY_HAND = """\
-# where each rank's loss is normalised by its own share: divide by the world size, once
+# if each rank divides its loss by its own tokens: divide by the world size, once
 dist.all_reduce(p.grad)
 p.grad /= world_size
-# where the loss is divided by the tokens of all ranks: leave the sum as it is
+# if each rank divides its loss by the tokens of all ranks: keep the sum
 dist.all_reduce(p.grad)"""
 
 
 def _no_mistake_of_ranks(window: Window) -> Outcome | None:
-    """The outcome for one rank, or where the balance shows no mistake."""
+    """The outcome for one rank, or if the balance shows no mistake."""
     if window.facts.run.world_size == 1:
         return not_applicable("one rank")
     return no_mistake(window)
@@ -37,27 +38,29 @@ BALANCE_OFF_BY_RANKS = Precondition("the balance of several ranks is off", _no_m
 
 
 class WorldSize(Rule):
-    """The world size is missing from the normalisation, or is in it once too often.
+    """The normalisation lacks the world size, or applies it twice.
 
     **What it sees**
 
-    With R ranks, the balance is 1/R or R where it should be 1. Where a constant R in front of the
-    loss explains it, that may be a weight that is meant: this is told as information.
+    With R ranks, the balance is 1/R or R instead of 1. If a constant R in front of the loss
+    explains the factor, it may be an intended weight: the finding is then information.
 
     **Why it matters**
 
-    DDP and FSDP divide the summed gradient by the number of ranks. A loss that is already divided
-    by the tokens of all ranks is then R times too small; one that is multiplied by R without that
-    is R times too large. The result changes with the number of GPUs. A loop that all-reduces by
-    itself makes the same mistake where it never divides by R, or once too often.
+    DDP and FSDP divide the summed gradient by the number of ranks. A loss that is already
+    divided by the tokens of all ranks is then R times too small. A loss that is multiplied by R
+    without that division is R times too large. The result changes with the number of GPUs. A
+    loop that calls all-reduce itself makes the same mistake if it does not divide by R, or
+    divides once too often.
 
     **What to do**
 
-    Either divide by the rank's share, or multiply the globally normalised sum by the world size.
+    Divide by the tokens of the rank, or multiply the globally normalised sum by the world size.
 
     **When it is silent**
 
-    One rank; ``sum / N * R`` under averaging DDP, which is right; the run declares ``scale``.
+    One rank; ``sum / N * R`` under averaging DDP, which is right; the run declares the factor
+    with ``scale=``.
 
     **Incidents**
 
@@ -78,9 +81,9 @@ class WorldSize(Rule):
         by_hand = window.facts.all_reduce_factor
         return finding(
             "warning",
-            f"The gradient is {ranks} times too {size}: the world size",
-            f"The balance over {ranks} ranks is {balance(window):.4g}. {_how(window)} "
-            f"{effects.of_factor(by, window.facts)}.",
+            f"The gradient is {ranks} times too {size}: a factor of the world size",
+            f"The balance over {ranks} ranks is {significant(balance(window))}{_cause(window)}. "
+            f"{constant_factor_effect(by, window.facts)}.",
             FIX if by_hand is None else FIX_BY_HAND,
             balance=round(balance(window), 6),
             world_size=ranks,
@@ -93,11 +96,12 @@ def _ambiguous(window: Window, ranks: int) -> Outcome:
     return finding(
         "info",
         f"The loss is multiplied by {ranks}, which is also the number of ranks",
-        f"The balance over {ranks} ranks is {balance(window):.4g}, and a constant in front of the "
-        "loss explains it. Is that the world size, then it is there once too often: the ranks' "
-        "gradients are averaged, and each rank's loss is a mean already. Is it a weight that is "
-        f"meant, then declare scale={declared(window) * ranks:.4g}. "
-        f"{effects.of_factor(factor(window), window.facts)}.",
+        f"The balance over {ranks} ranks is {significant(balance(window))}, and a constant in "
+        "front of the "
+        "loss explains it. If this constant is the world size, it is one factor too many: the "
+        "ranks' gradients are averaged already. If it is an intended weight, declare "
+        f"scale={declared(window) * ranks:.6g}. "
+        f"{constant_factor_effect(factor(window), window.facts)}.",
         FIX,
         balance=round(balance(window), 6),
         world_size=ranks,
@@ -105,14 +109,14 @@ def _ambiguous(window: Window, ranks: int) -> Outcome:
     )
 
 
-def _how(window: Window) -> str:
+def _cause(window: Window) -> str:
     by_hand, by = window.facts.all_reduce_factor, factor(window)
-    if by_hand is None:
-        done = "divided" if by < 1 else "multiplied"
+    if by_hand is not None:
         return (
-            f"The ranks' gradients are averaged, and the loss is {done} by the world size besides."
+            f": the loop multiplies the sum of the ranks' gradients by {significant(by_hand)}; "
+            "the right "
+            f"factor for this loss is {significant(by_hand / by)}"
         )
-    return (
-        f"The loop multiplies the sum of the ranks' gradients by {by_hand:.4g}; "
-        f"{by_hand / by:.4g} would be right for this loss."
-    )
+    operation = "division" if by < 1 else "multiplication"
+    averaged = ", and the ranks' gradients are averaged" if window.facts.averaged else ""
+    return f", which matches one {operation} too many by the world size{averaged}"

@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules import effects
+from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
     balance,
+    declared,
     factor,
+    factor_effect,
     shows,
     tokens,
+    varies,
 )
-from gradledger_monitor.rules.rule import OK, Rule, Window, as_count, finding
+from gradledger_monitor.rules.rule import OK, Rule, Window, as_count, counted, finding
 
 FIX = """\
-# divide by the tokens that count in this window, and by nothing else
+# divide by the number of targets that count in this window, after the shift of a causal LM
 tokens = sum((labels != -100).sum() for _, labels in window)
 loss = F.cross_entropy(logits, labels, reduction="sum") / tokens"""
 
@@ -26,22 +29,27 @@ class WrongDenominator(Rule):
 
     **What it sees**
 
-    All tokens weigh alike, but the balance wanders around 1 from window to window; or each
-    micro-batch is divided by its padded size.
+    All tokens have equal weight, but the balance differs between windows and matches no other
+    mistake; or the token weights match a division by all positions of a micro-batch, including
+    those whose targets are ignored.
 
     **Why it matters**
 
-    The divisor is another quantity: padding, the number of samples, the count of another window.
-    The size of the gradient changes with it, and with SGD the effective learning rate; padding also
-    lowers the loss that is printed.
+    The divisor is another quantity: all positions, the number of samples, the token count of
+    another window. If it does not follow the tokens that count, the size of the gradient
+    changes, and with SGD the effective learning rate. Ignored positions in the divisor also
+    lower the reported loss.
 
     **What to do**
 
     Count the labels that are not ignored, over all micro-batches of this window and all ranks.
+    For a causal language model, count them after the shift: the first token of each sequence is
+    not a target.
 
     **When it is silent**
 
-    The balance is 1, constant, or explained by K, the world size or a plain sum (other rules).
+    The balance is 1; K, the world size or a plain sum explains it (other rules); it is constant
+    and the divisor does not match all positions.
 
     **Incidents**
 
@@ -51,27 +59,37 @@ class WrongDenominator(Rule):
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:
-        """B wanders with even weights, or w = 1 / (K * padded size)."""
+        """B differs between windows with even weights, or w = 1 / (K * all positions)."""
         if not shows(window, "wandering", "padding"):
             return OK
         b, n = balance(window), tokens(window)
         by = factor(window)
         divisor = n / by if by else math.inf  # a declared scale may be as large as a float
-        padding = window.balance.pattern == "padding"
-        cause = (
-            "each micro-batch is divided by its padded size"
-            if padding
-            else f"the loss is divided by {divisor:,.6g} where {n:,.0f} tokens count"
-        )
+        positions = window.balance.pattern == "padding"
         return finding(
             "warning",
-            "The loss is divided by padding" if padding else "The divisor is not the token count",
-            f"The balance is {b:.4g} and changes from window to window: {cause}. "
-            f"{effects.of_changing_factor(window.facts)}.",
+            "The loss divisor counts ignored positions"
+            if positions
+            else "The loss divisor is not the token count",
+            f"The balance is {significant(b)} instead of {significant(declared(window))}: "
+            f"{_cause(positions, divisor, n)}.{_changes(window)} {factor_effect(window)}.",
             FIX,
             balance=round(b, 6),
             tokens=as_count(n),
             divisor=round(divisor, 4),
-            padding=padding,
+            padding=positions,
             earlier_balances=[round(c.balance, 6) for c in window.past if c.balance][-8:],
         )
+
+
+def _cause(positions: bool, divisor: float, tokens: float) -> str:
+    if positions:
+        return (
+            "the token weights match a division by all positions of each micro-batch, including "
+            "ignored targets (padding, or the first token of each sequence)"
+        )
+    return f"the divisor is {significant(divisor)}, but {counted(round(tokens), 'token')} count"
+
+
+def _changes(window: Window) -> str:
+    return " The balance differs between windows." if varies(window) else ""

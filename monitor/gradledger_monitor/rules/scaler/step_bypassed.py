@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules import effects
+from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.scaler.common import SCALER_IN_USE, residual
 
@@ -59,7 +59,7 @@ class StepBypassed(Rule):
             "The optimizer steps on scaled gradients",
             f"The loss is multiplied by {left:,.6g}, and optimizer.step() runs without the "
             f"GradScaler: the gradients it applies are {left:,.6g} times too large. "
-            f"{effects.of_factor(left, window.facts)}.",
+            f"{constant_factor_effect(left, window.facts)}.",
             FIX,
             factor=left,
             scale=window.facts.scale,

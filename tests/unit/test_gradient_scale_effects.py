@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from gradledger.records import Event, Term
-from gradledger_monitor.rules import effects
+from gradledger_monitor.rules import gradient_scale_effects as effects
 from helpers.facts import accused, facts, judged, record, term
 
 STEPS = 12
@@ -81,7 +81,7 @@ MEASURED = {name: kind for name, kind in optimizers().items() if name != "LBFGS"
 @pytest.mark.parametrize("name", MEASURED)
 def test_the_table_says_what_a_constant_factor_does(name: str) -> None:
     expected = {"proportional": FACTOR, "normalised": 1.0, "sign": 1.0}
-    response = effects.response(name)
+    response = effects.optimizer_response(name)
     assert response is not None
     measured = ratios(MEASURED[name], [FACTOR] * STEPS)[SETTLED:]
     # Adadelta divides by a running size to which it adds epsilon, which is not small here
@@ -92,7 +92,7 @@ def test_the_table_says_what_a_constant_factor_does(name: str) -> None:
 def test_the_table_says_what_a_factor_in_some_steps_does(name: str) -> None:
     at = STEPS - 3
     factors = [FACTOR if step == at else 1.0 for step in range(STEPS)]
-    kind, response = MEASURED[name], effects.response(name)
+    kind, response = MEASURED[name], effects.optimizer_response(name)
     plain, scaled = updates(kind, [1.0] * STEPS)[at], updates(kind, factors)[at]
     if response == "sign":
         assert torch.equal(plain, scaled)
@@ -120,7 +120,7 @@ def lbfgs_update(start: float, factor: float) -> float:
 
 def test_nothing_is_claimed_of_lbfgs() -> None:
     """It depends on the gradient: an update of a small one grows with the factor."""
-    assert effects.response("LBFGS") is None
+    assert effects.optimizer_response("LBFGS") is None
     small, large = (lbfgs_update(s, FACTOR) / lbfgs_update(s, 1.0) for s in (0.2, 20.0))
     assert small == pytest.approx(FACTOR)
     assert large == pytest.approx(1.0)
@@ -140,7 +140,7 @@ def test_nothing_is_claimed_of_lbfgs() -> None:
     ],
 )
 def test_variants_are_recognised_and_nothing_else_is(name: str, response: str | None) -> None:
-    assert effects.response(name) == response
+    assert effects.optimizer_response(name) == response
 
 
 # ---------------------------------------------------------------- the words
@@ -157,13 +157,13 @@ def summary(optimizer: str, *events: Event, left: float = 1.0) -> str:
 
 @pytest.mark.parametrize("optimizer", ["SGD", "ASGD"])
 def test_a_learning_rate_is_claimed_where_updates_follow_the_gradient(optimizer: str) -> None:
-    assert "the effective learning rate is 4 times the one configured" in summary(optimizer)
+    assert "the effective learning rate is 4 times the configured one" in summary(optimizer)
 
 
 @pytest.mark.parametrize("optimizer", [*MEASURED, "LBFGS", "Unheard"])
 def test_and_nowhere_else(optimizer: str) -> None:
     claimed = "the effective learning rate is" in summary(optimizer)
-    assert claimed == (effects.response(optimizer) == "proportional")
+    assert claimed == (effects.optimizer_response(optimizer) == "proportional")
 
 
 def test_where_nothing_is_known_that_is_said() -> None:

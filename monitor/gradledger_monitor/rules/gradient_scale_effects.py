@@ -1,0 +1,124 @@
+"""What a wrong gradient scale does to training, stated for the optimizer in use.
+
+``RESPONSES`` is the only table of how optimizers respond to a factor on their gradients.
+``tests/unit/test_gradient_scale_effects.py`` measures every optimizer of ``torch.optim`` and
+compares it with this table. An optimizer outside the table gets no claim.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Literal
+
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.step_facts import StepFacts, clip_coefficient
+from gradledger_monitor.rules.number_text import significant
+
+# Effect of a constant factor on all gradients, apart from epsilon and weight decay:
+# - proportional: the update is multiplied by the factor;
+# - normalised: no effect, because the update is divided by a running size of the gradients
+#   (Adam, arXiv:1412.6980, section 2.1: the step size is invariant to the gradients' scale);
+# - sign: no effect, even if the factor changes, because only the signs of gradients are used.
+Response = Literal["proportional", "normalised", "sign"]
+
+RESPONSES: dict[str, Response] = {
+    "sgd": "proportional",
+    "asgd": "proportional",
+    "adadelta": "normalised",
+    "adafactor": "normalised",
+    "adagrad": "normalised",
+    "adam": "normalised",
+    "adamax": "normalised",
+    "adamw": "normalised",
+    "muon": "normalised",
+    "nadam": "normalised",
+    "radam": "normalised",  # after its first five updates, when the variance is rectified
+    "rmsprop": "normalised",
+    "sparseadam": "normalised",
+    "rprop": "sign",
+    # Not part of torch, so not measured: Lion (arXiv:2302.06675, algorithm 2) takes the sign of a
+    # momentum, LAMB (arXiv:1904.00962, algorithm 2) normalises the update of each layer.
+    "lion": "normalised",
+    "lamb": "normalised",
+}
+# The same algorithm under another name: FusedAdam, PagedAdamW8bit, DeepSpeedCPUAdam.
+_VARIANT = re.compile(r"^(?:fused|paged|deepspeedcpu|cpu)?(.+?)(?:(?:4|8|32)bit)?$")
+
+
+def optimizer_response(optimizer: str) -> Response | None:
+    """The response of an optimizer, by its class name; None if it is not in the table."""
+    name = _VARIANT.match(optimizer.lower())
+    return RESPONSES.get(name[1]) if name else None
+
+
+def constant_factor_effect(factor: float, facts: StepFacts) -> str:
+    """The effect of gradients that are ``factor`` times the intended ones in every step."""
+    optimizer = facts.optimizer_name
+    match optimizer_response(optimizer):
+        case "proportional" if _is_clipped(facts):
+            return (
+                f"Without clipping, the effective learning rate with {optimizer} would be "
+                f"{significant(factor)} times the configured one; the clipping in this loop "
+                "hides some or "
+                "all of the factor"
+            )
+        case "proportional":
+            return (
+                f"With {optimizer}, the effective learning rate is {significant(factor)} times the "
+                "configured one"
+            )
+        case "normalised":
+            return (
+                f"{optimizer} cancels most of a constant factor of {significant(factor)}, so "
+                "the loss curve "
+                "hides it. Clipping thresholds, epsilon and comparisons of gradient norms are "
+                "off by the factor, and so are the updates wherever the factor changes"
+            )
+        case "sign":
+            return (
+                f"{optimizer} uses only the signs of gradients, so a factor of "
+                f"{significant(factor)} does "
+                "not change its updates; clipping thresholds and comparisons of gradient norms are "
+                "off by the factor"
+            )
+    return (
+        f"How much of a factor of {significant(factor)} reaches the parameters depends on "
+        f"{optimizer}"
+    )
+
+
+def intermittent_factor_effect(factor: float, facts: StepFacts) -> str:
+    """The effect of a factor that only some steps have."""
+    optimizer = facts.optimizer_name
+    match optimizer_response(optimizer):
+        case "normalised":
+            less = "less" if abs(factor) < 1 else "more"
+            return (
+                f"{optimizer} cancels only a constant factor, so steps like this one weigh {less} "
+                "than the others"
+            )
+        case "proportional":
+            return f"{constant_factor_effect(factor, facts)}, in steps like this one only"
+    return constant_factor_effect(factor, facts)
+
+
+def changing_factor_effect(facts: StepFacts) -> str:
+    """The effect of a factor that differs from step to step."""
+    optimizer = facts.optimizer_name
+    match optimizer_response(optimizer):
+        case "normalised":
+            return f"{optimizer} cancels a constant factor, but not one that changes"
+        case "proportional":
+            return f"With {optimizer}, the effective learning rate changes with the balance"
+        case "sign":
+            return f"{optimizer} uses only the signs of gradients, so its updates do not change"
+    return f"How much of the change reaches the parameters depends on {optimizer}"
+
+
+def _is_clipped(facts: StepFacts) -> bool:
+    """Whether clipping changes, or may change, the gradients before the step."""
+    by_value = (number(event.limit) for event in facts.own_calls("clip_value"))
+    if any(limit is not None and math.isfinite(limit) for limit in by_value):
+        return True
+    return any(clip_coefficient(event) < 1 for event in facts.own_calls("clip_norm"))
