@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gradledger.records import Event, MicroBatch, StepRecord, Term
-from gradledger_monitor.model.chart_metrics import chart_metrics
+from gradledger_monitor.model.chart_metrics import CHART_METRICS, chart_metrics, metrics_of_rule
+from gradledger_monitor.rules.docs import rules_by_id
 from helpers.facts import facts, record, term
 
 FAIR = [term(10, 1 / 40), term(30, 1 / 40)]
@@ -186,3 +187,13 @@ def test_the_norm_of_sharded_gradients_is_what_all_ranks_hold_together() -> None
     assert chart_metrics(facts(*parts))["norm"] == 5.0
     assert facts(parts[0], world_size=2).norm is None
     assert facts(record(FAIR, norm=3.0), record(FAIR, norm=3.0)).norm == 3.0
+
+
+def test_every_metric_is_computed_and_has_a_column() -> None:
+    assert set(chart_metrics(facts(record([term(8, 1 / 8)])))) == set(CHART_METRICS)
+
+
+@pytest.mark.parametrize("rule", sorted(rules_by_id()))
+def test_every_rule_is_shown_by_metrics_that_exist(rule: str) -> None:
+    assert metrics_of_rule(rule)
+    assert set(metrics_of_rule(rule)) <= set(CHART_METRICS)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from gradledger_web import formatting
 
@@ -16,24 +15,6 @@ WIDTH, HEIGHT = 100.0, 40.0
 _MARGIN = 3.0
 STEPS_AROUND = 25  # steps before and after the first one that shows a finding
 
-# By rule, the figures that show it best, the first of them that was measured being drawn.
-_SHOWN_BY: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("reduction.token_weights_unequal", ("misallocation",)),
-    ("reduction.*", ("balance",)),
-    ("scaler.clip_before_unscale", ("clip_norm", "norm")),
-    ("scaler.step_bypassed", ("balance", "norm")),
-    ("scaler.*", ("scale", "norm")),
-    ("scheduler.*", ("lr",)),
-    ("ddp.uneven_microbatches", ("micro_batches", "misallocation")),
-    ("ddp.replica_drift", ("largest_norm", "norm")),
-    ("ddp.*", ("collectives",)),
-    ("batch.*", ("samples", "tokens")),
-    ("clip.*", ("clip_norm", "norm")),
-    ("norm.*", ("norm",)),
-    ("loop.step_every_microbatch", ("balance",)),
-    ("loop.*", ("norm",)),
-    ("*", ("loss_reported",)),
-)
 LABELS = {
     "misallocation": "misallocation d",
     "balance": "balance B",
@@ -48,11 +29,6 @@ LABELS = {
     "tokens": "tokens in a step",
     "loss_reported": "reported loss",
 }
-
-
-def figures_of_rule(rule: str) -> tuple[str, ...]:
-    """The figures that show what a rule found, the best first."""
-    return next(figures for pattern, figures in _SHOWN_BY if fnmatchcase(rule, pattern))
 
 
 @dataclass(frozen=True)

@@ -12,22 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gradledger_monitor.model.chart_metrics import metrics_of_rule
+
 WIDTH, HEIGHT = 560, 220
 LEFT, RIGHT, TOP, BOTTOM = 70, 16, 34, 26
 INK, PALE, LINE, MARK = "#1f2430", "#8a90a0", "#2f6fde", "#d43f3a"
 LOGARITHMIC_FROM = 1_000.0  # largest over smallest
 
-# What the findings of a family are about, the first that was measured
-FIGURES = {
-    "reduction": ("misallocation", "balance", "loss_reported"),
-    "scaler": ("scale", "norm", "loss_reported"),
-    "ddp": ("collectives", "norm", "loss_reported"),
-    "norm": ("norm", "loss_reported"),
-    "clip": ("norm", "loss_reported"),
-    "scheduler": ("lr", "loss_reported"),
-    "batch": ("tokens", "lr"),
-}
-OTHERWISE = ("loss_reported", "norm")
+FALLBACK = "loss_reported"  # if no metric of the rule was measured
 
 Points = list[tuple[float, float]]
 
@@ -72,7 +64,7 @@ def drawn(rule: str, since: int, series: dict[str, list[Any]]) -> bytes | None:
 
 
 def _figure(rule: str, series: dict[str, list[Any]]) -> tuple[str, Points]:
-    for figure in FIGURES.get(rule.partition(".")[0], OTHERWISE):
+    for figure in (*metrics_of_rule(rule), FALLBACK):
         pairs = zip(series["step"], series[figure], strict=True)
         points = [(s, v) for s, v in pairs if v is not None and math.isfinite(v)]
         if len(points) > 1:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradledger_monitor.model.findings import EvaluationResult, TreeNode, Verdict
+from gradledger_monitor.model.findings import VERDICTS, EvaluationResult, TreeNode
 
-_VERDICTS: tuple[Verdict, ...] = ("balanced", "incomplete", "suspect", "broken")
 _STATUSES = ("not_applicable", "ok", "not_measured", "finding")
 
 
@@ -20,7 +19,7 @@ def merge_results(judgements: Sequence[EvaluationResult]) -> EvaluationResult:
         for node in evaluation.tree:
             tree[node.node] = max(tree.get(node.node, node), node, key=lambda n: _badness(n.status))
     return EvaluationResult(
-        max((j.verdict for j in judgements), key=_VERDICTS.index, default="incomplete"),
+        max((j.verdict for j in judgements), key=VERDICTS.index, default="incomplete"),
         [finding for evaluation in judgements for finding in evaluation.findings],
         list(tree.values()),
         coverage,

@@ -3,11 +3,45 @@
 from __future__ import annotations
 
 import math
+from fnmatch import fnmatchcase
 
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 
 ChartMetrics = dict[str, float | None]
+
+# Names of all metrics, in the order of their columns in the store.
+CHART_METRICS = (
+    *("loss_reported", "loss_token", "norm", "balance", "misallocation", "tokens"),
+    *("micro_batches", "lr", "scale", "collectives", "skipped", "samples"),
+    *("clip_norm", "clip_limit", "clipped", "smallest_norm", "largest_norm"),
+    *("noise_trace", "noise_signal"),
+)
+
+# The metrics that show a finding best, by pattern of the rule. The first pattern that matches
+# counts, and of its metrics the first that was measured is drawn.
+_METRICS_BY_RULE: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("reduction.token_weights_unequal", ("misallocation",)),
+    ("reduction.*", ("balance",)),
+    ("scaler.clip_before_unscale", ("clip_norm", "norm")),
+    ("scaler.step_bypassed", ("balance", "norm")),
+    ("scaler.*", ("scale", "norm")),
+    ("scheduler.*", ("lr",)),
+    ("ddp.uneven_microbatches", ("micro_batches", "misallocation")),
+    ("ddp.replica_drift", ("largest_norm", "norm")),
+    ("ddp.*", ("collectives",)),
+    ("batch.*", ("samples", "tokens")),
+    ("clip.*", ("clip_norm", "norm")),
+    ("norm.*", ("norm",)),
+    ("loop.step_every_microbatch", ("balance",)),
+    ("loop.*", ("norm",)),
+    ("*", ("loss_reported",)),
+)
+
+
+def metrics_of_rule(rule: str) -> tuple[str, ...]:
+    """The metrics that show what a rule found, the best first."""
+    return next(metrics for pattern, metrics in _METRICS_BY_RULE if fnmatchcase(rule, pattern))
 
 
 def chart_metrics(facts: StepFacts) -> ChartMetrics:

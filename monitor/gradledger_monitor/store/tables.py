@@ -18,6 +18,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import Double
 
+from gradledger_monitor.model.chart_metrics import CHART_METRICS
 from gradledger_monitor.store.packing import Packed
 
 metadata = MetaData(
@@ -185,28 +186,6 @@ snapshots = Table(
     Column("state", LargeBinary, nullable=False),
 )
 
-FIGURES = (
-    "loss_reported",
-    "loss_token",
-    "norm",
-    "balance",
-    "misallocation",
-    "tokens",
-    "micro_batches",
-    "lr",
-    "scale",
-    "collectives",
-    "skipped",
-    "samples",
-    "clip_norm",
-    "clip_limit",
-    "clipped",
-    "smallest_norm",
-    "largest_norm",
-    "noise_trace",
-    "noise_signal",
-)
-
 facts = Table(
     "facts",
     metadata,
@@ -215,7 +194,7 @@ facts = Table(
     Column("step", BigInteger, primary_key=True),
     Column("time", Double, nullable=False),
     Column("ranks", Integer, nullable=False),
-    *(Column(figure, Double) for figure in FIGURES),
+    *(Column(figure, Double) for figure in CHART_METRICS),
     Column("failure", Text),  # why the step could not be evaluated: it is quarantined
 )
 Index(
@@ -240,10 +219,10 @@ stretches = Table(
     Column("time", Double, nullable=False),  # of the last
     Column("steps", BigInteger, nullable=False),
     Column("tokens_sum", Double, nullable=False),
-    *(Column(f"{figure}_{part}", Double) for figure in FIGURES for part in PARTS),
+    *(Column(f"{figure}_{part}", Double) for figure in CHART_METRICS for part in PARTS),
     # Steps in which the figure was measured: the weight of its mean. NULL in a bucket that was
     # written before they were counted, and whose steps retention had removed by then.
-    *(Column(f"{figure}_count", BigInteger) for figure in FIGURES),
+    *(Column(f"{figure}_count", BigInteger) for figure in CHART_METRICS),
 )
 
 findings = Table(

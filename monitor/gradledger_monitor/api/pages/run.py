@@ -14,6 +14,7 @@ from gradledger_monitor.api.middleware.credentials import caller
 from gradledger_monitor.api.pages.layout import RunId, absent, after, form, no_run, page
 from gradledger_monitor.evaluation.quarantine import CannotEvaluate, evaluating
 from gradledger_monitor.model import step_facts
+from gradledger_monitor.model.chart_metrics import metrics_of_rule
 from gradledger_monitor.model.findings import Acknowledgement, Finding
 from gradledger_monitor.rules.overrides import is_overridden
 from gradledger_monitor.store.alerts import acknowledgements
@@ -109,7 +110,7 @@ def _sketches(store: Store, run: RunRow, finding: Finding) -> dict[str, Any]:
         max(first - evidence_svg.STEPS_AROUND, 0),
         first + evidence_svg.STEPS_AROUND,
     )
-    figures = evidence_svg.figures_of_rule(finding.rule)
+    figures = metrics_of_rule(finding.rule)
     seen = curves.curves(store, run.id, span, figures, points=2 * evidence_svg.STEPS_AROUND + 1)
     drawn = (
         evidence_svg.line_chart(f, seen["step"], seen[f], first, finding.last_step) for f in figures

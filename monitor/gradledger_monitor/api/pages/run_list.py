@@ -15,11 +15,10 @@ from gradledger_monitor.api.middleware.origins import origin
 from gradledger_monitor.api.pages.layout import RunId, absent, no_run, page
 from gradledger_monitor.evaluation.quarantine import CannotEvaluate, evaluating
 from gradledger_monitor.model import step_facts
-from gradledger_monitor.model.chart_metrics import chart_metrics
+from gradledger_monitor.model.chart_metrics import CHART_METRICS, chart_metrics
 from gradledger_monitor.store.runs import listing, queries
-from gradledger_monitor.store.runs.listing import SORTS, VERDICTS, RunFilter
+from gradledger_monitor.store.runs.listing import SORTS, WORST_FIRST, RunFilter
 from gradledger_monitor.store.steps import curves
-from gradledger_monitor.store.tables import FIGURES
 from gradledger_web import assets, charts, progress, step_table, window_timeline
 from gradledger_web.formatting import segment
 
@@ -57,7 +56,7 @@ def list_runs(
         wanted=wanted,
         filtered=wanted != RunFilter(sort=wanted.sort, ascending=wanted.ascending),
         projects=listing.projects(store),
-        verdicts=VERDICTS,
+        verdicts=WORST_FIRST,
         known_tags=listing.all_tags(store),
         offset=offset,
         limit=PAGE,
@@ -117,7 +116,7 @@ def find_step(
     figure: Annotated[str, Query(max_length=64)] = "norm",
 ) -> RedirectResponse:
     """Where the form of the run page leads, and a point of a chart that stands for many steps."""
-    if step is None and figure in FIGURES:
+    if step is None and figure in CHART_METRICS:
         step = curves.step_of_extreme(store, run, curves.Span(optimizer, first, last), figure)
     return RedirectResponse(f"/runs/{segment(run)}/steps/{optimizer}/{step or first}", 303)
 
@@ -188,7 +187,7 @@ def _without_ledger(
         "records": records,
         "complete": len(records) >= info.world_size,
         "ledger": None,
-        "figures": dict.fromkeys(FIGURES),
+        "figures": dict.fromkeys(CHART_METRICS),
         "rows": [],
         "hidden": 0,
         "picture": None,

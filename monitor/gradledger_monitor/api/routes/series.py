@@ -14,10 +14,10 @@ from gradledger_monitor.api.app_state import StoreDep
 from gradledger_monitor.api.routes.runs import BIG, RunId, existing
 from gradledger_monitor.api.schemas import refusals
 from gradledger_monitor.common.problems import Problem
+from gradledger_monitor.model.chart_metrics import CHART_METRICS
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.steps import curves, patterns
 from gradledger_monitor.store.steps.curves import Span
-from gradledger_monitor.store.tables import FIGURES
 
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 
@@ -77,11 +77,11 @@ def _drawn(
 
 def _named(figures: str | None) -> tuple[str, ...]:
     if not figures:
-        return FIGURES
+        return CHART_METRICS
     named = tuple(dict.fromkeys(figures.split(",")))
-    unknown = [name for name in named if name not in FIGURES]
+    unknown = [name for name in named if name not in CHART_METRICS]
     if unknown:
-        reason = f"there is no figure {unknown[0]!r}; there are {', '.join(FIGURES)}"
+        reason = f"there is no figure {unknown[0]!r}; there are {', '.join(CHART_METRICS)}"
         errors = [{"field": "query.figures", "reason": reason}]
         raise Problem(422, "The request has values that are not accepted.", errors=errors)
     return named

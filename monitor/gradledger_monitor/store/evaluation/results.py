@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Table, and_, delete, insert, select, update
 from gradledger_monitor.common import clock
 from gradledger_monitor.evaluation.evaluator_version import version
 from gradledger_monitor.evaluation.run_state import EvaluatedStep, OptimizerStep, RunState
+from gradledger_monitor.model.chart_metrics import CHART_METRICS
 from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.numbers import MAX_INT64
@@ -21,7 +22,6 @@ from gradledger_monitor.store.evaluation import snapshots
 from gradledger_monitor.store.evaluation.pending import RunStatus
 from gradledger_monitor.store.steps import chunks, curves
 from gradledger_monitor.store.tables import (
-    FIGURES,
     facts,
     findings,
     judgements,
@@ -31,7 +31,7 @@ from gradledger_monitor.store.tables import (
 )
 
 FACTS_KEY = ("run", "optimizer", "step")
-FACTS = (*FACTS_KEY, "time", "ranks", "failure", *FIGURES)
+FACTS = (*FACTS_KEY, "time", "ranks", "failure", *CHART_METRICS)
 
 
 class EvaluationConflict(Exception):
@@ -157,7 +157,7 @@ def _write_facts(connection: Connection, run: int, judged: list[EvaluatedStep]) 
     rows = [
         (
             *(run, one.optimizer, one.step, one.time, one.ranks, one.failure),
-            *map(one.figures.get, FIGURES),
+            *map(one.figures.get, CHART_METRICS),
         )
         for one in judged
     ]

@@ -8,15 +8,16 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, and_, case, func, or_, select
 
+from gradledger_monitor.model.findings import VERDICTS
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import RunRow, run_row
 from gradledger_monitor.store.tables import facts, progress, runs, tags
 
-VERDICTS = ("broken", "suspect", "incomplete", "balanced")  # the worst first
+WORST_FIRST = VERDICTS[::-1]
 RECENT = 50  # steps over which a rate is taken
 
 _c = runs.c
-_WORST = case({verdict: at for at, verdict in enumerate(VERDICTS)}, value=_c.verdict)
+_WORST = case({verdict: at for at, verdict in enumerate(WORST_FIRST)}, value=_c.verdict)
 SORTS: dict[str, ColumnElement[Any]] = {
     "seen": _c.last_seen,
     "name": func.lower(_c.name),
@@ -85,7 +86,7 @@ class Group:
 
 def groups(store: Store, run_filter: RunFilter, limit: int, offset: int = 0) -> list[Group]:
     """Runs by name, the last heard of first."""
-    tallies = [func.count(case((_c.verdict == verdict, 1))) for verdict in VERDICTS]
+    tallies = [func.count(case((_c.verdict == verdict, 1))) for verdict in WORST_FIRST]
     last = func.max(_c.last_seen)
     query = (
         select(_c.name, func.count(), last, *tallies).where(*_where(run_filter)).group_by(_c.name)
@@ -99,7 +100,7 @@ def groups(store: Store, run_filter: RunFilter, limit: int, offset: int = 0) -> 
 
 
 def _tally(numbers: Sequence[int]) -> dict[str, int]:
-    return {v: n for v, n in zip(VERDICTS, numbers, strict=True) if n}
+    return {v: n for v, n in zip(WORST_FIRST, numbers, strict=True) if n}
 
 
 def count_groups(store: Store, run_filter: RunFilter) -> int:

@@ -26,12 +26,12 @@ from sqlalchemy import (
 from sqlalchemy.types import Double
 
 from gradledger_monitor.evaluation.run_state import EvaluatedStep
+from gradledger_monitor.model.chart_metrics import CHART_METRICS
 from gradledger_monitor.store import dialects
 from gradledger_monitor.store.averages import mean_of, summable
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.tables import (
     BUCKET_STEPS,
-    FIGURES,
     PARTS,
     evals,
     facts,
@@ -83,7 +83,7 @@ def _gathering(words: str) -> dialects.Insert:
         "steps": func.count(),
         "tokens_sum": func.coalesce(func.sum(summable(facts.c.tokens)), 0.0),
     }
-    for figure in FIGURES:
+    for figure in CHART_METRICS:
         column = facts.c[figure]
         columns[f"{figure}_low"] = func.min(column)
         columns[f"{figure}_mean"] = mean_of(column)
@@ -113,7 +113,7 @@ def curves(
     store: Store,
     run: str,
     span: Span = Span(),
-    figures: Sequence[str] = FIGURES,
+    figures: Sequence[str] = CHART_METRICS,
     points: int = POINTS,
 ) -> Curves:
     """Figures of judged steps, column by column, at most about ``points`` of each.
@@ -294,10 +294,10 @@ def measured_figures(store: Store, run: str, optimizer: int) -> list[str]:
     """The figures that were measured at any step."""
     key = select(runs.c.key).where(runs.c.id == run).scalar_subquery()
     here = (stretches.c.run == key, stretches.c.optimizer == optimizer)
-    highest = (func.max(stretches.c[f"{figure}_high"]) for figure in FIGURES)
+    highest = (func.max(stretches.c[f"{figure}_high"]) for figure in CHART_METRICS)
     with store.reading() as connection:
         row = connection.execute(select(*highest).where(*here)).one()
-    return [figure for figure, value in zip(FIGURES, row, strict=True) if value is not None]
+    return [figure for figure, value in zip(CHART_METRICS, row, strict=True) if value is not None]
 
 
 def has_eval_metrics(store: Store, run: str) -> bool:
