@@ -19,7 +19,7 @@ LOWEST_TESTS := tests/unit/alerts tests/unit/web \
 COMPILED_TESTS := tests/compiled tests/unit tests/integration/service/test_evaluation.py tests/integration/service/test_evaluation_continues.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo attack test lint type unit lowest compiled museum courses zoo zero-code missing-division frameworks examples docs coverage mutants bench screenshots security audit fuzz tools clean
+.PHONY: help demo attack test lint type unit lowest compiled museum courses zoo zero-code missing-division frameworks examples docs coverage mutants bench screenshots security audit fuzz dist tools clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -31,7 +31,7 @@ demo: $(READY)  ## watch a real bug being named, live (EXIT=1 ends by itself)
 test: lint type unit  ## everything that must hold: linters, types, architecture, tests
 
 # ruff's cache does not see that a folder came to be which makes a module ours.
-lint: $(READY)  ## ruff, and the architecture contracts
+lint: $(READY)  ## ruff, the architecture contracts, the language
 	$(BIN)/ruff check --no-cache
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
@@ -119,8 +119,11 @@ fuzz: $(READY)  ## the record decoder against a coverage-guided fuzzer (SECONDS=
 attack: $(READY)  ## attack real service processes: one table of tries and losses (SECONDS=60, ONLY=bombs)
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m attack.run --seconds $(SECONDS) $(addprefix --only ,$(ONLY))
 
+dist: .venvs/dist/.ready  ## sdist and wheel in dist/, checked, installed into empty environments, and run there
+	.ci/dist .venvs/dist/bin "$(TORCH)"
+
 clean:  ## remove what this file made
-	rm -rf $(VENV) .venvs build/compiled
+	rm -rf $(VENV) .venvs build/compiled dist
 
 # torch goes first and alone: its version is ours to choose, a dependency's choice may be gigabytes.
 $(READY): pyproject.toml
@@ -150,6 +153,11 @@ $(READY): pyproject.toml
 		--extra monitor --extra postgres --extra alerts --output-file $(@D)/floors.txt pyproject.toml
 	$(@D)/bin/pip install --quiet --requirement $(@D)/floors.txt --constraint $(@D)/floors.txt --group service-tests
 	$(@D)/bin/pip install --quiet --no-deps --editable .
+	@touch $@
+
+.venvs/dist/.ready: pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --group dist
 	@touch $@
 
 # What a wheel with compiled facts and rules holds, to be found before what lies here.
