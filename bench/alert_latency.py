@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from helpers.batches import batch, eventually, fair_step, step
 from helpers.receiver import Receiver, receiving
 from helpers.service import Service, running_service
-from integration.alerts.conftest import told_to
+from integration.alerts.conftest import sending_to
 
 TARGET_SECONDS = 2.0
 HEALTHY = 5  # batches of sound runs for each error
@@ -31,7 +31,7 @@ PAUSE_SECONDS = 0.2
 def main(runs: int) -> None:
     """Measure and print."""
     with tempfile.TemporaryDirectory() as folder, receiving(Path(folder) / "receiver") as receiver:
-        with running_service(Path(folder) / "a.db", **told_to(receiver)) as service:
+        with running_service(Path(folder) / "a.db", **sending_to(receiver)) as service:
             sent = _send(service, runs)
             if not eventually(60, lambda: len(receiver.alerts()) >= runs):
                 sys.exit(f"only {len(receiver.alerts())} of {runs} alerts arrived")

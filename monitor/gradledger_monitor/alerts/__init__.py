@@ -1,1 +1,1 @@
-"""Alerts: what is to be said of findings, to whom and when (pure), and how it gets there."""
+"""Alerts: which findings are sent to whom and when (pure), and their delivery."""

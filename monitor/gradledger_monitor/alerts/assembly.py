@@ -1,4 +1,4 @@
-"""The parts of alerts put together, for the service and for the command line."""
+"""Puts the parts of alerts together, for the service and for the command line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gradledger_monitor.alerts.delivery_worker import (
     DeliveryOptions,
     DeliveryWorker,
     OnResult,
-    picture,
+    finding_chart,
     send,
 )
 from gradledger_monitor.alerts.egress_policy import EgressPolicy
@@ -25,7 +25,7 @@ LINK_KEY = "alert links"
 
 
 class Alerts:
-    """What the settings and the database say of alerts."""
+    """The alerts of one service, as the settings and the database configure them."""
 
     def __init__(self, settings: AlertSettings, base: str, store: Store) -> None:
         self._settings, self._base, self._store = settings, base, store
@@ -44,25 +44,32 @@ class Alerts:
 
     @cached_property
     def links(self) -> Links:
-        """Needs the database as this version knows it."""
+        """Links in messages. The database must be migrated: their key is stored in it."""
         settings = self._settings
         key = channels.key(self._store, LINK_KEY)
         return Links(self._base, key, settings.alert_link_days)
 
     def delivery_worker(self, on_result: OnResult) -> DeliveryWorker:
-        """What plans and sends, once it is started."""
-        return DeliveryWorker(self._store, self.composer, self.options, on_result)
+        """A worker that plans and sends as soon as it is started."""
+        return DeliveryWorker(
+            store=self._store,
+            make_composer=self.composer,
+            options=self.options,
+            on_result=on_result,
+        )
 
     def composer(self) -> Composer:
-        """What turns findings into messages."""
-        settings = self._settings
-        return Composer(self._base, self.links, settings.alert_timing, self.roster)
+        """What messages are composed with."""
+        timing = self._settings.alert_timing
+        return Composer(base=self._base, links=self.links, timing=timing, roster=self.roster)
 
     async def send_test(self, channel: str, now: float) -> tuple[str, DeliveryResult]:
-        """Send a test to a channel here and now: its id, and what became of it. Raises KeyError."""
+        """Send a test message to a channel; return its id and the result. Raises KeyError."""
         target = self.roster().channels[channel]
-        document = payload.test(self._base, now)
-        one = outbox.enqueue_claimed(self._store, channel, document, now)
-        outcome = await send(target, one, self.options, lambda: picture(self._store, document))
-        outbox.record_result(self._store, one, outcome, now, lambda _: None)
-        return one.id, outcome
+        document = payload.test_document(self._base, now)
+        message = outbox.enqueue_claimed(self._store, channel, document, now)
+        result = await send(
+            target, message, self.options, lambda: finding_chart(self._store, document)
+        )
+        outbox.record_result(self._store, message, result, now, lambda _: None)
+        return message.id, result

@@ -1,4 +1,4 @@
-"""What a person says about alerts: channels, routes, times. Secrets in it never show."""
+"""The configuration of alerts: channels, routes, timing. Secrets in it are never displayed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pydantic import (
 from gradledger_monitor.model.findings import Severity
 
 SECRET_PREFIX = "whsec_"
-SMALLEST_SECRET, LARGEST_SECRET = 24, 64  # bytes, as Standard Webhooks asks
+SMALLEST_SECRET, LARGEST_SECRET = 24, 64  # bytes, as Standard Webhooks requires
 _HEADER = re.compile(r"[!-~]+")
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -35,24 +35,24 @@ class _Strict(BaseModel):
 
 
 class _Target(_Strict):
-    """Somewhere that a request is sent to; its address may hold a secret."""
+    """A target of requests; its URL may contain a secret."""
 
     name: Name
     url: SecretStr
 
     @property
     def address(self) -> str:
-        """The whole of it, for whoever sends."""
+        """The URL with its secrets, to send to."""
         return self.url.get_secret_value()
 
     @field_serializer("url")
     def _without_secrets(self, url: SecretStr) -> str:
-        return shown(url.get_secret_value())
+        return redacted_url(url.get_secret_value())
 
 
 class _HttpTarget(_Target):
     bearer: SecretStr | None = Field(
-        default=None, description="Sent as Authorization: Bearer, beside the signature."
+        default=None, description="Sent as Authorization: Bearer, in addition to the signature."
     )
 
     @field_validator("url")
@@ -65,17 +65,17 @@ class _HttpTarget(_Target):
     @classmethod
     def _is_one_word(cls, bearer: SecretStr | None) -> SecretStr | None:
         if bearer is not None and not _HEADER.fullmatch(bearer.get_secret_value()):
-            raise ValueError("a bearer token has neither spaces nor other signs than ASCII")
+            raise ValueError("a bearer token has only printable ASCII characters and no spaces")
         return bearer
 
 
 class Webhook(_HttpTarget):
-    """JSON to an address, signed after Standard Webhooks."""
+    """JSON to a URL, signed as in Standard Webhooks."""
 
     kind: Literal["webhook"] = "webhook"
     secrets: Annotated[list[SecretStr], Field(max_length=5)] = Field(
         default_factory=list,
-        description="Each signs, so that a receiver may change over from one to the next; "
+        description="Each signs every message, so that a receiver can change its secret; "
         "whsec_ and 24 to 64 bytes in base64.",
     )
 
@@ -91,18 +91,18 @@ class Apprise(_Target):
     """A person's messenger, by an Apprise URL: slack://, discord://, mailto://, pagerduty://."""
 
     kind: Literal["apprise"]
-    image: bool = Field(default=True, description="Whether to send a small chart along.")
+    image: bool = Field(default=True, description="Whether to attach a small chart.")
 
     @field_validator("url")
     @classmethod
     def _has_a_scheme(cls, url: SecretStr) -> SecretStr:
         if not re.match(r"[a-z0-9]+://.", url.get_secret_value(), re.IGNORECASE):
-            raise ValueError("it must be an Apprise URL, like slack://... or mailto://...")
+            raise ValueError("it must be an Apprise URL, such as slack://... or mailto://...")
         return url
 
 
 class Alertmanager(_HttpTarget):
-    """Prometheus Alertmanager, by its v2 API: what it routes and silences goes on to hold."""
+    """Prometheus Alertmanager, by its v2 API: its routes and silences apply."""
 
     kind: Literal["alertmanager"]
 
@@ -113,67 +113,66 @@ _channel: TypeAdapter[AnyChannel] = TypeAdapter(Channel)
 
 
 class Route(_Strict):
-    """Which findings go to which channels; where several routes fit, all hold."""
+    """Which findings go to which channels. All matching routes apply."""
 
     channels: Annotated[list[Name], Field(min_length=1, max_length=64)]
-    severity: Severity = Field(default="warning", description="The least severity.")
-    rules: Patterns = Field(default=["*"], description="Patterns of rules: scaler.*")
-    projects: Patterns = Field(default=["*"], description="Patterns of projects.")
+    severity: Severity = Field(default="warning", description="The minimum severity.")
+    rules: Patterns = Field(default=["*"], description="Patterns of rule names, such as scaler.*")
+    projects: Patterns = Field(default=["*"], description="Patterns of project names.")
     runs: Patterns = Field(default=["*"], description="Patterns of run names.")
 
 
 class Timing(_Strict):
-    """When to speak, in seconds."""
+    """When to send, in seconds, and whether to send resolutions."""
 
     group_wait: float = 30.0
     repeat_after: float = 4 * 3600.0
     resolved: bool = True
 
 
-def channel_of(config: dict[str, Any]) -> AnyChannel:
-    """A channel from plain values. Raises pydantic's ``ValidationError``."""
+def parse_channel(config: dict[str, Any]) -> AnyChannel:
+    """A channel from JSON values. Raises pydantic's ``ValidationError``."""
     return _channel.validate_python({"kind": "webhook", **config})
 
 
-def plain(channel: AnyChannel) -> dict[str, Any]:
-    """All of a channel, its secrets too, for the database."""
-    found = {name: getattr(channel, name) for name in type(channel).model_fields}
-    return {name: _revealed(value) for name, value in found.items()}
+def dump_with_secrets(channel: AnyChannel) -> dict[str, Any]:
+    """All fields of a channel, with its secrets, for the database."""
+    return {name: _revealed(getattr(channel, name)) for name in type(channel).model_fields}
 
 
 def _revealed(value: Any) -> Any:
     if isinstance(value, SecretStr):
         return value.get_secret_value()
-    return [_revealed(one) for one in value] if isinstance(value, list) else value
+    return [_revealed(entry) for entry in value] if isinstance(value, list) else value
 
 
-def shown(url: str) -> str:
-    """An address without whatever in it may be secret."""
+def redacted_url(url: str) -> str:
+    """A URL without the parts that may be secret."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https"):
         return f"{parts.scheme}://…"
-    place = (parts.hostname or "") + (f":{parts.port}" if parts.port else "")
-    return f"{parts.scheme}://{place}/…"
+    host = (parts.hostname or "") + (f":{parts.port}" if parts.port else "")
+    return f"{parts.scheme}://{host}/…"
 
 
 def check_address(url: str) -> None:
-    """Raise ValueError unless it is an address that HTTP requests may go to."""
+    """Raise ValueError unless HTTP requests can be sent to the URL."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("it must be like https://host/path")
+        raise ValueError("it must have the form https://host/path")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("names and passwords do not belong into the address: use bearer")
+        raise ValueError("it must not contain a user name or a password; use bearer")
     if not _HEADER.fullmatch(url):
-        raise ValueError("it has spaces or other signs than ASCII")
-    _ = parts.port  # raises for one that is none
+        raise ValueError("it contains a space or a character outside ASCII")
+    _ = parts.port  # raises for an invalid port
 
 
 def check_secret(secret: str) -> None:
-    """Raise ValueError unless it is a key of Standard Webhooks."""
+    """Raise ValueError unless it is a valid secret of Standard Webhooks."""
     try:
         key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
     except binascii.Error as error:
-        raise ValueError(f"a secret is {SECRET_PREFIX} and base64: {error}") from error
+        raise ValueError(f"a secret is {SECRET_PREFIX} followed by base64: {error}") from error
     if not SMALLEST_SECRET <= len(key) <= LARGEST_SECRET:
         sizes = f"{SMALLEST_SECRET} to {LARGEST_SECRET}"
         raise ValueError(f"a secret is {sizes} bytes in base64, not {len(key)} bytes")

@@ -1,11 +1,12 @@
-"""Brings what is in the outbox to its channels, in a thread of its own.
+"""Sends the messages in the outbox to their channels, in a separate thread.
 
-Many messages are on their way at once, so that a receiver that hangs holds up nobody else's.
+Many messages are in flight at once, so that a receiver that hangs does not delay other channels.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import random
 import threading
@@ -33,14 +34,14 @@ from gradledger_monitor.store.steps.curves import Span
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 32  # messages that are on their way
-LOOK_EVERY_SECONDS = 1.0  # for what other processes left
-LEASE_MARGIN = 10.0  # beyond the longest attempt, before others believe that we died
+MAX_IN_FLIGHT = 32  # messages
+POLL_SECONDS = 1.0  # for messages that other processes did not finish
+LEASE_MARGIN = 10.0  # seconds beyond the longest attempt, until other processes may take a message
 PRUNE_EVERY_SECONDS = 3_600.0
-FINISH_SECONDS = 3.0  # at the end, for what is on its way
-POINTS = 300  # of the chart in a picture
+SHUTDOWN_SECONDS = 3.0  # for messages in flight
+CHART_POINTS = 300
 
-OnResult = Callable[[str, DeliveryResult, float], None]  # with seconds since it was created
+OnResult = Callable[[str, DeliveryResult, float], None]  # channel, result, seconds since creation
 
 
 @dataclass(frozen=True)
@@ -56,60 +57,60 @@ class DeliveryOptions:
 
 async def send(
     channel: AnyChannel,
-    one: ClaimedAlert,
+    message: ClaimedAlert,
     options: DeliveryOptions,
-    picture: Callable[[], bytes | None],
+    chart: Callable[[], bytes | None],
 ) -> DeliveryResult:
-    """One attempt to send a message."""
-    document, policy, timeout = one.document, options.policy, options.timeout
+    """Make one attempt to send a message."""
+    document, policy, timeout = message.document, options.policy, options.timeout
     if isinstance(channel, Apprise):
-        image = await to_thread.run_sync(picture) if channel.image else None
+        image = await to_thread.run_sync(chart) if channel.image else None
         return await messengers.send(channel, document, image, policy, timeout)
     if isinstance(channel, Alertmanager):
         return await alertmanager.send(channel, document, policy, timeout, options.repeat_after)
-    return await webhook.send(channel, one.id, document, policy, timeout, time.time())
+    return await webhook.send(channel, message.id, document, policy, timeout, time.time())
 
 
 @dataclass
 class DeliveryWorker:
-    """Plans and sends, until it is stopped."""
+    """Plans and sends messages, in a thread, until it is stopped."""
 
     store: Store
-    make_composer: Callable[[], Composer]  # once the database is migrated
+    make_composer: Callable[[], Composer]  # called once the database is migrated
     options: DeliveryOptions
     on_result: OnResult | None = None
     now: Callable[[], float] = clock.now
     _stopping: bool = False
     _loop: asyncio.AbstractEventLoop | None = None
-    _news: anyio.Event | None = None
-    _on_the_way: int = 0
+    _wakeup: anyio.Event | None = None
+    _in_flight: int = 0
     _pruned: float = 0.0
     _thread: threading.Thread = field(init=False)
 
     @cached_property
     def composer(self) -> Composer:
-        """What turns findings into messages."""
+        """What messages are composed with."""
         return self.make_composer()
 
     def __post_init__(self) -> None:
         self._thread = threading.Thread(target=self._run, name="gradledger-alerts", daemon=True)
 
     def start(self) -> None:
-        """Begin, in the background."""
+        """Start the thread."""
         self._thread.start()
 
     def works(self) -> bool:
-        """Whether the thread is there."""
+        """Whether the thread is alive."""
         return self._thread.is_alive()
 
     def wake(self) -> None:
-        """Say that there may be something to tell. Any thread may."""
-        loop, news = self._loop, self._news
-        if loop is not None and news is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(news.set)
+        """Plan now, because something changed. Callable from any thread."""
+        loop, wakeup = self._loop, self._wakeup
+        if loop is not None and wakeup is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(wakeup.set)
 
     def stop(self) -> None:
-        """End; what is on its way gets a moment, and is sent again if that is not enough."""
+        """Stop. Messages that take longer than ``SHUTDOWN_SECONDS`` are sent again later."""
         self._stopping = True
         self.wake()
         if self._thread.is_alive():
@@ -121,66 +122,72 @@ class DeliveryWorker:
         asyncio.run(self._work())
 
     async def _work(self) -> None:
-        self._loop, self._news = asyncio.get_running_loop(), anyio.Event()
+        self._loop, self._wakeup = asyncio.get_running_loop(), anyio.Event()
         async with anyio.create_task_group() as tasks:
             while not self._stopping:
-                news = self._news = anyio.Event()
+                wakeup = self._wakeup = anyio.Event()  # before planning: no call of wake() is lost
                 try:
-                    for one in await to_thread.run_sync(self._take):
-                        tasks.start_soon(self._deliver, one)
-                except Exception:  # the database may be away for a while; alerts must outlive that
-                    log.exception("alerts could not look for what is to be told; they try again")
-                with anyio.move_on_after(LOOK_EVERY_SECONDS):
-                    await news.wait()
-            tasks.cancel_scope.deadline = anyio.current_time() + FINISH_SECONDS
+                    for message in await to_thread.run_sync(self._claim):
+                        tasks.start_soon(self._deliver, message)
+                except Exception:  # the database may be down for a while; the thread must survive
+                    log.exception("planning alerts failed; retry in %g s", POLL_SECONDS)
+                with anyio.move_on_after(POLL_SECONDS):
+                    await wakeup.wait()
+            tasks.cancel_scope.deadline = anyio.current_time() + SHUTDOWN_SECONDS
 
-    def _take(self) -> list[ClaimedAlert]:
-        """Say what is to be said, then claim what is due."""
+    def _claim(self) -> list[ClaimedAlert]:
+        """Put new messages into the outbox, then claim those that are due."""
         now = self.now()
         enqueue.enqueue_due(self.store, self.composer, now)
         if now - self._pruned > PRUNE_EVERY_SECONDS:
             self._pruned = now
             outbox.prune(self.store, now - self.options.keep_seconds)
-        free = AT_ONCE - self._on_the_way
+        free = MAX_IN_FLIGHT - self._in_flight
         claimed = outbox.claim(self.store, now, self.options.timeout + LEASE_MARGIN, free)
-        self._on_the_way += len(claimed)
+        self._in_flight += len(claimed)
         return claimed
 
-    async def _deliver(self, one: ClaimedAlert) -> None:
+    async def _deliver(self, message: ClaimedAlert) -> None:
         try:
-            outcome = await self._attempt(one)
-            await to_thread.run_sync(self._finish, one, outcome)
-        except Exception:  # its claim runs out, and it is tried again
-            log.exception("alert %s could not be sent", one.id)
+            result = await self._attempt(message)
+            await to_thread.run_sync(self._finish, message, result)
+        except Exception:  # its claim expires, and then it is retried
+            log.exception("sending alert %s failed", message.id)
         finally:
-            self._on_the_way -= 1
-            self.wake()  # there is room again, and perhaps a next one of the same run
+            self._in_flight -= 1
+            self.wake()  # a slot is free, and the next message of the same run may be due
 
-    async def _attempt(self, one: ClaimedAlert) -> DeliveryResult:
+    async def _attempt(self, message: ClaimedAlert) -> DeliveryResult:
         roster = await to_thread.run_sync(self.composer.roster)
-        channel = roster.channels.get(one.channel)
+        channel = roster.channels.get(message.channel)
         if channel is None:
-            return DeliveryResult("gone", "there is no such channel any more")
-        return await send(channel, one, self.options, lambda: picture(self.store, one.document))
+            return DeliveryResult("gone", f"channel {message.channel!r} no longer exists")
+        chart = functools.partial(finding_chart, self.store, message.document)
+        return await send(channel, message, self.options, chart)
 
-    def _finish(self, one: ClaimedAlert, result: DeliveryResult) -> None:
+    def _finish(self, message: ClaimedAlert, result: DeliveryResult) -> None:
         now = self.now()
         delays = self.options.delays
         outbox.record_result(
-            self.store, one, result, now, lambda n: next_attempt(delays, n, now, random.random())
+            self.store,
+            message,
+            result,
+            now,
+            lambda failures: next_attempt(delays, failures, now, random.random()),
         )
         if self.on_result is not None:
-            self.on_result(one.channel, result, max(0.0, now - one.created))
+            self.on_result(message.channel, result, max(0.0, now - message.created))
         if result.outcome != "delivered":
-            fields = {"alert": one.id, "channel": one.channel, "why": result.detail}
-            log.warning("an alert did not arrive", extra={"fields": fields})
+            fields = {"alert": message.id, "channel": message.channel, "reason": result.detail}
+            log.warning("alert not delivered", extra={"fields": fields})
 
 
-def picture(store: Store, document: Document) -> bytes | None:
-    """A chart for the first finding of a message."""
+def finding_chart(store: Store, document: Document) -> bytes | None:
+    """A chart of the first finding in a message, as a PNG."""
     data = document["data"]
     if data["run"] is None or not data["findings"]:
         return None
-    found = data["findings"][0]
-    series = curves.curves(store, data["run"]["id"], Span(found["optimizer"]), points=POINTS)
-    return chart_png.drawn(found["rule"], found["since_step"], series)
+    finding = data["findings"][0]
+    span = Span(finding["optimizer"])
+    series = curves.curves(store, data["run"]["id"], span, points=CHART_POINTS)
+    return chart_png.draw(finding["rule"], finding["since_step"], series)

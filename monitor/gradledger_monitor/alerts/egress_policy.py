@@ -1,8 +1,8 @@
-"""Which addresses a message may be sent to: public ones, and networks that the operator allowed.
+"""Which addresses a message can be sent to: public ones, and networks that the operator allowed.
 
-Anyone who may name a target could otherwise have the service connect to its own network: metadata
-services, databases, itself. What is public is written down here and not asked of ``ipaddress``,
-whose ``is_global`` differs between Python versions.
+Without this check, anyone who can configure a channel could make the service connect to its own
+network: metadata services, databases, the service itself. The networks that are not public are
+listed here, because ``is_global`` of ``ipaddress`` differs between Python versions.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True)
 class SpecialNetwork:
-    """A network that no public service has an address in, and the document that says so."""
+    """A network without public services, and the document that defines it."""
 
     network: Network
     name: str
     source: str
 
 
-# https://www.iana.org/assignments/iana-ipv4-special-registry: what is not globally reachable there,
-# with multicast and what clouds use inside. Networks that are globally reachable in parts
-# (192.0.0.0/24, 2001::/23) are refused whole: nobody receives webhooks in them.
-# https://www.iana.org/assignments/iana-ipv6-special-registry, likewise.
+# The networks that are not globally reachable according to
+# https://www.iana.org/assignments/iana-ipv4-special-registry and
+# https://www.iana.org/assignments/iana-ipv6-special-registry, multicast, and internal networks of
+# clouds. Networks that are partly reachable (192.0.0.0/24, 2001::/23) are refused completely:
+# no webhook receivers are in them.
 SPECIAL_NETWORKS = tuple(
     SpecialNetwork(ipaddress.ip_network(network), name, source)
     for network, name, source in (
@@ -63,7 +64,7 @@ SPECIAL_NETWORKS = tuple(
         ("fe80::/10", "link local", "RFC 4291"),
         ("fec0::/10", "site local, deprecated", "RFC 3879"),
         ("ff00::/8", "multicast", "RFC 4291"),
-        # all of IPv6 but 2000::/3
+        # all of IPv6 except 2000::/3
         *(
             (network, "not global unicast", "RFC 4291")
             for network in ("::/3", "4000::/2", "8000::/1")
@@ -71,7 +72,7 @@ SPECIAL_NETWORKS = tuple(
     )
 )
 
-# An IPv6 address in these reaches the IPv4 address in its last 32 bits: decide on that one.
+# An IPv6 address in these reaches the IPv4 address in its last 32 bits, which is what is checked.
 TRANSLATED = (
     ipaddress.IPv6Network("::ffff:0:0/96"),  # IPv4-mapped, RFC 4291: by the operating system
     ipaddress.IPv6Network("64:ff9b::/96"),  # NAT64, RFC 6052: by a gateway
@@ -79,7 +80,7 @@ TRANSLATED = (
 
 
 class AddressRefused(Exception):
-    """Nothing may be sent to that address."""
+    """The policy does not allow this address."""
 
 
 @dataclass(frozen=True)
@@ -94,22 +95,22 @@ class EgressPolicy:
         return cls(tuple(ipaddress.ip_network(network, strict=False) for network in networks))
 
     def check(self, host: str, address: str) -> None:
-        """Raise ``AddressRefused`` unless something may be sent to the address that a host has."""
-        given = ipaddress.ip_address(address.partition("%")[0])
-        reached = translated(given)
-        if any(one in network for network in self.allowed for one in (given, reached)):
+        """Raise ``AddressRefused`` unless ``address``, to which ``host`` resolves, is allowed."""
+        literal = ipaddress.ip_address(address.partition("%")[0])
+        reached = translated(literal)
+        if any(a in network for network in self.allowed for a in (literal, reached)):
             return
-        special = next((one for one in SPECIAL_NETWORKS if reached in one.network), None)
+        special = next((s for s in SPECIAL_NETWORKS if reached in s.network), None)
         if special is not None:
-            where = host if host == address else f"{host} ({address})"
+            target = host if host == address else f"{host} ({address})"
             raise AddressRefused(
-                f"{where} is not a public address ({special.name}, {special.source}). If it is "
-                f"intended, allow its network: GRADLEDGER_ALERT_NETWORKS={reached}"
+                f"{target} is not a public address ({special.name}, {special.source}). To allow "
+                f"its network, set GRADLEDGER_ALERT_NETWORKS={reached}"
             )
 
 
 def translated(address: Address) -> Address:
-    """The IPv4 address that is reached through an IPv6 address, where that is so."""
+    """The IPv4 address that an IPv6 address is translated to, or the address itself."""
     if any(address in network for network in TRANSLATED):
         return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
     return address

@@ -1,7 +1,7 @@
-"""From findings to messages in the outbox: one run, in one transaction, by one process at a time.
+"""Turns findings into messages in the outbox: per run, in one transaction, in one process.
 
-What is said depends on the database and the time alone (``planning``); that it was said is written
-together with the message, so that nothing is told twice and nothing is forgotten.
+The plan depends only on the database and the time (``planner``). The notifications are stored in
+the transaction that stores the messages, so that no message is lost or sent twice.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from typing import Any, cast
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, Row, delete, insert, select
 
 from gradledger_monitor.alerts import payload, planner
 from gradledger_monitor.alerts.configuration import Timing
 from gradledger_monitor.alerts.links import Links
 from gradledger_monitor.alerts.payload import PageUrls, RunSummary
-from gradledger_monitor.alerts.planner import Notice, Place, Plan, Subject
+from gradledger_monitor.alerts.planner import AlertKey, Notification, Plan, RunContext
 from gradledger_monitor.alerts.roster import Roster
 from gradledger_monitor.alerts.routing import Routing
 from gradledger_monitor.rules.docs import rules_by_id
@@ -28,13 +29,13 @@ from gradledger_monitor.store.tables import runs
 
 log = logging.getLogger(__name__)
 
-OVER_AFTER = 24 * 3600.0  # seconds after which no more steps are expected of a silent run
-STEP_ASIDE = 60.0  # seconds that a run is left alone of which nothing could be said
+FINISHED_AFTER = 24 * 3600.0  # seconds without a record, after which no more steps are expected
+RETRY_SECONDS = 60.0  # until a run is planned again after a failure
 
 
 @dataclass(frozen=True)
 class Composer:
-    """All that a message needs to be said besides the run."""
+    """What messages are composed with."""
 
     base: str
     links: Links
@@ -42,68 +43,92 @@ class Composer:
     roster: Callable[[], Roster]
 
 
-def enqueue_due(store: Store, voice: Composer, now: float) -> int:
-    """Put into the outbox what is to be said by now; how many messages that were."""
-    sent = 0
+def enqueue_due(store: Store, composer: Composer, now: float) -> int:
+    """Put all messages that are due into the outbox; return their number."""
+    count = 0
     while (at := due.next_due(store)) is not None and at <= now:
-        sent += _speak_of_one(store, voice, now)
-    return sent
+        count += _enqueue_next(store, composer, now)
+    return count
 
 
-def _speak_of_one(store: Store, voice: Composer, now: float) -> int:
-    roster = voice.roster()
+def _enqueue_next(store: Store, composer: Composer, now: float) -> int:
+    roster = composer.roster()
     run = None
     try:
         with store.writing() as connection:
             run = due.claim_run(connection, now)
-            return 0 if run is None else _say(connection, run, roster, voice, now)
-    except Exception:  # one run of which nothing can be said must not silence all others
+            return 0 if run is None else _enqueue(connection, run, roster, composer, now)
+    except Exception:  # a run that cannot be planned must not stop the alerts of all others
         if run is None:
             raise
-        log.exception("nothing could be said of run %s; left alone for %s s", run, STEP_ASIDE)
+        log.exception("planning alerts of run %s failed; retry in %g s", run, RETRY_SECONDS)
         with store.writing() as connection:
-            due.set_due(connection, run, now + STEP_ASIDE)
+            due.set_due(connection, run, now + RETRY_SECONDS)
         return 0
 
 
-def _say(connection: Connection, run: int, roster: Roster, voice: Composer, now: float) -> int:
+def _enqueue(
+    connection: Connection, run: int, roster: Roster, composer: Composer, now: float
+) -> int:
     row = connection.execute(select(runs).where(runs.c.key == run)).one()
     findings = queries.current_findings(connection, run, now)
-    before = _notices(connection, run)
-    routing = Routing(roster.usable, roster.routes)
-    over = row.ended or row.last_seen < now - OVER_AFTER
-    subject = Subject(row.name, row.project, over)
-    plan = planner.plan(subject, findings, before, routing, voice.timing, now)
-    about = RunSummary(row.id, row.name, row.project, row.verdict, row.steps, row.world_size)
-    places = PageUrls(voice.base, lambda rule: voice.links.to(row.id, rule))
-    kinds = {rule: signature.kind for rule, signature in rules_by_id().items()}
-    for message in plan.messages:
-        document = payload.alert(about, message.items, kinds, places, now)
-        outbox.enqueue(connection, run, message.channel, document, now)
-    _keep(connection, run, before, plan)
-    due.set_due(connection, run, plan.look_at)
+    before = _notifications(connection, run)
+    finished = row.ended or row.last_seen < now - FINISHED_AFTER
+    context = RunContext(row.name, row.project, finished)
+    routing = Routing(roster.enabled, roster.routes)
+    plan = planner.plan(context, findings, before, routing, composer.timing, now)
+    _put_messages(connection, row, plan, composer, now)
+    _store_notifications(connection, run, before, plan)
+    due.set_due(connection, run, plan.next_plan_at)
     return len(plan.messages)
 
 
-def _notices(connection: Connection, run: int) -> dict[Place, Notice]:
+def _put_messages(
+    connection: Connection, row: Row[Any], plan: Plan, composer: Composer, now: float
+) -> None:
+    summary = RunSummary(
+        id=row.id,
+        name=row.name,
+        project=row.project,
+        verdict=row.verdict,
+        steps=row.steps,
+        ranks=row.world_size,
+    )
+    urls = PageUrls(composer.base, lambda rule: composer.links.create(row.id, rule))
+    kinds = {rule: definition.kind for rule, definition in rules_by_id().items()}
+    for message in plan.messages:
+        document = payload.alert_document(summary, message.items, kinds, urls, now)
+        outbox.enqueue(connection, row.key, message.channel, document, now)
+
+
+def _notifications(connection: Connection, run: int) -> dict[AlertKey, Notification]:
     rows = connection.execute(select(notices).where(notices.c.run == run))
     return {
-        Place(row.channel, row.rule, row.optimizer): Notice(
-            row.state, row.severity, row.last_step, row.at
+        AlertKey(row.channel, row.rule, row.optimizer): Notification(
+            _state(row.state), row.severity, row.last_step, row.at
         )
         for row in rows
     }
 
 
-def _keep(connection: Connection, run: int, before: Mapping[Place, Notice], plan: Plan) -> None:
-    changed = {p: n for p, n in plan.notices.items() if before.get(p) != n}
-    for place in changed.keys() & before.keys():
-        here = [notices.c[name] == value for name, value in place._asdict().items()]
-        connection.execute(delete(notices).where(notices.c.run == run, *here))
+def _state(stored: str) -> planner.State:
+    """A state in the database; early versions stored ``hushed``, and another word for ``sent``."""
+    if stored in ("waiting", "resolved"):
+        return cast("planner.State", stored)
+    return "silenced" if stored in ("silenced", "hushed") else "sent"
+
+
+def _store_notifications(
+    connection: Connection, run: int, before: Mapping[AlertKey, Notification], plan: Plan
+) -> None:
+    changed = {k: n for k, n in plan.notifications.items() if before.get(k) != n}
+    for key in changed.keys() & before.keys():
+        matching = [notices.c[name] == value for name, value in key._asdict().items()]
+        connection.execute(delete(notices).where(notices.c.run == run, *matching))
     rows = [
-        {"run": run, **place._asdict(), **asdict(notice)}
-        for place, notice in changed.items()
-        if notice is not None
+        {"run": run, **key._asdict(), **asdict(notification)}
+        for key, notification in changed.items()
+        if notification is not None
     ]
     if rows:
         connection.execute(insert(notices), rows)

@@ -1,7 +1,7 @@
-"""Links by which whoever got a message may acknowledge or snooze what it tells, and nothing else.
+"""Signed links in messages, with which the recipient can acknowledge or snooze one finding.
 
-A link names the run and the rule, signed with a key that only this database knows. Opening it
-changes nothing, for programs open links too; the page behind it has the buttons.
+A link names the run and the rule and is signed with a key that is only in this database. A GET
+changes nothing, because mail programs and chats open links; the page behind it has the buttons.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from hashlib import sha256
 
 from itsdangerous import BadSignature, SignatureExpired, URLSafeTimedSerializer
 
-LINK_PATH = "/alerts/answer/"  # public: the signature is what lets through
+LINK_PATH = "/alerts/answer/"  # public: the signature authorizes the request
 
 
 class InvalidLink(ValueError):
-    """The link is none of ours, or is too old."""
+    """The link was not signed by this service, or it has expired."""
 
 
 @dataclass(frozen=True)
 class LinkTarget:
-    """What a link is about."""
+    """The finding that a link is about."""
 
     run: str
     rule: str
 
 
 class Links:
-    """Makes links, and reads them; ``days`` is how long each is good."""
+    """Creates and verifies links; each is valid for ``days``."""
 
     def __init__(self, base: str, key: bytes, days: float) -> None:
         self._base, self._seconds = base, round(days * 86_400)
@@ -37,18 +37,16 @@ class Links:
             signer_kwargs={"digest_method": sha256, "key_derivation": "hmac"},
         )
 
-    def to(self, run: str, rule: str) -> str:
-        """The address for a finding."""
+    def create(self, run: str, rule: str) -> str:
+        """The URL for a finding."""
         return f"{self._base}{LINK_PATH}{self._signer.dumps([run, rule])}"
 
-    def read(self, said: str) -> LinkTarget:
-        """What a link is about. Raises ``InvalidLink``."""
+    def verify(self, token: str) -> LinkTarget:
+        """The target of a link. Raises ``InvalidLink``."""
         try:
-            run, rule = self._signer.loads(said, max_age=self._seconds)
+            run, rule = self._signer.loads(token, max_age=self._seconds)
         except SignatureExpired as error:
-            raise InvalidLink(
-                "This link has run out; the page of the run has the same buttons"
-            ) from error
+            raise InvalidLink("This link has expired. Use the buttons on the run page") from error
         except (BadSignature, ValueError) as error:
-            raise InvalidLink("This link is not one of ours, or a part of it is missing") from error
+            raise InvalidLink("This link is incomplete or was not created here") from error
         return LinkTarget(run, rule)

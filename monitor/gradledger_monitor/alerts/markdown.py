@@ -1,20 +1,20 @@
-"""The same message for people: a title and Markdown (pure)."""
+"""A message for people: a title and a body in Markdown (pure)."""
 
 from __future__ import annotations
 
-from gradledger_monitor.alerts.payload import Document, cut, worst
+from gradledger_monitor.alerts.payload import Document, cut, plural, worst_severity
 from gradledger_monitor.common.sanitize import printable, sanitize
 
-MOST_TITLE = 160
-WORDS = {
+MAX_TITLE = 160
+REASONS = {
     "new": "",
-    "worse": "Worse than told before. ",
-    "regressed": "It is back after it was resolved. ",
-    "repeated": "It still lasts. ",
-    "again": "It still lasts, and nobody says any more that it is known. ",
+    "worse": "The severity increased. ",
+    "regressed": "Recurred after it was resolved. ",
+    "repeated": "Still firing. ",
+    "again": "Still firing; the acknowledgement expired or was withdrawn. ",
     "resolved": "Resolved. ",
 }
-# Messengers understand Markdown, HTML and names to call, each in its own way.
+# Messengers interpret Markdown, HTML and mentions, each in a different way.
 _ESCAPED = {
     **{sign: f"\\{sign}" for sign in "\\`*_[]"},
     "<": "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}",
@@ -25,55 +25,54 @@ MARKS = {"error": "❌", "warning": "⚠️", "info": "\N{INFORMATION SOURCE}", 
 
 
 def title(document: Document) -> str:
-    """One line."""
+    """The title, in one line."""
     data = document["data"]
     if data["run"] is None:
         return "gradledger: test"
     findings = data["findings"]
     rest = len(findings) - 1 + data["omitted"]
     more = f" (and {rest} more)" if rest else ""
-    done = "resolved: " if findings[0]["reason"] == "resolved" else ""
-    mark, name = MARKS[worst(document)], data["run"]["name"]
-    return plain(cut(f"{mark} {name}: {done}{findings[0]['title']}{more}", MOST_TITLE))
+    prefix = "resolved: " if findings[0]["reason"] == "resolved" else ""
+    mark, name = MARKS[worst_severity(document)], data["run"]["name"]
+    return plain(cut(f"{mark} {name}: {prefix}{findings[0]['title']}{more}", MAX_TITLE))
 
 
 def body(document: Document) -> str:
-    """All of it, in Markdown."""
+    """The whole message, in Markdown."""
     data = document["data"]
     if data["run"] is None:
         return str(data["message"])
     run = data["run"]
-    head = f"Run {escaped(run['name'])} of {escaped(run['project'])} is {run['verdict']} "
-    head += f"after {run['steps']:,} steps: {run['url']}"
-    parts = [head, *(_finding(found) for found in data["findings"])]
+    head = f"Run {escaped(run['name'])} in project {escaped(run['project'])} is {run['verdict']} "
+    head += f"after {plural(run['steps'], 'step')}: {run['url']}"
+    parts = [head, *(_finding(finding) for finding in data["findings"])]
     if data["omitted"]:
-        parts.append(f"{data['omitted']} more findings are on the page of the run.")
+        parts.append(f"Not shown: {plural(data['omitted'], 'finding')}. See the run page.")
     return "\n\n".join(parts)
 
 
-def _finding(found: Document) -> str:
-    said = f"**{escaped(found['title'])}** ({found['severity']}, `{found['rule']}`)"
-    shows = WORDS[found["reason"]] + escaped(found["summary"])
-    if found["reason"] == "resolved":
-        return f"{said}\n{shows}"
-    since = f"Since step {found['since_step']:,}, last shown at {found['last_step']:,}."
-    sure = f"How sure: {found['certainty']}."
+def _finding(finding: Document) -> str:
+    head = f"**{escaped(finding['title'])}** ({finding['severity']}, `{finding['rule']}`)"
+    summary = REASONS[finding["reason"]] + escaped(finding["summary"])
+    if finding["reason"] == "resolved":
+        return f"{head}\n{summary}"
+    steps = f"Since step {finding['since_step']:,}, last seen at step {finding['last_step']:,}."
     fence = "```"
-    lines = [said, shows, f"{since} {sure}"]
-    if found["fix"]:
-        fix = sanitize(found["fix"]).replace(fence, "")
+    lines = [head, summary, f"{steps} Certainty: {finding['certainty']}."]
+    if finding["fix"]:
+        fix = sanitize(finding["fix"]).replace(fence, "")
         lines.append(f"{fence}\n{fix}\n{fence}")
-    lines.append(f"About this rule: {found['rule_url']}")
-    if found["acknowledge_url"]:
-        lines.append(f"Acknowledge or snooze: {found['acknowledge_url']}")
+    lines.append(f"About this rule: {finding['rule_url']}")
+    if finding["acknowledge_url"]:
+        lines.append(f"Acknowledge or snooze: {finding['acknowledge_url']}")
     return "\n".join(lines)
 
 
 def plain(text: str) -> str:
-    """A text in one line, without anything that is not for reading."""
+    """A text in one line, with control characters escaped."""
     return printable(" ".join(text.split()))
 
 
 def escaped(text: str) -> str:
-    """What a run says of itself, which may be anything, without meaning in Markdown or HTML."""
+    """An untrusted text of a run, without meaning in Markdown or HTML and without mentions."""
     return "".join(_ESCAPED.get(sign, sign) for sign in plain(text))

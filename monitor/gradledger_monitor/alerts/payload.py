@@ -1,7 +1,7 @@
-"""What a message says, as plain values in the form that receivers depend on (pure).
+"""The content of a message, as JSON values in the form that receivers depend on (pure).
 
-Every message fits into ``MOST_BYTES`` of JSON: details go first, then texts are cut, then findings
-are left out and counted.
+Every message fits into ``MAX_BYTES`` of JSON: lists of evidence are dropped first, then texts are
+cut, then findings are omitted and counted.
 """
 
 from __future__ import annotations
@@ -11,24 +11,38 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
-from gradledger_monitor.alerts.planner import Item
+from gradledger_monitor.alerts.planner import AlertItem
 from gradledger_monitor.model.findings import SEVERITIES, Finding
 
-MOST_BYTES = 20_000
-# of a text, of a list among the evidence, of a message's findings: the first that fits is taken
-FITS = ((4_000, 32, 50), (1_500, 8, 20), (600, 0, 12), (300, 0, 6), (150, 0, 1))
-MOST_NAME = 256
+MAX_BYTES = 20_000
+MAX_NAME = 256
+MAX_EVIDENCE = 64  # entries
 
-CERTAINTY = {
-    "S": "exact: counted and calculated, at {steps} of the steps",
-    "T": "statistical: drawn from the course of the run, shown by {steps} of the steps",
-}
+CERTAINTY = {"S": "exact", "T": "statistical"}  # by the kind of a rule
 
 Document = dict[str, Any]
-Link = Callable[[str], str | None]  # where a person may acknowledge a rule's finding
+AcknowledgeUrl = Callable[[str], str | None]  # for a rule
+
+
+class Detail(NamedTuple):
+    """How much a message contains."""
+
+    text: int  # characters of a text
+    list_: int  # entries of a list in the evidence
+    findings: int
+
+
+# The first that fits is used.
+DETAILS = (
+    Detail(4_000, 32, 50),
+    Detail(1_500, 8, 20),
+    Detail(600, 0, 12),
+    Detail(300, 0, 6),
+    Detail(150, 0, 1),
+)
 
 
 @dataclass(frozen=True)
@@ -45,10 +59,10 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class PageUrls:
-    """Where to read more: the service as a person reaches it, and the links of this message."""
+    """URLs of pages for people, and the acknowledgement links of this message."""
 
     base: str
-    acknowledge: Link
+    acknowledge: AcknowledgeUrl
 
     def run(self, run: str) -> str:
         """The page of a run."""
@@ -59,24 +73,28 @@ class PageUrls:
         return f"{self.base}/rules/{quote(rule, safe='')}"
 
 
-def alert(
-    run: RunSummary, items: tuple[Item, ...], kinds: Mapping[str, str], places: PageUrls, now: float
+def alert_document(
+    run: RunSummary,
+    items: tuple[AlertItem, ...],
+    kinds: Mapping[str, str],
+    urls: PageUrls,
+    now: float,
 ) -> Document:
-    """One message about one run. ``kinds`` says of each rule whether it is exact."""
-    for texts, lists, most in FITS:
-        findings = [_finding(item, kinds, places, texts, lists) for item in items[:most]]
-        made = _document("gradledger.alert", now, _about(run, places), findings)
-        made["data"]["omitted"] = len(items) - len(findings)
-        if len(encoded(made)) <= MOST_BYTES:
+    """A message about one run. ``kinds`` are the kinds of the rules: "S" or "T"."""
+    for detail in DETAILS:
+        findings = [_finding(item, kinds, urls, detail) for item in items[: detail.findings]]
+        document = _document("gradledger.alert", now, _run(run, urls), findings)
+        document["data"]["omitted"] = len(items) - len(findings)
+        if len(encoded(document)) <= MAX_BYTES:
             break
-    return made
+    return document
 
 
-def test(base: str, now: float) -> Document:
-    """A message that is sent to see whether it arrives."""
-    made = _document("gradledger.test", now, None, [])
-    made["data"]["message"] = f"A test of alerts from gradledger at {base}: it arrived."
-    return made
+def test_document(base: str, now: float) -> Document:
+    """A message that tests whether a channel works."""
+    document = _document("gradledger.test", now, None, [])
+    document["data"]["message"] = f"Test message from gradledger at {base}. Delivery works."
+    return document
 
 
 def encoded(document: Document) -> bytes:
@@ -84,81 +102,85 @@ def encoded(document: Document) -> bytes:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def worst(document: Document) -> Literal["info", "warning", "error", "ok"]:
-    """The highest severity among what lasts; ``ok`` where everything is resolved."""
-    lasting = {f["severity"] for f in document["data"]["findings"] if f["reason"] != "resolved"}
-    return max((s for s in SEVERITIES if s in lasting), key=SEVERITIES.index, default="ok")
+def worst_severity(document: Document) -> Literal["info", "warning", "error", "ok"]:
+    """The highest severity among ongoing findings; ``ok`` if all are resolved."""
+    ongoing = {f["severity"] for f in document["data"]["findings"] if f["reason"] != "resolved"}
+    return max((s for s in SEVERITIES if s in ongoing), key=SEVERITIES.index, default="ok")
 
 
 def _document(
-    kind: str, now: float, run: Document | None, findings: list[Document]
+    type_: str, now: float, run: Document | None, findings: list[Document]
 ) -> dict[str, Any]:
-    at = datetime.fromtimestamp(now, timezone.utc).isoformat(timespec="milliseconds")
+    timestamp = datetime.fromtimestamp(now, timezone.utc).isoformat(timespec="milliseconds")
     return {
-        "type": kind,
-        "timestamp": at.replace("+00:00", "Z"),
+        "type": type_,
+        "timestamp": timestamp.replace("+00:00", "Z"),
         "data": {"run": run, "findings": findings, "omitted": 0},
     }
 
 
-def _about(run: RunSummary, places: PageUrls) -> Document:
+def _run(run: RunSummary, urls: PageUrls) -> Document:
     return {
         "id": run.id,
-        "name": cut(run.name, MOST_NAME),
-        "project": cut(run.project, MOST_NAME),
+        "name": cut(run.name, MAX_NAME),
+        "project": cut(run.project, MAX_NAME),
         "verdict": run.verdict,
         "steps": run.steps,
         "ranks": run.ranks,
-        "url": places.run(run.id),
+        "url": urls.run(run.id),
     }
 
 
-def _finding(
-    item: Item, kinds: Mapping[str, str], places: PageUrls, texts: int, lists: int
-) -> Document:
-    found = item.finding
+def _finding(item: AlertItem, kinds: Mapping[str, str], urls: PageUrls, detail: Detail) -> Document:
+    finding = item.finding
     return {
         "reason": item.reason,
-        "rule": found.rule,
-        "optimizer": found.optimizer,
-        "severity": found.severity,
-        "title": cut(found.title, texts),
-        "summary": cut(found.summary, texts),
-        "fix": cut(found.fix, texts),
-        "certainty": _certainty(found, kinds),
-        "since_step": found.since_step or found.first_step,
-        "first_step": found.first_step,
-        "last_step": found.last_step,
-        "steps": found.steps,
-        "evidence": _figures(found.evidence, lists),
-        "rule_url": places.rule(found.rule),
-        "acknowledge_url": None if item.reason == "resolved" else places.acknowledge(found.rule),
+        "rule": finding.rule,
+        "optimizer": finding.optimizer,
+        "severity": finding.severity,
+        "title": cut(finding.title, detail.text),
+        "summary": cut(finding.summary, detail.text),
+        "fix": cut(finding.fix, detail.text),
+        "certainty": _certainty(finding, kinds),
+        "since_step": finding.since_step or finding.first_step,
+        "first_step": finding.first_step,
+        "last_step": finding.last_step,
+        "steps": finding.steps,
+        "evidence": _evidence(finding.evidence, detail.list_),
+        "rule_url": urls.rule(finding.rule),
+        "acknowledge_url": None if item.reason == "resolved" else urls.acknowledge(finding.rule),
     }
 
 
-def _certainty(found: Finding, kinds: Mapping[str, str]) -> str:
-    return CERTAINTY[kinds.get(found.rule, "T")].format(steps=found.steps)
+def _certainty(finding: Finding, kinds: Mapping[str, str]) -> str:
+    return f"{CERTAINTY[kinds.get(finding.rule, 'T')]} ({plural(finding.steps, 'step')})"
 
 
-def _figures(evidence: dict[str, Any], lists: int) -> Document:
-    """The evidence in small: numbers and words, short lists, nothing nested deeper."""
-    said = {name: _figure(value, lists) for name, value in list(evidence.items())[:64]}
-    return {cut(str(name), 64): value for name, value in said.items() if value is not None}
+def _evidence(evidence: dict[str, Any], max_list: int) -> Document:
+    """The evidence without nested values: numbers, words and short lists."""
+    values = {name: _flat(value, max_list) for name, value in list(evidence.items())[:MAX_EVIDENCE]}
+    return {cut(str(name), 64): value for name, value in values.items() if value is not None}
 
 
-def _figure(value: Any, lists: int) -> Any:
+def _flat(value: Any, max_list: int) -> Any:
+    """A value that is not nested; None if it is dropped."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, str):
         return cut(value, 256)
-    if isinstance(value, (list, tuple)) and 0 < len(value) <= lists:
-        flat = [_figure(one, 0) for one in value]
+    if isinstance(value, (list, tuple)) and 0 < len(value) <= max_list:
+        flat = [_flat(entry, 0) for entry in value]
         return None if None in flat else flat
     return None
 
 
-def cut(text: str, most: int) -> str:
-    """A text of at most so many characters; what was cut is shown by an ellipsis."""
-    return text if len(text) <= most else text[: most - 1] + "…"
+def cut(text: str, length: int) -> str:
+    """A text of at most ``length`` characters; an ellipsis marks a cut."""
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def plural(count: int, noun: str) -> str:
+    """A count and its noun: ``1 step``, ``1,200 steps``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

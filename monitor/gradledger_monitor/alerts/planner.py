@@ -1,14 +1,14 @@
-"""What is to be said of a run now, and when to look again (pure).
+"""Which messages about a run are due now, and when to plan again (pure).
 
-For each channel and finding there is at most one notice: what was last said of it there. New
-findings wait a while for others of the same run, so that one message tells them all; errors do not
-wait, and take with them whatever does.
+For each channel and finding there is at most one notification: the last one that was sent, or one
+that is waiting. New findings wait for ``group_wait``, so that one message reports all new findings
+of a run. Errors do not wait, and waiting findings are sent with them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Literal, NamedTuple
 
@@ -17,14 +17,14 @@ from gradledger_monitor.alerts.routing import Routing
 from gradledger_monitor.model.findings import SEVERITIES, Finding, Severity
 
 Reason = Literal["new", "worse", "regressed", "repeated", "again", "resolved"]
-State = Literal["waiting", "told", "hushed", "resolved"]
+State = Literal["waiting", "sent", "silenced", "resolved"]
 
-# These claim that nothing happens: no newer step can show them.
-LASTS_WITHOUT_STEPS = "run."
+# Rules about inactivity: no newer step can confirm their findings, so they repeat without one.
+INACTIVITY_RULES = "run."
 
 
-class Place(NamedTuple):
-    """Where something is said, and of which finding."""
+class AlertKey(NamedTuple):
+    """A finding on a channel."""
 
     channel: str
     rule: str
@@ -32,10 +32,11 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Notice:
-    """What was last said of a finding on a channel; ``at`` is when, in Unix seconds.
+class Notification:
+    """The last notification about a finding on a channel; ``at`` is its Unix time.
 
-    ``waiting`` has not been said yet; ``hushed`` was said, and then acknowledged by someone.
+    One that is ``waiting`` is not sent yet. One that is ``silenced`` was sent, and then somebody
+    acknowledged the finding.
     """
 
     state: State
@@ -45,8 +46,8 @@ class Notice:
 
 
 @dataclass(frozen=True)
-class Item:
-    """One finding in a message, and why it is there."""
+class AlertItem:
+    """One finding in a message, and why it is sent."""
 
     reason: Reason
     finding: Finding
@@ -54,190 +55,198 @@ class Item:
 
 @dataclass(frozen=True)
 class Message:
-    """What a channel is to be told of a run."""
+    """A message about a run to one channel."""
 
     channel: str
-    items: tuple[Item, ...]
+    items: tuple[AlertItem, ...]
 
 
 @dataclass
 class Plan:
-    """Messages to send, notices to keep (None: to forget), and when to look again."""
+    """Messages to send, notifications to store (None: to delete), and when to plan again."""
 
     messages: list[Message] = field(default_factory=list)
-    notices: dict[Place, Notice | None] = field(default_factory=dict)
-    look_at: float | None = None
+    notifications: dict[AlertKey, Notification | None] = field(default_factory=dict)
+    next_plan_at: float | None = None
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A run as far as alerts care."""
+class RunContext:
+    """The properties of a run that alerts depend on."""
 
     name: str
     project: str
-    over: bool  # no more steps are to be expected
+    finished: bool  # no more steps are expected
 
 
 @dataclass(frozen=True)
-class _Wish:
-    """What should become of one finding on one channel."""
+class _Decision:
+    """The decision for one finding on one channel: to send it, or which notification to store."""
 
-    place: Place
-    reason: Reason | None = None  # to be told, for this reason
+    key: AlertKey
+    reason: Reason | None = None  # to send it; None: not to
     finding: Finding | None = None
-    since: float = 0.0  # what is told waits from then on
-    urgent: bool = False
-    notice: Notice | None = None  # what to note where nothing is told
-    look_at: float | None = None
+    since: float = 0.0  # when ``group_wait`` begins
+    urgent: bool = False  # send without ``group_wait``
+    notification: Notification | None = None  # to store if it is not sent
+    next_plan_at: float | None = None
 
 
 def plan(
-    subject: Subject,
+    run: RunContext,
     findings: Sequence[Finding],
-    notices: Mapping[Place, Notice],
+    notifications: Mapping[AlertKey, Notification],
     routing: Routing,
     timing: Timing,
     now: float,
 ) -> Plan:
-    """What to say now. ``findings`` are those of the run as they stand, acknowledgements too."""
-    found = {(f.rule, f.optimizer): f for f in findings}
+    """What to send now. ``findings`` are all findings of the run, with their acknowledgements."""
+    by_rule = {(f.rule, f.optimizer): f for f in findings}
     routed = {
-        Place(channel, f.rule, f.optimizer)
+        AlertKey(channel, f.rule, f.optimizer)
         for f in findings
-        for channel in routing.of(f, subject.project, subject.name)
+        for channel in routing.channels_for(f, run.project, run.name)
     }
-    places = routed | {place for place in notices if place.channel in routing.channels}
-    order = {key: at for at, key in enumerate(found)}
-    wishes = [
-        _wish(place, found.get(place[1:]), notices.get(place), subject, timing, now)
-        for place in sorted(places, key=lambda p: (p.channel, order.get(p[1:], len(order)), p))
+    keys = routed | {key for key in notifications if key.channel in routing.channels}
+    order = {rule: position for position, rule in enumerate(by_rule)}
+    decisions = [
+        _decide(key, by_rule.get(key[1:]), notifications.get(key), run, timing, now)
+        for key in sorted(keys, key=lambda k: (k.channel, order.get(k[1:], len(order)), k))
     ]
-    made = Plan()
-    for channel, group in groupby(wishes, lambda wish: wish.place.channel):
-        _speak(made, channel, list(group), timing, now)
-    return made
+    result = Plan()
+    for channel, group in groupby(decisions, lambda decision: decision.key.channel):
+        _plan_channel(result, channel, list(group), timing, now)
+    return result
 
 
-def _speak(made: Plan, channel: str, wishes: list[_Wish], timing: Timing, now: float) -> None:
-    """One channel: everything that is to be told goes together, as soon as anything is due."""
-    told = [wish for wish in wishes if wish.reason is not None]
-    due = min((w.since if w.urgent else w.since + timing.group_wait for w in told), default=None)
-    speaks = due is not None and due <= now
+def _plan_channel(
+    result: Plan, channel: str, decisions: list[_Decision], timing: Timing, now: float
+) -> None:
+    """Add one channel: as soon as one finding is due, all findings to send go in one message."""
+    to_send = [d for d in decisions if d.reason is not None]
+    due = min((d.since if d.urgent else d.since + timing.group_wait for d in to_send), default=None)
+    is_due = due is not None and due <= now
     items = []
-    for wish in wishes:
-        if wish.reason is None or wish.finding is None:
-            made.notices[wish.place] = wish.notice
-            made.look_at = _earlier(made.look_at, wish.look_at)
-        elif speaks:
-            items.append(Item(wish.reason, wish.finding))
-            made.notices[wish.place] = _said(wish.reason, wish.finding, now)
-            made.look_at = _earlier(made.look_at, now + timing.repeat_after)
+    for decision in decisions:
+        if decision.reason is None or decision.finding is None:
+            result.notifications[decision.key] = decision.notification
+            result.next_plan_at = _earlier(result.next_plan_at, decision.next_plan_at)
+        elif is_due:
+            items.append(AlertItem(decision.reason, decision.finding))
+            result.notifications[decision.key] = _sent(decision.reason, decision.finding, now)
+            result.next_plan_at = _earlier(result.next_plan_at, now + timing.repeat_after)
         else:
-            finding = wish.finding
-            made.notices[wish.place] = Notice("waiting", finding.severity, 0, wish.since)
+            severity = decision.finding.severity
+            waiting = Notification("waiting", severity, last_step=0, at=decision.since)
+            result.notifications[decision.key] = waiting
     if items:
-        made.messages.append(Message(channel, tuple(items)))
+        result.messages.append(Message(channel, tuple(items)))
     elif due is not None:
-        made.look_at = _earlier(made.look_at, due)
+        result.next_plan_at = _earlier(result.next_plan_at, due)
 
 
-def _said(reason: Reason, finding: Finding, now: float) -> Notice:
-    state: State = "resolved" if reason == "resolved" else "told"
-    return Notice(state, finding.severity, finding.last_step, now)
+def _sent(reason: Reason, finding: Finding, now: float) -> Notification:
+    state: State = "resolved" if reason == "resolved" else "sent"
+    return Notification(state, finding.severity, finding.last_step, now)
 
 
-def _earlier(one: float | None, other: float | None) -> float | None:
-    return min((at for at in (one, other) if at is not None), default=None)
+def _earlier(first: float | None, second: float | None) -> float | None:
+    return min((time for time in (first, second) if time is not None), default=None)
 
 
 # ---------------------------------------------------------------- one finding on one channel
 
 
-def _wish(
-    place: Place,
+def _decide(
+    key: AlertKey,
     finding: Finding | None,
-    notice: Notice | None,
-    subject: Subject,
+    notification: Notification | None,
+    run: RunContext,
     timing: Timing,
     now: float,
-) -> _Wish:
+) -> _Decision:
+    # The order matters: the resolution of a symptom or of an acknowledged finding is still sent.
     if finding is None or finding.lifecycle == "resolved":
-        return _over(place, finding, notice, timing, now)
-    if finding.inhibited_by is not None:  # a symptom: its cause is told
-        return _Wish(place, notice=None if _waits(notice) else notice)
+        return _decide_resolved(key, finding, notification, timing, now)
+    if finding.inhibited_by is not None:  # a symptom: its cause is sent
+        return _Decision(key, notification=None if _is_waiting(notification) else notification)
     if finding.acknowledged is not None:
-        hushed = _hushed(notice)
-        return _Wish(place, notice=hushed, look_at=finding.acknowledged.until)
-    return _lasts(place, finding, notice, subject, timing, now)
+        silenced = _silenced(notification)
+        return _Decision(key, notification=silenced, next_plan_at=finding.acknowledged.until)
+    return _decide_ongoing(key, finding, notification, run, timing, now)
 
 
-def _over(
-    place: Place, finding: Finding | None, notice: Notice | None, timing: Timing, now: float
-) -> _Wish:
-    if notice is None or _waits(notice):  # it passed before anyone was told
-        return _Wish(place)
-    if notice.state == "resolved" or not timing.resolved:
-        return _Wish(place, notice=Notice("resolved", notice.severity, notice.last_step, notice.at))
-    return _Wish(place, "resolved", finding or _vanished(place, notice), now, urgent=True)
-
-
-def _lasts(
-    place: Place,
-    finding: Finding,
-    notice: Notice | None,
-    subject: Subject,
+def _decide_resolved(
+    key: AlertKey,
+    finding: Finding | None,
+    notification: Notification | None,
     timing: Timing,
     now: float,
-) -> _Wish:
-    reason = _news(finding, notice)
-    if reason is not None:
-        since = notice.at if notice is not None and _waits(notice) else now
+) -> _Decision:
+    if notification is None or _is_waiting(notification):  # resolved before it was sent
+        return _Decision(key)
+    if notification.state == "resolved" or not timing.resolved:
+        return _Decision(key, notification=replace(notification, state="resolved"))
+    finding = finding or _withdrawn(key, notification)
+    return _Decision(key, "resolved", finding, since=now, urgent=True)
+
+
+def _decide_ongoing(
+    key: AlertKey,
+    finding: Finding,
+    notification: Notification | None,
+    run: RunContext,
+    timing: Timing,
+    now: float,
+) -> _Decision:
+    reason = _change(finding, notification)
+    if notification is None or reason is not None:
+        waiting_since = notification.at if notification and _is_waiting(notification) else now
         urgent = finding.severity == "error" or reason == "again"
-        return _Wish(place, reason, finding, since, urgent)
-    assert notice is not None  # without one, everything is news
-    repeat_at = notice.at + timing.repeat_after
-    newer = finding.last_step > notice.last_step or finding.rule.startswith(LASTS_WITHOUT_STEPS)
-    if subject.over:
-        return _Wish(place, notice=notice)
-    if newer and repeat_at <= now:
-        return _Wish(place, "repeated", finding, now, urgent=True)
-    again = repeat_at if repeat_at > now else now + timing.repeat_after
-    return _Wish(place, notice=notice, look_at=again)
+        return _Decision(key, reason, finding, since=waiting_since, urgent=urgent)
+    repeat_at = notification.at + timing.repeat_after
+    confirmed = finding.last_step > notification.last_step
+    if run.finished:
+        return _Decision(key, notification=notification)
+    if repeat_at <= now and (confirmed or finding.rule.startswith(INACTIVITY_RULES)):
+        return _Decision(key, "repeated", finding, since=now, urgent=True)
+    next_plan_at = repeat_at if repeat_at > now else now + timing.repeat_after
+    return _Decision(key, notification=notification, next_plan_at=next_plan_at)
 
 
-def _news(finding: Finding, notice: Notice | None) -> Reason | None:
-    """Why a finding that lasts is to be told, if it is news."""
-    if notice is None or notice.state == "waiting":
+def _change(finding: Finding, notification: Notification | None) -> Reason | None:
+    """How an ongoing finding differs from its last notification; None: not at all."""
+    if notification is None or notification.state == "waiting":
         return "regressed" if finding.since_step > finding.first_step else "new"
-    if notice.state == "resolved" or finding.since_step > notice.last_step:
+    if notification.state == "resolved" or finding.since_step > notification.last_step:
         return "regressed"
-    if notice.state == "hushed":  # its acknowledgement ran out, or was taken back
+    if notification.state == "silenced":  # its acknowledgement expired or was withdrawn
         return "again"
-    worse = SEVERITIES.index(finding.severity) > SEVERITIES.index(notice.severity)
+    worse = SEVERITIES.index(finding.severity) > SEVERITIES.index(notification.severity)
     return "worse" if worse else None
 
 
-def _waits(notice: Notice | None) -> bool:
-    return notice is not None and notice.state == "waiting"
+def _is_waiting(notification: Notification | None) -> bool:
+    return notification is not None and notification.state == "waiting"
 
 
-def _hushed(notice: Notice | None) -> Notice | None:
-    if notice is None or notice.state != "told":
-        return None if _waits(notice) else notice
-    return Notice("hushed", notice.severity, notice.last_step, notice.at)
+def _silenced(notification: Notification | None) -> Notification | None:
+    if notification is None or notification.state != "sent":
+        return None if _is_waiting(notification) else notification
+    return replace(notification, state="silenced")
 
 
-def _vanished(place: Place, notice: Notice) -> Finding:
-    """For what was told, and is not found any more at all."""
+def _withdrawn(key: AlertKey, notification: Notification) -> Finding:
+    """Stands for a finding that was sent and that a later evaluation no longer makes."""
     return Finding(
-        rule=place.rule,
-        optimizer=place.optimizer,
-        severity=notice.severity,
-        first_step=notice.last_step,
-        last_step=notice.last_step,
+        rule=key.rule,
+        optimizer=key.optimizer,
+        severity=notification.severity,
+        first_step=notification.last_step,
+        last_step=notification.last_step,
         steps=0,
-        title=f"{place.rule} is not found any more",
-        summary="The run was judged again with records that came late, and this is not found.",
+        title=f"{key.rule} is no longer found",
+        summary="The run was evaluated again with late records, without this finding.",
         fix="",
         evidence={},
         lifecycle="resolved",

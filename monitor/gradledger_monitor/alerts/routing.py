@@ -12,19 +12,24 @@ from gradledger_monitor.model.findings import SEVERITIES, Finding
 
 @dataclass(frozen=True)
 class Routing:
-    """The channels that can be used, and the routes to them. Without routes, all hear warnings."""
+    """The enabled channels and the routes to them.
+
+    Without routes, every channel receives warnings and errors.
+    """
 
     channels: Collection[str]
     routes: Sequence[Route] = ()
 
-    def of(self, finding: Finding, project: str, run: str) -> set[str]:
-        """The channels for what was found in a run of that name and project."""
+    def channels_for(self, finding: Finding, project: str, run: str) -> set[str]:
+        """The channels for a finding in a run with this name and project."""
         routes = self.routes or [Route(channels=list(self.channels))] if self.channels else []
-        fitting = (route for route in routes if _fits(route, finding, project, run))
-        return {name for route in fitting for name in route.channels if name in self.channels}
+        matching = (route for route in routes if _matches(route, finding, project, run))
+        return {name for route in matching for name in route.channels if name in self.channels}
 
 
-def _fits(route: Route, finding: Finding, project: str, run: str) -> bool:
+def _matches(route: Route, finding: Finding, project: str, run: str) -> bool:
     severe = SEVERITIES.index(finding.severity) >= SEVERITIES.index(route.severity)
-    named = ((route.rules, finding.rule), (route.projects, project), (route.runs, run))
-    return severe and all(any(fnmatchcase(is_, p) for p in patterns) for patterns, is_ in named)
+    fields = ((route.rules, finding.rule), (route.projects, project), (route.runs, run))
+    return severe and all(
+        any(fnmatchcase(value, p) for p in patterns) for patterns, value in fields
+    )

@@ -1,4 +1,4 @@
-"""Fixtures: a receiver, and services that tell it."""
+"""Fixtures: a receiver, and services that send to it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import pytest
 from helpers.receiver import Receiver, receiving
 from helpers.service import Service
 
-PATIENCE = 90.0  # seconds until what must happen is missed; a busy machine is no failure
+PATIENCE = 90.0  # seconds to wait for an event, so that a busy machine does not fail a test
 
 
 @pytest.fixture
 def receiver(tmp_path: Path) -> Iterator[Receiver]:
-    """Somebody else's server."""
+    """A server that receives alerts."""
     with receiving(tmp_path / "receiver") as running:
         yield running
 
 
-def told_to(receiver: Receiver, **more: Any) -> dict[str, Any]:
-    """Settings of a service that tells this receiver, without long waits."""
+def sending_to(receiver: Receiver, **more: Any) -> dict[str, Any]:
+    """Settings of a service that sends to this receiver, with short retry delays."""
     settings: dict[str, Any] = {
         "alert_channels": [receiver.channel()],
         "alert_networks": "127.0.0.0/8",
@@ -33,8 +33,8 @@ def told_to(receiver: Receiver, **more: Any) -> dict[str, Any]:
     return {k: v if isinstance(v, str) else json.dumps(v) for k, v in settings.items()}
 
 
-def sent(service: Service, **asked: str) -> list[dict[str, Any]]:
-    """What the service says of its messages."""
-    query = "&".join(map("=".join, asked.items()))
-    found: list[dict[str, Any]] = service.get(f"/alerts?{query}").json()["alerts"]
-    return found
+def messages(service: Service, **filters: str) -> list[dict[str, Any]]:
+    """The messages of the service, the newest first."""
+    query = "&".join(map("=".join, filters.items()))
+    alerts: list[dict[str, Any]] = service.get(f"/alerts?{query}").json()["alerts"]
+    return alerts

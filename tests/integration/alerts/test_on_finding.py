@@ -1,4 +1,4 @@
-"""What a training does when the service finds something in it: warn, stop, call; or go on."""
+"""``on_finding``: a training warns, stops, calls a function or continues after a finding."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from helpers.service import Service, running_service
 
 RULE = "reduction.token_weights_unequal"
 UNEQUAL, EQUAL = (2, 30), (5, 5)
-MANY = 3_000  # steps, of which so many are never needed
+MANY = 3_000  # steps, more than any test needs
 PAUSE = 0.02
 TRAIN = Path(__file__).parent.parent / "launcher" / "scripts" / "train.py"
 
@@ -33,14 +33,14 @@ _runs = itertools.count()
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service that judges what is sent."""
+    """A service that evaluates records."""
     with running_service(tmp_path_factory.mktemp("findings") / "a.db") as running:
         yield running
 
 
 @pytest.fixture(autouse=True)
 def run(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The id of the run in this test, which keeps nothing on the disk."""
+    """The id of the run in this test, without a spool."""
     name = f"run-{next(_runs)}"
     monkeypatch.setenv("GRADLEDGER_RUN", name)
     monkeypatch.setenv("GRADLEDGER_SPOOL", "off")
@@ -48,7 +48,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 class Training:
-    """A model that takes steps, watched."""
+    """A model in training, with hooks."""
 
     def __init__(self, url: str, **options: Any) -> None:
         self.model = torch.nn.Linear(4, 3)
@@ -57,7 +57,7 @@ class Training:
         self.steps = 0
 
     def train(self, steps: int, rows: tuple[int, ...] = UNEQUAL) -> None:
-        """Average the means of micro-batches of so many rows."""
+        """Average the means of micro-batches with these numbers of rows."""
         for _ in range(steps):
             for count in rows:
                 inputs, labels = torch.randn(count, 4), torch.randint(3, (count,))
@@ -68,27 +68,27 @@ class Training:
             time.sleep(PAUSE)
 
     def until(self, text: str, capture: pytest.CaptureFixture[str], seconds: float = 30) -> str:
-        """Train until something is said; what was said by then."""
-        said, end = "", time.monotonic() + seconds
-        while text not in said and time.monotonic() < end:
+        """Train until a text is on stderr; return all of stderr until then."""
+        output, end = "", time.monotonic() + seconds
+        while text not in output and time.monotonic() < end:
             self.train(5)
-            said += capture.readouterr().err
-        return said
+            output += capture.readouterr().err
+        return output
 
 
-def test_by_default_it_is_printed_once_and_training_goes_on(
+def test_by_default_a_finding_is_printed_once_and_training_continues(
     service: Service, run: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     training = Training(service.url)
     with training.ledger:
-        said = training.until(RULE, capfd)
+        output = training.until(RULE, capfd)
         training.train(20)
-    said += capfd.readouterr().err
-    assert said.startswith("gradledger: ") and said.count(RULE) == 1
-    assert said.count("\n") == 1 and f"{service.url}/runs/{run}" in said
+    output += capfd.readouterr().err
+    assert output.startswith("gradledger: ") and output.count(RULE) == 1
+    assert output.count("\n") == 1 and f"{service.url}/runs/{run}" in output
 
 
-def test_stop_raises_at_a_step_and_the_script_may_go_on(service: Service, run: str) -> None:
+def test_stop_raises_at_a_step_and_the_script_can_continue(service: Service, run: str) -> None:
     training = Training(service.url, on_finding="stop")
     with training.ledger:
         with pytest.raises(gradledger.FindingError) as raised:
@@ -104,7 +104,7 @@ def test_stop_raises_at_a_step_and_the_script_may_go_on(service: Service, run: s
     assert eventually(60, lambda: verdict().json()["steps"] == training.steps + 1)
 
 
-def test_stop_may_ask_for_warnings_or_for_errors_alone(service: Service) -> None:
+def test_stop_applies_to_errors_or_also_to_warnings(service: Service) -> None:
     slight = (28, 30)  # a misallocation that is only worth a warning
     training = Training(service.url, on_finding="stop")
     with training.ledger:
@@ -115,19 +115,19 @@ def test_stop_may_ask_for_warnings_or_for_errors_alone(service: Service) -> None
 
 
 def test_a_function_gets_the_finding_on_the_training_thread(service: Service) -> None:
-    heard: list[ReportedFinding] = []
+    findings: list[ReportedFinding] = []
 
-    def hear(finding: ReportedFinding) -> None:
-        heard.append(finding)
+    def on_finding(finding: ReportedFinding) -> None:
+        findings.append(finding)
         raise KeyError("enough")
 
-    training = Training(service.url, on_finding=hear)
+    training = Training(service.url, on_finding=on_finding)
     with training.ledger, pytest.raises(KeyError, match="enough"):
         training.train(MANY)
-    assert [(one.rule, one.severity, one.since_step) for one in heard] == [(RULE, "error", 1)]
+    assert [(f.rule, f.severity, f.since_step) for f in findings] == [(RULE, "error", 1)]
 
 
-def test_off_says_nothing_and_a_healthy_run_is_never_stopped(
+def test_off_prints_nothing_and_a_healthy_run_is_never_stopped(
     service: Service, capfd: pytest.CaptureFixture[str]
 ) -> None:
     training = Training(service.url, on_finding="off")
@@ -139,7 +139,7 @@ def test_off_says_nothing_and_a_healthy_run_is_never_stopped(
     assert capfd.readouterr().err == ""
 
 
-def test_what_makes_no_sense_is_refused_or_ignored(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_value_is_refused_or_ignored(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="warn, stop or off"):
         gradledger.watch(on_finding="panic")
     settings = Settings.from_environment({"GRADLEDGER_ON_FINDING": "stop:loudly"})

@@ -20,7 +20,7 @@ from helpers.batches import EndRecord, batch, eventually, fair_step, step
 from helpers.postgres import Postgres
 from helpers.receiver import Receiver, receiving
 from helpers.service import Service, running_service
-from integration.alerts.conftest import told_to
+from integration.alerts.conftest import sending_to
 
 RUNS = [f"run-{n}" for n in range(9)]
 STEPS = 160
@@ -62,7 +62,7 @@ def three(url: str, evaluation_interval: str, **settings: str) -> Iterator[list[
 @pytest.fixture
 def services(url: str, receiver: Receiver) -> Iterator[list[Service]]:
     """Three services on the database, each of which may alert."""
-    with three(url, "2", **told_to(receiver)) as started:
+    with three(url, "2", **sending_to(receiver)) as started:
         yield started
 
 

@@ -1,1 +1,1 @@
-"""Ways to reach a person. Each sends one document once, and says what became of it."""
+"""The kinds of channels. Each module sends one document once and returns the result."""

@@ -1,7 +1,7 @@
-"""Sends one message with Apprise, in a process that does nothing else.
+"""Sends one message with Apprise, in a separate process.
 
-Apprise and its plugins connect as they like; an audit hook refuses every address that is not
-allowed, at the moment of the connection, whatever a name meant a moment before.
+Apprise and its plugins open connections themselves. An audit hook refuses every address that is not
+allowed at the moment of the connection, whatever the name resolved to before.
 """
 
 from __future__ import annotations
@@ -22,90 +22,94 @@ from typing import Any
 
 from gradledger_monitor.alerts.egress_policy import AddressRefused, EgressPolicy
 
-INSTALL = "Apprise is not installed where the service runs: pip install 'gradledger[alerts]'"
+INSTALL = "Apprise is not installed in the service: pip install 'gradledger[alerts]'"
 _STATUS = re.compile(r"\berror=(\d{3})\b")
 _FENCED = re.compile(r"```\n(.*?)\n```", re.DOTALL)
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 
 
 def main() -> None:
-    """Read what to send from stdin, and say on stdout what became of it."""
-    told = json.load(sys.stdin)
-    with _only_complaints() as complaints:
-        fate, detail = _sent(told, complaints)
+    """Read the request from stdin and write the result to stdout, both as JSON."""
+    request = json.load(sys.stdin)
+    with _captured_warnings() as warnings:
+        outcome, detail = _send(request, warnings)
     status = _STATUS.search(detail)
     code = int(status[1]) if status else None
     if code == 410:
-        fate = "gone"
-    json.dump({"fate": fate, "detail": detail, "status": code}, sys.stdout)
+        outcome = "gone"
+    json.dump({"outcome": outcome, "detail": detail, "status": code}, sys.stdout)
 
 
-def _sent(told: dict[str, Any], complaints: list[str]) -> tuple[str, str]:
+def _send(request: dict[str, Any], warnings: list[str]) -> tuple[str, str]:
     try:
         apprise = importlib.import_module("apprise")
     except ModuleNotFoundError:
         return "failed", INSTALL
-    _follow_nothing()
-    refused = _guard(told["networks"])
+    _disable_redirects()
+    refused = _refuse_connections(request["networks"])
     try:
-        done = _notify(apprise, told)
-    except TypeError as error:  # what Apprise says of an address that it cannot read
+        delivered = _notify(apprise, request)
+    except TypeError as error:  # Apprise raises it for a URL that it cannot parse
         return "failed", f"{error}"
-    if done:
+    if delivered:
         return "delivered", ""
-    return "failed", "; ".join([*refused[-1:], *complaints[-2:]]) or "Apprise does not say why"
+    return "failed", "; ".join([*refused[-1:], *warnings[-2:]]) or "Apprise gave no reason"
 
 
-def _notify(apprise: Any, told: dict[str, Any]) -> bool:
+def _notify(apprise: Any, request: dict[str, Any]) -> bool:
     messenger = apprise.Apprise()
-    if not messenger.add(told["url"]):
-        raise TypeError("Apprise knows no such address; see its documentation")
+    if not messenger.add(request["url"]):
+        raise TypeError("Apprise does not support this URL; see the documentation of Apprise")
     with tempfile.TemporaryDirectory(prefix="gradledger-") as folder:
-        image = told["image"]
+        image = request["image"]
         picture = Path(folder) / "run.png"
         if image:
             picture.write_bytes(base64.b64decode(image))
+        body = request["body"]
         return bool(
             messenger.notify(
-                title=told["title"],
-                body=_indented(told["body"]) if _makes_html(messenger) else told["body"],
-                notify_type=told["type"],
+                title=request["title"],
+                body=_indent_code(body) if _sends_html(messenger) else body,
+                notify_type=request["type"],
                 body_format="markdown",
                 attach=str(picture) if image else None,
             )
         )
 
 
-def _makes_html(messenger: Any) -> bool:
+def _sends_html(messenger: Any) -> bool:
     (service,) = messenger
-    if hasattr(service, "resolve_format"):  # which Apprise has since 2.0
+    if hasattr(service, "resolve_format"):  # since Apprise 2.0
         return bool(service.resolve_format("markdown") == "html")
     return bool(service.notify_format == "html")
 
 
-def _indented(body: str) -> str:
-    """With indented code: Apprise takes fences for text where it makes HTML of Markdown."""
+def _indent_code(body: str) -> str:
+    """Replace fenced code by indented code: Apprise does not convert fences to HTML."""
     return _FENCED.sub(lambda code: f"\n{indent(code[1], '    ')}\n", body)
 
 
-def _follow_nothing() -> None:
-    """Redirects lead elsewhere than a person said."""
+def _disable_redirects() -> None:
+    """A redirect would send the message to a host that nobody configured."""
     vars(importlib.import_module("requests.sessions"))["DEFAULT_REDIRECT_LIMIT"] = 0
 
 
-def _guard(networks: list[str]) -> list[str]:
-    """Refuse connections from now on; the list fills with what was refused."""
-    allowed, refused = EgressPolicy.allowing(networks), []
+def _refuse_connections(networks: list[str]) -> list[str]:
+    """Refuse connections that are not allowed from now on; return the growing list of refusals."""
+    policy, refused = EgressPolicy.allowing(networks), list[str]()
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
         if event not in ("socket.connect", "socket.sendto", "socket.sendmsg"):
             return
-        connection, place = arguments[0], arguments[-1]
+        connection, address = arguments[0], arguments[-1]
         try:
-            if connection.family not in _INTERNET or place is None:
-                raise AddressRefused("only the internet may be spoken with")
-            allowed.check(str(place[0]), str(place[0]))
-        except (AddressRefused, ValueError) as error:  # a name, which would be looked up unseen
+            if connection.family not in _INTERNET or address is None:
+                raise AddressRefused("only connections over IP are allowed")
+            policy.check(str(address[0]), str(address[0]))
+        except (
+            AddressRefused,
+            ValueError,
+        ) as error:  # ValueError: not an IP address
             refused.append(str(error))
             raise ConnectionRefusedError(str(error)) from error
 
@@ -114,16 +118,16 @@ def _guard(networks: list[str]) -> list[str]:
 
 
 @contextmanager
-def _only_complaints() -> Iterator[list[str]]:
-    """What is logged as a warning, and nothing on stdout but our answer."""
-    heard: list[str] = []
+def _captured_warnings() -> Iterator[list[str]]:
+    """The messages that are logged as warnings; stdout is only for the result."""
+    messages: list[str] = []
 
-    class Hearing(logging.Handler):
+    class Capture(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            heard.append(record.getMessage())
+            messages.append(record.getMessage())
 
-    logging.basicConfig(level=logging.WARNING, handlers=[Hearing()])
-    yield heard
+    logging.basicConfig(level=logging.WARNING, handlers=[Capture()])
+    yield messages
 
 
 if __name__ == "__main__":

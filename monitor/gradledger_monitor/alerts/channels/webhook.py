@@ -1,4 +1,4 @@
-"""Webhooks after Standard Webhooks: https://github.com/standard-webhooks/standard-webhooks."""
+"""Webhooks as in Standard Webhooks: https://github.com/standard-webhooks/standard-webhooks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from standardwebhooks import Webhook as Signer
 
 import gradledger
-from gradledger_monitor.alerts.configuration import Webhook
+from gradledger_monitor.alerts.configuration import Alertmanager, Webhook
 from gradledger_monitor.alerts.egress_policy import EgressPolicy
 from gradledger_monitor.alerts.http_post import post
 from gradledger_monitor.alerts.payload import Document, encoded
@@ -24,25 +24,25 @@ async def send(
     timeout: float,
     now: float,
 ) -> DeliveryResult:
-    """One attempt. ``alert`` is the id, the same at every attempt; the signature is of this one."""
+    """Make one attempt. ``alert`` is the id of the message, the same in every attempt."""
     body = encoded(document)
-    headers = {**signed(channel, alert, body, now), **common(channel)}
+    headers = {**signature_headers(channel, alert, body, now), **json_headers(channel)}
     return await post(channel.address, body, headers, policy, timeout)
 
 
-def signed(channel: Webhook, alert: str, body: bytes, now: float) -> dict[str, str]:
-    """The headers by which a receiver knows the sender, and a message that it already has."""
-    at = datetime.fromtimestamp(int(now), timezone.utc)
+def signature_headers(channel: Webhook, alert: str, body: bytes, now: float) -> dict[str, str]:
+    """The headers with which a receiver verifies the sender and recognizes a duplicate."""
+    timestamp = datetime.fromtimestamp(int(now), timezone.utc)
     headers = {"webhook-id": alert, "webhook-timestamp": str(int(now))}
     signers = [Signer(secret.get_secret_value()) for secret in channel.secrets]
     if signers:
-        signatures = [signer.sign(alert, at, body.decode()) for signer in signers]
+        signatures = [signer.sign(alert, timestamp, body.decode()) for signer in signers]
         headers["webhook-signature"] = " ".join(signatures)
     return headers
 
 
-def common(channel: Webhook) -> dict[str, str]:
-    """Headers that say nothing of the message."""
+def json_headers(channel: Webhook | Alertmanager) -> dict[str, str]:
+    """The headers that do not depend on the message."""
     headers = {"content-type": "application/json", "user-agent": AGENT}
     if channel.bearer is not None:
         headers["authorization"] = f"Bearer {channel.bearer.get_secret_value()}"

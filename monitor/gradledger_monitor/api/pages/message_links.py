@@ -49,7 +49,7 @@ async def answer(request: Request, state: StateDep, link: str) -> HTMLResponse:
 
 def _answer(state: State, link: str, said: dict[str, str]) -> HTMLResponse:
     try:
-        about = state.alerts.links.read(link)
+        about = state.alerts.links.verify(link)
         told = _told(said, time.time())
         acknowledgements.acknowledge(state.store, about.run, about.rule, told)
     except InvalidLink as error:
@@ -68,7 +68,7 @@ def _told(said: dict[str, str], now: float) -> Acknowledgement:
     if said.get("do") == "snooze":
         if hours not in SNOOZES:
             raise ValueError("Say for how long.")
-        note = note or f"snoozed for {SNOOZES[hours]}, by the link in a message"
+        note = note or f"Snoozed for {SNOOZES[hours]} with the link in a message"
         return Acknowledgement(note, by, now, now + float(hours) * 3_600)
     if not note:
         raise ValueError("Say why it is known, and all right.")
@@ -77,7 +77,7 @@ def _told(said: dict[str, str], now: float) -> Acknowledgement:
 
 def _page(state: State, link: str, status: int = 200, wrong: str = "") -> HTMLResponse:
     try:
-        about = state.alerts.links.read(link)
+        about = state.alerts.links.verify(link)
         run, finding = _standing(state, about)
     except InvalidLink as error:
         return _failed(str(error), 404)

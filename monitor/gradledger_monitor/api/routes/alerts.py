@@ -16,7 +16,7 @@ from gradledger_monitor.alerts.configuration import (
     AnyChannel,
     Route,
     Webhook,
-    channel_of,
+    parse_channel,
 )
 from gradledger_monitor.alerts.roster import Roster, save_channel, save_routes, stored_routes
 from gradledger_monitor.api.app_state import JsonResponse, State, StateDep, StoreDep
@@ -181,7 +181,7 @@ async def test_channel(state: StateDep, name: ChannelName) -> JsonResponse:
 
 def _read(name: str, config: dict[str, Any]) -> AnyChannel:
     try:
-        return channel_of({**config, "name": name})
+        return parse_channel({**config, "name": name})
     except ValidationError as error:
         errors = [
             {"field": ".".join(["body", *map(str, one["loc"][1:])]), "reason": one["msg"]}

@@ -16,7 +16,7 @@ from helpers import command
 from helpers.batches import batch, eventually, fair_step, step
 from helpers.receiver import OLD_SECRET, SECRET, Receiver
 from helpers.service import Service, running_service
-from integration.alerts.conftest import PATIENCE, sent, told_to
+from integration.alerts.conftest import PATIENCE, messages, sending_to
 
 RULE = "reduction.token_weights_unequal"
 SECRETS = (SECRET, OLD_SECRET, "hidden-in-the-path", "a-bearer-token")
@@ -24,47 +24,46 @@ SECRETS = (SECRET, OLD_SECRET, "hidden-in-the-path", "a-bearer-token")
 
 @pytest.fixture
 def service(receiver: Receiver, tmp_path: Path) -> Iterator[Service]:
-    """A service without any channel in its settings."""
-    with running_service(tmp_path / "a.db", **told_to(receiver, alert_channels=[])) as running:
+    """A service without channels in its settings."""
+    with running_service(tmp_path / "a.db", **sending_to(receiver, alert_channels=[])) as running:
         yield running
 
 
-def put(service: Service, path: str, said: Any) -> httpx2.Response:
-    """Change something about alerts."""
-    return httpx2.put(f"{service.url}/api/v1/alerts{path}", json=said, timeout=30)
+def put(service: Service, path: str, content: Any) -> httpx2.Response:
+    """PUT to the alerts API."""
+    return httpx2.put(f"{service.url}/api/v1/alerts{path}", json=content, timeout=30)
 
 
 def post(service: Service, path: str) -> httpx2.Response:
-    """Have something done."""
+    """POST to the alerts API."""
     return httpx2.post(f"{service.url}/api/v1/alerts{path}", timeout=30)
 
 
-def test_a_channel_is_made_tried_out_and_told(service: Service, receiver: Receiver) -> None:
+def test_a_channel_is_created_tested_and_used(service: Service, receiver: Receiver) -> None:
     config = {k: v for k, v in receiver.channel().items() if k != "name"}
-    made = put(service, "/channels/hook", config)
-    assert made.status_code == 200 and made.json()["secret"] is None
-    tried = post(service, "/channels/hook/test").json()
-    assert (tried["outcome"], tried["status"]) == ("delivered", 204)
+    response = put(service, "/channels/hook", config)
+    assert response.status_code == 200 and response.json()["secret"] is None
+    result = post(service, "/channels/hook/test").json()
+    assert (result["outcome"], result["status"]) == ("delivered", 204)
     (test,) = receiver.got()
     assert test["verified"] and test["body"]["type"] == "gradledger.test"
     service.post(batch("r", [step(1)]))
     assert eventually(PATIENCE, lambda: len(receiver.alerts()) == 1)
 
 
-def test_no_secret_is_ever_shown_again(service: Service, receiver: Receiver) -> None:
-    secret = put(service, "/channels/made", {"url": receiver.url}).json()["secret"]
+def test_a_secret_is_shown_only_once(service: Service, receiver: Receiver) -> None:
+    secret = put(service, "/channels/generated", {"url": receiver.url}).json()["secret"]
     assert secret.startswith("whsec_")
     config = {"url": receiver.url + "/hidden-in-the-path", "bearer": "a-bearer-token"}
-    put(service, "/channels/given", {**config, "secrets": [SECRET, OLD_SECRET]})
+    put(service, "/channels/provided", {**config, "secrets": [SECRET, OLD_SECRET]})
     put(service, "/channels/slack", {"kind": "apprise", "url": "slack://hidden-in-the-path/b/c"})
-    said = service.get("/alerts/channels").text
-    said += httpx2.get(f"{service.url}/settings").text
-    told = service.get("/alerts/channels").json()["channels"]
-    assert [one["secrets"] for one in told] == [2, 1, 0]
-    assert not [word for word in (*SECRETS, secret) if word in said]
+    text = service.get("/alerts/channels").text + httpx2.get(f"{service.url}/settings").text
+    channels = service.get("/alerts/channels").json()["channels"]
+    assert [channel["secrets"] for channel in channels] == [1, 2, 0]
+    assert not [word for word in (*SECRETS, secret) if word in text]
 
 
-def test_routes_choose_by_severity_rule_project_and_name(
+def test_routes_filter_by_severity_rule_project_and_name(
     service: Service, receiver: Receiver
 ) -> None:
     for name in ("all", "scaler", "mine"):
@@ -80,11 +79,11 @@ def test_routes_choose_by_severity_rule_project_and_name(
     service.post(batch("2", [step(1)], name="big-run", project="mine"))
     service.post(batch("3", [step(1)], name="small-run", project="mine"))
     assert eventually(PATIENCE, lambda: len(receiver.got()) == 4)
-    came = sorted((one["path"], one["body"]["data"]["run"]["id"]) for one in receiver.got())
-    assert came == [("/hook/all", r) for r in "123"] + [("/hook/mine", "2")]
+    requests = sorted((r["path"], r["body"]["data"]["run"]["id"]) for r in receiver.got())
+    assert requests == [("/hook/all", r) for r in "123"] + [("/hook/mine", "2")]
 
 
-NONSENSE: list[tuple[str, Any, str]] = [
+INVALID: list[tuple[str, Any, str]] = [
     ("/channels/x", {"url": "ftp://example.org"}, "body.url"),
     ("/channels/x", {"url": "https://me:word@example.org"}, "body.url"),
     ("/channels/x", {"url": "https://example.org", "secrets": ["whsec_short"]}, "body.secrets"),
@@ -96,12 +95,12 @@ NONSENSE: list[tuple[str, Any, str]] = [
 ]
 
 
-def test_what_makes_no_sense_is_refused_by_name(service: Service) -> None:
-    for path, said, field in NONSENSE:
-        answer = put(service, path, said)
-        assert answer.status_code == 422, answer.text
-        assert [error["field"] for error in answer.json()["errors"]] == [field]
-        assert "word" not in answer.text.replace("password", "")
+def test_invalid_channels_and_routes_are_refused_with_the_field(service: Service) -> None:
+    for path, content, field in INVALID:
+        response = put(service, path, content)
+        assert response.status_code == 422, response.text
+        assert [error["field"] for error in response.json()["errors"]] == [field]
+        assert "word" not in response.text.replace("password", "")
 
 
 # ---------------------------------------------------------------- links
@@ -109,9 +108,9 @@ def test_what_makes_no_sense_is_refused_by_name(service: Service) -> None:
 
 @pytest.fixture
 def link(receiver: Receiver, tmp_path: Path) -> Iterator[str]:
-    """The link in a message about a run, to a service that asks everybody else for a token."""
+    """The link in a message about a run, to a service that requires a token elsewhere."""
     guarded = {"access": "token", "admin_token": "t" * 40, "public_url": "https://monitor.example"}
-    with running_service(tmp_path / "a.db", **told_to(receiver, **guarded)) as running:
+    with running_service(tmp_path / "a.db", **sending_to(receiver, **guarded)) as running:
         running.post(batch("r", [step(1)]), Authorization=f"Bearer {'t' * 40}")
         assert eventually(PATIENCE, lambda: bool(receiver.alerts()))
         (finding,) = receiver.alerts()[0]["data"]["findings"]
@@ -119,25 +118,26 @@ def link(receiver: Receiver, tmp_path: Path) -> Iterator[str]:
         yield finding["acknowledge_url"].replace("https://monitor.example", running.url)
 
 
-def test_whoever_has_the_link_may_answer_and_opening_it_does_nothing(link: str) -> None:
+def test_the_link_alone_permits_acknowledging_and_a_get_changes_nothing(link: str) -> None:
     page = httpx2.get(link)
     assert page.status_code == 200 and RULE in page.text and "Acknowledged" not in page.text
     assert "Acknowledged" not in httpx2.get(link).text
-    said = httpx2.post(link, data={"do": "acknowledge", "note": "<b>known</b>", "by": "Ada"})
-    assert said.status_code == 200
-    assert "Acknowledged by Ada: &lt;b&gt;known&lt;/b&gt;" in re.sub(r"\s+", " ", said.text)
+    response = httpx2.post(link, data={"do": "acknowledge", "note": "<b>fine</b>", "by": "Ada"})
+    assert response.status_code == 200
+    assert "Acknowledged by Ada: &lt;b&gt;fine&lt;/b&gt;" in re.sub(r"\s+", " ", response.text)
 
 
-def test_snoozing_needs_no_reason_and_ends(link: str) -> None:
-    said = httpx2.post(link, data={"do": "snooze", "hours": "8"})
-    assert said.status_code == 200 and "snoozed for 8 hours" in said.text and "until" in said.text
+def test_a_snooze_needs_no_note_and_has_an_end(link: str) -> None:
+    response = httpx2.post(link, data={"do": "snooze", "hours": "8"})
+    assert response.status_code == 200 and "until" in response.text
+    assert "Snoozed for 8 hours" in response.text
     for wrong in ({"do": "snooze", "hours": "9"}, {"do": "acknowledge"}, {}):
         assert httpx2.post(link, data=wrong).status_code == 422
 
 
-def test_a_forged_link_and_another_site_get_nothing(link: str) -> None:
+def test_forged_links_and_other_sites_are_refused(link: str) -> None:
     signed, signature = link.rsplit(".", 1)
-    # at its beginning: some bits of its last letter mean nothing
+    # altered at its start, because some bits of its last character are not used
     altered = f"{signed}.{'A' if signature[0] != 'A' else 'B'}{signature[1:]}"
     for forged in (altered, link + "x", signed, link[:-40]):
         assert httpx2.get(forged).status_code == 404
@@ -155,37 +155,35 @@ def gradledger(
     service: Service, receiver: Receiver, *arguments: str, **settings: str
 ) -> subprocess.CompletedProcess[str]:
     """``gradledger alerts``, on the service's database and with its settings."""
-    named = {**told_to(receiver, alert_channels=[]), **settings}
+    named = {**sending_to(receiver, alert_channels=[]), **settings}
     env = {**os.environ, **{f"GRADLEDGER_{k.upper()}": v for k, v in named.items()}}
     return command.gradledger("alerts", *arguments, "--db", service.database, environment=env)
 
 
 def times(receiver: Receiver, message: str) -> int:
-    """How often one message came."""
+    """How often a message was received."""
     return [one["id"] for one in receiver.got()].count(message)
 
 
-def test_the_command_line_tries_shows_and_sends_again(service: Service, receiver: Receiver) -> None:
+def test_the_command_line_tests_lists_and_replays(service: Service, receiver: Receiver) -> None:
     put(service, "/channels/hook", {"url": receiver.url, "secrets": [SECRET]})
     assert "hook" in gradledger(service, receiver, "channels").stdout
-    tried = gradledger(service, receiver, "test", "hook")
-    assert tried.returncode == 0 and "delivered (204)" in tried.stdout, tried
+    result = gradledger(service, receiver, "test", "hook")
+    assert result.returncode == 0 and "delivered (204)" in result.stdout, result
     receiver.behave({"status": 500})
-    tried = gradledger(service, receiver, "test", "hook")
-    assert tried.returncode == 1 and "failed (500)" in tried.stdout
+    result = gradledger(service, receiver, "test", "hook")
+    assert result.returncode == 1 and "failed (500)" in result.stdout
     receiver.behave({"status": 204})
-    (dead,) = sent(service, state="dead")
+    (dead,) = messages(service, state="dead")
     assert dead["id"] in gradledger(service, receiver, "list", "--state", "dead").stdout
     assert gradledger(service, receiver, "replay", dead["id"]).returncode == 0
     assert eventually(PATIENCE, lambda: times(receiver, dead["id"]) == 2)
-    assert not sent(service, state="dead")
+    assert not messages(service, state="dead")
     missing = gradledger(service, receiver, "test", "nobody")
     assert missing.returncode == 2 and "there is hook" in missing.stderr
 
 
-def test_a_finding_that_passes_is_told_as_resolved_and_what_is_back_as_regressed(
-    service: Service, receiver: Receiver
-) -> None:
+def test_resolutions_and_regressions_are_sent(service: Service, receiver: Receiver) -> None:
     put(service, "/channels/hook", {"url": receiver.url, "secrets": [SECRET]})
 
     def reasons() -> list[str]:
@@ -199,14 +197,12 @@ def test_a_finding_that_passes_is_told_as_resolved_and_what_is_back_as_regressed
     assert eventually(PATIENCE, lambda: reasons() == ["new", "resolved", "regressed"])
 
 
-def test_the_links_of_a_message_lead_to_the_run_and_to_the_rule(
-    service: Service, receiver: Receiver
-) -> None:
+def test_a_message_links_to_the_run_and_the_rule(service: Service, receiver: Receiver) -> None:
     put(service, "/channels/hook", {"url": receiver.url, "secrets": [SECRET]})
     service.post(batch("r", [step(1)]))
     assert eventually(PATIENCE, lambda: bool(receiver.alerts()))
     data = receiver.alerts()[0]["data"]
-    for url, shows in ((data["run"]["url"], "a run"), (data["findings"][0]["rule_url"], RULE)):
+    for url, text in ((data["run"]["url"], "a run"), (data["findings"][0]["rule_url"], RULE)):
         page = httpx2.get(url.replace("http://127.0.0.1:0", service.url))
-        assert page.status_code == 200 and shows in page.text, url
+        assert page.status_code == 200 and text in page.text, url
     assert httpx2.get(f"{service.url}/rules/nobody.knows").status_code == 404

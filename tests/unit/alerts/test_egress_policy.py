@@ -1,6 +1,6 @@
-"""Nothing is sent to addresses that are not public, however they are written.
+"""The egress policy refuses addresses that are not public, in every notation.
 
-The table is checked without a socket. The same rows hold on every Python version.
+No socket is opened. The same rows apply on every Python version.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ PUBLIC = (
 
 @pytest.fixture(autouse=True)
 def no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opening one, or looking up a name, fails the test."""
+    """Fails the test if it opens a socket or resolves a name."""
 
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("a socket was opened")
@@ -111,18 +111,20 @@ def no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("address", "network"), REFUSED.items())
-def test_what_is_not_public_is_refused_by_name(address: str, network: str) -> None:
+def test_an_address_that_is_not_public_is_refused_with_its_network(
+    address: str, network: str
+) -> None:
     with pytest.raises(AddressRefused, match="GRADLEDGER_ALERT_NETWORKS") as error:
         EgressPolicy.allowing([]).check("example.org", address)
     assert f"({network}" in str(error.value)
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_what_is_public_is_not(address: str) -> None:
+def test_a_public_address_is_allowed(address: str) -> None:
     EgressPolicy.allowing([]).check("example.org", address)
 
 
-@pytest.mark.parametrize("special", SPECIAL_NETWORKS, ids=lambda one: str(one.network))
+@pytest.mark.parametrize("special", SPECIAL_NETWORKS, ids=lambda special: str(special.network))
 def test_every_network_is_refused_from_its_first_to_its_last_address(
     special: SpecialNetwork,
 ) -> None:
@@ -131,13 +133,13 @@ def test_every_network_is_refused_from_its_first_to_its_last_address(
             EgressPolicy.allowing([]).check("example.org", str(address))
 
 
-def test_every_network_has_a_row_above() -> None:
-    refused = [ipaddress.ip_address(one.partition("%")[0]) for one in REFUSED]
+def test_every_network_has_an_address_in_the_table() -> None:
+    refused = [ipaddress.ip_address(address.partition("%")[0]) for address in REFUSED]
     for special in SPECIAL_NETWORKS:
-        assert any(one in special.network for one in refused), special
+        assert any(address in special.network for address in refused), special
 
 
-def test_a_network_may_be_allowed_and_no_more_than_that() -> None:
+def test_only_the_networks_in_the_settings_are_allowed_in_addition() -> None:
     allowed = EgressPolicy.allowing(["10.0.0.0/8", "::1/128"])
     for address in ("10.200.0.1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "::1"):
         allowed.check("example.org", address)
