@@ -1,4 +1,4 @@
-"""Writes the reference from the code while the documentation is built: nothing to keep in step.
+"""Generates the reference from the code when the documentation is built.
 
 MkDocs calls `on_files`; each page is a function below.
 """
@@ -28,7 +28,7 @@ METHODS = ("get", "put", "post", "patch", "delete")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are written here to those on the disk."""
+    """Add the generated pages to those on disk."""
     for name, page in PAGES.items():
         uri = f"reference/{name}.md"
         files.append(File.generated(config, uri, content="\n".join(page()) + "\n"))
@@ -41,9 +41,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def commands() -> Iterator[str]:
     """Every command with its arguments and options."""
     yield "# Commands\n"
-    yield "`gradledger --help` lists them, and `gradledger COMMAND --help` tells the same as this page.\n"
+    yield "`gradledger --help` lists the commands; `gradledger COMMAND --help` describes one of them.\n"
     yield "## gradledger run\n"
-    yield "Start any command with the hooks on, its children too. It needs the hooks alone.\n"
+    yield "Start a command and its child processes with the hooks on. This needs only the hooks.\n"
     yield "    gradledger run [--name N] [--project P] [--tag T] [--url URL] -- COMMAND ...\n"
     root = typer.main.get_command(commands_app)
     yield from _subcommands(root, "gradledger")
@@ -74,23 +74,23 @@ def _word(argument: Any) -> str:
 
 
 def _parameter(parameter: Any) -> str:
-    told = _cell(getattr(parameter, "help", None) or "")
-    shown = parameter.opts + parameter.secondary_opts
+    description = _cell(getattr(parameter, "help", None) or "")
+    names = parameter.opts + parameter.secondary_opts
     if parameter.param_type_name == "argument":
-        shown = [_word(parameter)]
+        names = [_word(parameter)]
     elif parameter.default not in (None, False, (), []) and not callable(parameter.default):
         default = getattr(parameter.default, "value", parameter.default)
-        told += f" Default: `{default}`."
-    return f"| {', '.join(f'`{_cell(name)}`' for name in shown)} | {told} |"
+        description += f" Default: `{default}`."
+    return f"| {', '.join(f'`{_cell(name)}`' for name in names)} | {description} |"
 
 
 # ---------------------------------------------------------------- Python
 
 
 def python() -> Iterator[str]:
-    """What a training script may call, and the environment variables of the hooks."""
+    """The Python interface for training scripts, and the environment variables of the hooks."""
     yield "# Python\n"
-    yield "Everything is in `import gradledger`, which loads nothing before it is used.\n"
+    yield "Everything is in `import gradledger`, which loads its parts when they are first used.\n"
     yield from _callable("gradledger.watch", gradledger.watch)
     yield f"## gradledger.Ledger\n\n{_prose(inspect.getdoc(Ledger) or '')}\n"
     for name, method in vars(Ledger).items():
@@ -99,40 +99,40 @@ def python() -> Iterator[str]:
     yield from _callable("gradledger.load", gradledger.load)
     yield f"## gradledger.FindingError\n\n{_prose(inspect.getdoc(gradledger.FindingError) or '')}\n"
     yield "## Environment variables of the hooks\n"
-    yield "Read in the training process. A value that makes no sense is said once on stderr, and not used.\n"
+    yield "The training process reads them. An invalid value is reported once on stderr and ignored.\n"
     source = inspect.getsource(HookSettings.from_environment)
-    for name in re.findall(r'said\("(\w+)"', source):
+    for name in re.findall(r'read\("(\w+)"', source):
         yield f"- `GRADLEDGER_{name}`: {VARIABLES[name]}"
 
 
 VARIABLES = {
-    "URL": "where the service listens; `http://127.0.0.1:4777` unless given",
-    "TOKEN": "the token that the service asks for",
-    "RUN": "the identity that all processes of one job share; `gradledger run` sets it",
-    "NAME": "what to call the run; the script's name unless given",
-    "PROJECT": "what it belongs to",
-    "TAGS": "words to find the run by, with commas; `gradledger run --tag` sets it",
-    "OVERHEAD": "the share of the training thread's time that the hooks may take, 0.0025 unless given: "
-    "of steps too short for that, some are let pass after the first 256; `full` watches every step",
-    "ON_FINDING": "`warn` (unless given), `stop`, `stop:warning` or `off`: what the training process "
-    "does when the service finds something",
-    "PROXY": "the URL of a proxy for gradledger alone, or `off`; unless given, `HTTPS_PROXY`, `HTTP_PROXY`, "
+    "URL": "URL of the service; default `http://127.0.0.1:4777`",
+    "TOKEN": "access token of the service, with the scope `ingest`",
+    "RUN": "run id that all processes of one job share; `gradledger run` sets it",
+    "NAME": "name of the run; default: name of the script",
+    "PROJECT": "project of the run; default `default`",
+    "TAGS": "tags of the run, separated by commas; `gradledger run --tag` sets it",
+    "OVERHEAD": "share of the training thread's time that the hooks may take; default 0.0025. If steps are "
+    "too short for that, steps after the first 256 are sampled. `full` records every step",
+    "ON_FINDING": "action of the training process when the service reports a finding: `warn` (default), "
+    "`stop`, `stop:warning` or `off`",
+    "PROXY": "URL of a proxy for gradledger, or `off`; by default, `HTTPS_PROXY`, `HTTP_PROXY`, "
     "`ALL_PROXY` and `NO_PROXY` apply",
-    "SPOOL": "the folder for records that could not be sent, or `off`",
-    "SPOOL_BYTES": "bytes that one process may keep there",
+    "SPOOL": "folder for records that could not be sent, or `off`; default `~/.gradledger/spool`",
+    "SPOOL_BYTES": "limit of the spool files of one process, in bytes; default 268435456 (256 MiB)",
 }
 
 
-def _callable(name: str, called: Callable[..., Any], level: str = "##") -> Iterator[str]:
-    parameters = [p for p in inspect.signature(called).parameters.values() if p.name != "self"]
+def _callable(name: str, function: Callable[..., Any], level: str = "##") -> Iterator[str]:
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
     words = [_argument(parameter) for parameter in parameters]
-    by_name = [i for i, p in enumerate(parameters) if p.kind is p.KEYWORD_ONLY]
-    if by_name:
-        words.insert(by_name[0], "*")
+    keyword_only = [i for i, p in enumerate(parameters) if p.kind is p.KEYWORD_ONLY]
+    if keyword_only:
+        words.insert(keyword_only[0], "*")
     body = "".join(f"    {word},\n" for word in words)
     yield f"{level} {name}\n"
     yield f"```python\n{name}(\n{body})\n```\n" if body else f"```python\n{name}()\n```\n"
-    yield f"{_prose(inspect.getdoc(called) or '')}\n"
+    yield f"{_prose(inspect.getdoc(function) or '')}\n"
 
 
 def _argument(parameter: inspect.Parameter) -> str:
@@ -145,11 +145,11 @@ def _argument(parameter: inspect.Parameter) -> str:
 
 
 def http() -> Iterator[str]:
-    """Every route of the OpenAPI document."""
+    """The routes of the OpenAPI document."""
     app = create_app(Settings.model_construct(db="sqlite://"))
     document = app.openapi()
     yield "# HTTP\n"
-    yield "The service describes itself at `/api/v1/openapi.json`; this page is that document, shortened.\n"
+    yield "The service publishes its OpenAPI document at `/api/v1/openapi.json`; this page is a summary.\n"
     yield "Errors are problem documents (RFC 9457): `title`, `status`, `detail`.\n"
     for path, item in sorted(document["paths"].items()):
         for method in METHODS:
@@ -166,18 +166,18 @@ def _route(method: str, path: str, operation: dict[str, Any]) -> Iterator[str]:
     ]
     if rows:
         yield from ("| parameter | in | |", "|---|---|---|", *rows, "")
-    answers = ", ".join(f"`{status}`" for status in sorted(operation["responses"]))
-    yield f"Answers: {answers}.\n"
+    statuses = ", ".join(f"`{status}`" for status in sorted(operation["responses"]))
+    yield f"Responses: {statuses}.\n"
 
 
 # ---------------------------------------------------------------- records
 
 
 def wire() -> Iterator[str]:
-    """Every field that a training process sends."""
+    """The fields of every record that a training process sends."""
     yield "# Records\n"
-    told = _prose(inspect.getdoc(records) or "").split("\n", 2)[2].strip()
-    yield f"The wire format, version {records.WIRE_VERSION}.\n\n{told}\n"
+    description = _prose(inspect.getdoc(records) or "").split("\n", 2)[2].strip()
+    yield f"The wire format, version {records.WIRE_VERSION}.\n\n{description}\n"
     for name, kind in vars(records).items():
         if inspect.isclass(kind) and is_dataclass(kind) and kind.__module__ == records.__name__:
             yield from _record(name, kind)
@@ -188,16 +188,16 @@ def _record(name: str, kind: Any) -> Iterator[str]:
     comments = dict(re.findall(r"^    (\w+):.*?  # (.+)$", inspect.getsource(kind), re.M))
     yield from ("| field | type | |", "|---|---|---|")
     for field in fields(kind):
-        kind_of = str(field.type).replace("|", "&#124;")
-        yield f"| `{field.name}` | {kind_of} | {_cell(comments.get(field.name, ''))} |"
+        field_type = str(field.type).replace("|", "&#124;")
+        yield f"| `{field.name}` | {field_type} | {_cell(comments.get(field.name, ''))} |"
     yield ""
 
 
-# ---------------------------------------------------------------- words
+# ---------------------------------------------------------------- text
 
 
 def _prose(text: str) -> str:
-    """Double backticks and line ends as Markdown has them."""
+    """Docstring text as Markdown: single backticks."""
     return textwrap.dedent(text).replace("``", "`")
 
 

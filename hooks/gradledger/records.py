@@ -1,8 +1,8 @@
-"""The wire format, version 1: what a training process tells the service, one JSON object a line.
+"""The wire format, version 1: the records that a training process sends, one JSON object per line.
 
-A batch is newline-delimited JSON. Its first line is the run record, so that a batch, a spool file
-and an export can each be read alone. A fact that was not measured is left out, and ``missing``
-names it with the reason: absent is never zero. Floats that JSON cannot say are the strings
+A batch is newline-delimited JSON. Its first line is the run record, so that each batch, spool file
+and export can be read alone. A fact that was not measured is omitted, and ``missing`` names it with
+the reason: an absent value never means zero. Floats without a JSON representation are the strings
 ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, as in the JSON mapping of Protocol Buffers.
 """
 
@@ -26,25 +26,26 @@ Op = Literal[
 class Term:
     """One loss node of one micro-batch.
 
-    ``weight`` is the gradient that one counted token's loss receives, the loss scale still
-    included: upstream / tokens for a mean, upstream for a sum, the average over tokens for
-    a vector, whose smallest and largest absolute values are ``weight_min`` and ``weight_max``.
+    ``weight`` is the gradient of one counted token's loss, including the loss scale: upstream
+    gradient / tokens for a mean, the upstream gradient for a sum, the average over tokens for
+    ``none`` (a vector of losses). For such a vector, ``weight_min`` and ``weight_max`` are the
+    smallest and the largest absolute value.
     """
 
-    kind: str  # the autograd node, e.g. NllLossBackward0
+    kind: str  # name of the autograd node, e.g. NllLossBackward0
     reduction: Reduction
-    tokens: int | None = None  # counted: not ignored, not masked to zero
-    size: int | None = None  # all elements of the target, ignored ones too
-    rows: int | None = None  # the first dimension of the target
-    samples: int | None = None  # behind a flat target, where the graph proves their number
-    positions: int | None = None  # elements without the last dimension
+    tokens: int | None = None  # counted tokens: not ignored, not masked to zero
+    size: int | None = None  # elements of the target, including ignored ones
+    rows: int | None = None  # size of the first dimension of the target
+    samples: int | None = None  # of a flattened target, if the graph proves their number
+    positions: int | None = None  # elements of the target, not counting its last dimension
     weight: float | None = None
     weight_min: float | None = None
     weight_max: float | None = None
-    class_weight: float | None = None  # sum of class weights, when the loss has some
-    undivided: bool | None = None  # no division between the root and this term
-    coefficient: float | None = None  # product of the constants multiplied on the way there
-    head: int | None = None  # cross entropies of one micro-batch that share their last projection
+    class_weight: float | None = None  # sum of the class weights of the tokens, if any
+    undivided: bool | None = None  # no division between the root of backward and this term
+    coefficient: float | None = None  # product of constant factors between the root and this term
+    head: int | None = None  # cross entropies that share their last projection have the same number
     missing: dict[str, str] = field(default_factory=dict)
 
 
@@ -52,47 +53,47 @@ class Term:
 class MicroBatch:
     """One outermost backward call."""
 
-    number: int = 0  # 1, 2, ... over the life of the process: two optimizers may share one
-    loss: float | None = None  # value of the root of backward, loss scale included
-    scale: float | None = None  # GradScaler scale multiplied into this backward
+    number: int = 0  # 1, 2, ... in this process; several optimizers may share one
+    loss: float | None = None  # value of the root of backward, including the loss scale
+    scale: float | None = None  # GradScaler scale of this backward
     terms: list[Term] = field(default_factory=list)
     collectives: int | None = None  # collectives that ran inside this backward
     backward_ms: float | None = None
-    fresh: bool | None = None  # the gradients were absent or zero when it began
-    claimed: bool = False  # another optimizer has stepped on this backward already
-    wrapper: Literal["sync", "no_sync", "bypassed"] | None = None  # what the wrapper decided
-    fingerprint: float | None = None  # of the loss targets; equal data, equal fingerprint
-    constant_target: bool | None = None  # targets tell nothing of the data: sampling.says_nothing
+    fresh: bool | None = None  # the gradients were absent or zero before it
+    claimed: bool = False  # another optimizer has already stepped on this backward
+    wrapper: Literal["sync", "no_sync", "bypassed"] | None = None  # synchronisation mode
+    fingerprint: float | None = None  # of the loss targets; equal for equal data
+    constant_target: bool | None = None  # constant or consecutive numbers as targets
     missing: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(eq=False, repr=False)
 class Event:
-    """One call that the loop made inside the window, in order; ``own`` on this optimizer.
+    """One call of the training loop inside the window, in order; ``own`` if on this optimizer.
 
-    ``factor`` is what the gradients had been multiplied by, between the last backward and it.
+    ``factor`` is the factor on the gradients between the last backward and this call.
     """
 
     op: Op
-    after: int = 0  # micro-batches of the window that had run
+    after: int = 0  # micro-batches of the window that ran before it
     own: bool = True
-    limit: float | None = None  # clipping: the largest norm or value that is left
-    norm: float | None = None  # clipping by norm: the total norm that it saw
+    limit: float | None = None  # clipping: the maximum norm or value
+    norm: float | None = None  # clipping by norm: the total norm before it
     factor: float | None = None
 
 
 @dataclass(eq=False, repr=False)
 class Scaler:
-    """The GradScaler that stepped this optimizer, as it was at the step."""
+    """State of the GradScaler that stepped this optimizer, at the step."""
 
-    ordinal: int  # 1, 2, ...: a new object is a new number
+    ordinal: int  # 1, 2, ...: each GradScaler object has its own
     scale: float | None = None
-    tracker: int | None = None  # steps since the last growth or fall
+    tracker: int | None = None  # steps since the scale last changed
 
 
 @dataclass(eq=False, repr=False)
 class Samples:
-    """The same gradient coordinates on this rank after its last backward and at the step."""
+    """The same gradient coordinates of this rank, after its last backward and at the step."""
 
     after_backward: list[float] = field(default_factory=list)
     at_step: list[float] = field(default_factory=list)
@@ -102,8 +103,8 @@ class Samples:
 class StepRecord:
     """One optimizer step of one rank.
 
-    ``post_factor`` is what the loop multiplied the gradients with between the last backward and
-    the step, clipping and unscaling included; ``grad_scale`` what a fused optimizer divides by.
+    ``post_factor`` is the factor on the gradients between the last backward and the step, including
+    clipping and unscaling. ``grad_scale`` is the divisor that a fused optimizer applies.
     """
 
     type: ClassVar[str] = "step"
@@ -112,52 +113,52 @@ class StepRecord:
     step: int  # 1, 2, ... of this optimizer
     time: float  # seconds since the epoch, on the training machine
     micro_batches: list[MicroBatch] = field(default_factory=list)
-    norm: float | None = None  # global L2 norm of the gradients that the optimizer got
+    norm: float | None = None  # global L2 norm of the gradients at the step
     post_factor: float | None = None
     events: list[Event] = field(default_factory=list)
     scaler: Scaler | None = None
     grad_scale: float | None = None
     lr: float | None = None  # of the first parameter group
-    lrs: list[float] = field(default_factory=list)  # of all groups, when there are several
-    group_norms: list[float] = field(default_factory=list)  # by parameter group, likewise
-    sharded: bool = False  # each rank holds a part of the gradients: norms are local
+    lrs: list[float] = field(default_factory=list)  # of all parameter groups, if there are several
+    group_norms: list[float] = field(default_factory=list)  # by parameter group, if several
+    sharded: bool = False  # each rank holds a shard of the gradients; norms are local
     zero_share: float | None = None  # share of sampled coordinates that are exactly zero
     nonfinite: int | None = None  # parameters whose gradient has a non-finite norm
-    update_ratio: float | None = None  # |change| / |value| of sampled parameters, now and then
+    update_ratio: float | None = None  # |change| / |value| of sampled parameters, at some steps
     noise: list[float] = field(default_factory=list)  # sampled |G_small|^2, |G_big|^2
-    sync: Literal["none", "averaged", "unknown"] = "none"  # what happened to gradients over ranks
+    sync: Literal["none", "averaged", "unknown"] = "none"  # reduction of gradients over ranks
     wrapper: Literal["ddp", "fsdp", "fsdp2"] | None = None
     collectives_after: int | None = None  # collectives between the last backward and the step
-    sync_bytes: int | None = None  # gradient bytes that one sync moves, by rank
-    outside: int | None = None  # parameters of the optimizer that the wrapper does not hold
-    samples: Samples | None = None  # when ranks were combined in a way that was not seen
+    sync_bytes: int | None = None  # gradient bytes of one synchronisation, per rank
+    outside: int | None = None  # parameters of the optimizer outside the wrapped model
+    samples: Samples | None = None  # if the reduction over ranks was not observed
     parameters: float | None = None  # fingerprint of sampled parameters before the step
-    sampler: Literal["random", "sequential"] | None = None  # of the DataLoader iterated last
-    batches: int | None = None  # that the one training DataLoader gave since the last step
-    batch_size: int | None = None  # samples in each of them
-    moved: bool = False  # gradients were kept in other buffers between micro-batches
-    repeat: bool = False  # no backward since the last step, and the same gradients are there
-    empty: bool = False  # there are no gradients at all at the step
+    sampler: Literal["random", "sequential"] | None = None  # of the last DataLoader iterated
+    batches: int | None = None  # from the only training DataLoader since the last step
+    batch_size: int | None = None  # samples per batch
+    moved: bool = False  # gradients were stored in other buffers between micro-batches
+    repeat: bool = False  # no backward since the last step; the gradients are unchanged
+    empty: bool = False  # no parameter has a gradient at the step
     skipped: bool = False  # the GradScaler found a non-finite gradient and did not step
-    half_precision: bool = False  # the loss, and so the weights, carry fp16 or bf16 rounding
-    dropped: int = 0  # records that this rank had to drop so far
-    next: int | None = None  # the step that is recorded next, where those before it are let pass
+    half_precision: bool = False  # loss and weights have fp16 or bf16 rounding errors
+    dropped: int = 0  # records that this rank has dropped so far
+    next: int | None = None  # the next recorded step, if sampling skips the steps before it
     missing: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(eq=False, repr=False)
 class RunRecord:
-    """Who is speaking: the first line of every batch."""
+    """The run and rank that sent a batch: the first line of every batch."""
 
     type: ClassVar[str] = "run"
 
-    run: str  # identity: all ranks of one job say the same
+    run: str  # id of the run, equal on all its ranks
     name: str
     rank: int = 0
     world_size: int = 1
     project: str = "default"
     started: float = 0.0
-    optimizers: list[str] = field(default_factory=list)  # class name by index
+    optimizers: list[str] = field(default_factory=list)  # class names, by index of the optimizer
     config: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)  # versions, host, command
     contract: Literal["token", "sequence", "sample"] | None = None
@@ -184,23 +185,23 @@ class CheckpointRecord:
 
     step: int
     time: float
-    path: str = ""  # where it lies, in the words of the script
+    path: str = ""  # as the script reported it
 
 
 @dataclass(eq=False, repr=False)
 class HeartbeatRecord:
-    """The process lives, while no optimizer step ends: told every few seconds."""
+    """Sent every few seconds while the process runs and no optimizer step ends."""
 
     type: ClassVar[str] = "heartbeat"
 
     time: float
     since_step: float  # seconds since the last step ended, or since the first backward
-    backwards: int = 0  # micro-batches since then
+    backwards: int = 0  # micro-batches since that time
 
 
 @dataclass(eq=False, repr=False)
 class EndRecord:
-    """The process ended cleanly; ``steps`` by optimizer is how many it took."""
+    """The process ended normally; ``steps`` is the number of steps of each optimizer."""
 
     type: ClassVar[str] = "end"
 
@@ -212,38 +213,38 @@ Record = RunRecord | StepRecord | EvalRecord | CheckpointRecord | HeartbeatRecor
 
 
 _to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=str).encode
-_AS_THEY_ARE = (int, str, bool, type(None))
+_UNCHANGED = (int, str, bool, type(None))
 _ALWAYS = ("v",)
 _EMPTY: tuple[Any, ...] = ([], {})
 
 
 def encode(record: Record) -> bytes:
-    """One line of the wire, with its newline. Absent and empty fields are left out.
+    """The record as one line, with its newline. Absent and empty fields are omitted.
 
-    The type comes first: a decoder that reads it there knows at once what follows.
+    The type is the first field, so that a decoder knows the fields that follow.
     """
     kind: Any = type(record)
-    said = {"type": record.type, **_said(record, _defaults(kind))}
-    return _to_json(said).encode() + b"\n"
+    values = {"type": record.type, **_set_fields(record, _defaults(kind))}
+    return _to_json(values).encode() + b"\n"
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     kind: Any = type(value)
-    if kind in _AS_THEY_ARE:
+    if kind in _UNCHANGED:
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else _spell(value)
+        return value if math.isfinite(value) else _float_name(value)
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): _to_plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    return _said(value, _defaults(kind)) if is_dataclass(value) else value
+        return [_to_plain(v) for v in value]
+    return _set_fields(value, _defaults(kind)) if is_dataclass(value) else value
 
 
-def _said(record: Any, defaults: dict[str, Any]) -> dict[str, Any]:
-    """The fields that are worth a word: defaults and empty ones are left out."""
+def _set_fields(record: Any, defaults: dict[str, Any]) -> dict[str, Any]:
+    """The fields whose values are neither the default nor empty."""
     return {
-        name: _plain(value)
+        name: _to_plain(value)
         for name, value in vars(record).items()
         if name in _ALWAYS or (value != defaults[name] and value not in _EMPTY)
     }
@@ -254,7 +255,7 @@ def _defaults(kind: Any) -> dict[str, Any]:
     return {f.name: f.default for f in fields(kind)}
 
 
-def _spell(value: float) -> str:
+def _float_name(value: float) -> str:
     if math.isnan(value):
         return "NaN"
     return "Infinity" if value > 0 else "-Infinity"
