@@ -68,7 +68,7 @@ async def _on_database_error(_: Request, error: Exception) -> Response:
 async def _on_database_down(_: Request, error: Exception) -> Response:
     log.error("the database did not do its work: %s", error)
     detail = "The database cannot be used at the moment; nothing of this request was stored."
-    return Problem(503, detail, {"Retry-After": "5"}).response()
+    return Problem(503, detail, retry_after=5).response()
 
 
 def failure(request: str) -> Problem:

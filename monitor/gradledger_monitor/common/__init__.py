@@ -1,1 +1,1 @@
-"""Small helpers that depend on nothing else of the service."""
+"""Small helpers that import nothing else of the service."""

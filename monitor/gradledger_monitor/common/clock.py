@@ -1,17 +1,17 @@
 """The time of the service: Unix seconds that do not jump while the process lives.
 
-The machine's clock may be set back, and then a step that waits for its ranks would wait for ever.
+If the machine's clock is set back, a step that waits for its ranks would otherwise wait forever.
 """
 
 from __future__ import annotations
 
 import time
 
-# goes on while the machine sleeps, where there is such a clock
-_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-_AHEAD = time.time() - time.clock_gettime(_STEADY)
+# CLOCK_BOOTTIME also counts while the machine sleeps; not every system has it
+_MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_OFFSET = time.time() - time.clock_gettime(_MONOTONIC)
 
 
 def now() -> float:
-    """Unix seconds, as the machine's clock had them when the process began, and counted since."""
-    return _AHEAD + time.clock_gettime(_STEADY)
+    """Unix seconds: the machine's clock when the process started, plus the time elapsed since."""
+    return _OFFSET + time.clock_gettime(_MONOTONIC)

@@ -1,4 +1,4 @@
-"""Names of hosts: which of them mean this machine, and which a stranger's page cannot borrow."""
+"""Host names: which are loopback, and which are safe from DNS rebinding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 from collections.abc import Collection
 from functools import cache
 
-_HOST = re.compile(r"[a-z0-9_](?:[a-z0-9._-]{0,253})")  # no character that means something in a URL
+_HOST = re.compile(r"[a-z0-9_](?:[a-z0-9._-]{0,253})")  # no character with a meaning in a URL
 
 
 def is_loopback(host: str) -> bool:
@@ -20,7 +20,7 @@ def is_loopback(host: str) -> bool:
 
 
 def host_from_header(header: str) -> str:
-    """The host that a ``Host`` header names, without its port; empty where it is malformed."""
+    """The host in a ``Host`` header, without its port; empty if the header is malformed."""
     value = header.strip().lower()
     if value.startswith("["):
         inside, closed, rest = value[1:].partition("]")
@@ -31,20 +31,21 @@ def host_from_header(header: str) -> str:
 
 
 def is_own_host(host: str, allowed: Collection[str]) -> bool:
-    """Whether a browser that names this host can only mean us.
+    """Whether a browser that sends this host name can only mean this service.
 
-    A page of a stranger reaches us under a name of its own that it points at our address (DNS
-    rebinding); it cannot do that with a plain address, ``localhost`` or a name we go by.
+    A hostile page reaches the service under the page's own host name, whose DNS record it points
+    at the service's address (DNS rebinding). It cannot do that with an IP address, ``localhost``
+    or a name of this service.
     """
     if not host:
         return False
-    if host == "localhost" or _address(host) is not None or host == _own_name():
+    if host == "localhost" or _address(host) is not None or host == _machine_name():
         return True
     return "*" in allowed or any(host == name.lower() for name in allowed)
 
 
 @cache
-def _own_name() -> str:
+def _machine_name() -> str:
     return socket.gethostname().lower()
 
 

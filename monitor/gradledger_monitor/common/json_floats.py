@@ -1,4 +1,4 @@
-"""Values that JSON can say (pure)."""
+"""Values that JSON can represent (pure)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def json_safe(value: Any) -> Any:
-    """The same, floats that JSON has no word for being the strings that the wire has for them."""
+    """The value with NaN and infinite floats replaced by their strings in the wire format."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Where data lie: the only place that knows, the same in a checkout and in a wheel."""
+"""Paths of data and files: the only module that defines them, for checkouts and wheels."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def data_folder() -> Path:
 
 
 def configuration_file() -> Path:
-    """The TOML file with settings, which need not exist unless ``GRADLEDGER_CONFIG`` names it."""
-    named = os.environ.get("GRADLEDGER_CONFIG")
-    return Path(named) if named else data_folder() / "gradledger.toml"
+    """The TOML file with settings. It is optional unless ``GRADLEDGER_CONFIG`` names it."""
+    path = os.environ.get("GRADLEDGER_CONFIG")
+    return Path(path) if path else data_folder() / "gradledger.toml"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from http import HTTPStatus
 from typing import Any
 
@@ -10,19 +11,29 @@ from starlette.responses import Response
 
 
 class Problem(Exception):
-    """An answer that is not a success; ``members`` extend the document."""
+    """A response that is not a success.
+
+    ``retry_after`` is in seconds, rounded up; ``members`` extend the document.
+    """
 
     def __init__(
-        self, status: int, detail: str, headers: dict[str, str] | None = None, **members: Any
+        self,
+        status: int,
+        detail: str,
+        headers: dict[str, str] | None = None,
+        retry_after: float | None = None,
+        **members: Any,
     ) -> None:
         super().__init__(detail)
         self.status = status
         self.detail = detail
-        self.headers = headers
+        self.headers = dict(headers or {})
+        if retry_after is not None:
+            self.headers["Retry-After"] = str(math.ceil(retry_after))
         self.members = members
 
     def response(self) -> Response:
-        """The problem document itself."""
+        """The problem document as a response."""
         title = HTTPStatus(self.status).phrase
         document = {"type": "about:blank", "title": title, "status": self.status}
         body = msgspec.json.encode({**document, "detail": self.detail, **self.members})

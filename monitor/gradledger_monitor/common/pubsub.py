@@ -1,7 +1,7 @@
-"""Short messages to every process on one database: there are new records, a run was judged.
+"""Short messages to every process on one database: new records arrived, a run was evaluated.
 
-A message may be lost, and carries nothing that the database does not hold. Within one process,
-which is all that an embedded database has, they are plain calls.
+A message may be lost, and contains nothing that the database does not. An embedded database has
+one process only, in which messages are plain calls.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ class PubSub:
 
     def __init__(self) -> None:
         self._subscribers: dict[str, list[Subscriber]] = {}
-        self._on_gap: list[Callable[[], None]] = []
+        self._gap_callbacks: list[Callable[[], None]] = []
 
     def subscribe(self, topic: str, subscriber: Subscriber) -> None:
         """Call ``subscriber`` with each message on a topic, in any thread."""
         self._subscribers.setdefault(topic, []).append(subscriber)
 
-    def on_gap(self, call: Callable[[], None]) -> None:
-        """Call this when messages may have been missed."""
-        self._on_gap.append(call)
+    def on_gap(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` whenever messages may have been missed."""
+        self._gap_callbacks.append(callback)
 
-    def publish(self, topic: str, about: str, message: str = "") -> None:
-        """Send a message; an earlier one about the same that is still here is replaced by it."""
-        self._deliver(topic, message or about)
+    def publish(self, topic: str, key: str, message: str = "") -> None:
+        """Send a message, by default the key. It replaces an unsent one with the same key."""
+        self._deliver(topic, message or key)
 
     def start(self) -> None:
-        """Begin to send and to listen."""
+        """Start sending and receiving."""
 
     def stop(self) -> None:
-        """End both."""
+        """Stop sending and receiving."""
 
     def _deliver(self, topic: str, message: str) -> None:
         for subscriber in self._subscribers.get(topic, ()):
             subscriber(message)
 
     def _notify_gap(self) -> None:
-        for call in self._on_gap:
-            call()
+        for callback in self._gap_callbacks:
+            callback()

@@ -1,4 +1,4 @@
-"""Zstandard: Python's own from 3.14 on, before that the package; and how its frames begin."""
+"""Zstandard: the standard library's from Python 3.14 on, before that the package."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ else:
 
 __all__ = ["MAGIC", "zstd"]
 
-MAGIC = b"\x28\xb5\x2f\xfd"  # RFC 8878, 3.1.1
+MAGIC = b"\x28\xb5\x2f\xfd"  # how a frame begins: RFC 8878, 3.1.1

@@ -1,1 +1,1 @@
-"""From a request body to records: decompressed, bounded, split into lines, validated."""
+"""From a request body to records: decompress, bound, split into lines, validate."""

@@ -1,4 +1,4 @@
-"""Room for batches that are not stored yet: when it is full, senders are asked to come again."""
+"""Memory for batches that are not stored yet: if it is used up, senders must retry later."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Reserve = Callable[[int], None]
 
 
 class LargeBatchSlot:
-    """One large batch at a time, so that small ones need not wait for several of them."""
+    """One large batch at a time, so that small ones do not wait for several of them."""
 
     def __init__(self) -> None:
         self._lock = Lock()
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """For one batch. Raises a problem that says when to come again if another is there."""
+        """Hold the slot for one batch. Raises a retryable problem if it is taken."""
         if not self._lock.acquire(blocking=False):
-            again = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-            raise Problem(429, "Another large batch is being stored; send it again.", again)
+            detail = "Another large batch is being stored; send it again."
+            raise Problem(429, detail, retry_after=RETRY_AFTER_SECONDS)
         try:
             yield
         finally:
@@ -32,30 +32,30 @@ class LargeBatchSlot:
 
 
 class MemoryBudget:
-    """So many bytes in memory, of all batches together. Not for several threads."""
+    """Bytes in memory of all batches together. Not thread-safe: used on the event loop."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._taken = 0
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._used = 0
 
     @contextmanager
     def reserve(self) -> Iterator[Reserve]:
-        """Room for one batch, taken as it comes in and given back at the end.
+        """A function that reserves bytes for one batch as they arrive; released at the end.
 
-        A batch that is alone always finds room. Taking raises a problem that says when to come
-        again.
+        The only batch in memory is always admitted. Otherwise the function raises a retryable
+        problem if the budget is used up.
         """
         own = 0
 
-        def take(count: int) -> None:
+        def reserve(count: int) -> None:
             nonlocal own
-            if own < self._taken and self._taken + count > self._most:
-                again = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-                raise Problem(429, "Too many batches wait to be stored; send it again.", again)
+            if own < self._used and self._used + count > self._limit:
+                detail = "Too many batches wait to be stored; send it again."
+                raise Problem(429, detail, retry_after=RETRY_AFTER_SECONDS)
             own += count
-            self._taken += count
+            self._used += count
 
         try:
-            yield take
+            yield reserve
         finally:
-            self._taken -= own
+            self._used -= own

@@ -1,4 +1,9 @@
-"""Request bodies made what they were meant to be, by their Content-Encoding, within a bound."""
+"""Request bodies decompressed by their Content-Encoding, within a bound on bytes.
+
+This is written by hand because libraries lack the bound. ``gzip.decompress`` and Starlette (which
+compresses responses only) would expand a bomb in full. A body may consist of several gzip members
+or zstd frames, and the bound is on their sum, so each member is decompressed on its own.
+"""
 
 from __future__ import annotations
 
@@ -11,44 +16,44 @@ from gradledger_monitor.common.zstd import zstd
 from gradledger_monitor.ingest.bounds import Bounds
 
 ACCEPTED = "gzip, zstd"
-WINDOW_BYTES = 8 * 2**20  # RFC 9659: what a zstd encoder for HTTP may ask of who decodes
+WINDOW_BYTES = 8 * 2**20  # RFC 9659: the largest window that an HTTP decoder must support
 
 
 def decompress(
     body: bytes, encoding: str, bounds: Bounds, check_time: Callable[[], None] = lambda: None
 ) -> bytes:
-    """The body as meant. Raises ``Problem`` if it is malformed, ``TooMuch`` beyond the bounds."""
+    """The plain body. Raises ``Problem`` if malformed, ``LimitExceeded`` beyond the bounds."""
     name = encoding.strip().lower()
     if name in ("", "identity"):
         return body
     if name not in _ENCODINGS:
-        detail = f"The content encoding {encoding!r} is not known; send {ACCEPTED} or none."
+        detail = f"Content encoding {encoding!r} is not supported. Send {ACCEPTED} or none."
         raise Problem(415, detail, {"Accept-Encoding": ACCEPTED})
-    whole = bytearray()
+    plain = bytearray()
     try:
         for part in _ENCODINGS[name](body, bounds.size + 1):
-            check_time()  # of many small members, each copies what follows it
-            whole += part
-            if len(whole) > bounds.size:
+            check_time()  # with many small members, each copies everything after it
+            plain += part
+            if len(plain) > bounds.size:
                 raise bounds.body_too_large()
     except (zlib.error, zstd.ZstdError, EOFError) as error:
         raise Problem(400, f"The body is not valid {name}: {error}.") from error
-    return bytes(whole)
+    return bytes(plain)
 
 
-def _gzip(body: bytes, most: int) -> Iterator[bytes]:
-    while body:  # a gzip body may be several members in a row
+def _gzip(body: bytes, limit: int) -> Iterator[bytes]:
+    while body:  # a gzip body may consist of several members
         member = zlib.decompressobj(wbits=31)
-        yield member.decompress(body, most)
+        yield member.decompress(body, limit)
         if not member.eof:
             raise EOFError("it ends too early")
         body = member.unused_data
 
 
-def _zstd(body: bytes, most: int) -> Iterator[bytes]:
-    while body:  # and several frames
+def _zstd(body: bytes, limit: int) -> Iterator[bytes]:
+    while body:  # and a zstd body of several frames
         frame = _ZstdFrame()
-        yield from frame.parts(body, most)
+        yield from frame.parts(body, limit)
         if not frame.eof:
             raise EOFError("it ends too early")
         body = frame.unused_data
@@ -61,8 +66,8 @@ if sys.version_info >= (3, 14):
         def __init__(self) -> None:
             super().__init__(options=_WINDOW)
 
-        def parts(self, body: bytes, most: int) -> Iterator[bytes]:
-            yield self.decompress(body, most)
+        def parts(self, body: bytes, limit: int) -> Iterator[bytes]:
+            yield self.decompress(body, limit)
 
 else:
 
@@ -72,7 +77,7 @@ else:
             self.eof, self.unused_data = False, b""
 
         def parts(self, body: bytes, _: int) -> Iterator[bytes]:
-            # it has no bound of its own; of so few bytes it can make 8 MiB
+            # this decompressor takes no bound, and makes at most 8 MiB of 256 bytes
             for at in range(0, len(body), 256):
                 yield self._frame.decompress(body[at : at + 256])
                 if self._frame.eof:

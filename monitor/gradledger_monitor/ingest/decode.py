@@ -1,6 +1,7 @@
-"""A body of newline-delimited JSON taken apart: what each process said, and what is refused (pure).
+"""Newline-delimited JSON decoded into the records of each process, and refusals (pure).
 
-A bad line costs only itself. A line that no accepted run record stands before has no run.
+A bad line is refused alone. Records belong to the last run record before them: if that one was
+refused, or there is none, they have no run and are refused too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ RankRecord = (
 )
 NumberedRecord = tuple[int, RankRecord]
 
-LISTED = 100  # refusals of a batch that are listed; the rest are counted
+MAX_LISTED = 100  # refusals of a batch that are listed; the rest are only counted
 LINES_BETWEEN_CHECKS = 64
 
 _FIELD = re.compile(r" - at `(.+)`$")
@@ -31,7 +32,7 @@ _FIELD = re.compile(r" - at `(.+)`$")
 
 @dataclass(frozen=True)
 class Refusal:
-    """A line that was not stored: which, what about it, and why."""
+    """A line that was not stored: its number, the field, and the reason."""
 
     line: int
     field: str
@@ -40,7 +41,7 @@ class Refusal:
 
 @dataclass
 class Refusals:
-    """How many lines were refused, and the first of them in detail."""
+    """How many lines were refused, with the details of the first ones."""
 
     count: int = 0
     listed: list[Refusal] = field(default_factory=list)
@@ -48,16 +49,16 @@ class Refusals:
     @property
     def full(self) -> bool:
         """Whether further refusals are only counted."""
-        return len(self.listed) >= LISTED
+        return len(self.listed) >= MAX_LISTED
 
     def add(self, refusal: Refusal) -> None:
-        """Count a refusal, and list it if it is among the first."""
+        """Count a refusal, and list it unless the list is full."""
         self.count += 1
         if not self.full:
             self.listed.append(refusal)
 
     def extend(self, refusals: Iterable[Refusal]) -> None:
-        """Add several."""
+        """Add several refusals."""
         for refusal in refusals:
             self.add(refusal)
 
@@ -68,7 +69,7 @@ class Refusals:
 
 @dataclass
 class ProcessRecords:
-    """What one process said in a batch, with line numbers."""
+    """The records of one process in a batch, with line numbers."""
 
     run: schema.RunRecord
     records: list[NumberedRecord] = field(default_factory=list)
@@ -76,17 +77,16 @@ class ProcessRecords:
 
 @dataclass
 class Batch:
-    """A body, taken apart."""
+    """A decoded body."""
 
     processes: list[ProcessRecords] = field(default_factory=list)
     refused: Refusals = field(default_factory=Refusals)
 
     def newest_step_time(self) -> float | None:
-        """When the newest step ended, by the clock of the training process."""
-        lines = (line for report in self.processes for _, line in report.records)
-        return max(
-            (line.time for line in lines if isinstance(line, schema.StepRecord)), default=None
-        )
+        """When the newest step ended, Unix seconds by the clock of the training process."""
+        records = (record for process in self.processes for _, record in process.records)
+        times = (r.time for r in records if isinstance(r, schema.StepRecord))
+        return max(times, default=None)
 
 
 class _Tag(msgspec.Struct):
@@ -94,32 +94,32 @@ class _Tag(msgspec.Struct):
 
 
 def read(body: bytes, check_time: Callable[[], None] = lambda: None) -> Batch:
-    """Take a body apart, line by line; ``check_time`` raises if that takes too long."""
+    """Decode a body line by line; ``check_time`` raises if that takes too long."""
     batch = Batch()
-    speaker: ProcessRecords | None = None
-    for number, line in enumerate(BytesIO(body), 1):  # which finds lines fastest
+    process: ProcessRecords | None = None
+    for number, line in enumerate(BytesIO(body), 1):  # the fastest way to split lines
         if number % LINES_BETWEEN_CHECKS == 0:
             check_time()
         try:
             record = schema.decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             if line.strip():
-                batch.refused.add(_explain(number, error))
-                # what follows a refused run record must not be booked on the run before it
-                speaker = None if _is_run(line) else speaker
+                batch.refused.add(_decode_refusal(number, error))
+                # records after a refused run record must not be added to the run before it
+                process = None if _is_run(line) else process
             continue
         if isinstance(record, schema.RunRecord):
-            speaker = _speaker(number, record, batch)
-        elif speaker is None:
-            batch.refused.add(_without_run(number))
+            process = _new_process(number, record, batch)
+        elif process is None:
+            batch.refused.add(_no_run_refusal(number))
         else:
-            speaker.records.append((number, record))
+            process.records.append((number, record))
     return batch
 
 
-def _speaker(number: int, run: schema.RunRecord, batch: Batch) -> ProcessRecords | None:
-    """The process that says what follows; None where its run record is refused."""
-    refusal = _object_to(number, run)
+def _new_process(number: int, run: schema.RunRecord, batch: Batch) -> ProcessRecords | None:
+    """The process that sent the following records; None if its run record is refused."""
+    refusal = _run_refusal(number, run)
     if refusal is not None:
         batch.refused.add(refusal)
         return None
@@ -127,19 +127,19 @@ def _speaker(number: int, run: schema.RunRecord, batch: Batch) -> ProcessRecords
     return batch.processes[-1]
 
 
-def _explain(number: int, error: Exception) -> Refusal:
+def _decode_refusal(number: int, error: Exception) -> Refusal:
     if isinstance(error, UnicodeDecodeError):
-        return Refusal(number, "$", f"a text in it is not UTF-8: {error.reason}")
+        return Refusal(number, "$", f"not UTF-8: {error.reason}")
     if isinstance(error, RecursionError):
         return Refusal(number, "$", "nested too deeply")
     message = str(error)
-    found = _FIELD.search(message)
-    if found is None:
+    field_suffix = _FIELD.search(message)
+    if field_suffix is None:
         return Refusal(number, "$", message)
-    return Refusal(number, found[1], message[: found.start()])
+    return Refusal(number, field_suffix[1], message[: field_suffix.start()])
 
 
-def _object_to(number: int, record: schema.RunRecord) -> Refusal | None:
+def _run_refusal(number: int, record: schema.RunRecord) -> Refusal | None:
     if record.rank >= record.world_size:
         reason = f"rank {record.rank} does not exist in a world of {record.world_size}"
         return Refusal(number, "$.rank", reason)
@@ -157,5 +157,5 @@ def _is_run(line: bytes) -> bool:
         return False
 
 
-def _without_run(number: int) -> Refusal:
-    return Refusal(number, "$", "unknown run: no accepted run record stands before this line")
+def _no_run_refusal(number: int) -> Refusal:
+    return Refusal(number, "$", "unknown run: no accepted run record precedes this line")

@@ -1,8 +1,8 @@
-"""Who goes first where Python runs one thread at a time: batches that come in, then judging.
+"""Ingest before evaluation, since Python runs one thread at a time.
 
-A batch's thread gives Python up at every read and write, and must wait for a judge that computes
-before it gets it back: taking records in would be several times as slow as alone. So the judge
-steps aside while batches come in, for a bounded share of its time.
+The thread of a batch releases the GIL at every read and write, and waits for an evaluator that
+computes before it gets it back: ingest would take several times as long as alone. So the evaluator
+waits while batches arrive, for a bounded share of its time.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-AT_ONCE = 0.004  # seconds that the judge goes on before it looks
-SHARE = 4  # it waits for at most so many times as long as it went on
-MOST = 0.2  # seconds, however long that was
-QUIET = 0.005  # without a batch, until it takes its turn: a sender's next one is on its way
+MIN_RUN_SECONDS = 0.004  # the evaluator runs this long before it checks for batches
+WAIT_RATIO = 4  # it waits for at most this many times as long as it ran
+MAX_WAIT_SECONDS = 0.2  # however long it ran
+QUIET_SECONDS = 0.005  # without a batch before it goes on: a sender's next batch may be on its way
 
 
 class IngestPriority:
-    """Shared by all that work in one process."""
+    """Shared by the threads of one process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -30,7 +30,7 @@ class IngestPriority:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """While one is taken in."""
+        """For the time in which one batch is ingested."""
         with self._lock:
             self._batches += 1
             self._idle.clear()
@@ -43,17 +43,17 @@ class IngestPriority:
                     self._idle.set()
 
     def yield_to_batches(self) -> None:
-        """Let batches pass; to be called often by the one thread that judges."""
-        went_on = time.perf_counter() - self._since
-        if went_on < AT_ONCE:
+        """Wait while batches are ingested; the evaluator's thread calls it often."""
+        run_seconds = time.perf_counter() - self._since
+        if run_seconds < MIN_RUN_SECONDS:
             return
         if not self._idle.is_set():
-            self._wait(time.perf_counter() + min(SHARE * went_on, MOST))
+            self._wait(time.perf_counter() + min(WAIT_RATIO * run_seconds, MAX_WAIT_SECONDS))
         self._since = time.perf_counter()
 
     def _wait(self, until: float) -> None:
         while (left := until - time.perf_counter()) > 0:
             if self._idle.wait(left):
-                time.sleep(QUIET)
+                time.sleep(QUIET_SECONDS)
                 if self._idle.is_set():
                     return

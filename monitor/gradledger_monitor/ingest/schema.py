@@ -1,11 +1,11 @@
-"""What the service accepts: the records of ``gradledger.records``, with their bounds.
+"""The records that the service accepts: those of ``gradledger.records``, with their bounds.
 
-Two definitions on purpose: the hooks must not depend on a validator, and an older hook must be
-able to talk to a newer service for a year. ``tests/unit/test_wire.py`` holds them together.
-Unknown fields are ignored, so that a newer hook can talk to an older service too.
+There are two definitions on purpose: the hooks must not depend on a validator, and hooks of up to
+a year ago must work with a newer service. ``tests/unit/test_wire.py`` compares the two. Unknown
+fields are ignored, so that newer hooks work with an older service.
 
-What steps are made of is hidden from Python's garbage collector, which else takes most of the time
-of decoding: it has no cycles.
+The structs of steps have no cycles and are hidden from Python's garbage collector (``gc=False``),
+which would otherwise take most of the time of decoding.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NonFinite = Literal["NaN", "Infinity", "-Infinity"]
 Number = float | NonFinite
 Missing = dict[Name, Reason]
 
-# part of addresses and of names of files, so neither of the two that mean a folder
+# part of URLs and file names, so neither "." nor ".."
 RUN_ID = r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]+\Z"
 MAX_RANKS = 65_536
 MAX_OPTIMIZERS = 4_096
@@ -67,7 +67,7 @@ class MicroBatch(Struct, gc=False, kw_only=True, omit_defaults=True):
 
 
 class Event(Struct, gc=False, kw_only=True, omit_defaults=True):
-    """One call that the loop made inside the window."""
+    """One call that the training loop made in the window."""
 
     op: Literal[
         "clip_norm",
@@ -94,7 +94,7 @@ class Scaler(Struct, gc=False, kw_only=True, omit_defaults=True):
 
 
 class Samples(Struct, gc=False, kw_only=True, omit_defaults=True):
-    """The same gradient coordinates after the last backward and at the step."""
+    """Values of the same gradient coordinates after the last backward and at the step."""
 
     after_backward: Annotated[list[Number], Meta(max_length=1_024)] = []
     at_step: Annotated[list[Number], Meta(max_length=1_024)] = []
@@ -141,7 +141,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
 
 
 class RunRecord(Struct, kw_only=True, omit_defaults=True, tag="run"):
-    """Who is speaking: the first line of every batch."""
+    """The run and the rank of the process that sends: the first line of every batch."""
 
     run: Annotated[str, Meta(min_length=1, max_length=128, pattern=RUN_ID)]
     name: Name
@@ -174,7 +174,7 @@ class CheckpointRecord(Struct, kw_only=True, omit_defaults=True, tag="checkpoint
 
 
 class HeartbeatRecord(Struct, kw_only=True, omit_defaults=True, tag="heartbeat"):
-    """The process lives, while no optimizer step ends."""
+    """The process is alive, while no optimizer step ends."""
 
     time: Annotated[float, Meta(ge=0)]
     since_step: Annotated[float, Meta(ge=0)]

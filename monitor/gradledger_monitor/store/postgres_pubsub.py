@@ -35,9 +35,9 @@ class PostgresPubSub(PubSub):
             for name, work in (("out", self._send_all), ("in", self._listen_always))
         ]
 
-    def publish(self, topic: str, about: str, message: str = "") -> None:
+    def publish(self, topic: str, key: str, message: str = "") -> None:
         with self._lock:
-            self._waiting[topic, about] = message or about
+            self._waiting[topic, key] = message or key
         self._some.set()
 
     def start(self) -> None:

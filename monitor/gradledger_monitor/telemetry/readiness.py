@@ -55,4 +55,4 @@ class Readiness:
         problem = file.problem() if file is not None else None
         if problem is not None:
             detail = f"{problem} Nothing is stored until the service is started on a good one."
-            raise Problem(503, detail, {"Retry-After": "30"})
+            raise Problem(503, detail, retry_after=30)

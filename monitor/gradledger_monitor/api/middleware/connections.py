@@ -111,7 +111,7 @@ class Guard:
             longest.cut()
         else:
             detail = "There are too many connections; try again a little later."
-            new.refuse(Problem(503, detail, {"Retry-After": "2"}))
+            new.refuse(Problem(503, detail, retry_after=2))
 
     def _is_exempt(self, host: str) -> bool:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -44,5 +43,4 @@ class RateLimiter:
         """Take one. Raises a problem that says when to come again."""
         seconds = self.wait(name)
         if seconds:
-            again = {"Retry-After": str(math.ceil(seconds))}
-            raise Problem(429, "Too many requests; come again a little later.", again)
+            raise Problem(429, "Too many requests; come again a little later.", retry_after=seconds)

@@ -71,8 +71,8 @@ async def _worker(limit: CapacityLimiter) -> AsyncIterator[None]:
     with move_on_after(WORKER_SECONDS) as waiting:
         await limit.acquire_on_behalf_of(borrower)
     if waiting.cancelled_caught:
-        again = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-        raise Problem(429, "Too many batches wait to be stored; send it again.", again)
+        detail = "Too many batches wait to be stored; send it again."
+        raise Problem(429, detail, retry_after=RETRY_AFTER_SECONDS)
     try:
         yield
     finally:
