@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import Connection, Row, delete, insert, select
 
@@ -22,7 +22,7 @@ from gradledger_monitor.alerts.roster import Roster
 from gradledger_monitor.alerts.routing import Routing
 from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_monitor.store.alerts import due, outbox
-from gradledger_monitor.store.alerts.tables import notices
+from gradledger_monitor.store.alerts.tables import notifications
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
 from gradledger_monitor.store.tables import runs
@@ -102,20 +102,13 @@ def _put_messages(
 
 
 def _notifications(connection: Connection, run: int) -> dict[AlertKey, Notification]:
-    rows = connection.execute(select(notices).where(notices.c.run == run))
+    rows = connection.execute(select(notifications).where(notifications.c.run == run))
     return {
         AlertKey(row.channel, row.rule, row.optimizer): Notification(
-            _state(row.state), row.severity, row.last_step, row.at
+            row.state, row.severity, row.last_step, row.at
         )
         for row in rows
     }
-
-
-def _state(stored: str) -> planner.State:
-    """A state in the database; early versions stored ``hushed``, and another word for ``sent``."""
-    if stored in ("waiting", "resolved"):
-        return cast("planner.State", stored)
-    return "silenced" if stored in ("silenced", "hushed") else "sent"
 
 
 def _store_notifications(
@@ -123,12 +116,12 @@ def _store_notifications(
 ) -> None:
     changed = {k: n for k, n in plan.notifications.items() if before.get(k) != n}
     for key in changed.keys() & before.keys():
-        matching = [notices.c[name] == value for name, value in key._asdict().items()]
-        connection.execute(delete(notices).where(notices.c.run == run, *matching))
+        matching = [notifications.c[name] == value for name, value in key._asdict().items()]
+        connection.execute(delete(notifications).where(notifications.c.run == run, *matching))
     rows = [
         {"run": run, **key._asdict(), **asdict(notification)}
         for key, notification in changed.items()
         if notification is not None
     ]
     if rows:
-        connection.execute(insert(notices), rows)
+        connection.execute(insert(notifications), rows)

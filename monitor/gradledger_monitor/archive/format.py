@@ -1,4 +1,4 @@
-"""What is in an archive, version 2: zstd-compressed JSON lines.
+"""What is in an archive, version 3: zstd-compressed JSON lines.
 
 The first line is the manifest. Then come the rows that the service itself wrote (what a judge
 noted, what people said), then the run's records as the wire has them, each process's after its
@@ -6,7 +6,8 @@ run record; and last a line that tells how many there were, with their hash: an 
 was cut off. ``zstd -dc run.jsonl.zst`` shows it all.
 
 Of runs whose first records were pruned, version 1 held the evaluation state, as a pickle, which is
-not read; version 2 holds their findings and verdict.
+not read; version 2 holds their findings and verdict. Version 3 has other names of tables and
+columns: ``store/runs/dump.py`` lists them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gradledger_monitor.ingest import schema
 __all__ = ["SUFFIX", "VERSION", "Close", "DamagedArchive", "Manifest", "Row", "decode"]
 
 SUFFIX = ".jsonl.zst"
-VERSION = 2
+VERSION = 3
 
 
 class DamagedArchive(ValueError):

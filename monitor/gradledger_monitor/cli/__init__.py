@@ -20,7 +20,7 @@ from gradledger_monitor.cli.commands.postmortem import postmortem
 from gradledger_monitor.cli.commands.replay import replay
 from gradledger_monitor.cli.commands.rules import rules
 from gradledger_monitor.cli.commands.serve import serve
-from gradledger_monitor.store.database import DatabaseTooNew
+from gradledger_monitor.store.database import UnknownRevision
 from gradledger_monitor.store.failures import unusable
 
 app = typer.Typer(
@@ -63,9 +63,8 @@ def main() -> None:
         if reason is None:  # a mistake of ours
             raise
         _fail(reason)
-    except DatabaseTooNew as error:
-        way = "upgrade this one too, or put the back-up back that was made before"
-        _fail(f"the database (GRADLEDGER_DB) is too new: {error}; {way}")
+    except UnknownRevision as error:
+        _fail(f"the database (GRADLEDGER_DB) {error}.")
 
 
 def _fail(reason: str) -> NoReturn:

@@ -21,11 +21,33 @@ WAIT_SECONDS = 5.0
 LOCKED_SECONDS = 1.0  # for which nobody tries again, after one writer has waited in vain
 
 
-class DatabaseTooNew(Exception):
-    """The tables are at a revision of which this version knows nothing."""
+# Revisions of versions that were never released: their migrations are squashed into one.
+UNRELEASED = frozenset(f"{number:04d}" for number in range(1, 15))
+
+
+class UnknownRevision(Exception):
+    """The tables are at a revision that this version cannot upgrade; the text says what to do."""
+
+
+class DatabaseTooNew(UnknownRevision):
+    """A newer version made the tables."""
 
     def __init__(self, revision: str) -> None:
-        super().__init__(f"its tables, at {revision}, were made by a newer gradledger")
+        super().__init__(
+            f"is too new: its tables, at {revision}, were made by a newer gradledger. "
+            "Upgrade gradledger, or restore the backup that was made before"
+        )
+
+
+class DatabaseTooOld(UnknownRevision):
+    """An unreleased version made the tables."""
+
+    def __init__(self, revision: str) -> None:
+        super().__init__(
+            f"is too old: its tables, at {revision}, were made by an unreleased version of "
+            "gradledger. Export its runs with that version (gradledger export), or start a new "
+            "database"
+        )
 
 
 class Store:
@@ -84,7 +106,7 @@ class Store:
             raise
 
     def migrate(self) -> None:
-        """Bring the tables up to this version of the service. Raises ``DatabaseTooNew``."""
+        """Bring the tables up to this version of the service. Raises ``UnknownRevision``."""
         # never the URL as an option: a % in a password would be interpolated
         config = Config()
         folder = str(migrations_folder()).replace("%", "%%")
@@ -95,9 +117,11 @@ class Store:
             try:
                 command.upgrade(config, "head")
             except CommandError as error:
-                if isinstance(error.__cause__, ResolutionError):
-                    raise DatabaseTooNew(error.__cause__.argument) from error
-                raise
+                if not isinstance(error.__cause__, ResolutionError):
+                    raise
+                revision = error.__cause__.argument
+                reason = DatabaseTooOld if revision in UNRELEASED else DatabaseTooNew
+                raise reason(revision) from error
 
     def close(self) -> None:
         """Let go of all connections."""

@@ -44,7 +44,7 @@ def _many_rows_run_column() -> Column[int]:
     return Column("run", Key, primary_key=True)
 
 
-# ``revision`` counts batches and ``judged_revision`` says up to which the judge has looked;
+# ``revision`` counts batches and ``evaluated_revision`` says up to which the judge has looked;
 # ``waiting_since`` is when the oldest step came that still misses ranks, and ``stall_at`` when the
 # judge is to say that the run stands still. ``generation`` counts judgements: whoever judges from
 # an older one must begin again. ``evaluator`` is the code that evaluated the run last.
@@ -71,7 +71,7 @@ runs = Table(
     Column("steps", BigInteger, nullable=False),
     Column("tokens", BigInteger, nullable=False),
     Column("revision", BigInteger, nullable=False),
-    Column("judged_revision", BigInteger, nullable=False),
+    Column("evaluated_revision", BigInteger, nullable=False),
     Column("generation", BigInteger, nullable=False),
     Column("rewind", Boolean, nullable=False),
     Column("waiting_since", Double),
@@ -97,7 +97,7 @@ ranks = Table(
     Column("rank", Integer, primary_key=True),
     Column("last_seen", Double, nullable=False),
     Column("ended", Double),
-    Column("beat", Double),  # when it last said that it lives while no step ends
+    Column("heartbeat", Double),  # when it last said that it lives while no step ends
     Column("backwards", BigInteger),  # and how many backwards it had run since the last step
 )
 
@@ -110,7 +110,7 @@ chunks = Table(
     Column("rank", Integer, primary_key=True),
     Column("last", BigInteger, primary_key=True),  # steps
     Column("first", BigInteger, nullable=False),
-    Column("held", Integer, nullable=False),  # records
+    Column("record_count", Integer, nullable=False),  # records
     Column("received", Double, nullable=False),
     Column("records", LargeBinary, nullable=False),  # by step
     Index("ix_chunks_first", "run", "optimizer", "first"),
@@ -128,8 +128,8 @@ evals = Table(
 )
 
 # What people chose in the service: its rules, its retention. ``revision`` counts the changes.
-chosen = Table(
-    "chosen",
+overrides = Table(
+    "overrides",
     metadata,
     Column("name", String(64), primary_key=True),
     Column("value", Packed, nullable=False),
@@ -148,19 +148,19 @@ checkpoints = Table(
 )
 
 # Where each optimizer's judgement stands: later steps are judged next, earlier ones came late.
-# Up to ``given_up``, records may have been removed to make room: no step there is judged again.
+# Up to ``pruned``, records may have been removed to make room: no step there is judged again.
 progress = Table(
     "progress",
     metadata,
     _run_column(),
     Column("optimizer", Integer, primary_key=True),
     Column("step", BigInteger, nullable=False),
-    Column("given_up", BigInteger, nullable=False, server_default="0"),
+    Column("pruned", BigInteger, nullable=False, server_default="0"),
 )
 
 # What the judge noted when no step came: part of the record, for its moment cannot be had again.
-silences = Table(
-    "silences",
+inactivity = Table(
+    "inactivity",
     metadata,
     _run_column(),
     Column("optimizer", Integer, primary_key=True),
@@ -208,12 +208,12 @@ Index(
 BUCKET_STEPS = 64
 PARTS = ("low", "mean", "high")
 
-stretches = Table(
-    "stretches",
+buckets = Table(
+    "buckets",
     metadata,
     _run_column(),
     Column("optimizer", Integer, primary_key=True),
-    Column("stretch", BigInteger, primary_key=True),  # step // BUCKET_STEPS
+    Column("bucket", BigInteger, primary_key=True),  # step // BUCKET_STEPS
     Column("first", BigInteger, nullable=False),
     Column("last", BigInteger, nullable=False),
     Column("time", Double, nullable=False),  # of the last
@@ -253,15 +253,15 @@ acknowledgements = Table(
     _run_column(),
     Column("rule", String(128), primary_key=True),
     Column("optimizer", Integer, primary_key=True),
-    Column("seen_step", BigInteger, nullable=False),
+    Column("last_step", BigInteger, nullable=False),
     Column("note", Text, nullable=False),
     Column("by", String(256)),
     Column("at", Double, nullable=False),
     Column("until", Double),
 )
 
-judgements = Table(
-    "judgements",
+evaluations = Table(
+    "evaluations",
     metadata,
     _run_column(),
     Column("verdict", String(16), nullable=False),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from gradledger_monitor.archive.format import DamagedArchive
+from gradledger_monitor.archive.format import VERSION, DamagedArchive
 from gradledger_monitor.archive.reader import is_archive, restore
 from gradledger_monitor.archive.writer import export
 from gradledger_monitor.model.findings import Acknowledgement, EvaluationResult
@@ -152,7 +152,7 @@ def test_no_evaluation_state_is_in_an_archive(pruned: Store, tmp_path: Path) -> 
     path = tmp_path / "r.jsonl.zst"
     export(pruned, "r", path)
     tables = {line["table"] for line in map(json.loads, body(path)) if line["type"] == "row"}
-    assert tables == {"evaluation", "facts", "finding", "progress", "steps", "stretches"}
+    assert tables == {"evaluation", "facts", "finding", "progress", "steps", "buckets"}
 
 
 def test_the_state_in_an_archive_of_version_1_is_not_read(pruned: Store, tmp_path: Path) -> None:
@@ -283,12 +283,12 @@ def test_a_damaged_archive_is_said_to_be_one(origin: Store, tmp_path: Path) -> N
     export(origin, "r", path)
     with zstandard.open(path, "rt") as file:
         whole = file.read().splitlines()
-    newer = json.dumps({**json.loads(whole[0]), "version": 3})
+    newer = json.dumps({**json.loads(whole[0]), "version": VERSION + 1})
     wrong = {
         "ends too early": whole[:-1],
         "not what was written": [*whole[:5], *whole[6:]],
         "makes no sense": [*whole[:5], "{", *whole[6:]],
-        "reads up to 2": [newer, *whole[1:]],
+        "reads up to 3": [newer, *whole[1:]],
         "begin with the manifest": whole[1:],
     }
     store = stored(f"sqlite:///{tmp_path / 'other.db'}")

@@ -299,9 +299,7 @@ def test_a_run_whose_records_are_gone_is_judged_by_what_is_chosen_from_there_on(
     run_retention(store, Policy(1e-9, 0), RuleOverrides())
     with store.reading() as connection:
         assert (
-            connection.scalar(
-                tables.progress.select().with_only_columns(tables.progress.c.given_up)
-            )
+            connection.scalar(tables.progress.select().with_only_columns(tables.progress.c.pruned))
             == 50
         )
     send(store, map(step, range(51, 61)))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import delete, insert, select, update
 
 from gradledger.records import EvalRecord, MicroBatch, StepRecord
 from gradledger_monitor.evaluation.run_state import EvaluatedStep
@@ -18,7 +18,6 @@ from gradledger_monitor.store.steps.curves import Span
 from gradledger_monitor.store.steps.ingest import store_batch
 from gradledger_monitor.workers.evaluator import evaluate_pending
 from helpers.batches import batch, step
-from helpers.versions import to_version
 
 LENGTH = 12_001  # so that no point stands for a single step without a loss
 POINTS = 500
@@ -119,17 +118,16 @@ def write_facts(store: Store, rows: Sequence[dict[str, object]]) -> None:
         curves.update_buckets(connection, 1, [EvaluatedStep(0, n, 1.0, 1, {}) for n in numbers])
 
 
-def test_older_buckets_are_counted_from_their_steps_where_these_are_left(store: Store) -> None:
+def test_a_bucket_without_counts_is_weighted_by_all_of_its_steps(store: Store) -> None:
     store_batch(store, decode.read(batch("long", [])), 1.0)
     write_facts(store, [{"step": n, "loss_token": rarely(n)} for n in range(1, 4 * BUCKET_STEPS)])
     before = counts(store)
     assert before == [BUCKET_STEPS - 1, 1, 1, 1]
-    to_version(store, "0012")
-    with store.writing() as connection:  # as retention removes them
-        connection.exec_driver_sql(f"DELETE FROM facts WHERE step >= {3 * BUCKET_STEPS}")
-    store.migrate()
+    old = tables.buckets.c.bucket == 3
+    with store.writing() as connection:
+        connection.execute(update(tables.buckets).where(old).values(loss_token_count=None))
+        connection.execute(delete(tables.facts).where(tables.facts.c.step >= 3 * BUCKET_STEPS))
     assert counts(store) == [BUCKET_STEPS - 1, 1, 1, None]
-    # what is not known is weighted by all steps, as it was before
     sums = (BUCKET_STEPS - 1) * 1.0 + 9.0 + 9.0 + 9.0 * BUCKET_STEPS
     mean = sums / (BUCKET_STEPS - 1 + 1 + 1 + BUCKET_STEPS)
     assert curves.curves(store, "long", points=1)["loss_token"] == pytest.approx([mean])
@@ -137,9 +135,9 @@ def test_older_buckets_are_counted_from_their_steps_where_these_are_left(store: 
 
 def counts(store: Store) -> list[int | None]:
     """In how many steps of each bucket the figure was measured."""
-    c = tables.stretches.c
+    c = tables.buckets.c
     with store.reading() as connection:
-        return list(connection.scalars(select(c.loss_token_count).order_by(c.stretch)))
+        return list(connection.scalars(select(c.loss_token_count).order_by(c.bucket)))
 
 
 def test_a_figure_that_is_never_missing_has_an_exact_mean(long_run: Store) -> None:
@@ -172,16 +170,16 @@ def test_a_run_that_is_judged_step_by_step_has_the_curves_of_one_judged_at_once(
             if run == "slow" and number % 7 == 0:
                 evaluate_pending(store)
     evaluate_pending(store)
-    slow, fast = (_stretches(store, run) for run in (1, 2))
+    slow, fast = (_buckets(store, run) for run in (1, 2))
     assert slow == fast
     assert [row[0] for row in slow] == [0, 1, 2, 3]
 
 
-def _stretches(store: Store, run: int) -> Sequence[tuple[object, ...]]:
-    columns = [column for column in tables.stretches.c if column.name != "run"][1:]
-    query = tables.stretches.select().with_only_columns(*columns).order_by(columns[0])
+def _buckets(store: Store, run: int) -> Sequence[tuple[object, ...]]:
+    columns = [column for column in tables.buckets.c if column.name != "run"][1:]
+    query = tables.buckets.select().with_only_columns(*columns).order_by(columns[0])
     with store.reading() as connection:
-        found = connection.execute(query.where(tables.stretches.c.run == run))
+        found = connection.execute(query.where(tables.buckets.c.run == run))
         return [tuple(row) for row in found]
 
 

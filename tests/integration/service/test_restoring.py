@@ -228,7 +228,7 @@ def test_where_the_results_are_lost_too_the_verdict_is_not_balanced(store: Store
     prune(store)
     remove(store)
     with store.writing() as connection:
-        connection.execute(delete(tables.judgements))
+        connection.execute(delete(tables.evaluations))
     send(store, [fair_step(n) for n in range(401, 451)])
     Evaluator(store).evaluate_pending()
     found = evaluation(store, "r")
@@ -242,7 +242,7 @@ def test_a_finding_of_a_rule_that_is_gone_stays(store: Store) -> None:
     remove(store)
     with store.writing() as connection:
         connection.execute(update(tables.findings).values(rule="reduction.retired"))
-        connection.execute(update(tables.judgements).values(coverage={}))
+        connection.execute(update(tables.evaluations).values(coverage={}))
     for first in (401, 451):
         live_run(store, first, first + 49)
         (found,) = evaluation(store, "r").findings

@@ -115,7 +115,7 @@ def test_a_run_that_crashed_long_ago_is_given_up_too(store: Store) -> None:
     Evaluator(store).evaluate_pending()
     assert house(store, DETAIL).records == 8
     with store.reading() as connection:
-        assert connection.scalar(select(func.max(tables.progress.c.given_up))) == 8
+        assert connection.scalar(select(func.max(tables.progress.c.pruned))) == 8
 
 
 def test_the_commands_say_what_there_is_and_take_room_back(database: str) -> None:

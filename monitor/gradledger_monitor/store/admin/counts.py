@@ -24,7 +24,7 @@ class Totals:
 
 def count(store: Store) -> Totals:
     """Count, all at one moment."""
-    waits = select(func.count()).where(runs.c.revision > runs.c.judged_revision)
+    waits = select(func.count()).where(runs.c.revision > runs.c.evaluated_revision)
     with store.reading() as connection:
         return Totals(
             _by(connection, runs.c.verdict),

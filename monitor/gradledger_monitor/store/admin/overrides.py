@@ -9,7 +9,7 @@ from sqlalchemy import inspect, select, update
 
 from gradledger_monitor.store import dialects
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.tables import chosen
+from gradledger_monitor.store.tables import overrides
 
 RULES, RETENTION = "rules", "retention"
 
@@ -20,7 +20,7 @@ class OverridesChanged(Exception):
 
 @dataclass(frozen=True)
 class StoredOverrides:
-    """What was chosen last; ``revision`` is 0 where nothing ever was. Times are Unix seconds."""
+    """What was overrides last; ``revision`` is 0 where nothing ever was. Times are Unix seconds."""
 
     value: dict[str, Any] = field(default_factory=dict)
     revision: int = 0
@@ -28,27 +28,29 @@ class StoredOverrides:
 
 
 def table_exists(store: Store) -> bool:
-    """Whether the database has come so far that anything can have been chosen."""
+    """Whether the database has come so far that anything can have been overrides."""
     with store.reading() as connection:
-        return inspect(connection).has_table(chosen.name)
+        return inspect(connection).has_table(overrides.name)
 
 
 def read(store: Store, name: str) -> StoredOverrides:
-    """What is chosen now."""
-    query = select(chosen.c.value, chosen.c.revision, chosen.c.changed)
+    """What is overrides now."""
+    query = select(overrides.c.value, overrides.c.revision, overrides.c.changed)
     with store.reading() as connection:
-        row = connection.execute(query.where(chosen.c.name == name)).first()
+        row = connection.execute(query.where(overrides.c.name == name)).first()
     return StoredOverrides(*row) if row else StoredOverrides()
 
 
 def write(store: Store, name: str, value: dict[str, Any], now: float, seen: int | None) -> None:
-    """Choose otherwise; raises ``OverridesChanged`` where ``seen`` is not what is chosen now."""
+    """Choose otherwise; raises ``OverridesChanged`` where ``seen`` is not what is overrides now."""
     nothing = {"name": name, "value": {}, "revision": 0, "changed": now}
-    here = chosen.c.name == name
+    here = overrides.c.name == name
     with store.writing() as connection:
-        connection.execute(dialects.insert(connection, chosen).on_conflict_do_nothing(), nothing)
-        revision = connection.scalar(select(chosen.c.revision).where(here).with_for_update()) or 0
+        connection.execute(dialects.insert(connection, overrides).on_conflict_do_nothing(), nothing)
+        revision = (
+            connection.scalar(select(overrides.c.revision).where(here).with_for_update()) or 0
+        )
         if seen not in (None, revision):
             raise OverridesChanged
         new = {"value": value, "revision": revision + 1, "changed": now}
-        connection.execute(update(chosen).where(here).values(new))
+        connection.execute(update(overrides).where(here).values(new))

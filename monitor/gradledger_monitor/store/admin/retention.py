@@ -95,7 +95,7 @@ def _give_up(connection: Connection, run: int, before: float) -> None:
     if row is None or row.rewind:
         return
     old = snapshots.c.taken <= before
-    if row.last_seen <= before and row.judged_revision == row.revision:
+    if row.last_seen <= before and row.evaluated_revision == row.revision:
         old = snapshots.c.steps == row.steps
     here = snapshots.c.run == run
     query = select(snapshots).where(here, snapshots.c.evaluator == version(), old)
@@ -107,8 +107,8 @@ def _give_up(connection: Connection, run: int, before: float) -> None:
         connection.execute(insert(snapshots).values({**base._mapping, "level": BASE}))
     for optimizer, step in base.reached.items():
         one = and_(progress.c.run == run, progress.c.optimizer == optimizer)
-        older = progress.c.given_up < step
-        connection.execute(update(progress).where(one, older).values(given_up=step))
+        older = progress.c.pruned < step
+        connection.execute(update(progress).where(one, older).values(pruned=step))
 
 
 def _remove(
@@ -119,8 +119,8 @@ def _remove(
     ``remove`` takes an optimizer and its first and last step, and says how many rows it removed.
     """
     with store.reading() as connection:
-        query = select(progress.c.optimizer, progress.c.given_up).where(progress.c.run == run)
-        given_up = connection.execute(query.where(progress.c.given_up > 0)).all()
+        query = select(progress.c.optimizer, progress.c.pruned).where(progress.c.run == run)
+        given_up = connection.execute(query.where(progress.c.pruned > 0)).all()
         found = {o: list(_around(connection, run, o)) for o, _ in given_up}
     return sum(
         remove(optimizer, begin, min(begin + SLICE - 1, end))

@@ -29,7 +29,7 @@ def acknowledge(store: Store, run: str, rule: str, said: Acknowledgement) -> Non
         query = select(findings.c.optimizer, findings.c.last_step)
         found = connection.execute(query.where(findings.c.run == key, findings.c.rule == rule))
         rows = [
-            {"run": key, "rule": rule, "optimizer": optimizer, "seen_step": step, **asdict(said)}
+            {"run": key, "rule": rule, "optimizer": optimizer, "last_step": step, **asdict(said)}
             for optimizer, step in found
         ]
         if not rows:

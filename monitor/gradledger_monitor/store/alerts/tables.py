@@ -26,18 +26,18 @@ def _run(primary_key: bool = True) -> Column[int]:
 
 # Runs of which something is to be said, perhaps. Written with the judgement that is the cause;
 # ``digest`` is of what matters in it, so that a judgement without news asks for nothing.
-attention = Table(
-    "attention",
+alert_plans = Table(
+    "alert_plans",
     metadata,
     _run(),
     Column("digest", String(64), nullable=False),
-    Column("look_at", Double),  # NULL: nothing is to be said until something happens
-    Index("ix_attention_look_at", "look_at"),
+    Column("due", Double),  # NULL: nothing is to be said until something happens
+    Index("ix_alert_plans_due", "due"),
 )
 
 # What was last said of a finding on a channel.
-notices = Table(
-    "notices",
+notifications = Table(
+    "notifications",
     metadata,
     _run(),
     Column("channel", String(64), primary_key=True),
@@ -80,7 +80,7 @@ alert_attempts = Table(
     Column("attempt", Integer, primary_key=True),
     Column("at", Double, nullable=False),
     Column("seconds", Double),
-    Column("fate", String(16), key="outcome"),
+    Column("outcome", String(16)),
     Column("status", Integer),
     Column("detail", Text),
 )

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 from gradledger_monitor.evaluation.evaluator_version import IMPORTED
 from gradledger_monitor.ingest.schema import MAX_OPTIMIZERS, Count, Name
 from gradledger_monitor.model.findings import Lifecycle, Severity, Verdict
-from gradledger_monitor.store.tables import findings, judgements, runs
+from gradledger_monitor.store.tables import evaluations, findings, runs
 
 FINDING, EVALUATION = "finding", "evaluation"
 
@@ -63,7 +63,7 @@ class CarriedEvaluation(Struct, frozen=True):
 def dump_rows(connection: Connection, run: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows of an archive."""
     row = connection.execute(select(runs).where(runs.c.key == run)).one()
-    judged = select(judgements.c.coverage).where(judgements.c.run == run)
+    judged = select(evaluations.c.coverage).where(evaluations.c.run == run)
     evaluation = ArchivedEvaluation(
         row.verdict, connection.scalar(judged) or {}, row.steps, row.tokens
     )
@@ -111,7 +111,7 @@ def _row(finding: ArchivedFinding, position: int) -> dict[str, Any]:
 
 def write(connection: Connection, run: int, carried: CarriedEvaluation) -> None:
     """Give a run of which no step was evaluated here its judgement."""
-    for table in (judgements, findings):
+    for table in (evaluations, findings):
         connection.execute(delete(table).where(table.c.run == run))
     evaluation = carried.evaluation
     row: dict[str, Any] = {
@@ -119,7 +119,7 @@ def write(connection: Connection, run: int, carried: CarriedEvaluation) -> None:
         "tree": [],
         "coverage": evaluation.coverage,
     }
-    connection.execute(insert(judgements).values(run=run, **row))
+    connection.execute(insert(evaluations).values(run=run, **row))
     if carried.findings:
         connection.execute(insert(findings), [{"run": run, **found} for found in carried.findings])
     mark(connection, run, evaluation.steps, evaluation.tokens, evaluation.verdict)

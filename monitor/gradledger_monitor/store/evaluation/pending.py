@@ -19,7 +19,7 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.packing import read_record, unpack_records
 from gradledger_monitor.store.runs.queries import info_of
 from gradledger_monitor.store.steps import chunks
-from gradledger_monitor.store.tables import chosen, evals, progress, ranks, runs, silences
+from gradledger_monitor.store.tables import evals, inactivity, overrides, progress, ranks, runs
 
 RECORDS_AT_ONCE = 2_048
 
@@ -61,7 +61,7 @@ class RankActivity:
 def pending_runs(store: Store, waited_since: float, now: float) -> dict[str, int]:
     """Runs by id, with their keys: those with new records, those with a step that has waited for
     ranks since then, and those that seem to stand still."""
-    news = runs.c.revision > runs.c.judged_revision
+    news = runs.c.revision > runs.c.evaluated_revision
     due = or_(news, runs.c.waiting_since <= waited_since, runs.c.stall_at <= now)
     query = select(runs.c.id, runs.c.key).where(due).order_by(runs.c.key)
     with store.reading() as connection:
@@ -70,14 +70,14 @@ def pending_runs(store: Store, waited_since: float, now: float) -> dict[str, int
 
 def run_status(store: Store, run: str) -> RunStatus:
     """Where the judgement of a run stands."""
-    changes = select(chosen.c.revision).where(chosen.c.name == RULES).scalar_subquery()
+    changes = select(overrides.c.revision).where(overrides.c.name == RULES).scalar_subquery()
     with store.reading() as connection:
         query = select(runs, changes.label("chosen")).where(runs.c.id == run)
         row = connection.execute(query).one()
         last = select(progress).where(progress.c.run == row.key)
         found = connection.execute(last).all()
         gone = select(ranks.c.rank).where(ranks.c.run == row.key, ranks.c.ended.is_not(None))
-        quiet = connection.execute(select(silences).where(silences.c.run == row.key))
+        quiet = connection.execute(select(inactivity).where(inactivity.c.run == row.key))
         return RunStatus(
             key=row.key,
             info=info_of(row),
@@ -85,7 +85,7 @@ def run_status(store: Store, run: str) -> RunStatus:
             generation=row.generation,
             rewind=row.rewind,
             progress={each.optimizer: each.step for each in found},
-            pruned=any(each.given_up for each in found),
+            pruned=any(each.pruned for each in found),
             steps=row.steps,
             tokens=row.tokens,
             evaluator=row.evaluator,
@@ -100,7 +100,7 @@ def run_status(store: Store, run: str) -> RunStatus:
 
 def rank_activity(store: Store, at: RunStatus) -> dict[int, RankActivity]:
     """What was last heard of the ranks that have not ended."""
-    columns = (ranks.c.rank, ranks.c.last_seen, ranks.c.beat, ranks.c.backwards)
+    columns = (ranks.c.rank, ranks.c.last_seen, ranks.c.heartbeat, ranks.c.backwards)
     query = select(*columns).where(ranks.c.run == at.key, ranks.c.ended.is_(None))
     with store.reading() as connection:
         return {rank: RankActivity(*said) for rank, *said in connection.execute(query)}
@@ -133,14 +133,14 @@ def _read(
     Those that begin with one step are read together, so some step is always whole.
     """
     found = list(chunks.straddling(connection, run, optimizer, after))
-    count, first = sum(chunk.held for chunk in found), None
+    count, first = sum(chunk.record_count for chunk in found), None
     with closing(chunks.following(connection, run, optimizer, after, last)) as others:
         for chunk in others:
             first = chunk.first if first is None else first
             if count >= RECORDS_AT_ONCE and chunk.first > first:
                 return found, chunk.first
             found.append(chunk)
-            count += chunk.held
+            count += chunk.record_count
     return found, None
 
 

@@ -22,12 +22,12 @@ from gradledger_monitor.store.evaluation import snapshots
 from gradledger_monitor.store.evaluation.pending import RunStatus
 from gradledger_monitor.store.steps import chunks, curves
 from gradledger_monitor.store.tables import (
+    evaluations,
     facts,
     findings,
-    judgements,
+    inactivity,
     progress,
     runs,
-    silences,
 )
 
 FACTS_KEY = ("run", "optimizer", "step")
@@ -112,7 +112,7 @@ def _take_turn(connection: Connection, at: RunStatus, result: Result) -> None:
     if result.note is not None:
         told["evaluation_note"] = result.note
     if result.finished:
-        told["judged_revision"] = at.revision
+        told["evaluated_revision"] = at.revision
     if result.evaluation is not None:
         told["verdict"] = result.evaluation.verdict
         told["primary_title"] = _primary(result.evaluation)
@@ -174,7 +174,7 @@ def _write_silence(
 ) -> None:
     optimizer, after = place
     row = {"run": run, "optimizer": optimizer, "after": after, **asdict(silence)}
-    connection.execute(dialects.insert(connection, silences).on_conflict_do_nothing(), row)
+    connection.execute(dialects.insert(connection, inactivity).on_conflict_do_nothing(), row)
 
 
 def _write_judgement(connection: Connection, run: int, evaluation: EvaluationResult) -> None:
@@ -185,4 +185,4 @@ def _write_judgement(connection: Connection, run: int, evaluation: EvaluationRes
     _replace(connection, findings, run, found)
     tree = [asdict(node) for node in evaluation.tree]
     row = {"verdict": evaluation.verdict, "tree": tree, "coverage": evaluation.coverage}
-    _replace(connection, judgements, run, [row])
+    _replace(connection, evaluations, run, [row])

@@ -1,7 +1,7 @@
 """A run out of a database as a whole, and into another: all that cannot be had again.
 
 Records are what the training processes said. Rows are what the service was told or noted itself:
-tags, acknowledgements, silences; and, where records were given up to make room, what was kept in
+tags, acknowledgements, inactivity; and, where records were given up to make room, what was kept in
 their place: facts, findings and verdict. Everything else comes of these.
 
 The evaluation state itself (``snapshots``) never leaves a database: whoever writes an archive could
@@ -53,14 +53,14 @@ from gradledger_monitor.store.steps.chunks import ChunkKey
 from gradledger_monitor.store.steps.ingest import store_batch
 from gradledger_monitor.store.tables import (
     acknowledgements,
+    buckets,
     checkpoints,
     evals,
     facts,
+    inactivity,
     progress,
     ranks,
     runs,
-    silences,
-    stretches,
     tags,
 )
 
@@ -70,15 +70,23 @@ BLOCK = 512  # steps of one rank, before those of the next
 RECORDS = "steps"
 RECORD = ("optimizer", "step", "rank", "received", "record")
 GIVEN_UP = (
-    select(progress.c.optimizer, progress.c.given_up)
-    .where(progress.c.run == bindparam("of_run"), progress.c.given_up > 0)
+    select(progress.c.optimizer, progress.c.pruned)
+    .where(progress.c.run == bindparam("of_run"), progress.c.pruned > 0)
     .order_by(progress.c.optimizer)
 )
 
-_SAID = (tags, acknowledgements, silences)
-_TABLES = {t.name: t for t in (*_SAID, progress, facts, stretches)}
+_SAID = (tags, acknowledgements, inactivity)
+_TABLES = {t.name: t for t in (*_SAID, progress, facts, buckets)}
 _OLD_STATE = "snapshots"  # of archives of version 1: a pickle, which is not read
 _NOT_TABLES = (carried.FINDING, carried.EVALUATION, _OLD_STATE)
+
+# Names in archives of versions 1 and 2, with those of today.
+_RENAMED_TABLES = {"silences": "inactivity", "stretches": "buckets"}
+_RENAMED_COLUMNS = {
+    "acknowledgements": {"seen_step": "last_step"},
+    "progress": {"given_up": "pruned"},
+    "buckets": {"stretch": "bucket"},
+}
 
 Values = dict[str, Any]
 
@@ -103,7 +111,7 @@ def last_pruned_step(store: Store, run: str) -> int:
     """The last step whose records may be gone; 0 where all are there. Raises ``UnknownRun``."""
     with store.reading() as connection:
         mine = progress.c.run == require_run(connection, run).key
-        return connection.scalar(select(func.max(progress.c.given_up)).where(mine)) or 0
+        return connection.scalar(select(func.max(progress.c.pruned)).where(mine)) or 0
 
 
 def _described(row: Row[Any]) -> schema.RunRecord:
@@ -119,12 +127,12 @@ def _rows(store: Store, run: int) -> Iterator[tuple[str, Values]]:
     queries: list[tuple[Table, Select[Any]]]
     queries = [(table, select(table).where(table.c.run == run)) for table in _SAID]
     with store.reading() as connection:
-        given_up = progress.c.given_up > 0
+        given_up = progress.c.pruned > 0
         mine = select(progress.c.run).where(progress.c.run == run, given_up)
         if connection.execute(mine).first() is not None:
             queries += [(progress, select(progress).where(progress.c.run == run))]
             queries += [(facts, _judged(run))]
-            queries += [(stretches, select(stretches).where(stretches.c.run == run))]
+            queries += [(buckets, select(buckets).where(buckets.c.run == run))]
             yield from carried.dump_rows(connection, run)
         for table, query in queries:
             found = connection.execute(query, execution_options={"yield_per": BLOCK})
@@ -181,7 +189,7 @@ def _meant(column: Any, value: Any) -> Any:
 
 def _records(store: Store, run: int) -> Iterator[tuple[int, schema.Record]]:
     with store.reading() as connection:
-        last = select(progress.c.optimizer, progress.c.given_up).where(progress.c.run == run)
+        last = select(progress.c.optimizer, progress.c.pruned).where(progress.c.run == run)
         for optimizer, given_up in connection.execute(last.order_by(progress.c.optimizer)).all():
             yield from _steps(connection, run, optimizer, given_up)
         yield from _evaluations(connection, run)
@@ -259,13 +267,13 @@ def _is_new(connection: Connection, run: int) -> bool:
 
 def _carry(connection: Connection, run: int, judged: CarriedEvaluation | None) -> None:
     """Keep the judgement of steps that cannot be evaluated here, and say so on the run."""
-    mine = select(progress.c.given_up).where(progress.c.run == run, progress.c.given_up > 0)
+    mine = select(progress.c.pruned).where(progress.c.run == run, progress.c.pruned > 0)
     pruned = list(connection.scalars(mine))
     if pruned and judged is not None:
         carried.write(connection, run, judged)
     elif pruned:  # an archive of version 1 has neither findings nor verdict
         connection.execute(
-            update(progress).where(progress.c.run == run).values(step=progress.c.given_up)
+            update(progress).where(progress.c.run == run).values(step=progress.c.pruned)
         )
         carried.mark(connection, run, sum(pruned), 0, "incomplete")
 
@@ -276,14 +284,20 @@ def _insert(
     if name == RECORDS:
         _insert_records(connection, run, rows, now)
         return
-    table = _TABLES.get(name)
+    table = _TABLES.get(_RENAMED_TABLES.get(name, name))
     if table is None:
         raise ValueError(f"an archive has no rows of {name!r}")
-    for values in rows:
+    for row in rows:
+        values = _current_columns(table.name, row)
         _check(name, values, table.c.keys())
         told = {c.name: _meant(c, values[c.name]) for c in table.c if c.name in values}
         new = dialects.insert(connection, table).values({**told, "run": run})
         connection.execute(new.on_conflict_do_nothing())
+
+
+def _current_columns(table: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    renamed = _RENAMED_COLUMNS.get(table, {})
+    return {renamed.get(column, column): value for column, value in values.items()}
 
 
 def _check(name: str, values: Mapping[str, Any], known: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Select, func, or_, select
 from gradledger_monitor.store.averages import mean_of, summable
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import require_run
-from gradledger_monitor.store.tables import BUCKET_STEPS, evals, facts, silences, stretches
+from gradledger_monitor.store.tables import BUCKET_STEPS, buckets, evals, facts, inactivity
 
 MOST = 400  # of a kind
 
@@ -49,16 +49,16 @@ class EvalMetric:
 
 def changes(store: Store, run: str, optimizer: int, figure: str) -> list[Change]:
     """Where a figure changed. Raises ``UnknownRun``."""
-    low, high = (stretches.c[f"{figure}_{part}"] for part in ("low", "high"))
-    moves = or_(low != high, low != func.lag(high).over(order_by=stretches.c.stretch))
+    low, high = (buckets.c[f"{figure}_{part}"] for part in ("low", "high"))
+    moves = or_(low != high, low != func.lag(high).over(order_by=buckets.c.bucket))
     found = _found(store, run, optimizer, facts.c[figure], moves)
     return [change for change in found if change.now != change.before]
 
 
 def jumps(store: Store, run: str, optimizer: int, figure: str, times: float) -> list[Change]:
     """Where a figure changed so many times or more, up or down. Raises ``UnknownRun``."""
-    low, high = (stretches.c[f"{figure}_{part}"] for part in ("low", "high"))
-    before = [func.lag(end).over(order_by=stretches.c.stretch) for end in (low, high)]
+    low, high = (buckets.c[f"{figure}_{part}"] for part in ("low", "high"))
+    before = [func.lag(end).over(order_by=buckets.c.bucket) for end in (low, high)]
     moves = or_(high >= low * times, high >= before[0] * times, low * times <= before[1])
     found = _found(store, run, optimizer, facts.c[figure], moves)
     return [c for c in found if c.before > 0 and not c.before / times < c.now < c.before * times]
@@ -67,8 +67,8 @@ def jumps(store: Store, run: str, optimizer: int, figure: str, times: float) -> 
 def pauses(store: Store, run: str, optimizer: int, usual: float) -> list[Change]:
     """Where long nothing came between two steps; ``usual`` seconds lie between two others."""
     longest = max(PAUSE_SECONDS, PAUSE_STEPS * usual)
-    before = func.lag(stretches.c.time).over(order_by=stretches.c.stretch)
-    moves = or_(before.is_(None), stretches.c.time - before > longest)
+    before = func.lag(buckets.c.time).over(order_by=buckets.c.bucket)
+    moves = or_(before.is_(None), buckets.c.time - before > longest)
     found = _found(store, run, optimizer, facts.c.time, moves)
     return [change for change in found if change.now - change.before > longest]
 
@@ -76,15 +76,15 @@ def pauses(store: Store, run: str, optimizer: int, usual: float) -> list[Change]
 def _found(
     store: Store, run: str, optimizer: int, column: ColumnElement[Any], moves: ColumnElement[bool]
 ) -> list[Change]:
-    """Steps beside the ones before them, in the stretches where a figure moves at all."""
-    c = stretches.c
+    """Steps beside the ones before them, in the buckets where a figure moves at all."""
+    c = buckets.c
     with store.reading() as connection:
         key = require_run(connection, run).key
-        marked = select(c.stretch, moves.label("moves")).where(
+        marked = select(c.bucket, moves.label("moves")).where(
             c.run == key, c.optimizer == optimizer
         )
         every = marked.subquery()
-        places = select(every.c.stretch).where(every.c.moves).order_by(every.c.stretch).limit(MOST)
+        places = select(every.c.bucket).where(every.c.moves).order_by(every.c.bucket).limit(MOST)
         found = [
             change
             for stretch in connection.scalars(places)
@@ -141,9 +141,9 @@ def usual_seconds(store: Store, run: str, optimizer: int) -> float:
 def inactive_periods(store: Store, run: str, optimizer: int) -> list[InactivePeriod]:
     """What the judge noted of no step coming."""
     with store.reading() as connection:
-        mine = silences.c.run == require_run(connection, run).key
-        query = select(silences.c.after, silences.c.seconds)
-        query = query.where(mine, silences.c.optimizer == optimizer).order_by(silences.c.after)
+        mine = inactivity.c.run == require_run(connection, run).key
+        query = select(inactivity.c.after, inactivity.c.seconds)
+        query = query.where(mine, inactivity.c.optimizer == optimizer).order_by(inactivity.c.after)
         return [InactivePeriod(*row) for row in connection.execute(query.limit(MOST))]
 
 
@@ -182,7 +182,7 @@ def spent_since(store: Store, run: str, optimizer: int, step: int) -> Spent | No
 
 
 def step_ranges(rows: Iterable[tuple[int, float]]) -> list[tuple[int, int, float]]:
-    """Neighbouring steps as stretches: first, last, and the time of the first."""
+    """Neighbouring steps as buckets: first, last, and the time of the first."""
     found: list[tuple[int, int, float]] = []
     for step, time in rows:
         if found and found[-1][1] == step - 1:

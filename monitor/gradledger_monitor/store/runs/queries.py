@@ -16,9 +16,9 @@ from gradledger_monitor.store.packing import read_record, unpack_records
 from gradledger_monitor.store.steps import chunks
 from gradledger_monitor.store.tables import (
     acknowledgements,
+    evaluations,
     facts,
     findings,
-    judgements,
     progress,
     runs,
 )
@@ -171,7 +171,7 @@ def evaluation(store: Store, run: str, now: float | None = None) -> EvaluationRe
     """
     with store.reading() as connection:
         key = require_run(connection, run).key
-        row = connection.execute(select(judgements).where(judgements.c.run == key)).first()
+        row = connection.execute(select(evaluations).where(evaluations.c.run == key)).first()
         found = current_findings(connection, key, time.time() if now is None else now)
     if row is None:
         return EvaluationResult("incomplete", found, [], {})
@@ -191,7 +191,7 @@ def _findings_of(key: int) -> Select[Any]:
         said.run == findings.c.run,
         said.rule == findings.c.rule,
         said.optimizer == findings.c.optimizer,
-        said.seen_step >= findings.c.since_step,
+        said.last_step >= findings.c.since_step,
     )
     query = select(findings, said.note, said.by, said.at, said.until)
     query = query.outerjoin(acknowledgements, about)

@@ -153,7 +153,7 @@ def _insert(
             **place._asdict(),
             "first": some[0][0],
             "last": some[-1][0],
-            "held": len(some),
+            "record_count": len(some),
             "received": received,
             "records": packed,
         }
@@ -234,7 +234,7 @@ def last_step(
 def count(connection: Connection, run: int, optimizer: int, after: int, last: int) -> int:
     """Records of steps after one, up to another."""
     held = connection.scalar(
-        select(func.sum(chunks.c.held)).where(*_within(run, optimizer, after, last))
+        select(func.sum(chunks.c.record_count)).where(*_within(run, optimizer, after, last))
     )
     cut = _cut(connection, run, optimizer, after, last)
     return (held or 0) + sum(
@@ -251,7 +251,7 @@ def remove(connection: Connection, run: int, optimizer: int, first: int, last: i
     Who calls it keeps all others from the chunks of this run until the transaction ends.
     """
     whole = and_(*_within(run, optimizer, first - 1, last))
-    gone = connection.scalars(delete(chunks).where(whole).returning(chunks.c.held)).all()
+    gone = connection.scalars(delete(chunks).where(whole).returning(chunks.c.record_count)).all()
     cut = _cut(connection, run, optimizer, first - 1, last)
     return sum([*gone, *(_part(connection, one, first, last) for one in cut)])
 

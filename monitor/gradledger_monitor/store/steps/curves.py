@@ -33,10 +33,10 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.tables import (
     BUCKET_STEPS,
     PARTS,
+    buckets,
     evals,
     facts,
     runs,
-    stretches,
 )
 
 POINTS = 1000
@@ -58,7 +58,7 @@ class Span:
 
 
 def update_buckets(connection: Connection, run: int, judged: Iterable[EvaluatedStep]) -> None:
-    """Bring the stretches up to date in which these steps lie, from the facts in the database."""
+    """Bring the buckets up to date in which these steps lie, from the facts in the database."""
     touched: dict[int, list[int]] = {}
     for one in judged:
         touched.setdefault(one.optimizer, []).append(one.step // BUCKET_STEPS)
@@ -69,14 +69,14 @@ def update_buckets(connection: Connection, run: int, judged: Iterable[EvaluatedS
 
 
 def _gathering(words: str) -> dialects.Insert:
-    """What brings stretches up to date: the figures of their steps, put together anew."""
+    """What brings buckets up to date: the figures of their steps, put together anew."""
     step = facts.c.step
     within = step.between(bindparam("from_step"), bindparam("to_step"))
     here = (facts.c.run == bindparam("of_run"), facts.c.optimizer == bindparam("of_optimizer"))
     columns = {
         "run": facts.c.run,
         "optimizer": facts.c.optimizer,
-        "stretch": step // BUCKET_STEPS,
+        "bucket": step // BUCKET_STEPS,
         "first": func.min(step),
         "last": func.max(step),
         "time": func.max(facts.c.time),
@@ -89,9 +89,9 @@ def _gathering(words: str) -> dialects.Insert:
         columns[f"{figure}_mean"] = mean_of(column)
         columns[f"{figure}_high"] = func.max(column)
         columns[f"{figure}_count"] = func.count(column)
-    keys = ("run", "optimizer", "stretch")
+    keys = ("run", "optimizer", "bucket")
     query = select(*columns.values()).where(*here, within).group_by(*(columns[key] for key in keys))
-    statement = dialects.INSERT[words](stretches).from_select(list(columns), query)
+    statement = dialects.INSERT[words](buckets).from_select(list(columns), query)
     new = {name: statement.excluded[name] for name in columns if name not in keys}
     return statement.on_conflict_do_update(index_elements=keys, set_=new)
 
@@ -132,7 +132,7 @@ def curves(
         if size > BUCKET_STEPS // 2 or _given_up(
             connection, key, Span(span.optimizer, first, last)
         ):
-            query, first = _of_stretches, first // BUCKET_STEPS * BUCKET_STEPS
+            query, first = _of_buckets, first // BUCKET_STEPS * BUCKET_STEPS
             size = max(size, BUCKET_STEPS)
         within = Span(span.optimizer, first, last)
         rows = connection.execute(query(key, within, figures, size)).all()
@@ -141,14 +141,14 @@ def curves(
 
 
 def _ends(connection: Connection, run: int | None, span: Span) -> tuple[int | None, int | None]:
-    """The first and last step; long ago they may be left in their stretches only."""
-    c = stretches.c
+    """The first and last step; long ago they may be left in their buckets only."""
+    c = buckets.c
     here = [c.run == run, c.optimizer == span.optimizer]
     here += [c.last >= span.first] if span.first is not None else []
     here += [c.first <= span.last] if span.last is not None else []
     # not by min and max, which would read every row
-    first = connection.scalar(select(c.first).where(*here).order_by(c.stretch).limit(1))
-    last = connection.scalar(select(c.last).where(*here).order_by(c.stretch.desc()).limit(1))
+    first = connection.scalar(select(c.first).where(*here).order_by(c.bucket).limit(1))
+    last = connection.scalar(select(c.last).where(*here).order_by(c.bucket.desc()).limit(1))
     if first is None or last is None:
         return None, None
     return max(first, span.first or first), min(last, span.last or last)
@@ -156,16 +156,16 @@ def _ends(connection: Connection, run: int | None, span: Span) -> tuple[int | No
 
 def evaluated_steps(store: Store, run: str) -> int:
     """How many steps of all optimizers were judged; those that ranks let pass were not."""
-    query = select(func.sum(stretches.c.steps)).join(runs, runs.c.key == stretches.c.run)
+    query = select(func.sum(buckets.c.steps)).join(runs, runs.c.key == buckets.c.run)
     with store.reading() as connection:
         return int(connection.scalar(query.where(runs.c.id == run)) or 0)
 
 
 def _given_up(connection: Connection, run: int, span: Span) -> bool:
-    """Whether some of the steps are left in their stretches only."""
+    """Whether some of the steps are left in their buckets only."""
     assert span.first is not None and span.last is not None
-    c = stretches.c
-    within = c.stretch.between(span.first // BUCKET_STEPS, span.last // BUCKET_STEPS)
+    c = buckets.c
+    within = c.bucket.between(span.first // BUCKET_STEPS, span.last // BUCKET_STEPS)
     whole = select(func.min(c.first), func.max(c.last), func.sum(c.steps))
     row = connection.execute(whole.where(c.run == run, c.optimizer == span.optimizer, within)).one()
     there = Span(span.optimizer, *row[:2])
@@ -192,11 +192,11 @@ def _of_steps(run: int, span: Span, figures: Sequence[str], size: int) -> Select
     return select(*head, *parts).where(*here).group_by(point).order_by(point)
 
 
-def _of_stretches(run: int, span: Span, figures: Sequence[str], size: int) -> Select[Any]:
-    c = stretches.c
+def _of_buckets(run: int, span: Span, figures: Sequence[str], size: int) -> Select[Any]:
+    c = buckets.c
     assert span.first is not None and span.last is not None
-    within = c.stretch.between(span.first // BUCKET_STEPS, span.last // BUCKET_STEPS)
-    point = c.stretch // -(-size // BUCKET_STEPS)
+    within = c.bucket.between(span.first // BUCKET_STEPS, span.last // BUCKET_STEPS)
+    point = c.bucket // -(-size // BUCKET_STEPS)
     head = [func.min(c.first), func.max(c.last), func.max(c.time), func.sum(c.steps)]
     head.append(func.sum(summable(c.tokens_sum)))
     parts = [part for figure in figures for part in _of_parts(figure)]
@@ -206,8 +206,8 @@ def _of_stretches(run: int, span: Span, figures: Sequence[str], size: int) -> Se
 
 def _of_parts(figure: str) -> tuple[ColumnElement[Any], ...]:
     """Lowest, mean and highest of several buckets; each counts as often as it was measured."""
-    low, mean, high = (stretches.c[f"{figure}_{part}"] for part in PARTS)
-    measured = func.coalesce(stretches.c[f"{figure}_count"], stretches.c.steps)
+    low, mean, high = (buckets.c[f"{figure}_{part}"] for part in PARTS)
+    measured = func.coalesce(buckets.c[f"{figure}_count"], buckets.c.steps)
     weight = cast(case((mean.is_not(None), measured)), Double)
     whole = func.sum(summable(mean) * weight) / func.nullif(func.sum(weight), 0.0)
     return func.min(low), whole, func.max(high)
@@ -217,10 +217,10 @@ def _tokens_before(connection: Connection, run: int, span: Span) -> float:
     """Tokens of the steps before a span."""
     assert span.first is not None
     whole = span.first // BUCKET_STEPS
-    long_ago = select(func.sum(summable(stretches.c.tokens_sum))).where(
-        stretches.c.run == run,
-        stretches.c.optimizer == span.optimizer,
-        stretches.c.stretch < whole,
+    long_ago = select(func.sum(summable(buckets.c.tokens_sum))).where(
+        buckets.c.run == run,
+        buckets.c.optimizer == span.optimizer,
+        buckets.c.bucket < whole,
     )
     lately = Span(span.optimizer, whole * BUCKET_STEPS, span.first - 1)
     rest = select(func.sum(summable(facts.c.tokens))).where(*_here(run, lately))
@@ -293,8 +293,8 @@ def neighbouring_steps(
 def measured_figures(store: Store, run: str, optimizer: int) -> list[str]:
     """The figures that were measured at any step."""
     key = select(runs.c.key).where(runs.c.id == run).scalar_subquery()
-    here = (stretches.c.run == key, stretches.c.optimizer == optimizer)
-    highest = (func.max(stretches.c[f"{figure}_high"]) for figure in CHART_METRICS)
+    here = (buckets.c.run == key, buckets.c.optimizer == optimizer)
+    highest = (func.max(buckets.c[f"{figure}_high"]) for figure in CHART_METRICS)
     with store.reading() as connection:
         row = connection.execute(select(*highest).where(*here)).one()
     return [figure for figure, value in zip(CHART_METRICS, row, strict=True) if value is not None]

@@ -34,7 +34,7 @@ RANK_HEARD = (
     .where(ranks.c.run == bindparam("of_run"), ranks.c.rank == bindparam("of_rank"))
     .values(last_seen=bindparam("now"))
 )
-PROGRESS_OF = select(progress.c.optimizer, progress.c.step, progress.c.given_up).where(
+PROGRESS_OF = select(progress.c.optimizer, progress.c.step, progress.c.pruned).where(
     progress.c.run == bindparam("of_run")
 )
 
@@ -130,7 +130,7 @@ def _bear(connection: Connection, record: schema.RunRecord, now: float) -> None:
         "world_size": record.world_size,
         "ended": False,
         "verdict": "incomplete",
-        **dict.fromkeys(("steps", "tokens", "revision", "judged_revision", "generation"), 0),
+        **dict.fromkeys(("steps", "tokens", "revision", "evaluated_revision", "generation"), 0),
         "rewind": False,
         "last_seen": now,
         **_description(record),
@@ -206,7 +206,7 @@ def _store_beats(
 ) -> None:
     for record in records[-1:]:
         here = (ranks.c.run == run, ranks.c.rank == rank)
-        told = {"beat": now, "backwards": record.backwards}
+        told = {"heartbeat": now, "backwards": record.backwards}
         connection.execute(update(ranks).where(*here).values(told))
 
 
