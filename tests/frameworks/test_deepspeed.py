@@ -97,4 +97,4 @@ def test_under_zero_the_size_of_the_gradient_is_not_measured_and_says_so(
     evaluation = judged(steps)
     assert (accused(evaluation), evaluation.verdict) == ({}, "incomplete")
     (reduction,) = [node for node in evaluation.tree if node.node == "reduction"]
-    assert "the optimizer steps on buffers of its own" in reduction.reason
+    assert "the optimizer steps on its own buffers" in reduction.reason

@@ -7,7 +7,7 @@ from statistics import fmean
 
 import pytest
 
-from gradledger.capture.gradient_probe import End, noise
+from gradledger.capture.gradient_probe import AccumulatedSample, noise
 from gradledger_monitor.model.chart_metrics import chart_metrics
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts, merge
 from helpers.batches import fair_step
@@ -19,13 +19,15 @@ TRACE_TRUE = COORDINATES * DEVIATION**2
 SIGNAL_TRUE = COORDINATES * SIGNAL**2
 
 
-def ends(rank_gradients: list[list[float]], mean: list[float] | None) -> list[End]:
+def ends(rank_gradients: list[list[float]], mean: list[float] | None) -> list[AccumulatedSample]:
     """What one rank's accumulated gradients were after each backward; ``mean`` over the ranks."""
     sums = [
         [sum(column) / K for column in zip(*rank_gradients[: n + 1], strict=True)] for n in range(K)
     ]
-    seen = [End(values, fresh=n == 0, combined=False) for n, values in enumerate(sums)]
-    return seen if mean is None else [*seen[:-1], End(mean, False, True)]
+    seen = [
+        AccumulatedSample(values, fresh=n == 0, combined=False) for n, values in enumerate(sums)
+    ]
+    return seen if mean is None else [*seen[:-1], AccumulatedSample(mean, False, True)]
 
 
 def a_step(chance: random.Random, ranks: int, number: int) -> StepFacts:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradledger.capture.gradient_probe import End, common_factor, noise
+from gradledger.capture.gradient_probe import AccumulatedSample, common_factor, noise
 from gradledger.capture.open_records import OpenStep, OpenTerm
 from gradledger.records import EndRecord, MicroBatch, Record, RunRecord, StepRecord, Term, encode
 from helpers import strategies
@@ -114,12 +114,15 @@ def test_without_one_factor_there_is_a_reason(
 
 
 def test_the_noise_of_equal_micro_batches_is_that_of_their_sum() -> None:
-    ends = [End([1.0, 2.0], True, False), End([2.0, 4.0], False, False)]
+    ends = [AccumulatedSample([1.0, 2.0], True, False), AccumulatedSample([2.0, 4.0], False, False)]
     assert noise(ends) == [pytest.approx(4 + 16), pytest.approx(4 + 16)]
     assert noise(ends[:1]) == []
 
 
 def test_the_noise_of_a_micro_batch_is_not_taken_from_what_ranks_have_combined() -> None:
-    ends = [End([1.0, 2.0], True, False), End([20.0, 40.0], False, True)]
+    ends = [
+        AccumulatedSample([1.0, 2.0], True, False),
+        AccumulatedSample([20.0, 40.0], False, True),
+    ]
     assert noise(ends) == [pytest.approx(4 + 16), pytest.approx(400 + 1600)]
-    assert noise([End(e.values, e.fresh, True) for e in ends]) == []
+    assert noise([AccumulatedSample(e.values, e.fresh, True) for e in ends]) == []

@@ -1,12 +1,12 @@
-"""The backwards that run now, and on which thread.
+"""The outermost backwards that run now, and the thread that each runs for.
 
-Several threads of a process may train at once. To read ``.grad`` while another thread replaces or
-frees it is to read freed memory, the interpreter's lock notwithstanding: PyTorch gives the lock
-away while it destroys a tensor. So the hooks look at a gradient only on the thread that trains
-with it, and here is how they know that thread.
+Several threads of a process may train at once. Reading ``.grad`` while another thread replaces or
+frees it reads freed memory, even under the interpreter's lock: PyTorch releases that lock while it
+destroys a tensor. So the hooks read a gradient only on the thread that trains with it. This module
+finds that thread.
 
-The autograd engine runs hooks of a CUDA backward on threads of its own. Inside a graph task, such
-a thread counts as the one that called ``backward``, as long as only one backward runs.
+The autograd engine runs the hooks of a CUDA backward on threads of the engine. Inside a graph
+task, such a thread counts as the thread that called ``backward``, as long as only one runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gradledger.capture.open_records import OpenMicroBatch
 
 
 class Backwards:
-    """Outermost backwards by thread. Its caller holds the recorder's lock."""
+    """Outermost backwards by thread. The caller holds the recorder's lock."""
 
     def __init__(self) -> None:
         self._running: dict[int, OpenMicroBatch] = {}
@@ -32,55 +32,58 @@ class Backwards:
         self.count = 0  # outermost backwards that have begun
         self.overlapped = False  # whether two ever ran at the same time
 
-    def begin(self, lent: bool) -> OpenMicroBatch:
+    def begin(self, has_grad_tensors: bool) -> OpenMicroBatch:
         """An outermost backward begins on this thread."""
         self.count += 1
-        micro_batch = OpenMicroBatch(self.count, thread=get_ident(), lent=lent)
+        micro_batch = OpenMicroBatch(
+            self.count, thread=get_ident(), has_grad_tensors=has_grad_tensors
+        )
         if self._running:
             self.overlapped = True
             micro_batch.alone = False
-            for other in self._running.values():
-                other.alone = False
+            for running in self._running.values():
+                running.alone = False
         self._running[micro_batch.thread] = micro_batch
         return micro_batch
 
     def end(self, micro_batch: OpenMicroBatch) -> None:
-        """It has ended, or was abandoned."""
+        """The backward ended or raised."""
         self._running.pop(micro_batch.thread, None)
 
     @never_compile
     def leave(self) -> None:
-        """No backward that began on this thread runs any more, whatever became of it."""
+        """The backward that began on this thread is over, even if it was interrupted."""
         self._running.pop(get_ident(), None)
 
     def clear(self) -> None:
-        """No backward is watched any more."""
+        """The hooks are removed: forget the backwards that still run."""
         self._running.clear()
 
     @never_compile
-    def nested(self) -> bool:
-        """Whether a backward that begins now begins inside another one, as under reentrant
+    def is_nested(self) -> bool:
+        """Whether a backward that begins now is inside another one, as in reentrant
         checkpointing."""
         return get_ident() in self._running or self.in_graph_task()
 
-    def here(self) -> OpenMicroBatch | None:
-        """The backward that this code runs in; None outside, and where that cannot be known."""
-        return self._running.get(self.thread())
+    def current(self) -> OpenMicroBatch | None:
+        """The backward that this code runs in; None outside of one, or if it is not certain."""
+        return self._running.get(self.training_thread())
 
-    def thread(self) -> int:
-        """The thread that this code runs for."""
-        here = get_ident()
-        if self._running and here not in self._running and self.in_graph_task():
+    def training_thread(self) -> int:
+        """The thread that this code runs for: this one, or the one that called backward."""
+        thread = get_ident()
+        if self._running and thread not in self._running and self.in_graph_task():
             threads = list(self._running)
-            return threads[0] if len(threads) == 1 else here
-        return here
+            return threads[0] if len(threads) == 1 else thread
+        return thread
 
     @never_compile
     def in_graph_task(self) -> bool:
-        """Whether this thread runs hooks or functions of a backward, as far as PyTorch says."""
+        """Whether this thread runs hooks or functions of a backward; False if PyTorch does not
+        report it."""
         return self._graph_task is not None and self._graph_task() != -1
 
 
 def is_alive(thread: int) -> bool:
-    """Whether a thread of this identifier runs."""
+    """Whether a thread with this identifier runs."""
     return thread in sys._current_frames()

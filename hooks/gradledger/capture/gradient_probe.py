@@ -1,7 +1,15 @@
-"""A few coordinates of a few gradients: enough to see what is done to all of them.
+"""A few coordinates of a few gradients: enough to detect what happens to all of them.
 
-``Coordinates`` copies them on the training thread; the rest compares copies on the background
-thread.
+What a loop does to gradients (zeroing, unscaling, scaling by hand, clipping) it does to all
+coordinates alike, or it shows as a deviation between them. So up to 16 evenly spread coordinates
+of each of four parameters stand for the whole gradient:
+
+- equal before and after: nothing was done to it;
+- all multiplied by one number (``common_factor``): scaled, unscaled or clipped by that factor;
+- all zero: zeroed; coordinates that deviate from one factor: changed in another way.
+
+``GradientProbe`` copies the coordinates on the training thread. The other functions compare copies
+on the background thread.
 """
 
 from __future__ import annotations
@@ -14,83 +22,84 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gradledger.capture.async_copy import Deferred, as_real, numbers
+from gradledger.capture.async_copy import Deferred, as_real, flat_values
 from gradledger.capture.isolation import is_plain, local_part
 
-COORDINATES = 16  # of each watched parameter
-FEW = 16  # of all, where a sample itself is sent
+COORDINATES = 16  # of each probed parameter
+SENT_COORDINATES = 16  # of all parameters together, if the record carries the sample itself
 
 # Relative deviation between coordinates up to which a change of the gradient is one factor.
 UNIFORM = 1e-3
 UNIFORM_HALF = 2e-2
 
 
-class Coordinates:
-    """Coordinates of a few parameters' gradients.
+class GradientProbe:
+    """Copies coordinates of the gradients of a few parameters.
 
-    The views are cached as long as the gradients are the same tensors, so that a copy is one call.
-    Views share the gradients' memory, so they go with the first gradient that the script drops.
+    It caches views of the gradients, so that a copy is one call while the gradients are the same
+    tensors. A view shares its gradient's memory: as soon as the script drops one of the gradients,
+    the probe drops all views.
     """
 
     def __init__(self) -> None:
-        self._gradients: list[int] = []
-        self._watches: list[weakref.ref[Any]] = []
+        self._gradient_ids: list[int] = []
+        self._references: list[weakref.ref[Any]] = []
         self._views: list[torch.Tensor] = []
 
     def copy(self, parameters: list[Any]) -> Deferred | None:
-        """The coordinates as they are, in a fixed order; None when there are no gradients."""
+        """The current coordinates, in a fixed order; None if there are no gradients."""
         gradients = [g for g in (p.grad for p in parameters) if g is not None]
-        known = list(map(id, gradients))
-        if known != self._gradients:
-            self._watches = [weakref.ref(gradient, self._dropped) for gradient in gradients]
-            self._gradients, self._views = known, _views(gradients, COORDINATES)
-        return _together(self._views)
+        ids = list(map(id, gradients))
+        if ids != self._gradient_ids:
+            self._references = [weakref.ref(gradient, self._freed) for gradient in gradients]
+            self._gradient_ids, self._views = ids, _views(gradients, COORDINATES)
+        return _copy_views(self._views)
 
     def release(self) -> None:
         """Drop the views."""
-        self._gradients, self._watches, self._views = [], [], []
+        self._gradient_ids, self._references, self._views = [], [], []
 
-    def _dropped(self, watch: weakref.ref[Any]) -> None:
-        """A gradient is gone; it may be one whose views were dropped before."""
-        if any(watch is each for each in self._watches):
+    def _freed(self, reference: weakref.ref[Any]) -> None:
+        """A gradient was freed. It may be one whose view was dropped before."""
+        if any(reference is current for current in self._references):
             self.release()
 
 
-def read(tensor: Any, most: int) -> Deferred | None:
-    """Evenly spread numbers of a tensor that may be written over; None when it has none."""
-    view = coordinates(tensor, most)
+def read_coordinates(tensor: Any, limit: int) -> Deferred | None:
+    """Evenly spread values of a tensor that may be written over; None if it has none."""
+    view = coordinates(tensor, limit)
     return None if view is None else Deferred(view, volatile=True)
 
 
-def copy(tensors: list[Any], most: int = COORDINATES) -> Deferred | None:
-    """Copies of evenly spread coordinates of each tensor; None when there are none."""
-    return _together(_views(tensors, most))
+def copy_coordinates(tensors: list[Any], limit: int = COORDINATES) -> Deferred | None:
+    """Copies of evenly spread coordinates of each tensor; None if there are none."""
+    return _copy_views(_views(tensors, limit))
 
 
-def _together(views: list[torch.Tensor]) -> Deferred | None:
-    """On the CPU to read is faster than to copy."""
+def _copy_views(views: list[torch.Tensor]) -> Deferred | None:
+    """On the CPU, reading the values is faster than copying the tensors."""
     if not views:
         return None
     if all(view.is_cpu for view in views):
-        return Deferred.of([number for view in views for number in numbers(view)])
+        return Deferred.of([value for view in views for value in flat_values(view)])
     return Deferred(torch.cat([as_real(view).reshape(-1) for view in views]))
 
 
-def _views(tensors: list[Any], most: int) -> list[torch.Tensor]:
-    return [view for view in (coordinates(t, most) for t in tensors) if view is not None]
+def _views(tensors: list[Any], limit: int) -> list[torch.Tensor]:
+    return [view for view in (coordinates(t, limit) for t in tensors) if view is not None]
 
 
-def coordinates(tensor: Any, most: int = COORDINATES) -> torch.Tensor | None:
-    """A view of evenly spread numbers of a tensor; None when it has none that can be read."""
+def coordinates(tensor: Any, limit: int = COORDINATES) -> torch.Tensor | None:
+    """A view of evenly spread values of a tensor; None if it has none that can be read."""
     local = local_part(tensor)
     if local.layout is not torch.strided or not is_plain(local):
         return None
     size = local.numel()
     if size == 0:
         return None
-    count = min(most, size)
+    count = min(limit, size)
     stride = size // count
-    flat: torch.Tensor = local.data  # a view of the tensor itself would keep it alive
+    flat: torch.Tensor = local.data  # a view of the tensor itself would keep the tensor alive
     if flat.is_contiguous() or _channels_last(flat):
         return flat.as_strided((count,), (stride,), flat.storage_offset())
     return flat.reshape(-1)[: count * stride : stride]
@@ -101,7 +110,7 @@ def _channels_last(tensor: torch.Tensor) -> bool:
 
 
 def common_factor(before: list[float], after: list[float], tolerance: float) -> float | str:
-    """The one number that turns ``before`` into ``after``, or why there is none."""
+    """The one number that turns ``before`` into ``after``, or the reason why there is none."""
     if len(before) != len(after):
         return "the set of gradients changed between backward and the step"
     ratios = sorted(b / a for a, b in zip(before, after, strict=True) if a != 0)
@@ -113,28 +122,29 @@ def common_factor(before: list[float], after: list[float], tolerance: float) -> 
     return middle
 
 
-class End(NamedTuple):
-    """The accumulated gradients when a backward had ended."""
+class AccumulatedSample(NamedTuple):
+    """A sample of the accumulated gradients when a backward had ended."""
 
     values: list[float]
-    fresh: bool  # it began with none
-    combined: bool  # it ended with those of all ranks
+    fresh: bool  # there were no gradients, or zeros, when the backward began
+    combined: bool  # the backward combined the gradients of all ranks
 
 
-def noise(ends: list[End]) -> list[float]:
+def noise(samples: list[AccumulatedSample]) -> list[float]:
     """|G_small|^2 and |G_big|^2 over the sampled coordinates, for the gradient noise scale.
 
-    A micro-batch's own gradient is the difference to the one before, K times which estimates the
-    same as their sum (McCandlish et al. 2018, arXiv:1812.06162, appendix A.1). Where a backward
-    ended with the gradients of all ranks, its own is not to be seen.
+    The gradient of one micro-batch is the difference to the sample before it. K times this gradient
+    estimates the same as the sum over the window (McCandlish et al. 2018, arXiv:1812.06162,
+    appendix A.1). If a backward ended with the gradients of all ranks, the gradient of that
+    micro-batch is not observable, and is left out.
     """
-    if len(ends) < 2 or len({len(end.values) for end in ends}) != 1:
+    if len(samples) < 2 or len({len(sample.values) for sample in samples}) != 1:
         return []
-    earlier, squares = [0.0] * len(ends[0].values), []
-    for values, fresh, combined in ends:
+    earlier, squares = [0.0] * len(samples[0].values), []
+    for values, fresh, combined in samples:
         base = [0.0] * len(values) if fresh else earlier
         if not combined:
-            squares.append(len(ends) ** 2 * _square(list(map(operator.sub, values, base))))
+            squares.append(len(samples) ** 2 * _square(list(map(operator.sub, values, base))))
         earlier = values
     return [sum(squares) / len(squares), _square(earlier)] if squares else []
 
@@ -144,14 +154,15 @@ def _square(vector: list[float]) -> float:
 
 
 def fingerprint(values: list[float]) -> float:
-    """A number that differs when any value does, but by chance; NaN where one is not finite."""
+    """A number that almost surely differs if any value does; NaN if a value is not finite."""
     if not all(map(math.isfinite, values)):
-        return math.nan  # of opposite infinities there is no sum
+        return math.nan  # opposite infinities have no sum
     return math.fsum(map(operator.mul, values, cycle(range(1, 98))))
 
 
-def says_nothing(targets: list[float]) -> bool:
-    """One number all over, as a GAN's real and fake, or 0, 1, 2, ... as a contrastive loss's."""
+def is_uninformative(targets: list[float]) -> bool:
+    """Whether targets do not depend on the data: one number (real and fake of a GAN), or
+    0, 1, 2, ... (a contrastive loss)."""
     if len(targets) <= 2:
         return False
     step = targets[1] - targets[0]

@@ -1,11 +1,11 @@
-"""Keeps the hooks' own tensor operations apart from the script's modes and tensor subclasses.
+"""Isolates the hooks' tensor operations from the script's modes, subclasses and compilers.
 
 A script may run under a ``TorchFunctionMode`` (``torch.set_default_device`` is one), under a
 ``TorchDispatchMode`` (FLOP counters, ``FakeTensorMode``), inside a compiled function, or with
-tensor subclasses that log or change what is done to them. None of them may see an operation of
-ours, and Dynamo must not compile the hooks as if they were the script's.
+tensor subclasses that log or change operations. None of them may see an operation of the hooks,
+and Dynamo must not compile the hooks as a part of the script.
 
-Tensors without numbers (fake, meta, functional) and wrapper subclasses are left alone: see
+Tensors without values (fake, meta, functional) and wrapper subclasses are not read: see
 ``is_plain``. A DTensor is read through its local shard.
 """
 
@@ -26,25 +26,25 @@ _ABSTRACT = ("FakeTensor", "FunctionalTensor")
 _DTENSOR_MODULES = ("torch.distributed.tensor", "torch.distributed._tensor")
 
 
-def _looked_up(name: str) -> Any:
-    """A private function of ``torch._C``; None where this version of PyTorch lacks it."""
+def _private(name: str) -> Any:
+    """A private function of ``torch._C``, or None if this version of PyTorch does not have it."""
     return getattr(torch._C, name, None)
 
 
-_dispatch_modes: Callable[[], int] | None = _looked_up("_len_torch_dispatch_stack")
-_no_dispatch: Any = _looked_up("_DisableTorchDispatch")
+_dispatch_modes: Callable[[], int] | None = _private("_len_torch_dispatch_stack")
+_no_dispatch: Any = _private("_DisableTorchDispatch")
 _is_functional: Any = getattr(torch, "_is_functional_tensor", None)
-_dynamo: Any = getattr(_looked_up("_dynamo"), "eval_frame", None)
+_dynamo: Any = getattr(_private("_dynamo"), "eval_frame", None)
 _set_compiler: Any = getattr(_dynamo, "set_eval_frame", None)
 _compiler: Any = getattr(_dynamo, "get_eval_frame_callback", lambda: None)
 
 
 def never_compile(function: F) -> F:
-    """Have Dynamo run a function of ours as it is, when compiled code calls it.
+    """Make Dynamo skip a function of the hooks when compiled code calls it.
 
-    Dynamo would otherwise compile it like a function of the script, in which
-    ``torch.compiler.is_compiling()`` is true. A function that it inlines is traced all the same.
-    What a hook runs before it is ``isolated`` is marked, and what it runs after.
+    Otherwise Dynamo compiles it like a function of the script, in which
+    ``torch.compiler.is_compiling()`` is true. Dynamo still traces a function that it inlines.
+    Everything that a hook runs outside ``isolated`` needs this mark.
     """
     code = getattr(function, "__code__", None)
     if code is not None and hasattr(_dynamo, "set_code_exec_strategy"):
@@ -56,12 +56,12 @@ def never_compile(function: F) -> F:
     return function
 
 
-def uncounted(function: F) -> F:
-    """Have ``warnings.warn(stacklevel=...)`` not count the frames of a wrapper of ours.
+def skip_in_stacklevel(function: F) -> F:
+    """Make ``warnings.warn(stacklevel=...)`` skip the frames of a wrapper of the hooks.
 
-    A warning would otherwise show the wrapper instead of the script's line, and be filtered by it.
-    Python leaves out frames of its import system, which it knows by the name of their file
-    (``is_internal_frame`` in Python/_warnings.c).
+    Otherwise a warning shows the wrapper instead of the script's line, and warning filters match
+    the wrapper's module. Python skips frames of its import system, which it recognises by file
+    name (``is_internal_frame`` in Python/_warnings.c).
     """
     code = function.__code__
     name = f"{code.co_filename} [like importlib._bootstrap]"
@@ -69,8 +69,8 @@ def uncounted(function: F) -> F:
     return function
 
 
-class _Outside:
-    """Without torch functions, dispatch modes and Dynamo."""
+class _OutsideModes:
+    """Disables torch functions, dispatch modes and Dynamo."""
 
     __slots__ = ("_compiler", "_dispatch", "_function")
 
@@ -101,42 +101,42 @@ class _Outside:
 def isolated() -> Any:
     """A context in which no mode, subclass or compiler of the script sees a tensor operation.
 
-    Dispatch modes and compiled callers are rare, and leaving them costs more than all else, so it
-    is done on demand.
+    Dispatch modes and compiled callers are rare, and leaving them costs more than everything else
+    here. So it happens only if there is one.
     """
     if (_dispatch_modes is not None and _dispatch_modes()) or _compiler() is not None:
-        return _Outside()
+        return _OutsideModes()
     return torch._C.DisableTorchFunction()
 
 
 def is_plain(tensor: Any) -> bool:
-    """Whether the tensor holds numbers that can be read without calling code of the script.
+    """Whether the tensor holds values that can be read without calling code of the script.
 
-    False for fake, meta and functional tensors, and for subclasses with a ``__torch_dispatch__``
-    of their own (DTensor too: ask for its local shard).
+    False for fake, meta and functional tensors, and for subclasses that define
+    ``__torch_dispatch__``. A DTensor is such a subclass: pass its ``local_part``.
     """
     kind = type(tensor)
-    if kind not in _ORDINARY_TYPES and _dispatches(kind):
+    if kind not in _ORDINARY_TYPES and _overrides_dispatch(kind):
         return False
-    return not tensor.is_meta and not _traced(tensor)
+    return not tensor.is_meta and not _is_traced(tensor)
 
 
 def is_abstract(tensor: Any) -> bool:
-    """Whether the tensor has a shape and no numbers at all: meta, fake or functional."""
-    return bool(tensor.is_meta) or type(tensor).__name__ in _ABSTRACT or _traced(tensor)
+    """Whether the tensor has a shape and no values: meta, fake or functional."""
+    return bool(tensor.is_meta) or type(tensor).__name__ in _ABSTRACT or _is_traced(tensor)
 
 
-def _traced(tensor: Any) -> bool:
+def _is_traced(tensor: Any) -> bool:
     return _is_functional is not None and bool(_is_functional(tensor))
 
 
-def _dispatches(kind: type) -> bool:
-    ours: Any = getattr(kind, "__torch_dispatch__", None)
-    return ours is not getattr(torch.Tensor, "__torch_dispatch__", None)
+def _overrides_dispatch(kind: type) -> bool:
+    method: Any = getattr(kind, "__torch_dispatch__", None)
+    return method is not getattr(torch.Tensor, "__torch_dispatch__", None)
 
 
 def is_dtensor(tensor: Any) -> bool:
-    """Whether it is a DTensor. Where none was ever imported, there can be none."""
+    """Whether it is a DTensor. If no module of DTensor is imported, there is none."""
     if type(tensor) in _ORDINARY_TYPES:
         return False
     for name in _DTENSOR_MODULES:
@@ -147,7 +147,7 @@ def is_dtensor(tensor: Any) -> bool:
 
 
 def local_part(tensor: Any) -> Any:
-    """A DTensor's shard on this rank; any other tensor itself."""
+    """The shard of a DTensor on this rank; any other tensor unchanged."""
     if not is_dtensor(tensor):
         return tensor
     shard = getattr(tensor, "_local_tensor", None)

@@ -1,7 +1,7 @@
-"""The account of one window while it is open: raw evidence, turned into a record afterwards.
+"""The records of a window while it is open: raw evidence, resolved into a wire record later.
 
-The training thread only fills these; ``resolve`` runs on the background thread, because it
-reads values that may still be on their way from a device.
+The training thread only fills these. ``resolve`` runs on the background thread, because it reads
+values that may still be in transit from a device. ``deferred`` yields those values.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from gradledger import guard
 from gradledger.capture import gradient_probe
 from gradledger.capture.async_copy import Deferred
+from gradledger.capture.gradient_probe import AccumulatedSample
 from gradledger.records import Event, MicroBatch, Op, Reduction, Samples, Scaler, StepRecord, Term
 
 HALF = (torch.float16, torch.bfloat16)
@@ -23,7 +24,7 @@ HALF = (torch.float16, torch.bfloat16)
 
 @dataclass(slots=True)
 class OpenTerm:
-    """A loss node found in the graph; ``upstream`` arrives when backward reaches the node."""
+    """A loss node of the graph; ``upstream`` is set when backward reaches the node."""
 
     kind: str
     reduction: Reduction
@@ -37,11 +38,11 @@ class OpenTerm:
     coefficient: float | None = None
     head: int | None = None
     upstream: Deferred | None = None  # scalar, or [tokens, total, least, most] of a vector
-    target: Any = None  # what the loss compares with, only until backward begins
+    target: Any = None  # the loss's target, held only until backward begins
     missing: dict[str, str] = field(default_factory=dict)
 
     def resolve(self) -> Term:
-        """The term with its numbers read."""
+        """The wire record."""
         term = Term(self.kind, self.reduction, size=self.size, rows=self.rows)
         term.samples, term.positions = self.samples, self.positions
         term.undivided = self.undivided
@@ -53,7 +54,7 @@ class OpenTerm:
             term.tokens = round(self.tokens.value())
         if self.class_weight is not None:
             term.class_weight = self.class_weight.value()
-        if self.upstream is None or self.upstream.unread:
+        if self.upstream is None or self.upstream.has_no_copy:
             term.missing.setdefault("weight", "backward did not reach this loss node")
         elif self.reduction == "none":
             _vector_weight(term, self.upstream.values())
@@ -62,7 +63,7 @@ class OpenTerm:
         return term
 
     def deferred(self) -> Iterator[Deferred]:
-        """What is still to be read."""
+        """The values that are read later."""
         yield from _present(self.tokens, self.class_weight, self.upstream)
 
 
@@ -88,29 +89,31 @@ def _vector_weight(term: Term, summary: list[float]) -> None:
 
 @dataclass(slots=True)
 class OpenMicroBatch:
-    """One outermost backward while it runs, and after."""
+    """One outermost backward, from its begin until its step is resolved."""
 
     number: int  # 1, 2, ... over the life of the process
-    thread: int = 0  # that called backward
+    thread: int = 0  # the one that called backward
     alone: bool = True  # no backward of another thread ran meanwhile
-    looked_at: list[Any] = field(default_factory=list)  # tracks, when it began
+    # The optimizer windows whose version marks were read when the backward began.
+    marked_windows: list[Any] = field(default_factory=list)
     started: float = 0.0  # on the clock of ``time.perf_counter``
     loss: Deferred | None = None
     scale: Deferred | None = None
     terms: list[OpenTerm] = field(default_factory=list)
     collectives: int | None = None
-    collectives_before: int | None = None  # that all process groups had run when it began
+    collectives_before: int | None = None  # run by all process groups when it began
     backward_ms: float | None = None
     wrapper: Any = None
-    lent: bool = False  # backward was given gradients, which are the script's to write over
-    targets: Deferred | None = None  # some of what the loss compares with
-    stepped_by: frozenset[int] = frozenset()  # optimizers whose window held it
-    unseen: frozenset[int] = frozenset()  # parameters whose gradients went elsewhere
+    has_grad_tensors: bool = False  # the caller passed gradients, and may write over them
+    targets: Deferred | None = None  # some of the loss's targets
+    stepped_by: frozenset[int] = frozenset()  # optimizers whose closed window held it
+    # Parameters (by id) whose gradients FSDP accumulates outside ``.grad``.
+    hidden_parameters: frozenset[int] = frozenset()
     missing: dict[str, str] = field(default_factory=dict)
     undo: list[Callable[[], None]] = field(default_factory=list)  # run when backward has ended
 
     def resolve(self) -> MicroBatch:
-        """The micro-batch with its numbers read."""
+        """The wire record, as far as it is the same for every optimizer."""
         targets = None if self.targets is None else self.targets.values()
         return MicroBatch(
             number=self.number,
@@ -121,17 +124,17 @@ class OpenMicroBatch:
             backward_ms=self.backward_ms,
             wrapper=self.wrapper,
             fingerprint=None if targets is None else gradient_probe.fingerprint(targets),
-            constant_target=None if targets is None else gradient_probe.says_nothing(targets),
+            constant_target=None if targets is None else gradient_probe.is_uninformative(targets),
             missing=self.missing,
         )
 
     def is_half(self) -> bool:
-        """Half precision anywhere between root and loss rounds the weights."""
-        seen = [self.loss, *(term.upstream for term in self.terms)]
-        return any(item is not None and item.dtype in HALF for item in seen)
+        """Whether half precision between root and loss rounds the weights."""
+        values = [self.loss, *(term.upstream for term in self.terms)]
+        return any(value is not None and value.dtype in HALF for value in values)
 
     def deferred(self) -> Iterator[Deferred]:
-        """What is still to be read."""
+        """The values that are read later."""
         yield from _present(self.loss, self.scale, self.targets)
         for term in self.terms:
             yield from term.deferred()
@@ -142,49 +145,51 @@ def _value(item: Deferred | None) -> float | None:
 
 
 @dataclass(slots=True)
-class Counted:
-    """A micro-batch as one optimizer's window counts it.
+class CountedMicroBatch:
+    """A micro-batch in the window of one optimizer. Optimizers that share a backward each count it.
 
-    ``before`` samples its gradients at the start of backward, where something changed them since
-    the last one; ``fresh`` is known at once where they were absent or untouched.
+    ``fresh`` states whether the gradients were absent or zero when the backward began. It is known
+    at once if they were absent or untouched. Otherwise it is None, and ``sample_before`` decides.
     """
 
     micro_batch: OpenMicroBatch
     fresh: bool | None = None
-    before: Deferred | None = None
-    after: Deferred | None = None  # the gradient sample when backward had ended
-    claimed: bool = False  # another optimizer had stepped on it before this one did
+    sample_before: Deferred | None = None
+    sample_after: Deferred | None = None  # when the backward had ended
+    already_stepped: bool = False  # another optimizer stepped on it before this one did
 
     def was_fresh(self) -> bool | None:
         """Whether the gradients were absent or zero when the backward began."""
-        return self.fresh if self.before is None else not any(self.before.values())
+        if self.sample_before is None:
+            return self.fresh
+        return not any(self.sample_before.values())
 
     def resolve(self) -> MicroBatch:
-        """The micro-batch, with what this optimizer's gradients were when it began."""
+        """The wire record, with the state of this optimizer's gradients when it began."""
         record = self.micro_batch.resolve()
-        record.fresh, record.claimed = self.was_fresh(), self.claimed
+        record.fresh, record.claimed = self.was_fresh(), self.already_stepped
         return record
 
     def deferred(self) -> Iterator[Deferred]:
-        """What is still to be read."""
+        """The values that are read later."""
         yield from self.micro_batch.deferred()
-        yield from _present(self.before, self.after)
+        yield from _present(self.sample_before, self.sample_after)
 
 
 @dataclass
 class OpenEvent:
-    """One call that the loop made, with the gradient sample at that moment."""
+    """One call of the loop inside the window, with the gradient sample at that moment."""
 
     op: Op
-    after: int
-    own: bool = True
+    after: int  # micro-batches of the window that had run
+    own: bool = True  # the call was made on this optimizer
     limit: float | None = None
     norm: Deferred | None = None
     sample: Deferred | None = None
-    whole: bool = False  # a clip that covered every parameter of the optimizer
+    covers_all: bool = False  # a clip of every parameter of the optimizer
 
     def resolve(self, after_backward: Deferred | None, tolerance: float) -> Event:
-        """The event; its factor is measured against the sample of the last backward."""
+        """The wire record; its factor is relative to the sample after the last backward."""
         event = Event(self.op, self.after, self.own, self.limit, _value(self.norm))
         if self.sample is not None and after_backward is not None:
             factor = gradient_probe.common_factor(
@@ -203,7 +208,7 @@ class OpenScaler:
     tracker: Deferred | None
 
     def resolve(self) -> Scaler:
-        """The scaler with its numbers read."""
+        """The wire record."""
         tracker = _value(self.tracker)
         return Scaler(self.ordinal, _value(self.scale), None if tracker is None else round(tracker))
 
@@ -215,32 +220,32 @@ class OpenStep:
     optimizer: int
     step: int
     time: float
-    micro_batches: list[Counted]
+    micro_batches: list[CountedMicroBatch]
     events: list[OpenEvent] = field(default_factory=list)
     norms: list[tuple[int, Deferred]] = field(default_factory=list)  # parameter group, its norms
     sample_at_step: Deferred | None = None
     sample_at_last_step: Deferred | None = None
-    combined: bool = False  # the ranks' gradients may have been combined by hand
+    may_be_combined: bool = False  # the loop may have combined the gradients of the ranks
     scaler: OpenScaler | None = None
     found_inf: Deferred | None = None
     grad_scale: Deferred | None = None
-    values: Deferred | None = None  # sampled parameters before the step
-    values_after: Deferred | None = None  # and after it, now and then
-    observed: bool = True  # observers may look at it
-    facts: tuple[str, ...] = ()  # what is missing if nothing of it can be measured
-    fields: dict[str, Any] = field(default_factory=dict)  # of the record, known at once
+    parameters_before: Deferred | None = None  # a sample before the step, on some steps
+    parameters_after: Deferred | None = None  # and after it
+    observed: bool = True  # False: its thread or its tensors cannot be observed
+    facts: tuple[str, ...] = ()  # missing if nothing can be measured
+    fields: dict[str, Any] = field(default_factory=dict)  # of the record, final already
     missing: dict[str, str] = field(default_factory=dict)
 
-    def hide(self, reason: str) -> None:
-        """Nothing of this window can be measured; the record says why."""
+    def mark_unmeasured(self, reason: str) -> None:
+        """Drop what the window holds; the record states the reason."""
         self.observed = False
         self.missing = dict.fromkeys(("micro_batches", *self.facts), reason)
-        unknown = OpenMicroBatch(0, missing={"terms": reason, "loss": reason})
-        self.micro_batches, self.events = [Counted(unknown)], []
+        unmeasured = OpenMicroBatch(0, missing={"terms": reason, "loss": reason})
+        self.micro_batches, self.events = [CountedMicroBatch(unmeasured)], []
         self.sample_at_last_step = None
 
     def deferred(self) -> Iterator[Deferred]:
-        """What is still to be read."""
+        """The values that are read later."""
         for counted in self.micro_batches:
             yield from counted.deferred()
         for event in self.events:
@@ -250,21 +255,21 @@ class OpenStep:
         if self.scaler is not None:
             yield from _present(self.scaler.scale, self.scaler.tracker)
         yield from _present(self.sample_at_step, self.found_inf, self.grad_scale)
-        yield from _present(self.values, self.values_after)
+        yield from _present(self.parameters_before, self.parameters_after)
 
     def clip_gives_norm(self) -> bool:
-        """Whether the loop has just taken the norm of everything, so that we need not."""
-        clips = [e for e in self.events if e.op == "clip_norm"]
-        return bool(clips) and clips[-1].whole and clips[-1].after == len(self.micro_batches)
+        """Whether the loop took the norm of all gradients after the last backward, by clipping."""
+        clips = [event for event in self.events if event.op == "clip_norm"]
+        return bool(clips) and clips[-1].covers_all and clips[-1].after == len(self.micro_batches)
 
     def last_sample(self) -> Deferred | None:
         """The gradient sample when the last backward had ended."""
-        return self.micro_batches[-1].after if self.micro_batches else None
+        return self.micro_batches[-1].sample_after if self.micro_batches else None
 
     def resolve(self) -> StepRecord:
-        """The record of this step; reads every number."""
-        with guard.fail_open("a record", self._unreadable):
-            return self._resolved()
+        """The wire record; if a value cannot be read, one that states so."""
+        with guard.fail_open("a record", self._mark_unreadable):
+            return self._resolve_measured()
         return StepRecord(
             self.optimizer,
             self.step,
@@ -273,11 +278,11 @@ class OpenStep:
             missing=dict(self.missing),
         )
 
-    def _unreadable(self, where: str, error: Exception) -> None:
+    def _mark_unreadable(self, where: str, error: Exception) -> None:
         guard.report(where, error)
-        self.hide(f"the record could not be read: {type(error).__name__}")
+        self.mark_unmeasured(f"the record could not be read: {type(error).__name__}")
 
-    def _resolved(self) -> StepRecord:
+    def _resolve_measured(self) -> StepRecord:
         half = any(c.micro_batch.is_half() for c in self.micro_batches)
         tolerance = gradient_probe.UNIFORM_HALF if half else gradient_probe.UNIFORM
         record = StepRecord(self.optimizer, self.step, self.time, **self.fields)
@@ -302,11 +307,11 @@ class OpenStep:
 
     def _measure_factor(self, record: StepRecord, tolerance: float) -> None:
         if "post_factor" in self.missing:
-            return  # no sample is then no news about gradients
+            return  # the missing sample then means nothing
         before, after = self.last_sample(), self.sample_at_step
         record.empty = after is None or not any(after.values())
         if after is None and before is not None and any(before.values()):
-            record.post_factor = 0.0  # there were gradients, and now there are none
+            record.post_factor = 0.0  # the loop zeroed the gradients
             return
         if before is None or after is None:
             reason = "the gradient sample was not taken after backward and at the step"
@@ -314,25 +319,33 @@ class OpenStep:
             return
         factor = gradient_probe.common_factor(before.values(), after.values(), tolerance)
         if isinstance(factor, str) and any(c.was_fresh() for c in self.micro_batches[1:]):
-            factor = self._moved(record, after, tolerance)
+            factor = self._factor_of_moved(record, after, tolerance)
         if isinstance(factor, float):
             record.post_factor = factor
             return
         record.missing.setdefault("post_factor", factor)
-        if self.combined:
-            apart = max(1, len(before.values()) // gradient_probe.FEW)  # the same on all ranks
-            record.samples = Samples(before.values()[::apart], after.values()[::apart])
+        if self.may_be_combined:
+            # the same coordinates on all ranks, so that the service can compare them
+            stride = max(1, len(before.values()) // gradient_probe.SENT_COORDINATES)
+            record.samples = Samples(before.values()[::stride], after.values()[::stride])
 
-    def _moved(self, record: StepRecord, after: Deferred, tolerance: float) -> float | str:
-        """Gradients cleared between micro-batches may have been kept elsewhere, and put back."""
-        ends = [
-            counted.after.values()
-            for counted, following in zip(
-                self.micro_batches, [*self.micro_batches[1:], None], strict=True
+    def _factor_of_moved(
+        self, record: StepRecord, after: Deferred, tolerance: float
+    ) -> float | str:
+        """The factor if the loop moved gradients to its own buffers, and back before the step.
+
+        Then the gradients are fresh in the middle of the window, and yet none are lost: the sum
+        of what each backward left before a clearing, times one factor, is what is stepped on.
+        """
+        cleared = [counted.was_fresh() for counted in self.micro_batches[1:]]
+        samples = [
+            counted.sample_after.values()
+            for counted, is_last_before_clearing in zip(
+                self.micro_batches, [*cleared, True], strict=True
             )
-            if counted.after is not None and (following is None or following.was_fresh())
+            if counted.sample_after is not None and is_last_before_clearing
         ]
-        total = [sum(column) for column in zip(*ends, strict=False)]
+        total = [sum(column) for column in zip(*samples, strict=False)]
         factor = gradient_probe.common_factor(total, after.values(), tolerance)
         if isinstance(factor, float):
             record.moved = True
@@ -346,17 +359,17 @@ class OpenStep:
             record.zero_share = round(values.count(0.0) / len(values), 4)
             if not self.micro_batches and self.sample_at_last_step is not None:
                 record.repeat = any(values) and values == self.sample_at_last_step.values()
-        ends = [
-            gradient_probe.End(
-                counted.after.values(),
-                bool(counted.was_fresh()),
-                counted.micro_batch.wrapper == "sync",
+        samples = [
+            AccumulatedSample(
+                counted.sample_after.values(),
+                fresh=bool(counted.was_fresh()),
+                combined=counted.micro_batch.wrapper == "sync",
             )
             for counted in self.micro_batches
-            if counted.after is not None
+            if counted.sample_after is not None
         ]
-        if len(ends) == len(self.micro_batches):
-            record.noise = gradient_probe.noise(ends)
+        if len(samples) == len(self.micro_batches):
+            record.noise = gradient_probe.noise(samples)
 
     # ------------------------------------------------------------------ norms and updates
 
@@ -371,28 +384,30 @@ class OpenStep:
                 ]
             record.norm = _root_of_squares(norm for _, norm in norms)
             return
-        clips = [e for e in record.events if e.op == "clip_norm" and e.norm is not None]
+        clips = [c for c in record.events if c.op == "clip_norm" and c.norm is not None]
         if clips and self.clip_gives_norm():
             record.norm = (
                 (clips[-1].norm or 0.0)
                 * clip_coefficient(clips[-1])
-                * self._since(clips[-1], record)
+                * self._factor_after(clips[-1], record)
             )
 
     @staticmethod
-    def _since(clip: Event, record: StepRecord) -> float:
+    def _factor_after(clip: Event, record: StepRecord) -> float:
         """What the gradients were multiplied by between the clip and the step."""
-        left = (clip.factor or 0.0) * clip_coefficient(clip)
-        return 1.0 if not left or record.post_factor is None else record.post_factor / left
+        until_clip = (clip.factor or 0.0) * clip_coefficient(clip)
+        if not until_clip or record.post_factor is None:
+            return 1.0
+        return record.post_factor / until_clip
 
     def _measure_update(self, record: StepRecord) -> None:
-        if self.values is not None:
-            values = self.values.values()
-            record.parameters = gradient_probe.fingerprint(values)
-            if self.values_after is not None:
-                record.update_ratio = gradient_probe.relative_change(
-                    values, self.values_after.values()
-                )
+        if self.parameters_before is None:
+            return
+        before = self.parameters_before.values()
+        record.parameters = gradient_probe.fingerprint(before)
+        if self.parameters_after is not None:
+            after = self.parameters_after.values()
+            record.update_ratio = gradient_probe.relative_change(before, after)
 
 
 def _root_of_squares(values: Iterable[float]) -> float:
@@ -400,7 +415,7 @@ def _root_of_squares(values: Iterable[float]) -> float:
 
 
 def clip_coefficient(clip: Event) -> float:
-    """What ``clip_grad_norm_`` multiplies by: min(1, max_norm / (norm + 1e-6))."""
+    """The factor of ``clip_grad_norm_``: min(1, max_norm / (norm + 1e-6))."""
     if clip.norm is None or clip.limit is None:
         return 1.0
     return min(1.0, clip.limit / (clip.norm + 1e-6))

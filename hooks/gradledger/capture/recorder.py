@@ -1,7 +1,31 @@
-"""Watches this process: turns backwards and optimizer steps into open records.
+"""Observes this process: turns backwards and optimizer steps into open records.
 
-One recorder is installed per process. It owns the observers, tells each what happens, and hands
-closed windows to a sink. An observer that raises is switched off; the rest goes on.
+One recorder is installed per process. It owns the observers, notifies each of what happens, and
+passes closed windows to a sink. An observer that raises is switched off; the others continue.
+
+A backward passes through in this order (``_wrap_backward``):
+
+1. ``Backwards`` registers it for its thread. A nested one only gets ``backward_nested``.
+2. ``OpenWindows.begin_backward`` reads the version marks of the gradients.
+3. Every observer's ``backward_begins``. ``GradScalerCalls`` is first in the list, because
+   ``LossTerms`` needs the scale that it attaches to the micro-batch. ``LossTerms`` puts hooks on
+   the loss nodes; ``Collectives`` attaches the parameters whose gradients FSDP1 hides.
+4. PyTorch's backward. The hooks on the loss nodes copy the gradients that arrive there.
+5. The hooks on the loss nodes are removed. ``OpenWindows.end_backward`` reads the marks again, and
+   counts the micro-batch in the windows that it reached.
+6. Every observer's ``backward_ends``, with those windows: the gradient sample follows.
+
+A step passes through in this order (``_before_step``, ``_after_step``):
+
+1. PyTorch's pre-hook closes the window: what follows belongs to the next one.
+2. Every observer's ``step_begins``, with the gradients that are about to be applied. With
+   ``step(closure)``, 1 and 2 happen after 3, because the closure runs the backward.
+3. PyTorch's step.
+4. The post-hook: every observer's ``step_ends``.
+5. ``OptimizerRounds`` and ``StepSampler`` choose the next sampled step; one copy to the host
+   starts for all values on a device; the sink gets the step.
+
+If a GradScaler skips the step, no step hook runs, and ``close_skipped`` closes the window.
 """
 
 from __future__ import annotations
@@ -20,28 +44,28 @@ from torch.optim.optimizer import (
 )
 
 from gradledger import guard
-from gradledger.capture.async_copy import ship
+from gradledger.capture.async_copy import start_copies
 from gradledger.capture.backwards import Backwards
-from gradledger.capture.isolation import isolated, never_compile, uncounted
+from gradledger.capture.isolation import isolated, never_compile, skip_in_stacklevel
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
-from gradledger.capture.optimizer_rounds import Rest, Rounds
+from gradledger.capture.optimizer_rounds import OptimizerRounds, SkippedRounds
 from gradledger.capture.step_sampling import StepSampler
-from gradledger.capture.windows import Track, Windows
+from gradledger.capture.windows import OpenWindows, OptimizerWindow
 from gradledger.observers.base import Observer, Patch
 from gradledger.observers.clipping import Clipping
 from gradledger.observers.collectives import Collectives
-from gradledger.observers.dataloaders import Data
-from gradledger.observers.grad_scaler import Scaler
+from gradledger.observers.dataloaders import DataLoaders
+from gradledger.observers.grad_scaler import GradScalerCalls
 from gradledger.observers.gradient_norm import GradientNorm
 from gradledger.observers.gradient_sample import GradientSample
 from gradledger.observers.losses.loss_terms import LossTerms
-from gradledger.observers.lr_scheduler import Schedule
-from gradledger.observers.parameter_updates import Updates
+from gradledger.observers.lr_scheduler import LearningRates
+from gradledger.observers.parameter_updates import ParameterUpdates
 
 Sink = Callable[[OpenStep], None]
 T = TypeVar("T")
 
-# How long the end of the process waits for another thread's hook, which a device may block.
+# How long the end of the process waits for a hook on another thread, which a device may block.
 FINISH_SECONDS = 1.0
 
 for _method in (guard.fail_open.__enter__, guard.fail_open.__exit__):
@@ -49,32 +73,32 @@ for _method in (guard.fail_open.__enter__, guard.fail_open.__exit__):
 
 
 class Recorder:
-    """The hooks of one process, in one place, installed and removed together."""
+    """All hooks of one process, installed and removed together."""
 
     def __init__(self, sink: Sink, step_sampler: StepSampler | None = None) -> None:
         self._sink = sink
         self._step_sampler = step_sampler or StepSampler(None)
-        self._ahead = 1  # from this round to the one that is watched next
-        self._rest: Rest | None = None  # while steps only pass
+        self._rounds_ahead = 1  # from this round to the next sampled one
+        self._skipped: SkippedRounds | None = None  # while steps are skipped
         self.last_step_time = 0.0  # when the last step ended, sampled or not; since the epoch
-        self._lock = threading.RLock()  # held for the hooks' own microseconds, never for torch's
+        self._lock = threading.RLock()  # held for the hooks' own code, never for PyTorch's
         self._backwards = Backwards()
-        self.windows = Windows(self._backwards)
-        self._rounds = Rounds(self.windows)
+        self.windows = OpenWindows(self._backwards)
+        self._rounds = OptimizerRounds(self.windows)
         self.losses = LossTerms()
         self._observers: list[Observer] = [
-            Scaler(self.windows, self.close_skipped),
+            GradScalerCalls(self.windows, self.close_skipped),
             self.losses,
-            Data(self.windows),
+            DataLoaders(self.windows),
             Collectives(self._backwards),
             GradientSample(),
             Clipping(self.windows),
             GradientNorm(),
-            Schedule(self.windows),
-            Updates(),
+            LearningRates(self.windows),
+            ParameterUpdates(),
         ]
         for observer in self._observers:
-            observer.failed = functools.partial(self._switch_off, observer)
+            observer.on_failure = functools.partial(self._switch_off, observer)
             observer.lock = self._lock
         self._facts = tuple(fact for observer in self._observers for fact in observer.facts)
         self._listeners: dict[str, list[tuple[Observer, Callable[..., None]]]] = {}
@@ -82,14 +106,14 @@ class Recorder:
         self._patches: list[Patch] = []
         self._handles: list[Any] = []
         self._stepping: dict[int, OpenStep] = {}  # by optimizer, between its two step hooks
-        # The books themselves: after a fault in them, nothing more that they say could be true.
-        self._around_backward = guard.fail_open("the backward hook", self._give_up)
-        self._around_step = guard.fail_open("the optimizer hook", self._give_up)
+        # After a fault of the recorder itself no record is reliable: it removes all hooks.
+        self._backward_guard = guard.fail_open("the backward hook", self._fail)
+        self._step_guard = guard.fail_open("the optimizer hook", self._fail)
 
-    # ------------------------------------------------------------------ in place, and out again
+    # ------------------------------------------------------------------ install, uninstall
 
     def install(self) -> None:
-        """Hook backward, the optimizers and whatever the observers need. Safe to call twice."""
+        """Hook backward, the optimizers and what the observers need. Safe to call twice."""
         if self._patches:
             return
         self._step_sampler.start_clock()
@@ -99,14 +123,14 @@ class Recorder:
         before, after = self._step_hook(self._before_step), self._step_hook(self._after_step)
         self._handles.append(register_optimizer_step_pre_hook(before))
         self._handles.append(register_optimizer_step_post_hook(after))
-        self._each("install")
-        if self._rest is not None:  # they were taken out meanwhile
-            self._start_rest(self._rest)
+        self._notify("install")
+        if self._skipped is not None:  # the hooks were removed while steps were skipped
+            self._start_skipping(self._skipped)
 
     def uninstall(self) -> None:
-        """Restore everything, in the opposite order."""
+        """Restore everything, in reverse order."""
         self._step_sampler.stop_clock()
-        self._each("uninstall")
+        self._notify("uninstall")
         while self._handles:
             self._handles.pop().remove()
         while self._patches:
@@ -114,102 +138,106 @@ class Recorder:
         self._backwards.clear()
 
     def finish(self) -> None:
-        """The process ends: tell of windows that a guard kept dropping, and no step ever closed."""
+        """The process ends: report windows that the script abandoned and no step ever closed."""
         if not self._lock.acquire(timeout=FINISH_SECONDS):
             return
         try:
-            with isolated(), guard.fail_open("the end of the recording", self._give_up):
-                for track in self.windows.of_this_thread():
-                    if self._patches and track.dropped():
-                        self.close_skipped(track.optimizer)
+            with isolated(), guard.fail_open("the end of the recording", self._fail):
+                for window in self.windows.of_this_thread():
+                    if self._patches and window.is_abandoned():
+                        self.close_skipped(window.optimizer)
         finally:
             self._lock.release()
 
-    # ------------------------------------------------------------------ what the script calls
+    # ------------------------------------------------------------------ called by the session
 
     def watch(self, optimizer: Any) -> None:
-        """Watch an optimizer that was made before the hooks were installed."""
+        """Watch an optimizer that was created before the hooks were installed."""
         with self._lock, isolated():
-            self.windows.track(optimizer)
+            self.windows.window_of(optimizer)
 
     def resume(self) -> None:
-        """Install the hooks again. What open windows held is forgotten."""
+        """Install the hooks again. The contents of open windows are discarded."""
         with self._lock, isolated():
-            self.windows.forget_open()
+            self.windows.discard_open()
         self.install()
 
     # ------------------------------------------------------------------ backward: a micro-batch
 
     def _wrap_backward(self, original: Any) -> Any:
         def backward(*args: Any, **kwargs: Any) -> Any:
-            roots = args[0] if args else kwargs.get("tensors")
-            whole = _materialised(roots)
-            if whole is not roots and args:
-                args = (whole, *args[1:])
-            elif whole is not roots:
-                kwargs["tensors"] = whole
-            if self._backwards.nested():
-                self._safely(self._around_backward, self._nested, whole)
+            tensors = args[0] if args else kwargs.get("tensors")
+            roots = _as_sequence(tensors)
+            if roots is not tensors and args:
+                args = (roots, *args[1:])
+            elif roots is not tensors:
+                kwargs["tensors"] = roots
+            if self._backwards.is_nested():
+                self._run_guarded(self._backward_guard, self._begin_nested, roots)
                 return original(*args, **kwargs)
-            lent = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
+            grad_tensors = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
             try:
-                return self._observed(original, whole, lent, args, kwargs)
-            finally:  # an interrupt may come inside our own part, too
+                return self._record_backward(original, roots, grad_tensors, args, kwargs)
+            finally:  # an interrupt may come inside the hooks, too
                 self._backwards.leave()
 
         return backward
 
     @never_compile
-    @uncounted
-    def _observed(self, original: Any, roots: Any, lent: Any, args: Any, kwargs: Any) -> Any:
+    @skip_in_stacklevel
+    def _record_backward(
+        self, original: Any, roots: Any, grad_tensors: Any, args: Any, kwargs: Any
+    ) -> Any:
         """Call the outermost backward, and record it."""
-        micro_batch = self._safely(self._around_backward, self._begin, roots, lent)
+        micro_batch = self._run_guarded(
+            self._backward_guard, self._begin_backward, roots, grad_tensors
+        )
         if micro_batch is None:
             return original(*args, **kwargs)
         try:
             result = original(*args, **kwargs)
         except BaseException:
-            self._safely(self._around_backward, self._release, micro_batch)
+            self._run_guarded(self._backward_guard, self._release, micro_batch)
             raise
-        self._safely(self._around_backward, self._end, micro_batch, perf_counter())
+        self._run_guarded(self._backward_guard, self._end_backward, micro_batch, perf_counter())
         return result
 
     @never_compile
-    def _safely(self, around: guard.fail_open, body: Callable[..., T], *args: Any) -> T | None:
-        """Run what is ours, for one thread at a time; None where it failed."""
+    def _run_guarded(self, around: guard.fail_open, body: Callable[..., T], *args: Any) -> T | None:
+        """Run a part of the hooks, one thread at a time; None if it failed."""
         with self._lock, isolated(), around:
             return body(*args)
         return None
 
-    def _begin(self, tensors: Any, lent: Any) -> OpenMicroBatch:
+    def _begin_backward(self, roots: Any, grad_tensors: Any) -> OpenMicroBatch:
         began = perf_counter()
-        micro_batch = self._backwards.begin(lent is not None)
-        with self._around_backward:
-            self.windows.begin(micro_batch)
-            self._each("backward_begins", micro_batch, _roots(tensors))
+        micro_batch = self._backwards.begin(grad_tensors is not None)
+        with self._backward_guard:
+            self.windows.begin_backward(micro_batch)
+            self._notify("backward_begins", micro_batch, _roots(roots))
         micro_batch.started = perf_counter()
         self._step_sampler.hook_seconds += micro_batch.started - began
         return micro_batch
 
-    def _nested(self, tensors: Any) -> None:
-        """One backward inside another is no micro-batch of its own.
+    def _begin_nested(self, roots: Any) -> None:
+        """A backward inside another one is not a separate micro-batch.
 
         Outside a graph task it is the same call: PyTorch passes it to a ``__torch_function__``,
         which calls it again.
         """
-        micro_batch = self._backwards.here()
+        micro_batch = self._backwards.current()
         if micro_batch is not None and self._backwards.in_graph_task():
-            self._each("backward_nested", micro_batch, _roots(tensors))
+            self._notify("backward_nested", micro_batch, _roots(roots))
 
-    def _end(self, micro_batch: OpenMicroBatch, ended: float) -> None:
+    def _end_backward(self, micro_batch: OpenMicroBatch, ended: float) -> None:
         micro_batch.backward_ms = round((ended - micro_batch.started) * 1e3, 3)
         self._release(micro_batch)
         if not self._patches:
             return
-        touched = self.windows.reached(micro_batch)
+        reached = self.windows.end_backward(micro_batch)
         if self.windows.several_threads and self._step_sampler.may_skip:
-            self.sample_every_step()  # threads step in no order that would repeat
-        self._each("backward_ends", micro_batch, touched)
+            self.sample_every_step()  # the steps of several threads have no repeating order
+        self._notify("backward_ends", micro_batch, reached)
         micro_batch.missing.update(self._failed)
         self._step_sampler.hook_seconds += perf_counter() - ended
 
@@ -224,158 +252,163 @@ class Recorder:
     def _wrap_init(self, original: Any) -> Any:
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
-            self._safely(self._around_step, self.windows.track, optimizer)
+            self._run_guarded(self._step_guard, self.windows.window_of, optimizer)
 
         return __init__
 
     def _step_hook(self, body: Callable[..., None]) -> Callable[..., None]:
-        """A hook of optimizers. A compiled step breaks its graph for it, where no graph is: PyTorch
-        itself breaks it between the hooks and the update."""
+        """A step hook of optimizers, outside compiled graphs.
+
+        A compiled step breaks its graph for the hook. That costs no graph: PyTorch itself breaks
+        it between the hooks and the update.
+        """
 
         def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
-            self._safely(self._around_step, body, optimizer, args, kwargs)
+            self._run_guarded(self._step_guard, body, optimizer, args, kwargs)
 
-        # What torch.compiler.disable sets, without importing all of torch._dynamo.
+        # The effect of torch.compiler.disable, without importing all of torch._dynamo.
         hook._torchdynamo_disable = True  # type: ignore[attr-defined]
         never_compile(hook)
         return hook
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._rest is not None:
+        if self._skipped is not None:
             return
         began = perf_counter()
-        track = self.windows.track(optimizer)
-        if track.is_abstract():
+        window = self.windows.window_of(optimizer)
+        if window.is_abstract():
             return
         if _has_closure(args, kwargs):
-            track.stepping = True  # backward runs inside step()
+            window.stepping = True  # backward runs inside step()
         else:
-            self._stepping[id(optimizer)] = self._close(track)
+            self._stepping[id(optimizer)] = self._close_window(window)
         self._step_sampler.hook_seconds += perf_counter() - began
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        track = self.windows.track(optimizer)
-        if self._rest is not None:
-            self._passed(track, self._rest)
+        window = self.windows.window_of(optimizer)
+        if self._skipped is not None:
+            self._skip_step(window, self._skipped)
             return
         began = perf_counter()
         step = self._stepping.pop(id(optimizer), None)
-        if track.stepping:
-            step = self._close(track)
-            track.stepping = False
+        if window.stepping:
+            step = self._close_window(window)
+            window.stepping = False
         if step is not None:
             if step.observed:
-                self._each("step_ends", step, track)
+                self._notify("step_ends", step, window)
             self._step_sampler.hook_seconds += perf_counter() - began
-            self._finish(step, track)
+            self._send(step, window)
 
     def close_skipped(self, optimizer: Any) -> None:
         """The GradScaler found a non-finite gradient: the window ends without a step."""
-        track = self.windows.track(optimizer)
-        if self._rest is not None:
-            self._passed(track, self._rest)
+        window = self.windows.window_of(optimizer)
+        if self._skipped is not None:
+            self._skip_step(window, self._skipped)
             return
-        step = self._close(track)
+        step = self._close_window(window)
         step.fields["skipped"] = True
-        self._finish(step, track)
+        self._send(step, window)
 
-    def _close(self, track: Track) -> OpenStep:
-        hidden = self.windows.take(track)
-        running = self._backwards.here()
-        if running is not None and not track.stepping and not hidden:
-            track.add(running)  # an optimizer that steps from a hook inside backward
-            track.counted = running.number
-        step = track.close(self.windows.number(track), time())
+    def _close_window(self, window: OptimizerWindow) -> OpenStep:
+        unmeasured = self.windows.prepare_step(window)
+        running = self._backwards.current()
+        if running is not None and not window.stepping and not unmeasured:
+            window.add_micro_batch(running)  # the optimizer steps from a hook inside backward
+            window.counted_number = running.number
+        step = window.close(self.windows.index_of(window), time())
         step.facts = self._facts
-        if hidden is not None:
-            step.hide(hidden)
+        if unmeasured is not None:
+            step.mark_unmeasured(unmeasured)
         else:
-            self._each("step_begins", step, track)
+            self._notify("step_begins", step, window)
         return step
 
-    def _finish(self, step: OpenStep, track: Track) -> None:
+    def _send(self, step: OpenStep, window: OptimizerWindow) -> None:
         self.last_step_time = step.time
-        self._rounds.add(track)
-        if track.partial and step.observed:
-            track.partial, self._ahead = False, 1
+        self._rounds.add(window)
+        if window.partial and step.observed:
+            window.partial, self._rounds_ahead = False, 1
             return
-        track.partial = False
+        window.partial = False
         step.missing.update(self._failed)
-        self._look_ahead(step, track)
-        ship(list(step.deferred()))
+        self._plan_skip(step, window)
+        start_copies(list(step.deferred()))
         self._sink(step)
 
-    # ------------------------------------------------------------------ steps that only pass
+    # ------------------------------------------------------------------ skipped steps
 
     def sample_every_step(self) -> None:
-        """Let no step pass from now on."""
-        self._step_sampler, self._ahead = StepSampler(None), 1
-        if self._rest is not None:
-            self._rest.left = 0
+        """Skip no step from now on."""
+        self._step_sampler, self._rounds_ahead = StepSampler(None), 1
+        if self._skipped is not None:
+            self._skipped.left = 0
 
-    def _look_ahead(self, step: OpenStep, track: Track) -> None:
-        """Say with the steps of one round which ones are watched next, and rest at its end."""
-        number = self._rounds.begins
+    def _plan_skip(self, step: OpenStep, window: OptimizerWindow) -> None:
+        """Announce the next sampled step in the record, and start to skip at the round's end.
+
+        The sampler chooses at the first step of a round; every later step of the round announces
+        the same choice for its own optimizer.
+        """
+        number = self._rounds.begun_number
         if number is not None:
-            self._ahead = self._step_sampler.choose_next(number) - number
-        elif not self._rounds.as_before:
-            self._ahead = 1
-        passing = self._ahead - 1
-        if passing:
-            step.fields["next"] = self._rounds.next_of(track, passing)
-            if self._rounds.repeated:
-                self._start_rest(self._rounds.rest(passing))
+            self._rounds_ahead = self._step_sampler.choose_next(number) - number
+        elif not self._rounds.matches_last:
+            self._rounds_ahead = 1
+        rounds = self._rounds_ahead - 1
+        if rounds:
+            step.fields["next"] = self._rounds.next_sampled_step(window, rounds)
+            if self._rounds.repeats_last:
+                self._start_skipping(self._rounds.skip(rounds))
 
-    def _start_rest(self, rest: Rest) -> None:
-        self._rest, self.windows.resting = rest, True
+    def _start_skipping(self, skipped: SkippedRounds) -> None:
+        self._skipped, self.windows.skipping = skipped, True
         self._backward.undo()
-        self._each("rest")
+        self._notify("pause")
 
-    def _passed(self, track: Track, rest: Rest) -> None:
-        """A step that is not watched has ended."""
+    def _skip_step(self, window: OptimizerWindow, skipped: SkippedRounds) -> None:
+        """A step that is not sampled has ended."""
         self.last_step_time = time()
-        track.steps += 1
-        rest.add(track)
-        number = rest.number
-        if rest.broken:
-            self._rounds.forget()
-            self._wake(set(self.windows) - {track})
-        elif number is not None and (rest.left <= 0 or self._step_sampler.is_overdue(number)):
-            self._wake(set())
+        window.steps += 1
+        skipped.add(window)
+        number = skipped.ended_number
+        if skipped.broken:
+            self._rounds.reset()
+            self._stop_skipping(set(self.windows) - {window})
+        elif number is not None and (skipped.left <= 0 or self._step_sampler.is_overdue(number)):
+            self._stop_skipping(set())
 
-    def _wake(self, begun: Set[Track]) -> None:
-        """Watch again; the windows of those that have ``begun`` are a part."""
-        self._rest, self.windows.resting = None, False
+    def _stop_skipping(self, begun: Set[OptimizerWindow]) -> None:
+        """Sample again. The windows in ``begun`` may have begun during the skip: no record."""
+        self._skipped, self.windows.skipping = None, False
         self._backward.redo()
-        self.windows.forget_open()
-        for track in begun:
-            track.partial = True
-        self._each("wake", list(self.windows))
+        self.windows.discard_open()
+        for window in begun:
+            window.partial = True
+        self._notify("resume", list(self.windows))
 
-    # ------------------------------------------------------------------ when something fails
+    # ------------------------------------------------------------------ failures
 
-    def _give_up(self, where: str, error: Exception) -> None:
+    def _fail(self, where: str, error: Exception) -> None:
         guard.report(where, error)
         self.uninstall()
 
-    def _each(self, method: str, *args: Any) -> None:
+    def _notify(self, method: str, *args: Any) -> None:
         listeners = self._listeners.get(method)
         if listeners is None:
-            listeners = self._listeners[method] = self._listening(method)
-        for observer, tell in listeners:
+            listeners = self._listeners[method] = self._listeners_of(method)
+        for observer, listener in listeners:
             try:
-                tell(*args)
+                listener(*args)
             except Exception as error:
                 self._switch_off(observer, observer.title, error)
 
-    def _listening(self, method: str) -> list[tuple[Observer, Callable[..., None]]]:
-        """Observers that do something at this moment; most do nothing at most moments."""
+    def _listeners_of(self, method: str) -> list[tuple[Observer, Callable[..., None]]]:
+        """The observers that implement a method; most implement few."""
         base = getattr(Observer, method)
-        all_do = ("install", "uninstall", "rest", "wake")  # the base has a body for these
-        does = [
-            o for o in self._observers if method in all_do or getattr(type(o), method) is not base
-        ]
-        return [(observer, getattr(observer, method)) for observer in does]
+        always = method in ("install", "uninstall", "pause", "resume")  # the base implements these
+        listening = [o for o in self._observers if always or getattr(type(o), method) is not base]
+        return [(observer, getattr(observer, method)) for observer in listening]
 
     def _switch_off(self, observer: Observer, where: str, error: Exception) -> None:
         guard.report(where, error)
@@ -395,21 +428,20 @@ class Recorder:
 
 
 @never_compile
-def _materialised(tensors: Any) -> Any:
-    """What backward was called on, and where it is an iterator what it yields: to look at it is
-    to consume it."""
+def _as_sequence(tensors: Any) -> Any:
+    """The tensors of a backward; an iterator as a tuple, because reading it consumes it."""
     if isinstance(tensors, (torch.Tensor, tuple, list)) or not hasattr(tensors, "__iter__"):
         return tensors
     return tuple(tensors)
 
 
 def _roots(tensors: Any) -> tuple[Any, ...]:
-    """Tensors or graph edges (``torch.autograd.graph.GradientEdge``, a tuple itself)."""
+    """Tensors or graph edges (``torch.autograd.graph.GradientEdge``, itself a tuple)."""
     if isinstance(tensors, torch.Tensor) or hasattr(tensors, "output_nr"):
         return (tensors,)
     return tuple(tensors) if isinstance(tensors, (tuple, list)) else ()  # PyTorch will refuse it
 
 
 def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    given = [*args[1:], kwargs.get("closure")] if args else [kwargs.get("closure")]
-    return any(callable(a) for a in given)
+    arguments = [*args[1:], kwargs.get("closure")] if args else [kwargs.get("closure")]
+    return any(callable(argument) for argument in arguments)

@@ -1,14 +1,35 @@
-"""Which micro-batches and calls belong to which optimizer's window.
+"""Assigns micro-batches and calls of the loop to the windows of the optimizers.
 
-A backward belongs to the window of every optimizer whose gradients it added to. That is read from
-a few of the optimizer's parameters without touching a value: adding to a gradient in place moves
-the tensor's version, and a first gradient is a new tensor. FSDP2 adds to the shard inside a
-DTensor, whose own version stays.
+A backward belongs to the window of every optimizer whose gradients it added to. Version marks
+detect this without reading a value. The mark of a gradient is the pair of its tensor's ``id`` and
+``_version``; ``(0, 0)`` if it is absent. A few parameters of each optimizer are probed, and their
+marks are read before and after every outermost backward.
 
-Gradients are looked at only on the thread that trains with them (see ``backwards``). A track has
-no thread until a backward is seen to reach it, or its optimizer steps. While it has none, it is
-looked at only where no other thread runs a backward. Optimizers that several threads use at once
-cannot be observed: their records say so.
+What marks prove:
+
+- Marks that change between the begin and the end of a backward: it added to a probed gradient. A
+  first gradient is a new tensor, and adding in place increments the version.
+- Equal marks at the end of one backward and the begin of the next: no operation of PyTorch wrote
+  to the gradients in between, so they accumulate.
+- All marks absent at the begin: the gradients are fresh (``zero_grad(set_to_none=True)``).
+
+What marks cannot prove:
+
+- What changed a gradient, or by how much. Zeroing in place, unscaling and clipping all increment
+  the version. If marks differ at the begin of a backward, a sample of the values is taken, and it
+  decides later whether they are zero: ``fresh`` is None until then.
+- That nothing wrote past the version counter, for example through ``.grad.data``, or that a new
+  tensor did not get the ``id`` of one that was freed.
+- Anything about parameters that are not probed.
+
+FSDP2 adds to the shard inside a DTensor, whose own version does not change: the mark uses the
+shard's version. Gradients that FSDP accumulates outside ``.grad`` have no marks; the observer of
+collectives reports their parameters (``hidden_parameters``).
+
+Gradients are read only on the thread that trains with them (see ``backwards``). A window has no
+thread until a backward is observed to reach it, or its optimizer steps. Until then it is read only
+while no other thread runs a backward. Optimizers that several threads use at the same time cannot
+be observed, and their records state this reason.
 """
 
 from __future__ import annotations
@@ -22,52 +43,58 @@ import torch
 
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.backwards import Backwards, is_alive
-from gradledger.capture.gradient_probe import Coordinates
+from gradledger.capture.gradient_probe import GradientProbe
 from gradledger.capture.isolation import is_abstract, is_plain, local_part
-from gradledger.capture.open_records import Counted, OpenEvent, OpenMicroBatch, OpenStep
+from gradledger.capture.open_records import (
+    CountedMicroBatch,
+    OpenEvent,
+    OpenMicroBatch,
+    OpenStep,
+)
 
-WATCHED_PARAMETERS = 4
-FEW_DOUBTS = 2  # steps of an optimizer that are left out without a record
+PROBED_PARAMETERS = 4
+MAX_DOUBTFUL_STEPS = 2  # steps of one optimizer that are left out without a record
 SHARED = "several threads train with this optimizer, or with its parameters, at the same time"
 STRAY = "backwards ran in threads other than the one that steps this optimizer"
 WANDERING = "different threads step this optimizer in turn"
 UNREADABLE = "its parameters are tensor subclasses or no leaves: their gradients are not read"
 ABSENT = (0, 0)
-# What torch.utils.weak.TensorWeakRef calls when it gives out its tensor.
+# torch.utils.weak.TensorWeakRef calls this when it returns its tensor.
 _fix_weakref: Any = getattr(torch.Tensor, "_fix_weakref", None)
-# A loop that never steps must not fill the memory.
+# Limits of memory, for a loop that never steps.
 MAX_OPEN_MICRO_BATCHES = 4096
 MAX_OPEN_EVENTS = 512
 
 
-class Track:
-    """One optimizer and its open window."""
+class OptimizerWindow:
+    """One optimizer with its open window: from its last step to the next one."""
 
     def __init__(self, optimizer: Any) -> None:
-        self._optimizer = weakref.ref(optimizer, self._dropped)
+        self._optimizer = weakref.ref(optimizer, self._release)
         self.name = type(optimizer).__name__
-        self.index: int | None = None  # given at the first step, the same on every rank
+        self.index: int | None = None  # assigned at the first step, the same on every rank
         self.steps = 0
-        self.micro_batches: list[Counted] = []
+        self.micro_batches: list[CountedMicroBatch] = []
         self.events: list[OpenEvent] = []
-        self.coordinates = Coordinates()
-        self.thread: int | None = None  # that trains with it
-        self.shared = False  # several threads do
-        self.doubts = 0  # steps whose gradients may be of several threads
-        self._watched: list[weakref.ref[Any]] = []
+        self.probe = GradientProbe()
+        self.thread: int | None = None  # the one that trains with it
+        self.shared = False  # several threads train with it
+        self.doubtful_steps = 0  # steps whose gradients may come from several threads
+        self._probed: list[weakref.ref[Any]] = []
         self.sample_at_last_step: Deferred | None = None
-        self.fresh: bool | None = True  # gradients absent or zero when the last backward began
-        self.before: Deferred | None = None  # sampled then, where that was not yet known
+        # Of the last backward's begin: see CountedMicroBatch.
+        self.fresh: bool | None = True
+        self.sample_before: Deferred | None = None
         self.stepping = False  # inside step(closure): the window closes when it returns
-        self.unseen = False  # gradients of the last backward are kept out of ``.grad``
-        self.counted = 0  # number of the micro-batch that was counted while it still ran
-        self.partial = False  # nobody looked while the window began
-        self.strays = 0  # backwards of other threads that had reached no optimizer at the last step
+        self.hidden_gradients = False  # gradients of the last backward are outside ``.grad``
+        self.counted_number = 0  # of the micro-batch that was counted while it still ran
+        self.partial = False  # the start of the window was not observed: no record of it
+        self.strays = 0  # at the last step: see ``OpenWindows._strays``
         self._marks: list[tuple[int, int]] = []
 
     @property
     def optimizer(self) -> Any:
-        """The optimizer, or None when the script has dropped it."""
+        """The optimizer, or None if the script has dropped it."""
         return self._optimizer()
 
     def parameters(self) -> list[Any]:
@@ -76,264 +103,276 @@ class Track:
         return [p for group in groups for p in group["params"]]
 
     @property
-    def watched(self) -> list[Any]:
-        """The parameters that are looked at, as far as the script still has them."""
-        parameters = [p for p in (watch() for watch in self._watched) if p is not None]
+    def probed_parameters(self) -> list[Any]:
+        """The parameters whose gradients are read, without those that the script has dropped."""
+        parameters = [p for p in (reference() for reference in self._probed) if p is not None]
         if _fix_weakref is not None:
             for parameter in parameters:
                 _fix_weakref(parameter)
         return parameters
 
-    def _watch(self) -> None:
-        """Choose what to look at; again as long as there is nothing that can be read."""
+    def _choose_probed(self) -> None:
+        """Repeated at each backward until there is a parameter that can be read."""
         readable = [p for p in self.parameters() if p.requires_grad and _has_readable_grad(p)]
-        self._watched = list(map(weakref.ref, _spread(readable)))
+        self._probed = list(map(weakref.ref, _spread(readable)))
 
     def is_abstract(self) -> bool:
-        """Whether its parameters have no numbers at all: a dry run on fake or meta tensors."""
-        parameters = [] if self._watched else self.parameters()
+        """Whether no parameter has values: a dry run on fake or meta tensors."""
+        parameters = [] if self._probed else self.parameters()
         return bool(parameters) and all(is_abstract(local_part(p)) for p in parameters)
 
     def is_unreadable(self) -> bool:
         """Whether the optimizer has parameters, and none that can be read."""
-        parameters = [] if self._watched else self.parameters()
+        parameters = [] if self._probed else self.parameters()
         return bool(parameters) and not any(map(_has_readable_grad, parameters))
 
-    def _dropped(self, _: Any) -> None:
-        """The script has dropped the optimizer: let go of all that was the script's."""
-        self._watched, self.micro_batches, self.events = [], [], []
-        self.sample_at_last_step = self.before = None
-        self.coordinates.release()
+    def _release(self, _: Any) -> None:
+        """The script has dropped the optimizer: drop every reference to the script's objects."""
+        self._probed, self.micro_batches, self.events = [], [], []
+        self.sample_at_last_step = self.sample_before = None
+        self.probe.release()
 
-    # ------------------------------------------------------------------ a backward comes and goes
+    # ------------------------------------------------------------------ one backward
 
-    def begin(self) -> None:
-        """A backward is about to start: what are the gradients now, and who changed them?"""
-        if not self._watched:
-            self._watch()
-        marks = self._look()
-        self.fresh, self.before = False, None
-        if self.unseen:
-            pass
+    def begin_backward(self) -> None:
+        """Read the marks, and derive from them whether the gradients are fresh."""
+        if not self._probed:
+            self._choose_probed()
+        marks = self._read_marks()
+        self.fresh, self.sample_before = False, None
+        if self.hidden_gradients:
+            pass  # the marks mean nothing: the gradients are outside ``.grad``
         elif marks.count(ABSENT) == len(marks):
             self.fresh = True
-            self.coordinates.release()
-        elif marks != self._marks:
-            self.fresh, self.before = None, self.sample()
+            self.probe.release()
+        elif marks != self._marks:  # something wrote to the gradients: the values decide
+            self.fresh, self.sample_before = None, self.sample()
         self._marks = marks
 
-    def touched(self, unseen: Set[int] = frozenset()) -> bool:
-        """Whether gradients were added since the backward began; remembers them as they are.
+    def end_backward(self, hidden: Set[int] = frozenset()) -> bool:
+        """Read the marks again; True if the backward added to gradients of this optimizer.
 
-        ``unseen`` are parameters whose gradients FSDP keeps elsewhere until it reduces them.
+        ``hidden`` are parameters whose gradients FSDP keeps outside ``.grad`` until it reduces
+        them.
         """
-        began, self._marks = self._marks, self._look()
-        self.unseen = bool(unseen) and any(id(p) in unseen for p in self.watched)
-        added = self._marks != began and self._marks.count(ABSENT) < len(self._marks)
-        return added or self.unseen
+        marks_at_begin, self._marks = self._marks, self._read_marks()
+        self.hidden_gradients = bool(hidden) and any(
+            id(p) in hidden for p in self.probed_parameters
+        )
+        changed = self._marks != marks_at_begin
+        return (changed and self._marks.count(ABSENT) < len(self._marks)) or self.hidden_gradients
 
-    def _look(self) -> list[tuple[int, int]]:
-        gradients = [p.grad for p in self.watched]
+    def _read_marks(self) -> list[tuple[int, int]]:
+        gradients = [p.grad for p in self.probed_parameters]
         return [ABSENT if g is None else (id(g), local_part(g)._version) for g in gradients]
 
     def sample(self) -> Deferred | None:
-        """A few coordinates of the gradients as they are now."""
-        return self.coordinates.copy(self.watched)
+        """A few coordinates of the current gradients."""
+        return self.probe.copy(self.probed_parameters)
 
-    def add(self, micro_batch: OpenMicroBatch) -> None:
-        """The micro-batch belongs to the open window."""
+    def add_micro_batch(self, micro_batch: OpenMicroBatch) -> None:
+        """Count a micro-batch in the open window."""
         if len(self.micro_batches) < MAX_OPEN_MICRO_BATCHES:
-            self.micro_batches.append(Counted(micro_batch, self.fresh, self.before))
+            counted = CountedMicroBatch(micro_batch, self.fresh, self.sample_before)
+            self.micro_batches.append(counted)
 
-    def note(self, event: OpenEvent) -> None:
-        """A call of the loop belongs to the open window."""
+    def add_event(self, event: OpenEvent) -> None:
+        """Note a call of the loop in the open window."""
         if len(self.events) < MAX_OPEN_EVENTS:
             event.after = len(self.micro_batches)
             self.events.append(event)
 
-    def dropped(self) -> bool:
-        """Whether scaled gradients of the open window were zeroed after a look at their norm."""
-        looked = any(event.op == "clip_norm" for event in self.events)
-        again = any(counted.fresh for counted in self.micro_batches[1:])
+    def is_abandoned(self) -> bool:
+        """Whether scaled gradients of the open window were zeroed after a clip read their norm."""
+        clipped = any(event.op == "clip_norm" for event in self.events)
+        zeroed = any(counted.fresh for counted in self.micro_batches[1:])
         scaled = any(counted.micro_batch.scale is not None for counted in self.micro_batches)
-        return looked and again and scaled and self.optimizer is not None
+        return clipped and zeroed and scaled and self.optimizer is not None
 
-    def forget(self) -> None:
-        """Nobody looked for a while: what is open is a part, and the last step is not known."""
+    def discard(self) -> None:
+        """Empty the window: after a pause its contents are incomplete, the last step unknown."""
         self.micro_batches, self.events = [], []
         self.sample_at_last_step = None
 
-    def is_free(self) -> bool:
-        """Whether no thread trains with it, or one that has ended."""
+    def is_unassigned(self) -> bool:
+        """Whether it has no thread, or one that has ended."""
         return self.thread is None or not is_alive(self.thread)
 
-    # ------------------------------------------------------------------ the window closes
+    # ------------------------------------------------------------------ the step
 
     def close(self, index: int, time: float) -> OpenStep:
-        """Take what the window holds and open the next one."""
+        """Take the contents of the window, and open the next one."""
         self.steps += 1
         step = OpenStep(index, self.steps, time, self.micro_batches, self.events)
         step.sample_at_last_step = self.sample_at_last_step
         for counted in self.micro_batches:
-            counted.claimed = bool(counted.micro_batch.stepped_by - {index})
+            counted.already_stepped = bool(counted.micro_batch.stepped_by - {index})
             counted.micro_batch.stepped_by |= {index}
         self.micro_batches, self.events = [], []
-        self.unseen = False
+        self.hidden_gradients = False
         return step
 
 
 def _has_readable_grad(parameter: Any) -> bool:
-    """PyTorch warns of the gradient of a tensor that is no leaf."""
+    """PyTorch warns if ``.grad`` of a tensor that is no leaf is read."""
     return bool(parameter.is_leaf) and is_plain(local_part(parameter))
 
 
 def _spread(parameters: list[Any]) -> list[Any]:
     """A few parameters, evenly spread from the first layer to the last."""
-    if len(parameters) <= WATCHED_PARAMETERS:
+    if len(parameters) <= PROBED_PARAMETERS:
         return parameters
     last = len(parameters) - 1
-    return [parameters[i * last // (WATCHED_PARAMETERS - 1)] for i in range(WATCHED_PARAMETERS)]
+    return [parameters[i * last // (PROBED_PARAMETERS - 1)] for i in range(PROBED_PARAMETERS)]
 
 
-class Windows:
-    """The tracks of all optimizers of this process. Its caller holds the recorder's lock."""
+class OpenWindows:
+    """The windows of all optimizers of this process. The caller holds the recorder's lock."""
 
     def __init__(self, backwards: Backwards | None = None) -> None:
-        self.resting = False  # steps pass, and nobody looks
+        self.skipping = False  # steps are skipped: nothing is observed
         self.several_threads = False  # more than one thread trains
         self._backwards = backwards or Backwards()
-        self._tracks: dict[int, Track] = {}
-        self._numbered: list[Track] = []
+        self._by_optimizer: dict[int, OptimizerWindow] = {}
+        self._numbered: list[OptimizerWindow] = []
         self._strays: dict[int, int] = {}  # by thread: backwards that reached no optimizer
 
-    def __iter__(self) -> Iterator[Track]:
-        return iter(list(self._tracks.values()))
+    def __iter__(self) -> Iterator[OptimizerWindow]:
+        return iter(list(self._by_optimizer.values()))
 
     @property
     def names(self) -> list[str]:
         """Class names of the optimizers that have stepped, by index."""
-        return [track.name for track in self._numbered]
+        return [window.name for window in self._numbered]
 
     @property
     def steps(self) -> list[int]:
         """Steps taken, by index."""
-        return [track.steps for track in self._numbered]
+        return [window.steps for window in self._numbered]
 
-    def track(self, optimizer: Any) -> Track:
-        """The track of an optimizer, made on first sight.
+    def window_of(self, optimizer: Any) -> OptimizerWindow:
+        """The window of an optimizer, created on first use.
 
-        One that is made on a thread other than the main one is taken to be trained there.
+        An optimizer that first appears on a thread other than the main one is assigned to it.
         """
-        known = self._tracks.get(id(optimizer))
-        if known is None or known.optimizer is not optimizer:
-            self._forget_dropped()
-            known = self._tracks[id(optimizer)] = Track(optimizer)
-            known.begin()
-            thread = self._backwards.thread()
+        window = self._by_optimizer.get(id(optimizer))
+        if window is None or window.optimizer is not optimizer:
+            self._remove_dropped()
+            window = self._by_optimizer[id(optimizer)] = OptimizerWindow(optimizer)
+            window.begin_backward()
+            thread = self._backwards.training_thread()
             if thread != threading.main_thread().ident:
-                self._claim(known, thread)
-        return known
+                self._assign_thread(window, thread)
+        return window
 
-    def number(self, track: Track) -> int:
-        """The track's index, in the order of first steps."""
-        if track.index is None:
-            track.index = len(self._numbered)
-            self._numbered.append(track)
-        return track.index
+    def index_of(self, window: OptimizerWindow) -> int:
+        """The optimizer's index, assigned in the order of first steps."""
+        if window.index is None:
+            window.index = len(self._numbered)
+            self._numbered.append(window)
+        return window.index
 
-    def note(self, op: Any, of: Any = None) -> None:
-        """Note a call of the loop in every open window of this thread; ``of`` is the optimizer it
-        was made on."""
-        for track in () if self.resting else self.of_this_thread():
-            track.note(OpenEvent(op, 0, own=of is None or track.optimizer is of))
+    def add_event(self, op: Any, optimizer: Any = None) -> None:
+        """Note a call of the loop in every open window of this thread.
 
-    def forget_open(self) -> None:
-        """Empty all open windows: the hooks were out for a while, so what they hold is a part."""
-        ours = self.of_this_thread()
-        for track in self:
-            track.forget()
-            if track in ours:
-                track.begin()
-            else:
-                track.partial = True
-
-    # ------------------------------------------------------------------ which thread trains
-
-    def of_this_thread(self) -> list[Track]:
-        """The tracks that may be looked at here: those of this thread and those of none."""
-        thread = self._backwards.thread()
-        return [t for t in self if (t.thread == thread or t.is_free()) and not t.shared]
-
-    def begin(self, micro_batch: OpenMicroBatch) -> None:
-        """A backward is about to start."""
-        for track in self.of_this_thread():
-            if track.thread == micro_batch.thread or micro_batch.alone:
-                track.begin()
-                micro_batch.looked_at.append(track)
-            else:
-                track.partial = True  # which thread trains with it is not known yet
-
-    def reached(self, micro_batch: OpenMicroBatch) -> list[Track]:
-        """The tracks whose gradients the backward that has ended added to."""
-        touched = []
-        for track in micro_batch.looked_at:
-            if track.shared or track.thread not in (None, micro_batch.thread):
-                if not track.is_free():
-                    continue  # another thread has stepped it meanwhile
-            elif track.thread is None and not micro_batch.alone:
-                track.partial = True
-                continue
-            if track.counted != micro_batch.number and track.touched(micro_batch.unseen):
-                self._claim(track, micro_batch.thread)
-                track.add(micro_batch)
-                touched.append(track)
-        micro_batch.looked_at.clear()
-        if not touched:
-            self._strays[micro_batch.thread] = self._strays.get(micro_batch.thread, 0) + 1
-        return touched
-
-    def take(self, track: Track) -> str | None:
-        """The optimizer steps on this thread; why its window cannot be judged, if so.
-
-        While threads begin to train it shows only by and by which of them trains what. A few
-        windows in doubt are left out; the records of all others say so. If only doubts in a row
-        counted, a loop that often changes its thread would be judged without those steps.
+        ``optimizer`` is the one that the call was made on; None if it concerns all of them.
         """
-        thread = self._backwards.thread()
-        doubt = STRAY if self._has_strays(track, thread) else None
-        if track.thread != thread:
-            if not track.is_free():
-                track.shared = track.shared or self._backwards.overlapped
+        for window in () if self.skipping else self.of_this_thread():
+            own = optimizer is None or window.optimizer is optimizer
+            window.add_event(OpenEvent(op, 0, own=own))
+
+    def discard_open(self) -> None:
+        """Empty all open windows: after a pause of the hooks their contents are incomplete."""
+        readable = self.of_this_thread()
+        for window in self:
+            window.discard()
+            if window in readable:
+                window.begin_backward()
+            else:
+                window.partial = True
+
+    # ------------------------------------------------------------------ threads
+
+    def of_this_thread(self) -> list[OptimizerWindow]:
+        """The windows that this thread may read: its own and unassigned ones."""
+        thread = self._backwards.training_thread()
+        return [w for w in self if (w.thread == thread or w.is_unassigned()) and not w.shared]
+
+    def begin_backward(self, micro_batch: OpenMicroBatch) -> None:
+        """Read the marks of the windows that the backward may reach."""
+        for window in self.of_this_thread():
+            if window.thread == micro_batch.thread or micro_batch.alone:
+                window.begin_backward()
+                micro_batch.marked_windows.append(window)
+            else:
+                window.partial = True  # its thread is not known yet
+
+    def end_backward(self, micro_batch: OpenMicroBatch) -> list[OptimizerWindow]:
+        """Count the micro-batch in the windows whose gradients it added to; returns them."""
+        reached = []
+        for window in micro_batch.marked_windows:
+            if window.shared or window.thread not in (None, micro_batch.thread):
+                if not window.is_unassigned():
+                    continue  # another thread has stepped it since the backward began
+            elif window.thread is None and not micro_batch.alone:
+                window.partial = True
+                continue
+            if window.counted_number == micro_batch.number:
+                continue  # its optimizer stepped from a hook inside this backward
+            if window.end_backward(micro_batch.hidden_parameters):
+                self._assign_thread(window, micro_batch.thread)
+                window.add_micro_batch(micro_batch)
+                reached.append(window)
+        micro_batch.marked_windows.clear()
+        if not reached:
+            self._strays[micro_batch.thread] = self._strays.get(micro_batch.thread, 0) + 1
+        return reached
+
+    def prepare_step(self, window: OptimizerWindow) -> str | None:
+        """The optimizer steps on this thread. Returns the reason if its window is not measurable.
+
+        When threads begin to train, it takes a few steps to observe which thread trains which
+        optimizer. The first few doubtful windows are left out, and the records of later ones state
+        the doubt. All doubtful steps count, not only consecutive ones: otherwise a loop that often
+        changes its thread would be evaluated as if those steps did not exist.
+        """
+        thread = self._backwards.training_thread()
+        strays, strays_before = self._strays_of_others(thread), window.strays
+        window.strays = strays
+        doubt = STRAY if strays != strays_before else None
+        if window.thread != thread:
+            if not window.is_unassigned():
+                window.shared = window.shared or self._backwards.overlapped
                 doubt = WANDERING
-            self._claim(track, thread)
-        if track.shared:
+            self._assign_thread(window, thread)
+        if window.shared:
             return SHARED
-        if track.is_unreadable():
+        if window.is_unreadable():
             return UNREADABLE
-        track.doubts += doubt is not None
-        track.partial = track.partial or doubt is not None
-        return doubt if track.doubts > FEW_DOUBTS else None
+        window.doubtful_steps += doubt is not None
+        window.partial = window.partial or doubt is not None
+        return doubt if window.doubtful_steps > MAX_DOUBTFUL_STEPS else None
 
-    def _has_strays(self, track: Track, thread: int) -> bool:
-        """Whether other threads ran backwards, since the last step, that reached no optimizer."""
-        strays = sum(count for of, count in self._strays.items() if of != thread)
-        before, track.strays = track.strays, strays
-        return strays != before
+    def _strays_of_others(self, thread: int) -> int:
+        """How many backwards of other threads have reached no optimizer."""
+        return sum(count for other, count in self._strays.items() if other != thread)
 
-    def _claim(self, track: Track, thread: int) -> None:
-        if track.thread == thread:
+    def _assign_thread(self, window: OptimizerWindow, thread: int) -> None:
+        if window.thread == thread:
             return
-        track.thread = thread
-        others = [t for t in self if t is not track and t.thread != thread and not t.is_free()]
+        window.thread = thread
+        others = [
+            w for w in self if w is not window and w.thread != thread and not w.is_unassigned()
+        ]
         if not others:
             return
         self.several_threads = True
-        parameters = set(map(id, track.parameters()))
+        parameters = set(map(id, window.parameters()))
         for other in others:
             if not parameters.isdisjoint(map(id, other.parameters())):
-                track.shared = other.shared = True
+                window.shared = other.shared = True
 
-    def _forget_dropped(self) -> None:
-        for key, track in list(self._tracks.items()):
-            if track.optimizer is None:
-                del self._tracks[key]
+    def _remove_dropped(self) -> None:
+        for key, window in list(self._by_optimizer.items()):
+            if window.optimizer is None:
+                del self._by_optimizer[key]

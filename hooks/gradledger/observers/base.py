@@ -1,4 +1,4 @@
-"""What every observer is: one thing observed, installed and removed alone, failing alone."""
+"""The base of all observers. Each observes one thing, and is installed, removed and fails alone."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from gradledger import guard
-from gradledger.capture.isolation import isolated, never_compile, uncounted
+from gradledger.capture.isolation import isolated, never_compile, skip_in_stacklevel
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 
 if TYPE_CHECKING:
-    from gradledger.capture.windows import Track
+    from gradledger.capture.windows import OptimizerWindow
 
 T = TypeVar("T")
 
 
 class Patch:
-    """One callable replaced, and put back. Where someone has wrapped it since, it goes passive.
+    """Replaces one callable, and restores it.
 
-    ``torch.compile`` traces a call of it as a call of the original: nothing of ours is in the
-    graph. What a compiled call does is then out of sight; ``compiled`` is called while tracing.
+    If other code has wrapped the replacement since, it stays, and only calls the original.
+
+    ``torch.compile`` traces a call of it as a call of the original: nothing of the hooks is in the
+    graph, and a compiled call is not observed. ``compiled`` is called while Dynamo traces.
     """
 
     def __init__(
@@ -35,95 +37,98 @@ class Patch:
     ) -> None:
         self._owner, self._name = owner, name
         self._original = original = owner.__dict__[name]
-        self._active = True  # or it only calls the original
+        self._active = True  # False: it only calls the original
         wrapped, is_compiling = wrap(original), torch.compiler.is_compiling
 
         def traced() -> None:
             compiled()
 
-        # What torch.compiler.assume_constant_result sets, without importing all of torch._dynamo:
-        # Dynamo calls the function once, while it traces, and puts nothing into the graph.
+        # The effect of torch.compiler.assume_constant_result, without importing all of
+        # torch._dynamo: Dynamo calls the function once, while it traces, and adds nothing to the
+        # graph.
         traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
         @functools.wraps(original)
-        def ours(*args: Any, **kwargs: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             if is_compiling():
                 traced()
                 return original(*args, **kwargs)
             return wrapped(*args, **kwargs) if self._active else original(*args, **kwargs)
 
-        for function in (ours, wrapped):
-            never_compile(uncounted(function))
+        for function in (wrapper, wrapped):
+            never_compile(skip_in_stacklevel(function))
         never_compile(traced)
-        self._ours = ours
-        setattr(owner, name, ours)
+        self._wrapper = wrapper
+        setattr(owner, name, wrapper)
 
     def undo(self) -> None:
-        """Restore the original, or at least do nothing but call it from now on."""
+        """Restore the original. If that is not possible, only call it from now on."""
         self._active = False
-        self._replace(self._ours, self._original)
+        self._replace(self._wrapper, self._original)
 
     def redo(self) -> None:
-        """After ``undo``: as it was."""
+        """Replace it again, after ``undo``."""
         self._active = True
-        self._replace(self._original, self._ours)
+        self._replace(self._original, self._wrapper)
 
-    def _replace(self, there: Any, by: Any) -> None:
-        if self._owner.__dict__.get(self._name) is there:
-            setattr(self._owner, self._name, by)
+    def _replace(self, current: Any, replacement: Any) -> None:
+        if self._owner.__dict__.get(self._name) is current:
+            setattr(self._owner, self._name, replacement)
 
 
 class Observer:
-    """Fills some fields of the open records. A raising method switches the observer off."""
+    """Fills some fields of the open records. If a method raises, the observer is switched off."""
 
-    facts: tuple[str, ...] = ()  # fields that go missing when this observer fails
+    facts: tuple[str, ...] = ()  # fields that are missing if this observer fails
 
     def __init__(self) -> None:
         self._patches: list[Patch] = []
-        self._resting: list[Patch] = []  # those that may be left out while steps only pass
-        self._compiled: set[str] = set()  # what was traced into a compiled function
-        self.failed: guard.Handler = guard.report  # what becomes of an observer that raised
+        self._pausable: list[Patch] = []  # patches that are removed while steps are skipped
+        self._compiled: set[str] = set()  # patched names that Dynamo traced into a graph
+        self.on_failure: guard.Handler = guard.report
         self.lock: Any = threading.RLock()  # the recorder's: several threads may train
-        self._guard = guard.fail_open(self.title, lambda where, error: self.failed(where, error))
+        self._guard = guard.fail_open(
+            self.title, lambda where, error: self.on_failure(where, error)
+        )
 
     @property
     def title(self) -> str:
-        """How the observer is called in a message."""
+        """The observer's name in a message."""
         return f"observer {type(self).__name__}"
 
     @never_compile
-    def safely(self, body: Callable[..., T], *args: Any) -> T | None:
-        """Run the part of a wrapper that is ours: it may fail, the script must not notice."""
+    def run_guarded(self, body: Callable[..., T], *args: Any) -> T | None:
+        """Run the observer's part of a wrapper; None if it failed, which the script never sees."""
         with self.lock, isolated(), self._guard:
             return body(*args)
         return None
 
     def install(self) -> None:
-        """Put the hooks in place."""
+        """Install the hooks."""
 
     def uninstall(self) -> None:
         """Restore everything that ``install`` changed."""
-        self._resting.clear()
+        self._pausable.clear()
         while self._patches:
             self._patches.pop().undo()
 
     def patch(
         self, owner: Any, name: str, wrap: Callable[[Any], Any], always: bool = False
     ) -> None:
-        """Replace an attribute until ``uninstall``; ``always``: also while steps only pass."""
+        """Replace an attribute until ``uninstall``; ``always``: also while steps are skipped."""
         patch = Patch(owner, name, wrap, functools.partial(self._compiled.add, name))
         self._patches.append(patch)
         if not always:
-            self._resting.append(patch)
+            self._pausable.append(patch)
 
-    def rest(self) -> None:
-        """Steps only pass from now on: cost nothing."""
-        for patch in self._resting:
+    def pause(self) -> None:
+        """Steps are skipped from now on: remove every hook that is not needed for that."""
+        for patch in self._pausable:
             patch.undo()
 
-    def wake(self, tracks: list[Track]) -> None:
-        """From now on all is watched again: what was seen before is old."""
-        for patch in self._resting:
+    def resume(self, windows: list[OptimizerWindow]) -> None:
+        """Steps are sampled again: forget what was observed before the pause."""
+        for patch in self._pausable:
             patch.redo()
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
@@ -132,11 +137,11 @@ class Observer:
     def backward_nested(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
         """Inside it, another one starts from ``roots``: reentrant checkpointing."""
 
-    def backward_ends(self, micro_batch: OpenMicroBatch, touched: list[Track]) -> None:
-        """It has ended; ``touched`` are the optimizers whose gradients it added to."""
+    def backward_ends(self, micro_batch: OpenMicroBatch, reached: list[OptimizerWindow]) -> None:
+        """It has ended; it added to gradients of the optimizers of the ``reached`` windows."""
 
-    def step_begins(self, step: OpenStep, track: Track) -> None:
-        """The optimizer of ``track`` is about to apply its gradients."""
+    def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
+        """The optimizer is about to apply its gradients; its ``window`` is already the next one."""
 
-    def step_ends(self, step: OpenStep, track: Track) -> None:
-        """It has applied them."""
+    def step_ends(self, step: OpenStep, window: OptimizerWindow) -> None:
+        """The optimizer has applied them."""

@@ -1,7 +1,7 @@
-"""How many batches a script drew from its training DataLoader for a window, and how large they are.
+"""Counts the batches that a script drew from its training DataLoader for a window.
 
-A loss's target may be flat, and then does not say how many samples it holds; the loader does. Its
-iterators count what they have given, so nothing is added to the way of a batch.
+The target of a loss may be flat, and then its shape does not show how many samples it holds. The
+loader does. Its iterators count the batches that they have yielded, so no code runs per batch.
 """
 
 from __future__ import annotations
@@ -13,51 +13,62 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import BatchSampler
 
 if TYPE_CHECKING:
-    from gradledger.capture.windows import Track
+    from gradledger.capture.windows import OptimizerWindow
 
 
 @dataclass
-class _Load:
-    """One iterator of a loader; ``short`` is which of its batches may hold fewer samples."""
+class _Iterator:
+    """One iterator of a loader whose batch size is known."""
 
     batch_size: int
-    short: int | None
-    counted: dict[int, int] = field(default_factory=dict)  # by optimizer: batches given so far
+    short_batch: int | None  # the number of the batch that may hold fewer samples
+    counted: dict[int, int] = field(default_factory=dict)  # by optimizer: batches at its last step
 
 
-class Loads:
+class DrawnBatches:
     """The iterators over training data that are alive."""
 
     def __init__(self) -> None:
-        self._loads: weakref.WeakKeyDictionary[Any, _Load | None] = weakref.WeakKeyDictionary()
+        # None: the batch size of this iterator's loader is not known.
+        self._iterators: weakref.WeakKeyDictionary[Any, _Iterator | None] = (
+            weakref.WeakKeyDictionary()
+        )
 
-    def begin(self, loader: Any, iterator: Any) -> None:
-        """The script begins to iterate a loader."""
+    def add(self, loader: Any, iterator: Any) -> None:
+        """The script begins to iterate over a loader."""
         size = _batch_size(loader)
-        self._loads[iterator] = None if size is None else _Load(size, _short(loader))
+        self._iterators[iterator] = None if size is None else _Iterator(size, _short_batch(loader))
 
-    def drawn(self, track: Track) -> tuple[int, int] | None:
-        """Batches given since the optimizer's last step, and the samples in each.
+    def take(self, window: OptimizerWindow) -> tuple[int, int] | None:
+        """Batches drawn since the optimizer's last step, and the samples in each.
 
-        None where no loader, or more than one, gave some, or where one may have been short.
+        None if no loader, or more than one, yielded batches, or if one batch may be short.
         """
-        found = [(load, *_since(i, load, track)) for i, load in self._loads.items() if load]
-        gave = [(load, new, now) for load, new, now in found if new]
-        if len(gave) != 1 or len(found) < len(self._loads):
+        sources, all_known = [], True
+        for iterator, counts in self._iterators.items():
+            if counts is None:
+                all_known = False
+                continue
+            drawn, total = _take_drawn(iterator, counts, window)
+            if drawn:
+                sources.append((counts, drawn, total))
+        if len(sources) != 1 or not all_known:
             return None
-        load, new, now = gave[0]
-        return None if load.short == now else (new, load.batch_size)
+        counts, drawn, total = sources[0]
+        return None if counts.short_batch == total else (drawn, counts.batch_size)
 
 
-def _since(iterator: Any, load: _Load, track: Track) -> tuple[int, int]:
-    now: int = iterator._num_yielded
-    before = load.counted.get(id(track), 0)
-    load.counted[id(track)] = now
-    return now - before if now >= before else now, now  # persistent workers begin again at 0
+def _take_drawn(iterator: Any, counts: _Iterator, window: OptimizerWindow) -> tuple[int, int]:
+    """Batches since the optimizer's last step, and in total; the next call counts from here."""
+    total: int = iterator._num_yielded
+    before = counts.counted.get(id(window), 0)
+    counts.counted[id(window)] = total
+    # Persistent workers restart the iterator's count at 0.
+    return (total - before if total >= before else total), total
 
 
 def _batch_size(loader: Any) -> int | None:
-    """Samples in a batch; None where batches differ, or hold more than this rank's."""
+    """Samples in a batch; None if batches differ, or hold more than the samples of this rank."""
     sampler = loader.batch_sampler
     shards = 1
     if type(sampler).__name__ == "BatchSamplerShard":  # Accelerate's
@@ -68,7 +79,7 @@ def _batch_size(loader: Any) -> int | None:
     return sampler.batch_size // shards
 
 
-def _short(loader: Any) -> int | None:
-    """The last batch of an epoch, unless it is dropped; of a stream, nobody knows which that is."""
+def _short_batch(loader: Any) -> int | None:
+    """The number of an epoch's last batch, unless it is dropped or the length is not known."""
     endless = not hasattr(loader.dataset, "__len__")
     return None if loader.batch_sampler.drop_last or endless else len(loader)

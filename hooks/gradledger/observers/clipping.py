@@ -1,6 +1,6 @@
-"""Observes clipping by norm and by value, also when the function was imported by name.
+"""Observes clipping by norm and by value, also of functions that the script imported by name.
 
-PyTorch 2.6 and later clip in ``_clip_grads_with_norm_``; older ones in ``clip_grad_norm_`` itself.
+PyTorch 2.6 and later clip in ``_clip_grads_with_norm_``; older versions in ``clip_grad_norm_``.
 """
 
 from __future__ import annotations
@@ -16,45 +16,45 @@ from gradledger.capture.open_records import OpenEvent, OpenStep
 from gradledger.observers.base import Observer
 
 if TYPE_CHECKING:
-    from gradledger.capture.windows import Track, Windows
+    from gradledger.capture.windows import OpenWindows, OptimizerWindow
 
 COMPILED = "clipping runs inside a compiled function, where it cannot be seen"
 
 
 class Clipping(Observer):
-    """Notes ``clip_norm`` and ``clip_value`` in the window whose parameters were clipped."""
+    """Notes ``clip_norm`` and ``clip_value`` in the window whose parameters are clipped."""
 
     facts = ("clip_norm", "clip_value")
 
-    def __init__(self, windows: Windows) -> None:
+    def __init__(self, windows: OpenWindows) -> None:
         super().__init__()
         self._windows = windows
 
     def install(self) -> None:
-        """Wrap the one place where gradients are multiplied by the clipping coefficient."""
+        """Wrap the function that multiplies gradients by the clipping coefficient."""
         if hasattr(clip_grad, "_clip_grads_with_norm_"):
-            self.patch(clip_grad, "_clip_grads_with_norm_", self._wrap)
+            self.patch(clip_grad, "_clip_grads_with_norm_", self._wrap_with_norm)
         else:
-            self.patch(clip_grad, "clip_grad_norm_", self._wrap_whole)
-            self.patch(torch.nn.utils, "clip_grad_norm_", self._wrap_whole)
+            self.patch(clip_grad, "clip_grad_norm_", self._wrap_norm)
+            self.patch(torch.nn.utils, "clip_grad_norm_", self._wrap_norm)
         self.patch(clip_grad, "clip_grad_value_", self._wrap_value)
         self.patch(torch.nn.utils, "clip_grad_value_", self._wrap_value)
 
-    def _wrap(self, original: Any) -> Any:
+    def _wrap_with_norm(self, original: Any) -> Any:
         def _clip_grads_with_norm_(
             parameters: Any, max_norm: float, total_norm: Any, *args: Any, **kwargs: Any
         ) -> Any:
             parameters = _as_list(parameters)
-            self.safely(self._note, "clip_norm", parameters, max_norm, total_norm)
+            self.run_guarded(self._add_event, "clip_norm", parameters, max_norm, total_norm)
             return original(parameters, max_norm, total_norm, *args, **kwargs)
 
         return _clip_grads_with_norm_
 
-    def _wrap_whole(self, original: Any) -> Any:
+    def _wrap_norm(self, original: Any) -> Any:
         def clip_grad_norm_(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
             parameters = _as_list(parameters)
             total_norm = original(parameters, max_norm, *args, **kwargs)
-            self.safely(self._note, "clip_norm", parameters, max_norm, total_norm)
+            self.run_guarded(self._add_event, "clip_norm", parameters, max_norm, total_norm)
             return total_norm
 
         return clip_grad_norm_
@@ -62,24 +62,24 @@ class Clipping(Observer):
     def _wrap_value(self, original: Any) -> Any:
         def clip_grad_value_(parameters: Any, clip_value: float, *args: Any, **kwargs: Any) -> Any:
             parameters = _as_list(parameters)
-            self.safely(self._note, "clip_value", parameters, clip_value, None)
+            self.run_guarded(self._add_event, "clip_value", parameters, clip_value, None)
             return original(parameters, clip_value, *args, **kwargs)
 
         return clip_grad_value_
 
-    def _note(self, op: Any, parameters: list[Any], limit: float, total_norm: Any) -> None:
+    def _add_event(self, op: Any, parameters: list[Any], limit: float, total_norm: Any) -> None:
         clipped = {id(p) for p in parameters}
         readable = total_norm is not None and is_plain(local_part(total_norm))
         norm = Deferred(total_norm, volatile=True) if readable else None
-        for track in self._windows.of_this_thread():
-            if any(id(p) in clipped for p in track.watched):
+        for window in self._windows.of_this_thread():
+            if any(id(p) in clipped for p in window.probed_parameters):
                 event = OpenEvent(op, 0, limit=float(limit), norm=norm)
-                event.sample = track.sample()
-                event.whole = all(id(p) in clipped for p in track.parameters())
-                track.note(event)
+                event.sample = window.sample()
+                event.covers_all = all(id(p) in clipped for p in window.parameters())
+                window.add_event(event)
 
-    def step_begins(self, step: OpenStep, track: Track) -> None:
-        """A compiled call of a clipping function is not seen, nor whether there was one."""
+    def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
+        """State what is missing if a clipping function was compiled: its calls are not observed."""
         if self._compiled:
             step.missing.update(dict.fromkeys((*self.facts, "post_factor"), COMPILED))
 

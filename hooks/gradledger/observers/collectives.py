@@ -1,7 +1,22 @@
 """Observes collectives: how many each backward ran, and whether gradients were averaged.
 
-A process group numbers its collectives; the difference around a backward is what it ran.
-Nothing is added to a group, and no result of a collective is ever kept.
+A process group numbers its collectives. The difference of these sequence numbers, read before and
+after a backward, is the number of collectives that the backward ran. The observer adds nothing to
+a group, and holds no reference to the result of a collective.
+
+A sequence number is only meaningful as a difference, and only if nothing else ran in between. The
+observer discards it where it would be stale:
+
+- Another thread ran a backward meanwhile: the numbers belong to the process, not to a thread. The
+  micro-batch gets no ``collectives``, and later steps report them as not measured (``THREADS``).
+- Steps were skipped: the number after the last backward is from before the skip. A difference to it
+  would contain the collectives of every skipped step. ``resume`` forgets it, as it forgets what a
+  wrapper decided in a forward whose backward was skipped.
+- DDP decides in a forward whether the next backward synchronises. The decision is used once, and
+  cleared when that backward begins.
+
+``collectives_after`` counts from the end of the thread's last backward to the step, even if that
+backward belongs to the window of another optimizer.
 """
 
 from __future__ import annotations
@@ -18,208 +33,210 @@ from gradledger.capture.backwards import Backwards
 from gradledger.capture.isolation import is_dtensor, local_part
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 from gradledger.observers.base import Observer
-from gradledger.observers.local_gradients import LocalGradients, own_hook
+from gradledger.observers.local_gradients import LocalGradients, has_custom_hook
 
 if TYPE_CHECKING:
-    from gradledger.capture.windows import Track
+    from gradledger.capture.windows import OptimizerWindow
 
 _world: Any = getattr(dist.distributed_c10d, "_world", None) if dist.is_available() else None
 
-THREADS = "another thread trained meanwhile: whose collectives ran cannot be told apart"
-UNCOUNTED = "this version of PyTorch does not number its collectives where they are looked for"
+THREADS = "another thread trained at the same time: collectives cannot be assigned to a thread"
+UNCOUNTED = "this version of PyTorch does not expose the process groups that count collectives"
 
 FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
 FSDP2 = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 
 
-class _OfThread(threading.local):
-    """What happened on a thread since its last backward began."""
+class _ThreadCounts(threading.local):
+    """State of one thread, which becomes stale in a pause."""
 
-    after_backward: int | None = None  # collectives that had run when it ended
-    forward: Any = None  # what the wrappers' forwards have decided since
+    after_backward: int | None = None  # sequence number at the end of the last backward
+    forward: Any = None  # DDP's decision for the next backward: "sync" or "no_sync"
 
 
 class Collectives(Observer):
-    """Fills ``collectives`` and ``wrapper`` of micro-batches, and how a step was synchronised."""
+    """Fills ``collectives`` and ``wrapper`` of micro-batches, and ``sync`` of steps."""
 
     facts = ("collectives", "sync", "wrapper", "sync_bytes", "outside", "collectives_after")
 
     def __init__(self, backwards: Backwards) -> None:
         super().__init__()
         self._backwards = backwards
-        self._now = _OfThread()
-        self._wrapped = False  # whether a data-parallel wrapper was ever met
+        self._thread = _ThreadCounts()
+        self._has_wrapper = False  # whether the script has used a data-parallel wrapper
         self._ddp: weakref.WeakSet[Any] = weakref.WeakSet()  # a script may train several
         self._fsdp: weakref.WeakSet[Any] = weakref.WeakSet()  # FSDP1's outermost modules
         self._local = LocalGradients(type(self).__name__)
-        self._to_find: dict[str, tuple[str, str, Any]] = {
+        # By module that is not imported yet: class, method and wrapper.
+        self._pending_patches: dict[str, tuple[str, str, Any]] = {
             FSDP1: ("FullyShardedDataParallel", "forward", self._wrap_fsdp),
             FSDP2: ("FSDPParamGroup", "post_backward", self._wrap_fsdp2),
         }
-        self._modules = 0  # how many were imported when FSDP was last looked for
-        self._about: dict[int, dict[str, Any]] = {}  # what is constant, by optimizer
+        self._module_count = 0  # imported modules when the pending patches were last checked
+        self._constant_fields: dict[int, dict[str, Any]] = {}  # by optimizer
 
     def install(self) -> None:
-        """Notice forwards through a data-parallel wrapper, and what they decide."""
+        """Wrap the methods in which a data-parallel wrapper decides whether to synchronise."""
         ddp = sys.modules.get("torch.nn.parallel.distributed")
         if ddp is not None:
             self.patch(ddp.DistributedDataParallel, "__init__", self._wrap_init, always=True)
-            self.patch(ddp.DistributedDataParallel, "_pre_forward", self._wrap_ddp)
-        self._find_fsdp()
+            self.patch(ddp.DistributedDataParallel, "_pre_forward", self._wrap_ddp_forward)
+        self._patch_fsdp()
 
     def uninstall(self) -> None:
-        """Restore everything that ``install`` changed, and let go of the parameters."""
+        """Restore everything that ``install`` changed, and remove the hooks of parameters."""
         super().uninstall()
         self._local.release()
 
-    def rest(self) -> None:
-        """Leave no hook on a parameter either."""
-        super().rest()
+    def pause(self) -> None:
+        """Remove the hooks of parameters, too."""
+        super().pause()
         self._local.release()
 
-    def wake(self, tracks: list[Track]) -> None:
-        """Forget what the wrappers decided, and how many collectives there were."""
-        super().wake(tracks)
-        self._now = _OfThread()
+    def resume(self, windows: list[OptimizerWindow]) -> None:
+        """Forget the stale decisions and sequence numbers from before the pause."""
+        super().resume(windows)
+        self._thread = _ThreadCounts()
 
-    def _find_fsdp(self) -> None:
-        """FSDP is only imported by scripts that use it, after us."""
-        self._modules = len(sys.modules)
-        for name, (owner, method, wrap) in list(self._to_find.items()):
+    def _patch_fsdp(self) -> None:
+        """Patch FSDP once the script has imported it: that is after ``install``."""
+        self._module_count = len(sys.modules)
+        for name, (owner, method, wrap) in list(self._pending_patches.items()):
             module = sys.modules.get(name)
             if hasattr(module, owner):
-                del self._to_find[name]
+                del self._pending_patches[name]
                 self.patch(getattr(module, owner), method, wrap)
-                self._about.clear()
+                self._constant_fields.clear()
 
     def _wrap_init(self, original: Any) -> Any:
         def __init__(module: Any, *args: Any, **kwargs: Any) -> None:
             original(module, *args, **kwargs)
-            self.safely(self._meet, module)  # a script may only ever call module.module
+            self.run_guarded(self._add_ddp, module)  # a script may call only module.module
 
         return __init__
 
-    def _wrap_ddp(self, original: Any) -> Any:
+    def _wrap_ddp_forward(self, original: Any) -> Any:
         def _pre_forward(module: Any, *inputs: Any, **kwargs: Any) -> Any:
-            self.safely(self._saw, module)
+            self.run_guarded(self._note_ddp_decision, module)
             return original(module, *inputs, **kwargs)
 
         return _pre_forward
 
-    def _meet(self, module: Any) -> None:
+    def _add_ddp(self, module: Any) -> None:
         if module not in self._ddp:
             self._ddp.add(module)
-            self._wrapped = True
-            self._about.clear()
+            self._has_wrapper = True
+            self._constant_fields.clear()
 
-    def _saw(self, module: Any) -> None:
-        self._meet(module)
-        if torch.is_grad_enabled() and self._now.forward != "sync":
-            self._now.forward = "sync" if module.require_backward_grad_sync else "no_sync"
+    def _note_ddp_decision(self, module: Any) -> None:
+        self._add_ddp(module)
+        if torch.is_grad_enabled() and self._thread.forward != "sync":
+            self._thread.forward = "sync" if module.require_backward_grad_sync else "no_sync"
 
     def _wrap_fsdp(self, original: Any) -> Any:
         def forward(module: Any, *inputs: Any, **kwargs: Any) -> Any:
-            self.safely(self._meet_fsdp, module)
+            self.run_guarded(self._add_fsdp, module)
             return original(module, *inputs, **kwargs)
 
         return forward
 
-    def _meet_fsdp(self, module: Any) -> None:
+    def _add_fsdp(self, module: Any) -> None:
         if module._is_root is not False and module not in self._fsdp:  # None at first
             self._fsdp.add(module)
-            self._wrapped = True
-            self._about.clear()
+            self._has_wrapper = True
+            self._constant_fields.clear()
 
     def _wrap_fsdp2(self, original: Any) -> Any:
         def post_backward(group: Any, *unused: Any) -> Any:
-            self.safely(self._reduced, group)
+            self.run_guarded(self._note_fsdp2_decision, group)
             return original(group, *unused)
 
         return post_backward
 
-    def _reduced(self, group: Any) -> None:
-        """FSDP2 decides here; what it does not reduce it accumulates where ``.grad`` is not."""
-        micro_batch = self._backwards.here()
+    def _note_fsdp2_decision(self, group: Any) -> None:
+        """FSDP2 decides in backward. Gradients that it does not reduce stay outside ``.grad``."""
+        micro_batch = self._backwards.current()
         if micro_batch is None:
             return
         if micro_batch.wrapper != "sync":
             micro_batch.wrapper = "sync" if group.reduce_grads else "no_sync"
         if not group.reduce_grads:
-            micro_batch.unseen |= {id(p.sharded_param) for p in group.fsdp_params}
+            micro_batch.hidden_parameters |= {id(p.sharded_param) for p in group.fsdp_params}
 
     @staticmethod
-    def _accumulates(module: Any, micro_batch: OpenMicroBatch) -> None:
-        """FSDP1 decides when backward runs; until it reduces, ``.grad`` may not show a thing."""
+    def _note_fsdp_decision(module: Any, micro_batch: OpenMicroBatch) -> None:
+        """FSDP1 decides before backward. Until it reduces, ``.grad`` may not change."""
         if micro_batch.wrapper != "sync":
             micro_batch.wrapper = "sync" if module._sync_gradients else "no_sync"
         if not module._sync_gradients:
-            micro_batch.unseen |= {id(p) for p in module.parameters()}
+            micro_batch.hidden_parameters |= {id(p) for p in module.parameters()}
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
         """Read the sequence numbers before backward."""
-        if len(sys.modules) != self._modules:
-            self._find_fsdp()
+        if len(sys.modules) != self._module_count:
+            self._patch_fsdp()
         micro_batch.collectives_before = sequence_number()
-        if self._wrapped:
-            self._decided(micro_batch)
+        if self._has_wrapper:
+            self._note_decisions(micro_batch)
 
-    def _decided(self, micro_batch: OpenMicroBatch) -> None:
-        """What the wrappers have decided for this backward."""
+    def _note_decisions(self, micro_batch: OpenMicroBatch) -> None:
+        """Record whether the wrappers synchronise this backward."""
         if self._ddp:
-            micro_batch.wrapper = self._now.forward or "bypassed"
-            self._now.forward = None
+            micro_batch.wrapper = self._thread.forward or "bypassed"
+            self._thread.forward = None
         for module in self._fsdp:
-            self._accumulates(module, micro_batch)
+            self._note_fsdp_decision(module, micro_batch)
 
-    def backward_ends(self, micro_batch: OpenMicroBatch, touched: list[Track]) -> None:
-        """The difference is the number of collectives of this backward."""
+    def backward_ends(self, micro_batch: OpenMicroBatch, reached: list[OptimizerWindow]) -> None:
+        """Record the number of collectives that this backward ran."""
         before, after = micro_batch.collectives_before, sequence_number()
-        self._now.after_backward = after
+        self._thread.after_backward = after
         if before is not None and after is not None and micro_batch.alone:
             micro_batch.collectives = after - before
-        if self._ddp and own_hook(self._ddp):
-            for track in touched:
-                self._local.watch(track, self.failed)
+        if self._ddp and has_custom_hook(self._ddp):
+            for window in reached:
+                self._local.watch(window, self.on_failure)
 
-    def step_begins(self, step: OpenStep, track: Track) -> None:
-        """Say what happened to the gradients over the ranks in this window."""
+    def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
+        """Record how this window's gradients were combined over the ranks."""
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return
         if self._backwards.overlapped or _world is None:
             reason = THREADS if self._backwards.overlapped else UNCOUNTED
             step.missing.update(dict.fromkeys(self.facts, reason))
             return
-        now, before = sequence_number(), self._now.after_backward
+        now, before = sequence_number(), self._thread.after_backward
         if now is not None and before is not None:
             step.fields["collectives_after"] = now - before
-        step.fields.update(self._constant(track))
+        step.fields.update(self._fields_of(window))
         if any(_is_hybrid(module) for module in self._fsdp):
-            step.missing["norm"] = "FSDP's hybrid sharding: each part is held more than once"
+            step.missing["norm"] = "FSDP's hybrid sharding: several ranks hold each part"
         step.fields["sync"] = self._sync(step)
-        step.combined = step.fields["sync"] != "averaged"
-        local = self._local.take(track)
-        if local is not None and step.micro_batches[-1:]:
-            step.micro_batches[-1].after = local  # before the comm hook, where no one else looked
+        step.may_be_combined = step.fields["sync"] != "averaged"
+        local = self._local.take(window)
+        if local is not None and step.micro_batches:
+            step.micro_batches[-1].sample_after = local  # from before the comm hook
 
     def _sync(self, step: OpenStep) -> str:
         inside = sum(c.micro_batch.collectives or 0 for c in step.micro_batches)
-        if inside and step.fields.get("wrapper") and not own_hook(self._ddp):
+        if inside and step.fields.get("wrapper") and not has_custom_hook(self._ddp):
             return "averaged"
         return "unknown" if inside or step.fields.get("collectives_after") else "none"
 
-    def _constant(self, track: Track) -> dict[str, Any]:
-        known = self._about.get(id(track))
-        if known is None:
-            known = self._about[id(track)] = self._describe(track)
-        return known
+    def _fields_of(self, window: OptimizerWindow) -> dict[str, Any]:
+        """The fields that stay constant until a wrapper is added."""
+        fields = self._constant_fields.get(id(window))
+        if fields is None:
+            fields = self._constant_fields[id(window)] = self._describe(window)
+        return fields
 
-    def _describe(self, track: Track) -> dict[str, Any]:
-        parameters = [p for p in track.parameters() if p.requires_grad]
+    def _describe(self, window: OptimizerWindow) -> dict[str, Any]:
+        parameters = [p for p in window.parameters() if p.requires_grad]
         if any(map(is_dtensor, parameters)):
             return {"wrapper": "fsdp2", "sync_bytes": _bytes(parameters)}
         if self._fsdp:
-            parts = any(module.sharding_strategy.name != "NO_SHARD" for module in self._fsdp)
-            return {"wrapper": "fsdp", "sync_bytes": _bytes(parameters), "sharded": parts}
+            sharded = any(module.sharding_strategy.name != "NO_SHARD" for module in self._fsdp)
+            return {"wrapper": "fsdp", "sync_bytes": _bytes(parameters), "sharded": sharded}
         held = {id(p) for ddp in self._ddp for p in ddp.parameters()}
         synced = [p for p in parameters if id(p) in held]
         if not synced:

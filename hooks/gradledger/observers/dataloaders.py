@@ -1,6 +1,6 @@
-"""Observes where the data comes from: a DataLoader's kind of sampler, and the batches it gave.
+"""Observes the source of the data: the kind of sampler of a DataLoader, and the batches drawn.
 
-The data themselves are told apart by fingerprints of the loss's targets (``loss_terms``).
+``loss_terms`` takes fingerprints of the loss's targets, which distinguish the data themselves.
 """
 
 from __future__ import annotations
@@ -12,58 +12,58 @@ from torch.utils.data import DataLoader
 
 from gradledger.capture.open_records import OpenStep
 from gradledger.observers.base import Observer
-from gradledger.observers.batches_drawn import Loads
+from gradledger.observers.batches_drawn import DrawnBatches
 
 if TYPE_CHECKING:
-    from gradledger.capture.windows import Track, Windows
+    from gradledger.capture.windows import OpenWindows, OptimizerWindow
 
 
-class Data(Observer):
+class DataLoaders(Observer):
     """Fills ``sampler``, ``batches`` and ``batch_size`` of steps."""
 
     facts = ("sampler", "batches", "batch_size")
 
-    def __init__(self, windows: Windows) -> None:
+    def __init__(self, windows: OpenWindows) -> None:
         super().__init__()
         self._windows = windows
-        self._sampler: str | None = None
-        self._loads = Loads()
+        self._sampler_kind: str | None = None
+        self._drawn_batches = DrawnBatches()
 
     def install(self) -> None:
-        """Notice when a DataLoader is iterated."""
+        """Wrap ``DataLoader.__iter__``."""
         self.patch(DataLoader, "__iter__", self._wrap_iter, always=True)
 
     def _wrap_iter(self, original: Any) -> Any:
         def __iter__(loader: Any) -> Any:
             iterator = original(loader)
-            if torch.is_grad_enabled():  # an evaluation's loader says nothing of training
-                self.safely(self._begin, loader, iterator)
+            if torch.is_grad_enabled():  # otherwise it is the loader of an evaluation
+                self.run_guarded(self._add, loader, iterator)
             return iterator
 
         return __iter__
 
-    def _begin(self, loader: Any, iterator: Any) -> None:
-        self._sampler = _kind_of(getattr(loader, "sampler", None))
-        self._loads.begin(loader, iterator)
+    def _add(self, loader: Any, iterator: Any) -> None:
+        self._sampler_kind = _kind_of(getattr(loader, "sampler", None))
+        self._drawn_batches.add(loader, iterator)
 
-    def wake(self, tracks: list[Track]) -> None:
-        """The batches of steps that were not watched are no news."""
-        for track in tracks:
-            self._loads.drawn(track)
+    def resume(self, windows: list[OptimizerWindow]) -> None:
+        """Discard the batches of the skipped steps."""
+        for window in windows:
+            self._drawn_batches.take(window)
 
-    def step_begins(self, step: OpenStep, track: Track) -> None:
-        """The sampler and the batches that the window's data came from, as far as is known."""
-        if self._windows.several_threads:  # which of them draws from a loader is not seen
+    def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
+        """Record the sampler and the batches of the window, as far as they are known."""
+        if self._windows.several_threads:  # which thread draws from a loader is not observed
             return
-        if self._sampler is not None:
-            step.fields["sampler"] = self._sampler
-        drawn = self._loads.drawn(track)
-        if drawn is not None:
-            step.fields["batches"], step.fields["batch_size"] = drawn
+        if self._sampler_kind is not None:
+            step.fields["sampler"] = self._sampler_kind
+        batches = self._drawn_batches.take(window)
+        if batches is not None:
+            step.fields["batches"], step.fields["batch_size"] = batches
 
 
 def _kind_of(sampler: Any) -> str | None:
-    """Whether a sampler means to shuffle; None where only its author knows."""
+    """Whether a sampler shuffles; None for a sampler class that is not known."""
     shuffle = getattr(sampler, "shuffle", None)  # DistributedSampler
     if isinstance(shuffle, bool):
         return "random" if shuffle else "sequential"

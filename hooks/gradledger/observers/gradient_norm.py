@@ -1,4 +1,4 @@
-"""Observes the L2 norms of the gradients that the optimizer gets."""
+"""Observes the L2 norms of the gradients that the optimizer applies."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from gradledger.capture.open_records import OpenStep
 from gradledger.observers.base import Observer
 
 if TYPE_CHECKING:
-    from gradledger.capture.windows import Track
+    from gradledger.capture.windows import OptimizerWindow
 
 _layout = operator.attrgetter("layout")
 
 
 class GradientNorm(Observer):
-    """Fills ``norm`` and its parts: one fused pass, none when the loop has just clipped.
+    """Fills ``norm`` and ``group_norms`` in one fused pass; in none if the loop has just clipped.
 
-    Sharded gradients give the norm of this rank's part; the service combines them.
+    The norm of sharded gradients is that of this rank's part. The service combines the parts.
     """
 
     facts = ("norm", "group_norms", "nonfinite")
 
-    def step_begins(self, step: OpenStep, track: Track) -> None:
-        """Take the norms of what is about to be applied, by parameter group."""
+    def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
+        """Compute the norms of the gradients that are about to be applied, by parameter group."""
         if step.clip_gives_norm() or "norm" in step.missing:
             return
-        for index, group in enumerate(track.optimizer.param_groups):
+        for index, group in enumerate(window.optimizer.param_groups):
             parameters = group["params"]
-            if group.get("differentiable"):  # others have leaves only, of which ``.grad`` is free
+            if group.get("differentiable"):  # all other groups hold leaves only
                 parameters = [p for p in parameters if p.is_leaf]
             gradients = [g for g in (p.grad for p in parameters) if g is not None]
             unusual = [g for g in gradients if type(g) is not torch.Tensor]
             if not all(map(is_plain, map(local_part, unusual))):
-                step.missing["norm"] = "gradients are tensors of a kind that is not read"
+                step.missing["norm"] = "gradients are tensors of a class that is not read"
                 step.norms.clear()
                 return
             if not set(map(_layout, gradients)) <= {torch.strided}:  # COO, CSR and so on
@@ -52,24 +52,27 @@ class GradientNorm(Observer):
 def _norms(gradients: list[Any], step: OpenStep) -> torch.Tensor:
     plain = set(map(type, gradients)) == {torch.Tensor}
     local = gradients if plain else list(map(local_part, gradients))
-    if local[0].requires_grad:  # of a double backward; a pass over gradients makes no graph
+    if local[0].requires_grad:  # from a double backward: the norms must not extend the graph
         local = [part.detach() for part in local]
     norms = list(torch._foreach_norm(local))
     if not plain and any(map(operator.is_not, local, gradients)):
         step.fields["sharded"] = True
-        norms = [_part(norm, g) for norm, g in zip(norms, gradients, strict=True)]
+        norms = [_share_of_norm(norm, g) for norm, g in zip(norms, gradients, strict=True)]
     try:
         return torch.stack(norms).float()
     except RuntimeError:  # a model over several devices
         return torch.stack([norm.to(norms[0].device) for norm in norms]).float()
 
 
-def _part(norm: torch.Tensor, gradient: Any) -> torch.Tensor:
-    """So that the squares of all ranks sum to the whole: what several hold counts once."""
-    held = [
+def _share_of_norm(norm: torch.Tensor, gradient: Any) -> torch.Tensor:
+    """This rank's share of the norm: the squares of the shares of all ranks sum to its square.
+
+    A part that several ranks hold is divided among them.
+    """
+    copies = [
         gradient.device_mesh.size(dimension)
         for dimension, placement in enumerate(getattr(gradient, "placements", ()))
         if placement.is_replicate()
     ]
-    times = math.prod(held)
-    return norm if times == 1 else norm / math.sqrt(times)
+    holders = math.prod(copies)
+    return norm if holders == 1 else norm / math.sqrt(holders)

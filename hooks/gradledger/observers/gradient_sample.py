@@ -1,7 +1,8 @@
 """Observes a few gradient coordinates: what the loop does to gradients after backward.
 
-Up to 16 coordinates of each of four parameters, copied after every backward and before the step.
-Their common ratio is the post-backward factor ``a_r``: unscaling, manual scaling, clipping.
+The sample (see ``gradient_probe``) is copied after every backward and before the step. The ratio
+of these two copies is the post-backward factor ``a_r``: unscaling, scaling by hand and clipping,
+multiplied.
 """
 
 from __future__ import annotations
@@ -13,27 +14,29 @@ from gradledger.observers import optimizer_buffers
 from gradledger.observers.base import Observer
 
 if TYPE_CHECKING:
-    from gradledger.capture.windows import Track
+    from gradledger.capture.windows import OptimizerWindow
 
 
 class GradientSample(Observer):
-    """Fills what the sample tells: ``post_factor``, ``zero_share``, ``noise``, ``repeat``."""
+    """Takes the samples for ``post_factor``, ``zero_share``, ``noise`` and ``repeat``."""
 
     facts = ("post_factor", "zero_share", "noise")
 
-    def backward_ends(self, micro_batch: OpenMicroBatch, touched: list[Track]) -> None:
+    def backward_ends(self, micro_batch: OpenMicroBatch, reached: list[OptimizerWindow]) -> None:
         """Sample the gradients that this backward added to."""
-        for track in touched:
-            if track.micro_batches and not track.unseen:
-                last = track.micro_batches[-1]  # the track is emptied when its optimizer is dropped
-                last.after = track.sample()
+        for window in reached:
+            # A window is emptied when its optimizer is dropped, which may happen at any time.
+            if window.micro_batches and not window.hidden_gradients:
+                counted = window.micro_batches[-1]
+                counted.sample_after = window.sample()
 
-    def step_begins(self, step: OpenStep, track: Track) -> None:
-        """Sample once more what the optimizer is about to apply."""
-        step.sample_at_step = track.sample_at_last_step = track.sample()
-        track.coordinates.release()
-        last = step.micro_batches[-1] if step.micro_batches else None
-        if last is not None and last.after is None and last.micro_batch.number == track.counted:
-            last.after = step.sample_at_step  # a step taken by a hook while backward still runs
-        if optimizer_buffers.steps_on_own_buffers(step, track):
-            optimizer_buffers.tell(step)
+    def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
+        """Sample what the optimizer is about to apply."""
+        step.sample_at_step = window.sample_at_last_step = window.sample()
+        window.probe.release()
+        if step.micro_batches:
+            last = step.micro_batches[-1]
+            if last.sample_after is None and last.micro_batch.number == window.counted_number:
+                last.sample_after = step.sample_at_step  # a step from a hook inside backward
+        if optimizer_buffers.steps_on_own_buffers(step, window):
+            optimizer_buffers.record_own_buffers(step)

@@ -1,4 +1,4 @@
-"""Observes learning rates, and how often the LR scheduler is stepped inside a window."""
+"""Observes learning rates, and the steps of LR schedulers inside a window."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ from gradledger.capture.open_records import OpenEvent, OpenStep
 from gradledger.observers.base import Observer
 
 if TYPE_CHECKING:
-    from gradledger.capture.windows import Track, Windows
+    from gradledger.capture.windows import OpenWindows, OptimizerWindow
 
 COMPILED = "the LR scheduler runs inside a compiled function, where it cannot be seen"
 
 
-class _OfThread(threading.local):
-    inside = False  # SequentialLR and ChainedScheduler step others
+class _ThreadStepping(threading.local):
+    inside = False  # a step runs; SequentialLR and ChainedScheduler step others inside theirs
 
 
-class Schedule(Observer):
-    """Fills ``lr`` and ``lrs``, and notes every ``schedule`` call."""
+class LearningRates(Observer):
+    """Fills ``lr`` and ``lrs``, and notes every step of a scheduler as ``schedule``."""
 
     facts = ("lr", "lrs", "schedule")
 
-    def __init__(self, windows: Windows) -> None:
+    def __init__(self, windows: OpenWindows) -> None:
         super().__init__()
         self._windows = windows
-        self._now = _OfThread()
-        self._wrapped: set[type] = set()  # classes whose own ``step`` is wrapped
-        self._met: set[type] = set()  # classes of which there was an object
+        self._thread = _ThreadStepping()
+        self._wrapped: set[type] = set()  # classes that define ``step``, which is wrapped
+        self._used: set[type] = set()  # classes of which an object was created
 
     def install(self) -> None:
-        """Wrap ``step`` where a scheduler class of PyTorch, or of the script, defines it.
+        """Wrap ``step`` of every scheduler class of PyTorch, or of the script, that defines it.
 
-        Classes that are defined later are met when their first object is made. The ``step`` that
-        all others inherit is observed from inside: it warns with ``stacklevel=2``, and a wrapper
-        around it would become the line that its warnings show.
+        A class that is defined later is wrapped when its first object is created. The ``step`` of
+        the base class is observed from inside, because it warns with ``stacklevel=2``, and its
+        warnings would show the line of a wrapper.
         """
         self.patch(LRScheduler, "__init__", self._wrap_init, always=True)
-        inside = getattr(lr_scheduler, "_enable_get_lr_call", None)
-        if inside is not None:
-            self.patch(inside, "__init__", self._wrap_inside)
+        get_lr_call = getattr(lr_scheduler, "_enable_get_lr_call", None)
+        if get_lr_call is not None:
+            self.patch(get_lr_call, "__init__", self._wrap_get_lr_call)
             self._wrapped.add(LRScheduler)
         self._wrap_steps(_classes(LRScheduler))
 
-    def _wrap_inside(self, original: Any) -> Any:
+    def _wrap_get_lr_call(self, original: Any) -> Any:
         def __init__(context: Any, scheduler: Any) -> None:
             original(context, scheduler)
-            if not self._now.inside:
-                self.safely(self._note, scheduler)
+            if not self._thread.inside:
+                self.run_guarded(self._add_event, scheduler)
 
         return __init__
 
@@ -61,49 +61,49 @@ class Schedule(Observer):
         """Restore every scheduler class."""
         super().uninstall()
         self._wrapped.clear()
-        self._met.clear()
+        self._used.clear()
 
     def _wrap_init(self, original: Any) -> Any:
         def __init__(scheduler: Any, *args: Any, **kwargs: Any) -> None:
-            self.safely(self._meet, type(scheduler))
+            self.run_guarded(self._wrap_class, type(scheduler))
             original(scheduler, *args, **kwargs)
 
         return __init__
 
-    def _meet(self, kind: type) -> None:
-        if kind not in self._met and self._patches:
-            self._met.add(kind)
-            self._wrap_steps(k for k in kind.__mro__ if issubclass(k, LRScheduler))
+    def _wrap_class(self, kind: type) -> None:
+        if kind not in self._used and self._patches:
+            self._used.add(kind)
+            self._wrap_steps(base for base in kind.__mro__ if issubclass(base, LRScheduler))
 
     def _wrap_steps(self, kinds: Iterable[type]) -> None:
         for kind in kinds:
             if kind not in self._wrapped and isfunction(kind.__dict__.get("step")):
                 self._wrapped.add(kind)
-                self.patch(kind, "step", self._wrap)
+                self.patch(kind, "step", self._wrap_step)
 
-    def _wrap(self, original: Any) -> Any:
+    def _wrap_step(self, original: Any) -> Any:
         def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-            outermost, self._now.inside = not self._now.inside, True
+            outermost, self._thread.inside = not self._thread.inside, True
             try:
                 return original(scheduler, *args, **kwargs)
             finally:
                 if outermost:
-                    self._now.inside = False
-                    self.safely(self._note, scheduler)
+                    self._thread.inside = False
+                    self.run_guarded(self._add_event, scheduler)
 
         step.__wrapped__ = original  # type: ignore[attr-defined]
         return step
 
-    def _note(self, scheduler: Any) -> None:
+    def _add_event(self, scheduler: Any) -> None:
         optimizer = getattr(scheduler, "optimizer", None)
-        for track in self._windows:
-            started = track.steps or track.micro_batches  # a scheduler steps once when it is made
-            if track.optimizer is optimizer and started:
-                track.note(OpenEvent("schedule", 0))
+        for window in self._windows:
+            trains = window.steps or window.micro_batches  # a new scheduler steps once by itself
+            if window.optimizer is optimizer and trains:
+                window.add_event(OpenEvent("schedule", 0))
 
-    def step_begins(self, step: OpenStep, track: Track) -> None:
-        """The learning rates in force."""
-        rates = [float(group["lr"]) for group in track.optimizer.param_groups if _plain(group)]
+    def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
+        """Record the learning rates that the step applies."""
+        rates = [float(group["lr"]) for group in window.optimizer.param_groups if _is_read(group)]
         if rates:
             step.fields["lr"] = rates[0]
         if len(rates) > 1:
@@ -112,13 +112,13 @@ class Schedule(Observer):
             step.missing["schedule"] = COMPILED
 
 
-def _plain(group: dict[str, Any]) -> bool:
-    """A learning rate that is a number; a tensor on a device is not read."""
+def _is_read(group: dict[str, Any]) -> bool:
+    """Whether the learning rate is a Python number. A tensor may be on a device: it is not read."""
     return isinstance(group.get("lr"), (int, float))
 
 
 def _classes(kind: type) -> Iterator[type]:
-    """A class and all classes that were derived from it so far."""
+    """A class and its subclasses of all levels, as far as they are defined."""
     yield kind
     children: list[type] = kind.__subclasses__()
     for child in children:

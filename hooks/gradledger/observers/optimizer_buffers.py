@@ -1,7 +1,8 @@
-"""Tells of an optimizer that steps on buffers of its own instead of the parameters it was given.
+"""Detects an optimizer that steps on its own buffers instead of the parameters it was given.
 
 DeepSpeed's ZeRO puts flat shards into ``param_groups``, moves every gradient into its own buffers
-and clears ``.grad``. That looks like a loop that zeroes each micro-batch, and is none.
+and clears ``.grad``. That looks like a loop that zeroes the gradients of each micro-batch, and is
+none.
 """
 
 from __future__ import annotations
@@ -12,28 +13,28 @@ from typing import TYPE_CHECKING
 from gradledger.capture.open_records import OpenStep
 
 if TYPE_CHECKING:
-    from gradledger.capture.windows import Track
+    from gradledger.capture.windows import OptimizerWindow
 
-REASON = "the optimizer steps on buffers of its own, as DeepSpeed's ZeRO does"
+REASON = "the optimizer steps on its own buffers, as DeepSpeed's ZeRO does"
 
 
-def steps_on_own_buffers(step: OpenStep, track: Track) -> bool:
-    """Whether none of the parameters that backward reached is the optimizer's any more."""
+def steps_on_own_buffers(step: OpenStep, window: OptimizerWindow) -> bool:
+    """Whether the optimizer holds none of the parameters any more that backward reached."""
     if step.sample_at_step is not None or not step.micro_batches:
-        return False  # the usual case: no need to look any further
-    held = {id(parameter) for parameter in track.parameters()}
-    return not any(id(parameter) in held for parameter in track.watched)
+        return False  # the usual case: the optimizer steps on the gradients themselves
+    held = {id(parameter) for parameter in window.parameters()}
+    return not any(id(parameter) in held for parameter in window.probed_parameters)
 
 
-def tell(step: OpenStep) -> None:
-    """All micro-batches count; what became of their gradients since is not known.
+def record_own_buffers(step: OpenStep) -> None:
+    """Count all micro-batches, and mark the state of their gradients as not measured.
 
-    ZeRO averages over the ranks, and leaves each of them a part of the gradients.
+    ZeRO averages over the ranks, and leaves each rank a part of the gradients.
     """
     for counted in step.micro_batches:
-        counted.after = None
+        counted.sample_after = None
     for counted in step.micro_batches[1:]:
-        counted.fresh, counted.before = False, None
+        counted.fresh, counted.sample_before = False, None
     step.fields["moved"] = True
     step.missing["post_factor"] = REASON
     if step.fields.get("sync") == "unknown" and "deepspeed" in sys.modules:

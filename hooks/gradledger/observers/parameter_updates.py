@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gradledger.capture.gradient_probe import copy
+from gradledger.capture.gradient_probe import copy_coordinates
 from gradledger.capture.open_records import OpenStep
 from gradledger.observers.base import Observer
 
 if TYPE_CHECKING:
-    from gradledger.capture.windows import Track
+    from gradledger.capture.windows import OptimizerWindow
 
-EVERY = 10  # steps between two measurements of the update ratio
+EVERY = 10  # steps between two measurements
 
 
-class Updates(Observer):
+class ParameterUpdates(Observer):
     """Fills ``parameters`` (a fingerprint) and ``update_ratio`` on every tenth step."""
 
     facts = ("parameters", "update_ratio")
 
-    def step_begins(self, step: OpenStep, track: Track) -> None:
-        """The sampled parameters as they are."""
+    def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
+        """Sample the parameters before the step."""
         if step.step % EVERY == 1:
-            step.values = copy(track.watched)
+            step.parameters_before = copy_coordinates(window.probed_parameters)
 
-    def step_ends(self, step: OpenStep, track: Track) -> None:
-        """And as the step left them."""
-        if step.values is not None:
-            step.values_after = copy(track.watched)
+    def step_ends(self, step: OpenStep, window: OptimizerWindow) -> None:
+        """Sample the parameters after the step."""
+        if step.parameters_before is not None:
+            step.parameters_after = copy_coordinates(window.probed_parameters)

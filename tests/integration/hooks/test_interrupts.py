@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import nn
 
-from gradledger.capture.gradient_probe import Coordinates
+from gradledger.capture.gradient_probe import GradientProbe
 from gradledger.capture.recorder import FINISH_SECONDS, Recorder
-from gradledger.capture.windows import Windows
+from gradledger.capture.windows import OpenWindows
 from gradledger.delivery.pipeline import _signals_blocked
-from gradledger.observers.grad_scaler import Scaler
+from gradledger.observers.grad_scaler import GradScalerCalls
 from helpers.interrupts import when_called, when_returning
 from helpers.patience import HANGS
 from helpers.training import Batches, accused, cross_entropy, recording, tiny_model, tokens, windows
@@ -46,7 +46,7 @@ def step(
     optimizer.zero_grad()
 
 
-@pytest.mark.parametrize("function", [Windows.begin, Windows.reached])
+@pytest.mark.parametrize("function", [OpenWindows.begin_backward, OpenWindows.end_backward])
 def test_a_loop_that_is_interrupted_and_run_again_is_measured(
     function: Callable[..., Any],
 ) -> None:
@@ -72,7 +72,10 @@ def test_a_scaler_that_is_interrupted_is_still_seen_to_unscale() -> None:
         model = tiny_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-        with pytest.raises(KeyboardInterrupt), when_returning(Scaler._before_step, interrupt):
+        with (
+            pytest.raises(KeyboardInterrupt),
+            when_returning(GradScalerCalls._before_step, interrupt),
+        ):
             step(model, first, optimizer, scaler)
         optimizer.zero_grad()
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -92,7 +95,7 @@ def test_an_optimizer_may_be_collected_while_its_gradients_are_read(swallowed: A
             gc.collect()
 
         first, *others = windows(3)
-        with when_called(Coordinates.copy, collect):
+        with when_called(GradientProbe.copy, collect):
             step(model, first, optimizer)
         for window in others:
             step(model, window, optimizer)

@@ -154,7 +154,7 @@ def test_one_that_cannot_be_referred_to_is_left_out(
     def refuse(self: Any, optimizer: Any) -> None:
         weakref.ref(optimizer.param_groups[0]["params"])  # a list, as an optimizer with slots
 
-    monkeypatch.setattr("gradledger.capture.windows.Windows.track", refuse)
+    monkeypatch.setattr("gradledger.capture.windows.OpenWindows.window_of", refuse)
     optimizer = torch.optim.SGD(tiny_model().parameters(), lr=0.1)
     gradledger.watch(optimizer=optimizer).close()
     (line,) = capsys.readouterr().err.splitlines()

@@ -1,4 +1,4 @@
-"""An optimizer that steps on flat buffers of its own, as ZeRO's second stage does on one rank."""
+"""An optimizer that steps on its own flat buffers, as ZeRO's second stage does on one rank."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_was_moved_counts_and_only_its_size_is_unknown(right: bool) -> None
         assert [e.tokens for e in step.ledger.entries] == list(map(tokens_of, window))
         assert (step.ledger.misallocation < 1e-6) == right
         assert chart_metrics(step)["balance"] is None
-        assert "buffers of its own" in str(step.factor_unmeasured)
+        assert "its own buffers" in str(step.factor_unmeasured)
         assert step.record.noise == []
     evaluation = seen.evaluation()
     expected = ({}, "incomplete") if right else ({UNEQUAL: 1}, "broken")

@@ -79,8 +79,8 @@ def outcome(module, name):
         return "other weights"
     if not seen.steps:
         return "nothing was recorded"
-    judgement = seen.judgement()
-    return [finding.title for finding in judgement.findings] or judgement.verdict
+    evaluation = seen.evaluation()
+    return [finding.title for finding in evaluation.findings] or evaluation.verdict
 
 assert "gradledger" not in sys.modules
 for module, name in json.loads(sys.argv[1]):

@@ -322,7 +322,7 @@ def test_hooks_that_are_taken_out_while_steps_pass_leave_nothing_and_can_come_ba
     train(10)
     recorder.uninstall()
     assert not hasattr(torch.autograd.backward, "__wrapped__")
-    recorder.windows.forget_open()
+    recorder.windows.discard_open()
     recorder.install()
     train(8)
     recorder.uninstall()

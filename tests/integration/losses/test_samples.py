@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
-from gradledger.observers.losses.sample_counts import samples_behind
+from gradledger.observers.losses.sample_counts import sample_count
 
 ROWS, LENGTH, WIDTH, CLASSES = 4, 6, 8, 5
 HEAD = nn.Linear(WIDTH, CLASSES)
@@ -75,4 +75,4 @@ def test_samples_are_what_the_graph_proves(
 ) -> None:
     out = logits()
     loss = cross_entropy(out, torch.randint(CLASSES, (len(out),)))
-    assert samples_behind(loss.grad_fn, len(out)) == samples
+    assert sample_count(loss.grad_fn, len(out)) == samples

@@ -1,1 +1,5 @@
-"""Observes losses: how each one reduces, over how many tokens, and with what weight."""
+"""Observes losses: the reduction, the token count and the weight of each one.
+
+The ``_saved_*`` and ``_raw_saved_*`` attributes of autograd nodes are private API of PyTorch. Only
+the modules of this package read them.
+"""

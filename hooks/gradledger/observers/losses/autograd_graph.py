@@ -1,7 +1,7 @@
 """Finds the loss nodes of a micro-batch by walking the autograd graph down from the root.
 
-The walk is bounded and stops at loss nodes and at nodes that only a model has, so it usually
-visits fewer than twenty nodes. Nothing is evaluated and nothing in the graph is changed.
+The walk is bounded, and stops at loss nodes and at nodes that only a model has. It usually visits
+fewer than twenty nodes. It evaluates nothing, and changes nothing in the graph.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ LOSS_NODES = frozenset(
     }
 )
 
-# Reductions: a loss written by hand ends in one of these.
+# Reductions: a hand-written loss ends in one of these.
 REDUCTIONS: dict[str, Reduction] = {
     "MeanBackward0": "mean",
     "MeanBackward1": "mean",
     "SumBackward0": "sum",
 }
 
-# Picks one log-probability per token: a cross entropy written by hand.
+# Nodes that pick one log-probability per token: a hand-written cross entropy.
 _PICKS = frozenset({"GatherBackward0", "IndexBackward0"})
 _LOG_PROBABILITIES = frozenset({"LogSoftmaxBackward0"})
 _RESHAPES = frozenset(
@@ -51,7 +51,8 @@ _RESHAPES = frozenset(
     | {"ToCopyBackward0", "SqueezeBackward1", "UnsqueezeBackward0", "TransposeBackward0"}
 )
 
-# What leaves a vector of token losses one: a custom loss function is looked for below these only.
+# Nodes that keep a vector of token losses a vector. The search for a custom loss function continues
+# only below these.
 _LINEAR = _RESHAPES | {
     "MulBackward0",
     "DivBackward0",
@@ -63,17 +64,18 @@ _LINEAR = _RESHAPES | {
     "CloneBackward0",
 }
 
-# What a loop puts between its loss and backward: K, the world size, a weight, the loss scale.
+# Nodes that a loop adds between its loss and backward, for K, the world size, a weight, or the loss
+# scale.
 _SCALINGS = frozenset({"DivBackward0", "MulBackward0", "ToCopyBackward0"})
 
-# What makes logits, and how far it may be from the loss.
+# Nodes that compute logits, and how far they may be from the loss.
 _PROJECTIONS = frozenset({"AddmmBackward0", "MmBackward0", "BmmBackward0", "ConvolutionBackward0"})
 _HEAD_DEPTH = 24
 
-# The name of a cross entropy against probabilities, which is composed of sum, product, log_softmax.
+# The name of a cross entropy against probabilities: sum, product and log_softmax.
 SOFT_CROSS_ENTROPY = "SoftCrossEntropy"
 
-# Where a model begins: no loss lies below.
+# Nodes of a model: there is no loss below them.
 _MODEL_NODES = frozenset(
     {
         "torch::autograd::AccumulateGrad",
@@ -94,114 +96,114 @@ _MODEL_NODES = frozenset(
 
 
 @dataclass(slots=True)
-class Found:
-    """A loss node, and the path from the root to it.
-
-    ``divided`` says whether a division lies on it; ``coefficient`` is the product of the constants
-    multiplied on it, None when there are none or one of them cannot be read without waiting.
-    """
+class LossNode:
+    """A loss node, and the path from the root to it."""
 
     node: Any
     name: str
-    path: Path
-    smoothed: Any = None  # the cross entropy inside, when the node sums it with label smoothing
+    path: GraphPath
+    smoothed: Any = None  # the cross entropy inside, if the node adds label smoothing to it
 
 
-class Path(NamedTuple):
-    """What lies between the root and a node."""
+class GraphPath(NamedTuple):
+    """The operations between the root and a node.
+
+    ``divided`` states whether one is a division. ``coefficient`` is the product of the constant
+    factors; None if there are none, or if one cannot be read without waiting.
+    """
 
     divided: bool = False
     coefficient: float | None = None
 
-    def through(self, node: Any, name: str) -> Path:
+    def through(self, node: Any, name: str) -> GraphPath:
         """The path continued through ``node``."""
         if name.startswith("DivBackward"):
-            return DIVIDED if self.coefficient is None else Path(True, self.coefficient)
+            return DIVIDED if self.coefficient is None else GraphPath(True, self.coefficient)
         if name.startswith("MulBackward"):
             constant = _constant_factor(node)
             if constant is not None:
-                return Path(self.divided, constant * (self.coefficient or 1.0))
+                return GraphPath(self.divided, constant * (self.coefficient or 1.0))
         return self
 
 
-DIRECT = Path()
-DIVIDED = Path(divided=True)
+DIRECT = GraphPath()
+DIVIDED = GraphPath(divided=True)
 
 
 @dataclass(slots=True)
 class _Candidate:
-    """A node that is the loss if no loss node lies below it; ``within`` is the one above it."""
+    """A node that is the loss if there is no loss node below it."""
 
     order: int
-    found: Found
-    within: _Candidate | None = None
-    has_loss: bool = False
+    loss: LossNode
+    above: _Candidate | None = None  # the candidate that this one is below
+    has_loss_below: bool = False
 
-    def beaten(self) -> None:
-        """A better loss was found below."""
+    def reject(self) -> None:
+        """There is a loss node below this candidate, and so below the ones above it."""
         candidate: _Candidate | None = self
         while candidate is not None:
-            candidate.has_loss = True
-            candidate = candidate.within
+            candidate.has_loss_below = True
+            candidate = candidate.above
 
 
 @dataclass(slots=True)
 class _Visit:
     node: Any
     output: int  # which of the node's outputs the walk came from
-    path: Path
-    candidate: _Candidate | None = None  # the last one on the way here
-    linear: bool = False  # nothing but products and reshapes since that one
+    path: GraphPath
+    candidate: _Candidate | None = None  # the last one on the path
+    linear: bool = False  # only products and reshapes since that candidate
 
 
-def find_losses(root: Any, scaled: bool = False) -> list[Found]:
-    """Loss nodes below ``root``, nearest first; a hand-written loss is its reduction.
+def find_losses(root: Any, scaled: bool = False) -> list[LossNode]:
+    """Loss nodes below ``root``, nearest first. The node of a hand-written loss is its reduction.
 
-    ``scaled`` says that the root is a GradScaler's product: its factor is no coefficient.
+    ``scaled``: the root is the product of a GradScaler, whose factor is no coefficient.
 
-    A reduction counts only when no loss node lies below it, so the mean over a vector of
-    cross entropies is the cross entropy's vector, not the mean. So does a custom function that
-    gives a vector of token losses: what it wraps may be seen further down.
+    A reduction is only a loss if there is no loss node below it: below the mean over a vector of
+    cross entropies, the cross entropy is the loss, and not the mean. The same applies to a custom
+    function that returns a vector of token losses, because it may wrap a loss node.
     """
-    below_constants = _straight_down(root, scaled)
-    if below_constants is not None:
-        return [below_constants]
-    found: list[tuple[int, Found]] = []
+    only_loss = _find_below_constants(root, scaled)
+    if only_loss is not None:
+        return [only_loss]
+    losses: list[tuple[int, LossNode]] = []
     candidates: list[_Candidate] = []
     queue: deque[_Visit] = deque([_Visit(root, 0, DIRECT)])
-    seen = {root}
-    while queue and len(seen) <= MAX_NODES:
+    visited = {root}
+    while queue and len(visited) <= MAX_NODES:
         visit = queue.popleft()
         node, name = visit.node, visit.node.name()
         loss = _loss_at(node, name, visit.path)
         if loss is not None:
-            found.append((len(seen), loss))
+            losses.append((len(visited), loss))
             if visit.candidate is not None:
-                visit.candidate.beaten()
+                visit.candidate.reject()
         elif name not in _MODEL_NODES:
-            candidate = _candidate(visit, name, len(seen))
+            candidate = _candidate(visit, name, len(visited))
             if candidate is not visit.candidate and candidate is not None:
                 candidates.append(candidate)
             linear = candidate is not visit.candidate or (visit.linear and name in _LINEAR)
             path = visit.path if scaled and node is root else visit.path.through(node, name)
             for below, output in node.next_functions:
-                if below is not None and below not in seen:
-                    seen.add(below)
+                if below is not None and below not in visited:
+                    visited.add(below)
                     queue.append(_Visit(below, output, path, candidate, linear))
     for candidate in reversed(candidates):  # the lowest first
-        if not candidate.has_loss:
-            candidate.beaten()
-            found.append((candidate.order, candidate.found))
-    return [loss for _, loss in sorted(found, key=lambda pair: pair[0])]
+        if not candidate.has_loss_below:
+            candidate.reject()
+            losses.append((candidate.order, candidate.loss))
+    return [loss for _, loss in sorted(losses, key=lambda pair: pair[0])]
 
 
-def _straight_down(root: Any, scaled: bool) -> Found | None:
-    """The loss node, where nothing but products with constants lies above it, as in most loops."""
+def _find_below_constants(root: Any, scaled: bool) -> LossNode | None:
+    """The loss node, if only products with constants are above it, as in most loops."""
     node, path = root, DIRECT
     for _ in range(MAX_CONSTANTS):
         name = node.name()
         if name in LOSS_NODES:
-            return Found(node, name, path)
+            return LossNode(node, name, path)
         if name not in _SCALINGS:
             return None
         (below, _), *constants = node.next_functions
@@ -214,12 +216,12 @@ def _straight_down(root: Any, scaled: bool) -> Found | None:
 
 
 def _candidate(visit: _Visit, name: str, order: int) -> _Candidate | None:
-    """The candidate that holds below this node: itself, or the one above it."""
+    """The candidate for the nodes below this one: this node itself, or the candidate above it."""
     node, above = visit.node, visit.candidate
     if above is None and name in REDUCTIONS:
-        return _Candidate(order, Found(node, name, visit.path))
-    if above is not None and above.within is None and visit.linear and _is_custom_vector(visit):
-        return _Candidate(order, Found(node, name, visit.path), above)
+        return _Candidate(order, LossNode(node, name, visit.path))
+    if above is not None and above.above is None and visit.linear and _is_custom_vector(visit):
+        return _Candidate(order, LossNode(node, name, visit.path), above)
     return above
 
 
@@ -228,30 +230,30 @@ def _is_custom_vector(visit: _Visit) -> bool:
 
 
 def find_opaque(root: Any) -> tuple[Any, int] | None:
-    """The nearest function that gives a scalar and cannot be looked into, and which output it is.
+    """The nearest function that returns a scalar and hides its graph, and the index of the output.
 
     A custom autograd function, or a compiled graph with the loss inside.
     """
     queue: deque[tuple[Any, int]] = deque([(root, 0)])
-    seen = {root}
-    while queue and len(seen) <= MAX_NODES:
+    visited = {root}
+    while queue and len(visited) <= MAX_NODES:
         node, output = queue.popleft()
         if len(_shape(node, output)) > 0:
             continue
         if isinstance(node, BackwardCFunction):
             return node, output
         for below, index in node.next_functions:
-            if below is not None and below not in seen:
-                seen.add(below)
+            if below is not None and below not in visited:
+                visited.add(below)
                 queue.append((below, index))
     return None
 
 
-def head_of(loss: Found) -> Any:
-    """What the logits of a cross entropy come from: the parameter of the last projection.
+def head_of(loss: LossNode) -> Any:
+    """The source of the logits of a cross entropy: the parameter of the last projection.
 
-    The chunks of one loss share it, and so do several forwards of one model. Where no parameter
-    is found it is the node that made the logits, which chunks share; None for other losses.
+    The chunks of one loss share it, and so do several forwards of one model. If there is no
+    parameter, it is the node that computed the logits, which chunks share. None for other losses.
     """
     node = loss.smoothed or loss.node
     if not (node.name().startswith("NllLoss") or loss.name in (*_PICKS, SOFT_CROSS_ENTROPY)):
@@ -280,20 +282,20 @@ def _shape(node: Any, output: int) -> tuple[int, ...]:
     return tuple(node._input_metadata[output].shape)
 
 
-def _loss_at(node: Any, name: str, path: Path) -> Found | None:
+def _loss_at(node: Any, name: str, path: GraphPath) -> LossNode | None:
     if name in LOSS_NODES or (name in _PICKS and _below(node, _LOG_PROBABILITIES)):
-        return Found(node, name, path)
+        return LossNode(node, name, path)
     if name in ("SumBackward0", "SumBackward1") and soft_target_side(node) is not None:
-        return Found(node, SOFT_CROSS_ENTROPY, path)
+        return LossNode(node, SOFT_CROSS_ENTROPY, path)
     if name == "AddBackward0":
         smoothed = _label_smoothing(node)
         if smoothed is not None:
-            return Found(node, smoothed.name(), path, smoothed)
+            return LossNode(node, smoothed.name(), path, smoothed)
     return None
 
 
 def soft_target_side(node: Any) -> int | None:
-    """Which factor holds the probabilities, where ``node`` sums ``target * log_softmax``.
+    """The index of the factor with the probabilities, if ``node`` sums ``target * log_softmax``.
 
     The sum must be over everything, or over the classes alone.
     """
@@ -311,12 +313,12 @@ def soft_target_side(node: Any) -> int | None:
 
 
 def signed(saved: Any) -> list[int]:
-    """Saved numbers; PyTorch hands negative ones out as huge ones."""
+    """Saved numbers; PyTorch returns negative ones as huge unsigned ones."""
     return [int(n) - 2**64 if int(n) >= 2**63 else int(n) for n in saved]
 
 
 def _constant_factor(node: Any) -> float | None:
-    """The Python number that a product multiplies by; numbers in a graph are 0-dim CPU tensors."""
+    """The constant factor of a product. A number is saved as a 0-dim CPU tensor in a graph."""
     raw = getattr(node, "_raw_saved_other", None)
     if raw is None or has_unpack_hook(raw):
         return None
@@ -329,13 +331,12 @@ def _constant_factor(node: Any) -> float | None:
 
 
 def has_unpack_hook(saved: Any) -> bool:
-    """Whether reading a ``SavedTensor`` would call somebody's code; where that cannot be known,
-    it is taken to."""
+    """Whether reading a ``SavedTensor`` would call code of the script; True if unknown."""
     return getattr(saved, "unpack_hook", saved) is not None
 
 
 def _below(node: Any, names: frozenset[str]) -> bool:
-    """Whether ``node`` stands on one of ``names``, with nothing but reshapes between."""
+    """Whether one of ``names`` is below ``node``, with only reshapes in between."""
     while node.next_functions and node.next_functions[0][0] is not None:
         node = node.next_functions[0][0]
         if node.name() in names:
@@ -349,7 +350,7 @@ def _label_smoothing(node: Any) -> Any:
     """The nll node inside ``(1 - eps) * nll + eps / C * smooth``, else None.
 
     ``F.cross_entropy(label_smoothing=eps)`` is composed of these nodes (aten LossNLL.cpp); both
-    halves stand on one log_softmax. Its tokens weigh what the sum weighs, not (1 - eps) of it.
+    halves are above one log_softmax. A token's weight is that of the sum, not (1 - eps) of it.
     """
     halves = [below for below, _ in node.next_functions]
     if len(halves) != 2 or any(h is None or not h.name().startswith("MulBackward") for h in halves):

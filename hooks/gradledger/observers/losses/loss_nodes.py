@@ -1,8 +1,7 @@
-"""Reads what a loss node saved: how it reduces, and over how many tokens.
+"""Reads the saved tensors of a loss node: its reduction, and the number of tokens.
 
-All private ``_saved_*`` and ``_raw_saved_*`` attributes of PyTorch are read here and nowhere else.
 A value that a saved-tensor hook holds (activation checkpointing, offloading) is never read:
-unpacking it would run the forward again and break the user's backward.
+unpacking it would run the forward again, and break the script's backward.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from gradledger.capture.open_records import HALF, OpenTerm
 from gradledger.observers.losses.autograd_graph import (
     REDUCTIONS,
     SOFT_CROSS_ENTROPY,
-    Found,
+    LossNode,
     has_unpack_hook,
     signed,
     soft_target_side,
 )
-from gradledger.observers.losses.sample_counts import samples_behind
+from gradledger.observers.losses.sample_counts import sample_count
 from gradledger.records import Reduction
 
 _REDUCTION_NAMES: tuple[Reduction, ...] = ("none", "mean", "sum")
@@ -35,8 +34,8 @@ _HIDDEN = "the tensor saved for the loss is held by a saved-tensor hook (checkpo
 
 
 @dataclass(frozen=True)
-class Declared:
-    """What a script says of a loss that cannot be seen: ``scale`` times the mean or sum."""
+class DeclaredLoss:
+    """The script's declaration of a loss that is not visible: ``scale`` times the mean or sum."""
 
     KIND: ClassVar = "declared"
     tokens: Deferred | int
@@ -44,52 +43,54 @@ class Declared:
     scale: float = 1.0
 
 
-def open_term(found: Found) -> OpenTerm:
-    """What is known of the loss node before backward reaches it."""
-    node = found.smoothed or found.node
-    if found.name.startswith("NllLoss"):
-        term = _of_nll(node, found.name)
-    elif found.name == SOFT_CROSS_ENTROPY:
-        term = _of_soft(node)
-    elif found.name in REDUCTIONS:
-        term = _of_reduction(node, found.name)
+def open_term(loss: LossNode) -> OpenTerm:
+    """The loss term as far as it is known before backward reaches the loss node."""
+    node = loss.smoothed or loss.node
+    if loss.name.startswith("NllLoss"):
+        term = _nll_term(node, loss.name)
+    elif loss.name == SOFT_CROSS_ENTROPY:
+        term = _soft_term(node)
+    elif loss.name in REDUCTIONS:
+        term = _reduction_term(node, loss.name)
     elif hasattr(node, "_saved_reduction"):
-        term = _of_elementwise(node, found.name)
+        term = _elementwise_term(node, loss.name)
     else:
-        term = OpenTerm(found.name, "none", target=_picked(node))
-    term.undivided, term.coefficient = not found.path.divided, found.path.coefficient
+        term = OpenTerm(loss.name, "none", target=_saved_target(node))
+    term.undivided, term.coefficient = not loss.path.divided, loss.path.coefficient
     return term
 
 
 Hook = Callable[..., None]
-Guarded = Callable[[Hook], Hook]  # makes a hook that can do the script no harm
+GuardHook = Callable[[Hook], Hook]  # returns a hook whose failures the script never sees
 
 
 def watch_upstream(
-    found: Found, term: OpenTerm, lent: bool, guarded: Guarded
+    loss: LossNode, term: OpenTerm, has_grad_tensors: bool, guard_hook: GuardHook
 ) -> list[Callable[[], None]]:
-    """Catch the gradient that arrives at the node; returns what ends the watch.
+    """Read the gradient that arrives at the node. Returns functions that remove the hooks.
 
-    ``lent`` says that it may be the script's own tensor, so that it must be copied.
+    ``has_grad_tensors``: the gradient may be the caller's own tensor, so it must be copied.
     """
-    node = found.smoothed or found.node
+    node = loss.smoothed or loss.node
     if term.reduction == "none" or term.tokens is None or isinstance(node, BackwardCFunction):
-        return _watch_both_sides(found, term, guarded)
+        return _watch_both_sides(loss, term, guard_hook)
 
     def before(grads: tuple[Any, ...]) -> None:
         if grads[0] is not None:
-            term.upstream = Deferred(grads[0], volatile=lent)
+            term.upstream = Deferred(grads[0], volatile=has_grad_tensors)
 
-    return [found.node.register_prehook(guarded(before)).remove]
+    return [loss.node.register_prehook(guard_hook(before)).remove]
 
 
-def _watch_both_sides(found: Found, term: OpenTerm, guarded: Guarded) -> list[Callable[[], None]]:
-    """Watch a loss of many weights, or one whose tokens are not known yet.
+def _watch_both_sides(
+    loss: LossNode, term: OpenTerm, guard_hook: GuardHook
+) -> list[Callable[[], None]]:
+    """Read the gradients at a loss with one weight per token, or whose tokens are not known yet.
 
-    Where the node's targets are hidden, or known to a custom function alone, the gradient that
-    leaves the node tells which tokens count: those that it is not zero for.
+    If the node's targets are hidden, or only a custom function has them, the gradient that leaves
+    the node shows which tokens count: those whose gradient is not zero.
     """
-    node = found.smoothed or found.node
+    node = loss.smoothed or loss.node
     vector, custom = term.reduction == "none", isinstance(node, BackwardCFunction)
     valid = _valid_mask(node) if vector else None
     arrived: list[torch.Tensor] = []
@@ -99,69 +100,69 @@ def _watch_both_sides(found: Found, term: OpenTerm, guarded: Guarded) -> list[Ca
         if gradient is None:
             return
         if custom:
-            arrived.append(gradient.detach().clone())  # theirs to change in place
+            arrived.append(gradient.detach().clone())  # the function may change it in place
         if vector:
             term.upstream = Deferred(_summary(gradient, valid))
         else:
             term.upstream = Deferred(gradient, volatile=True)
 
     def after(gradients: tuple[Any, ...], _: Any) -> None:
-        left = next((g for g in gradients if g is not None), None)
-        if left is None:
+        outgoing = next((g for g in gradients if g is not None), None)
+        if outgoing is None:
             return
         if custom:
-            _count_rows(term, arrived, left)
+            _count_rows(term, arrived, outgoing)
         else:
-            _count_left(term, left)
+            _count_outgoing(term, outgoing)
 
-    undo = [found.node.register_prehook(guarded(before)).remove]
+    undo = [loss.node.register_prehook(guard_hook(before)).remove]
     if custom or (term.tokens is None and term.missing.get("tokens") == _HIDDEN):
-        undo.append(node.register_hook(guarded(after)).remove)
+        undo.append(node.register_hook(guard_hook(after)).remove)
     return undo
 
 
 def watch_declared(
-    node: Any, output: int, term: OpenTerm, scale: float, guarded: Guarded
+    node: Any, output: int, term: OpenTerm, scale: float, guard_hook: GuardHook
 ) -> Callable[[], None]:
-    """Catch what arrives at one output of the node that a declaration speaks of."""
+    """Read the gradient that arrives at one output of the node that a declaration describes."""
 
     def before(grads: tuple[Any, ...]) -> None:
         if grads[output] is not None:
             term.upstream = Deferred(grads[output].detach() * scale)
 
-    undo: Callable[[], None] = node.register_prehook(guarded(before)).remove
+    undo: Callable[[], None] = node.register_prehook(guard_hook(before)).remove
     return undo
 
 
-def _count_rows(term: OpenTerm, arrived: list[torch.Tensor], left: torch.Tensor) -> None:
-    """A custom function's tokens: rows of its input that got a gradient; the rest it ignored."""
-    losses = arrived.pop() if arrived else left
-    exact = left.dtype != torch.float16  # where a small gradient may have become zero
-    if exact and left.dim() and losses.numel() and left.numel() % losses.numel() == 0:
-        rows = left.detach().reshape(losses.numel(), -1)
+def _count_rows(term: OpenTerm, arrived: list[torch.Tensor], outgoing: torch.Tensor) -> None:
+    """The tokens of a custom function: rows of its input with a gradient. It ignored the others."""
+    losses = arrived.pop() if arrived else outgoing
+    exact = outgoing.dtype != torch.float16  # there, a small gradient may underflow to zero
+    if exact and outgoing.dim() and losses.numel() and outgoing.numel() % losses.numel() == 0:
+        rows = outgoing.detach().reshape(losses.numel(), -1)
         used = torch.linalg.vector_norm(rows, math.inf, dim=1).reshape(losses.shape) != 0
         term.upstream = Deferred(_summary(losses, used))
 
 
-def _count_left(term: OpenTerm, left: torch.Tensor) -> None:
-    """Tokens of a loss whose targets are hidden: a cross entropy has one gradient for each."""
+def _count_outgoing(term: OpenTerm, outgoing: torch.Tensor) -> None:
+    """The tokens of a loss whose targets are hidden: a cross entropy has a gradient per token."""
     term.missing.pop("tokens", None)
     if term.reduction == "none":
         return
     if term.kind.startswith("NllLoss"):
-        term.tokens = Deferred(torch.count_nonzero(left.detach()))
+        term.tokens = Deferred(torch.count_nonzero(outgoing.detach()))
     else:
-        _count_elements(term, tuple(left.shape))
+        _count_elements(term, tuple(outgoing.shape))
 
 
-def _picked(node: Any) -> torch.Tensor | None:
-    """The targets of a loss written by hand or by a user's function, where it saved them."""
+def _saved_target(node: Any) -> torch.Tensor | None:
+    """The targets of a hand-written or custom loss, if its node saved them."""
     target = _saved(node, "target")
     return target if target is not None else _saved(node, "index")
 
 
 def _summary(gradient: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
-    """[tokens that count, total weight, least and most |weight|] of a vector of weights."""
+    """[tokens that count, total weight, least |weight|, most |weight|] of a vector of weights."""
     weights = gradient.detach().double() if gradient.device.type != "mps" else gradient.detach()
     counted = weights != 0
     if valid is not None and valid.shape == counted.shape:
@@ -173,7 +174,7 @@ def _summary(gradient: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor
     return torch.stack([counted.sum().to(total.dtype), total, least, most])
 
 
-def _of_nll(node: Any, name: str) -> OpenTerm:
+def _nll_term(node: Any, name: str) -> OpenTerm:
     term = OpenTerm(name, _REDUCTION_NAMES[node._saved_reduction])
     term.target = target = _saved(node, "target")
     if target is None:
@@ -183,23 +184,23 @@ def _of_nll(node: Any, name: str) -> OpenTerm:
         return term
     term.size, term.rows = target.numel(), target.shape[0] if target.dim() else 1
     if target.dim() == 1 and term.rows > 1:
-        term.samples = samples_behind(node, term.rows)
+        term.samples = sample_count(node, term.rows)
     if term.reduction == "none":
         return term
-    # what holds one tensor of a node holds all, so these are as free to read as the targets
+    # A saved-tensor hook holds all tensors of a node or none: these can be read, too.
     divisor, weighted = node._saved_total_weight, node._saved_weight is not None
     if weighted:
         term.class_weight = Deferred(divisor)
     if weighted or divisor.dtype in HALF:
-        # it is no count when classes are weighted, and is rounded in half precision
+        # The divisor is no count if classes are weighted, and is rounded in half precision.
         term.tokens = Deferred((target != _ignored(node)).sum())
     else:
         term.tokens = Deferred(divisor)
     return term
 
 
-def _of_soft(node: Any) -> OpenTerm:
-    """A cross entropy against probabilities; rows whose probabilities are all zero do not count."""
+def _soft_term(node: Any) -> OpenTerm:
+    """A cross entropy against probabilities. Rows whose probabilities are all zero do not count."""
     product, side = node.next_functions[0][0], soft_target_side(node)
     whole = node.name() == "SumBackward0"
     shape = tuple(int(s) for s in node._saved_self_sym_sizes)
@@ -216,7 +217,7 @@ def _of_soft(node: Any) -> OpenTerm:
     return term
 
 
-def _of_elementwise(node: Any, name: str) -> OpenTerm:
+def _elementwise_term(node: Any, name: str) -> OpenTerm:
     term = OpenTerm(name, _REDUCTION_NAMES[node._saved_reduction])
     target = _saved(node, "target")
     term.target = target
@@ -229,7 +230,7 @@ def _of_elementwise(node: Any, name: str) -> OpenTerm:
     return term
 
 
-def _of_reduction(node: Any, name: str) -> OpenTerm:
+def _reduction_term(node: Any, name: str) -> OpenTerm:
     term = OpenTerm(name, REDUCTIONS[name])
     shape = tuple(int(s) for s in node._saved_self_sym_sizes)
     over = [shape[d] for d in signed(getattr(node, "_saved_dim", ()))] or shape
@@ -258,14 +259,13 @@ def _ignored(node: Any) -> int:
 
 
 def _is_hidden(node: Any, name: str) -> bool:
-    """Whether somebody's unpack hook stands between us and a saved tensor."""
+    """Whether a saved-tensor hook holds a saved tensor."""
     raw = getattr(node, "_raw_saved_" + name, None)
     return raw is not None and has_unpack_hook(raw)
 
 
 def _saved(node: Any, name: str) -> torch.Tensor | None:
-    """The saved tensor; None where there is none that can be read, or where reading it would call
-    somebody's unpack hook."""
+    """The saved tensor; None if there is none that can be read, or a saved-tensor hook holds it."""
     raw = getattr(node, "_raw_saved_" + name, None)
     if raw is None or has_unpack_hook(raw):
         return None

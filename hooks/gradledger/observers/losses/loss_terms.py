@@ -1,4 +1,8 @@
-"""Observes which losses a backward starts from, over how many tokens, and with what weight."""
+"""Observes the losses of a backward: their token counts and weights.
+
+Before backward it walks the graph below each root, opens a term for each loss node, and hooks the
+nodes. During backward the hooks read the gradients that arrive, which are the weights.
+"""
 
 from __future__ import annotations
 
@@ -17,33 +21,33 @@ from gradledger.capture.open_records import OpenMicroBatch, OpenTerm
 from gradledger.observers.base import Observer
 from gradledger.observers.losses.autograd_graph import (
     REDUCTIONS,
-    Found,
+    LossNode,
     find_losses,
     find_opaque,
     head_of,
 )
 from gradledger.observers.losses.loss_nodes import (
-    Declared,
+    DeclaredLoss,
     open_term,
     watch_declared,
     watch_upstream,
 )
 
 if TYPE_CHECKING:
-    from gradledger.capture.windows import Track
+    from gradledger.capture.windows import OptimizerWindow
 
 MAX_TERMS = 256
 MAX_TARGETS = 64  # that are copied, evenly spread, for a fingerprint of the data
 TOO_MANY = f"more than {MAX_TERMS} loss nodes in one backward"
-COMPILED_AUTOGRAD = "backward runs under compiled autograd, which would compile our hooks each time"
-FREED = "already been freed"  # in what PyTorch raises for a saved tensor of such a graph
+COMPILED_AUTOGRAD = "backward runs under compiled autograd, which would compile the hooks each time"
+FREED = "already been freed"  # part of PyTorch's message for the saved tensors of such a graph
 DECLARE = "declare it with ledger.micro_batch(tokens=..., reduction=...)"
 
 
 class _EngineHook:
     """A hook of an autograd node that may fail, and that modes of the script do not see.
 
-    It takes no lock: the thread that holds it may be waiting for this very backward.
+    It does not take the recorder's lock: the thread that holds it may wait for this backward.
     """
 
     __slots__ = ("_guard", "_hook")
@@ -57,8 +61,8 @@ class _EngineHook:
             self._hook(*args)
 
 
-class _OfThread(threading.local):
-    declared: Declared | None = None  # what the script declared of its next backward
+class _ThreadDeclaration(threading.local):
+    loss: DeclaredLoss | None = None  # of the next backward
 
 
 class LossTerms(Observer):
@@ -68,25 +72,25 @@ class LossTerms(Observer):
 
     def __init__(self) -> None:
         super().__init__()
-        self._now = _OfThread()
+        self._thread = _ThreadDeclaration()
 
     def declare(self, tokens: Any, reduction: Literal["mean", "sum"], scale: float) -> None:
-        """The next backward starts from a loss like this one."""
+        """Declare the loss of the next backward on this thread."""
         on_device = isinstance(tokens, torch.Tensor)
         count = Deferred(tokens, volatile=True) if on_device else int(tokens)
-        self._now.declared = Declared(count, reduction, float(scale))
+        self._thread.loss = DeclaredLoss(count, reduction, float(scale))
 
-    def wake(self, tracks: list[Track]) -> None:
-        """What was declared of a backward that was not watched says nothing of another."""
-        super().wake(tracks)
-        self._now = _OfThread()
+    def resume(self, windows: list[OptimizerWindow]) -> None:
+        """Forget a declaration: its backward was skipped."""
+        super().resume(windows)
+        self._thread = _ThreadDeclaration()
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
-        """Walk the graph below each root, wait at its loss nodes, and copy what they tell."""
-        declared, self._now.declared = self._now.declared, None
-        strange = next((root for root in roots if not _is_readable(root)), None)
-        if strange is not None:
-            reason = f"backward starts from a {type(strange).__name__}, which holds no numbers"
+        """Walk the graph below each root, hook its loss nodes, and copy loss and targets."""
+        declared, self._thread.loss = self._thread.loss, None
+        unreadable = next((root for root in roots if not _is_readable(root)), None)
+        if unreadable is not None:
+            reason = f"backward starts from a {type(unreadable).__name__}, which holds no numbers"
             micro_batch.missing.update({"terms": reason, "loss": reason})
             return
         if _under_compiled_autograd():
@@ -95,89 +99,95 @@ class LossTerms(Observer):
             return
         graphs = [graph for graph in map(_graph_of, roots) if graph is not None]
         if declared is not None and len(graphs) == 1:
-            self._declare(micro_batch, graphs[0], declared)
+            self._add_declared(micro_batch, graphs[0], declared)
         else:
-            self._find(micro_batch, graphs)
+            self._add_losses(micro_batch, graphs)
         if not micro_batch.terms:
-            micro_batch.missing.setdefault("terms", _why_none(graphs))
+            micro_batch.missing.setdefault("terms", _reason_without_terms(graphs))
         self._copy_loss(micro_batch, roots)
         self._copy_target(micro_batch)
 
     @staticmethod
     def _copy_loss(micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
         if len(roots) == 1 and isinstance(roots[0], torch.Tensor) and roots[0].numel() == 1:
-            # a copy: loops sum their losses in place, into the first one's memory
+            # volatile: loops sum their losses in place, into the memory of the first one
             micro_batch.loss = Deferred(roots[0], volatile=True)
         else:
             micro_batch.missing["loss"] = "backward did not start from one scalar"
 
     @staticmethod
     def _copy_target(micro_batch: OpenMicroBatch) -> None:
-        """Some targets of the first loss that has any, while they are in hand."""
+        """Copy some targets of the first loss that has any; drop the references to all."""
         for term in micro_batch.terms:
             target, term.target = term.target, None
             if target is not None and micro_batch.targets is None:
-                micro_batch.targets = gradient_probe.read(target, MAX_TARGETS)
+                micro_batch.targets = gradient_probe.read_coordinates(target, MAX_TARGETS)
 
     def backward_nested(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
-        """Reentrant checkpointing makes the graph of what it wraps only now: is a loss in it?
+        """Add the losses of a checkpointed part: reentrant checkpointing creates its graph now.
 
-        Bare reductions are left alone, since what is checkpointed is mostly a model's layer.
+        Bare reductions are left out, because the part is mostly a layer of a model.
         """
-        declared = any(term.kind == Declared.KIND for term in micro_batch.terms)
+        declared = any(term.kind == DeclaredLoss.KIND for term in micro_batch.terms)
         if declared or micro_batch.missing.get("terms") == TOO_MANY:
             return
         for root in roots:
             graph = _graph_of(root)
             if graph is not None and _is_readable(root):
-                found = [f for f in find_losses(graph) if f.name not in REDUCTIONS]
-                terms = self._watch(micro_batch, found)
-                _number_heads(found[: len(terms)], terms)
+                losses = [loss for loss in find_losses(graph) if loss.name not in REDUCTIONS]
+                terms = self._add_terms(micro_batch, losses)
+                _number_heads(losses[: len(terms)], terms)
                 for term in terms:
-                    # what lies between it and the outer root, or below it, is not known
+                    # the operations between it and the outer root, or below it, are not known
                     term.undivided = term.coefficient = None
                     term.head = 0 if term.head is not None else None
                     micro_batch.missing.pop("terms", None)
 
-    def _find(self, micro_batch: OpenMicroBatch, graphs: list[Any]) -> None:
-        """Look for loss nodes below each root."""
+    def _add_losses(self, micro_batch: OpenMicroBatch, graphs: list[Any]) -> None:
+        """Add the loss nodes below each root."""
         try:
             for graph in graphs:
-                self._watch(micro_batch, find_losses(graph, scaled=micro_batch.scale is not None))
+                losses = find_losses(graph, scaled=micro_batch.scale is not None)
+                self._add_terms(micro_batch, losses)
         except RuntimeError as error:
             if FREED not in str(error):
                 raise
-            micro_batch.terms.clear()  # PyTorch refuses this backward, or does not get that far
+            micro_batch.terms.clear()  # this backward fails, or does not reach the freed part
             micro_batch.missing["terms"] = "an earlier backward has freed the graph of the loss"
 
-    def _watch(self, micro_batch: OpenMicroBatch, found: list[Found]) -> list[OpenTerm]:
-        if len(found) + len(micro_batch.terms) > MAX_TERMS:
+    def _add_terms(self, micro_batch: OpenMicroBatch, losses: list[LossNode]) -> list[OpenTerm]:
+        """Open a term for each loss node, and hook the node."""
+        if len(losses) + len(micro_batch.terms) > MAX_TERMS:
             micro_batch.missing["terms"] = TOO_MANY
             micro_batch.terms.clear()
             return []
-        terms = [open_term(loss) for loss in found]
-        if len(found) > 1:
-            _number_heads(found, terms)
-        for loss, term in zip(found, terms, strict=True):
-            micro_batch.undo += watch_upstream(loss, term, micro_batch.lent, self._on_engine)
+        terms = [open_term(loss) for loss in losses]
+        if len(losses) > 1:
+            _number_heads(losses, terms)
+        for loss, term in zip(losses, terms, strict=True):
+            micro_batch.undo += watch_upstream(
+                loss, term, micro_batch.has_grad_tensors, self._guard_hook
+            )
         micro_batch.terms += terms
         return terms
 
-    def _on_engine(self, hook: Callable[..., None]) -> Callable[..., None]:
+    def _guard_hook(self, hook: Callable[..., None]) -> Callable[..., None]:
         return _EngineHook(hook, self._guard)
 
-    def _declare(self, micro_batch: OpenMicroBatch, root: Any, declared: Declared) -> None:
-        """The declaration speaks of the hidden part where there is one, else of the root."""
+    def _add_declared(self, micro_batch: OpenMicroBatch, root: Any, declared: DeclaredLoss) -> None:
+        """Open a term for the declared loss: the function that hides it if there is one, else the
+        root."""
         if micro_batch.scale is not None:
             root = root.next_functions[0][0]  # the GradScaler's product: the loss is below it
         node, output = find_opaque(root) or (root, 0)
-        term = OpenTerm(Declared.KIND, declared.reduction, declared.tokens)
-        micro_batch.undo.append(watch_declared(node, output, term, declared.scale, self._on_engine))
+        term = OpenTerm(DeclaredLoss.KIND, declared.reduction, declared.tokens)
+        undo = watch_declared(node, output, term, declared.scale, self._guard_hook)
+        micro_batch.undo.append(undo)
         micro_batch.terms.append(term)
 
 
 def _graph_of(root: Any) -> Any:
-    """The autograd node that a backward starts at, from a tensor or a ``GradientEdge``."""
+    """The autograd node of a root, which is a tensor or a ``GradientEdge``."""
     return getattr(root, "grad_fn", None) if isinstance(root, torch.Tensor) else root.node
 
 
@@ -186,20 +196,20 @@ def _is_readable(root: Any) -> bool:
 
 
 def _under_compiled_autograd() -> bool:
-    """Whether a compiler takes this backward; looked up anew, since it is imported late."""
+    """Whether compiled autograd runs this backward. Its module may be imported at any time."""
     module = sys.modules.get("torch._dynamo.compiled_autograd")
     return module is not None and bool(getattr(module, "compiled_autograd_enabled", False))
 
 
-def _number_heads(found: list[Found], terms: list[OpenTerm]) -> None:
+def _number_heads(losses: list[LossNode], terms: list[OpenTerm]) -> None:
     numbers: dict[int, int] = {}
-    for loss, term in zip(found, terms, strict=True):
+    for loss, term in zip(losses, terms, strict=True):
         head = head_of(loss)
         if head is not None:
             term.head = numbers.setdefault(id(head), len(numbers) + 1)
 
 
-def _why_none(roots: list[Any]) -> str:
+def _reason_without_terms(roots: list[Any]) -> str:
     opaque = next(filter(None, map(find_opaque, roots)), None)
     if opaque is None:
         return "no loss node was found below the root of backward"

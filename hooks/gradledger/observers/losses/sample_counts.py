@@ -1,8 +1,9 @@
-"""Tells how many samples stand behind a flat row of targets, from the graph below a cross entropy.
+"""Counts the samples behind a flat vector of targets, from the graph below a cross entropy.
 
-A classifier's row is a sample, a language model's is a token of one. Between the loss and the
-model's input, the graph shows which: where a batch of sequences was flattened, where an image was,
-or that nothing was. Only shapes and names are read; where they prove nothing, nothing is said.
+One target of a classifier is one sample; one target of a language model is one token of a sample.
+The graph between the loss and the model's input shows which: a batch of sequences was flattened,
+an image was, or nothing was. Only shapes and names are read. If they prove nothing, the number of
+samples is not measured.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ MAX_NODES = 32
 _IMAGE = 4  # dimensions: samples, channels, height, width
 
 _FLATTENS = frozenset({"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"})
-# What keeps rows apart: a network of these alone was given as many rows as it gave.
+# Nodes that keep rows apart: a network of only these has as many rows of input as of output.
 _ROW_BY_ROW = frozenset(
     {"NllLossBackward0", "LogSoftmaxBackward0", "AddmmBackward0", "MmBackward0", "ToCopyBackward0"}
     | {"TanhBackward0", "ReluBackward0", "GeluBackward0", "SiluBackward0", "SigmoidBackward0"}
@@ -24,8 +25,8 @@ _ROW_BY_ROW = frozenset(
 _PARAMETERS = frozenset({"torch::autograd::AccumulateGrad", "TBackward0"})
 
 
-def samples_behind(loss: Any, rows: int) -> int | None:
-    """Samples in a flat row of so many targets; None where the graph does not prove it."""
+def sample_count(loss: Any, rows: int) -> int | None:
+    """Samples behind ``rows`` flat targets; None if the graph does not prove their number."""
     node, row_by_row = loss, True
     for _ in range(MAX_NODES):
         name = node.name()
@@ -45,7 +46,7 @@ def samples_behind(loss: Any, rows: int) -> int | None:
 
 
 def _before_flattening(node: Any, rows: int) -> int | None:
-    """The first dimension of sequences made into rows, or of images made into vectors."""
+    """The first dimension of flattened sequences, or of images flattened to vectors."""
     shape = tuple(int(size) for size in node._saved_self_sym_sizes)
     if len(shape) >= 3 and shape[0] < rows and math.prod(shape[:-1]) == rows:
         return shape[0]
@@ -53,7 +54,7 @@ def _before_flattening(node: Any, rows: int) -> int | None:
 
 
 def _input_of(node: Any) -> Any:
-    """What the node worked on, other than parameters; None at the model's own input."""
+    """The node's input that is not a parameter; None at the model's input."""
     for below, _ in node.next_functions:
         if below is not None and below.name() not in _PARAMETERS:
             return below
