@@ -63,7 +63,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 def _assemble(settings: Settings) -> State:
-    store = Store(settings.db, settings.database_wait)
+    store = Store(settings.db, settings.database_timeout)
     pubsub, live_events = pubsub_for(store), LiveEvents()
     limit = CapacityLimiter(settings.ingest_workers)
     metrics = Metrics(store, lambda: _busy(limit))

@@ -1,1 +1,1 @@
-"""Settings of the service: what they are, where their values come from, what may be shown."""
+"""Settings of the service: definitions, sources of values, redaction."""

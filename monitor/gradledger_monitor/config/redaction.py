@@ -1,4 +1,4 @@
-"""Values of settings as they may be shown to anyone."""
+"""Values of settings without their secrets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy.exc import ArgumentError
 
 
 def redacted(name: str, value: Any) -> str:
-    """A value as it may be shown to anyone."""
+    """The value as text, with secrets removed."""
     if isinstance(value, SecretStr):
         return "(set, hidden)"
     if name == "db":
@@ -24,5 +24,5 @@ def redacted(name: str, value: Any) -> str:
 def _without_password(url: str) -> str:
     try:
         return make_url(url).render_as_string(hide_password=True)
-    except ArgumentError:  # whatever it is, it may hold a password
+    except ArgumentError:  # it may contain a password all the same
         return "(not a database URL)"

@@ -1,4 +1,4 @@
-"""Every setting of the service; ``sources.py`` says where their values come from."""
+"""Every setting of the service; ``sources.py`` defines where the values come from."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ from gradledger_monitor.config.sources import PREFIX, sources
 from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_monitor.rules.overrides import RuleOverrides
 
-Words = Annotated[list[str], NoDecode]  # in the environment: a,b,c
-Key = Annotated[SecretStr, Field(min_length=32)]
+NameList = Annotated[list[str], NoDecode]  # in the environment: a,b,c
+AdminToken = Annotated[SecretStr, Field(min_length=32)]
 
 
 def default_database() -> str:
-    """The embedded database, which needs nothing installed."""
+    """The URL of the embedded SQLite database."""
     return f"sqlite:///{data_folder() / 'gradledger.db'}"
 
 
 class RuleSettings(BaseSettings):
-    """What a person may change about the rules, in the service and in ``gradledger check``."""
+    """Settings of the rules, in the service and in ``gradledger check``."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore")
 
     rules_off: list[str] = Field(
-        default_factory=list, description="Rules that are not asked, as patterns: clip.*"
+        default_factory=list, description="Disabled rules, as patterns: `clip.*`"
     )
     thresholds: dict[str, dict[str, float]] = Field(
-        default_factory=dict, description="Thresholds of rules, by rule and name, as JSON."
+        default_factory=dict,
+        description='Thresholds of rules as JSON, by rule and name: `{"norm.spike": {"z": 6}}`',
     )
 
     @classmethod
@@ -51,7 +52,7 @@ class RuleSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Ours, in the order in which they decide."""
+        """The sources of ``sources.py``, in descending precedence."""
         return sources(settings_cls, init_settings, setting_names)
 
     @model_validator(mode="after")
@@ -61,74 +62,78 @@ class RuleSettings(BaseSettings):
 
     @property
     def rule_overrides(self) -> RuleOverrides:
-        """What was chosen about the rules."""
+        """The disabled rules and the changed thresholds."""
         return RuleOverrides(tuple(self.rules_off), self.thresholds)
 
 
 class Settings(AlertSettings, RuleSettings):
-    """What a person may change about the service."""
+    """All settings of the service."""
 
     db: str = Field(default_factory=default_database, description="SQLAlchemy URL of the database.")
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(
-        default=4777, ge=0, le=65_535, description="Port to listen on; 0 takes a free one."
+        default=4777, ge=0, le=65_535, description="Port to listen on; 0 = a free port."
     )
     max_body_bytes: int = Field(
         default=32 * 2**20,
         gt=0,
-        description="Largest batch of records, sent and after decompression.",
+        description="Maximum size of one batch of records in bytes, as sent and after "
+        "decompression.",
     )
     max_batch_lines: int = Field(
-        default=50_000, gt=0, description="Most lines of one batch of records."
+        default=50_000, gt=0, description="Maximum number of lines in one batch of records."
     )
     max_batch_memory: int = Field(
         default=256 * 2**20,
         gt=0,
-        description="Most bytes of memory that the decoded records of one batch may take, as "
-        "estimated from its brackets and commas.",
+        description="Maximum memory in bytes of the decoded records of one batch, estimated from "
+        "its brackets and commas before decoding.",
     )
     max_batch_seconds: float = Field(
         default=2.0,
         gt=0,
-        description="Most seconds that decoding a batch may take, and that storing it may take.",
+        description="Timeout for decoding one batch, and again for storing it, in seconds.",
     )
     ingest_workers: int = Field(
-        default=4, ge=1, description="Batches decoded and stored at one time."
+        default=4, ge=1, description="Number of batches decoded and stored concurrently."
     )
     ingest_queue_bytes: int = Field(
         default=256 * 2**20,
         gt=0,
-        description="Bytes of batches, as sent, that may be in memory; then senders must wait.",
+        description="Maximum size in bytes of all batches in memory, as sent; further senders get "
+        "status 429 and retry.",
     )
-    database_wait: float = Field(
+    database_timeout: float = Field(
         default=2.5,
         gt=0,
-        description="Seconds to wait for a database that another process has locked; then senders "
-        "get status 503 and try again.",
+        description="Timeout in seconds for a database that another process has locked; then "
+        "senders get status 503 and retry.",
     )
     max_connections: int = Field(
         default=0,
         ge=0,
-        description="Most connections at one time; a further one replaces the connection that has "
-        "been idle for longest. 0: as many as the limit on open files allows.",
+        description="Maximum number of connections; a further one replaces the connection that "
+        "has been idle for longest. 0 = as many as the limit on open files allows.",
     )
     connections_per_client: int = Field(
         default=0,
         ge=0,
-        description="Most connections from one address at one time, trusted proxies excepted. 0: "
+        description="Maximum number of connections from one address, except trusted proxies. 0 = "
         "half of all.",
     )
     header_timeout: float = Field(
-        default=10.0, gt=0, description="Seconds in which the header of a request must arrive."
+        default=10.0, gt=0, description="Timeout for the headers of a request, in seconds."
     )
     body_timeout: float = Field(
         default=20.0,
         gt=0,
-        description="Seconds in which the body of a request must arrive, and one more for each "
+        description="Timeout for the body of a request in seconds, plus one second for each "
         "`GRADLEDGER_BODY_MIN_RATE` bytes of it.",
     )
     body_min_rate: int = Field(
-        default=500, gt=0, description="Bytes a second at which a body must arrive in the long run."
+        default=500,
+        gt=0,
+        description="Minimum average rate at which a body must arrive, in bytes per second.",
     )
     idle_timeout: float = Field(
         default=15.0,
@@ -138,58 +143,69 @@ class Settings(AlertSettings, RuleSettings):
     send_timeout: float = Field(
         default=60.0,
         gt=0,
-        description="Seconds in which a client must take something of an answer. Streams of "
-        "events last as long as they are read.",
+        description="Seconds in which a client must read a part of a response. Event streams stay "
+        "open as long as they are read.",
     )
     rank_timeout: float = Field(
-        default=30.0, ge=0, description="Seconds that a step waits for the ranks it still misses."
+        default=30.0,
+        ge=0,
+        description="Seconds that a step waits for the records of missing ranks.",
     )
     evaluation_interval: float = Field(
         default=1.0,
         gt=0,
-        description="Seconds between looks for records that another process stored.",
+        description="Interval in seconds at which the evaluator polls for records that another "
+        "process stored.",
     )
     keep_detail_days: float = Field(
         default=30.0,
         ge=0,
-        description="Days for which what each rank sent is kept; around findings for ever. 0: all.",
+        description="Retention of the records of each rank, in days; records around findings are "
+        "kept forever. 0 = keep everything.",
     )
     keep_steps_days: float = Field(
         default=365.0,
         ge=0,
-        description="Days for which single steps are kept; then the lowest, mean and highest of "
-        "64 together. 0: all.",
+        description="Retention of single steps, in days; after that, the minimum, mean and "
+        "maximum of every 64 steps are kept. 0 = keep everything.",
     )
     access: Literal["auto", "open", "token"] = Field(
         default="auto",
-        description="Who may use it: open to all who reach it, whoever shows a token, or auto: "
-        "open on this machine's own addresses with the embedded database, else by token.",
+        description="Who may use the service. `open`: everyone who can reach it. `token`: callers "
+        "with a token. `auto`: open on a loopback address with the embedded database, else token.",
     )
-    admin_token: Key | None = Field(
+    admin_token: AdminToken | None = Field(
         default=None,
-        description="A token that may do everything, beside those in the database; at least 32 "
-        "characters.",
+        description="A token with all scopes, in addition to the tokens in the database; at least "
+        "32 characters.",
     )
-    allowed_hosts: Words = Field(
+    allowed_hosts: NameList = Field(
         default_factory=list,
-        description="Names under which browsers may ask for it, beside addresses and localhost; "
-        "* allows all.",
+        description="Host names under which browsers may reach the service, in addition to IP "
+        "addresses and localhost; `*` = all.",
     )
-    trusted_proxies: Words = Field(
+    trusted_proxies: NameList = Field(
         default_factory=list,
-        description="Addresses or networks of proxies that may say who the client is.",
+        description="Addresses or networks of proxies whose X-Forwarded-For and -Proto headers are "
+        "trusted.",
     )
     reads_per_second: float = Field(
-        default=100, ge=0, description="Requests a caller may make, but for records; 0: any."
+        default=100,
+        ge=0,
+        description="Per-caller rate limit in requests per second, ingest excluded; 0 = unlimited.",
     )
     batches_per_second: float = Field(
-        default=5_000, ge=0, description="Batches of records a caller may send; 0: any."
+        default=5_000,
+        ge=0,
+        description="Per-caller rate limit of ingest in batches per second; 0 = unlimited.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="warning", description="The least of what is logged; info has every request."
+        default="warning", description="Minimum log level; `info` includes access logs."
     )
     log_format: Literal["auto", "json", "text"] = Field(
-        default="auto", description="One JSON object a line, or text; auto: text on a terminal."
+        default="auto",
+        description="Log format: `json` (one object per line) or `text`; `auto` = text on a "
+        "terminal, else JSON.",
     )
 
     @field_validator("allowed_hosts", "trusted_proxies", mode="before")
@@ -199,13 +215,13 @@ class Settings(AlertSettings, RuleSettings):
 
     @property
     def base_url(self) -> str:
-        """Where people reach the service."""
+        """The URL under which people reach the service."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return self.public_url or f"http://{host}:{self.port}"
 
     @property
     def requires_token(self) -> bool:
-        """Whether callers must show a token."""
+        """Whether callers need a token."""
         if self.access == "auto":
             embedded = make_url(self.db).get_backend_name() == "sqlite"
             return not (embedded and is_loopback(self.host))
@@ -213,5 +229,5 @@ class Settings(AlertSettings, RuleSettings):
 
 
 def setting_names() -> set[str]:
-    """Every setting that a configuration file may name."""
+    """The names of all settings."""
     return set(Settings.model_fields)

@@ -1,1 +1,1 @@
-"""What operators see: logs, metrics, readiness."""
+"""For operators: logs, metrics, readiness."""

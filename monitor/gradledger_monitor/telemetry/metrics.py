@@ -1,6 +1,7 @@
-"""What Prometheus is told: counted as it happens here, and looked up in the database when asked.
+"""Metrics for Prometheus.
 
-Counters are of this process; what comes from the database is the same from every process on it.
+Counters and histograms are of this process. Gauges are read from the database at each scrape, and
+are the same from every process on it.
 """
 
 from __future__ import annotations
@@ -29,60 +30,64 @@ class Metrics:
 
     def __init__(self, store: Store, queued: Callable[[], int]) -> None:
         self._registry = CollectorRegistry()
-        build = Info("gradledger_build", "What runs here.", registry=self._registry)
+        build = Info(
+            "gradledger_build",
+            "Version of the service, and whether its rules are compiled.",
+            registry=self._registry,
+        )
         compiled = "python" if step_facts.__file__.endswith(".py") else "compiled"
         build.info({"version": gradledger.__version__, "rules": compiled})
         self.records = Counter(
             "gradledger_records",
-            "Records received, by what became of them: stored, duplicate or refused.",
+            "Records received, by outcome: stored, duplicate or refused.",
             ["outcome"],
             registry=self._registry,
         )
         self.connections_ended = Counter(
             "gradledger_connections_ended",
-            "Connections that ended early or were ended, by reason.",
+            "Connections that were aborted or closed by the service, by reason.",
             ["reason"],
             registry=self._registry,
         )
         self.ingest = self._histogram(
-            "ingest_seconds", "From a batch's last byte to when it is durable.", FAST
+            "ingest_seconds", "Time from a batch's last byte until it is durable.", FAST
         )
         self.ingest_lag = self._histogram(
             "ingest_lag_seconds",
-            "From the end of the newest step in a batch, by the clock of the training process, to "
-            "when it is durable here.",
+            "Time from the end of the newest step in a batch, by the clock of the training "
+            "process, until it is durable.",
             LAGS,
         )
-        self.rules = self._histogram(
-            "rules_seconds", "Time the rules took on the steps of one look at a run.", FAST
+        self.evaluations = self._histogram(
+            "evaluation_seconds", "Duration of one evaluation pass of a run.", FAST
         )
         self.evaluated_steps = Counter(
-            "gradledger_judged_steps", "Optimizer steps judged.", registry=self._registry
+            "gradledger_evaluated_steps", "Optimizer steps evaluated.", registry=self._registry
         )
         self.quarantined = Counter(
             "gradledger_quarantined_steps",
-            "Optimizer steps that could not be evaluated; the run's page says which, and why.",
+            "Optimizer steps that could not be evaluated; the run's page lists them with reasons.",
             registry=self._registry,
         )
         self.requests = self._histogram(
-            "request_seconds", "Time to answer a request.", FAST, "method", "route", "status"
+            "request_seconds", "Duration of a request.", FAST, "method", "route", "status"
         )
         self.attempts = Counter(
             "gradledger_alert_attempts",
-            "Attempts to send an alert, by channel and by what became of them.",
+            "Attempts to send an alert, by channel and outcome.",
             ["channel", "outcome"],
             registry=self._registry,
         )
         self.alerts = self._histogram(
-            "alert_seconds", "From when an alert was written to when it arrived.", LAGS
+            "alert_seconds", "Time from when an alert was created until it was delivered.", LAGS
         )
         queue = Gauge(
             "gradledger_ingest_queue",
-            "Batches that wait for a worker, or have one.",
+            "Batches that wait for a worker or are being processed.",
             registry=self._registry,
         )
         queue.set_function(queued)
-        self._registry.register(_Standing(store))
+        self._registry.register(_DatabaseGauges(store))
 
     def _histogram(
         self, name: str, text: str, buckets: tuple[float, ...], *labels: str
@@ -91,41 +96,41 @@ class Metrics:
         return Histogram(full, text, labels, buckets=buckets, registry=self._registry)
 
     def count_batch(self, batch: StoreResult, seconds: float) -> None:
-        """Count a batch that is durable now."""
+        """Count a batch that is durable."""
         self.records.labels("stored").inc(batch.stored)
         self.records.labels("duplicate").inc(batch.duplicates)
         self.records.labels("refused").inc(batch.refused.count)
         self.ingest.observe(seconds)
 
     def count_evaluation(self, steps: int, seconds: float, quarantined: int = 0) -> None:
-        """Count steps that the rules were asked about, and those that could not be evaluated."""
+        """Count the steps of an evaluation pass, and those of them that were quarantined."""
         self.evaluated_steps.inc(steps)
         self.quarantined.inc(quarantined)
-        self.rules.observe(seconds)
+        self.evaluations.observe(seconds)
 
     def count_delivery(self, channel: str, result: DeliveryResult, seconds: float) -> None:
-        """Count an attempt to send an alert that was written so long ago."""
+        """Count an attempt to send an alert, ``seconds`` after it was created."""
         self.attempts.labels(channel, result.outcome).inc()
         if result.outcome == "delivered":
             self.alerts.observe(seconds)
 
     def text(self) -> bytes:
-        """All of it, in the format of Prometheus. Reads the database."""
+        """All metrics in the text format of Prometheus. Reads the database."""
         return generate_latest(self._registry)
 
 
-class _Standing(Collector):
-    """How things stand in the database at this moment."""
+class _DatabaseGauges(Collector):
+    """Gauges with the current counts in the database."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        found = counts.count(self._store)
-        yield _gauge("runs", "Runs by verdict.", ["verdict"], found.runs)
-        yield _gauge("findings", "Findings.", ["rule", "severity", "lifecycle"], found.findings)
-        text = "Runs with records that were not judged yet: the judge's queue."
-        yield _gauge("runs_pending", text, [], {(): found.pending})
+        current = counts.count(self._store)
+        yield _gauge("runs", "Runs by verdict.", ["verdict"], current.runs)
+        yield _gauge("findings", "Findings.", ["rule", "severity", "lifecycle"], current.findings)
+        text = "Runs with records that are not evaluated yet: the evaluator's queue."
+        yield _gauge("runs_pending", text, [], {(): current.pending})
         text = "Alerts by channel and state: waiting, delivered, or dead after the last attempt."
         yield _gauge("alerts", text, ["channel", "state"], outbox.counts(self._store))
 
@@ -138,6 +143,6 @@ def _gauge(
     name: str, text: str, labels: list[str], values: dict[tuple[str, ...], int]
 ) -> GaugeMetricFamily:
     family = GaugeMetricFamily(f"gradledger_{name}", text, labels=labels)
-    for labelled, value in values.items():
-        family.add_metric(labelled, value)
+    for label_values, value in values.items():
+        family.add_metric(label_values, value)
     return family

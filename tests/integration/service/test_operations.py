@@ -51,7 +51,7 @@ def test_metrics_say_what_came_and_what_became_of_it(service: Service) -> None:
     body = batch("counted", [step(1), step(2), EndRecord(3.0, [2])])
     assert service.post(body).status_code == 200
     assert service.post(body + b"nonsense\n").status_code == 422
-    assert eventually(60, lambda: metrics(service).get("gradledger_judged_steps_total{}") == 2)
+    assert eventually(60, lambda: metrics(service).get("gradledger_evaluated_steps_total{}") == 2)
     found = metrics(service)
     assert found['gradledger_records_total{"outcome": "stored"}'] == 3
     assert found['gradledger_records_total{"outcome": "duplicate"}'] == 3
@@ -68,7 +68,7 @@ def test_metrics_say_what_came_and_what_became_of_it(service: Service) -> None:
     )
     assert found["gradledger_runs_pending{}"] == 0
     assert found["gradledger_ingest_queue{}"] == 0
-    assert found["gradledger_rules_seconds_count{}"] >= 1
+    assert found["gradledger_evaluation_seconds_count{}"] >= 1
     asked = '{"method": "POST", "route": "/api/v1/records", "status": "422"}'
     assert found[f"gradledger_request_seconds_count{asked}"] == 1
 
