@@ -31,9 +31,9 @@ N = 4  # samples of a window, on either rank
 
 def model() -> nn.Linear:
     """w = 1."""
-    made = nn.Linear(1, 1, bias=False, dtype=torch.float64)
-    nn.init.ones_(made.weight)
-    return made
+    linear = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+    nn.init.ones_(linear.weight)
+    return linear
 
 
 def loss_of(module: nn.Module, samples: Samples) -> Tensor:
@@ -45,7 +45,7 @@ def loss_of(module: nn.Module, samples: Samples) -> Tensor:
 def on_one_rank() -> list[bytes]:
     """A step, a step that the scaler skips, and a step whose gradient is clipped."""
     net = model()
-    with recording() as seen:
+    with recording() as recorded:
         optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
         schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
         scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
@@ -62,14 +62,14 @@ def on_one_rank() -> list[bytes]:
             scaler.update()
             schedule.step()
             optimizer.zero_grad()
-    return seen.lines()
+    return recorded.lines()
 
 
 def on_two_ranks(rank: int) -> list[bytes]:
     """Two steps under DDP, synchronised by the last micro-batch, on the mean over both ranks."""
     net = DistributedDataParallel(model())
     window = OTHERS if rank else [FIRST, SECOND]
-    with recording() as seen:
+    with recording() as recorded:
         optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
         for _ in range(2):
             with net.no_sync():
@@ -77,7 +77,7 @@ def on_two_ranks(rank: int) -> list[bytes]:
             loss_of(net, window[1]).backward()
             optimizer.step()
             optimizer.zero_grad()
-    return seen.lines()
+    return recorded.lines()
 
 
 def main(rank: int, store: str, output: str) -> None:

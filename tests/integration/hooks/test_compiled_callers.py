@@ -119,20 +119,20 @@ def both(
 ) -> Recording:
     """Train without and with the hooks; weights and graphs must be the same."""
     alone, graphs_alone = train(program, autograd), graphs()
-    with recording() as seen:
+    with recording() as recorded:
         observed, graphs_observed = train(program, autograd), graphs()
     assert all(torch.equal(a, b) for a, b in zip(alone, observed, strict=True))
     assert graphs_observed[1:] == graphs_alone[1:]
     # none of ours; Dynamo leaves out the frames around a compiled step, where hooks break no graph
     assert graphs_observed[0].get("total", 0) <= graphs_alone[0].get("total", 0)
-    return seen
+    return recorded
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_compiled_callers_get_the_same_graphs_and_weights(program: str) -> None:
-    seen = both(program)
-    assert len(seen.steps) == 4
-    assert accused(seen.evaluation()) == {}
+    recorded = both(program)
+    assert len(recorded.steps) == 4
+    assert accused(recorded.evaluation()) == {}
 
 
 def test_a_compiled_clip_is_not_measured_rather_than_taken_for_a_division() -> None:
@@ -142,12 +142,12 @@ def test_a_compiled_clip_is_not_measured_rather_than_taken_for_a_division() -> N
     assert evaluation.verdict == "incomplete"
 
 
-def test_a_compiled_optimizer_step_is_judged() -> None:
+def test_a_compiled_optimizer_step_is_evaluated() -> None:
     assert both("with_optimizer").evaluation().verdict == "balanced"
 
 
 def test_compiled_autograd_does_not_compile_our_hooks() -> None:
     """Hooks of nodes would be new objects in each backward, and each would be compiled anew."""
     module = torch._dynamo.compiled_autograd
-    seen = both("eager", lambda: module._enable(compiled))
-    assert "compiled autograd" in seen.evaluation().coverage["reduction.token_weights_unequal"]
+    recorded = both("eager", lambda: module._enable(compiled))
+    assert "compiled autograd" in recorded.evaluation().coverage["reduction.token_weights_unequal"]

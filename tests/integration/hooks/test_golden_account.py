@@ -24,28 +24,28 @@ Plain = dict[str, Any]
 
 
 def account(line: bytes) -> Plain:
-    """What a line says, but for what a clock said."""
-    said: Plain = json.loads(line)
-    for part in [said, *said["micro_batches"]]:
+    """The fields of a line, without those that are read from a clock."""
+    fields: Plain = json.loads(line)
+    for part in [fields, *fields["micro_batches"]]:
         for name in MEASURED:
             assert part.pop(name, 1.0) > 0
-    return said
+    return fields
 
 
 def squares(samples: int, weight: float) -> list[Plain]:
-    """One loss over so many samples, each of which has that weight; divided, by a constant."""
+    """One loss over ``samples`` samples of weight ``weight`` each; divided by a constant."""
     of_target = {"tokens": samples, "size": samples, "rows": samples, "positions": samples}
-    known = {"kind": "MseLossBackward0", "reduction": "sum", "undivided": False}
-    return [{**known, **of_target, "weight": weight}]
+    of_loss = {"kind": "MseLossBackward0", "reduction": "sum", "undivided": False}
+    return [{**of_loss, **of_target, "weight": weight}]
 
 
 def micro_batch(
     number: int, samples: int, loss: Any, weight: float, fingerprint: Any, **more: Any
 ) -> Plain:
     """The first of two begins fresh. Fingerprint: the targets t0, t1, ... give t0 + 2 t1 + ..."""
-    known = {"number": number, "fresh": number % 2 == 1, "constant_target": False}
+    constant = {"number": number, "fresh": number % 2 == 1, "constant_target": False}
     terms = squares(samples, weight)
-    return {**known, "loss": loss, "terms": terms, "fingerprint": fingerprint, **more}
+    return {**constant, "loss": loss, "terms": terms, "fingerprint": fingerprint, **more}
 
 
 # ---------------------------------------------------------------------- one rank, under a scaler
@@ -132,12 +132,12 @@ ONE_RANK: list[Plain] = [
 ]
 
 
-def test_one_rank_under_a_scaler_is_what_paper_says() -> None:
+def test_one_rank_under_a_scaler_is_that_on_paper() -> None:
     lines = golden.on_one_rank()
     assert [account(line) for line in lines] == ONE_RANK
 
 
-def test_the_ledger_of_one_rank_is_what_paper_says() -> None:
+def test_the_ledger_of_one_rank_is_that_on_paper() -> None:
     first, skipped, third = facts_of([steps_of(golden.on_one_rank())])
     assert skipped.unmeasured == "the GradScaler skipped this step"
     for step, loss in ((first, 7 / 4), (third, 11.5 / 4)):
@@ -210,19 +210,19 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[list[bytes]]:
     return play(Path(golden.__file__), tmp_path_factory.mktemp("ranks"))
 
 
-def test_two_ranks_under_ddp_are_what_paper_says(two_ranks: list[list[bytes]]) -> None:
-    told = [[account(line) for line in lines] for lines in two_ranks]
-    for step in (step for rank in told for step in rank):
+def test_two_ranks_under_ddp_are_those_on_paper(two_ranks: list[list[bytes]]) -> None:
+    accounts = [[account(line) for line in lines] for lines in two_ranks]
+    for step in (step for rank in accounts for step in rank):
         assert len(step.pop("noise")) == 2  # see the next test
-    assert told == TWO_RANKS
+    assert accounts == TWO_RANKS
 
 
-def test_the_noise_of_two_ranks_is_what_paper_says(two_ranks: list[list[bytes]]) -> None:
-    told = [[account(line)["noise"] for line in lines] for lines in two_ranks]
-    assert told == NOISE
+def test_the_noise_of_two_ranks_is_that_on_paper(two_ranks: list[list[bytes]]) -> None:
+    accounts = [[account(line)["noise"] for line in lines] for lines in two_ranks]
+    assert accounts == NOISE
 
 
-def test_the_ledger_of_two_ranks_is_what_paper_says(two_ranks: list[list[bytes]]) -> None:
+def test_the_ledger_of_two_ranks_is_that_on_paper(two_ranks: list[list[bytes]]) -> None:
     for step, losses in zip(
         facts_of([steps_of(lines) for lines in two_ranks]), (10 / 8, 11.5625 / 8), strict=True
     ):

@@ -34,9 +34,11 @@ def test_gradients_scaled_after_backward_make_a_sum_right() -> None:
             assert parameter.grad is not None
             parameter.grad.mul_(1 / count(window))
 
-    seen = train(lambda m, b, w: cross_entropy(m, b, reduction="sum"), windows(6), None, divide)
-    assert answer(seen) == ({}, "balanced")
-    assert [chart_metrics(f)["balance"] for f in seen.facts()] == pytest.approx([1] * 6, rel=1e-3)
+    recorded = train(lambda m, b, w: cross_entropy(m, b, reduction="sum"), windows(6), None, divide)
+    assert answer(recorded) == ({}, "balanced")
+    assert [chart_metrics(f)["balance"] for f in recorded.facts()] == pytest.approx(
+        [1] * 6, rel=1e-3
+    )
 
 
 @pytest.mark.parametrize("by_hand_too", [False, True], ids=["alone", "after scaling by hand"])
@@ -52,9 +54,9 @@ def test_clipping_that_engages_does_not_move_the_balance(by_hand_too: bool) -> N
         loss = cross_entropy(model, batch, reduction="sum")
         return loss if by_hand_too else loss / count(window)
 
-    seen = train(loss_of, windows(6), None, prepare)
-    assert answer(seen) == ({}, "balanced")
-    for fact in seen.facts():
+    recorded = train(loss_of, windows(6), None, prepare)
+    assert answer(recorded) == ({}, "balanced")
+    for fact in recorded.facts():
         assert chart_metrics(fact)["balance"] == pytest.approx(1, rel=1e-3)
         assert chart_metrics(fact)["norm"] == pytest.approx(1e-3, rel=1e-2)
 
@@ -73,11 +75,11 @@ def test_a_checkpointed_loss_is_either_right_or_unmeasured(reentrant: bool) -> N
         )
         return loss / count(window)
 
-    seen = train(loss_of, windows(4))
-    found, verdict = answer(seen)
-    assert found == {}
+    recorded = train(loss_of, windows(4))
+    rules, verdict = answer(recorded)
+    assert rules == {}
     assert verdict in ("balanced", "incomplete")
-    for fact in seen.facts():
+    for fact in recorded.facts():
         balance = chart_metrics(fact)["balance"]
         assert balance == pytest.approx(1, rel=1e-3) if fact.unmeasured is None else balance is None
 
@@ -99,41 +101,43 @@ def test_frozen_parameters_change_nothing() -> None:
     model = tiny_model()
     for parameter in list(model.parameters())[:2]:
         parameter.requires_grad = False
-    seen = train(lambda m, b, w: cross_entropy(m, b, reduction="sum") / count(w), windows(4), model)
-    assert answer(seen) == ({}, "balanced")
+    recorded = train(
+        lambda m, b, w: cross_entropy(m, b, reduction="sum") / count(w), windows(4), model
+    )
+    assert answer(recorded) == ({}, "balanced")
 
 
 def test_frozen_parameters_that_the_optimizer_holds_change_nothing() -> None:
     model = tiny_model()
     for parameter in list(model.parameters())[:2]:
         parameter.requires_grad = False
-    with recording() as seen:
+    with recording() as recorded:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for window in windows(4):
             for batch in window:
                 (cross_entropy(model, batch, reduction="sum") / count(window)).backward()
             optimizer.step()
             optimizer.zero_grad()
-    assert answer(seen) == ({}, "balanced")
+    assert answer(recorded) == ({}, "balanced")
 
 
 def test_gradients_that_are_zeroed_in_place_change_nothing() -> None:
     model = tiny_model()
-    with recording() as seen:
+    with recording() as recorded:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for window in windows(4):
             optimizer.zero_grad(set_to_none=False)
             for batch in window:
                 (cross_entropy(model, batch, reduction="sum") / count(window)).backward()
             optimizer.step()
-    assert answer(seen) == ({}, "balanced")
+    assert answer(recorded) == ({}, "balanced")
 
 
 @pytest.mark.parametrize("zero_first", [True, False])
 def test_a_scaler_in_its_right_order_changes_nothing(zero_first: bool) -> None:
     model = tiny_model()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
-    with recording() as seen:
+    with recording() as recorded:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for window in windows(4):
             if zero_first:
@@ -148,14 +152,16 @@ def test_a_scaler_in_its_right_order_changes_nothing(zero_first: bool) -> None:
             scaler.update()
             if not zero_first:
                 optimizer.zero_grad()
-    assert answer(seen) == ({}, "balanced")
-    assert [chart_metrics(f)["balance"] for f in seen.facts()] == pytest.approx([1] * 4, rel=1e-2)
+    assert answer(recorded) == ({}, "balanced")
+    assert [chart_metrics(f)["balance"] for f in recorded.facts()] == pytest.approx(
+        [1] * 4, rel=1e-2
+    )
 
 
 def test_a_fused_optimizer_that_unscales_in_its_kernel_changes_nothing() -> None:
     model = tiny_model()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
-    with recording() as seen:
+    with recording() as recorded:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
         for window in windows(4):
             for batch in window:
@@ -164,13 +170,15 @@ def test_a_fused_optimizer_that_unscales_in_its_kernel_changes_nothing() -> None
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
-    assert answer(seen) == ({}, "balanced")
-    assert [chart_metrics(f)["balance"] for f in seen.facts()] == pytest.approx([1] * 4, rel=1e-3)
+    assert answer(recorded) == ({}, "balanced")
+    assert [chart_metrics(f)["balance"] for f in recorded.facts()] == pytest.approx(
+        [1] * 4, rel=1e-3
+    )
 
 
 def test_a_closure_is_a_window_of_its_own() -> None:
     model = tiny_model()
-    with recording() as seen:
+    with recording() as recorded:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for window in windows(4):
 
@@ -184,13 +192,13 @@ def test_a_closure_is_a_window_of_its_own() -> None:
                 return total
 
             optimizer.step(closure)
-    assert answer(seen) == ({}, "balanced")
-    assert [f.micro_batches for f in seen.facts()] == [4] * 4
+    assert answer(recorded) == ({}, "balanced")
+    assert [f.micro_batches for f in recorded.facts()] == [4] * 4
 
 
 def test_lbfgs_evaluates_its_closure_many_times() -> None:
     model = tiny_model()
-    with recording() as seen:
+    with recording() as recorded:
         optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
         for window in windows(3):
             batch = window[2]
@@ -202,10 +210,10 @@ def test_lbfgs_evaluates_its_closure_many_times() -> None:
                 return loss
 
             optimizer.step(closure)
-    found, verdict = answer(seen)
-    assert found == {}
+    rules, verdict = answer(recorded)
+    assert rules == {}
     assert verdict == "balanced"
-    assert len(seen.steps) == 3
+    assert len(recorded.steps) == 3
 
 
 @pytest.mark.parametrize("backwards", [1, 2])
@@ -213,44 +221,44 @@ def test_a_gan_with_two_optimizers_is_two_tracks(backwards: int) -> None:
     """The maker's backward leaks into the critic's gradients, which are zeroed before their use."""
     torch.manual_seed(0)
     maker, critic = nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
-    judge = F.binary_cross_entropy_with_logits
-    with recording() as seen:
+    criterion = F.binary_cross_entropy_with_logits
+    with recording() as recorded:
         for_maker = torch.optim.Adam(maker.parameters(), lr=0.01)
         for_critic = torch.optim.Adam(critic.parameters(), lr=0.01)
         for _ in range(6):
-            made = maker(torch.randn(7, 4))
+            generated = maker(torch.randn(7, 4))
             for_critic.zero_grad()
-            genuine = judge(critic(torch.randn(5, 8)), torch.ones(5, 1))
-            forged = judge(critic(made.detach()), torch.zeros(7, 1))
+            genuine = criterion(critic(torch.randn(5, 8)), torch.ones(5, 1))
+            forged = criterion(critic(generated.detach()), torch.zeros(7, 1))
             for loss in [(genuine + forged) / 2] if backwards == 1 else [genuine, forged]:
                 loss.backward()
             for_critic.step()
             for_maker.zero_grad()
-            judge(critic(made), torch.ones(7, 1)).backward()
+            criterion(critic(generated), torch.ones(7, 1)).backward()
             for_maker.step()
-    assert [f.micro_batches for f in seen.facts(0)] == [backwards] * 6
-    assert [f.micro_batches for f in seen.facts(1)] == [1] * 6
-    assert answer(seen) == ({}, "balanced")
+    assert [f.micro_batches for f in recorded.facts(0)] == [backwards] * 6
+    assert [f.micro_batches for f in recorded.facts(1)] == [1] * 6
+    assert answer(recorded) == ({}, "balanced")
 
 
 @pytest.mark.parametrize("forged_size", [5, 8])
 def test_a_critic_by_wasserstein_has_losses_of_opposite_signs(forged_size: int) -> None:
     torch.manual_seed(0)
     critic = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
-    with recording() as seen:
+    with recording() as recorded:
         optimizer = torch.optim.RMSprop(critic.parameters(), lr=0.01)
         for _ in range(6):
             optimizer.zero_grad()
             (-critic(torch.randn(5, 8)).mean()).backward()
             critic(torch.randn(forged_size, 8)).mean().backward()
             optimizer.step()
-    assert answer(seen) == ({}, "balanced")
+    assert answer(recorded) == ({}, "balanced")
 
 
 @pytest.mark.parametrize("together", [True, False])
 def test_two_losses_of_one_backward_each_count(together: bool) -> None:
     model = TwoHeads()
-    with recording() as seen:
+    with recording() as recorded:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for window in windows(4):
             for batch in window:
@@ -266,13 +274,13 @@ def test_two_losses_of_one_backward_each_count(together: bool) -> None:
                     sum(share, torch.zeros(())).backward()
             optimizer.step()
             optimizer.zero_grad()
-    assert answer(seen) == ({}, "balanced")
+    assert answer(recorded) == ({}, "balanced")
 
 
 def test_two_optimizers_that_share_one_backward_are_two_right_windows() -> None:
     model = tiny_model()
     halves = list(model.parameters())[:2], list(model.parameters())[2:]
-    with recording() as seen:
+    with recording() as recorded:
         optimizers = [torch.optim.SGD(half, lr=0.01) for half in halves]
         for window in windows(4):
             for batch in window:
@@ -281,41 +289,43 @@ def test_two_optimizers_that_share_one_backward_are_two_right_windows() -> None:
                 optimizer.step()
             model.zero_grad()
     for index in (0, 1):
-        assert [chart_metrics(f)["balance"] for f in seen.facts(index)] == pytest.approx([1] * 4)
-    assert answer(seen) == ({}, "balanced")
+        assert [chart_metrics(f)["balance"] for f in recorded.facts(index)] == pytest.approx(
+            [1] * 4
+        )
+    assert answer(recorded) == ({}, "balanced")
 
 
 def test_a_micro_batch_without_a_single_label_counts_for_nothing() -> None:
     data = windows(4)
     for window in data:
         window[1][1].fill_(IGNORED)
-    seen = train(lambda m, b, w: cross_entropy(m, b, reduction="sum") / count(w), data)
-    assert answer(seen) == ({}, "balanced")
+    recorded = train(lambda m, b, w: cross_entropy(m, b, reduction="sum") / count(w), data)
+    assert answer(recorded) == ({}, "balanced")
     equal = windows(4, lengths=EQUAL)
     for window in equal:
         window[1][1].fill_(IGNORED)
-    seen = train(lambda m, b, w: cross_entropy(m, b) / (len(w) - 1), equal)  # its loss is NaN
-    assert answer(seen) == ({}, "balanced")
+    recorded = train(lambda m, b, w: cross_entropy(m, b) / (len(w) - 1), equal)  # its loss is NaN
+    assert answer(recorded) == ({}, "balanced")
 
 
 @pytest.mark.parametrize("contract", ["sequence", "sample"])
 def test_a_declared_contract_is_taken_at_its_word(contract: str) -> None:
-    seen = train(lambda m, b, w: cross_entropy(m, b) / len(w), windows(4))
-    assert accused(seen.evaluation()) == {"reduction.token_weights_unequal": 1}
-    assert accused(seen.evaluation(contract=contract)) == {}
+    recorded = train(lambda m, b, w: cross_entropy(m, b) / len(w), windows(4))
+    assert accused(recorded.evaluation()) == {"reduction.token_weights_unequal": 1}
+    assert accused(recorded.evaluation(contract=contract)) == {}
 
 
 def test_a_declared_scale_is_taken_at_its_word() -> None:
-    seen = train(lambda m, b, w: cross_entropy(m, b), windows(4, lengths=EQUAL))
-    assert accused(seen.evaluation()) == {"reduction.missing_division": 1}
-    assert accused(seen.evaluation(declared_scale=4.0)) == {}
+    recorded = train(lambda m, b, w: cross_entropy(m, b), windows(4, lengths=EQUAL))
+    assert accused(recorded.evaluation()) == {"reduction.missing_division": 1}
+    assert accused(recorded.evaluation(declared_scale=4.0)) == {}
 
 
 def test_two_micro_batches_of_a_copied_model_stay_its_own() -> None:
     """A teacher that is a copy has no optimizer: its backward belongs to no window."""
     model = tiny_model()
     teacher = copy.deepcopy(model)
-    with recording() as seen:
+    with recording() as recorded:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for window in windows(3):
             for batch in window:
@@ -323,5 +333,5 @@ def test_two_micro_batches_of_a_copied_model_stay_its_own() -> None:
                 (cross_entropy(model, batch, reduction="sum") / count(window)).backward()
             optimizer.step()
             optimizer.zero_grad()
-    assert answer(seen) == ({}, "balanced")
-    assert [f.micro_batches for f in seen.facts()] == [4] * 3
+    assert answer(recorded) == ({}, "balanced")
+    assert [f.micro_batches for f in recorded.facts()] == [4] * 3

@@ -1,6 +1,6 @@
 """Losses that are right, in the many ways in which people write them: no finding.
 
-The verdict says whether they could be measured: "balanced", never "incomplete".
+The verdict states whether they could be measured: "balanced", never "incomplete".
 """
 
 from __future__ import annotations
@@ -158,25 +158,27 @@ def test_label_smoothing_as_a_plain_mean_over_equals_is_right(k: int) -> None:
     def loss_of(model: nn.Module, batch: Batch, window: Batches) -> Tensor:
         return cross_entropy(model, batch, label_smoothing=0.1) / len(window)
 
-    seen = train(loss_of, data)
-    assert answer(seen) == ({}, "balanced")
-    assert [chart_metrics(f)["balance"] for f in seen.facts()] == pytest.approx([1] * 4, rel=1e-3)
+    recorded = train(loss_of, data)
+    assert answer(recorded) == ({}, "balanced")
+    assert [chart_metrics(f)["balance"] for f in recorded.facts()] == pytest.approx(
+        [1] * 4, rel=1e-3
+    )
 
 
 # ---------------------------------------------------------------------- other losses
 
 
 def two_heads(model: nn.Module, batch: Batch, window: Batches) -> Tensor:
-    seen, labels = model(batch[0]), batch[1].flatten()
-    first = F.cross_entropy(seen.first, labels, ignore_index=IGNORED)
-    second = F.cross_entropy(seen.second, labels, ignore_index=IGNORED)
+    recorded, labels = model(batch[0]), batch[1].flatten()
+    first = F.cross_entropy(recorded.first, labels, ignore_index=IGNORED)
+    second = F.cross_entropy(recorded.second, labels, ignore_index=IGNORED)
     return (first + second) / 2 / len(window)
 
 
 def auxiliary_loss(model: nn.Module, batch: Batch, window: Batches) -> Tensor:
-    seen, labels = model(batch[0]), batch[1].flatten()
-    main = F.cross_entropy(seen.first, labels, ignore_index=IGNORED, reduction="sum")
-    side = F.cross_entropy(seen.second, labels, ignore_index=IGNORED, reduction="sum")
+    recorded, labels = model(batch[0]), batch[1].flatten()
+    main = F.cross_entropy(recorded.first, labels, ignore_index=IGNORED, reduction="sum")
+    side = F.cross_entropy(recorded.second, labels, ignore_index=IGNORED, reduction="sum")
     return (main + 0.1 * side) / count(window)
 
 
@@ -252,6 +254,6 @@ def test_another_loss_that_is_right_is_not_accused(
 
 def test_half_of_a_mean_square_at_k_1_is_a_coefficient() -> None:
     data = [window[:1] for window in windows(4, lengths=SQUARE)]
-    seen = train(half_of_squares, data)
-    assert answer(seen) == ({}, "balanced")
-    assert [chart_metrics(f)["balance"] for f in seen.facts()] == pytest.approx([0.5] * 4)
+    recorded = train(half_of_squares, data)
+    assert answer(recorded) == ({}, "balanced")
+    assert [chart_metrics(f)["balance"] for f in recorded.facts()] == pytest.approx([0.5] * 4)

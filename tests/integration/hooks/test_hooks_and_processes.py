@@ -13,7 +13,7 @@ from helpers.service import running_service
 
 
 def python(code: str, **environ: str) -> str:
-    """What a process of its own prints."""
+    """The output of a separate process."""
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, **environ},

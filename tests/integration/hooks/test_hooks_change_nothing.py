@@ -96,17 +96,17 @@ def test_a_warning_that_is_raised_inside_backward_shows_the_same_line() -> None:
 
 @pytest.mark.parametrize("train", [plain, scaled])
 def test_twenty_steps_end_in_the_same_bits(train: Train) -> None:
-    seen = Recording()
-    watched, alone = train(recording(seen)), train(nullcontext())
-    assert [len(record.micro_batches) for record in seen.records()] == [4] * STEPS
+    recorded = Recording()
+    watched, alone = train(recording(recorded)), train(nullcontext())
+    assert [len(record.micro_batches) for record in recorded.records()] == [4] * STEPS
     for ours, theirs in zip(watched, alone, strict=True):
         assert torch.equal(ours, theirs)
 
 
 def test_the_scaled_training_did_skip_steps() -> None:
-    seen = Recording()
-    scaled(recording(seen))
-    skipped = [record.skipped for record in seen.records()]
+    recorded = Recording()
+    scaled(recording(recorded))
+    skipped = [record.skipped for record in recorded.records()]
     assert skipped[0]
     assert not skipped[-1]
 

@@ -79,17 +79,15 @@ def observers() -> list[type[Observer]]:
     return [type(observer) for observer in Recorder(lambda step: None)._observers]
 
 
-def places() -> list[Any]:
+def failure_cases() -> list[Any]:
     """Every method that an observer has, at its first call and at one in mid-window."""
-    found = []
+    cases = []
     for kind in observers():
         for method in METHODS:
             if getattr(kind, method) is not getattr(Observer, method) or method == "install":
                 once = method in ("install", "uninstall")
-                found += [(kind, method, at) for at in ((1,) if once else (1, 3))]
-    return [
-        pytest.param(*place, id=f"{place[0].__name__}.{place[1]}#{place[2]}") for place in found
-    ]
+                cases += [(kind, method, at) for at in ((1,) if once else (1, 3))]
+    return [pytest.param(*case, id=f"{case[0].__name__}.{case[1]}#{case[2]}") for case in cases]
 
 
 # Worked out from what several observers saw, or different every time.
@@ -132,12 +130,12 @@ def alone() -> list[Tensor]:
 @pytest.fixture(scope="module")
 def unharmed() -> list[StepRecord]:
     """What a training without faults records."""
-    seen = Recording()
-    train(Recorder(seen.steps.append))
-    return seen.records()
+    recorded = Recording()
+    train(Recorder(recorded.steps.append))
+    return recorded.records()
 
 
-@pytest.mark.parametrize(("kind", "method", "at"), places())
+@pytest.mark.parametrize(("kind", "method", "at"), failure_cases())
 def test_an_observer_that_fails_takes_only_its_own_facts_away(
     kind: type[Observer],
     method: str,
@@ -146,16 +144,16 @@ def test_an_observer_that_fails_takes_only_its_own_facts_away(
     unharmed: list[StepRecord],
     swallowed: list[tuple[str, BaseException]],
 ) -> None:
-    seen = Recording()
-    recorder = Recorder(seen.steps.append)
+    recorded = Recording()
+    recorder = Recorder(recorded.steps.append)
     (observer,) = (o for o in recorder._observers if type(o) is kind)
     setattr(observer, method, raising(getattr(observer, method), at))
     assert_same(train(recorder), alone)
     assert [type(error) for _, error in swallowed] == [Broken]
-    assert changed(_plain(seen.records()), _plain(unharmed)) <= set(kind.facts)
+    assert changed(_plain(recorded.records()), _plain(unharmed)) <= set(kind.facts)
     if method != "uninstall":
-        assert_given_up(kind, seen)
-    assert_nothing_untrue(seen, unharmed)
+        assert_given_up(kind, recorded)
+    assert_nothing_untrue(recorded, unharmed)
 
 
 @pytest.mark.parametrize("at", [1, 3])
@@ -165,13 +163,13 @@ def test_an_observer_that_fails_takes_only_its_own_facts_away(
 def test_an_observer_that_fails_inside_a_wrapper_is_switched_off_too(
     kind: type[Observer], part: str, at: int, alone: list[Tensor], unharmed: list[StepRecord]
 ) -> None:
-    seen = Recording()
-    recorder = Recorder(seen.steps.append)
+    recorded = Recording()
+    recorder = Recorder(recorded.steps.append)
     (observer,) = (o for o in recorder._observers if type(o) is kind)
     setattr(observer, part, raising(getattr(observer, part), at))
     assert_same(train(recorder), alone)
-    assert_given_up(kind, seen)
-    assert_nothing_untrue(seen, unharmed)
+    assert_given_up(kind, recorded)
+    assert_nothing_untrue(recorded, unharmed)
 
 
 @pytest.mark.parametrize("at", [1, 2, 4])
@@ -188,7 +186,7 @@ def test_an_observer_that_fails_inside_a_wrapper_is_switched_off_too(
         (OpenStep, "deferred"),
     ],
 )
-def test_a_fault_in_the_books_themselves_harms_neither_script_nor_truth(
+def test_a_fault_of_the_recorder_itself_harms_neither_script_nor_truth(
     owner: type,
     part: str,
     at: int,
@@ -197,32 +195,34 @@ def test_a_fault_in_the_books_themselves_harms_neither_script_nor_truth(
     monkeypatch: pytest.MonkeyPatch,
     swallowed: list[tuple[str, BaseException]],
 ) -> None:
-    """Nothing that they say afterwards could be trusted: the recorder falls silent."""
+    """No later record would be reliable: the recorder stops."""
     monkeypatch.setattr(owner, part, raising(getattr(owner, part), at))
-    seen = Recording()
-    recorder = Recorder(seen.steps.append)
+    recorded = Recording()
+    recorder = Recorder(recorded.steps.append)
     assert_same(train(recorder), alone)
     assert [type(error) for _, error in swallowed] == [Broken]
-    assert [step.step for step in seen.steps] == list(range(1, len(seen.steps) + 1))
-    assert len(seen.steps) < len(unharmed) or part == "add_event"
-    assert_nothing_untrue(seen, unharmed)
+    assert [step.step for step in recorded.steps] == list(range(1, len(recorded.steps) + 1))
+    assert len(recorded.steps) < len(unharmed) or part == "add_event"
+    assert_nothing_untrue(recorded, unharmed)
 
 
 def assert_same(ours: list[Tensor], theirs: list[Tensor]) -> None:
     assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
 
 
-def assert_given_up(kind: type[Observer], seen: Recording) -> None:
+def assert_given_up(kind: type[Observer], recorded: Recording) -> None:
     """The facts of an observer that failed are missing from the last record, and why."""
     for fact in kind.facts:
-        assert seen.records()[-1].missing[fact] == f"the observer {kind.__name__} failed: Broken"
+        assert (
+            recorded.records()[-1].missing[fact] == f"the observer {kind.__name__} failed: Broken"
+        )
 
 
-def assert_nothing_untrue(seen: Recording, unharmed: list[StepRecord]) -> None:
+def assert_nothing_untrue(recorded: Recording, unharmed: list[StepRecord]) -> None:
     """Figures are right or absent, and nobody is accused."""
     truth = {
         record.step: facts for record, facts in zip(unharmed, facts_of([unharmed]), strict=True)
     }
-    for facts in seen.facts():
+    for facts in recorded.facts():
         assert_true_or_absent(facts, truth[facts.step])
-    assert seen.steps == [] or accused(seen.evaluation()) == {}
+    assert recorded.steps == [] or accused(recorded.evaluation()) == {}

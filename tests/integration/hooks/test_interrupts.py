@@ -52,7 +52,7 @@ def test_a_loop_that_is_interrupted_and_run_again_is_measured(
 ) -> None:
     """As in a notebook: the cell is interrupted, and another one trains on."""
     data = windows(5)
-    with recording() as seen:
+    with recording() as recorded:
         model = tiny_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         step(model, data[0], optimizer)
@@ -61,14 +61,14 @@ def test_a_loop_that_is_interrupted_and_run_again_is_measured(
         optimizer.zero_grad()
         for window in data[2:]:
             step(model, window, optimizer)
-    records = seen.records()[-2:]
+    records = recorded.records()[-2:]
     assert [len(record.micro_batches) for record in records] == [4, 4]
     assert all(len(m.terms) == 1 for record in records for m in record.micro_batches)
 
 
 def test_a_scaler_that_is_interrupted_is_still_seen_to_unscale() -> None:
     first, second = windows(2)
-    with recording() as seen:
+    with recording() as recorded:
         model = tiny_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -80,12 +80,12 @@ def test_a_scaler_that_is_interrupted_is_still_seen_to_unscale() -> None:
         optimizer.zero_grad()
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
         step(model, second, optimizer, scaler)
-    (record,) = seen.records()
+    (record,) = recorded.records()
     assert [event.op for event in record.events].count("unscale") == 2
 
 
 def test_an_optimizer_may_be_collected_while_its_gradients_are_read(swallowed: Any) -> None:
-    with recording() as seen:
+    with recording() as recorded:
         model = tiny_model()
         dropped = [torch.optim.SGD(model.parameters(), lr=0.01)]
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -100,12 +100,12 @@ def test_an_optimizer_may_be_collected_while_its_gradients_are_read(swallowed: A
         for window in others:
             step(model, window, optimizer)
     assert not swallowed
-    assert accused(seen.evaluation()) == {}
-    assert seen.evaluation().verdict == "balanced"
+    assert accused(recorded.evaluation()) == {}
+    assert recorded.evaluation().verdict == "balanced"
 
 
 class Blocking(torch.optim.SGD):
-    """Blocks whoever looks at its groups on a thread, as a device that hangs blocks a launch."""
+    """Blocks any thread that reads its groups, as a device that hangs blocks a launch."""
 
     blocked: threading.Event | None = None
 

@@ -13,7 +13,7 @@ from helpers.training import cross_entropy, recording, tiny_model, tokens, windo
 def test_a_running_loss_that_is_summed_in_place_spoils_nothing() -> None:
     """``total = loss.detach(); total += ...`` writes into the first loss itself."""
     model, totals = tiny_model(), list[float]()
-    with recording() as seen:
+    with recording() as recorded:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for window in windows(3):
             total: torch.Tensor | None = None
@@ -29,12 +29,12 @@ def test_a_running_loss_that_is_summed_in_place_spoils_nothing() -> None:
             assert total is not None
             totals.append(float(total))
             total.zero_()
-    assert [f.loss_reported for f in seen.facts()] == pytest.approx(totals, rel=1e-6)
+    assert [f.loss_reported for f in recorded.facts()] == pytest.approx(totals, rel=1e-6)
 
 
 def test_a_clip_norm_that_is_written_over_spoils_nothing() -> None:
     model, norms = tiny_model(), []
-    with recording() as seen:
+    with recording() as recorded:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for window in windows(3):
             count = sum(map(tokens, window))
@@ -46,14 +46,18 @@ def test_a_clip_norm_that_is_written_over_spoils_nothing() -> None:
             optimizer.step()
             optimizer.zero_grad()
     assert min(norms) > 0.01
-    assert [chart_metrics(f)["balance"] for f in seen.facts()] == pytest.approx([1] * 3, rel=1e-3)
-    assert [chart_metrics(f)["norm"] for f in seen.facts()] == pytest.approx([0.01] * 3, rel=1e-3)
+    assert [chart_metrics(f)["balance"] for f in recorded.facts()] == pytest.approx(
+        [1] * 3, rel=1e-3
+    )
+    assert [chart_metrics(f)["norm"] for f in recorded.facts()] == pytest.approx(
+        [0.01] * 3, rel=1e-3
+    )
 
 
 def test_a_scale_that_moves_on_spoils_nothing() -> None:
     model, scales = tiny_model(), []
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=1)
-    with recording() as seen:
+    with recording() as recorded:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for window in windows(4):
             scales.append(scaler.get_scale())
@@ -63,7 +67,7 @@ def test_a_scale_that_moves_on_spoils_nothing() -> None:
             scaler.update()
             optimizer.zero_grad()
     assert scales == [64, 128, 256, 512]
-    assert [chart_metrics(f)["scale"] for f in seen.facts()] == scales
+    assert [chart_metrics(f)["scale"] for f in recorded.facts()] == scales
 
 
 def test_labels_that_are_written_over_spoil_nothing() -> None:
@@ -72,7 +76,7 @@ def test_labels_that_are_written_over_spoil_nothing() -> None:
     data = windows(3)
     counts = [sum(map(tokens, window)) for window in data]
     inputs, labels = torch.empty(2, 9, 8), torch.empty(2, 9, dtype=torch.long)
-    with recording() as seen:
+    with recording() as recorded:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for window, count in zip(data, counts, strict=True):
             for some, wanted in window:
@@ -83,13 +87,15 @@ def test_labels_that_are_written_over_spoil_nothing() -> None:
             optimizer.step()
             optimizer.zero_grad()
             labels.fill_(-100)
-    assert [chart_metrics(f)["tokens"] for f in seen.facts()] == counts
-    assert [chart_metrics(f)["balance"] for f in seen.facts()] == pytest.approx([1] * 3, rel=1e-3)
+    assert [chart_metrics(f)["tokens"] for f in recorded.facts()] == counts
+    assert [chart_metrics(f)["balance"] for f in recorded.facts()] == pytest.approx(
+        [1] * 3, rel=1e-3
+    )
 
 
 def test_gradients_that_are_written_over_spoil_nothing() -> None:
     model = tiny_model()
-    with recording() as seen:
+    with recording() as recorded:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for window in windows(3):
             count = sum(map(tokens, window))
@@ -100,4 +106,6 @@ def test_gradients_that_are_written_over_spoil_nothing() -> None:
                 assert parameter.grad is not None
                 parameter.grad.div_(count)
             optimizer.step()
-    assert [chart_metrics(f)["balance"] for f in seen.facts()] == pytest.approx([1] * 3, rel=1e-3)
+    assert [chart_metrics(f)["balance"] for f in recorded.facts()] == pytest.approx(
+        [1] * 3, rel=1e-3
+    )

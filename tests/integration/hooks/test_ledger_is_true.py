@@ -1,7 +1,7 @@
 """The table of what loops do (DESIGN section 2): real loops, judged, and each number proved.
 
 Every row trains for six windows of unequal token counts. The weights, the balance, the
-misallocation and both losses are compared with what the applied gradient itself says.
+misallocation and both losses are compared with the applied gradient itself.
 """
 
 from __future__ import annotations
@@ -86,21 +86,21 @@ class Trained:
 
     model: nn.Module
     witness: Witness
-    seen: Recording
+    recorded: Recording
     windows: list[Batches]
     losses: list[list[float]] = field(default_factory=list)
 
     def truth(self, index: int) -> Truth:
-        """What the witness says about a window."""
+        """The truth about a window, from the witness."""
         return Truth.of(self.model, self.witness.steps[index], self.windows[index])
 
 
 def train(accumulate: Accumulate, data: list[Batches], learning_rate: float = 0.1) -> Trained:
     """The usual loop."""
     model = tiny_model()
-    with recording() as seen:
+    with recording() as recorded:
         optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
-        done = Trained(model, Witness(model, optimizer), seen, data)
+        done = Trained(model, Witness(model, optimizer), recorded, data)
         for window in data:
             done.losses.append(accumulate(model, window))
             optimizer.step()
@@ -110,7 +110,7 @@ def train(accumulate: Accumulate, data: list[Batches], learning_rate: float = 0.
 
 def assert_every_step_is_true(done: Trained) -> None:
     """The ledger of every window, and the loss that the loop reported."""
-    facts = done.seen.facts()
+    facts = done.recorded.facts()
     assert [f.step for f in facts] == list(range(1, len(done.windows) + 1))
     for index, fact in enumerate(facts):
         assert_ledger_is_true(fact, done.truth(index))
@@ -140,10 +140,10 @@ def test_each_way_to_reduce_is_measured_and_named(
 ) -> None:
     done = train(accumulate, windows(6), learning_rate=0.01)
     assert_every_step_is_true(done)
-    for fact, window in zip(done.seen.facts(), done.windows, strict=True):
+    for fact, window in zip(done.recorded.facts(), done.windows, strict=True):
         assert fact.ledger is not None
         assert fact.ledger.balance == pytest.approx(balance(sum(map(tokens, window))), rel=1e-4)
-    assert accused(done.seen.evaluation()) == ({rule: 1} if rule else {})
+    assert accused(done.recorded.evaluation()) == ({rule: 1} if rule else {})
 
 
 EQUAL = (((4, 4), (3, 5), (7, 1), (6, 2)),)
@@ -154,9 +154,9 @@ def test_a_short_last_window_divided_by_the_usual_k_is_named_where_it_happens() 
     data[2], data[5] = data[2][:1], data[5][:3]
     done = train(divided_by_usual_k, data)
     assert_every_step_is_true(done)
-    balances = [chart_metrics(fact)["balance"] for fact in done.seen.facts()]
+    balances = [chart_metrics(fact)["balance"] for fact in done.recorded.facts()]
     assert balances == pytest.approx([1, 1, 1 / 4, 1, 1, 3 / 4], rel=1e-4)
-    assert accused(done.seen.evaluation()) == {"reduction.partial_window": 3}
+    assert accused(done.recorded.evaluation()) == {"reduction.partial_window": 3}
 
 
 def test_a_short_last_window_handled_right_is_not_reported() -> None:
@@ -164,13 +164,13 @@ def test_a_short_last_window_handled_right_is_not_reported() -> None:
     data[2], data[5] = data[2][:1], data[5][:3]
     done = train(mean_of_means, data)
     assert_every_step_is_true(done)
-    assert accused(done.seen.evaluation()) == {}
+    assert accused(done.recorded.evaluation()) == {}
 
 
 def test_equal_token_counts_make_the_mean_of_means_right() -> None:
     done = train(mean_of_means, windows(6, lengths=EQUAL))
     assert_every_step_is_true(done)
-    evaluation = done.seen.evaluation()
+    evaluation = done.recorded.evaluation()
     assert (accused(evaluation), evaluation.verdict) == ({}, "balanced")
 
 
@@ -178,7 +178,7 @@ def test_a_step_for_every_micro_batch_that_is_divided_all_the_same_is_named() ->
     data = [[batch] for window in windows(2) for batch in window]
     done = train(divided_by_usual_k, data)
     assert_every_step_is_true(done)
-    assert accused(done.seen.evaluation()) == {"loop.step_every_microbatch": 2}
+    assert accused(done.recorded.evaluation()) == {"loop.step_every_microbatch": 2}
 
 
 def test_steps_on_scaled_gradients_have_the_scale_as_their_balance() -> None:
@@ -186,9 +186,9 @@ def test_steps_on_scaled_gradients_have_the_scale_as_their_balance() -> None:
     model = tiny_model()
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     data = windows(4)
-    with recording() as seen:
+    with recording() as recorded:
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-        done = Trained(model, Witness(model, optimizer), seen, data)
+        done = Trained(model, Witness(model, optimizer), recorded, data)
         for window in data:
             count = sum(map(tokens, window))
             for batch in window:
@@ -196,9 +196,9 @@ def test_steps_on_scaled_gradients_have_the_scale_as_their_balance() -> None:
                 scaler.scale(loss).backward()
             optimizer.step()
             optimizer.zero_grad()
-    for index, fact in enumerate(seen.facts()):
+    for index, fact in enumerate(recorded.facts()):
         truth = done.truth(index)
         assert truth.balance == pytest.approx(1024, rel=1e-3)
         assert_ledger_is_true(fact, truth)
         assert chart_metrics(fact)["scale"] == 1024
-    assert accused(seen.evaluation()) == {"scaler.step_bypassed": 1}
+    assert accused(recorded.evaluation()) == {"scaler.step_bypassed": 1}

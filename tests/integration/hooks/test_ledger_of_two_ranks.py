@@ -77,9 +77,9 @@ def test_each_way_to_reduce_over_ranks_is_measured_and_named(
     steps = facts(two_ranks, name)
     assert [fact.step for fact in steps] == [1, 2, 3, 4]
     for index, fact in enumerate(steps):
-        seen = truth(two_ranks, name, index)
-        assert seen.balance == pytest.approx(balance(all_tokens(two_ranks, name, index)), rel=1e-3)
-        assert_ledger_is_true(fact, seen)
+        true = truth(two_ranks, name, index)
+        assert true.balance == pytest.approx(balance(all_tokens(two_ranks, name, index)), rel=1e-3)
+        assert_ledger_is_true(fact, true)
     assert accused(judged(steps)) == ({rule: 1} if rule else {})
 
 
@@ -91,7 +91,9 @@ def test_each_way_to_reduce_over_ranks_is_measured_and_named(
         ("mean of means", "between micro-batches and between ranks"),
     ],
 )
-def test_the_finding_says_where_the_weights_differ(two_ranks: Ranks, name: str, where: str) -> None:
+def test_the_finding_states_where_the_weights_differ(
+    two_ranks: Ranks, name: str, where: str
+) -> None:
     (finding,) = judged(facts(two_ranks, name)).findings
     assert finding.evidence["differ"] == where
 

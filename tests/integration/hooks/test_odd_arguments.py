@@ -116,8 +116,8 @@ def test_every_optimizer_of_a_collection_is_watched(
 ) -> None:
     models = [tiny_model(), tiny_model()]
     one, two = (torch.optim.SGD(model.parameters(), lr=0.1) for model in models)
-    given, words = ways(one, two)[kind]
-    with gradledger.watch(optimizer=given) as ledger:
+    value, words = ways(one, two)[kind]
+    with gradledger.watch(optimizer=value) as ledger:
         tracked = [track.optimizer for track in ledger._session.recorder.windows]
         assert [id(each) for each in tracked] == [id(one), id(two)]
         for model, optimizer in zip(models, (one, two), strict=True):
@@ -187,11 +187,11 @@ NAMES: list[tuple[Any, str | None, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "name", "line"), NAMES, ids=range(len(NAMES)))
+@pytest.mark.parametrize(("value", "name", "line"), NAMES, ids=range(len(NAMES)))
 def test_a_name_may_be_anything_that_has_a_text(
-    given: Any, name: str | None, line: str, service: Server, capsys: Capture
+    value: Any, name: str | None, line: str, service: Server, capsys: Capture
 ) -> None:
-    run = recorded(service, name=given, project=given)
+    run = recorded(service, name=value, project=value)
     assert run["name"] == name if name else run["name"]
     assert run.get("project", "default") == (name or "default")
     lines = [f"gradledger: {line}", f"gradledger: {line.replace('name', 'project')}"]
@@ -210,7 +210,7 @@ def test_a_model_without_countable_parameters_has_its_class(model: Any, service:
     assert recorded(service, model=model)["config"] == {"model": type(model).__name__}
 
 
-def test_what_the_script_says_of_its_model_holds(service: Server) -> None:
+def test_the_scripts_description_of_its_model_holds(service: Server) -> None:
     run = recorded(service, model=nn.Linear(4, 3), config={"model": "gpt2"})
     assert run["config"] == {"model": "gpt2", "model_parameters": 15}
 
@@ -276,11 +276,11 @@ TAKEN: list[tuple[Any, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("given", "expected"), TAKEN, ids=range(len(TAKEN)))
+@pytest.mark.parametrize(("value", "expected"), TAKEN, ids=range(len(TAKEN)))
 def test_a_configuration_may_hold_what_scripts_hold(
-    given: Any, expected: Any, service: Server, capsys: Capture
+    value: Any, expected: Any, service: Server, capsys: Capture
 ) -> None:
-    assert recorded(service, config=given)["config"] == (given if expected is None else expected)
+    assert recorded(service, config=value)["config"] == (value if expected is None else expected)
     assert capsys.readouterr().err == ""
 
 
@@ -313,21 +313,21 @@ CUT: list[tuple[Callable[[], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("made", "words"), CUT, ids=range(len(CUT)))
+@pytest.mark.parametrize(("config", "words"), CUT, ids=range(len(CUT)))
 def test_what_of_a_configuration_cannot_be_recorded_is_one_line(
-    made: Callable[[], Any], words: str, service: Server, capsys: Capture
+    config: Callable[[], Any], words: str, service: Server, capsys: Capture
 ) -> None:
-    run = recorded(service, config=made())
+    run = recorded(service, config=config())
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("gradledger: watch(config=...) is not fully recorded: ")
     assert words in line
     assert len(json.dumps(run.get("config", {}))) < 200_000
 
 
-def test_a_configuration_is_copied_when_it_is_given() -> None:
-    given = {"a": {"b": [1]}}
-    copied, problems = copy_config(given)
-    given["a"]["b"].append(2)
+def test_a_configuration_is_copied_when_it_is_passed() -> None:
+    value = {"a": {"b": [1]}}
+    copied, problems = copy_config(value)
+    value["a"]["b"].append(2)
     assert (copied, problems) == ({"a": {"b": [1]}}, [])
 
 

@@ -40,7 +40,7 @@ def on_device(count: int) -> list[Batches]:
 
 @contextmanager
 def waiting_is_an_error() -> Iterator[None]:
-    """PyTorch raises on any call of its own that would wait for the device."""
+    """PyTorch raises on any of its calls that would wait for the device."""
     torch.cuda.set_sync_debug_mode("error")
     try:
         yield
@@ -87,39 +87,39 @@ def scaled(watched: AbstractContextManager[object], data: list[Batches]) -> list
 @pytest.mark.parametrize("train", [clipped, scaled])
 def test_twenty_steps_end_in_the_same_bits_and_the_hooks_wait_for_nothing(train: object) -> None:
     assert callable(train)
-    seen, data = Recording(), on_device(STEPS)
-    watched, alone = train(recording(seen), data), train(nullcontext(), data)
+    recorded, data = Recording(), on_device(STEPS)
+    watched, alone = train(recording(recorded), data), train(nullcontext(), data)
     for ours, theirs in zip(watched, alone, strict=True):
         assert torch.equal(ours, theirs)
-    assert set(accused(seen.evaluation())) == {"reduction.token_weights_unequal"}
+    assert set(accused(recorded.evaluation())) == {"reduction.token_weights_unequal"}
 
 
 def test_the_scale_of_each_step_is_the_one_that_was_in_force() -> None:
-    seen = Recording()
-    *_, last = scaled(recording(seen), on_device(STEPS))
-    scalers = [record.scaler for record in seen.records()]
+    recorded = Recording()
+    *_, last = scaled(recording(recorded), on_device(STEPS))
+    scalers = [record.scaler for record in recorded.records()]
     scales = [float(number(scaler.scale) or 0) for scaler in scalers if scaler is not None]
     assert len(scales) == STEPS and scales[0] == OVERFLOWING
-    assert seen.records()[0].skipped
+    assert recorded.records()[0].skipped
     assert float(last) in (scales[-1], scales[-1] * 2, scales[-1] / 2)
 
 
 def test_collectives_of_nccl_are_counted(tmp_path: Path) -> None:
     dist.init_process_group("nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    seen = Recording()
+    recorded = Recording()
     try:
         model = DistributedDataParallel(tiny_model().cuda())
-        with recording(seen):
+        with recording(recorded):
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             for window in on_device(4):
-                for place, batch in enumerate(window):
-                    last = place == len(window) - 1
+                for index, batch in enumerate(window):
+                    last = index == len(window) - 1
                     with nullcontext() if last else model.no_sync():
                         (cross_entropy(model, batch) / len(window)).backward()
                 optimizer.step()
                 optimizer.zero_grad()
     finally:
         dist.destroy_process_group()
-    for record in seen.records():
+    for record in recorded.records():
         *before, last_one = [m.collectives for m in record.micro_batches]
         assert not any(before) and last_one

@@ -27,7 +27,7 @@ def move(net: nn.Module, buffer: Tensor) -> None:
 def train(data: list[Batches], right: bool) -> Recording:
     """The engine's loop: backward, move; after the last, step on the buffer and copy it back."""
     net = model()
-    with recording() as seen:
+    with recording() as recorded:
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         buffer = nn.utils.parameters_to_vector(net.parameters()).detach().clone()
         optimizer.param_groups[0]["params"] = [buffer.requires_grad_()]
@@ -43,19 +43,19 @@ def train(data: list[Batches], right: bool) -> Recording:
                 move(net, buffer)
             optimizer.step()
             nn.utils.vector_to_parameters(buffer.detach(), net.parameters())
-    return seen
+    return recorded
 
 
 @pytest.mark.parametrize("right", [True, False])
 def test_what_was_moved_counts_and_only_its_size_is_unknown(right: bool) -> None:
-    seen = train(windows(4), right)
-    for step, window in zip(seen.facts(), windows(4), strict=True):
+    recorded = train(windows(4), right)
+    for step, window in zip(recorded.facts(), windows(4), strict=True):
         assert step.ledger is not None
         assert [e.tokens for e in step.ledger.entries] == list(map(tokens_of, window))
         assert (step.ledger.misallocation < 1e-6) == right
         assert chart_metrics(step)["balance"] is None
         assert "its own buffers" in str(step.factor_unmeasured)
         assert step.record.noise == []
-    evaluation = seen.evaluation()
+    evaluation = recorded.evaluation()
     expected = ({}, "incomplete") if right else ({UNEQUAL: 1}, "broken")
     assert (accused(evaluation), evaluation.verdict) == expected

@@ -1,6 +1,6 @@
 """A PyTorch without one of its private names: training goes on, and nothing untrue is claimed.
 
-Each name is taken away before the hooks are loaded, in a process of its own, since they look most
+Each name is taken away before the hooks are loaded, in a separate process, because they look most
 of them up once: a fork of one that has imported torch and none of the hooks. Names of C code are
 deleted. Names of Python code are changed wherever PyTorch uses them, as a new version of it might.
 What cannot be observed without the name is not measured.
@@ -70,16 +70,16 @@ def outcome(module, name):
         return "PyTorch itself needs it"
     from helpers.training import Recording
     from gradledger.capture.recorder import Recorder
-    seen = Recording()
-    recorder = Recorder(seen.steps.append)
+    recording = Recording()
+    recorder = Recorder(recording.steps.append)
     recorder.install()
     observed = run()
     recorder.uninstall()
     if not torch.equal(alone, observed):
         return "other weights"
-    if not seen.steps:
+    if not recording.steps:
         return "nothing was recorded"
-    evaluation = seen.evaluation()
+    evaluation = recording.evaluation()
     return [finding.title for finding in evaluation.findings] or evaluation.verdict
 
 assert "gradledger" not in sys.modules
@@ -115,7 +115,7 @@ NAMES = [
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, object]:
-    """What became of a training without each name."""
+    """The result of a training without each name."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(path=sys.path), json.dumps(NAMES)],
         capture_output=True,
@@ -128,5 +128,5 @@ def outcomes() -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", [name for _, name in NAMES])
-def test_nothing_untrue_is_said_without(outcomes: dict[str, object], name: str) -> None:
+def test_nothing_untrue_is_claimed_without(outcomes: dict[str, object], name: str) -> None:
     assert outcomes[name] in HONEST

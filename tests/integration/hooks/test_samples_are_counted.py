@@ -1,4 +1,4 @@
-"""The effective batch in samples, told by real DataLoaders where the graph proves none."""
+"""The effective batch in samples, counted by real DataLoaders if the graph proves none."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Gated(nn.Module):
 def train(windows: Iterator[Drawn]) -> list[StepFacts]:
     """One optimizer step for each window; the target is flattened, as it mostly is."""
     model = Gated()
-    with recording() as seen:
+    with recording() as recorded:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for window in windows:
             for x, y in window:
@@ -61,7 +61,7 @@ def train(windows: Iterator[Drawn]) -> list[StepFacts]:
                 (loss / len(window)).backward()
             optimizer.step()
             optimizer.zero_grad()
-    return seen.facts()
+    return recorded.facts()
 
 
 def accumulated(loader: Any, k: int = 2) -> Iterator[Drawn]:

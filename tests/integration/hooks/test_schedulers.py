@@ -36,7 +36,7 @@ def halved(optimizer: Optimizer) -> LRScheduler:
 
 
 def by_hand(optimizer: Optimizer) -> LRScheduler:
-    """One that has a ``step`` of its own, and calls no other."""
+    """A scheduler that defines ``step`` and does not call that of the base class."""
 
     class ByHand(LambdaLR):
         def step(self, epoch: int | None = None) -> None:
@@ -76,7 +76,7 @@ class OnPlateau:
 @pytest.mark.parametrize("make", [exponential, sequence, chain, OnPlateau, halved, by_hand])
 def test_one_call_is_one_event(make: Make) -> None:
     """Whatever schedulers step inside; as under ``gradledger run``, where hooks come first."""
-    with recording() as seen:
+    with recording() as recorded:
         model = tiny_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         schedule = make(optimizer)
@@ -87,7 +87,7 @@ def test_one_call_is_one_event(make: Make) -> None:
             optimizer.step()
             optimizer.zero_grad()
             schedule.step()
-    events = [[e.op for e in record.events if e.op == "schedule"] for record in seen.records()]
+    events = [[e.op for e in record.events if e.op == "schedule"] for record in recorded.records()]
     assert events == [[], ["schedule"], ["schedule"], ["schedule"]]
 
 

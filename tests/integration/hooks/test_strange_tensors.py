@@ -69,14 +69,14 @@ def test_modes_of_the_script_see_nothing_of_ours() -> None:
         return log
 
     alone = logged()
-    with recording() as seen:
+    with recording() as recorded:
         observed = logged()
     assert observed == alone
-    assert seen.evaluation().verdict == "balanced"
+    assert recorded.evaluation().verdict == "balanced"
 
 
 def test_a_default_device_of_the_script_is_not_ours() -> None:
-    with recording() as seen:
+    with recording() as recorded:
         model = tiny_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         window = windows(1)[0]
@@ -87,7 +87,7 @@ def test_a_default_device_of_the_script_is_not_ours() -> None:
             optimizer.step()
         finally:
             torch.set_default_device(None)
-    assert seen.records()[0].norm is not None
+    assert recorded.records()[0].norm is not None
 
 
 class Logged(Tensor):
@@ -118,10 +118,10 @@ def test_subclasses_of_the_script_see_nothing_of_ours() -> None:
         return list(Logged.calls)
 
     alone = logged()
-    with recording() as seen:
+    with recording() as recorded:
         observed = logged()
     assert observed == alone
-    assert seen.evaluation().verdict == "balanced"
+    assert recorded.evaluation().verdict == "balanced"
 
 
 def step_on(device: str) -> None:
@@ -152,32 +152,32 @@ def meta() -> None:
 @pytest.mark.parametrize("dry_run", [fake, meta])
 def test_dry_runs_are_left_alone_beside_a_real_training(dry_run: Callable[[], None]) -> None:
     alone = train(tiny_model())
-    with recording() as seen:
+    with recording() as recorded:
         model = tiny_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         dry_run()
         observed = train(model, optimizer)
         dry_run()
     assert all(torch.equal(a, b) for a, b in zip(alone, observed, strict=True))
-    assert {step.optimizer for step in seen.steps} == {0}
-    assert len(seen.steps) == 3
-    assert seen.evaluation().verdict == "balanced"
+    assert {step.optimizer for step in recorded.steps} == {0}
+    assert len(recorded.steps) == 3
+    assert recorded.evaluation().verdict == "balanced"
 
 
 def test_a_record_is_read_without_a_tensor_operation() -> None:
     """The background thread reads records; it must not run under modes of the training thread."""
     log: list[str] = []
-    with recording() as seen:
+    with recording() as recorded:
         train(tiny_model())
         with Operators(log), Functions(log):
-            records = seen.records()
+            records = recorded.records()
     assert len(records) == 3
     assert log == []
 
 
 def test_complex_parameters_are_measured() -> None:
     torch.manual_seed(0)
-    with recording() as seen:
+    with recording() as recorded:
         weight = nn.Parameter(torch.randn(4, 3, dtype=torch.complex64))
         optimizer = torch.optim.SGD([weight], lr=0.1)
         norms = []
@@ -189,10 +189,10 @@ def test_complex_parameters_are_measured() -> None:
             norms.append(float(torch.linalg.vector_norm(weight.grad)))
             optimizer.step()
             optimizer.zero_grad()
-    records = seen.records()
+    records = recorded.records()
     assert [record.norm for record in records] == pytest.approx(norms)
     assert [record.post_factor for record in records] == [1.0, 1.0, 1.0]
-    assert seen.evaluation().verdict == "balanced"
+    assert recorded.evaluation().verdict == "balanced"
 
 
 ITERABLES: list[Callable[[list[Tensor]], Any]] = [
@@ -218,14 +218,14 @@ def test_any_iterable_of_roots_reaches_autograd_whole(roots: Callable[[list[Tens
         return [parameter.detach() for parameter in model.parameters()]
 
     alone = run()
-    with recording() as seen:
+    with recording() as recorded:
         observed = run()
     assert all(torch.equal(a, b) for a, b in zip(alone, observed, strict=True))
-    assert [len(record.micro_batches[0].terms) for record in seen.records()] == [4, 4, 4]
+    assert [len(record.micro_batches[0].terms) for record in recorded.records()] == [4, 4, 4]
 
 
 def test_a_gradient_edge_is_a_root_like_its_tensor() -> None:
-    with recording() as seen:
+    with recording() as recorded:
         model = tiny_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for window in windows(3):
@@ -236,13 +236,13 @@ def test_a_gradient_edge_is_a_root_like_its_tensor() -> None:
                 torch.autograd.backward(edge, grad_tensors=[torch.ones(())])
             optimizer.step()
             optimizer.zero_grad()
-    assert seen.evaluation().verdict == "balanced"
-    assert accused(seen.evaluation()) == {}
+    assert recorded.evaluation().verdict == "balanced"
+    assert accused(recorded.evaluation()) == {}
 
 
 def test_a_backward_that_a_function_mode_calls_again_has_each_loss_once() -> None:
     """``torch.autograd.backward`` itself dispatches to modes, in PyTorch 2.13 before its engine."""
-    with recording() as seen, Functions([]):
+    with recording() as recorded, Functions([]):
         model = tiny_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for window in windows(3):
@@ -251,12 +251,12 @@ def test_a_backward_that_a_function_mode_calls_again_has_each_loss_once() -> Non
                 torch.autograd.backward(cross_entropy(model, batch, reduction="sum") / count)
             optimizer.step()
             optimizer.zero_grad()
-    assert {len(m.terms) for record in seen.records() for m in record.micro_batches} == {1}
-    assert seen.evaluation().verdict == "balanced"
+    assert {len(m.terms) for record in recorded.records() for m in record.micro_batches} == {1}
+    assert recorded.evaluation().verdict == "balanced"
 
 
 def test_a_second_backward_through_a_freed_graph_is_the_mistake_of_the_script_alone() -> None:
-    with recording() as seen:
+    with recording() as recorded:
         model = tiny_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for window in windows(3):
@@ -266,23 +266,23 @@ def test_a_second_backward_through_a_freed_graph_is_the_mistake_of_the_script_al
                 loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-    terms = [[len(m.terms) for m in record.micro_batches] for record in seen.records()]
+    terms = [[len(m.terms) for m in record.micro_batches] for record in recorded.records()]
     assert terms == [[1], [1], [1]]
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
 def test_compressed_sparse_gradients_have_no_norm_and_a_reason() -> None:
-    with recording() as seen:
+    with recording() as recorded:
         weight = nn.Parameter(torch.eye(4).to_sparse_csr())
         optimizer = torch.optim.SGD([weight], lr=0.01)
         for _ in range(3):
             torch.sparse.mm(weight, torch.ones(4, 2)).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
-    assert [record.missing["norm"] for record in seen.records()] == ["sparse gradients"] * 3
+    assert [record.missing["norm"] for record in recorded.records()] == ["sparse gradients"] * 3
 
 
-def test_what_watch_and_resume_look_at_is_hidden_from_modes() -> None:
+def test_operations_of_watch_and_resume_are_hidden_from_modes() -> None:
     log: list[str] = []
     model = tiny_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -25,7 +25,7 @@ from helpers.training import (
     windows,
 )
 
-# In a process of its own: what is tested here has ended in a segmentation fault.
+# In a separate process: what is tested here has ended in a segmentation fault.
 MANY_THREADS = """
 import sys, threading
 sys.path[:0] = {path!r}
@@ -99,9 +99,9 @@ def in_threads(*bodies: Callable[[], None]) -> None:
             future.result(HANGS)
 
 
-def unmeasured(seen: Recording) -> str:
+def unmeasured(recorded: Recording) -> str:
     """Why the token weights of the recording were not measured."""
-    answer = seen.evaluation().coverage["reduction.token_weights_unequal"]
+    answer = recorded.evaluation().coverage["reduction.token_weights_unequal"]
     assert answer.startswith("not_measured: "), answer
     return answer.removeprefix("not_measured: ")
 
@@ -115,20 +115,20 @@ def test_threads_get_the_same_bits_with_and_without_the_hooks(threads: int) -> N
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_each_thread_is_judged_for_itself() -> None:
-    with recording() as seen:
+def test_each_thread_is_evaluated_separately() -> None:
+    with recording() as recorded:
         in_threads(
             lambda: train(tiny_model(1), windows(40, 1)),
             lambda: train_on_means(tiny_model(2), windows(40, 2)),
         )
-    found = [set(accused(judged(seen.facts(optimizer)))) for optimizer in (0, 1)]
-    assert sorted(found, key=len) == [set(), {"reduction.token_weights_unequal"}]
+    rules = [set(accused(judged(recorded.facts(optimizer)))) for optimizer in (0, 1)]
+    assert sorted(rules, key=len) == [set(), {"reduction.token_weights_unequal"}]
 
 
 @pytest.mark.parametrize("made_in", ["main", "worker"])
 def test_right_loops_in_several_threads_are_balanced(made_in: str) -> None:
     models = [tiny_model(seed) for seed in range(3)]
-    with recording() as seen:
+    with recording() as recorded:
         optimizers = [
             torch.optim.SGD(model.parameters(), lr=0.01) if made_in == "main" else None
             for model in models
@@ -141,34 +141,34 @@ def test_right_loops_in_several_threads_are_balanced(made_in: str) -> None:
                 for seed, (model, optimizer) in enumerate(zip(models, optimizers, strict=True))
             )
         )
-    assert {step.optimizer for step in seen.steps} == {0, 1, 2}
-    assert seen.evaluation().verdict == "balanced"
+    assert {step.optimizer for step in recorded.steps} == {0, 1, 2}
+    assert recorded.evaluation().verdict == "balanced"
 
 
 def test_a_model_of_the_main_thread_may_be_trained_in_another() -> None:
     model = tiny_model()
-    with recording() as seen:
+    with recording() as recorded:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         worker = threading.Thread(target=train, args=(model, windows(3), optimizer))
         worker.start()
         worker.join()
-    assert [len(record.micro_batches) for record in seen.records()] == [4, 4, 4]
-    assert seen.evaluation().verdict == "balanced"
+    assert [len(record.micro_batches) for record in recorded.records()] == [4, 4, 4]
+    assert recorded.evaluation().verdict == "balanced"
 
 
 def test_one_thread_after_another_is_measured() -> None:
     model = tiny_model()
-    with recording() as seen:
+    with recording() as recorded:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for seed in range(3):
             worker = threading.Thread(target=train, args=(model, windows(3, seed), optimizer))
             worker.start()
             worker.join()
-    assert [len(record.micro_batches) for record in seen.records()] == [4] * 9
+    assert [len(record.micro_batches) for record in recorded.records()] == [4] * 9
 
 
-def test_threads_that_share_a_model_are_not_judged() -> None:
-    """Each has an optimizer of its own over the same parameters; one at a time."""
+def test_threads_that_share_a_model_are_not_measured() -> None:
+    """Each has its own optimizer over the same parameters; one at a time."""
     model, turn = tiny_model(), threading.Lock()
 
     def body(seed: int) -> None:
@@ -177,15 +177,15 @@ def test_threads_that_share_a_model_are_not_judged() -> None:
             with turn:
                 train_step(model, window, optimizer)
 
-    with recording() as seen:
+    with recording() as recorded:
         in_threads(*(lambda seed=seed: body(seed) for seed in range(3)))
-    assert accused(seen.evaluation()) == {}
-    assert "several threads" in unmeasured(seen)
+    assert accused(recorded.evaluation()) == {}
+    assert "several threads" in unmeasured(recorded)
 
 
-def test_steps_on_different_threads_in_turn_are_not_judged() -> None:
+def test_steps_on_different_threads_in_turn_are_not_measured() -> None:
     model = tiny_model()
-    with recording() as seen, ThreadPoolExecutor(2) as pool:
+    with recording() as recorded, ThreadPoolExecutor(2) as pool:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         both = threading.Barrier(2)
         for ready in [pool.submit(both.wait, HANGS) for _ in range(2)]:
@@ -195,13 +195,13 @@ def test_steps_on_different_threads_in_turn_are_not_judged() -> None:
             pools[index % 2].submit(train_step, model, window, optimizer).result(HANGS)
         for each in pools:
             each.shutdown()
-    assert accused(seen.evaluation()) == {}
-    assert "in turn" in unmeasured(seen)
+    assert accused(recorded.evaluation()) == {}
+    assert "in turn" in unmeasured(recorded)
 
 
-def test_backwards_on_other_threads_than_the_step_are_not_judged() -> None:
+def test_backwards_on_other_threads_than_the_step_are_not_measured() -> None:
     model = tiny_model()
-    with recording() as seen, ThreadPoolExecutor(4) as pool:
+    with recording() as recorded, ThreadPoolExecutor(4) as pool:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for window in windows(10):
             count = sum(map(tokens, window))
@@ -210,14 +210,14 @@ def test_backwards_on_other_threads_than_the_step_are_not_judged() -> None:
                 done.result(HANGS)
             optimizer.step()
             optimizer.zero_grad()
-    assert seen.steps
-    assert accused(seen.evaluation()) == {}
-    assert "threads" in unmeasured(seen)
+    assert recorded.steps
+    assert accused(recorded.evaluation()) == {}
+    assert "threads" in unmeasured(recorded)
 
 
 def test_steps_after_a_change_of_thread_are_not_left_out_for_ever() -> None:
     """Every third step is wrong, and is the first on its thread since a change."""
-    with recording() as seen, ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+    with recording() as recorded, ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
         model = tiny_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
@@ -233,5 +233,5 @@ def test_steps_after_a_change_of_thread_are_not_left_out_for_ever() -> None:
                 thread.submit(wrong_step, window).result(HANGS)
             else:
                 thread.submit(train_step, model, window, optimizer).result(HANGS)
-    assert seen.evaluation().verdict == "incomplete"
-    assert "different threads step this optimizer in turn" in unmeasured(seen)
+    assert recorded.evaluation().verdict == "incomplete"
+    assert "different threads step this optimizer in turn" in unmeasured(recorded)

@@ -1,4 +1,4 @@
-"""Trains under DDP with gloo in every way of the table, and writes down what was seen.
+"""Trains under DDP with gloo in every way of the table, and saves the records.
 
     python two_ranks.py RANK STORE OUTPUT
 
@@ -71,7 +71,7 @@ def train(loss_of: Callable[[Batches], Loss], data: list[Batches], k: int) -> di
     """The usual loop: the gradients are synchronised by the last micro-batch of each window."""
     model = tiny_model()
     wrapped = DistributedDataParallel(model)
-    with recording() as seen:
+    with recording() as recorded:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         witness = Witness(model, optimizer)
         for window in data:
@@ -82,7 +82,7 @@ def train(loss_of: Callable[[Batches], Loss], data: list[Batches], k: int) -> di
             optimizer.step()
             optimizer.zero_grad()
     return {
-        "lines": seen.lines(),
+        "lines": recorded.lines(),
         "steps": [(step.parameters, step.gradient) for step in witness.steps],
         "windows": [window[:k] for window in data],
     }
@@ -108,9 +108,13 @@ def twenty_steps(watched: AbstractContextManager[object], data: list[Batches]) -
 
 def with_and_without(rank: int) -> dict[str, Any]:
     """Twenty steps twice: with hooks, and without."""
-    data, seen = windows(20, seed=rank), Recording()
-    watched = twenty_steps(recording(seen), data)
-    return {"watched": watched, "alone": twenty_steps(nullcontext(), data), "lines": seen.lines()}
+    data, recorded = windows(20, seed=rank), Recording()
+    watched = twenty_steps(recording(recorded), data)
+    return {
+        "watched": watched,
+        "alone": twenty_steps(nullcontext(), data),
+        "lines": recorded.lines(),
+    }
 
 
 def main(rank: int, store: str, output: str) -> None:

@@ -1,4 +1,4 @@
-"""Trains on two ranks that combine their gradients by themselves, and writes down what was seen.
+"""Trains on two ranks that combine their gradients by themselves, and saves the records.
 
     python combined_ranks.py RANK STORE OUTPUT
 
@@ -78,8 +78,8 @@ def by_rank(model: nn.Module) -> None:
     times(1 / RANKS)(model)
 
 
-def only_told(model: nn.Module) -> None:
-    """The ranks tell each other a loss, and step on their own gradients."""
+def loss_all_reduced(model: nn.Module) -> None:
+    """The ranks all-reduce a loss, and step on their own gradients."""
     dist.all_reduce(torch.zeros(()))
 
 
@@ -117,7 +117,7 @@ def everyones(window: Batches) -> tuple[int, int]:
 def train(combine: Combine, share: Share, data: list[Batches], k: int = 4) -> dict[str, Any]:
     """No wrapper: whatever is combined is combined before the step."""
     model = tiny_model()
-    with recording() as seen:
+    with recording() as recorded:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         witness = Witness(model, optimizer)
         for window in data:
@@ -127,7 +127,7 @@ def train(combine: Combine, share: Share, data: list[Batches], k: int = 4) -> di
             combine(model)
             optimizer.step()
             optimizer.zero_grad()
-    return told(seen.lines(), witness, data, k)
+    return row(recorded.lines(), witness, data, k)
 
 
 def wrapped(
@@ -138,7 +138,7 @@ def wrapped(
     parallel = DistributedDataParallel(model)
     parallel.register_comm_hook(None, hook)
     first = k - 1 if first is None else first
-    with recording() as seen:
+    with recording() as recorded:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         witness = Witness(model, optimizer)
         for window in data:
@@ -149,11 +149,11 @@ def wrapped(
             optimizer.step()
             optimizer.zero_grad()
     left = sum(len(p._post_accumulate_grad_hooks or ()) for p in model.parameters())
-    return {**told(seen.lines(), witness, data, k), "hooks left": left}
+    return {**row(recorded.lines(), witness, data, k), "hooks left": left}
 
 
-def told(lines: list[bytes], witness: Witness, data: list[Batches], k: int) -> dict[str, Any]:
-    """What a test needs to judge a row."""
+def row(lines: list[bytes], witness: Witness, data: list[Batches], k: int) -> dict[str, Any]:
+    """The data that a test needs to evaluate a row."""
     steps = [(step.parameters, step.gradient) for step in witness.steps]
     return {"lines": lines, "steps": steps, "windows": [window[:k] for window in data]}
 
@@ -178,7 +178,7 @@ def rows(data: list[Batches]) -> dict[str, dict[str, Any]]:
         "K forgotten": train(times(half), of_all(1 / RANKS / 4), data),
         "own count": train(times(half), lambda mine, everyones: mine, data),
         "by rank": train(by_rank, fair, data),
-        "only told": train(only_told, lambda mine, everyones: mine, data),
+        "loss all-reduced": train(loss_all_reduced, lambda mine, everyones: mine, data),
         "hook averages": wrapped(hooked(half), fair, data),
         "hook averages, K = 1": wrapped(hooked(half), fair, data, k=1),
         "hook averages each": wrapped(hooked(half), fair, data, first=0),

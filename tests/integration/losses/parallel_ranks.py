@@ -1,4 +1,4 @@
-"""Trains on two ranks in the ways that are not plain DDP, and writes down what was seen.
+"""Trains on two ranks in the ways that are not plain DDP, and saves the records.
 
     python parallel_ranks.py RANK STORE OUTPUT
 
@@ -134,19 +134,19 @@ def run(
 
 def both(loop: Loop, right: bool, rank: int) -> dict[str, Any]:
     """With hooks, and without."""
-    seen = Recording()
-    watched = run(loop, right, recording(seen), rank)
+    recorded = Recording()
+    watched = run(loop, right, recording(recorded), rank)
     alone = run(loop, right, nullcontext(), rank)
-    return {"watched": watched, "alone": alone, "lines": seen.lines()}
+    return {"watched": watched, "alone": alone, "lines": recorded.lines()}
 
 
 def main(rank: int, store: str, output: str) -> None:
     """All loops, right and wrong, in one process group."""
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
-    told = {
+    results = {
         (loop.__name__, right): both(loop, right, rank) for loop in LOOPS for right in (True, False)
     }
-    torch.save(told, output)
+    torch.save(results, output)
     dist.destroy_process_group()
     time.sleep(0.3)  # gloo's worker thread must not drop its last work while Python ends
 

@@ -28,21 +28,21 @@ from helpers.training import (
 RANKS = 2
 UNEQUAL, WORLD = "reduction.token_weights_unequal", "reduction.world_size"
 
-Told = dict[str, dict[str, Any]]
+RankResults = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Told]:
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[RankResults]:
     """What each rank of combined_ranks.py wrote."""
     return play(Path(__file__).parent / "combined_ranks.py", tmp_path_factory.mktemp("ranks"))
 
 
-def facts(ranks: list[Told], name: str) -> list[StepFacts]:
+def facts(ranks: list[RankResults], name: str) -> list[StepFacts]:
     """One row's steps, the ranks merged."""
     return facts_of([steps_of(rank[name]["lines"]) for rank in ranks])
 
 
-def truth(ranks: list[Told], name: str, index: int) -> Truth:
+def truth(ranks: list[RankResults], name: str, index: int) -> Truth:
     """The weights of all tokens of both ranks, from the gradient that both applied."""
     (parameters, gradient), (_, others) = (rank[name]["steps"][index] for rank in ranks)
     assert torch.equal(gradient, others)
@@ -67,15 +67,15 @@ ROWS = [
 
 @pytest.mark.parametrize(("name", "factor", "rule", "balance"), ROWS, ids=[row[0] for row in ROWS])
 def test_each_way_to_combine_by_hand_is_measured_and_named(
-    ranks: list[Told], name: str, factor: float, rule: str | None, balance: float
+    ranks: list[RankResults], name: str, factor: float, rule: str | None, balance: float
 ) -> None:
     steps = facts(ranks, name)
     assert [fact.step for fact in steps] == [1, 2, 3, 4]
     for index, fact in enumerate(steps):
-        seen = truth(ranks, name, index)
+        recorded = truth(ranks, name, index)
         assert fact.all_reduce_factor == pytest.approx(factor, rel=1e-4)
-        assert seen.balance == pytest.approx(balance, rel=1e-3)
-        assert_ledger_is_true(fact, seen)
+        assert recorded.balance == pytest.approx(balance, rel=1e-3)
+        assert_ledger_is_true(fact, recorded)
     evaluation = judged(steps)
     assert accused(evaluation) == ({rule: 1} if rule else {})
     assert evaluation.verdict == (
@@ -83,8 +83,8 @@ def test_each_way_to_combine_by_hand_is_measured_and_named(
     )
 
 
-def test_the_finding_says_which_factor_the_loop_applies_and_which_would_be_right(
-    ranks: list[Told],
+def test_the_finding_states_which_factor_the_loop_applies_and_which_would_be_right(
+    ranks: list[RankResults],
 ) -> None:
     (finding,) = judged(facts(ranks, "never divided")).findings
     assert "multiplies the sum of the ranks' gradients by 1; 0.5 would be right" in finding.summary
@@ -93,7 +93,7 @@ def test_the_finding_says_which_factor_the_loop_applies_and_which_would_be_right
     assert finding.evidence["differ"] == "between ranks"
 
 
-def test_clipping_what_was_combined_does_not_move_the_balance(ranks: list[Told]) -> None:
+def test_clipping_what_was_combined_does_not_move_the_balance(ranks: list[RankResults]) -> None:
     steps = facts(ranks, "clipped")
     assert [chart_metrics(f)["balance"] for f in steps] == pytest.approx([1] * 4, rel=1e-3)
     assert [chart_metrics(f)["norm"] for f in steps] == pytest.approx([1e-3] * 4, rel=1e-2)
@@ -108,8 +108,8 @@ def test_clipping_what_was_combined_does_not_move_the_balance(ranks: list[Told])
         ("hook rounds", "combined, but not as a sum"),
     ],
 )
-def test_what_is_no_sum_of_the_ranks_is_not_measured_and_says_so(
-    ranks: list[Told], name: str, reason: str
+def test_what_is_no_sum_of_the_ranks_is_not_measured_and_states_so(
+    ranks: list[RankResults], name: str, reason: str
 ) -> None:
     evaluation = judged(facts(ranks, name))
     assert (accused(evaluation), evaluation.verdict) == ({}, "incomplete")
@@ -117,7 +117,7 @@ def test_what_is_no_sum_of_the_ranks_is_not_measured_and_says_so(
     assert reduction.reason.endswith(reason)
 
 
-def test_a_sum_on_top_of_sums_is_not_measured_nor_called_harmless(ranks: list[Told]) -> None:
+def test_a_sum_on_top_of_sums_is_not_measured_nor_called_harmless(ranks: list[RankResults]) -> None:
     evaluation = judged(facts(ranks, "hook sums each"))
     (finding,) = evaluation.findings
     assert finding.rule == "ddp.missing_no_sync"
@@ -126,32 +126,32 @@ def test_a_sum_on_top_of_sums_is_not_measured_nor_called_harmless(ranks: list[To
     assert reduction.reason.endswith("combined anew on top of combined ones")
 
 
-def test_ranks_that_only_tell_each_other_a_loss_are_judged_alone(ranks: list[Told]) -> None:
-    steps = facts(ranks, "only told")
+def test_ranks_that_only_all_reduce_a_loss_are_evaluated_alone(ranks: list[RankResults]) -> None:
+    steps = facts(ranks, "loss all-reduced")
     assert [chart_metrics(f)["balance"] for f in steps] == pytest.approx([1] * 4, rel=1e-3)
     evaluation = judged(steps)
     assert (accused(evaluation), evaluation.verdict) == ({}, "balanced")
 
 
-def test_a_hook_of_pytorchs_own_that_averages_is_known(ranks: list[Told]) -> None:
+def test_a_hook_of_pytorchs_own_that_averages_is_known(ranks: list[RankResults]) -> None:
     steps = facts(ranks, "fp16 compressed")
     assert {f.record.sync for f in steps} == {"averaged"}
     assert [chart_metrics(f)["balance"] for f in steps] == pytest.approx([1] * 4, rel=1e-3)
     assert judged(steps).verdict == "balanced"
 
 
-def test_a_hook_that_averages_may_run_on_every_micro_batch(ranks: list[Told]) -> None:
+def test_a_hook_that_averages_may_run_on_every_micro_batch(ranks: list[RankResults]) -> None:
     steps = facts(ranks, "hook averages each")
     for index, fact in enumerate(steps[1:], 1):
         assert_ledger_is_true(fact, truth(ranks, "hook averages each", index))
     assert accused(judged(steps)) == {"ddp.missing_no_sync": 2}
 
 
-def test_no_hook_is_left_on_a_parameter(ranks: list[Told]) -> None:
+def test_no_hook_is_left_on_a_parameter(ranks: list[RankResults]) -> None:
     assert {rank[name]["hooks left"] for rank in ranks for name in rank if "hook" in name} == {0}
 
 
-def test_a_hook_is_measured_from_its_second_backward_on(ranks: list[Told]) -> None:
+def test_a_hook_is_measured_from_its_second_backward_on(ranks: list[RankResults]) -> None:
     first, *others = facts(ranks, "hook averages, K = 1")
     assert first.unmeasured == "rank 0: how the ranks' gradients were combined was not seen"
     assert [f.all_reduce_factor for f in others] == pytest.approx([1 / RANKS] * 3, rel=1e-4)

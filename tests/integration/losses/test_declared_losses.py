@@ -1,4 +1,4 @@
-"""What a script says of a loss that cannot be seen, and what becomes of it."""
+"""Declarations of losses that cannot be observed, and their results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from helpers.loops import answer, count
 from helpers.service import running_service
 from helpers.training import Batches, Recording, tiny_model, tokens, windows
 
-from .ways import HIDDEN, Way, own_function_with_reduction, plain
+from .wrapped_cross_entropies import HIDDEN, CrossEntropy, own_function_with_reduction, plain
 
 # the compiler looks at the .grad of activations
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
@@ -24,45 +24,49 @@ UNEQUAL = "reduction.token_weights_unequal"
 STEPS = 6
 
 
-def right(way: Way, model: nn.Module, batch: tuple[Tensor, Tensor], window: Batches) -> Tensor:
-    return way(model(batch[0]).flatten(0, 1), batch[1].flatten(), "sum") / count(window)
+def right(
+    wrapped: CrossEntropy, model: nn.Module, batch: tuple[Tensor, Tensor], window: Batches
+) -> Tensor:
+    return wrapped(model(batch[0]).flatten(0, 1), batch[1].flatten(), "sum") / count(window)
 
 
 def mean_of_means(
-    way: Way, model: nn.Module, batch: tuple[Tensor, Tensor], window: Batches
+    wrapped: CrossEntropy, model: nn.Module, batch: tuple[Tensor, Tensor], window: Batches
 ) -> Tensor:
-    return way(model(batch[0]).flatten(0, 1), batch[1].flatten(), "mean") / len(window)
+    return wrapped(model(batch[0]).flatten(0, 1), batch[1].flatten(), "mean") / len(window)
 
 
-def declared(way: Way, loss_of: object, reduction: str, scaled: bool = False) -> Recording:
-    """A loop that says before each backward what it is about to do."""
-    model, kept = tiny_model(), Recording()
+def declared(
+    wrapped: CrossEntropy, loss_of: object, reduction: str, scaled: bool = False
+) -> Recording:
+    """A loop that declares each loss before its backward."""
+    model, recorded = tiny_model(), Recording()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=scaled)
-    recorder = Recorder(kept.steps.append)
+    recorder = Recorder(recorded.steps.append)
     recorder.install()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for window in windows(STEPS):
         for batch in window:
-            loss = loss_of(way, model, batch, window)  # type: ignore[operator]
+            loss = loss_of(wrapped, model, batch, window)  # type: ignore[operator]
             recorder.losses.declare((batch[1] >= 0).sum(), reduction, 1.0)  # type: ignore[arg-type]
             scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
     recorder.uninstall()
-    return kept
+    return recorded
 
 
 @pytest.mark.parametrize("scaled", [False, True], ids=["plain", "scaled"])
-@pytest.mark.parametrize("way", HIDDEN)
-def test_divisions_outside_the_hidden_part_are_seen(way: Way, scaled: bool) -> None:
-    assert answer(declared(way, right, "sum", scaled)) == ({}, "balanced")
-    assert answer(declared(way, mean_of_means, "mean", scaled)) == ({UNEQUAL: 1}, "broken")
+@pytest.mark.parametrize("wrapped", HIDDEN)
+def test_divisions_outside_the_hidden_part_are_seen(wrapped: CrossEntropy, scaled: bool) -> None:
+    assert answer(declared(wrapped, right, "sum", scaled)) == ({}, "balanced")
+    assert answer(declared(wrapped, mean_of_means, "mean", scaled)) == ({UNEQUAL: 1}, "broken")
 
 
 def test_a_declared_window_has_the_ledger_of_one_that_is_seen() -> None:
-    seen = declared(own_function_with_reduction, right, "sum")
-    for facts, window in zip(seen.facts(), windows(STEPS), strict=True):
+    recorded = declared(own_function_with_reduction, right, "sum")
+    for facts, window in zip(recorded.facts(), windows(STEPS), strict=True):
         assert facts.ledger is not None
         assert [e.tokens for e in facts.ledger.entries] == [tokens(batch) for batch in window]
         assert facts.ledger.balance == pytest.approx(1.0)
@@ -70,8 +74,8 @@ def test_a_declared_window_has_the_ledger_of_one_that_is_seen() -> None:
 
 def test_where_nothing_is_hidden_the_declaration_is_of_the_root() -> None:
     """One micro-batch a step, and the root is the mean: weight 1 / tokens, balance 1."""
-    model, kept = tiny_model(), Recording()
-    recorder = Recorder(kept.steps.append)
+    model, recorded = tiny_model(), Recording()
+    recorder = Recorder(recorded.steps.append)
     recorder.install()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for batch in windows(1)[0]:
@@ -81,15 +85,15 @@ def test_where_nothing_is_hidden_the_declaration_is_of_the_root() -> None:
         optimizer.step()
         optimizer.zero_grad()
     recorder.uninstall()
-    terms = [m.terms for record in kept.records() for m in record.micro_batches]
+    terms = [m.terms for record in recorded.records() for m in record.micro_batches]
     assert [[t.kind for t in term] for term in terms] == [["declared"]] * 4
     weights = [term[0].weight for term in terms]
     assert weights == pytest.approx([0.25 / tokens(batch) for batch in windows(1)[0]])
 
 
 def test_a_declaration_is_for_one_backward_alone() -> None:
-    model, kept = tiny_model(), Recording()
-    recorder = Recorder(kept.steps.append)
+    model, recorded = tiny_model(), Recording()
+    recorder = Recorder(recorded.steps.append)
     recorder.install()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     recorder.losses.declare(3, "mean", 1.0)
@@ -97,11 +101,11 @@ def test_a_declaration_is_for_one_backward_alone() -> None:
         plain(model(batch[0]).flatten(0, 1), batch[1].flatten(), "mean").backward()
     optimizer.step()
     recorder.uninstall()
-    first, second = kept.records()[0].micro_batches
+    first, second = recorded.records()[0].micro_batches
     assert (first.terms[0].kind, second.terms[0].kind) == ("declared", "NllLossBackward0")
 
 
-def test_a_script_declares_pauses_and_is_judged(tmp_path: Path) -> None:
+def test_a_script_declares_pauses_and_is_evaluated(tmp_path: Path) -> None:
     model = tiny_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with running_service(tmp_path / "runs.db") as service:
@@ -118,10 +122,10 @@ def test_a_script_declares_pauses_and_is_judged(tmp_path: Path) -> None:
                 optimizer.zero_grad()
                 ledger.resume()
 
-        def judged() -> list[tuple[str, int]]:
+        def evaluated_runs() -> list[tuple[str, int]]:
             return [(r["verdict"], r["steps"]) for r in service.get("/runs").json()["runs"]]
 
-        assert eventually(30, lambda: judged() == [("balanced", STEPS)]), judged()
+        assert eventually(30, lambda: evaluated_runs() == [("balanced", STEPS)]), evaluated_runs()
 
 
 def test_a_declaration_that_means_nothing_is_refused() -> None:

@@ -17,29 +17,31 @@ RANKS, STEPS = 2, 20
 UNEQUAL = "reduction.token_weights_unequal"
 COSTS = {"hsdp": {"ddp.missing_no_sync": 2}}  # it reduces each time, which FSDP may mean
 
-Told = dict[tuple[str, bool], dict[str, Any]]
+RankResults = dict[tuple[str, bool], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Told]:
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[RankResults]:
     """What each rank of parallel_ranks.py wrote."""
     return play(Path(__file__).parent / "parallel_ranks.py", tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("right", [True, False])
 @pytest.mark.parametrize("name", ["by_hand", "comm_hook", "fsdp2", "hsdp", "fsdp1"])
-def test_twenty_steps_end_in_the_same_bits(ranks: list[Told], name: str, right: bool) -> None:
-    for told in ranks:
-        way = told[name, right]
-        assert len(steps_of(way["lines"])) == STEPS
-        watched, alone = way["watched"], way["alone"]
+def test_twenty_steps_end_in_the_same_bits(
+    ranks: list[RankResults], name: str, right: bool
+) -> None:
+    for results in ranks:
+        loop = results[name, right]
+        assert len(steps_of(loop["lines"])) == STEPS
+        watched, alone = loop["watched"], loop["alone"]
         assert watched["returned"] == alone["returned"]
         for ours, theirs in zip(watched["parameters"], alone["parameters"], strict=True):
             assert torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize("name", ["fsdp2", "hsdp", "fsdp1"])
-def test_sharded_ranks_are_judged(ranks: list[Told], name: str) -> None:
+def test_sharded_ranks_are_evaluated(ranks: list[RankResults], name: str) -> None:
     costs = COSTS.get(name, {})
     assert _answer(ranks, name, True) == (costs, "balanced")
     assert _answer(ranks, name, False) == ({UNEQUAL: 1, **costs}, "broken")
@@ -48,32 +50,34 @@ def test_sharded_ranks_are_judged(ranks: list[Told], name: str) -> None:
 @pytest.mark.parametrize("right", [True, False])
 @pytest.mark.parametrize("name", ["by_hand", "comm_hook"])
 def test_nobody_is_accused_where_the_combining_is_not_seen(
-    ranks: list[Told], name: str, right: bool
+    ranks: list[RankResults], name: str, right: bool
 ) -> None:
-    found, verdict = _answer(ranks, name, right)
-    assert (found, verdict) in (
+    rules, verdict = _answer(ranks, name, right)
+    assert (rules, verdict) in (
         ({}, "incomplete"),
         ({}, "balanced") if right else ({UNEQUAL: 1}, "broken"),
     )
 
 
 @pytest.mark.parametrize("name", ["comm_hook", "fsdp2", "hsdp", "fsdp1"])
-def test_the_norm_is_the_whole_gradients_however_it_is_kept(ranks: list[Told], name: str) -> None:
+def test_the_norm_is_the_whole_gradients_however_it_is_kept(
+    ranks: list[RankResults], name: str
+) -> None:
     """All loops begin with the same weights and data."""
     norm = {n: _facts(ranks, n, True)[0].norm for n in ("by_hand", name)}
     limit = 0.3 if name == "fsdp2" else math.inf
     assert norm[name] == pytest.approx(min(norm["by_hand"] or math.nan, limit), rel=1e-4)
 
 
-def _facts(ranks: list[Told], name: str, right: bool) -> list[StepFacts]:
-    return facts_of([steps_of(told[name, right]["lines"]) for told in ranks])
+def _facts(ranks: list[RankResults], name: str, right: bool) -> list[StepFacts]:
+    return facts_of([steps_of(results[name, right]["lines"]) for results in ranks])
 
 
-def _answer(ranks: list[Told], name: str, right: bool) -> tuple[dict[str, int], str]:
+def _answer(ranks: list[RankResults], name: str, right: bool) -> tuple[dict[str, int], str]:
     evaluation = judged(_facts(ranks, name, right))
     return accused(evaluation), evaluation.verdict
 
 
-def test_the_users_own_comm_hook_keeps_working(ranks: list[Told]) -> None:
-    for told in ranks:
-        assert told["comm_hook", True]["watched"]["returned"] >= STEPS
+def test_the_users_own_comm_hook_keeps_working(ranks: list[RankResults]) -> None:
+    for results in ranks:
+        assert results["comm_hook", True]["watched"]["returned"] >= STEPS

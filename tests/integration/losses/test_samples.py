@@ -1,4 +1,4 @@
-"""How many samples a flat row of labels holds: read from the graph, or not said."""
+"""How many samples a flat row of labels holds: read from the graph, or not measured."""
 
 from __future__ import annotations
 

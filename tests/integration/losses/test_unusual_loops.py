@@ -70,7 +70,7 @@ def torchtitan(model: nn.Module, data: list[Batches]) -> None:
 
 
 def two_backwards(model: nn.Module, data: list[Batches]) -> None:
-    """A loss and a penalty, each with a backward of its own."""
+    """A loss and a penalty, each with its own backward."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for window in data:
         for batch in window:
@@ -87,14 +87,16 @@ def gan(model: nn.Module, data: list[Batches]) -> None:
     of_critic = torch.optim.Adam(critic.parameters(), lr=1e-3)
     for window in data:
         inputs = torch.cat([inputs.flatten(0, 1) for inputs, _ in window])
-        real, made = torch.randn(len(inputs), 7), model(inputs)
+        real, generated = torch.randn(len(inputs), 7), model(inputs)
         ones, zeros = torch.ones(len(inputs), 1), torch.zeros(len(inputs), 1)
         of_critic.zero_grad()
-        told = F.binary_cross_entropy_with_logits(critic(real), ones)
-        (told + F.binary_cross_entropy_with_logits(critic(made.detach()), zeros)).backward()
+        real_loss = F.binary_cross_entropy_with_logits(critic(real), ones)
+        (
+            real_loss + F.binary_cross_entropy_with_logits(critic(generated.detach()), zeros)
+        ).backward()
         of_critic.step()
         of_model.zero_grad()
-        F.binary_cross_entropy_with_logits(critic(made), ones).backward()
+        F.binary_cross_entropy_with_logits(critic(generated), ones).backward()
         of_model.step()
 
 
@@ -116,7 +118,7 @@ def lbfgs(model: nn.Module, data: list[Batches]) -> None:
 
 
 def sharpness_aware(model: nn.Module, data: list[Batches]) -> None:
-    """SAM: the gradients of the first pass only say where to take those of the second."""
+    """SAM: the gradients of the first pass only determine where the second pass takes its own."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for window in data:
         for batch in window:
@@ -172,12 +174,12 @@ def one_backward_of_means(model: nn.Module, data: list[Batches]) -> None:
 
 def _compiled(model: nn.Module, data: list[Batches], backend: str, reduction: str) -> None:
     torch.compiler.reset()
-    made: Any = torch.compile(model, backend=backend, dynamic=True)
+    generated: Any = torch.compile(model, backend=backend, dynamic=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for window in data:
         for batch in window:
             by = count(window) if reduction == "sum" else len(window)
-            (cross_entropy(made, batch, reduction=reduction) / by).backward()
+            (cross_entropy(generated, batch, reduction=reduction) / by).backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -240,32 +242,32 @@ def run(loop: Loop, watched: AbstractContextManager[object], steps: int) -> list
 
 @pytest.mark.parametrize("loop", [*RIGHT, *WRONG])
 def test_twenty_steps_end_in_the_same_bits(loop: Loop) -> None:
-    seen = Recording()
-    watched, alone = run(loop, recording(seen), 20), run(loop, nullcontext(), 20)
-    assert len(seen.records()) >= 20
+    recorded = Recording()
+    watched, alone = run(loop, recording(recorded), 20), run(loop, nullcontext(), 20)
+    assert len(recorded.records()) >= 20
     for ours, theirs in zip(watched, alone, strict=True):
         assert torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize("loop", RIGHT)
 def test_a_right_loop_is_balanced(loop: Loop) -> None:
-    seen = Recording()
-    run(loop, recording(seen), STEPS)
-    assert answer(seen) == ({}, "balanced")
+    recorded = Recording()
+    run(loop, recording(recorded), STEPS)
+    assert answer(recorded) == ({}, "balanced")
 
 
 @pytest.mark.parametrize("loop", WRONG)
 def test_a_mean_of_means_is_named(loop: Loop) -> None:
-    seen = Recording()
-    run(loop, recording(seen), STEPS)
-    assert answer(seen) == ({UNEQUAL: 1}, "broken")
+    recorded = Recording()
+    run(loop, recording(recorded), STEPS)
+    assert answer(recorded) == ({UNEQUAL: 1}, "broken")
 
 
 def test_the_normalised_gradient_has_the_true_balance() -> None:
     """torchtune: every token weighs 1, then all are divided by their number and clipped."""
-    seen = Recording()
-    run(torchtune, recording(seen), STEPS)
-    for facts, window in zip(seen.facts(), windows(STEPS), strict=True):
+    recorded = Recording()
+    run(torchtune, recording(recorded), STEPS)
+    for facts, window in zip(recorded.facts(), windows(STEPS), strict=True):
         assert facts.ledger is not None
         assert facts.ledger.tokens == count(window)
         assert facts.ledger.balance == pytest.approx(1.0, rel=1e-4)
@@ -276,10 +278,10 @@ def test_a_model_compiled_for_real_ends_in_the_same_bits() -> None:
     def loop(model: nn.Module, data: list[Batches]) -> None:
         _compiled(model, data, "inductor", "sum")
 
-    seen = Recording()
+    recorded = Recording()
     with warnings.catch_warnings():  # the compiler's own
         warnings.simplefilter("ignore")
-        watched, alone = run(loop, recording(seen), 3), run(loop, nullcontext(), 3)
+        watched, alone = run(loop, recording(recorded), 3), run(loop, nullcontext(), 3)
     for ours, theirs in zip(watched, alone, strict=True):
         assert torch.equal(ours, theirs)
-    assert answer(seen) == ({}, "balanced")
+    assert answer(recorded) == ({}, "balanced")

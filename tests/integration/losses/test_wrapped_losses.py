@@ -1,6 +1,6 @@
 """A loss in whatever wrapping: the same bits, its tokens and their weights, and the right answer.
 
-Where a loss cannot be seen at all, nothing is said of it but why, and what to do about that.
+If a loss cannot be observed at all, the result states the reason, and what to do about it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from helpers.loops import answer, count
 from helpers.training import Batch, Batches, Recording, recording, tiny_model, tokens, windows
 
-from .ways import HIDDEN, SEEN, Way
+from .wrapped_cross_entropies import HIDDEN, OBSERVABLE, CrossEntropy
 
 # the compiler looks at the .grad of activations
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
@@ -23,19 +23,19 @@ pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor 
 UNEQUAL = "reduction.token_weights_unequal"
 STEPS = 6
 
-Reduced = Callable[[Way, Batch, Batches], Tensor]
+Reduced = Callable[[CrossEntropy, Batch, Batches], Tensor]
 
 
-def right(way: Way, batch: Batch, window: Batches) -> Tensor:
-    return way(batch[0], batch[1], "sum") / count(window)
+def right(wrapped: CrossEntropy, batch: Batch, window: Batches) -> Tensor:
+    return wrapped(batch[0], batch[1], "sum") / count(window)
 
 
-def mean_of_means(way: Way, batch: Batch, window: Batches) -> Tensor:
-    return way(batch[0], batch[1], "mean") / len(window)
+def mean_of_means(wrapped: CrossEntropy, batch: Batch, window: Batches) -> Tensor:
+    return wrapped(batch[0], batch[1], "mean") / len(window)
 
 
 def train(
-    way: Way,
+    wrapped: CrossEntropy,
     reduced: Reduced,
     watched: AbstractContextManager[object],
     steps: int = STEPS,
@@ -47,25 +47,25 @@ def train(
         for window in windows(steps):
             for inputs, labels in window:
                 logits = model(inputs).flatten(0, 1)
-                loss = reduced(way, (logits, labels.flatten()), window)
+                loss = reduced(wrapped, (logits, labels.flatten()), window)
                 loss.backward()
             optimizer.step()
             optimizer.zero_grad()
     return [*model.parameters(), torch.get_rng_state()]
 
 
-@pytest.mark.parametrize("way", [*SEEN, *HIDDEN])
-def test_twenty_steps_end_in_the_same_bits(way: Way) -> None:
-    watched = train(way, right, recording(), steps=20)
-    for ours, theirs in zip(watched, train(way, right, nullcontext(), steps=20), strict=True):
+@pytest.mark.parametrize("wrapped", [*OBSERVABLE, *HIDDEN])
+def test_twenty_steps_end_in_the_same_bits(wrapped: CrossEntropy) -> None:
+    watched = train(wrapped, right, recording(), steps=20)
+    for ours, theirs in zip(watched, train(wrapped, right, nullcontext(), steps=20), strict=True):
         assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("way", SEEN)
-def test_every_token_is_counted_with_its_weight(way: Way) -> None:
-    seen = Recording()
-    train(way, right, recording(seen))
-    for facts, window in zip(seen.facts(), windows(STEPS), strict=True):
+@pytest.mark.parametrize("wrapped", OBSERVABLE)
+def test_every_token_is_counted_with_its_weight(wrapped: CrossEntropy) -> None:
+    recorded = Recording()
+    train(wrapped, right, recording(recorded))
+    for facts, window in zip(recorded.facts(), windows(STEPS), strict=True):
         ledger = facts.ledger
         assert ledger is not None, facts.unmeasured
         by_batch = [
@@ -76,26 +76,28 @@ def test_every_token_is_counted_with_its_weight(way: Way) -> None:
         assert ledger.misallocation < 1e-6
 
 
-@pytest.mark.parametrize("way", SEEN)
-def test_a_right_loop_is_balanced(way: Way) -> None:
-    seen = Recording()
-    train(way, right, recording(seen))
-    assert answer(seen) == ({}, "balanced")
+@pytest.mark.parametrize("wrapped", OBSERVABLE)
+def test_a_right_loop_is_balanced(wrapped: CrossEntropy) -> None:
+    recorded = Recording()
+    train(wrapped, right, recording(recorded))
+    assert answer(recorded) == ({}, "balanced")
 
 
-@pytest.mark.parametrize("way", SEEN)
-def test_a_mean_of_means_is_named(way: Way) -> None:
-    seen = Recording()
-    train(way, mean_of_means, recording(seen))
-    assert answer(seen) == ({UNEQUAL: 1}, "broken")
+@pytest.mark.parametrize("wrapped", OBSERVABLE)
+def test_a_mean_of_means_is_named(wrapped: CrossEntropy) -> None:
+    recorded = Recording()
+    train(wrapped, mean_of_means, recording(recorded))
+    assert answer(recorded) == ({UNEQUAL: 1}, "broken")
 
 
 @pytest.mark.parametrize("reduced", [right, mean_of_means])
-@pytest.mark.parametrize("way", HIDDEN)
-def test_a_loss_that_cannot_be_seen_is_not_judged(way: Way, reduced: Reduced) -> None:
-    seen = Recording()
-    train(way, reduced, recording(seen))
-    assert answer(seen) == ({}, "incomplete")
-    reason = seen.facts()[0].unmeasured
+@pytest.mark.parametrize("wrapped", HIDDEN)
+def test_a_loss_that_cannot_be_observed_is_not_evaluated(
+    wrapped: CrossEntropy, reduced: Reduced
+) -> None:
+    recorded = Recording()
+    train(wrapped, reduced, recording(recorded))
+    assert answer(recorded) == ({}, "incomplete")
+    reason = recorded.facts()[0].unmeasured
     assert reason is not None
     assert "ledger.micro_batch(tokens=..., reduction=...)" in reason

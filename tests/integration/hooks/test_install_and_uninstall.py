@@ -100,34 +100,34 @@ def test_hooks_are_in_place_and_gone_afterwards() -> None:
 
 
 def test_attached_twice_records_once() -> None:
-    seen = Recording()
-    recorder = Recorder(seen.steps.append)
+    recorded = Recording()
+    recorder = Recorder(recorded.steps.append)
     recorder.install()
     recorder.install()
     train(windows(3))
     recorder.uninstall()
-    assert [len(record.micro_batches) for record in seen.records()] == [4, 4, 4]
+    assert [len(record.micro_batches) for record in recorded.records()] == [4, 4, 4]
 
 
 def test_detached_twice_and_attached_again_records_again() -> None:
-    seen = Recording()
-    recorder = Recorder(seen.steps.append)
+    recorded = Recording()
+    recorder = Recorder(recorded.steps.append)
     for _ in range(2):
         recorder.install()
         train(windows(2))
         recorder.uninstall()
         recorder.uninstall()
-    assert len(seen.steps) == 4
-    assert [f.ledger.balance for i in (0, 1) for f in seen.facts(i) if f.ledger] == pytest.approx(
-        [1] * 4
-    )
+    assert len(recorded.steps) == 4
+    assert [
+        f.ledger.balance for i in (0, 1) for f in recorded.facts(i) if f.ledger
+    ] == pytest.approx([1] * 4)
 
 
 def test_nothing_is_recorded_once_detached() -> None:
-    with recording() as seen:
+    with recording() as recorded:
         train(windows(2))
     train(windows(2))
-    assert len(seen.steps) == 2
+    assert len(recorded.steps) == 2
 
 
 def test_attached_in_the_middle_of_a_window_accuses_nobody() -> None:
@@ -135,25 +135,25 @@ def test_attached_in_the_middle_of_a_window_accuses_nobody() -> None:
     model = tiny_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with contextlib.ExitStack() as stack:
-        seen = Recording()
+        recorded = Recording()
         for number, window in enumerate(windows(3)):
             count = sum(map(tokens, window))
             for index, batch in enumerate(window):
                 if (number, index) == (0, 2):
-                    stack.enter_context(recording(seen))
+                    stack.enter_context(recording(recorded))
                 (cross_entropy(model, batch, reduction="sum") / count).backward()
             optimizer.step()
             optimizer.zero_grad()
-    first, second, third = seen.facts()
+    first, second, third = recorded.facts()
     assert first.ledger is None
     assert [f.ledger.balance for f in (second, third) if f.ledger] == pytest.approx([1, 1])
-    assert accused(seen.evaluation()) == {}
+    assert accused(recorded.evaluation()) == {}
 
 
 def test_detaching_under_a_wrapper_of_somebody_else_goes_silent() -> None:
     """Their wrapper holds ours: it cannot be taken out, so it must do nothing."""
-    seen = Recording()
-    recorder = Recorder(seen.steps.append)
+    recorded = Recording()
+    recorder = Recorder(recorded.steps.append)
     genuine = torch.autograd.backward
     recorder.install()
     model = tiny_model()
@@ -176,7 +176,7 @@ def test_detaching_under_a_wrapper_of_somebody_else_goes_silent() -> None:
     finally:
         torch.autograd.backward = genuine
     assert len(calls) == 12
-    assert seen.steps == []
+    assert recorded.steps == []
     assert [track for track in recorder.windows if track.micro_batches] == []
 
 

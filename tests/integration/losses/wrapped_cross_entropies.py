@@ -1,4 +1,4 @@
-"""The ways in which people wrap a cross entropy, each as a mean or a sum over what counts."""
+"""Cross entropies as people wrap them, each as a mean or a sum over the tokens that count."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from helpers.training import CLASSES, IGNORED
 
 # Of logits [N, classes] and labels [N].
-Way = Callable[[Tensor, Tensor, str], Tensor]
+CrossEntropy = Callable[[Tensor, Tensor, str], Tensor]
 
 CLASS_WEIGHTS = torch.tensor([0.2, 1.0, 3.0, 0.7, 1.3, 2.0, 0.5])
 
@@ -119,7 +119,7 @@ class OwnCrossEntropy(torch.autograd.Function):
 
 
 class OwnMean(torch.autograd.Function):
-    """The same with the reduction inside: a scalar that does not say what it divides by."""
+    """The same with the reduction inside: a scalar that does not show its divisor."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, reduction: str) -> Tensor:
@@ -158,7 +158,7 @@ def compiled(logits: Tensor, labels: Tensor, reduction: str) -> Tensor:
     return loss
 
 
-SEEN: list[Way] = [
+OBSERVABLE: list[CrossEntropy] = [
     plain,
     checkpointed,
     checkpointed_reentrant,
@@ -176,4 +176,4 @@ SEEN: list[Way] = [
     own_function,
     own_function_twice_masked,
 ]
-HIDDEN: list[Way] = [own_function_with_reduction, compiled]
+HIDDEN: list[CrossEntropy] = [own_function_with_reduction, compiled]

@@ -1,4 +1,4 @@
-"""Where steps are too short to watch all of them: what is seen of some is what would have been."""
+"""Steps too short to sample all of them: the records of the sampled ones are as if all were."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from .test_hooks_change_nothing import plain, scaled
 
 STEPS = 40
 # The first four, and then four of every sixteen, however little they cost: 1-4, 17-20, 33-36.
-SOME = [1, 2, 3, 4, 17, 18, 19, 20, 33, 34, 35, 36]
+SAMPLED = [1, 2, 3, 4, 17, 18, 19, 20, 33, 34, 35, 36]
 
 Watched = AbstractContextManager[object]
 Loop = Callable[[Watched], Any]
 
 
-def some() -> StepSampler:
-    """Never gets what it would need to watch all."""
+def rare_sampler() -> StepSampler:
+    """A sampler whose share is never enough for every step."""
     return StepSampler(1e-12, first_steps=4, burst=4, longest_period=16)
 
 
@@ -63,26 +63,26 @@ LOOPS: list[Loop] = [partial(plain, steps=STEPS), partial(scaled, steps=STEPS), 
 by_loop = pytest.mark.parametrize("loop", LOOPS, ids=["plain", "scaled", "loading"])
 
 
-def watched_wholly_and_in_part(loop: Loop) -> tuple[list[Any], list[Any]]:
+def records_of_all_and_of_sampled(loop: Loop) -> tuple[list[Any], list[Any]]:
     """The records of the same training."""
     whole, part = Recording(), Recording()
     loop(recording(whole))
-    loop(recording(part, some()))
+    loop(recording(part, rare_sampler()))
     return whole.records(), part.records()
 
 
 @by_loop
-def test_a_few_steps_in_a_row_are_watched_and_the_others_pass(loop: Loop) -> None:
-    _, part = watched_wholly_and_in_part(loop)
-    assert [r.step for r in part if r.step <= STEPS] == SOME
+def test_a_few_steps_in_a_row_are_sampled_and_the_others_are_skipped(loop: Loop) -> None:
+    _, part = records_of_all_and_of_sampled(loop)
+    assert [r.step for r in part if r.step <= STEPS] == SAMPLED
     announced = {r.step: r.next for r in part if r.next is not None}
     assert announced[4] == 17
     assert announced[20] == 33
 
 
 @by_loop
-def test_what_is_watched_is_told_as_if_all_were(loop: Loop) -> None:
-    whole, part = watched_wholly_and_in_part(loop)
+def test_records_of_sampled_steps_are_as_if_all_were_sampled(loop: Loop) -> None:
+    whole, part = records_of_all_and_of_sampled(loop)
     by_step = {record.step: record for record in whole}
     for record in part:
         assert comparable(record) == comparable(by_step[record.step])
@@ -90,12 +90,12 @@ def test_what_is_watched_is_told_as_if_all_were(loop: Loop) -> None:
 
 def comparable(record: schema.StepRecord) -> dict[str, Any]:
     """A record without what differs between any two runs of one script."""
-    told = wire_fields(record)
-    del told["time"], told["next"]
-    told["micro_batches"] = [wire_fields(m) for m in record.micro_batches]
-    for micro_batch in told["micro_batches"]:
+    values = wire_fields(record)
+    del values["time"], values["next"]
+    values["micro_batches"] = [wire_fields(m) for m in record.micro_batches]
+    for micro_batch in values["micro_batches"]:
         del micro_batch["backward_ms"], micro_batch["number"]
-    return told
+    return values
 
 
 def wire_fields(struct: Any) -> dict[str, Any]:
@@ -105,17 +105,17 @@ def wire_fields(struct: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("train", [plain, scaled])
 def test_training_ends_in_the_same_bits(train: Callable[[Watched], list[torch.Tensor]]) -> None:
-    wholly, in_part = train(recording()), train(recording(None, some()))
+    wholly, in_part = train(recording()), train(recording(None, rare_sampler()))
     for one, other in zip(wholly, in_part, strict=True):
         assert torch.equal(one, other)
 
 
-def test_skipped_steps_are_counted_though_nobody_looks() -> None:
-    """Every step is skipped: no optimizer hook ever runs, and watching must go on all the same."""
+def test_steps_that_the_scaler_skips_are_counted_though_none_is_sampled() -> None:
+    """The scaler skips every step: no optimizer hook ever runs, and sampling continues."""
     model = tiny_model()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24)
-    seen, began = Recording(), time.time()
-    recorder = Recorder(seen.steps.append, some())
+    recorded, began = Recording(), time.time()
+    recorder = Recorder(recorded.steps.append, rare_sampler())
     recorder.install()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for window in windows(20):
@@ -125,14 +125,14 @@ def test_skipped_steps_are_counted_though_nobody_looks() -> None:
         scaler.update()
         optimizer.zero_grad()
     recorder.uninstall()
-    assert [r.step for r in seen.records()] == SOME[:8]
-    assert all(r.skipped for r in seen.records())
-    assert recorder.last_step_time >= began  # or a beat would say that no step ever ended
+    assert [r.step for r in recorded.records()] == SAMPLED[:8]
+    assert all(r.skipped for r in recorded.records())
+    assert recorder.last_step_time >= began  # or a heartbeat would report that no step ever ended
 
 
-def test_a_mistake_that_begins_while_nobody_looks_is_found_when_somebody_does() -> None:
-    model, seen = tiny_model(), Recording()
-    with recording(seen, some()):
+def test_a_mistake_that_begins_among_skipped_steps_is_found_at_the_next_sampled_one() -> None:
+    model, recorded = tiny_model(), Recording()
+    with recording(recorded, rare_sampler()):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for step, window in enumerate(windows(STEPS), start=1):
             for batch in window:
@@ -140,7 +140,7 @@ def test_a_mistake_that_begins_while_nobody_looks_is_found_when_somebody_does() 
             optimizer.step()
             if step < 10:
                 optimizer.zero_grad()
-    rules = {f.rule: f.first_step for f in seen.evaluation().findings if f.inhibited_by is None}
+    rules = {f.rule: f.first_step for f in recorded.evaluation().findings if f.inhibited_by is None}
     assert rules["loop.grads_not_zeroed"] == 18  # of the step before 17, nothing is known
 
 
@@ -178,8 +178,8 @@ def sharing_a_scaler(watched: Watched) -> None:
                 optimizer.zero_grad()
 
 
-def in_turns(watched: Watched) -> None:
-    """Two models, each with a backward of its own."""
+def alternating(watched: Watched) -> None:
+    """Two models, each with its own backward."""
     models = tiny_model(0), tiny_model(1)
     with watched:
         optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
@@ -223,40 +223,47 @@ def delayed(watched: Watched) -> None:
                 seldom.zero_grad()
 
 
-SEVERAL = [sharing, sharing_a_scaler, in_turns, adversarial, delayed, partial(adversarial, often=2)]
+SEVERAL = [
+    sharing,
+    sharing_a_scaler,
+    alternating,
+    adversarial,
+    delayed,
+    partial(adversarial, often=2),
+]
 
 
 @pytest.mark.parametrize("loop", SEVERAL)
-def test_steps_of_several_optimizers_pass_between_rounds(loop: Loop) -> None:
+def test_steps_of_several_optimizers_are_skipped_between_rounds(loop: Loop) -> None:
     whole, part = Recording(), Recording()
     loop(recording(whole))
-    loop(recording(part, some()))
+    loop(recording(part, rare_sampler()))
     for index in (0, 1):
         by_step = {record.step: record for record in whole.records(index)}
-        seen = part.records(index)
+        recorded = part.records(index)
         assert len(by_step) >= STEPS
-        assert 8 < len(seen) < len(by_step) / 2
-        for record, following in pairwise(seen):
+        assert 8 < len(recorded) < len(by_step) / 2
+        for record, following in pairwise(recorded):
             assert following.step == (record.next or record.step + 1)  # and none is missed
-        for record in seen:
+        for record in recorded:
             own = by_step[record.step]
             # the other's step at the end of a round that passed is no part of this one
             own.events = [event for event in own.events if event.own or event.after]
             record.events = [event for event in record.events if event.own or event.after]
             assert comparable(record) == comparable(own)
     wholly, in_part = rules_named(whole), rules_named(part)
-    assert in_part <= wholly  # of skipped steps, too few are seen
+    assert in_part <= wholly  # too few of the steps that the scaler skips are sampled
 
 
-def rules_named(seen: Recording) -> set[str]:
-    """What the records accuse a training of."""
-    return {f.rule for f in seen.evaluation().findings if f.inhibited_by is None}
+def rules_named(recorded: Recording) -> set[str]:
+    """The rules whose findings the records give."""
+    return {f.rule for f in recorded.evaluation().findings if f.inhibited_by is None}
 
 
-def in_turns_unless(misses: Callable[[int, int], bool], steps: int) -> Recording:
-    """Two models in turns, but for the steps that ``misses(optimizer, number)`` names."""
-    models, seen = (tiny_model(0), tiny_model(1)), Recording()
-    with recording(seen, some()):
+def alternating_unless(misses: Callable[[int, int], bool], steps: int) -> Recording:
+    """Two models that alternate, except for the steps that ``misses(optimizer, number)`` names."""
+    models, recorded = (tiny_model(0), tiny_model(1)), Recording()
+    with recording(recorded, rare_sampler()):
         optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
         for number, window in enumerate(windows(steps), start=1):
             for index, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
@@ -264,7 +271,7 @@ def in_turns_unless(misses: Callable[[int, int], bool], steps: int) -> Recording
                     cross_entropy(model, window[0]).backward()
                     optimizer.step()
                     optimizer.zero_grad()
-    return seen
+    return recorded
 
 
 @pytest.mark.parametrize(
@@ -275,24 +282,24 @@ def in_turns_unless(misses: Callable[[int, int], bool], steps: int) -> Recording
         pytest.param(lambda index, number: number // 8 % 2 != index, id="eight in a row each"),
     ],
 )
-def test_where_there_is_no_order_all_steps_are_watched(misses: Callable[[int, int], bool]) -> None:
-    seen = in_turns_unless(misses, 150)
+def test_without_an_order_all_steps_are_sampled(misses: Callable[[int, int], bool]) -> None:
+    recorded = alternating_unless(misses, 150)
     for index in (0, 1):
         taken = sum(not misses(index, number) for number in range(1, 151))
-        assert [r.step for r in seen.records(index)] == list(range(1, taken + 1))
+        assert [r.step for r in recorded.records(index)] == list(range(1, taken + 1))
 
 
-def test_an_optimizer_that_stops_while_steps_pass_ends_the_rest() -> None:
-    seen = in_turns_unless(lambda index, number: bool(index) and number >= 10, STEPS)
+def test_an_optimizer_that_stops_while_steps_are_skipped_ends_the_skip() -> None:
+    recorded = alternating_unless(lambda index, number: bool(index) and number >= 10, STEPS)
     # A step was announced for later; where the other one does not come, watching goes on at once.
-    assert [r.step for r in seen.records(0)] == [1, 2, 3, 4, *range(12, STEPS + 1)]
-    assert [r.step for r in seen.records(1)] == [1, 2, 3, 4]
-    assert not seen.evaluation().findings
+    assert [r.step for r in recorded.records(0)] == [1, 2, 3, 4, *range(12, STEPS + 1)]
+    assert [r.step for r in recorded.records(1)] == [1, 2, 3, 4]
+    assert not recorded.evaluation().findings
 
 
-def test_a_second_optimizer_that_comes_later_ends_the_rest() -> None:
-    one, other, seen = tiny_model(0), tiny_model(1), Recording()
-    with recording(seen, some()):
+def test_a_second_optimizer_that_comes_later_ends_the_skip() -> None:
+    one, other, recorded = tiny_model(0), tiny_model(1), Recording()
+    with recording(recorded, rare_sampler()):
         optimizers = [torch.optim.SGD(one.parameters(), lr=0.1)]
         for number, window in enumerate(windows(12), start=1):
             if number == 8:
@@ -302,14 +309,14 @@ def test_a_second_optimizer_that_comes_later_ends_the_rest() -> None:
                 optimizer.step()
                 optimizer.zero_grad()
     # Its first step ends the rest; of the other's window a part was missed, and it is left out.
-    assert [r.step for r in seen.records(0)] == [1, 2, 3, 4, 10, 11, 12]
-    assert [r.step for r in seen.records(1)] == [2, 3, 4, 5]
-    assert not seen.evaluation().findings
+    assert [r.step for r in recorded.records(0)] == [1, 2, 3, 4, 10, 11, 12]
+    assert [r.step for r in recorded.records(1)] == [2, 3, 4, 5]
+    assert not recorded.evaluation().findings
 
 
-def test_hooks_that_are_taken_out_while_steps_pass_leave_nothing_and_can_come_back() -> None:
-    model, kept = tiny_model(), Recording()
-    recorder = Recorder(kept.steps.append, some())
+def test_hooks_that_are_removed_while_steps_are_skipped_leave_nothing_and_can_come_back() -> None:
+    model, recorded = tiny_model(), Recording()
+    recorder = Recorder(recorded.steps.append, rare_sampler())
     recorder.install()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -326,5 +333,5 @@ def test_hooks_that_are_taken_out_while_steps_pass_leave_nothing_and_can_come_ba
     recorder.install()
     train(8)
     recorder.uninstall()
-    assert [r.step for r in kept.records()] == [1, 2, 3, 4, 17, 18]
-    assert not kept.evaluation().findings
+    assert [r.step for r in recorded.records()] == [1, 2, 3, 4, 17, 18]
+    assert not recorded.evaluation().findings
