@@ -26,7 +26,7 @@ def replay(store: Store, run: str, choices: RuleOverrides) -> EvaluationResult:
         raise CannotReplay(f"run {run!r} cannot be judged again: {why}")
     at = pending.run_status(store, run)
     fold = RunState(Engine(at.info, choices=choices), at.generation)
-    fold.silences = at.silences
+    fold.silences = at.inactivity
     fold.engine.evaluated(pending.eval_metrics(store, at))
     for optimizer, last in at.progress.items():
         more = last > 0

@@ -84,6 +84,11 @@ def _copy(
             copy.write_row(row)
 
 
+def without_nul(text: str) -> str:
+    """A text that both databases store: Postgres refuses NUL."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
 def wait_for_migrations(connection: Connection) -> None:
     """Of several that start at once, one migrates; the others wait until its transaction ends.
 

@@ -32,7 +32,7 @@ from gradledger_monitor.store.evaluation.claims import claims_for
 from gradledger_monitor.store.evaluation.pending import RunStatus
 from gradledger_monitor.store.evaluation.results import (
     EvaluationConflict,
-    Result,
+    EvaluationUpdate,
     commit,
     save_carried,
     save_snapshot,
@@ -213,7 +213,7 @@ class Evaluator:
         began = time.perf_counter()
         result = self._judge(at, fold)
         seconds = time.perf_counter() - began
-        due = snapshots.is_due(fold) or (result.finished and at.over)
+        due = snapshots.is_due(fold) or (result.finished and at.finished)
         try:
             commit(self._store, at, result, fold if due else None, self._stamp(at))
         except EvaluationConflict:
@@ -223,7 +223,7 @@ class Evaluator:
         self._tell(run, result, seconds)
         return result.finished
 
-    def _judge(self, at: RunStatus, fold: RunState) -> Result:
+    def _judge(self, at: RunStatus, fold: RunState) -> EvaluationUpdate:
         before = dict(fold.at.reached)
         fold.engine.evaluated(pending.eval_metrics(self._store, at))
         found = {o: self._ready(at, fold, o) for o in at.progress}
@@ -234,17 +234,17 @@ class Evaluator:
             fold.hear_silence(optimizer)
         waits = [one.waiting_since for one in ready if one.waiting_since is not None]
         silence = None if judged or waits else self._silence(at, fold)
-        return Result(
-            before=before,
-            judged=judged,
+        return EvaluationUpdate(
+            previous_progress=before,
+            evaluated_steps=judged,
             evaluation=fold.engine.evaluation() if fold.caught_up() else None,
             progress={o: fold.at.reached.get(o, 0) for o in at.progress},
             steps=fold.at.steps,
             tokens=fold.at.tokens,
             waiting_since=min(waits, default=None),
             finished=not any(more for _, more in found.values()),
-            unsure={o for o, (one, _) in found.items() if one.unsure},
-            silence=silence,
+            incomplete_optimizers={o for o, (one, _) in found.items() if one.unsure},
+            inactivity=silence,
             stall_at=self._stall_at(at, fold),
             note=fold.note,
         )
@@ -266,15 +266,15 @@ class Evaluator:
         ready = sort_out(arrived, after, patience)
         return ready, more and ready.waiting_since is None
 
-    def _tell(self, run: str, result: Result, seconds: float) -> None:
-        failures = [one.failure for one in result.judged if one.failure]
+    def _tell(self, run: str, result: EvaluationUpdate, seconds: float) -> None:
+        failures = [one.failure for one in result.evaluated_steps if one.failure]
         if failures:
             log.error("run %s: %s (%d such steps now)", run, failures[0], len(failures))
-        if self._listener and (result.judged or result.silence):
-            reached = {one.optimizer: one.step for one in result.judged}
-            if result.silence:
-                reached |= [result.silence[0]]
-            steps, failed = len(result.judged), len(failures)
+        if self._listener and (result.evaluated_steps or result.inactivity):
+            reached = {one.optimizer: one.step for one in result.evaluated_steps}
+            if result.inactivity:
+                reached |= [result.inactivity[0]]
+            steps, failed = len(result.evaluated_steps), len(failures)
             self._listener(EvaluationPass(run, reached, result.evaluation, steps, seconds, failed))
 
     # ------------------------------------------------------------ runs that stand still
@@ -282,7 +282,7 @@ class Evaluator:
     def _stall_at(self, at: RunStatus, fold: RunState) -> float | None:
         """When the run stands still, if no step comes; None when that will not be said."""
         optimizer = fold.last_heard()
-        if optimizer is None or at.over or fold.was_silent(optimizer):
+        if optimizer is None or at.finished or fold.was_silent(optimizer):
             return None
         patience = fold.engine.inactivity_timeout(optimizer)
         if patience is None or abs(fold.at.late[optimizer]) > LIVE:
@@ -313,15 +313,15 @@ class Evaluator:
 
     def _heed(self, at: RunStatus) -> None:
         """Judge by what is chosen now; what is remembered was judged by what was chosen before."""
-        if at.chosen != self._heeded:
-            self._heeded, self._choices = at.chosen, self._overrides()
+        if at.rules_revision != self._heeded:
+            self._heeded, self._choices = at.rules_revision, self._overrides()
             self._folds.clear()
 
     def _fold(self, run: str, at: RunStatus) -> RunState:
         fold = self._folds.pop(run, None)
         if fold is None or fold.generation != at.generation or at.rewind:
             fold = self._taken_up(at)
-        fold.silences = at.silences
+        fold.silences = at.inactivity
         self._folds[run] = fold
         if len(self._folds) > RUNS_IN_MEMORY:
             self._folds.popitem(last=False)
@@ -330,7 +330,7 @@ class Evaluator:
     def _taken_up(self, at: RunStatus) -> RunState:
         """A run as far as it was judged: from what was kept of it, and the steps since."""
         fold = self._restored(at)
-        fold.silences = at.silences
+        fold.silences = at.inactivity
         if at.rewind:
             fold.catching_up_to = dict(at.progress)
             return fold
@@ -373,7 +373,7 @@ class Evaluator:
     def _carry(self, at: RunStatus, fold: RunState, why: str) -> None:
         """Keep the stored findings, and save them as the base at once: all later steps can be
         evaluated again from there."""
-        quiet = {o: after for o, after in at.silences if at.progress.get(o) == after}
+        quiet = {o: after for o, after in at.inactivity if at.progress.get(o) == after}
         position = Position(
             reached=dict(at.progress), silent_after=quiet, steps=at.steps, tokens=at.tokens
         )

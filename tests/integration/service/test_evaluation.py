@@ -10,7 +10,7 @@ import pytest
 from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.evaluation.pending import run_status
-from gradledger_monitor.store.evaluation.results import EvaluationConflict, Result, commit
+from gradledger_monitor.store.evaluation.results import EvaluationConflict, EvaluationUpdate, commit
 from gradledger_monitor.store.runs.queries import evaluation, get_run
 from gradledger_monitor.store.steps.curves import Span, curves
 from gradledger_monitor.workers.evaluator import Evaluator, evaluate_pending
@@ -147,7 +147,7 @@ def test_a_judgement_made_from_an_old_state_is_not_written(store: Store) -> None
     send(store, [step(1), step(2)])
     old = run_status(store, "r")
     evaluate_pending(store)
-    nothing = Result(
+    nothing = EvaluationUpdate(
         {}, [], EvaluationResult("balanced", [], [], {}), {0: 0}, 0, 0, None, True, set()
     )
     with pytest.raises(EvaluationConflict):

@@ -1,7 +1,10 @@
-"""Who judges a run: one process at a time, so that no work is done twice.
+"""Claims of runs: one process evaluates a run at a time, so that no work is done twice.
 
-Claims save work; they are not what keeps a judgement right. That is the generation of a run, which
-``commit`` compares: a claim may be lost without the process noticing.
+Claims save work; they do not keep evaluations right, because a process may lose one without
+noticing. That is what the generation of a run is for: see ``results.py``. A process acquires a
+claim before it evaluates a run, refreshes its claims between passes, and releases all of them when
+nothing is pending. On Postgres a claim is an advisory lock of a session, which ends with the
+process. SQLite has one service process, which needs no claims.
 """
 
 from __future__ import annotations
@@ -13,34 +16,34 @@ from sqlalchemy import Connection, Engine, text
 
 from gradledger_monitor.store.database import Store
 
-# Others get their chance at runs that one process took while it was alone.
+# After which a claim is released, so that processes that started later get their share of the runs.
 HELD_SECONDS = 60.0
-SPACE = 0x676C << 48  # our corner of the database's 64-bit lock numbers
+SPACE = 0x676C << 48  # of the 64-bit numbers of advisory locks; the low bits are the run
 
-# A machine that lost its power holds no lock for longer than this makes it: 30 seconds.
+# The locks of a machine that loses power are released after 30 seconds: 15 + 3 * 5.
 _KEEPALIVE = "SET tcp_keepalives_idle = 15; SET tcp_keepalives_interval = 5; "
 _KEEPALIVE += "SET tcp_keepalives_count = 3"
 
 
 class Claims:
-    """For a database that only one process uses: it may judge everything."""
+    """Claims on a database that only one process uses: it may evaluate every run."""
 
     def acquire(self, run: int) -> bool:
-        """Whether this process may judge the run of this key now."""
+        """Return whether this process may evaluate the run with this key now."""
         return True
 
     def refresh(self) -> None:
-        """Notice claims that were lost, and let go of those held for long."""
+        """Notice lost claims, and release those that were held for ``HELD_SECONDS``."""
 
     def release_all(self) -> None:
-        """Let go of all."""
+        """Release all claims."""
 
     def abandon(self) -> None:
-        """Let go of all, whether or not the database answers."""
+        """Release all claims even if the database does not answer, by closing the session."""
 
 
 class SessionLocks(Claims):
-    """Advisory locks of one Postgres session: they end with the process, however that ends."""
+    """Advisory locks of one Postgres session, which ends with the process even if it is killed."""
 
     def __init__(self, engine: Engine, now: Callable[[], float] = time.monotonic) -> None:
         self._engine, self._now = engine, now
@@ -75,7 +78,7 @@ class SessionLocks(Claims):
         try:
             return bool(self._connected().scalar(text(statement), values))
         except Exception:
-            self.abandon()  # whatever went wrong, nothing is known to be held any more
+            self.abandon()  # the session may be broken, and its locks lost
             raise
 
     def abandon(self) -> None:
@@ -94,7 +97,7 @@ class SessionLocks(Claims):
 
 
 def claims_for(store: Store) -> Claims:
-    """The claims that the database of a store calls for."""
+    """The claims that the database of a store needs."""
     if store.engine.dialect.name == "postgresql":
         return SessionLocks(store.engine)
     return Claims()

@@ -39,12 +39,12 @@ class RunStatus:
     tokens: int
     evaluator: str | None  # the code that evaluated it last
     ended: frozenset[int]  # ranks that said they were done
-    silences: dict[OptimizerStep, Inactivity]
+    inactivity: dict[OptimizerStep, Inactivity]
     stall_at: float | None
-    chosen: int  # how often the rules were chosen otherwise; 0 is never
+    rules_revision: int  # how often the rules were chosen otherwise; 0 is never
 
     @property
-    def over(self) -> bool:
+    def finished(self) -> bool:
         """Whether all ranks have ended."""
         return len(self.ended) >= self.info.world_size
 
@@ -72,7 +72,7 @@ def run_status(store: Store, run: str) -> RunStatus:
     """Where the judgement of a run stands."""
     changes = select(overrides.c.revision).where(overrides.c.name == RULES).scalar_subquery()
     with store.reading() as connection:
-        query = select(runs, changes.label("chosen")).where(runs.c.id == run)
+        query = select(runs, changes.label("rules_revision")).where(runs.c.id == run)
         row = connection.execute(query).one()
         last = select(progress).where(progress.c.run == row.key)
         found = connection.execute(last).all()
@@ -90,11 +90,11 @@ def run_status(store: Store, run: str) -> RunStatus:
             tokens=row.tokens,
             evaluator=row.evaluator,
             ended=frozenset(connection.scalars(gone)),
-            silences={
+            inactivity={
                 (o.optimizer, o.after): Inactivity(o.seconds, o.silent, o.backwards) for o in quiet
             },
             stall_at=row.stall_at,
-            chosen=row.chosen or 0,
+            rules_revision=row.rules_revision or 0,
         )
 
 

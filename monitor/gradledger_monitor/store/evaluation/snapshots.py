@@ -1,8 +1,11 @@
 """The evaluation state of runs, saved at some of their steps.
 
-How far back one has to go is not known beforehand: to the last one after a restart, further when
-a record came late. So they stand close together where the run is, and ever further apart behind:
-the n-th is written over the one before it that 2 divides as often as n.
+A restart needs the last snapshot; a record that comes late needs one from before its step. So
+snapshots are dense near the end of a run and sparser further back: the n-th has the level "how
+often 2 divides n", and replaces the last one of that level.
+
+    n      1  2  3  4  5  6  7  8
+    level  0  1  0  2  0  1  0  3      after the 8th, the snapshots 4, 6, 7 and 8 are left
 """
 
 from __future__ import annotations
@@ -19,15 +22,15 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.tables import snapshots
 
 EVERY_STEPS = 2_048
-BASE = -1  # the level of the one that records were given up for
-LARGEST = 2**20  # bytes of which there are several; of larger ones, one
+BASE = -1  # the level of the snapshot that replaces pruned records
+LARGEST = 2**20  # bytes; larger snapshots have level 0, so only the last one is kept
 
 
 def usable_states(store: Store, run: int, stamp: str) -> list[bytes]:
-    """The states that this code can go on with, the last one first.
+    """The states that this version can restore, the last one first.
 
-    The base counts whatever the settings were when it was made: what was pruned cannot be evaluated
-    with others.
+    The base is restored whatever the settings were when it was saved: pruned steps cannot be
+    evaluated again with other settings.
     """
     base = and_(snapshots.c.level == BASE, snapshots.c.evaluator == version())
     query = select(snapshots.c.state).where(
@@ -39,57 +42,57 @@ def usable_states(store: Store, run: int, stamp: str) -> list[bytes]:
 
 
 def any_exist(store: Store, run: int) -> bool:
-    """Whether there is any, of whatever version."""
+    """Whether a run has a snapshot of any version."""
     with store.reading() as connection:
         query = select(snapshots.c.level).where(snapshots.c.run == run)
         return connection.execute(query.limit(1)).first() is not None
 
 
-def is_due(fold: RunState) -> bool:
-    """Whether so much was judged since the last one that it is time."""
-    return fold.at.steps // EVERY_STEPS > fold.kept_at // EVERY_STEPS
+def is_due(state: RunState) -> bool:
+    """Whether the run passed a multiple of ``EVERY_STEPS`` since its last snapshot."""
+    return state.at.steps // EVERY_STEPS > state.kept_at // EVERY_STEPS
 
 
 def write(
-    connection: Connection, run: int, fold: RunState, stamp: str, *, base: bool = False
+    connection: Connection, run: int, state: RunState, stamp: str, *, base: bool = False
 ) -> None:
-    """Save the state of a fold. As the base it is all there is: steps before it are not evaluated
+    """Save the state of a run. A base replaces all snapshots: earlier steps are never evaluated
     again."""
-    fold.kept_at = fold.at.steps
-    state = fold.snapshot()
+    state.kept_at = state.at.steps
+    data = state.snapshot()
     if base:
         connection.execute(delete(snapshots).where(snapshots.c.run == run))
     row = {
         "run": run,
-        "level": BASE if base else _level_of(fold, state),
-        "steps": fold.at.steps,
+        "level": BASE if base else _level_of(state, data),
+        "steps": state.at.steps,
         "taken": time.time(),
-        "reached": dict(fold.at.reached),
+        "reached": dict(state.at.reached),
         "evaluator": version(),
         "stamp": stamp,
-        "state": state,
+        "state": data,
     }
     statement = dialects.insert(connection, snapshots).values(row)
     new = {name: statement.excluded[name] for name in row if name not in ("run", "level")}
     connection.execute(statement.on_conflict_do_update(index_elements=["run", "level"], set_=new))
 
 
-def _level_of(fold: RunState, state: bytes) -> int:
-    return 0 if len(state) > LARGEST else _level(fold.at.steps // EVERY_STEPS)
+def _level_of(state: RunState, data: bytes) -> int:
+    return 0 if len(data) > LARGEST else _level(state.at.steps // EVERY_STEPS)
 
 
 def _level(number: int) -> int:
-    """How often 2 divides a number; 0 of 0."""
+    """How often 2 divides a number; 0 for 0."""
     return (number & -number).bit_length() - 1 if number else 0
 
 
 def discard(connection: Connection, run: int, since: Mapping[int, int] | None = None) -> None:
-    """Remove those that took in a step of an optimizer at or after these; None removes all."""
-    here = (snapshots.c.run == run, snapshots.c.level != BASE)
-    query = select(snapshots.c.level, snapshots.c.reached).where(*here)
-    wrong = [
+    """Remove snapshots that include these steps of optimizers or later ones; None: all of them."""
+    of_run = (snapshots.c.run == run, snapshots.c.level != BASE)
+    query = select(snapshots.c.level, snapshots.c.reached).where(*of_run)
+    outdated = [
         level
         for level, reached in connection.execute(query)
         if since is None or any(reached.get(o, 0) >= step for o, step in since.items())
     ]
-    connection.execute(delete(snapshots).where(*here, snapshots.c.level.in_(wrong)))
+    connection.execute(delete(snapshots).where(*of_run, snapshots.c.level.in_(outdated)))

@@ -1,4 +1,4 @@
-"""Where training could be taken up again: what scripts said that they saved."""
+"""Checkpoints that scripts reported: steps from which training can be resumed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradledger_monitor.store.tables import checkpoints
 
 
 class LineCounter(Protocol):
-    """What counts stored lines."""
+    """Counts stored lines and duplicates."""
 
     def count(self, stored: int, sent: int) -> None: ...
 
@@ -26,19 +26,19 @@ def write(
     records: Sequence[schema.CheckpointRecord],
     result: LineCounter,
 ) -> None:
-    """Keep what is new; several ranks may save one checkpoint."""
+    """Store new checkpoints; several ranks may report the same one."""
     for record in records:
-        path = record.path.replace("\0", "\N{REPLACEMENT CHARACTER}")  # Postgres takes none
+        path = dialects.without_nul(record.path)
         row = {"run": run, "step": record.step, "time": record.time, "path": path}
         new = dialects.insert(connection, checkpoints).values(row).on_conflict_do_nothing()
-        done = connection.execute(new.returning(checkpoints.c.step)).all()
-        result.count(len(done), 1)
+        inserted = connection.execute(new.returning(checkpoints.c.step)).all()
+        result.count(len(inserted), 1)
 
 
 def of_run(store: Store, run: str) -> list[schema.CheckpointRecord]:
-    """All of a run, in order. Raises ``UnknownRun``."""
+    """All checkpoints of a run by step. Raises ``UnknownRun``."""
     columns = (checkpoints.c.step, checkpoints.c.time, checkpoints.c.path)
     with store.reading() as connection:
         query = select(*columns).where(checkpoints.c.run == require_run(connection, run).key)
-        found = connection.execute(query.order_by(checkpoints.c.step)).all()
-    return [schema.CheckpointRecord(step=step, time=time, path=path) for step, time, path in found]
+        rows = connection.execute(query.order_by(checkpoints.c.step)).all()
+    return [schema.CheckpointRecord(**row._asdict()) for row in rows]

@@ -14,6 +14,7 @@ from gradledger_monitor.ingest.decode import Batch, ProcessRecords, Refusal, Ref
 from gradledger_monitor.model.run_history import BEFORE_EVALUATION, LATE_STEPS
 from gradledger_monitor.store import dialects
 from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.dialects import without_nul
 from gradledger_monitor.store.evaluation import snapshots
 from gradledger_monitor.store.runs import checkpoints, tags
 from gradledger_monitor.store.steps import chunks
@@ -140,18 +141,14 @@ def _bear(connection: Connection, record: schema.RunRecord, now: float) -> None:
 
 def _description(record: schema.RunRecord) -> dict[str, Any]:
     return {
-        "name": _text(record.name),
-        "project": _text(record.project),
+        "name": without_nul(record.name),
+        "project": without_nul(record.project),
         "optimizers": record.optimizers,
         "config": record.config,
         "environment": record.environment,
         "contract": record.contract,
         "declared_scale": record.declared_scale,
     }
-
-
-def _text(value: str) -> str:
-    return value.replace("\0", "\N{REPLACEMENT CHARACTER}")  # Postgres takes none
 
 
 def _heard(row: Row[Any], record: schema.RunRecord) -> dict[str, Any]:
@@ -324,7 +321,7 @@ def _store_evals(
                 "rank": rank,
                 "step": record.step,
                 "time": record.time,
-                "name": _text(name),
+                "name": without_nul(name),
                 "value": _value(value),
             }
             for name, value in record.values.items()
