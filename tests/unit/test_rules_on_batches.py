@@ -40,10 +40,10 @@ def changed(before: Window, after: Window, windows: int = 3, ranks: int = 1) -> 
 def test_twice_as_many_micro_batches_that_stay_are_told_with_the_rate_that_did_not() -> None:
     told = changed((2, 64, 0.1), (4, 64, 0.104))
     assert told is not None and told.first_step == 6
-    assert told.title == "The effective batch changes by 2, the learning rate does not"
+    assert told.title == "The effective batch changes by a factor of 2, the learning rate does not"
     assert told.summary == (
-        "Micro-batches per step over all ranks went from 2 to 4 and stay; the learning rate went "
-        "from 0.1 to 0.104 (an exponent of 0.057)."
+        "Micro-batches per step over all ranks went from 2 to 4, while the learning rate went "
+        "from 0.1 to 0.104. That is a scaling exponent of 0.057 (1: linear, 0.5: square root)."
     )
     over_ranks = changed((2, 64, 0.1), (4, 64, 0.1), ranks=2)
     assert over_ranks is not None
@@ -53,7 +53,7 @@ def test_twice_as_many_micro_batches_that_stay_are_told_with_the_rate_that_did_n
 def test_where_samples_are_known_they_are_what_is_told() -> None:
     told = found(*[(2, 64, 0.1)] * 3, *[(2, 128, 0.1)] * 3, loss=sequences)
     assert told is not None
-    assert told.summary.startswith("Samples per step over all ranks went from 16 to 32 and stay;")
+    assert told.summary.startswith("Samples per step over all ranks went from 16 to 32, while")
 
 
 def test_samples_that_are_known_on_one_side_only_are_not_compared() -> None:

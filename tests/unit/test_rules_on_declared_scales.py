@@ -72,8 +72,8 @@ def test_a_share_of_what_is_declared_is_called_so() -> None:
 def test_steps_after_every_micro_batch_are_counted_against_the_scale() -> None:
     single = [[record(alike(16, 1), number)] for number in (1, 2)]
     told = found("loop.step_every_microbatch", *single)
-    assert told.title == "The optimizer steps after every micro-batch, 16 times too often"
-    assert "a balance of 1/16 of the declared 8: the loss" in told.summary
+    assert told.title == "The optimizer steps after 1 micro-batch instead of 16"
+    assert "its balance is 1/16 of the declared 8: the loss" in told.summary
 
 
 def test_a_constant_balance_is_told_beside_the_one_that_is_declared() -> None:

@@ -33,7 +33,8 @@ def test_micro_batches_that_no_step_used_are_told(norm: float | None) -> None:
     told = thrown_away(norm)
     assert told is not None
     assert told.summary == (
-        "Accumulated and zeroed before any step used it: 1 micro-batch with 10 tokens."
+        "The gradients of 1 micro-batch (10 tokens) were zeroed before any optimizer stepped on "
+        "them, so this data was not used."
     )
 
 
@@ -88,7 +89,7 @@ def test_of_several_clips_the_first_is_told_with_what_all_leave() -> None:
     clips = [Event("clip_norm", place, limit=0.5 * place, norm=2.0) for place in (1, 2)]
     told = clipped(*clips)
     assert told is not None
-    assert told.summary.startswith("The clip to 0.5 runs after micro-batch 1 of 4")
+    assert told.summary.startswith("The clip to 0.5 ran after micro-batch 1 of 4")
     assert told.evidence["limit"] == 0.5
     assert told.evidence["first_microbatch_left"] == pytest.approx(0.125)
 
@@ -114,11 +115,10 @@ def test_old_gradients_after_steps_that_were_not_seen_may_be_those_of_a_skipped_
 def test_backwards_of_another_loss_that_leaked_in_are_told_with_their_places() -> None:
     told = found("loop.grads_not_zeroed", begun(claimed=(2,)))
     assert told is not None
-    assert told.title == "Another loss's gradients leak into the step"
+    assert told.title == "Gradients of another loss leak into the step"
     assert told.summary == (
-        "1 of 4 backwards in the window belong to another optimizer's loss, which has stepped "
-        "on them already; their gradients leaked into this optimizer's parameters and were not "
-        "cleared."
+        "Another optimizer has already stepped on 1 of the 4 backwards of this window. Their "
+        "gradients are still in the parameters of this optimizer, which applies them, too."
     )
     assert told.evidence["leaked_micro_batches"] == [3]
     assert found("loop.grads_not_zeroed", begun(claimed=(0, 1, 2, 3))) is None  # shared by both

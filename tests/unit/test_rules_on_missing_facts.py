@@ -58,5 +58,5 @@ def test_a_figure_that_is_missing_leaves_those_open_that_look_at_it(
 
 def test_a_loop_without_a_scheduler_is_asked_nothing_about_one() -> None:
     coverage = judged([facts(record([term(10, 0.1)]))]).coverage
-    none = "not_applicable: no LR scheduler was stepped"
+    none = "not_applicable: no LR scheduler"
     assert coverage["scheduler.step_every_microbatch"] == none

@@ -40,7 +40,7 @@ def test_a_jump_that_takes_the_loss_along_is_told_once_the_loss_has_stayed_up() 
     assert told is not None
     assert (told.first_step, told.severity) == (64, "warning")
     assert told.summary == (
-        "The norm is 8, 8.0 times its moving average, and the loss jumps with it."
+        "The gradient norm reached 8, 8.0 times its moving average, and the loss jumped with it."
     )
     assert told.evidence["norm"] == 8.0
     assert told.evidence["ratio"] == pytest.approx(8.0, rel=0.01)
@@ -110,7 +110,10 @@ def test_a_norm_that_stays_high_is_told_after_ten_steps_whatever_the_loss_does()
     assert spike(*[high] * 10, calm=CALM[:50]) is None
     told = spike(*[high] * 11)
     assert told is not None
-    assert told.summary == "The norm is 8, 8.0 times its moving average, for 11 steps now."
+    assert told.summary == (
+        "The gradient norm is 8, 8.0 times its moving average, and has been out of its range for "
+        "11 steps."
+    )
 
 
 def test_of_a_short_history_nothing_is_said() -> None:
@@ -138,7 +141,7 @@ def test_a_norm_of_which_a_thousandth_is_left_has_vanished_while_the_loss_stays(
     # twenty steps are the median; it is the late one from the eleventh on
     assert told.first_step == 91
     assert told.summary == (
-        "The median norm fell from 1 to 0.0009, while the loss went from 2 to 2."
+        "The median gradient norm fell from 1 to 0.0009, while the median loss went from 2 to 2."
     )
     assert fading(1.0, 0.001) is None
     assert fading(1.0, 0.0011) is None

@@ -57,8 +57,8 @@ def test_a_collective_in_backward_is_a_synchronisation_where_the_wrapper_decided
 
 
 def test_eight_ranks_are_named_and_more_are_hinted_at() -> None:
-    assert names(list(range(8))) == "0, 1, 2, 3, 4, 5, 6, 7"
-    assert names(list(range(9))) == "0, 1, 2, 3, 4, 5, 6, 7 ..."
+    assert names(list(range(8))) == "Ranks 0, 1, 2, 3, 4, 5, 6, 7"
+    assert names(list(range(9))) == "Ranks 0, 1, 2, 3, 4, 5, 6, 7 ..."
 
 
 # ---------------------------------------------------------------------- synchronised too often
@@ -72,8 +72,8 @@ def test_a_window_of_two_that_is_synchronised_twice_says_what_it_costs() -> None
     assert told is not None
     assert (told.severity, told.summary) == (
         "warning",
-        "1 of 2 synchronisations per step are not needed: 3.0 MB of gradients for each rank and "
-        "step. The gradient is the same up to rounding; this costs time, not correctness.",
+        "1 gradient synchronisation per step can be avoided, 3.0 MB per rank. It costs time; the "
+        "gradient is the same up to rounding.",
     )
     assert (told.evidence["wasted"], told.evidence["wasted_bytes"]) == (1, 3_000_000)
     unknown = found(TOO_OFTEN, *[rank("sync", "sync")] * 2)
@@ -96,14 +96,14 @@ def test_a_comm_hook_that_was_not_seen_to_average_leaves_the_gradient_open() -> 
     told = found(TOO_OFTEN, *[rank("sync", "sync", sync="unknown")] * 2)
     assert told is not None
     assert told.summary.endswith(
-        "What it does to the gradient depends on the comm hook, which was not seen to average."
+        "the gradient depends on the comm hook, which was not observed to average."
     )
 
 
 def test_under_fsdp_it_may_be_meant_and_is_information() -> None:
     told = found(TOO_OFTEN, *[rank("sync", "sync", wrapper="fsdp2")] * 2)
     assert told is not None and told.severity == "info"
-    assert told.summary.endswith(" Under FSDP it saves memory, and may be meant.")
+    assert told.summary.endswith(" Under FSDP it saves memory, so it may be intended.")
 
 
 def test_under_fsdp1_only_backwards_that_all_ran_equally_many_collectives_each_reduced() -> None:
@@ -130,7 +130,7 @@ def test_a_window_that_is_synchronised_before_its_end_says_how_much_stays_behind
     assert told is not None
     assert told.title == "Micro-batch 2 is synchronised, the last one is not"
     assert (
-        "in the backward of micro-batch 2 of 5. What comes after it, 3 micro-batches,"
+        "in the backward of micro-batch 2 of 5. The gradients of 3 later micro-batches stay"
         in told.summary
     )
     assert found(EARLY, *[rank("sync", "no_sync")] * 2) is not None
@@ -219,8 +219,8 @@ def test_replicas_that_differ_are_told_by_all_that_shows_it() -> None:
     told = found(DRIFT, one, other)
     assert told is not None
     assert told.summary == (
-        "The ranks do not train the same model: after the all-reduce the gradient norms are 1 to 2 "
-        "and the sampled parameters are not equal and they step at learning rates of 0.1 to 0.2."
+        "The ranks do not train the same model: after the all-reduce the gradient norms are 1 to "
+        "2; the sampled parameters are not equal; the learning rates are 0.1 to 0.2."
     )
     assert told.evidence["norms"] == [1.0, 2.0]
     assert told.evidence["learning_rates"] == [0.1, 0.2]
@@ -232,7 +232,7 @@ def test_replicas_that_differ_are_told_by_all_that_shows_it() -> None:
         ("norm", 1.0, 1.01, "after the all-reduce the gradient norms are 1 to 1.01"),
         ("norm", 100.0, 101.0, "after the all-reduce the gradient norms are 100 to 101"),
         ("parameters", 5.0, 5.1, "the sampled parameters are not equal"),
-        ("lr", 0.1, 0.11, "they step at learning rates of 0.1 to 0.11"),
+        ("lr", 0.1, 0.11, "the learning rates are 0.1 to 0.11"),
     ],
 )
 def test_one_sign_is_enough_and_only_what_differs_is_told(
@@ -311,5 +311,5 @@ def test_equal_data_are_not_told_before_three_windows_have_shown_them() -> None:
         made.micro_batches[0].fingerprint = 7
     assert answer("ddp.duplicate_data", facts(*prints)) == "not_measured: 3 windows are needed"
     assert answer("ddp.duplicate_data", facts(*[rank("sync")] * 2)) == (
-        "not_measured: the loss targets could not be fingerprinted"
+        "not_measured: no fingerprint of the loss targets"
     )

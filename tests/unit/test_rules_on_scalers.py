@@ -45,14 +45,15 @@ def test_a_clip_on_scaled_gradients_is_told_with_what_it_really_leaves() -> None
     told = found("clip_before_unscale", scaled(1, clip(norm=2048.0), STEP))
     assert told is not None
     assert told.summary == (
-        "The clip to 1 runs before scaler.unscale_, on gradients multiplied by 1,024. It saw a "
-        "norm of 2,048; without the scale that is 2. After unscaling, a norm of 0.000977 is left."
+        "The clip to 1 ran before GradScaler.unscale_, on gradients multiplied by 1,024. It "
+        "measured a norm of 2,048, which is 2 without the scale. After unscaling, the norm is at "
+        "most 0.000977."
     )
     unseen = found("clip_before_unscale", scaled(1, clip(limit=0.0), STEP))
     assert unseen is not None
     assert unseen.summary == (
-        "The clip to 0 runs before scaler.unscale_, on gradients multiplied by 1,024. After "
-        "unscaling, a norm of 0 is left."
+        "The clip to 0 ran before GradScaler.unscale_, on gradients multiplied by 1,024. After "
+        "unscaling, the norm is at most 0."
     )
 
 
@@ -175,7 +176,7 @@ def test_a_norm_of_zero_under_weights_is_told_unless_the_loop_made_it_so(
 def test_windows_between_which_no_update_ran_are_told() -> None:
     told = found("missing_update", scaled(1, STEP), scaled(2, STEP))
     assert told is not None
-    assert (told.title, told.first_step) == ("GradScaler.update() is never called", 2)
+    assert (told.title, told.first_step) == ("GradScaler.update() is not called", 2)
     assert found("missing_update", scaled(1, STEP, UPDATE), scaled(2, STEP, UPDATE)) is None
     assert found("missing_update", scaled(1), scaled(2)) is None  # the scaler steps nothing
     assert found("missing_update", scaled(1, STEP), scaled(4, STEP)) is None  # not seen: 2 and 3
@@ -220,10 +221,13 @@ def test_a_window_that_is_abandoned_after_a_norm_that_is_not_finite_needs_an_upd
 
 def test_an_update_or_another_scale_inside_the_window_is_told_in_its_own_words() -> None:
     early = found("update_per_microbatch", scaled(1, Event("update", 1), STEP))
-    assert early is not None and early.summary == "update() runs after micro-batch 1 of 2."
+    assert early is not None
+    assert early.summary.startswith("GradScaler.update() ran after micro-batch 1 of 2,")
     changed = found("update_per_microbatch", scaled(1, STEP, UPDATE, scales=(1024.0, 512.0)))
     assert changed is not None
-    assert changed.summary == "The micro-batches of one window are scaled by [1024.0, 512.0]."
+    assert (
+        changed.summary == "The micro-batches of the window have different loss scales: 1,024, 512."
+    )
     assert found("update_per_microbatch", scaled(1, STEP, UPDATE)) is None
 
 
@@ -250,7 +254,7 @@ def test_a_scaler_that_was_not_seen_is_no_other_one() -> None:
     assert replaced(Scaler(1, None), Scaler(2, 64.0)) is None
     told = replaced(Scaler(1, 65536.0), None, Scaler(2, 64.0))
     assert told is not None
-    assert told.summary.startswith("The scale jumps from 65,536 to 64 because a new GradScaler")
+    assert "the loss scale changes from 65,536 to 64." in told.summary
 
 
 def test_a_new_scaler_after_steps_that_were_not_seen_may_have_settled_in_them() -> None:
@@ -268,8 +272,8 @@ def test_five_skips_in_a_row_are_told_once_the_scale_had_settled() -> None:
     assert skips(".xxxx") is None
     told = skips(".xxxxx")
     assert told is not None and told.first_step == 6
-    assert told.summary.startswith("5 of the last 6 steps")
-    assert ", the last 5 in a row: " in told.summary
+    assert told.summary.startswith("5 of the last 6 recorded steps")
+    assert ", the last 5 in a row. " in told.summary
     assert skips("xxxxxxxx.") is None
     only = skips("." + "x" * 101)
     assert only is not None and only.evidence["in_a_row"] == only.evidence["of"] == 100
@@ -281,5 +285,5 @@ def test_more_than_five_of_the_last_hundred_are_told_without_a_row() -> None:
     told = skips(often + ".x")
     assert told is not None and ", the last" not in told.summary
     last = skips(often + ".xx")
-    assert last is not None and ", the last 2 in a row: " in last.summary
+    assert last is not None and ", the last 2 in a row. " in last.summary
     assert skips(often + "." * 95 + "x") is None  # the first of them is a hundred steps ago

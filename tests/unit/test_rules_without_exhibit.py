@@ -63,7 +63,7 @@ def test_a_divergence_is_told_in_these_words() -> None:
         "eval_loss rose from 3 (step 10) to 3.3 (step 40) over 3 evaluations, while the training "
         "loss fell from 4.55 to 1.55."
     )
-    assert finding.fix.startswith("# stop, or go back to, the best evaluation so far")
+    assert finding.fix.startswith("# restore the checkpoint of the best evaluation")
     assert (finding.evidence["metric"], finding.evidence["steps"]) == (
         "eval_loss",
         [10, 20, 30, 40],
@@ -86,7 +86,7 @@ def test_evaluations_before_any_training_loss_are_compared_with_nothing() -> Non
     evaluation = judgement_on(FALLING, {0: 3.0, 20: 3.1, 30: 3.2, 40: 3.3})
     assert evaluation.findings == []
     assert evaluation.coverage["eval.diverging"] == (
-        "not_measured: no training loss was seen before an evaluation"
+        "not_measured: no training loss before an evaluation"
     )
 
 
@@ -97,15 +97,17 @@ def test_a_divergence_that_ends_was_one_at_its_step() -> None:
 
 
 def test_a_silence_is_told_with_who_is_silent_and_what_still_runs() -> None:
-    assert silence([]) == "All ranks were heard of since."
-    ended, more = ": a process that hangs still beats.", list(range(MOST_SHOWN + 2))
+    assert silence([]) == "All ranks still send heartbeats."
+    ended, more = " (a hung process would still send them).", list(range(MOST_SHOWN + 2))
     shown = ", ".join(map(str, more[:MOST_SHOWN]))
-    assert silence([3]) == f"Nothing at all is heard of rank 3{ended}"
-    assert silence(more[:MOST_SHOWN]) == f"Nothing at all is heard of rank {shown}{ended}"
-    one_more = f"Nothing at all is heard of rank {shown} and 1 more{ended}"
+    assert silence([3]) == f"No heartbeat from rank 3{ended}"
+    assert silence(more[:MOST_SHOWN]) == f"No heartbeat from ranks {shown}{ended}"
+    one_more = f"No heartbeat from ranks {shown} and 1 more{ended}"
     assert silence(more[: MOST_SHOWN + 1]) == one_more
-    assert silence(more) == f"Nothing at all is heard of rank {shown} and 2 more{ended}"
-    assert silence([], 1234) == "All ranks were heard of since, and ran 1,234 backwards."
+    assert silence(more) == f"No heartbeat from ranks {shown} and 2 more{ended}"
+    assert silence([], 1234) == (
+        "All ranks still send heartbeats, and ran up to 1,234 backwards since the last step."
+    )
 
 
 def silence(silent: list[int], backwards: int | None = None) -> str:
@@ -118,12 +120,12 @@ def silence(silent: list[int], backwards: int | None = None) -> str:
     engine.hear_nothing(0, 20, Inactivity(600.0, silent, backwards))
     (finding,) = engine.evaluation().findings
     assert (finding.rule, finding.severity, finding.first_step) == ("run.stalled", "warning", 20)
-    assert finding.title == "The run stands still"
+    assert finding.title == "The run is stalled"
     assert "py-spy dump" in finding.fix
     shown = {key: finding.evidence[key] for key in ("seconds", "usual_seconds", "silent_ranks")}
     assert shown == {"seconds": 600.0, "usual_seconds": 1.0, "silent_ranks": silent}
-    before, _, life = finding.summary.partition(" are usual. ")
-    assert before == "No step has ended for 600 s; 1.00 s"
+    before, _, life = finding.summary.partition(" s. ")
+    assert before == "No step has ended for 600 s; the median gap is 1.00"
     return life
 
 
@@ -142,8 +144,8 @@ def test_a_standstill_that_is_over_is_told_in_these_words() -> None:
     times = [*map(float, range(20)), 619.0]
     steps = [facts(a_step(n, 3.0, time)) for n, time in enumerate(times, 1)]
     (finding,) = judged(steps).findings
-    assert finding.title == "The run stood still"
-    assert finding.summary == "600 s passed before this step; 1.00 s are usual."
+    assert finding.title == "The run had stalled"
+    assert finding.summary == "600 s passed before this step; the median gap is 1.00 s."
     assert (finding.evidence["seconds"], finding.evidence["usual_seconds"]) == (600.0, 1.0)
     assert "py-spy dump" in finding.fix
 

@@ -121,7 +121,7 @@ def test_a_sum_on_top_of_sums_is_not_measured_nor_called_harmless(ranks: list[Ra
     evaluation = judged(facts(ranks, "hook sums each"))
     (finding,) = evaluation.findings
     assert finding.rule == "ddp.missing_no_sync"
-    assert "What it does to the gradient depends on the comm hook" in finding.summary
+    assert "The effect on the gradient depends on the comm hook" in finding.summary
     (reduction,) = [node for node in evaluation.tree if node.node == "reduction"]
     assert reduction.reason.endswith("combined anew on top of combined ones")
 

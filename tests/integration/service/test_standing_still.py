@@ -37,8 +37,8 @@ def test_it_is_said_while_it_lasts(store: Store) -> None:
     assert evaluator.evaluate_pending() == ["r"]
     (finding,) = stalls(store)
     assert finding.evidence == {"seconds": 61.0, "usual_seconds": 1.0, "silent_ranks": [0]}
-    assert finding.summary.startswith("No step has ended for 61 s; 1.00 s are usual.")
-    assert "Nothing at all is heard of rank 0" in finding.summary
+    assert finding.summary.startswith("No step has ended for 61 s; the median gap is 1.00 s.")
+    assert "No heartbeat from rank 0" in finding.summary
     assert (finding.first_step, finding.steps, finding.lifecycle) == (20, 1, "new")
     row = get_run(store, "r")
     assert row is not None and row.verdict == "suspect" and row.primary == finding.title
@@ -59,7 +59,7 @@ def test_a_process_that_lives_is_told_from_one_that_is_gone(store: Store) -> Non
     evaluator.evaluate_pending()
     (finding,) = stalls(store)
     assert finding.evidence["silent_ranks"] == []
-    assert "All ranks were heard of since, and ran 7 backwards" in finding.summary
+    assert "All ranks still send heartbeats, and ran up to 7 backwards" in finding.summary
 
 
 def test_it_passes_when_steps_come_again(store: Store) -> None:

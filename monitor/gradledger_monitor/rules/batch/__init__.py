@@ -1,1 +1,1 @@
-"""Does the effective batch stay what it was?"""
+"""Rules on the effective batch size."""

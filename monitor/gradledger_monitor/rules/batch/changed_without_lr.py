@@ -15,11 +15,11 @@ from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measure
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
-lr = base_lr * (batch / base_batch) ** exponent     # 1: linear, 0.5: root, 0: a decision too"""
+lr = base_lr * (batch / base_batch) ** exponent     # 1: linear, 0.5: square root, 0: unchanged"""
 
 
 class _Batch:
-    """What one step was made of, over all ranks."""
+    """The size of one step's batch over all ranks, and its learning rate."""
 
     state: ClassVar[Mapping[str, Any]] = declare(
         micro_batches=int,
@@ -36,13 +36,13 @@ class _Batch:
         rate: float = 0.0,
     ) -> None:
         self.micro_batches = micro_batches
-        self.samples = samples  # where the loss shows them
+        self.samples = samples  # None if the loss does not show them
         self.tokens = tokens  # padding included
         self.rate = rate
 
     @classmethod
     def of(cls, facts: StepFacts, rate: float) -> _Batch:
-        """Of one step, at its learning rate."""
+        """The batch of one step."""
         sizes = [m.terms[0].size if m.terms else None for _, m in facts.applied]
         positions, ranks = sum_if_complete(sizes), facts.run.world_size
         return cls(
@@ -53,7 +53,7 @@ class _Batch:
         )
 
     def differs(self, other: _Batch, factor: float) -> bool:
-        """Another effective batch, beyond the factor."""
+        """Whether the effective batch differs by the factor or more."""
         if self.tokens and other.tokens and not _moved(self.tokens, other.tokens, factor):
             return False
         if self.samples and other.samples:
@@ -70,33 +70,33 @@ class ChangedWithoutLr(Rule):
 
     **What it sees**
 
-    Samples per step over all ranks move by a factor of 1.5 or more and stay there for three
-    windows, while the learning rate keeps its value to 5 %. Where the loss was given one flat row
-    and the graph does not show how many samples it holds, micro-batches are counted instead.
+    Samples per step over all ranks change by a factor of 1.5 or more and stay there for three
+    windows, while the learning rate stays within 5% of its value. If the loss has one flat row
+    and the graph does not show the number of samples, micro-batches are counted instead.
 
     **Why it matters**
 
-    The gradient noise, and with it the useful learning rate, follows the batch. Whether and how
-    the learning rate should follow is a choice (linearly, by its root, not at all); that it was
-    not made is worth knowing.
+    The gradient noise, and with it the useful learning rate, depends on the batch size. Whether
+    and how the learning rate should follow (linearly, by the square root, not at all) is a
+    choice, and here it may not have been made.
 
     **What to do**
 
-    Decide it, and write it down in the schedule.
+    Decide, and write the decision into the schedule.
 
     **When it is silent**
 
-    Longer sequences at an equal number of sequences; fewer micro-batches of more tokens, as many
-    in all; a short last window of an epoch; a learning rate that moves along.
+    Longer sequences at an equal number of sequences; fewer micro-batches of more tokens, with
+    the same total; a short last window of an epoch; a learning rate that changes, too.
 
     **Incidents**
 
     Lightning-AI/litgpt#1927, axolotl-ai-cloud/axolotl#130
     """
 
-    factor = Parameter(1.5, "change of the batch that is reported")
-    windows = Parameter(3, "windows for which it must hold")
-    lr = Parameter(0.05, "relative change of the learning rate that counts as none")
+    factor = Parameter(1.5, "factor by which the batch changes")
+    windows = Parameter(3, "windows for which the new batch size must stay")
+    lr = Parameter(0.05, "relative change of the learning rate that is ignored")
 
     state = declare(_settled=_Batch | None, _new=list[_Batch])
 
@@ -106,11 +106,11 @@ class ChangedWithoutLr(Rule):
         self._new: list[_Batch] = []
 
     def evaluate(self, window: Window) -> Outcome:
-        """A new batch, held for three windows, at the old learning rate."""
+        """A new batch size that stays, at the old learning rate."""
         facts = window.facts
         rate = number(facts.record.lr)
         if rate is None or not facts.applied:
-            return not_measured("learning rate or micro-batches were not seen")
+            return not_measured("no learning rate or no micro-batches")
         now = _Batch.of(facts, rate)
         before = self._settled or now
         if not now.differs(before, self.factor):
@@ -140,10 +140,11 @@ def _report(before: _Batch, now: _Batch) -> Outcome:
     ratio, moved = new / old, _ratio(now.rate, before.rate)
     return finding(
         "warning",
-        f"The effective batch changes by {ratio:.3g}, the learning rate does not",
-        f"{unit} per step over all ranks went from {old} to {new} and stay; "
-        f"the learning rate went from {before.rate:.4g} to {now.rate:.4g} (an exponent of "
-        f"{math.log(moved or 1) / math.log(ratio):.2g}).",
+        f"The effective batch changes by a factor of {ratio:.3g}, the learning rate does not",
+        f"{unit} per step over all ranks went from {old:,} to {new:,}, while the learning rate "
+        "went "
+        f"from {before.rate:.4g} to {now.rate:.4g}. That is a scaling exponent of "
+        f"{math.log(moved or 1) / math.log(ratio):.2g} (1: linear, 0.5: square root).",
         FIX,
         batch_before=old,
         batch=new,

@@ -1,1 +1,1 @@
-"""How often does clipping engage?"""
+"""Rules on gradient clipping."""

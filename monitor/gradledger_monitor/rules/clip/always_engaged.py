@@ -22,28 +22,29 @@ class AlwaysEngaged(Rule):
 
     **What it sees**
 
-    More than 95 % of the last 200 steps were clipped by norm.
+    More than 95% of the last 200 steps were clipped by norm.
 
     **Why it matters**
 
-    The step's length is set by the clip, not by the gradient: normalised gradient descent. That
-    may be meant; then the learning rate means something else than it says.
+    The clip, not the gradient, then sets the length of the step: this is normalised gradient
+    descent. It may be intended, but the learning rate then sets the length of each step
+    directly.
 
     **What to do**
 
-    Raise the threshold above the usual norm, or leave it, knowing so.
+    Raise the threshold above the usual norm, or keep it on purpose.
 
     **When it is silent**
 
-    Fewer than 200 clipped windows were seen; the loop does not clip.
+    Fewer than 200 clipped steps; the loop does not clip by norm.
 
     **Incidents**
 
-    None: this is information.
+    None: this finding is information.
     """
 
-    span = Parameter(200, "clipped steps that are looked at")
-    share = Parameter(0.95, "share of them scaled down", most=1.0)
+    span = Parameter(200, "latest clipped steps that are counted")
+    share = Parameter(0.95, "share of them that are scaled down", most=1.0)
 
     kind = "T"
 
@@ -51,11 +52,11 @@ class AlwaysEngaged(Rule):
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
-        self._last: deque[bool] = deque(maxlen=self.span)  # whether they were scaled down
-        self._engaged = 0  # how many of them were
+        self._last: deque[bool] = deque(maxlen=self.span)  # whether each was scaled down
+        self._engaged = 0  # number of steps in ``_last`` that were
 
     def evaluate(self, window: Window) -> Outcome:
-        """The share of windows whose clip left less than everything."""
+        """The share of clips with a coefficient below 1."""
         clips = window.facts.own_calls("clip_norm")
         if not clips:
             return not_applicable("the loop does not clip by norm")
@@ -66,11 +67,13 @@ class AlwaysEngaged(Rule):
         if share <= self.share:
             return OK
         last = number(clips[-1].limit)
-        limit = "a limit that was not seen at the last of them" if last is None else f"{last:g}"
+        limit = "" if last is None else f" to a norm of {last:g}"
         return finding(
             "info",
             "Clipping engages on nearly every step",
-            f"{share:.0%} of the last {self.span} steps were scaled down to a norm of {limit}.",
+            f"Clipping scaled the gradients down{limit} in {share:.1%} of the last {self.span} "
+            "steps, "
+            "so the limit sets the step length.",
             FIX,
             share=share,
             limit=last,

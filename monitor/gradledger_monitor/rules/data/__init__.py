@@ -1,1 +1,1 @@
-"""Is every epoch, and every rank, fed its own data?"""
+"""Rules on the order of the data."""

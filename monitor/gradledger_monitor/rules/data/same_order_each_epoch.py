@@ -10,74 +10,75 @@ from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.state import declare
 
-MOST = 2**20  # fingerprints remembered
+MOST = 2**20  # fingerprints in memory
 
 FIX = """\
 for epoch in range(epochs):
-    sampler.set_epoch(epoch)         # DistributedSampler shuffles by seed + epoch
+    sampler.set_epoch(epoch)         # DistributedSampler shuffles with seed + epoch
     for batch in loader: ..."""
 
 
 class SameOrderEachEpoch(Rule):
-    """Every epoch repeats the order of the one before.
+    """Every epoch repeats the order of the previous one.
 
     **What it sees**
 
     The sequence of micro-batches of an epoch, by the fingerprints of their targets, repeats
-    exactly, although the DataLoader's sampler is meant to shuffle.
+    exactly, although the sampler of the ``DataLoader`` shuffles.
 
     **Why it matters**
 
-    The gradient of each step is not wrong; but the noise that shuffling gives is gone, and the
-    same micro-batches are combined in every epoch.
+    The gradient of each step is right, but the noise of shuffling is lost: the same samples are
+    combined in every epoch.
 
     **What to do**
 
-    Call ``sampler.set_epoch(epoch)``, and do not reseed the sampler's generator at each epoch.
+    Call ``sampler.set_epoch(epoch)``, and do not reseed the generator of the sampler at each
+    epoch.
 
     **When it is silent**
 
-    The data are not drawn by a shuffling sampler of a DataLoader; fewer than 4 micro-batches
-    repeat (overfitting one batch on purpose); targets that do not vary.
+    The ``DataLoader`` has no shuffling sampler; fewer than 4 micro-batches repeat (overfitting
+    one batch on purpose); targets that do not vary.
 
     **Incidents**
 
     pytorch/pytorch#31771, NVIDIA/tacotron2#241, huggingface/nanoVLM#124
     """
 
-    least = Parameter(4, "micro-batches that an epoch holds at least")
+    least = Parameter(4, "smallest number of micro-batches that counts as an epoch")
 
     state = declare(_places=dict[float, int], _count=int, _distance=int, _matches=int)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
-        self._places: dict[float, int] = {}  # fingerprint -> last place
+        self._places: dict[float, int] = {}  # fingerprint -> its last position
         self._count = 0
         self._distance = 0
         self._matches = 0
 
     def evaluate(self, window: Window) -> Outcome:
-        """The last P micro-batches equal the P before them."""
+        """The last P micro-batches have the fingerprints of the P before them."""
         record = window.facts.record
         if record.sampler != "random":
-            return not_applicable("no shuffling DataLoader sampler was seen")
+            return not_applicable("no shuffling DataLoader sampler")
         prints = [number(m.fingerprint) for m in record.micro_batches]
         if any(p is None for p in prints):
-            return not_measured("the loss targets could not be fingerprinted")
-        repeated = max([self._see(p) for p in prints if p is not None], default=0)
+            return not_measured("no fingerprint of the loss targets")
+        repeated = max([self._push(p) for p in prints if p is not None], default=0)
         if repeated < self.least:
             return OK
         return finding(
             "warning",
             "Every epoch repeats the same order",
-            f"The last {repeated} micro-batches came in exactly the order of the {repeated} before "
-            "them, although the sampler is meant to shuffle.",
+            f"The last {repeated:,} micro-batches have the same targets, in the same order, as the "
+            f"{repeated:,} before them, although the sampler shuffles.",
             FIX,
             period=repeated,
         )
 
-    def _see(self, fingerprint: float) -> int:
-        """The period, once a whole one has repeated; 0 before."""
+    def _push(self, fingerprint: float) -> int:
+        """Add a fingerprint; return the period once a whole one has repeated, else 0."""
         before = self._places.get(fingerprint)
         distance = 0 if before is None else self._count - before
         self._matches = self._matches + 1 if distance and distance == self._distance else 1

@@ -1,1 +1,1 @@
-"""Are gradients synchronised over the ranks once, and on the last micro-batch?"""
+"""Rules on data parallelism: gradients, replicas and data of the ranks."""

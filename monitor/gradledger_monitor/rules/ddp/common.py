@@ -1,4 +1,4 @@
-"""What the rules on data parallelism have in common."""
+"""Shared by the rules on data parallelism."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEVERAL_RANKS = Precondition("several ranks train together", _not_parallel)
 
 
 def synced(record: StepRecord, micro_batch: MicroBatch) -> bool:
-    """Whether this backward synchronised gradients; other collectives may run in it too."""
+    """Whether this backward synchronised gradients; it may run other collectives, too."""
     if not micro_batch.collectives:
         return False
     if record.wrapper == "ddp" or micro_batch.wrapper is not None:
@@ -31,5 +31,6 @@ def synced(record: StepRecord, micro_batch: MicroBatch) -> bool:
 
 
 def names(ranks: list[int]) -> str:
-    """A few ranks, in words."""
-    return ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
+    """The first ranks of a list, with their noun: ``Ranks 1, 2``."""
+    shown = ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
+    return f"Rank {shown}" if len(ranks) == 1 else f"Ranks {shown}"

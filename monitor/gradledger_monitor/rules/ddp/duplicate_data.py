@@ -10,7 +10,15 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, names
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
-from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
+from gradledger_monitor.rules.rule import (
+    OK,
+    Rule,
+    Window,
+    counted,
+    finding,
+    not_applicable,
+    not_measured,
+)
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
@@ -25,29 +33,29 @@ class DuplicateData(Rule):
 
     **What it sees**
 
-    Two ranks show the same fingerprints of their loss targets, micro-batch by micro-batch, over
-    three windows in which the fingerprints vary.
+    Two ranks have the same fingerprints of loss targets, micro-batch by micro-batch, in three
+    windows in a row. Fingerprints that do not vary are not compared.
 
     **Why it matters**
 
-    The gradient is that of one rank's batch: the others add cost and nothing else, and an epoch
-    sees each sample once per rank.
+    The gradient is that of one rank's batch: the other ranks add cost but no data, and an epoch
+    processes each sample once per rank.
 
     **What to do**
 
-    Use a ``DistributedSampler``, and seed the data by rank where you draw it yourself.
+    Use a ``DistributedSampler``. If you draw data yourself, seed the generator by rank.
 
     **When it is silent**
 
-    Targets that do not vary (a contrastive loss's diagonal); tensor- or context-parallel ranks,
-    which share their data by design, when no data-parallel wrapper is in use.
+    Targets that do not vary (the diagonal of a contrastive loss); no data-parallel wrapper,
+    such as with tensor-parallel or context-parallel ranks, which share their data by design.
 
     **Incidents**
 
     PatrickHua/SimSiam#16, k2-fsa/icefall#1616
     """
 
-    windows = Parameter(3, "windows in a row with equal data")
+    windows = Parameter(3, "windows in a row with equal fingerprints")
 
     precondition = SEVERAL_RANKS
 
@@ -58,7 +66,7 @@ class DuplicateData(Rule):
         self._windows: deque[dict[int, tuple[float, ...]]] = deque(maxlen=self.windows)
 
     def evaluate(self, window: Window) -> Outcome:
-        """Equal fingerprints on two ranks, three windows in a row."""
+        """Equal fingerprints on two ranks, in several windows in a row."""
         facts = window.facts
         if facts.record.wrapper is None:
             return not_applicable("no data-parallel wrapper is in use")
@@ -66,7 +74,7 @@ class DuplicateData(Rule):
             return not_measured(facts.missing_ranks)
         prints = {rank: _prints(record) for rank, record in facts.records.items()}
         if not all(prints.values()):
-            return not_measured("the loss targets could not be fingerprinted")
+            return not_measured("no fingerprint of the loss targets")
         self._windows.append(prints)
         if len(self._windows) < self.windows:
             return not_measured(f"{self.windows} windows are needed")
@@ -76,20 +84,22 @@ class DuplicateData(Rule):
         return finding(
             "error",
             "Ranks train on the same data",
-            f"Rank {names(twins)} of {facts.run.world_size} sees the same targets as rank "
-            f"{min(prints)} in every micro-batch of {self.windows} windows.",
+            f"{names(twins)} of {facts.run.world_size} had the same fingerprints of loss "
+            "targets as "
+            f"rank {min(prints)} in the last {counted(self.windows, 'window')}, so the same data "
+            "count more than once.",
             FIX,
             ranks=[min(prints), *twins][:64],
             fingerprints=list(prints[min(prints)])[:16],
         )
 
-    def _same(self, one: int, other: int) -> bool:
-        return all(prints.get(one) == prints.get(other) for prints in self._windows)
+    def _same(self, first: int, second: int) -> bool:
+        return all(prints.get(first) == prints.get(second) for prints in self._windows)
 
     def _varied(self) -> bool:
-        """Whether the fingerprints say anything: most micro-batches differ from each other."""
-        seen = [p for prints in self._windows for p in prints[min(prints)]]
-        return len(set(seen)) * 2 > len(seen)
+        """Whether most micro-batches of the first rank differ from each other."""
+        values = [p for prints in self._windows for p in prints[min(prints)]]
+        return len(set(values)) * 2 > len(values)
 
 
 def _prints(record: StepRecord) -> tuple[float, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Outcome
@@ -12,12 +12,12 @@ from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, synced
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_applicable
 
 FIX = """\
-loss = compute_loss(model(x), y)        # model is the DDP wrapper, not model.module
+loss = compute_loss(model(x), y)        # call the DDP wrapper, not model.module
 loss.backward()"""
 
 
 class NeverSynced(Rule):
-    """The ranks never synchronise their gradients.
+    """The ranks do not synchronise their gradients.
 
     **What it sees**
 
@@ -25,17 +25,18 @@ class NeverSynced(Rule):
 
     **Why it matters**
 
-    Each rank trains its own model on its share of the data. Only one of them is saved: the run
-    used the data, and the time, of one rank.
+    Each rank trains a separate model on its share of the data. Usually only one of them is
+    saved, and the data and the time of the other ranks are lost.
 
     **What to do**
 
-    Call the wrapper, not ``model.module``, and leave the last micro-batch outside ``no_sync()``.
+    Call the DDP wrapper, not ``model.module``, and run the last micro-batch outside
+    ``no_sync()``.
 
     **When it is silent**
 
-    Gradients are synchronised by hand between backward and step; no wrapper is in use, and the
-    ranks look independent.
+    Collectives between backward and step may synchronise the gradients; no wrapper holds the
+    parameters of the optimizer.
 
     **Incidents**
 
@@ -52,37 +53,44 @@ class NeverSynced(Rule):
         record = facts.record
         if record.wrapper is None:
             return not_applicable("no data-parallel wrapper holds the optimizer's parameters")
-        if record.skipped or not facts.applied or _perhaps_by_hand(facts):
+        if record.skipped or not facts.applied or _may_synchronise_by_hand(facts):
             return OK
-        if record.wrapper != "ddp" or any(synced(r, m) for r, m in _all(facts)):
+        if record.wrapper != "ddp" or any(synced(r, m) for r, m in _of_all_ranks(facts)):
             return OK
-        bypassed = all(m.wrapper == "bypassed" for _, m in facts.applied)
-        how = (
-            "forward runs through model.module"
-            if bypassed
-            else "every micro-batch is under no_sync"
-        )
+        wrappers = {m.wrapper for _, m in facts.applied}
         return finding(
             "error",
-            "Gradients are never synchronised between the ranks",
-            f"{facts.run.world_size} ranks step on their own gradients: {how}, and no all-reduce "
-            f"runs in the window's {counted(facts.micro_batches, 'micro-batch')}.",
+            "Gradients are not synchronised between the ranks",
+            f"No all-reduce ran in the {counted(facts.micro_batches, 'micro-batch')} of this window"
+            f"{_cause(wrappers)}. Each of the {facts.run.world_size} ranks steps on its own "
+            "gradients, so the ranks train different models.",
             FIX,
             ranks=facts.run.world_size,
             micro_batches=facts.micro_batches,
-            bypassed=bypassed,
+            bypassed=wrappers == {"bypassed"},
             norms={str(r): number(x.norm) for r, x in list(facts.records.items())[:16]},
         )
 
 
-def _perhaps_by_hand(facts: StepFacts) -> bool:
-    """Collectives after backward may combine the gradients, unless each rank keeps its own."""
+def _cause(wrappers: Collection[str | None]) -> str:
+    if wrappers == {"bypassed"}:
+        return ": forward calls model.module, not the DDP wrapper"
+    if wrappers == {"no_sync"}:
+        return ": every micro-batch runs under no_sync()"
+    return ""
+
+
+def _may_synchronise_by_hand(facts: StepFacts) -> bool:
+    """Whether collectives after backward may have combined the gradients.
+
+    They did not if the gradient sample shows no synchronisation and the ranks' norms differ.
+    """
     norms = [number(r.norm) or 0.0 for r in facts.records.values()]
-    apart = max(norms) - min(norms) > facts.tolerance * max(norms)
-    return bool(facts.record.collectives_after) and (facts.record.sync != "none" or not apart)
+    differ = max(norms) - min(norms) > facts.tolerance * max(norms)
+    return bool(facts.record.collectives_after) and (facts.record.sync != "none" or not differ)
 
 
-def _all(facts: StepFacts) -> Iterator[tuple[StepRecord, MicroBatch]]:
+def _of_all_ranks(facts: StepFacts) -> Iterator[tuple[StepRecord, MicroBatch]]:
     for record in facts.records.values():
         for micro_batch in record.micro_batches:
             yield record, micro_batch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 
@@ -16,12 +17,14 @@ class UnevenMicrobatches(Rule):
 
     **What it sees**
 
-    K differs between the ranks, and the token weights come out unequal.
+    K differs between the ranks, and the window does not fulfil the token-mean contract, or
+    could not be measured.
 
     **Why it matters**
 
-    DDP averages over ranks whatever they hold: a rank with fewer micro-batches, divided by the
-    usual K, contributes less than its share, and one divided by its own K more.
+    DDP averages over ranks regardless of their content: a rank with fewer micro-batches
+    contributes less than its share if it divides by the usual K, and more if it divides by its
+    own K.
 
     **What to do**
 
@@ -30,7 +33,7 @@ class UnevenMicrobatches(Rule):
 
     **When it is silent**
 
-    The weights come out equal all the same.
+    All token weights are equal and the balance is right; a rank skipped the step.
 
     **Incidents**
 
@@ -42,7 +45,7 @@ class UnevenMicrobatches(Rule):
     precondition = SEVERAL_RANKS
 
     def evaluate(self, window: Window) -> Outcome:
-        """Different K, unless the ledger is fair."""
+        """Different K, unless the token-mean contract holds."""
         facts = window.facts
         if facts.missing_ranks:
             return not_measured(facts.missing_ranks)
@@ -56,9 +59,14 @@ class UnevenMicrobatches(Rule):
         return finding(
             "error",
             "The ranks accumulate different numbers of micro-batches",
-            f"In one window the ranks hold {few} to {many} micro-batches, and their tokens do not "
-            "weigh alike.",
+            f"The ranks hold {few} to {many} micro-batches in this window{_weights(facts)}.",
             FIX,
             micro_batches={str(rank): count for rank, count in list(counts.items())[:64]},
             misallocation=None if facts.ledger is None else round(facts.ledger.misallocation, 6),
         )
+
+
+def _weights(facts: StepFacts) -> str:
+    if facts.ledger is None:
+        return "; the token weights could not be measured"
+    return f", and {facts.ledger.misallocation:.1%} of the gradient's weight is on the wrong tokens"

@@ -13,7 +13,7 @@ loss.backward()"""
 
 
 class WrongMicrobatchSynced(Rule):
-    """Gradients are synchronised on an early micro-batch and not on the last.
+    """Gradients are synchronised on an early micro-batch but not on the last one.
 
     **What it sees**
 
@@ -21,8 +21,9 @@ class WrongMicrobatchSynced(Rule):
 
     **Why it matters**
 
-    What is accumulated after the sync stays on each rank: the replicas step on different gradients
-    and drift apart. The number of all-reduces is right, so nothing looks wrong.
+    Gradients that are accumulated after the synchronisation stay on their rank: the replicas
+    step on different gradients and drift apart. The number of all-reduces is right, so profiles
+    and logs show nothing unusual.
 
     **What to do**
 
@@ -31,7 +32,7 @@ class WrongMicrobatchSynced(Rule):
 
     **When it is silent**
 
-    The last micro-batch synchronises; the loop synchronises gradients by hand before the step.
+    The last micro-batch synchronises; the loop runs collectives between backward and step.
 
     **Incidents**
 
@@ -46,19 +47,21 @@ class WrongMicrobatchSynced(Rule):
         """Synchronised early, not at the end."""
         facts = window.facts
         record = facts.record
-        places = [index for index, m in facts.applied if synced(record, m)]
+        synchronised = [index for index, m in facts.applied if synced(record, m)]
         last = len(record.micro_batches) - 1
         if facts.micro_batches < 2 or record.skipped or record.collectives_after:
             return OK
-        if not places or places[-1] == last or record.wrapper != "ddp":
+        if not synchronised or synchronised[-1] == last or record.wrapper != "ddp":
             return OK
         return finding(
             "error",
-            f"Micro-batch {places[-1] + 1} is synchronised, the last one is not",
-            f"The all-reduce runs in the backward of micro-batch {places[-1] + 1} of {last + 1}. "
-            f"What comes after it, {counted(last - places[-1], 'micro-batch')}, stays on its rank: "
-            "the replicas step on different gradients.",
+            f"Micro-batch {synchronised[-1] + 1} is synchronised, the last one is not",
+            f"The all-reduce ran in the backward of micro-batch {synchronised[-1] + 1} of "
+            f"{last + 1}. "
+            f"The gradients of {counted(last - synchronised[-1], 'later micro-batch')} stay on "
+            "their "
+            "rank, so the replicas step on different gradients.",
             FIX,
-            synchronised=[p + 1 for p in places],
+            synchronised=[index + 1 for index in synchronised],
             micro_batches=last + 1,
         )

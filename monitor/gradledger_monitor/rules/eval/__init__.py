@@ -1,1 +1,1 @@
-"""Does validation agree with training?"""
+"""Rules on validation metrics."""

@@ -10,12 +10,12 @@ from gradledger_monitor.model.run_history import RunHistory
 from gradledger_monitor.model.token_ledger import total
 from gradledger_monitor.rules.rule import OK, HistoryRule, finding, not_measured
 
-RISES = 3  # evaluations in a row
-LEAST = 0.03  # of the best evaluation so far, by which the last one is worse
+RISES = 3  # evaluations in a row that are worse than the one before
+LEAST = 0.03  # share of the best evaluation by which the last one is worse, at least
 
 FIX = """\
-# stop, or go back to, the best evaluation so far; then look for what changed:
-# data that repeats, a train / eval mismatch, a learning rate that is too high"""
+# restore the checkpoint of the best evaluation; then check for
+# repeated data, a train / eval mismatch, a learning rate that is too high"""
 
 
 class Diverging(HistoryRule):
@@ -23,23 +23,24 @@ class Diverging(HistoryRule):
 
     **What it sees**
 
-    A loss or perplexity reported by ``log_eval`` (or by the Trainer) that is higher at each of
-    three evaluations than at the one before, and by then 3 % worse than the best, while the mean
-    training loss over the 10 steps before each of them falls.
+    A loss or perplexity from ``log_eval`` (or the Trainer) that is higher at each of three
+    evaluations than at the one before, and at the last one at least 3% worse than the best,
+    while the mean training loss over the 10 steps before each evaluation falls.
 
     **Why it matters**
 
-    The run overfits, or trains on something else than it is judged by. Gradient bookkeeping that
-    weighs tokens wrongly can look like this too: look at the other nodes of the tree first.
+    The run overfits, or its training objective differs from the metric. Wrong token weights can
+    have this symptom, too: check the other nodes of the decision tree first.
 
     **What to do**
 
-    Keep the best checkpoint. Compare the weighting of the training loss with the evaluation's.
+    Keep the best checkpoint. Compare the weighting of the training loss with that of the
+    evaluation.
 
     **When it is silent**
 
-    Fewer than four evaluations; a plateau that wavers; metrics of which it is not known whether
-    less is better.
+    Fewer than four evaluations; a plateau that fluctuates; metrics other than a loss or
+    perplexity.
 
     **Incidents**
 
@@ -49,36 +50,36 @@ class Diverging(HistoryRule):
     kind = "T"
     works_on_metric_logs = True
 
-    def evaluate_history(self, course: RunHistory) -> Iterator[tuple[int, Outcome]]:
-        """Each evaluation of each loss, against the three before."""
-        losses = {n: v for n, v in course.evaluations.items() if _is_loss(n)}
+    def evaluate_history(self, history: RunHistory) -> Iterator[tuple[int, Outcome]]:
+        """Each evaluation of each loss, against the three before it."""
+        losses = {n: v for n, v in history.evaluations.items() if _is_loss(n)}
         if not losses:
             yield 0, not_measured("no validation loss was reported (log_eval)")
-        order = sorted(course.losses)
+        order = sorted(history.losses)
         training = {
-            step: [course.losses[s] for s in course.steps_before(step, order)]
+            step: [history.losses[s] for s in history.steps_before(step, order)]
             for step in {step for values in losses.values() for step in values}
         }
         for name, values in sorted(losses.items()):
             steps = sorted(values)
             for end in range(RISES, len(steps)):
-                yield steps[end], _judge(name, steps[end - RISES : end + 1], values, training)
+                yield steps[end], _compare(name, steps[end - RISES : end + 1], values, training)
 
 
 def _is_loss(name: str) -> bool:
     return "loss" in name.lower() or "perplexity" in name.lower()
 
 
-def _judge(
+def _compare(
     name: str, steps: list[int], values: dict[int, float], training: dict[int, list[float]]
 ) -> Outcome:
-    known = [total(training[step]) / len(training[step]) for step in steps if training[step]]
-    if len(known) < len(steps):
-        return not_measured("no training loss was seen before an evaluation")
+    losses = [total(training[step]) / len(training[step]) for step in steps if training[step]]
+    if len(losses) < len(steps):
+        return not_measured("no training loss before an evaluation")
     best = min(value for step, value in values.items() if step <= steps[-1])
     rises = all(values[b] > values[a] for a, b in pairwise(steps))
     rises = rises and values[steps[-1]] - best >= LEAST * abs(best)
-    falls = all(b < a for a, b in pairwise(known))
+    falls = all(b < a for a, b in pairwise(losses))
     if not (rises and falls):
         return OK
     first, last = steps[0], steps[-1]
@@ -86,11 +87,11 @@ def _judge(
         "warning",
         "Validation diverges from training",
         f"{name} rose from {values[first]:.4g} (step {first}) to {values[last]:.4g} (step {last}) "
-        f"over {RISES} evaluations, while the training loss fell from {known[0]:.4g} to "
-        f"{known[-1]:.4g}.",
+        f"over {RISES} evaluations, while the training loss fell from {losses[0]:.4g} to "
+        f"{losses[-1]:.4g}.",
         FIX,
         metric=name,
         steps=steps,
         validation=[values[s] for s in steps],
-        training=known,
+        training=losses,
     )

@@ -1,1 +1,1 @@
-"""Are gradients zeroed, accumulated, clipped and stepped once per window?"""
+"""Rules on the training loop: zeroing, accumulation, clipping and steps."""

@@ -17,16 +17,17 @@ if (i + 1) % K == 0:
 
 
 class ClipEveryMicrobatch(Rule):
-    """Gradients are clipped inside the window, on the partial sum.
+    """Gradients are clipped before the last backward of the window, on a partial sum.
 
     **What it sees**
 
-    A clip by norm or value between two backwards of one window.
+    A clip by norm or by value between two backwards of one window.
 
     **Why it matters**
 
-    Early micro-batches are shrunk again with each clip, late ones once: the weights depend on the
-    order of the data. What the threshold is compared with is not the gradient of the step.
+    Each clip scales the gradients of all earlier micro-batches again, so the weights depend on
+    the order of the data. The threshold is compared with a partial sum, not with the gradient
+    of the step.
 
     **What to do**
 
@@ -34,7 +35,8 @@ class ClipEveryMicrobatch(Rule):
 
     **When it is silent**
 
-    The clip follows the last backward; its limit is infinite, which only measures.
+    The clip follows the last backward; its limit is infinite, so that it only measures the
+    norm.
 
     **Incidents**
 
@@ -63,13 +65,21 @@ class ClipEveryMicrobatch(Rule):
         shrunk = math.prod(clip_coefficient(e) for e in inside if e.op == "clip_norm")
         return finding(
             "warning",
-            "Gradients are clipped on every micro-batch",
-            f"The clip to {number(inside[0].limit):g} runs after micro-batch "
-            f"{inside[0].after} of {total}, on the partial sum: the first micro-batch is shrunk to "
-            f"{shrunk:.3g} of its size before the last one is added.",
+            "Gradients are clipped before the last backward",
+            f"The clip to {number(inside[0].limit):g} ran after micro-batch {inside[0].after} of "
+            f"{total}, on a partial sum of the gradients.{_shrunk(shrunk)}",
             FIX,
             clips_inside=len(inside),
             micro_batches=total,
             limit=number(inside[0].limit),
             first_microbatch_left=shrunk,
         )
+
+
+def _shrunk(shrunk: float) -> str:
+    if shrunk == 1:
+        return ""
+    return (
+        f" Clips by norm scaled the first micro-batch to {shrunk:.1%} of its size before the last "
+        "one was added."
+    )

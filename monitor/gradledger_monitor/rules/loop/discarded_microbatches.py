@@ -14,13 +14,13 @@ from gradledger_monitor.rules.state import declare
 
 FIX = """\
 last = i + 1 == len(loader)
-if (i + 1) % K == 0 or last:         # do not lose the tail of the epoch
+if (i + 1) % K == 0 or last:         # also step at the end of the epoch
     optimizer.step()
     optimizer.zero_grad()"""
 
 
 class DiscardedMicrobatches(Rule):
-    """Accumulated gradients are thrown away without a step.
+    """Accumulated gradients are discarded without a step.
 
     **What it sees**
 
@@ -28,19 +28,19 @@ class DiscardedMicrobatches(Rule):
 
     **Why it matters**
 
-    Their tokens were paid for and never used: typically the tail of each epoch, always the same
-    share of the data.
+    Their forward and backward cost time, but their tokens are not used. Often it is the tail of
+    each epoch, so the same share of the data each time.
 
     **What to do**
 
-    Step on the last, shorter window, or let it run on into the next epoch; do not zero at the
-    start of an epoch.
+    Step on the last, shorter window, or continue it into the next epoch. Do not zero gradients
+    at the start of an epoch.
 
     **When it is silent**
 
-    The same data are run again (SAM); the loss or the norm was not finite, and a guard dropped it;
-    the loop steps after single micro-batches, and drops one; the backward belongs to another
-    optimizer.
+    The same data run again (SAM); the loss or the norm was not finite, so that a guard
+    discarded the gradients; some windows hold a single micro-batch, so the loop does not
+    accumulate; the backward belongs to another optimizer.
 
     **Incidents**
 
@@ -51,16 +51,16 @@ class DiscardedMicrobatches(Rule):
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
-        self._single = False  # some window was stepped after one micro-batch: nothing accumulates
+        self._single = False  # some window held one micro-batch: the loop does not accumulate
 
     def evaluate(self, window: Window) -> Outcome:
-        """Micro-batches lost to a zeroing inside the window."""
+        """Micro-batches that were zeroed inside the window."""
         facts = window.facts
         record = facts.record
         self._single = self._single or len(record.micro_batches) == 1
         if not record.micro_batches:
             return not_measured("no backward was seen in this window")
-        if not facts.discarded or self._single or _guarded(record):
+        if not facts.discarded or self._single or _has_nonfinite_norm(record):
             return OK
         lost = [m for m in facts.discarded if _finite(m)]
         if not lost:
@@ -68,9 +68,10 @@ class DiscardedMicrobatches(Rule):
         tokens = sum(t.tokens or 0 for m in lost for t in m.terms)
         return finding(
             "warning",
-            "Accumulated gradients are thrown away",
-            f"Accumulated and zeroed before any step used it: {counted(len(lost), 'micro-batch')} "
-            f"with {counted(tokens, 'token')}.",
+            "Accumulated gradients are discarded",
+            f"The gradients of {counted(len(lost), 'micro-batch')} ({counted(tokens, 'token')}) "
+            "were "
+            "zeroed before any optimizer stepped on them, so this data was not used.",
             FIX,
             thrown_away=len(lost),
             tokens_thrown_away=tokens,
@@ -83,7 +84,7 @@ def _finite(micro_batch: MicroBatch) -> bool:
     return loss is None or math.isfinite(loss)
 
 
-def _guarded(record: StepRecord) -> bool:
-    """Whether a clip in the window saw a norm that is not finite: the loop had a reason."""
+def _has_nonfinite_norm(record: StepRecord) -> bool:
+    """Whether a clip in the window measured a norm that is not finite: a reason to discard."""
     norms = [number(e.norm) for e in record.events if e.op == "clip_norm"]
     return any(n is not None and not math.isfinite(n) for n in norms)

@@ -7,8 +7,8 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = """\
-scaler.step(optimizer)       # this steps the optimizer:
-scaler.update()              # no optimizer.step() beside it"""
+scaler.step(optimizer)       # calls optimizer.step(): do not call it again
+scaler.update()"""
 
 
 class DoubleStep(Rule):
@@ -16,20 +16,20 @@ class DoubleStep(Rule):
 
     **What it sees**
 
-    A step with no backward since the last one, on the same gradients.
+    A step with no backward since the previous one, on the same gradients.
 
     **Why it matters**
 
-    The update is made twice: about twice the learning rate, and Adam's moments count the gradient
-    twice. The loss may even fall faster for a while.
+    The update is applied twice: about twice the learning rate, and the moments of Adam count
+    the gradient twice. The loss may even fall faster for a while.
 
     **What to do**
 
-    Step once per window: look for a helper that steps as well (a trainer, ``scaler.step``).
+    Step once per window: look for a helper that also steps (a trainer, ``GradScaler.step``).
 
     **When it is silent**
 
-    A backward lies between the steps; LBFGS, which runs its own.
+    A backward runs between the steps; the optimizer is LBFGS, which runs its own backwards.
 
     **Incidents**
 
@@ -47,7 +47,7 @@ class DoubleStep(Rule):
             "error",
             "The optimizer steps twice on one gradient",
             f"Step {window.facts.step} follows step {window.facts.step - 1} without a backward in "
-            "between, and applies the same gradients again.",
+            "between, and applies the same gradients again. The update is applied twice.",
             FIX,
             norm=number(record.norm),
         )

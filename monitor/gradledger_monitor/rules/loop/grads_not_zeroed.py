@@ -16,28 +16,28 @@ optimizer.zero_grad(set_to_none=True)"""
 
 
 class GradsNotZeroed(Rule):
-    """Gradients of the last window are still there when the next one begins.
+    """Gradients of the last window are still present when the next one begins.
 
     **What it sees**
 
     The gradients are neither absent nor zero when the first backward of a window starts, and
-    nothing clears them before the step; or a backward on which another optimizer has stepped is
-    part of what this one applies.
+    nothing clears them before the step; or the step applies gradients of a backward on which
+    another optimizer has already stepped.
 
     **Why it matters**
 
-    Every step applies the sum of all gradients since the beginning: a momentum of 1 that nobody
-    chose.
+    If gradients are not zeroed, every step applies the sum of all earlier gradients, like a
+    momentum of 1. Gradients of another loss pull the parameters towards a different objective.
 
     **What to do**
 
-    Call ``optimizer.zero_grad()`` after each step, for every optimizer whose parameters got
-    gradients.
+    Call ``optimizer.zero_grad()`` after each step, for every optimizer whose parameters
+    received gradients.
 
     **When it is silent**
 
-    The gradients are cleared before they are used (a GAN's discriminator); the step was skipped
-    by the GradScaler.
+    The gradients are cleared before they are used (the discriminator of a GAN); the
+    ``GradScaler`` skipped the step.
 
     **Incidents**
 
@@ -53,37 +53,43 @@ class GradsNotZeroed(Rule):
         self._skipped = False
 
     def after_gap(self) -> None:
-        """It may have been skipped."""
+        """The missing step may have been skipped."""
         self._skipped = True
 
     def evaluate(self, window: Window) -> Outcome:
-        """The first kept backward found old gradients, or somebody else's backward is kept."""
+        """Old gradients before the first applied backward, or an already stepped backward."""
         facts = window.facts
         skipped, self._skipped = self._skipped, facts.record.skipped
         if facts.record.skipped or not facts.applied:
-            return not_applicable("no step was taken on gradients of this window")
+            return not_applicable("no gradients of this window were applied")
         first = facts.applied[0][1]
         if first.fresh is None:
-            return not_measured("the gradients before the window were not seen")
-        claimed = [index for index, m in facts.applied if m.claimed]
-        leaked = 0 < len(claimed) < len(facts.applied)
+            return not_measured("the gradients before the window were not recorded")
+        stepped = [index for index, m in facts.applied if m.claimed]
+        leaked = 0 < len(stepped) < len(facts.applied)
         if (first.fresh or skipped) and not leaked:
             return OK
-        what = (
-            f"{len(claimed)} of {len(facts.applied)} backwards in the window belong to another "
-            "optimizer's loss, which has stepped on them already; their gradients leaked into this "
-            "optimizer's parameters and were not cleared."
-            if leaked
-            else "The window begins on gradients that are still there from before: nothing has "
-            "zeroed them since the last step."
-        )
         return finding(
             "error",
-            "Another loss's gradients leak into the step"
+            "Gradients of another loss leak into the step"
             if leaked
             else "Gradients are not zeroed between steps",
-            what,
+            _leaked(len(stepped), len(facts.applied)) if leaked else NOT_ZEROED,
             FIX,
-            leaked_micro_batches=[index + 1 for index in claimed][:32],
+            leaked_micro_batches=[index + 1 for index in stepped][:32],
             norm=number(facts.record.norm),
         )
+
+
+NOT_ZEROED = (
+    "The window begins with gradients that are neither absent nor zero, so the step also applies "
+    "gradients from before the last step."
+)
+
+
+def _leaked(stepped: int, applied: int) -> str:
+    return (
+        f"Another optimizer has already stepped on {stepped} of the {applied} backwards of this "
+        "window. Their gradients are still in the parameters of this optimizer, which applies "
+        "them, too."
+    )

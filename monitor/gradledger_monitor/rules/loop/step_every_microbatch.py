@@ -24,13 +24,14 @@ class StepEveryMicrobatch(Rule):
 
     **What it sees**
 
-    Every window holds one micro-batch, and its balance is 1/m for the same whole m.
+    Windows of one micro-batch with a balance of 1/m, for the same whole number m in every
+    window whose balance is wrong.
 
     **Why it matters**
 
-    Accumulation does nothing: m small steps on noisy gradients are taken where one step on m
-    micro-batches was meant. With Adam each of the m steps is full-sized; the loss curve may even
-    look better for a while.
+    Accumulation has no effect: the optimizer takes m steps on noisy gradients instead of one
+    step on m micro-batches. With Adam each of them has full size. The loss curve may look
+    better for a while.
 
     **What to do**
 
@@ -38,7 +39,7 @@ class StepEveryMicrobatch(Rule):
 
     **When it is silent**
 
-    K = 1 with balance 1; a constant factor in front of the loss explains 1/m.
+    One micro-batch and a balance of 1; a constant multiplier of the loss explains 1/m.
 
     **Incidents**
 
@@ -48,15 +49,16 @@ class StepEveryMicrobatch(Rule):
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:
-        """K = 1 and B = 1/m, twice."""
+        """K = 1 and B = 1/m, in two windows."""
         if not shows(window, "early_step"):
             return OK
         m = round(1 / factor(window))
         return finding(
             "warning",
-            f"The optimizer steps after every micro-batch, {m} times too often",
-            f"Every window has one micro-batch and a balance of 1/{m}{of_declared(window)}: "
-            f"the loss is divided for an accumulation over {m} micro-batches that does not happen.",
+            f"The optimizer steps after 1 micro-batch instead of {m}",
+            f"The window holds 1 micro-batch, and its balance is 1/{m}{of_declared(window)}: "
+            "the loss "
+            f"is divided for an accumulation over {m} micro-batches that does not take place.",
             FIX,
             balance=round(balance(window), 6),
             micro_batches=1,

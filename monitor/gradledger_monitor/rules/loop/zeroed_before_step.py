@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
+from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
 
 FIX = """\
 loss.backward()
@@ -17,29 +17,29 @@ class ZeroedBeforeStep(Rule):
 
     **What it sees**
 
-    The window's backwards left gradients, and at the step there are none.
+    The backwards of the window left gradients, but at the step there are none.
 
     **Why it matters**
 
-    The optimizer steps on nothing: the model changes by weight decay and momentum only.
+    The step applies no gradient: parameters change by weight decay and momentum only.
 
     **What to do**
 
-    ``zero_grad()`` belongs after ``step()``.
+    Call ``optimizer.zero_grad()`` after ``optimizer.step()``.
 
     **When it is silent**
 
-    The step is skipped; the backwards themselves left only zeros.
+    The step is skipped; the backwards left only zeros.
 
     **Incidents**
 
-    pytorch/pytorch#47175 (asks for a warning)
+    pytorch/pytorch#47175 (feature request for a warning)
     """
 
     inhibits = ("reduction.*", "norm.*", "scaler.all_grads_zero", "loop.grads_not_zeroed")
 
     def evaluate(self, window: Window) -> Outcome:
-        """A post-backward factor of 0."""
+        """Gradients after backward, none at the step: a post-backward factor of 0."""
         record = window.facts.record
         if record.skipped or not record.micro_batches:
             return OK
@@ -49,9 +49,10 @@ class ZeroedBeforeStep(Rule):
             return OK
         return finding(
             "error",
-            "The optimizer steps on no gradients",
-            f"{len(record.micro_batches)} backwards made gradients, and they were gone when the "
-            "optimizer stepped.",
+            "The optimizer steps without gradients",
+            f"{counted(len(record.micro_batches), 'backward')} left gradients, which were "
+            "absent or "
+            "zero when the optimizer stepped.",
             FIX,
             micro_batches=len(record.micro_batches),
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.definition import DEFAULTS
-from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
+from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
@@ -14,10 +14,10 @@ for i, (x, y) in enumerate(loader):
     (loss_fn(model(x), y) / K).backward()
     if (i + 1) % K == 0:
         optimizer.step()
-        optimizer.zero_grad()        # here, not before each backward"""
+        optimizer.zero_grad()        # once per window, not before each backward"""
 
 
-DIVIDED = 0.01  # relative rounding of a balance of 1/K
+DIVIDED = 0.01  # relative tolerance of a balance of 1/K
 
 
 class ZeroedEveryMicrobatch(Rule):
@@ -25,13 +25,13 @@ class ZeroedEveryMicrobatch(Rule):
 
     **What it sees**
 
-    Several backwards before each step, and gradients absent or zero at the start of every one
-    of them.
+    Several backwards before each step, with gradients absent or zero at the start of every one:
+    in two windows in a row, or in one window whose remaining micro-batch is divided by K.
 
     **Why it matters**
 
-    Only the last micro-batch reaches the optimizer. The others cost their time and are thrown
-    away; where the loss is divided by K, the step is K times too small as well.
+    Only the last micro-batch reaches the optimizer. The others cost time and are discarded. If
+    the loss is divided by K, the step is also K times too small.
 
     **What to do**
 
@@ -39,9 +39,9 @@ class ZeroedEveryMicrobatch(Rule):
 
     **When it is silent**
 
-    The same data are run again (SAM, LBFGS); gradients are kept in other buffers and put back
-    (Megatron's main_grad); the earlier backward belongs to another optimizer; the loop steps after
-    single micro-batches and drops one now and then (a guard).
+    The same data run again (SAM, LBFGS); gradients are moved to other buffers and back
+    (``main_grad`` of Megatron); the earlier backward belongs to another optimizer; some windows
+    hold a single micro-batch, so the loop discards one now and then (a guard).
 
     **Incidents**
 
@@ -54,21 +54,21 @@ class ZeroedEveryMicrobatch(Rule):
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
-        self._before = 0  # micro-batches of the last window, if all of them began fresh
-        self._single = False  # some window was stepped after one micro-batch
+        self._before = 0  # micro-batches of the last window, if each began without gradients
+        self._single = False  # some window held one micro-batch
 
     def after_gap(self) -> None:
-        """Of the window before, nothing is known."""
+        """The window before is missing: forget the last one that was evaluated."""
         self._before = 0
 
     def evaluate(self, window: Window) -> Outcome:
-        """Every backward began fresh: in two windows alike, or in one that divides by K."""
+        """Every backward began without gradients: in two windows, or in one that divides by K."""
         facts = window.facts
         lost = facts.discarded
         record = facts.record
         total = len(record.micro_batches)
-        alone = total > 1 and len(lost) == total - 1
-        zeroed = alone and all(m.fresh for m in record.micro_batches)
+        only_one_applied = total > 1 and len(lost) == total - 1
+        zeroed = only_one_applied and all(m.fresh for m in record.micro_batches)
         before, self._before = self._before, total if zeroed else 0
         self._single = self._single or total == 1
         if not record.micro_batches:
@@ -81,8 +81,9 @@ class ZeroedEveryMicrobatch(Rule):
         return finding(
             "error",
             "Gradients are zeroed on every micro-batch",
-            f"Each of the {total} backwards of a window starts on zeroed gradients: {len(lost)} of "
-            f"them, with {tokens:,} tokens, never reach the optimizer.",
+            f"Each of the {total} backwards of this window started without gradients, so "
+            f"{counted(len(lost), 'micro-batch')} ({counted(tokens, 'token')}) did not reach the "
+            "optimizer.",
             FIX,
             micro_batches=total,
             thrown_away=len(lost),
@@ -91,6 +92,6 @@ class ZeroedEveryMicrobatch(Rule):
 
 
 def _divides_by(total: int, window: Window) -> bool:
-    """Whether the one micro-batch that is left was divided for an accumulation over all."""
+    """Whether the one micro-batch that is applied was divided by the number of all."""
     objective = window.balance.objective
     return objective is not None and abs(objective.ledger.balance * total - 1) < DIVIDED

@@ -1,1 +1,1 @@
-"""Do gradient norms stay finite, and neither vanish nor explode?"""
+"""Rules on the gradient norm."""

@@ -8,30 +8,31 @@ from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
-from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
+from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 for group in optimizer.param_groups:
-    group["lr"] /= 10                # before the first step: a schedule starts from it"""
+    group["lr"] /= 10                # before the first step: schedules start from it"""
 
 
 class Exploding(Rule):
-    """The gradient norm grows without end.
+    """The gradient norm grows without bound.
 
     **What it sees**
 
-    The norm has grown on each of 8 steps in a row, tenfold in all, and the loss has risen with
-    it; or it stays above 10 times the largest norm of the first 100 steps for 10 steps.
+    The norm has grown on each of 8 steps in a row, at least tenfold in all, and the loss has
+    risen with it; or the norm stays above 10 times the largest norm of the first 100 steps for
+    10 steps.
 
     **Why it matters**
 
-    The run diverges. Later steps only make it worse.
+    The run diverges, and later steps increase the damage.
 
     **What to do**
 
-    Lower the learning rate, lengthen the warm-up, clip by norm.
+    Lower the learning rate, lengthen the warm-up, or clip by norm.
 
     **When it is silent**
 
@@ -42,10 +43,10 @@ class Exploding(Rule):
     NVIDIA/Megatron-LM#1532
     """
 
-    growing = Parameter(8, "steps of growth in a row")
-    times = Parameter(10.0, "growth that is reported")
-    early = Parameter(100, "steps whose largest norm is the measure")
-    sustained = Parameter(10, "steps far above it")
+    growing = Parameter(8, "steps of growth in a row that are reported")
+    times = Parameter(10.0, "factor of growth that is reported")
+    early = Parameter(100, "first steps, whose largest norm is the reference")
+    sustained = Parameter(10, "steps in a row far above the reference that are reported")
 
     kind = "T"
     works_on_metric_logs = True
@@ -69,16 +70,16 @@ class Exploding(Rule):
         self._grown = 0  # steps in a row on each of which the norm has grown
 
     def after_gap(self) -> None:
-        """Growth is told from one step to the next."""
+        """Growth compares a step with the one before it."""
         self._last.clear()
         self._grown = 0
 
     def evaluate(self, window: Window) -> Outcome:
-        """Growth on every step, or far above the start for long."""
+        """Growth on every step, or a norm far above that of the start for several steps."""
         facts = window.facts
         norm, loss = facts.norm, facts.loss_reported
         if facts.record.skipped or norm is None or loss is None or not math.isfinite(norm):
-            return not_measured("norm or loss was not seen")
+            return not_measured("no gradient norm or no loss")
         self._count += 1
         self._grown = self._grown + 1 if self._last and norm > self._last[-1][0] else 0
         self._last.append((norm, loss))
@@ -89,22 +90,34 @@ class Exploding(Rule):
         )
         if self._above < self.sustained and not self._grows():
             return OK
-        first = self._last[0]
+        return self._report(norm, loss)
+
+    def _report(self, norm: float, loss: float) -> Outcome:
+        norm_before, loss_before = self._last[0]
         return finding(
             "warning",
             "The gradient norm explodes",
-            f"The norm went from {first[0]:.3g} to {norm:.3g} in {len(self._last) - 1} steps, and "
-            f"the loss from {first[1]:.4g} to {loss:.4g}.",
+            f"The gradient norm went from {norm_before:.3g} to {norm:.3g} in "
+            f"{counted(len(self._last) - 1, 'step')}, and the loss from {loss_before:.4g} to "
+            f"{loss:.4g}.{self._excess()}",
             FIX,
             norm=norm,
-            norm_before=first[0],
+            norm_before=norm_before,
             loss=loss,
-            loss_before=first[1],
+            loss_before=loss_before,
+        )
+
+    def _excess(self) -> str:
+        if self._above < self.sustained:
+            return ""
+        return (
+            f" The norm has been above {self.times:g} times the largest norm of the first "
+            f"{counted(self.early, 'step')} for {counted(self._above, 'step')}."
         )
 
     def _grows(self) -> bool:
-        """Whether it has on each of so many steps, far enough, and the loss with it."""
+        """Whether the norm has grown on each step, by enough, and the loss with it."""
         if self._grown < self.growing:
             return False
         (first, loss_before), (last, loss) = self._last[0], self._last[-1]
-        return last > self.times * first and not loss <= loss_before  # NaN has risen, too
+        return last > self.times * first and not loss <= loss_before  # a NaN loss counts as risen

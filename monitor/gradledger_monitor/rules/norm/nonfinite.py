@@ -17,20 +17,22 @@ class Nonfinite(Rule):
 
     **What it sees**
 
-    The norm of the applied gradients is inf or NaN, and no GradScaler skipped the step.
+    The norm of the applied gradients is inf or NaN, and no ``GradScaler`` skipped the step.
 
     **Why it matters**
 
-    One such step makes parameters NaN; everything after it is lost, though the loop goes on.
+    One such step makes parameters NaN. The loop continues, but everything after that step is
+    lost.
 
     **What to do**
 
-    Go back to the last checkpoint before this step. Look for an empty mask, a log of zero, a
-    division by a count of zero; guard the step with the norm that clipping returns.
+    Restore the last checkpoint before this step. Look for an empty mask, a logarithm of zero,
+    or a division by a count of zero. Guard the step with the norm that ``clip_grad_norm_``
+    returns.
 
     **When it is silent**
 
-    The GradScaler found it and skipped.
+    The ``GradScaler`` found the overflow and skipped the step.
 
     **Incidents**
 
@@ -41,19 +43,19 @@ class Nonfinite(Rule):
     inhibits = ("norm.spike", "norm.exploding", "norm.vanishing", "ddp.replica_drift")
 
     def evaluate(self, window: Window) -> Outcome:
-        """A norm that is not finite at a step that was taken."""
+        """A norm that is not finite, at a step that was applied."""
         record = window.facts.record
         norm = number(record.norm)
         if record.skipped:
             return OK
         if norm is None:
-            return not_measured(record.missing.get("norm", "no gradients at the step"))
+            return not_measured(record.missing.get("norm", "no gradient norm at the step"))
         if math.isfinite(norm):
             return OK
         return finding(
             "error",
-            "A gradient that is not finite is applied",
-            f"The gradient norm at the step is {norm}; the optimizer applies it all the same.",
+            "A non-finite gradient is applied",
+            f"The gradient norm at this step is {norm}, and the step was not skipped.",
             FIX,
             norm=str(norm),
             parameters=record.nonfinite,

@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.norm.trend import LogTrend
-from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
+from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"""
+
+
+LOSS_UP = 1.2  # times its moving average: a loss below that has not jumped
 
 
 class Spike(Rule):
@@ -20,34 +23,35 @@ class Spike(Rule):
 
     **What it sees**
 
-    The logarithm of the norm lies more than 4 standard deviations above its moving average
-    (weight of the past 0.97), at least 3 times the mean, and either does not come back within
-    10 steps, or takes the loss along, which then stays up for 3 steps more. A jump of norm and
-    loss to more than 30 times the mean norm is told at once. Needs 50 steps.
+    The logarithm of the norm is more than 4 standard deviations above its exponential moving
+    average (0.97 of it from the past), and the norm is at least 3 times that average. It is
+    reported if the norm does not return within 10 steps, or if the loss jumps with it and stays
+    up for 3 more steps. A jump of norm and loss to more than 30 times the average norm is
+    reported at once. The rule needs 50 steps.
 
     **Why it matters**
 
-    A spike that moves the loss costs many steps of recovery, and may end in divergence.
+    A spike that moves the loss costs many steps of recovery, and can end in divergence.
 
     **What to do**
 
-    Look at the data of the step; clip by norm; lengthen the warm-up.
+    Inspect the data of the step, clip by norm, or lengthen the warm-up.
 
     **When it is silent**
 
-    Warm-up; spikes that are gone after 10 steps and leave the loss where it was, as one batch of
-    heavy-tailed data does.
+    Warm-up; spikes that end within 10 steps and leave the loss where it was, such as from one
+    batch of heavy-tailed data.
 
     **Incidents**
 
     huggingface/trl#3231
     """
 
-    z = Parameter(4.0, "standard deviations of log norm")
-    least = Parameter(3.0, "times the moving average")
-    steps = Parameter(10, "steps after which a spike has not come back")
+    z = Parameter(4.0, "standard deviations of the logarithm of the norm")
+    least = Parameter(3.0, "times the moving average, at least")
+    steps = Parameter(10, "steps within which a norm must return to its range")
     stays = Parameter(3, "steps for which the loss must stay up after the jump")
-    extreme = Parameter(30.0, "times the moving average that is told at once")
+    extreme = Parameter(30.0, "times the moving average that is reported at once")
     needed = Parameter(50, "steps of history")
 
     kind = "T"
@@ -65,11 +69,11 @@ class Spike(Rule):
         super().__init__(thresholds)
         self._norm, self._loss = LogTrend(), LogTrend()
         self._high = 0
-        self._loss_up = 0  # steps since a jump for which the loss has been out of its range
-        self._jump = (0.0, 0.0)  # the norm then, and its ratio
+        self._loss_up = 0  # steps in a row after a jump with the loss out of its range
+        self._jump = (0.0, 0.0)  # the largest norm of the jump, and its ratio to the average
 
     def evaluate(self, window: Window) -> Outcome:
-        """Out of range for long, or together with the loss."""
+        """Out of range for several steps, or together with the loss."""
         facts = window.facts
         norm, loss = facts.norm, facts.loss_reported
         if facts.record.skipped or norm is None or not math.isfinite(norm) or norm <= 0:
@@ -88,8 +92,8 @@ class Spike(Rule):
         return finding(
             "warning",
             "The gradient norm spikes",
-            f"The norm is {norm:.4g}, {ratio:.1f} times its moving average"
-            + (", and the loss jumps with it." if moved else f", for {self._high} steps now."),
+            f"The gradient norm {'reached' if moved else 'is'} {norm:.4g}, {ratio:.1f} times its "
+            f"moving average, {self._consequence(moved)}.",
             FIX,
             norm=norm,
             ratio=round(ratio, 4),
@@ -97,8 +101,13 @@ class Spike(Rule):
             loss=loss,
         )
 
+    def _consequence(self, moved: bool) -> str:
+        if moved:
+            return "and the loss jumped with it"
+        return f"and has been out of its range for {counted(self._high, 'step')}"
+
     def _moved(self, out: bool, norm: float, loss: float | None) -> bool:
-        """Whether a jump of the norm took the loss along, far or for long."""
+        """Whether the loss jumped with the norm, and the jump is large or lasts."""
         up = (out or self._loss_up > 0) and self._loss_is_up(loss)
         self._loss_up = self._loss_up + 1 if up else 0
         if not up:
@@ -114,9 +123,9 @@ class Spike(Rule):
             self._loss.add(loss)
 
     def _loss_is_up(self, loss: float | None) -> bool:
-        """Whether the loss has left its range as well."""
+        """Whether the loss is above its range, too."""
         if loss is None or self._loss.count < self.needed:
             return False
         if not math.isfinite(loss):
             return True
-        return loss > 0 and self._loss.z(loss) > self.z and self._loss.ratio(loss) > 1.2
+        return loss > 0 and self._loss.z(loss) > self.z and self._loss.ratio(loss) > LOSS_UP

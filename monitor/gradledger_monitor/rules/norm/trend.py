@@ -10,20 +10,25 @@ from gradledger_monitor.rules.state import declare
 
 
 class LogTrend:
-    """Exponential moving mean and variance of log(x), with ``keep`` as the weight of the past."""
+    """Exponential moving mean and variance of log(x); ``decay`` is the weight of the past.
+
+    The first values are averaged with equal weights, until 1 / count is below 1 - decay. The
+    variance is updated as in T. Finch, "Incremental calculation of weighted mean and variance",
+    2009.
+    """
 
     state: ClassVar[Mapping[str, Any]] = declare(
         _least_weight=float, count=int, _mean=float, _variance=float
     )
 
-    def __init__(self, keep: float = 0.97) -> None:
-        self._least_weight = 1 - keep  # of a new value
+    def __init__(self, decay: float = 0.97) -> None:
+        self._least_weight = 1 - decay  # of a new value
         self.count = 0
         self._mean = 0.0
         self._variance = 0.0
 
     def z(self, value: float) -> float:
-        """How many standard deviations ``value`` lies above the running mean."""
+        """How many standard deviations log(value) is above the running mean."""
         deviation = math.sqrt(self._variance) or math.inf
         return (math.log(value) - self._mean) / (deviation if deviation > FLOOR else FLOOR)
 
@@ -32,7 +37,7 @@ class LogTrend:
         return value / math.exp(self._mean)
 
     def add(self, value: float) -> None:
-        """Take the next value in."""
+        """Add the next value of the series."""
         x = math.log(value)
         self.count += 1
         weight = max(self._least_weight, 1 / self.count)
@@ -41,4 +46,4 @@ class LogTrend:
         self._variance = (1 - weight) * (self._variance + weight * delta * delta)
 
 
-FLOOR = 0.05  # of the deviation: a series that hardly moves must not make every move a spike
+FLOOR = 0.05  # least deviation of the logarithm: noise of a nearly constant series is no spike

@@ -13,44 +13,45 @@ from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
-START = 3  # losses whose median stands for where the run began
+START = 3  # first losses, whose median is the loss at the start
 
 FIX = """\
-# look where it fades: norms by layer
+# find the layers with small gradients
 for name, p in model.named_parameters():
     print(name, p.grad.norm())"""
 
 
 class Vanishing(Rule):
-    """The gradients fade away while the loss stays.
+    """The gradients vanish while the loss does not fall.
 
     **What it sees**
 
-    The median norm, before clipping, of the last 20 steps is under a thousandth of the median of
-    the first 20, and the loss has not fallen along: it is still above 90 % of what it was in the
-    first three, or has risen again by at least half of what it had fallen. Needs 60 steps.
+    The median norm before clipping of the last 20 steps is below a thousandth of that of the
+    first 20, and the loss has not fallen along: it is still above 90% of the median of the
+    first three losses, or has risen again by at least half of its decrease. The rule needs 60
+    steps.
 
     **Why it matters**
 
-    Nothing is learnt any more, at full cost.
+    The model no longer learns, at full cost.
 
     **What to do**
 
-    Look at the learning-rate schedule, dead activations, a saturated loss, fp16 underflow.
+    Check the learning rate schedule, dead activations, a saturated loss, and fp16 underflow.
 
     **When it is silent**
 
-    The loss falls along: that is convergence.
+    The loss falls along: the run converges.
 
     **Incidents**
 
     Lightning-AI/pytorch-lightning#9330 (a symptom)
     """
 
-    span = Parameter(20, "steps of which a median is taken")
+    span = Parameter(20, "steps over which medians are taken")
     needed = Parameter(60, "steps of history")
-    share = Parameter(0.001, "of the early norm that is left", most=1.0)
-    still = Parameter(0.9, "of the early loss that is left at least", most=1.0)
+    share = Parameter(0.001, "share of the early norm below which gradients vanish", most=1.0)
+    still = Parameter(0.9, "share of the early loss from which it has not fallen", most=1.0)
 
     kind = "T"
     works_on_metric_logs = True
@@ -68,17 +69,17 @@ class Vanishing(Rule):
         super().__init__(thresholds)
         self._early: list[tuple[float, float]] = []
         self._late: deque[tuple[float, float]] = deque(maxlen=self.span)
-        self._best = math.inf  # lowest median loss of so many steps
+        self._best = math.inf  # lowest median loss of ``span`` steps
         self._count = 0
-        self._faded: float | None = None  # the norm under which it has, once that is known
-        self._clear = 0  # norms in a row that were not under it
+        self._faded: float | None = None  # the norm below which gradients vanish, once known
+        self._clear = 0  # norms in a row that are not below it
 
     def evaluate(self, window: Window) -> Outcome:
-        """Median norm and loss, now against the beginning."""
+        """Median norm and loss, against those of the start."""
         facts = window.facts
         norm, loss = _norm_before_clipping(facts), facts.loss_reported
         if facts.record.skipped or norm is None or loss is None or not math.isfinite(norm + loss):
-            return not_measured("norm or loss was not seen")
+            return not_measured("no gradient norm or no loss")
         self._count += 1
         if len(self._early) < self.span:
             self._early.append((norm, loss))
@@ -97,8 +98,8 @@ class Vanishing(Rule):
         return finding(
             "warning",
             "The gradients vanish",
-            f"The median norm fell from {early[0]:.3g} to {late[0]:.3g}, while the loss went from "
-            f"{early[1]:.4g} to {late[1]:.4g}.",
+            f"The median gradient norm fell from {early[0]:.3g} to {late[0]:.3g}, while the median "
+            f"loss went from {early[1]:.4g} to {late[1]:.4g}.",
             FIX,
             norm_early=early[0],
             norm=late[0],
@@ -107,7 +108,7 @@ class Vanishing(Rule):
         )
 
     def _is_clear(self, norm: float) -> bool:
-        """Whether each of the last norms is large enough, and so their median: most often."""
+        """Whether each of the last norms, and so their median, is large enough: the usual case."""
         if len(self._early) < self.span:
             return False
         if self._faded is None:
@@ -117,7 +118,7 @@ class Vanishing(Rule):
 
 
 def _norm_before_clipping(facts: StepFacts) -> float | None:
-    """A limit that is far too low makes gradients small; they have not faded."""
+    """The norm without clipping: a low limit makes gradients small, but they do not vanish."""
     norm = facts.norm
     for event in facts.own_calls("clip_norm"):
         if norm is not None:

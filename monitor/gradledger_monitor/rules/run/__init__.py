@@ -1,1 +1,1 @@
-"""Does the run move?"""
+"""Rules on the progress of a run."""

@@ -9,46 +9,48 @@ from statistics import median
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
-from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
+from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
-# what is it waiting for? ask from outside:  py-spy dump --pid PID"""
+# show what the process waits for, from a shell:  py-spy dump --pid PID"""
 
 MOST_SHOWN = 8
 
 
 class Stalled(Rule):
-    """The run stands still.
+    """The run makes no progress.
 
     **What it sees**
 
-    No step for more than 10 times the median gap of the last 50 steps, and at least a minute. The
-    service says so while it lasts; when the next step comes, it is the gap between the two.
+    No step ends for more than 10 times the median gap of the last 50 steps, and for at least a
+    minute. The service reports it while it continues; when the next step ends, the rule
+    compares the gap before it.
 
     **Why it matters**
 
-    Paid hardware waits: for data, a checkpoint, a lost rank, a full disk.
+    Paid hardware waits for data, a checkpoint, a lost rank or a full disk.
 
     **What to do**
 
-    Look at what the process was doing then: a stack dump (py-spy), the data loader, the network.
+    Find out what the process waits for: dump its stack with py-spy, and check the data loader
+    and the network.
 
     **When it is silent**
 
-    Fewer than 10 steps; evaluation or checkpointing that takes no longer than that; a run that has
-    ended; records that came more than ten minutes late, as from a spool; five minutes while the
-    hooks let short steps pass.
+    Fewer than 10 steps; evaluation or checkpoints within that time; a run that has ended;
+    records that arrive more than ten minutes late, such as from a spool; five minutes while the
+    hooks skip short steps.
 
     **Incidents**
 
     pytorch/pytorch#38174 (ranks with different numbers of batches)
     """
 
-    span = Parameter(50, "gaps between steps that are usual")
+    span = Parameter(50, "latest gaps between steps, of which the median is taken")
     needed = Parameter(10, "steps of history")
-    times = Parameter(10.0, "times the usual gap")
-    seconds = Parameter(60.0, "seconds that a gap lasts at least")
+    times = Parameter(10.0, "times the median gap")
+    seconds = Parameter(60.0, "shortest gap that is reported, in seconds")
 
     kind = "T"
 
@@ -60,7 +62,7 @@ class Stalled(Rule):
         self._before: float | None = None
 
     def after_gap(self) -> None:
-        """Steps may have passed all the time."""
+        """Steps may have ended in the meantime."""
         self._before = None
 
     def evaluate(self, window: Window) -> Outcome:
@@ -71,7 +73,7 @@ class Stalled(Rule):
         if gap is None or len(self._gaps) < self.needed:
             self._gaps.extend([] if gap is None else [gap])
             return not_measured(f"{self.needed} steps are needed")
-        if gap < self.seconds:  # most often: no median is needed
+        if gap < self.seconds:  # the usual case needs no median
             self._gaps.append(gap)
             return OK
         usual, limit = median(self._gaps), self.inactivity_timeout() or 0.0
@@ -80,28 +82,29 @@ class Stalled(Rule):
             return OK
         return finding(
             "warning",
-            "The run stood still",
-            f"{gap:,.0f} s passed before this step; {usual:.2f} s are usual.",
+            "The run had stalled",
+            f"{gap:,.0f} s passed before this step; the median gap is {usual:.2f} s.",
             FIX,
             seconds=gap,
             usual_seconds=usual,
         )
 
     def inactivity_timeout(self) -> float | None:
-        """The gap that is too long, once enough are known."""
+        """The gap that is too long in seconds; None before enough gaps are known."""
         if len(self._gaps) < self.needed:
             return None
         return max(self.seconds, self.times * median(self._gaps))
 
     def evaluate_inactivity(self, inactivity: Inactivity) -> Outcome:
-        """No step has come for that long."""
-        # the inactivity may have been noted under another threshold, or while more steps were known
+        """No step has ended for that long."""
+        # no gap is known if the record was written under other thresholds or with more steps
         usual = median(self._gaps) if self._gaps else None
-        compared = "" if usual is None else f"; {usual:.2f} s are usual"
+        compared = "" if usual is None else f"; the median gap is {usual:.2f} s"
         return finding(
             "warning",
-            "The run stands still",
-            f"No step has ended for {inactivity.seconds:,.0f} s{compared}. {_life(inactivity)}",
+            "The run is stalled",
+            f"No step has ended for {inactivity.seconds:,.0f} s{compared}. "
+            f"{_heartbeats(inactivity)}",
             FIX,
             seconds=inactivity.seconds,
             usual_seconds=usual,
@@ -109,12 +112,17 @@ class Stalled(Rule):
         )
 
 
-def _life(inactivity: Inactivity) -> str:
+def _heartbeats(inactivity: Inactivity) -> str:
     if inactivity.silent:
-        shown = ", ".join(map(str, inactivity.silent[:MOST_SHOWN]))
-        more = len(inactivity.silent) - MOST_SHOWN
-        ranks = shown if more <= 0 else f"{shown} and {more} more"
-        return f"Nothing at all is heard of rank {ranks}: a process that hangs still beats."
+        ranks = _listed(inactivity.silent)
+        return f"No heartbeat from {ranks} (a hung process would still send them)."
     if inactivity.backwards is None:
-        return "All ranks were heard of since."
-    return f"All ranks were heard of since, and ran {inactivity.backwards:,} backwards."
+        return "All ranks still send heartbeats."
+    backwards = counted(inactivity.backwards, "backward")
+    return f"All ranks still send heartbeats, and ran up to {backwards} since the last step."
+
+
+def _listed(ranks: list[int]) -> str:
+    noun = "rank" if len(ranks) == 1 else "ranks"
+    shown, more = ", ".join(map(str, ranks[:MOST_SHOWN])), len(ranks) - MOST_SHOWN
+    return f"{noun} {shown}" if more <= 0 else f"{noun} {shown} and {more} more"

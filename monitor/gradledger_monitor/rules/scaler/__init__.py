@@ -1,1 +1,1 @@
-"""Is GradScaler used in its order, and is its scale healthy?"""
+"""Rules on the use of ``GradScaler``, and on its scale."""

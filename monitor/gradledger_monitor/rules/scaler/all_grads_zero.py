@@ -9,7 +9,7 @@ from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 
 FIX = """\
 scaler = torch.amp.GradScaler("cuda", init_scale=2.0**16)
-# or, where the hardware has it, no scaler at all:
+# or, if the hardware supports bf16, use it without a scaler:
 with torch.autocast("cuda", dtype=torch.bfloat16): ..."""
 
 
@@ -18,25 +18,25 @@ class AllGradsZero(Rule):
 
     **What it sees**
 
-    The norm of the gradients is exactly 0 in a scaled window whose tokens and weights are not.
+    The norm of the gradients is exactly 0 in a scaled window whose tokens have non-zero
+    weights.
 
     **Why it matters**
 
-    fp16 gradients below 6e-8 are flushed to zero. The step does nothing, and no overflow is
-    found, so the scaler sees nothing wrong.
+    fp16 values below 6e-8 (2^-24) become zero. The step then applies no gradient, and because
+    there is no overflow, the scaler does not change its scale.
 
     **What to do**
 
-    Raise the scale (a larger ``init_scale``), keep the loss in fp32, or use bf16.
+    Raise the scale (a larger ``init_scale``), compute the loss in fp32, or use bf16.
 
     **When it is silent**
 
-    Micro-batches without any token; gradients zeroed by the loop (another rule); frozen
-    parameters.
+    Micro-batches without any token; gradients that the loop zeroed (another rule).
 
     **Incidents**
 
-    Lightning-AI/pytorch-lightning#9330 (its symptom)
+    Lightning-AI/pytorch-lightning#9330 (a symptom)
     """
 
     inhibits = ("norm.vanishing",)
@@ -44,7 +44,7 @@ class AllGradsZero(Rule):
     precondition = SCALER_IN_USE
 
     def evaluate(self, window: Window) -> Outcome:
-        """A norm of 0 under weights that are not 0."""
+        """A norm of 0 with token weights that are not 0."""
         facts = window.facts
         record = facts.record
         norm = number(record.norm)
@@ -57,8 +57,10 @@ class AllGradsZero(Rule):
         return finding(
             "error",
             "All gradients are zero",
-            f"Backward runs with a scale of {facts.scale:.3g} and every "
-            "gradient is exactly zero: fp16 has flushed them.",
+            f"Backward ran with a loss scale of {facts.scale:,.6g}, and the gradient norm is "
+            "exactly 0, "
+            "although the token weights are not. In fp16, gradients that are too small become "
+            "zero.",
             FIX,
             norm=0.0,
             scale=facts.scale,

@@ -23,14 +23,16 @@ class ClipBeforeUnscale(Rule):
 
     **What it sees**
 
-    A clip on this optimizer's parameters before ``scaler.unscale_`` in a scaled window; the
-    gradient sample shows that the gradients still carried the scale at that moment.
+    A clip on the parameters of this optimizer before ``GradScaler.unscale_`` in a scaled
+    window. If a gradient sample exists, it shows that the gradients still carried the scale at
+    that moment.
 
     **Why it matters**
 
     The threshold is compared with a norm that is tens of thousands of times too large, so
-    clipping always engages; after unscaling, the update is that much too small. With SGD the
-    run freezes, with Adam every step is normalised to one length and the clip means nothing.
+    clipping nearly always engages, and after unscaling the update is that much too small. With
+    SGD the parameters hardly change. With Adam every step has about the same length, and the
+    threshold has no meaning.
 
     **What to do**
 
@@ -38,20 +40,21 @@ class ClipBeforeUnscale(Rule):
 
     **When it is silent**
 
-    ``unscale_`` ran first, or the gradients were unscaled by hand; the limit is infinite, which
-    only measures the norm.
+    ``unscale_`` ran first, or the gradients were unscaled by hand; the limit is infinite, so
+    that the clip only measures the norm.
 
     **Incidents**
 
     Lightning-AI/pytorch-lightning#9330, pytorch/examples#1196, TorchSSL#59,
-    milesial/Pytorch-UNet#470"""
+    milesial/Pytorch-UNet#470
+    """
 
     inhibits = ("norm.*", "clip.*", "reduction.*")
 
     precondition = SCALER_IN_USE
 
     def evaluate(self, window: Window) -> Outcome:
-        """A finite clip that no unscale came before."""
+        """A finite clip before any unscale."""
         scale = window.facts.scale or 1.0
         for event in window.facts.record.events:
             if event.op == "unscale" and event.own:
@@ -62,7 +65,7 @@ class ClipBeforeUnscale(Rule):
 
 
 def _is_scaled(event: Event, scale: float) -> bool:
-    """A finite limit, applied while the sample still shows the gradients as backward left them."""
+    """Whether a finite clip ran while the gradients still carried the loss scale."""
     limit, factor = number(event.limit), number(event.factor)
     if scale == 1 or event.after == 0 or limit is None or math.isinf(limit):
         return False
@@ -71,16 +74,12 @@ def _is_scaled(event: Event, scale: float) -> bool:
 
 def _report(event: Event, scale: float, window: Window) -> Outcome:
     norm, limit = number(event.norm), number(event.limit)
-    seen = (
-        ""
-        if norm is None
-        else f" It saw a norm of {norm:,.4g}; without the scale that is {norm / scale:,.4g}."
-    )
     return finding(
         "error",
-        "Gradients are clipped while still scaled",
-        f"The clip to {limit:g} runs before scaler.unscale_, on gradients multiplied by "
-        f"{scale:,.6g}.{seen} After unscaling, a norm of {(limit or 0) / scale:.3g} is left.",
+        "Gradients are clipped before unscale_",
+        f"The clip to {limit:g} ran before GradScaler.unscale_, on gradients multiplied by "
+        f"{scale:,.6g}.{_measured(norm, scale)} After unscaling, {_bounded(event)} at most "
+        f"{(limit or 0) / scale:.3g}.",
         FIX,
         scale=scale,
         limit=limit,
@@ -88,3 +87,13 @@ def _report(event: Event, scale: float, window: Window) -> Outcome:
         norm_true=None if norm is None else norm / scale,
         optimizer=window.facts.optimizer_name,
     )
+
+
+def _measured(norm: float | None, scale: float) -> str:
+    if norm is None:
+        return ""
+    return f" It measured a norm of {norm:,.4g}, which is {norm / scale:,.4g} without the scale."
+
+
+def _bounded(event: Event) -> str:
+    return "the norm is" if event.op == "clip_norm" else "each gradient value is"

@@ -12,7 +12,7 @@ from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
-# a mean over a mask that may be empty:
+# if the mask may be empty:
 loss = (token_loss * mask).sum() / mask.sum().clamp(min=1)"""
 
 
@@ -21,22 +21,22 @@ class Collapse(Rule):
 
     **What it sees**
 
-    The scale has fallen below 1 (an error at 2^-5 and below), from a first scale at least four
-    times as large.
+    The scale is below 1 (an error at 2^-5 and below), and at most a quarter of the first scale
+    of the run.
 
     **Why it matters**
 
-    The scale exists to lift small fp16 gradients above zero. Below 1 it pushes them down: they are
-    flushed to zero, and the model stops learning while the loss is still printed.
+    The loss scale exists to lift small fp16 gradients above zero. Below 1 it makes them
+    smaller: they become zero, and the model stops learning while the loss is still reported.
 
     **What to do**
 
-    The scale falls because gradients are not finite again and again: look for the micro-batch that
-    makes NaN (a mean over an empty mask is 0/0), not at the scaler.
+    A ``GradScaler`` lowers its scale when gradients are not finite. Look for the micro-batch
+    that causes NaN (a mean over an empty mask is 0/0), not at the scaler.
 
     **When it is silent**
 
-    The first halvings of a fresh scaler; a scaler that was given a small initial scale.
+    The first reductions of a new scaler; a scaler with a small initial scale.
 
     **Incidents**
 
@@ -75,8 +75,9 @@ class Collapse(Rule):
         return finding(
             "error" if scale <= self.error else "warning",
             f"The loss scale has collapsed to {scale:.3g}",
-            f"The GradScaler has halved its scale from {self._first:,.6g} to {scale:.3g} because "
-            "gradients are not finite again and again; small gradients are now flushed to zero.",
+            f"The loss scale fell from {self._first:,.6g} to {scale:.3g}. A GradScaler lowers "
+            "its scale "
+            "when gradients are not finite. At this scale, small fp16 gradients become zero.",
             FIX,
             scale=scale,
             first_scale=self._first,

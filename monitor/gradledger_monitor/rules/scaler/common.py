@@ -1,4 +1,4 @@
-"""What the scaler rules have in common: is a scaler in use, and what did it do in this window?"""
+"""Shared by the scaler rules: whether a scaler is in use, and what is left of its scale."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ SCALER_IN_USE = Precondition("a GradScaler is in use", _no_scaler)
 
 
 def residual(facts: StepFacts) -> float | None:
-    """What is left of the scale in the gradients that were applied: 1 when it was taken out."""
+    """The factor of the loss scale in the applied gradients: 1 after ``unscale_``, else ``scale``.
+
+    None if it was not measured.
+    """
     factor, scale = number(facts.record.post_factor), facts.scale
     if factor is None or scale is None or not math.isfinite(factor):
         return None

@@ -7,7 +7,7 @@ from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measure
 from gradledger_monitor.rules.scaler.common import SCALER_IN_USE, residual
 
 FIX = """\
-scaler.unscale_(optimizer)      # once; do not divide .grad by the scale as well
+scaler.unscale_(optimizer)      # once: do not divide .grad by the scale, too
 scaler.step(optimizer)
 scaler.update()"""
 
@@ -17,16 +17,17 @@ class DoubleUnscale(Rule):
 
     **What it sees**
 
-    The gradient sample shrinks by the square of the scale between the last backward and the step.
+    The gradient sample shrinks by the square of the scale between the last backward and the
+    step.
 
     **Why it matters**
 
-    The update is tens of thousands of times too small; under SGD nothing is learnt, and fp16
-    gradients underflow.
+    The update is tens of thousands of times too small: with SGD the model does not learn, and
+    fp16 gradients underflow.
 
     **What to do**
 
-    Unscale once: either ``scaler.unscale_`` or your own division, not both.
+    Unscale once: call ``GradScaler.unscale_``, or divide the gradients yourself.
 
     **When it is silent**
 
@@ -42,7 +43,7 @@ class DoubleUnscale(Rule):
     precondition = SCALER_IN_USE
 
     def evaluate(self, window: Window) -> Outcome:
-        """What is left of the scale is 1/scale."""
+        """The factor of the scale in the applied gradients is 1/scale."""
         record = window.facts.record
         left, scale = residual(window.facts), window.facts.scale or 1.0
         if record.skipped:
@@ -54,8 +55,9 @@ class DoubleUnscale(Rule):
         return finding(
             "error",
             "Gradients are divided by the loss scale twice",
-            f"Between the last backward and the step the gradients shrink by the square of the "
-            f"scale, {scale:,.6g}: the update is {scale:,.6g} times too small.",
+            "Between the last backward and the step, the gradients shrank by the square of the "
+            "loss "
+            f"scale of {scale:,.6g}: they are {scale:,.6g} times too small.",
             FIX,
             scale=scale,
             factor=left,

@@ -15,29 +15,29 @@ from gradledger_monitor.rules.state import declare
 FIX = """\
 if torch.isfinite(norm):
     scaler.step(optimizer)
-scaler.update()                  # always"""
+scaler.update()                  # also if the step is skipped"""
 
 
 class MissingUpdate(Rule):
-    """Windows end, and ``scaler.update()`` never runs.
+    """Windows end without ``GradScaler.update()``.
 
     **What it sees**
 
-    A scaled window follows another one of the same optimizer, and no update ran between them; or a
-    window was abandoned after a non-finite norm without an update.
+    A scaled window follows another one of the same optimizer without an update between them; or
+    gradients with a non-finite norm were discarded without an update.
 
     **Why it matters**
 
-    The scale never grows back and never falls. A guard that skips ``step`` and ``update`` together
-    skips for ever once the scale is too large.
+    The scale neither grows back nor falls. A guard that skips ``step`` and ``update`` together
+    skips all further steps once the scale is too large.
 
     **What to do**
 
-    Call ``update()`` at the end of every window, also when you skip the step yourself.
+    Call ``update()`` at the end of every window, also if you skip the step yourself.
 
     **When it is silent**
 
-    One update for each window, wherever it stands after the step.
+    One update for each window, anywhere after the step.
 
     **Incidents**
 
@@ -53,32 +53,40 @@ class MissingUpdate(Rule):
         self._stepped = False
 
     def after_gap(self) -> None:
-        """Of the window before, nothing is known."""
+        """The window before is missing: forget the last one that was evaluated."""
         self._stepped = False
 
     def evaluate(self, window: Window) -> Outcome:
-        """No update since the window before, or none after an abandoned part of this one."""
+        """No update since the window before, or none after gradients that were discarded."""
         facts = window.facts
         stepped_before, self._stepped = self._stepped, bool(facts.own_calls("scaler_step"))
         updates = [event.after for event in facts.calls("update")]
-        abandoned = [place for place in _abandoned(facts) if place not in updates]
+        abandoned = [index for index in _abandoned(facts) if index not in updates]
         if not abandoned and (updates or not stepped_before):
             return OK
         return finding(
             "error",
-            "GradScaler.update() is never called"
-            if not abandoned
-            else "A window is abandoned without GradScaler.update()",
-            "A window ended and the next one ran without an update in between: the scale "
-            f"stays at {facts.scale:,.6g} whatever happens.",
+            "A window is abandoned without GradScaler.update()"
+            if abandoned
+            else "GradScaler.update() is not called",
+            f"{_missing(abandoned)}. Without it, the loss scale stays at {facts.scale:,.6g}.",
             FIX,
             scale=facts.scale,
             abandoned_after=abandoned[:16],
         )
 
 
+def _missing(abandoned: list[int]) -> str:
+    if abandoned:
+        return (
+            f"Gradients with a non-finite norm were discarded after micro-batch {abandoned[0]}, "
+            "without GradScaler.update()"
+        )
+    return "The window before ended and this one ran without GradScaler.update() in between"
+
+
 def _abandoned(facts: StepFacts) -> list[int]:
-    """Places in the window where gradients of a non-finite norm were thrown away."""
+    """Micro-batches after which gradients with a non-finite norm were discarded."""
     clips = facts.own_calls("clip_norm")
     bad = {e.after for e in clips if e.norm is not None and not math.isfinite(float(e.norm))}
     if not bad:

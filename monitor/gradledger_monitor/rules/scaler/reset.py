@@ -17,20 +17,21 @@ scaler.load_state_dict(checkpoint["scaler"])    # on resume"""
 
 
 class Reset(Rule):
-    """A fresh GradScaler replaces a settled one in mid-run.
+    """A new GradScaler replaces the previous one in mid-run.
 
     **What it sees**
 
-    The optimizer is stepped through another GradScaler object than before, and the scale jumps.
+    The optimizer is stepped through another ``GradScaler`` object than before, and the scale
+    changes by more than a factor of 2.
 
     **Why it matters**
 
-    The new scaler starts at its initial scale, overflows, and skips steps until it has settled
-    again; once per epoch, that is a few lost steps each time.
+    The new scaler starts at its initial scale, and may overflow and skip steps until the scale
+    settles. If this happens once per epoch, a few steps per epoch are lost.
 
     **What to do**
 
-    Make one scaler per run. On resume, restore it with ``load_state_dict``.
+    Create one scaler per run. On resume, restore it with ``load_state_dict``.
 
     **When it is silent**
 
@@ -52,7 +53,7 @@ class Reset(Rule):
         self._before: tuple[int, float] | None = None
 
     def after_gap(self) -> None:
-        """Of the window before, nothing is known."""
+        """The window before is missing: forget the last one that was evaluated."""
         self._before = None
 
     def evaluate(self, window: Window) -> Outcome:
@@ -66,9 +67,10 @@ class Reset(Rule):
             return OK
         return finding(
             "warning",
-            "A new GradScaler replaces the settled one",
-            f"The scale jumps from {before[1]:,.6g} to {scale:,.6g} because a new GradScaler took "
-            "over: it must settle again, and skips steps while it does.",
+            "A new GradScaler replaces the previous one",
+            "The optimizer steps through another GradScaler object, and the loss scale changes "
+            "from "
+            f"{before[1]:,.6g} to {scale:,.6g}. It may skip steps until the scale settles again.",
             FIX,
             scale_before=before[1],
             scale=scale,

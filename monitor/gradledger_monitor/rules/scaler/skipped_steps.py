@@ -7,38 +7,39 @@ from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
-from gradledger_monitor.rules.rule import OK, Rule, Window, finding
+from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding
 from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 from gradledger_monitor.rules.sliding_count import push
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
-# find what is not finite before the scaler does
+# find the first operation and batch that are not finite
 torch.autograd.set_detect_anomaly(True)
 assert torch.isfinite(loss), batch"""
 
 
 class SkippedSteps(Rule):
-    """The scaler keeps skipping optimizer steps.
+    """The GradScaler skips many optimizer steps.
 
     **What it sees**
 
-    Five skipped steps in a row, or more than 5 of the last 100, once the scale has settled: after
-    the first step that was not skipped.
+    Five skipped steps in a row, or more than 5 of the last 100, after the first step that was
+    not skipped.
 
     **Why it matters**
 
-    A skipped step throws its micro-batches away. A few halvings at the start are calibration;
-    later, they say that gradients overflow or are not finite.
+    A skipped step discards its micro-batches. A few at the start calibrate the scale; later
+    ones show that gradients overflow or are not finite.
 
     **What to do**
 
-    Look for NaN or inf in the loss (an empty mask, a log of zero), lower the learning rate, or use
-    bf16 where the hardware has it.
+    Look for NaN or inf in the loss (an empty mask, a logarithm of zero), lower the learning
+    rate, or use bf16 if the hardware supports it.
 
     **When it is silent**
 
-    The first halvings of a fresh scaler; one skip now and then as the scale grows and falls back.
+    The first skipped steps of a new scaler; an occasional skip as the scale grows and falls
+    back.
 
     **Incidents**
 
@@ -46,8 +47,8 @@ class SkippedSteps(Rule):
     """
 
     in_a_row = Parameter(5, "skipped steps in a row")
-    share = Parameter(0.05, "share of the recent steps", most=1.0)
-    recent = Parameter(100, "steps that are recent")
+    share = Parameter(0.05, "share of skipped steps among the recent ones", most=1.0)
+    recent = Parameter(100, "number of recent steps")
 
     kind = "T"
 
@@ -59,11 +60,11 @@ class SkippedSteps(Rule):
         super().__init__(thresholds)
         self._settled = False
         self._row = 0
-        self._last: deque[bool] = deque(maxlen=self.recent)  # whether they were skipped
-        self._among = 0  # how many of them were
+        self._last: deque[bool] = deque(maxlen=self.recent)  # whether each was skipped
+        self._among = 0  # number of steps in ``_last`` that were
 
     def evaluate(self, window: Window) -> Outcome:
-        """Skips in a row, and among the last hundred."""
+        """Skips in a row, and among the recent steps."""
         skipped = window.facts.record.skipped
         self._settled = self._settled or not skipped
         if not self._settled:
@@ -72,12 +73,12 @@ class SkippedSteps(Rule):
         self._row = min(self._row + 1, self.recent) if skipped else 0
         if self._row < self.in_a_row and self._among / self.recent <= self.share:
             return OK
-        just_now = f", the last {self._row} in a row" if self._row > 1 else ""
+        in_a_row = f", the last {self._row} in a row" if self._row > 1 else ""
         return finding(
             "warning",
-            "The GradScaler keeps skipping steps",
-            f"{self._among} of the last {len(self._last)} steps seen were skipped{just_now}: "
-            "their gradients were not finite, and their data were thrown away.",
+            "The GradScaler skips many steps",
+            f"{self._among} of the last {counted(len(self._last), 'recorded step')} were skipped"
+            f"{in_a_row}. Their gradients were not finite, so their data was not used.",
             FIX,
             in_a_row=self._row,
             skipped=self._among,

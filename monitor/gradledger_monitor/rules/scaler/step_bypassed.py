@@ -17,14 +17,14 @@ class StepBypassed(Rule):
 
     **What it sees**
 
-    The loss was scaled, but ``optimizer.step()`` was called directly: nothing unscaled the
-    gradients before it, which the gradient sample shows.
+    The loss was scaled, but ``optimizer.step()`` was called directly, and the gradient sample
+    shows that nothing unscaled the gradients before it.
 
     **Why it matters**
 
-    The gradients are as many times too large as the scale, 65,536 at the start. Nothing checks
-    them for overflow, and the scale never moves. SGD diverges; Adam divides the factor out and
-    the loss still falls, while epsilon, clipping and weight decay no longer mean what they say.
+    The gradients are too large by the loss scale, 65,536 at the start. Nothing checks them for
+    overflow, and the scale does not adapt. SGD diverges. Adam cancels the factor and the loss
+    still falls, but epsilon and clipping thresholds no longer have their meaning.
 
     **What to do**
 
@@ -32,8 +32,8 @@ class StepBypassed(Rule):
 
     **When it is silent**
 
-    The gradients were unscaled by ``scaler.unscale_`` or by hand; the scaler is disabled; a fused
-    optimizer unscales inside its kernel.
+    The gradients were unscaled by ``GradScaler.unscale_`` or by hand; the scaler is disabled; a
+    fused optimizer unscales inside its kernel.
 
     **Incidents**
 
@@ -45,7 +45,7 @@ class StepBypassed(Rule):
     precondition = SCALER_IN_USE
 
     def evaluate(self, window: Window) -> Outcome:
-        """No scaler step in the window, and the scale is still in the gradients."""
+        """No scaler step in the window, and the gradients still carry the scale."""
         record = window.facts.record
         if record.skipped or window.facts.own_calls("scaler_step"):
             return OK
@@ -57,8 +57,8 @@ class StepBypassed(Rule):
         return finding(
             "error",
             "The optimizer steps on scaled gradients",
-            f"The loss is multiplied by {left:,.6g}, and optimizer.step() runs without the "
-            f"GradScaler: the gradients it applies are {left:,.6g} times too large. "
+            f"optimizer.step() ran without GradScaler.step on gradients that still carry a factor "
+            f"of {left:,.6g} from the loss scale, so they are that much too large. "
             f"{constant_factor_effect(left, window.facts)}.",
             FIX,
             factor=left,

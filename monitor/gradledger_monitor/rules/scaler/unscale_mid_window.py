@@ -21,8 +21,8 @@ class UnscaleMidWindow(Rule):
 
     **Why it matters**
 
-    Later micro-batches add scaled gradients to unscaled ones: they weigh as many times more as the
-    scale says, and nothing takes the scale out again.
+    Later micro-batches add scaled gradients to unscaled ones. They outweigh the earlier ones by
+    the loss scale, and nothing unscales them.
 
     **What to do**
 
@@ -51,8 +51,8 @@ class UnscaleMidWindow(Rule):
         return finding(
             "error",
             "Gradients are unscaled before the last backward",
-            f"unscale_ runs after micro-batch {early[0]} of {total}: the gradients added later "
-            "are still scaled.",
+            f"GradScaler.unscale_ ran after micro-batch {early[0]} of {total}. Gradients of later "
+            "micro-batches are still scaled when they are added.",
             FIX,
             unscale_after=early[:16],
             micro_batches=total,

@@ -11,16 +11,16 @@ scaler.scale(loss).backward()      # for every loss of the window"""
 
 
 class UnscaledBackward(Rule):
-    """One backward of a scaled window runs without ``scaler.scale``.
+    """One backward of a scaled window runs without ``GradScaler.scale``.
 
     **What it sees**
 
-    Some micro-batches of the window start from a scaled loss, others from a plain one.
+    Some micro-batches of the window start from a scaled loss, others from an unscaled one.
 
     **Why it matters**
 
-    ``unscale_`` divides all gradients by the scale: the micro-batch that was not multiplied weighs
-    tens of thousands of times less than the others, and its tokens are thrown away in effect.
+    ``unscale_`` divides all gradients by the scale. A micro-batch that was not multiplied by it
+    weighs tens of thousands of times less than the others, so its tokens have almost no effect.
 
     **What to do**
 
@@ -40,11 +40,11 @@ class UnscaledBackward(Rule):
     precondition = SCALER_IN_USE
 
     def evaluate(self, window: Window) -> Outcome:
-        """Scaled and plain backwards in one window that the scaler steps."""
+        """Scaled and unscaled backwards in one window that the scaler steps."""
         record = window.facts.record
-        kept = window.facts.applied
-        plain = [index for index, m in kept if m.scale is None]
-        if not plain or len(plain) == len(kept):
+        applied = window.facts.applied
+        unscaled = [index for index, m in applied if m.scale is None]
+        if not unscaled or len(unscaled) == len(applied):
             return OK
         if not record.skipped and not window.facts.own_calls("scaler_step"):
             return OK
@@ -52,9 +52,10 @@ class UnscaledBackward(Rule):
         return finding(
             "error",
             "A backward of a scaled window is not scaled",
-            f"{len(plain)} of {len(kept)} micro-batches run backward from a loss that is not "
-            f"multiplied by the scale of {scale:,.6g}: their gradients weigh that much too little.",
+            f"{len(unscaled)} of {len(applied)} micro-batches ran backward from a loss that was "
+            "not "
+            f"multiplied by the scale. Their gradients weigh {scale:,.6g} times too little.",
             FIX,
-            micro_batches=[index + 1 for index in plain],
+            micro_batches=[index + 1 for index in unscaled],
             scale=scale,
         )

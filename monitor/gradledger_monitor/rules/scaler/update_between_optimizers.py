@@ -13,18 +13,18 @@ scaler.update()                  # once, after all steps"""
 
 
 class UpdateBetweenOptimizers(Rule):
-    """``scaler.update()`` runs between the steps of two optimizers that share one backward.
+    """``GradScaler.update()`` runs between the steps of two optimizers that share one backward.
 
     **What it sees**
 
-    After the last backward another optimizer is stepped through the scaler, then the scale is
+    After the last backward, another optimizer is stepped through the scaler, then the scale is
     updated, then this optimizer is stepped, with no backward in between.
 
     **Why it matters**
 
-    When the update moves the scale, the second optimizer unscales by another number than its
-    gradients were multiplied by; an overflow that made the first one skip is forgotten for the
-    second.
+    If the update changes the scale, the second optimizer is unscaled by a factor that its
+    gradients were not multiplied by. An overflow that made the first optimizer skip its step is
+    forgotten for the second.
 
     **What to do**
 
@@ -32,7 +32,7 @@ class UpdateBetweenOptimizers(Rule):
 
     **When it is silent**
 
-    Each optimizer has its own backward after the update (a GAN).
+    Each optimizer has a separate backward after the update (a GAN).
 
     **Incidents**
 
@@ -54,8 +54,10 @@ class UpdateBetweenOptimizers(Rule):
         return finding(
             "error",
             "The loss scale is updated between two optimizers",
-            "Another optimizer steps, update() runs, and then this optimizer steps on gradients of "
-            "the same backward: it may be unscaled by a scale that is no longer theirs.",
+            "After the last backward, another optimizer stepped, GradScaler.update() ran, and then "
+            "this optimizer stepped. If the update changed the scale, its gradients are "
+            "unscaled by "
+            "the wrong factor.",
             FIX,
             calls=[*order],
         )

@@ -16,7 +16,7 @@ scaler.update()                  # once per window"""
 
 
 class UpdatePerMicrobatch(Rule):
-    """``scaler.update()`` runs inside the window, or the scale changes inside it.
+    """``GradScaler.update()`` runs, or the scale changes, inside the window.
 
     **What it sees**
 
@@ -25,13 +25,13 @@ class UpdatePerMicrobatch(Rule):
 
     **Why it matters**
 
-    The window's gradients no longer share one scale. Together with ``unscale_`` on each
-    micro-batch, which PyTorch refuses without it, the k-th of K micro-batches is divided by the
-    scale K-k+1 times: only the last one counts.
+    The gradients of the window no longer share one scale. If ``unscale_`` also runs on each
+    micro-batch (PyTorch refuses a second call without ``update()``), the k-th of K
+    micro-batches is divided by the scale K-k+1 times, so only the last one counts.
 
     **What to do**
 
-    ``unscale_``, ``step`` and ``update`` belong to the window's end, once.
+    Call ``unscale_``, ``step`` and ``update`` once, at the end of the window.
 
     **When it is silent**
 
@@ -62,11 +62,17 @@ class UpdatePerMicrobatch(Rule):
         return finding(
             "error",
             "The loss scale is updated inside the window",
-            f"update() runs after micro-batch {inside[0]} of {total}."
-            if inside
-            else f"The micro-batches of one window are scaled by {sorted(scales, key=str)}.",
+            _summary(inside, scales, total),
             FIX,
             update_after=inside[:16],
             scales=sorted(scales, key=str)[:16],
             micro_batches=total,
         )
+
+
+def _summary(inside: list[int], scales: set[float | None], total: int) -> str:
+    if inside:
+        event = f"GradScaler.update() ran after micro-batch {inside[0]} of {total}"
+        return f"{event}, so the gradients of the window may not share one scale."
+    values = ", ".join(f"{s:,.6g}" for s in sorted(scales, key=str) if s is not None)
+    return f"The micro-batches of the window have different loss scales: {values}."

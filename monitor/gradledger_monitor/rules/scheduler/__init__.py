@@ -1,1 +1,1 @@
-"""Does the LR schedule advance once for every optimizer step?"""
+"""Rules on the steps of the LR scheduler."""

@@ -9,7 +9,7 @@ from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applica
 FIX = """\
 if (i + 1) % K == 0:
     optimizer.step()
-    scheduler.step()             # with the optimizer, not with the micro-batch
+    scheduler.step()             # once per optimizer step
     optimizer.zero_grad()"""
 
 
@@ -18,11 +18,11 @@ class StepEveryMicrobatch(Rule):
 
     **What it sees**
 
-    Inside a window of K > 1 micro-batches, a schedule call after each of them.
+    A call of the scheduler between all micro-batches of a window of K > 1.
 
     **Why it matters**
 
-    A schedule planned in optimizer steps is over after a K-th of the run: warm-up is K times too
+    A schedule planned in optimizer steps ends after 1/K of the run: warm-up is K times too
     short, and the learning rate reaches its end while most of the data is still to come.
 
     **What to do**
@@ -31,7 +31,7 @@ class StepEveryMicrobatch(Rule):
 
     **When it is silent**
 
-    K = 1; one call per window, whatever number it advances by.
+    K = 1; one call per window, by any number of steps.
 
     **Incidents**
 
@@ -45,21 +45,21 @@ class StepEveryMicrobatch(Rule):
             return not_measured(record.missing["schedule"])
         calls = window.facts.calls("schedule")
         if not calls and not window.past:
-            return not_applicable("no LR scheduler was stepped")
+            return not_applicable("no LR scheduler")
         if not calls or window.facts.micro_batches < 2:
             return OK
-        places = {event.after for event in calls}
+        positions = {event.after for event in calls}
         between = range(window.facts.applied_from + 1, len(record.micro_batches))
-        if not places.issuperset(between):
+        if not positions.issuperset(between):
             return OK
         k = window.facts.micro_batches
         return finding(
             "warning",
-            f"The LR scheduler steps {k} times per optimizer step",
-            f"scheduler.step() runs after each of the {k} micro-batches of a window: the schedule "
-            f"runs {k} times too fast.",
+            "The LR scheduler steps on every micro-batch",
+            f"scheduler.step() ran between all {k} micro-batches of one optimizer step, so the "
+            f"schedule advances about {k} times too fast.",
             FIX,
             micro_batches=k,
-            schedule_after=sorted(places)[:32],
+            schedule_after=sorted(positions)[:32],
             lr=number(record.lr),
         )

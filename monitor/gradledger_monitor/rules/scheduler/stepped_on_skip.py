@@ -6,7 +6,15 @@ from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
-from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
+from gradledger_monitor.rules.rule import (
+    OK,
+    Rule,
+    Window,
+    counted,
+    finding,
+    not_applicable,
+    not_measured,
+)
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
@@ -18,32 +26,33 @@ if scaler.get_scale() >= before:      # the step was not skipped
 
 
 class SteppedOnSkip(Rule):
-    """The LR schedule advances on steps that the scaler skipped.
+    """The LR schedule advances on steps that the GradScaler skipped.
 
     **What it sees**
 
-    ``scheduler.step()`` after an optimizer step that the GradScaler skipped.
+    ``scheduler.step()`` after an optimizer step that the ``GradScaler`` skipped.
 
     **Why it matters**
 
-    Warm-up and decay run ahead of the updates that were really made. A few at the start of a
-    run are harmless; many shift the whole schedule.
+    Warm-up and decay run ahead of the applied updates. A few such steps at the start of a run
+    are harmless; many shift the whole schedule.
 
     **What to do**
 
-    Step the scheduler only when the scale has not fallen.
+    Step the scheduler only if the scale has not fallen.
 
     **When it is silent**
 
-    No step was skipped, or the scheduler stood still on those that were.
+    No step was skipped, or the scheduler was not stepped after those that were.
 
     **Incidents**
 
-    Lightning-AI/pytorch-lightning#18828, NVIDIA-NeMo/Speech#3293, huggingface/transformers#11144
+    Lightning-AI/pytorch-lightning#18828, NVIDIA-NeMo/Speech#3293,
+    huggingface/transformers#11144
     """
 
-    many = Parameter(3, "advances on skipped steps")
-    share = Parameter(0.05, "share of all advances", most=1.0)
+    many = Parameter(3, "scheduler steps after skipped steps")
+    share = Parameter(0.05, "share of all scheduler steps", most=1.0)
 
     state = declare(_skipped=bool, _on_skip=int, _all=int)
 
@@ -54,7 +63,7 @@ class SteppedOnSkip(Rule):
         self._all = 0
 
     def after_gap(self) -> None:
-        """Of the window before, nothing is known."""
+        """The window before is missing: forget the last one that was evaluated."""
         self._skipped = False
 
     def evaluate(self, window: Window) -> Outcome:
@@ -68,15 +77,16 @@ class SteppedOnSkip(Rule):
         self._on_skip += late
         self._skipped = record.skipped
         if not self._all:
-            return not_applicable("no LR scheduler was stepped")
+            return not_applicable("no LR scheduler")
         if not late:
             return OK
         many = self._on_skip >= self.many and self._on_skip > self.share * self._all
         return finding(
             "warning" if many else "info",
             "The LR schedule advances on skipped steps",
-            f"The scheduler has advanced {self._on_skip} times after a step that the GradScaler "
-            f"skipped, of {self._all} advances in all.",
+            f"Of {counted(self._all, 'scheduler step')}, {self._on_skip:,} followed an "
+            "optimizer step "
+            "that the GradScaler skipped, so the schedule is ahead of the updates.",
             FIX,
             on_skipped=self._on_skip,
             advances=self._all,
