@@ -39,7 +39,11 @@ from gradledger_monitor.workers.runtime_overrides import RuntimeOverrides
 
 FAILED_TOKENS_PER_SECOND = 0.2  # by client address
 FAILED_TOKENS_AT_ONCE = 10
-GUARDS = (Access, SameOriginCheck, HostCheck, RequestLog, SecurityHeaders)  # the last comes first
+# Innermost first. A request passes SecurityHeaders, which also apply to refusals of the others;
+# RequestLog, so that refused requests have an id and a log line; HostCheck, because SameOriginCheck
+# compares the origin with the host; SameOriginCheck, so that a forged request neither uses a
+# session nor counts against its rate limit; Access; and BodyLimit, for callers with the scope.
+MIDDLEWARE = (Access, SameOriginCheck, HostCheck, RequestLog, SecurityHeaders)
 
 
 @asynccontextmanager
@@ -139,8 +143,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.store = app.state.service.store
     problem_handlers.install(app)
     app.add_middleware(BodyLimit, records=RECORDS)
-    for guard in GUARDS:
-        app.add_middleware(guard)
+    for middleware in MIDDLEWARE:
+        app.add_middleware(middleware)
     for module in (*ROUTES, *PAGES):
         app.include_router(module.router)
     describe(app)

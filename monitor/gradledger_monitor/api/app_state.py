@@ -1,4 +1,4 @@
-"""What requests work with: one object on the app, handed to routes by name."""
+"""The parts of a running service: one object on the app, which routes receive as a dependency."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def state_of(scope: Scope) -> State:
     return state
 
 
-# async, though they wait for nothing: else each request makes a way to another thread and back
+# async although they do not wait: FastAPI calls other functions in a thread, for each request
 async def _state(request: Request) -> State:
     return state_of(request.scope)
 
@@ -75,7 +75,7 @@ StoreDep = Annotated[Store, Depends(_store)]
 
 
 class JsonResponse(Response):
-    """JSON of plain values, dataclasses and records; a float that JSON cannot say is null."""
+    """JSON of plain values, dataclasses and structs; NaN and infinity are null."""
 
     media_type = "application/json"
 

@@ -1,4 +1,4 @@
-"""All routes and pages of the service, in the order in which a path is matched."""
+"""All routes and pages of the service, in the order in which paths are matched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shapes of answers, for the OpenAPI document."""
+"""Response schemas, for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gradledger_monitor.model.findings import Acknowledgement, Finding, Severity
 from gradledger_monitor.store.runs.queries import RunRow
 
 
-class ToldFinding(BaseModel):
-    """What a training process hears of a finding in its own run."""
+class FindingNotice(BaseModel):
+    """A finding, as it is sent to the training process of its run."""
 
     rule: str
     severity: Severity
@@ -22,13 +22,13 @@ class ToldFinding(BaseModel):
     fix: str
 
 
-class Acknowledged(BaseModel):
-    """Every line of the batch is durable; run records are not counted."""
+class BatchResult(BaseModel):
+    """Every line of the batch is durable. Run records are not counted."""
 
     stored: int
     duplicates: int
     findings_id: str | None = None  # identifies the findings, if the sender requested them
-    findings: list[ToldFinding] | None = None
+    findings: list[FindingNotice] | None = None
 
 
 class RunList(BaseModel):
@@ -38,13 +38,13 @@ class RunList(BaseModel):
 
 
 class FindingList(BaseModel):
-    """What the rules claim, causes before symptoms."""
+    """Findings, causes before symptoms."""
 
     findings: list[Finding]
 
 
-class Entry(BaseModel):
-    """A line of the ledger; ``relative`` is rho: 1 is the fair weight."""
+class LedgerEntry(BaseModel):
+    """An entry of the ledger; ``relative`` is rho: 1 is the fair weight."""
 
     rank: int
     micro_batch: int
@@ -56,18 +56,18 @@ class Entry(BaseModel):
 
 
 class Ledger(BaseModel):
-    """One window's account over all ranks: N, B, d and what they are made of."""
+    """The ledger of one window over all ranks: N, B, d and their entries."""
 
     tokens: float
     balance: float
     misallocation: float
-    entries: list[Entry]
+    entries: list[LedgerEntry]
 
 
 class StepDocument(BaseModel):
-    """One optimizer step; records by rank, as they were sent.
+    """One optimizer step; ``records`` are the records that were sent, by rank.
 
-    ``failure`` says why it could not be evaluated; such a step may have no figures.
+    ``failure`` is why it could not be evaluated; such a step may have no figures.
     """
 
     optimizer: int
@@ -79,8 +79,8 @@ class StepDocument(BaseModel):
     records: dict[int, dict[str, Any]]
 
 
-class FoundDocument(BaseModel):
-    """One finding, in the form that other tools depend on."""
+class VerdictFinding(BaseModel):
+    """A finding in a verdict: a stable format that other tools depend on."""
 
     rule: str
     severity: Severity
@@ -96,19 +96,19 @@ class FoundDocument(BaseModel):
 
 
 class VerdictDocument(BaseModel):
-    """The answer of a run, as ``gradledger check --json`` writes it."""
+    """The verdict of a run, as ``gradledger check --json`` writes it."""
 
     run: str
     verdict: Verdict
     steps: int
     ranks: int
-    findings: list[FoundDocument]
+    findings: list[VerdictFinding]
     tree: list[TreeNode]
     coverage: dict[str, str]
 
 
-class LineError(BaseModel):
-    """Why something was refused; ``line`` where there are lines."""
+class FieldError(BaseModel):
+    """Why a field was refused; ``line`` is set for batches of records."""
 
     field: str
     reason: str
@@ -116,21 +116,21 @@ class LineError(BaseModel):
 
 
 class ProblemDocument(BaseModel):
-    """RFC 9457. The four after ``detail`` come with refused records."""
+    """RFC 9457. Refused records have ``errors``, ``stored``, ``duplicates`` and ``refused``."""
 
     type: str
     title: str
     status: int
     detail: str
-    errors: list[LineError] = []
+    errors: list[FieldError] = []
     stored: int | None = None
     duplicates: int | None = None
     refused: int | None = None
     request_id: str | None = None
 
 
-def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Documented problem answers."""
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI responses for problems with these statuses."""
     schema = {"$ref": "#/components/schemas/ProblemDocument"}
     content = {"application/problem+json": {"schema": schema}}
     return {status: {"description": "Problem", "content": content} for status in statuses}

@@ -1,4 +1,4 @@
-"""The table of scopes in ``docs/security.md``, written from the routes.
+"""Writes the table of scopes in ``docs/security.md`` from the routes.
 
 python -m gradledger_monitor.api.scopes docs/security.md
 """
@@ -11,12 +11,12 @@ from pathlib import Path
 
 from fastapi.routing import APIRoute
 
-from gradledger_monitor.api.middleware.access import needed
+from gradledger_monitor.api.middleware.access import required_scope
 from gradledger_monitor.api.openapi import OPENAPI
 from gradledger_monitor.api.routers import PAGES, ROUTES
 
 BEGIN, END = "<!-- scopes: begin -->", "<!-- scopes: end -->"
-NOBODY = "none"  # a route that needs no token
+NO_SCOPE = "none"
 
 
 def rows() -> list[tuple[str, str, str]]:
@@ -25,12 +25,12 @@ def rows() -> list[tuple[str, str, str]]:
 
 
 def _rows() -> Iterator[tuple[str, str, str]]:
-    yield "GET", OPENAPI, needed("GET", OPENAPI) or NOBODY
-    for part in (*ROUTES, *PAGES):
-        for route in part.router.routes:
+    yield "GET", OPENAPI, required_scope("GET", OPENAPI) or NO_SCOPE
+    for module in (*ROUTES, *PAGES):
+        for route in module.router.routes:
             assert isinstance(route, APIRoute)
             for method in route.methods or ():
-                yield method, route.path, needed(method, route.path) or NOBODY
+                yield method, route.path, required_scope(method, route.path) or NO_SCOPE
 
 
 def table() -> str:
@@ -39,8 +39,8 @@ def table() -> str:
     return head + "".join(f"| {method} | `{path}` | {scope} |\n" for method, path, scope in rows())
 
 
-def written(page: str) -> str:
-    """The page with the table between its two marks. Raises ValueError where there are none."""
+def with_table(page: str) -> str:
+    """The page with the table between its two marks. Raises ValueError without the marks."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -50,4 +50,4 @@ def written(page: str) -> str:
 
 if __name__ == "__main__":
     file = Path(sys.argv[1])
-    file.write_text(written(file.read_text(encoding="utf-8")), encoding="utf-8")
+    file.write_text(with_table(file.read_text(encoding="utf-8")), encoding="utf-8")

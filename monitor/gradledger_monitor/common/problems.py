@@ -38,3 +38,9 @@ class Problem(Exception):
         document = {"type": "about:blank", "title": title, "status": self.status}
         body = msgspec.json.encode({**document, "detail": self.detail, **self.members})
         return Response(body, self.status, self.headers, "application/problem+json")
+
+
+def invalid_values(*errors: tuple[str, str]) -> Problem:
+    """A problem that names invalid fields, each with the reason."""
+    listed = [{"field": field, "reason": reason} for field, reason in errors]
+    return Problem(422, "The request contains invalid values.", errors=listed)

@@ -14,7 +14,7 @@ import pytest
 
 from gradledger.delivery.http_client import Client
 from gradledger.records import RunRecord, encode
-from gradledger_monitor.api.scopes import NOBODY, rows
+from gradledger_monitor.api.scopes import NO_SCOPE, rows
 from gradledger_monitor.app import create_app
 from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.store.admin import tokens
@@ -76,7 +76,7 @@ def test_every_route_asks_for_the_scope_in_the_table(tmp_path: Path) -> None:
         less["admin"] = guarded.token("ingest", "read")
         for method, pattern, scope in rows():
             path = re.sub(r"{[^}]*}", "1", pattern)
-            if scope == NOBODY:
+            if scope == NO_SCOPE:
                 assert "www-authenticate" not in guarded.ask(method, path).headers, path
                 continue
             refused = guarded.ask(method, path)

@@ -1,1 +1,1 @@
-"""What every request passes: identity, scope, limits, headers, logging."""
+"""Middleware for every request: id and log, host and origin, scope and rate, body size, headers."""

@@ -1,7 +1,7 @@
-"""Connections that ended early or were ended: counted, and logged in one line a minute.
+"""Counts connections that ended early or were ended, and logs one line a minute about them.
 
-Anybody can abort uploads and send what is no HTTP, as often as the line allows: a traceback or a
-line for each would fill the disk with logs.
+Anyone can abort uploads or send bytes that are not HTTP, at line rate. A traceback or a log line
+for each would fill the disk.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ LINE_SECONDS = 60.0
 REASONS = {
     "aborted": "uploads aborted",
     "invalid": "requests that are not valid HTTP",
-    "header_timeout": "headers that came too slowly",
-    "body_timeout": "bodies that came too slowly",
-    "send_timeout": "answers that were not read",
-    "too_many": "connections beyond the bound on their number",
+    "header_timeout": "headers that arrived too slowly",
+    "body_timeout": "bodies that arrived too slowly",
+    "send_timeout": "responses that were not read",
+    "too_many": "connections beyond the limit",
 }
-# What uvicorn logs for each such request, and we count.
-_OF_UVICORN = (
+# What uvicorn logs for each invalid request; `ConnectionLog` counts them instead.
+_UVICORN_MESSAGES = (
     "Invalid HTTP request received.",
     "Unsupported upgrade request.",
     "No supported WebSocket library detected.",
@@ -33,7 +33,7 @@ _OF_UVICORN = (
 
 
 class ConnectionLog:
-    """Counts by reason. For the event loop."""
+    """Counts connections by reason. Use it only in the event loop."""
 
     def __init__(self, metric: Metric, now: Callable[[], float] = time.monotonic) -> None:
         self._counters = {reason: metric.labels(reason) for reason in REASONS}
@@ -43,14 +43,14 @@ class ConnectionLog:
         self._last_line = -LINE_SECONDS
 
     def count(self, reason: str, client: str) -> None:
-        """Count one; the first is logged at once, further ones together after a minute."""
+        """Count one connection. The first is logged at once, later ones together after a minute."""
         self._counters[reason].inc()
         self._since_last[reason] += 1
         self._last_client = client
         self.report()
 
     def report(self) -> None:
-        """Log what was counted since the last line, unless that was within the last minute."""
+        """Log the counts since the last line, at most once a minute."""
         now = self._now()
         if not self._since_last or now - self._last_line < LINE_SECONDS:
             return
@@ -62,8 +62,8 @@ class ConnectionLog:
 
 def quiet_uvicorn() -> None:
     """Drop the lines that uvicorn logs for each invalid request."""
-    logging.getLogger("uvicorn.error").addFilter(_is_not_counted)
+    logging.getLogger("uvicorn.error").addFilter(_keeps)
 
 
-def _is_not_counted(record: logging.LogRecord) -> bool:
-    return not (isinstance(record.msg, str) and record.msg.startswith(_OF_UVICORN))
+def _keeps(record: logging.LogRecord) -> bool:
+    return not (isinstance(record.msg, str) and record.msg.startswith(_UVICORN_MESSAGES))

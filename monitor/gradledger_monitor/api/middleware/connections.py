@@ -1,9 +1,9 @@
-"""Bounds on connections: how many there are, and how long each may take over what it sends.
+"""Limits on connections: their number, and how long each can take to send a request.
 
-uvicorn closes connections that are idle after an answer, but waits for ever for a header or a body
-that does not come. ``BoundedProtocol`` notes what each connection is waiting for, and ``Guard``
-looks at all of them every second. Nobody is bounded while we prepare an answer, so that streams of
-events last; whoever stops reading an answer is.
+uvicorn closes connections that are idle after a response, but waits forever for a header or a body
+that does not arrive. ``BoundedProtocol`` records the phase of each connection, and ``Guard`` checks
+all of them every second. A connection has no time limit while the service prepares a response, so
+that event streams stay open, but a client that stops reading its response is disconnected.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from gradledger_monitor.common.problems import Problem
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 1.0
-OTHER_DESCRIPTORS = 64  # of the database, pipes and sockets to other services
-LONGEST_BACKLOG = 512
+OTHER_DESCRIPTORS = 64  # for the database, pipes and outgoing connections
+MAX_BACKLOG = 512
 
-# What a connection does. "answer": we prepare or send one; "idle": nothing of a request is there.
-Phase = Literal["idle", "header", "body", "answer"]
+# The phase of a connection. "idle": no byte of a request has arrived; "response": the service
+# prepares or sends one.
+Phase = Literal["idle", "header", "body", "response"]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on connections; times are in seconds."""
+    """Limits on connections; times are in seconds."""
 
     connections: int
     per_client: int
@@ -48,24 +49,24 @@ class Limits:
     send: float
 
     def seconds(self, phase: Phase, received: int) -> float:
-        """How long a phase may last in which so many bytes have come."""
+        """The time limit of a phase in which ``received`` bytes have arrived."""
         if phase == "body":
             return self.body + received / self.body_rate
         return {"idle": self.idle, "header": self.header}.get(phase, float("inf"))
 
 
 def backlog(descriptors: int) -> int:
-    """Connections that the kernel may hold for us: so many are accepted at once."""
-    return max(8, min(LONGEST_BACKLOG, descriptors // 4))
+    """The length of the kernel's queue of connections that are not accepted yet."""
+    return max(8, min(MAX_BACKLOG, descriptors // 4))
 
 
-def room(descriptors: int) -> int:
-    """Connections that a process with so many descriptors can have."""
+def max_connections(descriptors: int) -> int:
+    """The number of connections that a process with this many file descriptors can have."""
     return max(16, descriptors - backlog(descriptors) - OTHER_DESCRIPTORS)
 
 
 class Guard:
-    """Admits connections, and ends those that take too long. Lives on the event loop."""
+    """Admits connections, and ends those that take too long. Use it only in the event loop."""
 
     def __init__(
         self, limits: Limits, connection_log: ConnectionLog, exempt: Sequence[str] = ()
@@ -73,44 +74,44 @@ class Guard:
         self.limits = limits
         self.connection_log = connection_log
         self._exempt = [ipaddress.ip_network(text, strict=False) for text in _networks(exempt)]
-        # in the order in which they began what they do: whoever waits for longest comes first
+        # in the order in which their phases began: the longest wait comes first
         self._open: OrderedDict[BoundedProtocol, None] = OrderedDict()
         self._clients: Counter[str] = Counter()
         self._task: asyncio.Task[None] | None = None
 
     def admit(self, connection: BoundedProtocol) -> None:
-        """Take a new connection; if there are too many, end the one that waits for longest."""
+        """Add a new connection; if there are too many, end the one that has waited longest."""
         host = connection.host
         if self._clients[host] >= self.limits.per_client and not self._is_exempt(host):
-            self._make_room((one for one in self._open if one.host == host), connection)
+            self._make_space((c for c in self._open if c.host == host), connection)
         elif len(self._open) >= self.limits.connections:
-            self._make_room(self._open, connection)
+            self._make_space(self._open, connection)
         self._open[connection] = None
         self._clients[host] += 1
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._watch())
 
-    def forget(self, connection: BoundedProtocol) -> None:
-        """A connection has ended."""
+    def remove(self, connection: BoundedProtocol) -> None:
+        """Remove a connection that has ended."""
         if connection in self._open:
             del self._open[connection]
             self._clients[connection.host] -= 1
             if not self._clients[connection.host]:
                 del self._clients[connection.host]
 
-    def moved_on(self, connection: BoundedProtocol) -> None:
-        """A connection begins something else."""
+    def entered_phase(self, connection: BoundedProtocol) -> None:
+        """Reorder a connection that has entered a new phase."""
         if connection in self._open:
             self._open.move_to_end(connection)
 
-    def _make_room(self, among: Iterable[BoundedProtocol], new: BoundedProtocol) -> None:
+    def _make_space(self, candidates: Iterable[BoundedProtocol], new: BoundedProtocol) -> None:
         self.connection_log.count("too_many", new.host)
-        waiting = (one for one in among if one.phase in ("idle", "header") and not one.ended)
+        waiting = (c for c in candidates if c.phase in ("idle", "header") and not c.ended)
         longest = next(waiting, None)
         if longest is not None:
             longest.cut()
         else:
-            detail = "There are too many connections; try again a little later."
+            detail = "There are too many connections. Retry after 2 s."
             new.refuse(Problem(503, detail, retry_after=2))
 
     def _is_exempt(self, host: str) -> bool:
@@ -125,8 +126,8 @@ class Guard:
             await asyncio.sleep(SWEEP_SECONDS)
             try:
                 self._sweep()
-            except Exception:  # of one connection; all others are still to be bounded
-                log.exception("connections could not be checked; they are again in a second")
+            except Exception:  # in one connection; the limits of all others must still apply
+                log.exception("checking connections failed; retry in %g s", SWEEP_SECONDS)
 
     def _sweep(self) -> None:
         now = time.monotonic()
@@ -136,8 +137,8 @@ class Guard:
 
 
 def _networks(addresses: Sequence[str]) -> list[str]:
-    """Addresses and networks; ``*`` means all, and other names are none."""
-    found = []
+    """The addresses and networks in a list; ``*`` means all, and host names are ignored."""
+    networks = []
     for text in addresses:
         if text == "*":
             return ["0.0.0.0/0", "::/0"]
@@ -145,14 +146,14 @@ def _networks(addresses: Sequence[str]) -> list[str]:
             ipaddress.ip_network(text, strict=False)
         except ValueError:
             continue
-        found.append(text)
-    return found
+        networks.append(text)
+    return networks
 
 
 class BoundedProtocol(H11Protocol):
-    """uvicorn's protocol, with a note of what the connection waits for and since when."""
+    """uvicorn's protocol, which also records the phase of the connection and its start."""
 
-    guard: Guard  # of the class that `protocol` makes
+    guard: Guard  # set by `protocol`
 
     def __init__(
         self,
@@ -170,7 +171,7 @@ class BoundedProtocol(H11Protocol):
         self._unsent = 0
         self._unsent_since = self.since
 
-    # ------------------------------------------------------------------ what uvicorn calls
+    # ------------------------------------------------------------------ called by uvicorn
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client connected."""
@@ -179,12 +180,12 @@ class BoundedProtocol(H11Protocol):
         self.guard.admit(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection ended, by whichever side."""
-        self.guard.forget(self)
+        """The connection ended, on either side."""
+        self.guard.remove(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a request came."""
+        """Bytes of a request arrived."""
         if self.ended:
             return
         if self.phase == "idle":
@@ -192,55 +193,55 @@ class BoundedProtocol(H11Protocol):
         self.received += len(data)
         try:
             super().data_received(data)
-        except (h11.ProtocolError, ValueError):  # what h11 lets through and uvicorn cannot read
+        except (h11.ProtocolError, ValueError):  # valid for h11 but not for uvicorn
             self.guard.connection_log.count("invalid", self.host)
             self.cut()
         self._note_phase()
 
     def on_response_complete(self) -> None:
-        """An answer was sent; there may be a further request in what was received."""
+        """A response was sent; the received bytes may contain the next request."""
         self._enter("idle")
         super().on_response_complete()
         self._note_phase()
 
     def send_400_response(self, msg: str) -> None:
-        """JsonResponse bytes that are not HTTP."""
+        """Respond to bytes that are not HTTP."""
         self.guard.connection_log.count("invalid", self.host)
         self.ended = True
         try:
             super().send_400_response(msg)
-        except h11.LocalProtocolError:  # an answer had begun: nothing else can be said
+        except h11.LocalProtocolError:  # a response has started: nothing else can be sent
             self.transport.close()
 
     # ------------------------------------------------------------------ phases
 
     def _enter(self, phase: Phase) -> None:
         self.phase, self.since, self.received = phase, time.monotonic(), 0
-        self.guard.moved_on(self)
+        self.guard.entered_phase(self)
 
     def _note_phase(self) -> None:
         cycle = self.cycle
         if cycle is None or cycle.response_complete:
             return  # idle or in a header
-        phase: Phase = "body" if cycle.more_body else "answer"
+        phase: Phase = "body" if cycle.more_body else "response"
         if phase != self.phase:
             self._enter(phase)
 
     def end_if_late(self, now: float) -> None:
         """End the connection if its client takes too long. Called every ``SWEEP_SECONDS``."""
         limits = self.guard.limits
-        if self._is_not_read(now):
+        if self._is_stuck_sending(now):
             return self._end("send_timeout")
         if self.phase == "body" and self.flow.read_paused:
-            self.since += SWEEP_SECONDS  # we do not read: that is not the client's time
+            self.since += SWEEP_SECONDS  # the server paused reading, which does not count
         if self.ended or now - self.since <= limits.seconds(self.phase, self.received):
             return
         if self.phase == "idle":
             return self.cut()
         self._end("header_timeout" if self.phase == "header" else "body_timeout")
 
-    def _is_not_read(self, now: float) -> bool:
-        """Whether bytes wait to be sent, and for long the client has not taken any."""
+    def _is_stuck_sending(self, now: float) -> bool:
+        """Whether bytes wait to be sent, and the client has read none for too long."""
         unsent = self.transport.get_write_buffer_size()
         if unsent == 0 or unsent < self._unsent:
             self._unsent_since = now
@@ -249,21 +250,21 @@ class BoundedProtocol(H11Protocol):
 
     # ------------------------------------------------------------------ the end
 
-    def _end(self, why: str) -> None:
-        self.guard.connection_log.count(why, self.host)
+    def _end(self, reason: str) -> None:
+        self.guard.connection_log.count(reason, self.host)
         limits = self.guard.limits
-        if why == "header_timeout":
-            detail = f"The header did not arrive within {limits.header:g} s."
-            self.refuse(Problem(408, f"{detail} (GRADLEDGER_HEADER_TIMEOUT)"))
-        elif why == "body_timeout":
-            detail = f"The body arrives more slowly than {limits.body_rate} bytes a second"
-            way = "(GRADLEDGER_BODY_TIMEOUT, GRADLEDGER_BODY_MIN_RATE); send fewer records."
-            self.refuse(Problem(408, f"{detail} {way}"))
+        if reason == "header_timeout":
+            detail = f"The header did not arrive within {limits.header:g} s"
+            self.refuse(Problem(408, f"{detail} (GRADLEDGER_HEADER_TIMEOUT)."))
+        elif reason == "body_timeout":
+            detail = f"The body arrives more slowly than {limits.body_rate:,} bytes per second "
+            detail += "(GRADLEDGER_BODY_TIMEOUT, GRADLEDGER_BODY_MIN_RATE). Send fewer records."
+            self.refuse(Problem(408, detail))
         else:
             self.cut()
 
     def refuse(self, problem: Problem) -> None:
-        """JsonResponse with a problem, if no answer has begun, and close the connection."""
+        """Respond with a problem, if no response has started, and close the connection."""
         if self.ended:
             return
         self.ended = True
@@ -285,11 +286,11 @@ class BoundedProtocol(H11Protocol):
         self.transport.close()
 
     def cut(self) -> None:
-        """End the connection without a word."""
+        """Abort the connection without a response."""
         self.ended = True
         self.transport.abort()
 
 
 def protocol(guard: Guard) -> type[asyncio.Protocol]:
-    """The protocol class for uvicorn whose connections are bounded by ``guard``."""
+    """The protocol class for uvicorn whose connections ``guard`` limits."""
     return type("GuardedProtocol", (BoundedProtocol,), {"guard": guard})

@@ -1,4 +1,4 @@
-"""Who bears which token: those of the database, that of the settings, and browsers' sessions."""
+"""Tokens of callers: those in the database, the one in the settings, and sessions of browsers."""
 
 from __future__ import annotations
 
@@ -19,59 +19,59 @@ COOKIE = "gradledger_session"
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks: by which token, and through which session's cookie, if a browser does."""
+    """The token of a request, and the session cookie if a browser sent it."""
 
     token: Token
     cookie: str | None = None
 
     @property
-    def browser(self) -> bool:
-        """Whether a browser asks, which may log out."""
+    def is_browser(self) -> bool:
+        """Whether the caller is logged in with a browser."""
         return self.cookie is not None
 
 
-caller: ContextVar[Caller | None] = ContextVar("caller", default=None)  # of the request at hand
+caller: ContextVar[Caller | None] = ContextVar("caller", default=None)  # of the current request
 
 
 class CredentialStore:
-    """Knows tokens and sessions. Asks the database each time: what is revoked ends at once."""
+    """Looks up tokens and sessions, each time in the database: a revocation applies at once."""
 
     def __init__(self, settings: Settings, store: Store) -> None:
         self._store = store
-        given = settings.admin_token
-        self._admin = given.get_secret_value().encode() if given else None
+        secret = settings.admin_token
+        self._admin = secret.get_secret_value().encode() if secret else None
 
-    def of_secret(self, secret: str) -> Token | None:
-        """The token that this secret is."""
+    def token_of_secret(self, secret: str) -> Token | None:
+        """The token with this secret."""
         if self._admin is not None and compare_digest(secret.encode(), self._admin):
             return self._admin_token()
         return tokens.of_secret(self._store, secret)
 
     def log_in(self, token: Token) -> str:
-        """Begin a session; return the value of its cookie."""
+        """Start a session and return the value of its cookie."""
         return sessions.create(self._store, token.id, clock.now(), SESSION_SECONDS)
 
     def log_out(self, cookie: str) -> None:
-        """End the session of a cookie in every process on the database."""
+        """End the session of a cookie, in all service processes."""
         sessions.end(self._store, cookie)
 
-    def of_session(self, cookie: str) -> Token | None:
-        """The token that a session acts for, if neither has ended."""
+    def token_of_session(self, cookie: str) -> Token | None:
+        """The token of a session, if the session has not ended and the token is not revoked."""
         token = sessions.token_of(self._store, cookie, clock.now())
-        return None if token is None else self._of_id(token)
+        return None if token is None else self._token_of_id(token)
 
     def is_valid(self, caller: Caller) -> bool:
-        """Whether the caller's session and token have not ended since."""
+        """Whether the caller's session and token are still valid."""
         if caller.cookie is not None:
-            return self.of_session(caller.cookie) is not None
-        return self._of_id(caller.token.id) is not None
+            return self.token_of_session(caller.cookie) is not None
+        return self._token_of_id(caller.token.id) is not None
 
-    def _of_id(self, token: str) -> Token | None:
+    def _token_of_id(self, token: str) -> Token | None:
         admin = self._admin_token()
         return admin if admin and admin.id == token else tokens.of_id(self._store, token)
 
     def _admin_token(self) -> Token | None:
         if self._admin is None:
             return None
-        # another token is another id: sessions of the old one end
-        return Token(f"set-{sha256(self._admin).hexdigest()[:8]}", "of the settings", SCOPES, 0.0)
+        # the id depends on the secret, so that a new secret ends the sessions of the old one
+        return Token(f"set-{sha256(self._admin).hexdigest()[:8]}", "from the settings", SCOPES, 0.0)

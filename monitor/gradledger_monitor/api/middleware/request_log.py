@@ -1,4 +1,4 @@
-"""Each request has an id, in the answer and in every line that is logged about it; and is timed."""
+"""Gives each request an id, which is in the response and in all its log lines, and times it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gradledger_monitor.api.app_state import state_of
 from gradledger_monitor.api.middleware.credentials import caller
-from gradledger_monitor.api.problem_handlers import failure
+from gradledger_monitor.api.problem_handlers import internal_error
 from gradledger_monitor.telemetry.logs import request_id
 
 log = logging.getLogger(__name__)
 
 HEADER = "X-Request-ID"
-_SENSIBLE = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_VALID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 QUIET = ("/healthz", "/readyz", "/metrics", "/static/")
 
 
 class RequestLog:
-    """Names, times and logs every request, and answers where nobody else could."""
+    """Identifies, times and logs every request, and responds if the app failed to."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -34,38 +34,40 @@ class RequestLog:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         began = time.perf_counter()
-        status = 0  # not answered yet
-        name = _name(scope)
-        request_id.set(name)
+        status = 0  # until the response starts
+        id_ = _id(scope)
+        request_id.set(id_)
 
-        async def send_named(message: Message) -> None:
+        async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)[HEADER] = name
+                MutableHeaders(scope=message)[HEADER] = id_
             await send(message)
 
         try:
-            await self._app(scope, receive, send_named)
-        except ClientDisconnect:  # in the middle of its body: there is nobody to answer
-            if not scope.get("state", {}).get("connection_ended"):  # else it is counted already
+            await self._app(scope, receive, send_with_id)
+        except ClientDisconnect:  # in the middle of the body: no response is possible
+            if not scope.get("state", {}).get(
+                "connection_ended"
+            ):  # otherwise it is already counted
                 client = scope.get("client")
                 state_of(scope).connection_log.count("aborted", client[0] if client else "")
         except Exception:
             if not status:
-                await failure(name).response()(scope, receive, send_named)
-            raise  # the server logs it, with the id
+                await internal_error(id_).response()(scope, receive, send_with_id)
+            raise  # uvicorn logs it, with the id
         finally:
-            _account(scope, status, time.perf_counter() - began)
+            _record(scope, status, time.perf_counter() - began)
 
 
-def _name(scope: Scope) -> str:
-    given = Headers(scope=scope).get(HEADER, "")
-    return given if _SENSIBLE.fullmatch(given) else uuid4().hex
+def _id(scope: Scope) -> str:
+    of_client = Headers(scope=scope).get(HEADER, "")
+    return of_client if _VALID.fullmatch(of_client) else uuid4().hex
 
 
-def _account(scope: Scope, status: int, seconds: float) -> None:
-    # by the route's pattern, for of addresses there is no end
+def _record(scope: Scope, status: int, seconds: float) -> None:
+    # by the pattern of the route: the number of paths is unlimited
     route = getattr(scope.get("route"), "path", "none")
     method = scope["method"] if route != "none" else "any"
     state_of(scope).metrics.requests.labels(method, route, str(status)).observe(seconds)
@@ -75,7 +77,7 @@ def _account(scope: Scope, status: int, seconds: float) -> None:
 
 
 def _fields(scope: Scope, status: int, seconds: float) -> dict[str, Any]:
-    who = caller.get()
+    authenticated = caller.get()
     client = scope.get("client")
     return {
         "method": scope["method"],
@@ -83,5 +85,5 @@ def _fields(scope: Scope, status: int, seconds: float) -> dict[str, Any]:
         "status": status,
         "ms": round(seconds * 1000, 1),
         "client": client[0] if client else None,
-        "token": who.token.id if who else None,
+        "token": authenticated.token.id if authenticated else None,
     }

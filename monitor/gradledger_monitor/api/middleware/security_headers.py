@@ -1,4 +1,4 @@
-"""Security headers on every answer."""
+"""Security headers on every response."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HEADERS = {
 
 
 class SecurityHeaders:
-    """Adds the headers; streams pass through untouched."""
+    """Adds the headers to responses, and does not buffer them."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -21,7 +21,7 @@ RunId = Annotated[str, Path(min_length=1, max_length=128)]
 def page(template: str, status: int = 200, **context: Any) -> HTMLResponse:
     """A page from its template."""
     who = caller.get()
-    known = {"logged_in": who is not None and who.browser, "may_change": may_change()}
+    known = {"logged_in": who is not None and who.is_browser, "may_change": may_change()}
     return HTMLResponse(render(template, **known, **context), status, HEADERS)
 
 

@@ -20,7 +20,7 @@ _HEADERS = {"Cache-Control": "no-store"}
 def show_rule(rule: Annotated[str, Path(max_length=128)]) -> HTMLResponse:
     """What a rule sees, why it matters, what to do, and when it is silent."""
     who = caller.get()
-    logged_in = who is not None and who.browser
+    logged_in = who is not None and who.is_browser
     known = docs.rules_by_id().get(rule)
     if known is None:
         hint = "`gradledger rules` lists all that there are."

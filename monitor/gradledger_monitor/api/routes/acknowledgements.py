@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, StringConstraints
 from gradledger_monitor.api.app_state import JsonResponse, StoreDep
 from gradledger_monitor.api.middleware.credentials import caller
 from gradledger_monitor.api.routes.runs import RunId
-from gradledger_monitor.api.schemas import refusals
+from gradledger_monitor.api.schemas import problems
 from gradledger_monitor.common.problems import Problem
 from gradledger_monitor.model.findings import Acknowledgement
 from gradledger_monitor.store.alerts import acknowledgements
@@ -35,7 +35,7 @@ class Said(BaseModel):
     until: Annotated[float, Field(allow_inf_nan=False, strict=True)] | None = None
 
 
-@router.put(PLACE, response_model=Acknowledgement, responses=refusals(404, 422))
+@router.put(PLACE, response_model=Acknowledgement, responses=problems(404, 422))
 def acknowledge(store: StoreDep, run: RunId, rule: RuleId, said: Said) -> JsonResponse:
     """Mark what a rule found in a run as known. It stays in the verdict, with this note."""
     now = time.time()
@@ -50,7 +50,7 @@ def acknowledge(store: StoreDep, run: RunId, rule: RuleId, said: Said) -> JsonRe
     return JsonResponse(told)
 
 
-@router.delete(PLACE, status_code=204, response_class=Response, responses=refusals(404, 422))
+@router.delete(PLACE, status_code=204, response_class=Response, responses=problems(404, 422))
 def take_back(store: StoreDep, run: RunId, rule: RuleId) -> None:
     """Take it back: the finding is news again."""
     try:

@@ -20,7 +20,7 @@ from gradledger_monitor.alerts.configuration import (
 )
 from gradledger_monitor.alerts.roster import Roster, save_channel, save_routes, stored_routes
 from gradledger_monitor.api.app_state import JsonResponse, State, StateDep, StoreDep
-from gradledger_monitor.api.schemas import refusals
+from gradledger_monitor.api.schemas import problems
 from gradledger_monitor.common import clock
 from gradledger_monitor.common.problems import Problem
 from gradledger_monitor.store.alerts import channels, outbox
@@ -88,7 +88,7 @@ class Tried(BaseModel):
 # ---------------------------------------------------------------- messages
 
 
-@router.get("", response_model=AlertList, responses=refusals(422))
+@router.get("", response_model=AlertList, responses=problems(422))
 def get_alerts(
     store: StoreDep,
     state: Literal["waiting", "delivered", "dead"] | None = None,
@@ -100,7 +100,7 @@ def get_alerts(
     return JsonResponse({"alerts": outbox.list_alerts(store, state, channel, limit, offset)})
 
 
-@router.post("/{alert}/replay", response_model=AlertList, responses=refusals(404, 409, 422))
+@router.post("/{alert}/replay", response_model=AlertList, responses=problems(404, 409, 422))
 def replay(state: StateDep, alert: AlertId) -> JsonResponse:
     """Send a message again, now, under the same id."""
     if not outbox.replay(state.store, alert, clock.now()):
@@ -123,7 +123,7 @@ def get_channels(state: StateDep) -> JsonResponse:
     )
 
 
-@router.put("/channels/{name}", response_model=MadeChannel, responses=refusals(409, 422))
+@router.put("/channels/{name}", response_model=MadeChannel, responses=problems(409, 422))
 def put_channel(
     state: StateDep,
     name: ChannelName,
@@ -152,7 +152,7 @@ def put_channel(
     "/channels/{name}",
     status_code=204,
     response_class=Response,
-    responses=refusals(404, 409, 422),
+    responses=problems(404, 409, 422),
 )
 def delete_channel(state: StateDep, name: ChannelName) -> None:
     """Forget a channel; what waits for it is dead."""
@@ -161,7 +161,7 @@ def delete_channel(state: StateDep, name: ChannelName) -> None:
         raise _absent(name)
 
 
-@router.put("/channels/{name}/switch", response_model=ChannelDocument, responses=refusals(404, 422))
+@router.put("/channels/{name}/switch", response_model=ChannelDocument, responses=problems(404, 422))
 def switch_channel(state: StateDep, name: ChannelName, switch: Switch) -> JsonResponse:
     """Send to a channel again, or nothing more; a channel that answered 410 is off."""
     _existing(state, name)
@@ -170,7 +170,7 @@ def switch_channel(state: StateDep, name: ChannelName, switch: Switch) -> JsonRe
     return JsonResponse(shown_channel(state.alerts.roster(), name))
 
 
-@router.post("/channels/{name}/test", response_model=Tried, responses=refusals(404, 422))
+@router.post("/channels/{name}/test", response_model=Tried, responses=problems(404, 422))
 async def test_channel(state: StateDep, name: ChannelName) -> JsonResponse:
     """Send a test to a channel, once, and say what became of it."""
     await to_thread.run_sync(_existing, state, name)
@@ -229,7 +229,7 @@ def get_routes(store: StoreDep) -> JsonResponse:
     return JsonResponse({"routes": [route.model_dump() for route in stored_routes(store)]})
 
 
-@router.put("/routes", response_model=RouteList, responses=refusals(422))
+@router.put("/routes", response_model=RouteList, responses=problems(422))
 def put_routes(state: StateDep, said: RouteList) -> JsonResponse:
     """Replace the routes that were made here."""
     known = state.alerts.roster().channels

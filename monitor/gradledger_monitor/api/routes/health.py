@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from gradledger_monitor.api.app_state import JsonResponse, StateDep
-from gradledger_monitor.api.schemas import refusals
+from gradledger_monitor.api.schemas import problems
 from gradledger_monitor.common.problems import Problem
 from gradledger_monitor.telemetry import metrics
 
@@ -23,7 +23,7 @@ async def get_health() -> JsonResponse:
     return JsonResponse({"status": "alive"})
 
 
-@router.get("/readyz", responses=refusals(503))
+@router.get("/readyz", responses=problems(503))
 async def get_readiness(state: StateDep) -> JsonResponse:
     """The database can be written and is not damaged, and the judge works; at most 5 s old."""
     problem = await state.readiness.problem()

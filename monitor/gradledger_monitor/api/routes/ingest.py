@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request
 from gradledger_monitor.api.app_state import JsonResponse, State, StateDep
 from gradledger_monitor.api.middleware import request_bodies
 from gradledger_monitor.api.routes import ingest_reply
-from gradledger_monitor.api.schemas import Acknowledged, refusals
+from gradledger_monitor.api.schemas import BatchResult, problems
 from gradledger_monitor.common import clock
 from gradledger_monitor.common.problems import Problem
 from gradledger_monitor.ingest import decode
@@ -41,8 +41,8 @@ _BODY = {"content": {request_bodies.JSON_LINES[0]: _LINES}, "required": True}
 
 @router.post(
     "/records",
-    response_model=Acknowledged,
-    responses=refusals(400, 413, 415, 422, 429, 503),
+    response_model=BatchResult,
+    responses=problems(400, 413, 415, 422, 429, 503),
     openapi_extra={"requestBody": _BODY},
 )
 async def post_records(request: Request, state: StateDep) -> JsonResponse:

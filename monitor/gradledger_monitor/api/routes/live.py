@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from gradledger_monitor.api.middleware.credentials import Caller, CredentialStore, caller
-from gradledger_monitor.api.schemas import refusals
+from gradledger_monitor.api.schemas import problems
 from gradledger_monitor.common.problems import Problem
 from gradledger_monitor.common.pubsub import PubSub
 from gradledger_monitor.model.findings import EvaluationResult
@@ -120,7 +120,7 @@ class LiveEvents:
                 del self._listeners[run]
 
 
-@router.get("/{run}/events", response_class=EventSourceResponse, responses=refusals(404))
+@router.get("/{run}/events", response_class=EventSourceResponse, responses=problems(404))
 async def get_events(request: Request, run: str = Path(max_length=128)) -> EventSourceResponse:
     """Server-sent events: the current state, then ``evaluated`` after each evaluation."""
     service = request.app.state.service

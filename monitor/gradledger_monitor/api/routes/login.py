@@ -16,7 +16,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from gradledger_monitor.api.app_state import State, StateDep
 from gradledger_monitor.api.middleware import request_bodies
-from gradledger_monitor.api.middleware.access import address
+from gradledger_monitor.api.middleware.access import client_address
 from gradledger_monitor.api.middleware.credentials import COOKIE, SESSION_SECONDS
 from gradledger_monitor.common.problems import Problem
 from gradledger_web.rendering import render
@@ -49,7 +49,7 @@ async def log_in(request: Request, state: StateDep) -> Response:
     said = parse_qs((await request_bodies.read(request, MOST_BYTES)).decode("utf-8", "replace"))
     after = local(said.get("next", ["/"])[0])
     secret = said.get("token", [""])[0].strip()
-    token = await to_thread.run_sync(state.credentials.of_secret, secret)
+    token = await to_thread.run_sync(state.credentials.token_of_secret, secret)
     if token is None:
         return _refused(request, state, after)
     state.read_limiter.take(token.id)  # each login is a row
@@ -68,7 +68,7 @@ async def log_in(request: Request, state: StateDep) -> Response:
 
 def _refused(request: Request, state: State, after: str) -> Response:
     try:
-        state.failed_token_limiter.take(address(request))
+        state.failed_token_limiter.take(client_address(request))
     except Problem as problem:
         slow = _page(429, after, "Too many attempts. Try again in a moment.")
         slow.headers.update(problem.headers or {})

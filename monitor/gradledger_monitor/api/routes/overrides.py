@@ -12,7 +12,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from gradledger_monitor.api.app_state import JsonResponse, State, StateDep
-from gradledger_monitor.api.schemas import refusals
+from gradledger_monitor.api.schemas import problems
 from gradledger_monitor.common import clock
 from gradledger_monitor.common.problems import Problem
 from gradledger_monitor.config.settings import Settings
@@ -118,7 +118,7 @@ def get_rules(state: StateDep) -> JsonResponse:
     return JsonResponse(rules(state).model_dump())
 
 
-@router.put("/rules", response_model=RulesDocument, responses=refusals(409, 422))
+@router.put("/rules", response_model=RulesDocument, responses=problems(409, 422))
 def put_rules(state: StateDep, said: RulesChosen) -> JsonResponse:
     """Ask the rules otherwise, from the next step on that is judged in any run."""
     _accepted([*wrong_rules(said)])
@@ -213,7 +213,7 @@ def get_retention(state: StateDep) -> JsonResponse:
     return JsonResponse(retention(state).model_dump())
 
 
-@router.put("/retention", response_model=RetentionDocument, responses=refusals(409, 422))
+@router.put("/retention", response_model=RetentionDocument, responses=problems(409, 422))
 def put_retention(state: StateDep, said: RetentionChosen) -> JsonResponse:
     """Keep for longer or shorter; what is older goes within the hour, when the service looks."""
     new = {name: getattr(said, name) for name in DAYS if name in said.model_fields_set}

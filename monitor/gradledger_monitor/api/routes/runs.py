@@ -13,7 +13,7 @@ from gradledger_monitor.api.schemas import (
     RunList,
     StepDocument,
     VerdictDocument,
-    refusals,
+    problems,
 )
 from gradledger_monitor.common.problems import Problem
 from gradledger_monitor.evaluation.quarantine import CannotEvaluate, evaluating
@@ -40,7 +40,7 @@ def existing(store: Store, run: str) -> queries.RunRow:
     return row
 
 
-@router.get("", response_model=RunList, responses=refusals(422))
+@router.get("", response_model=RunList, responses=problems(422))
 def list_runs(
     store: StoreDep,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
@@ -51,13 +51,13 @@ def list_runs(
     return JsonResponse({"runs": queries.list_runs(store, limit, offset, search)})
 
 
-@router.get("/{run}", response_model=queries.RunRow, responses=refusals(404, 422))
+@router.get("/{run}", response_model=queries.RunRow, responses=problems(404, 422))
 def get_run(store: StoreDep, run: RunId) -> JsonResponse:
     """One run."""
     return JsonResponse(existing(store, run))
 
 
-@router.get("/{run}/findings", response_model=FindingList, responses=refusals(404, 422))
+@router.get("/{run}/findings", response_model=FindingList, responses=problems(404, 422))
 def get_findings(store: StoreDep, run: RunId) -> JsonResponse:
     """What the rules claim about a run, causes before symptoms."""
     existing(store, run)
@@ -65,7 +65,9 @@ def get_findings(store: StoreDep, run: RunId) -> JsonResponse:
 
 
 @router.get(
-    "/{run}/quarantined", response_model=queries.QuarantinedSteps, responses=refusals(404, 422)
+    "/{run}/quarantined",
+    response_model=queries.QuarantinedSteps,
+    responses=problems(404, 422),
 )
 def get_quarantined(store: StoreDep, run: RunId) -> JsonResponse:
     """Steps that could not be evaluated, and so were seen by no rule: the first 100, and why."""
@@ -73,7 +75,7 @@ def get_quarantined(store: StoreDep, run: RunId) -> JsonResponse:
     return JsonResponse(queries.quarantined_steps(store, run))
 
 
-@router.get("/{run}/verdict", response_model=VerdictDocument, responses=refusals(404, 422))
+@router.get("/{run}/verdict", response_model=VerdictDocument, responses=problems(404, 422))
 def get_verdict(store: StoreDep, run: RunId) -> JsonResponse:
     """The answer, in the same form as ``gradledger check --json``."""
     row = existing(store, run)
@@ -82,7 +84,9 @@ def get_verdict(store: StoreDep, run: RunId) -> JsonResponse:
 
 
 @router.get(
-    "/{run}/steps/{optimizer}/{step}", response_model=StepDocument, responses=refusals(404, 422)
+    "/{run}/steps/{optimizer}/{step}",
+    response_model=StepDocument,
+    responses=problems(404, 422),
 )
 def get_step(store: StoreDep, run: RunId, optimizer: Optimizer, step: Step) -> JsonResponse:
     """One step: its figures, the ledger of its micro-batches, and the records of all ranks."""

@@ -12,7 +12,7 @@ from fastapi.responses import Response
 
 from gradledger_monitor.api.app_state import StoreDep
 from gradledger_monitor.api.routes.runs import BIG, RunId, existing
-from gradledger_monitor.api.schemas import refusals
+from gradledger_monitor.api.schemas import problems
 from gradledger_monitor.common.problems import Problem
 from gradledger_monitor.model.chart_metrics import CHART_METRICS
 from gradledger_monitor.store.database import Store
@@ -35,7 +35,7 @@ Named = Annotated[
 ]
 
 
-@router.get("/{run}/series", response_model=Columns, responses=refusals(404, 422))
+@router.get("/{run}/series", response_model=Columns, responses=problems(404, 422))
 def get_series(
     request: Request,
     store: StoreDep,
@@ -87,7 +87,7 @@ def _named(figures: str | None) -> tuple[str, ...]:
     return named
 
 
-@router.get("/{run}/evaluations", response_model=dict[str, Columns], responses=refusals(404, 422))
+@router.get("/{run}/evaluations", response_model=dict[str, Columns], responses=problems(404, 422))
 def get_evaluations(
     request: Request, store: StoreDep, run: RunId, first: Bound = None, last: Bound = None
 ) -> Response:
@@ -99,7 +99,7 @@ def get_evaluations(
 @router.get(
     "/{run}/collectives/{optimizer}",
     response_model=patterns.CollectivePattern,
-    responses=refusals(404, 422),
+    responses=problems(404, 422),
 )
 def get_collectives(
     request: Request,

@@ -97,7 +97,7 @@ def _raise_descriptors() -> int:
 
 def _run(service: FastAPI, read: Settings) -> None:
     descriptors = _raise_descriptors()
-    most = read.max_connections or connections.room(descriptors)
+    most = read.max_connections or connections.max_connections(descriptors)
     limits = connections.Limits(
         connections=most,
         per_client=read.connections_per_client or max(1, most // 2),
