@@ -1,9 +1,9 @@
 """From a record's arrival to the webhook leaving: how long a person waits for an error.
 
-Starts the service and a receiver, each in a process of its own. Sends one run after another, each
-with a first step that is an error, while other runs without one send steps too. The clock starts
-when the batch is on its way to the service, and stops when the receiver has the message; both are
-processes of this machine, so their clocks are one. Prints the median and the 95th percentile.
+Starts the service and a receiver in separate processes. Sends one run after another, each with an
+error in its first step, while other runs without errors send steps. The time is from sending the
+batch to the service until the receiver has the message; both run on this machine and share its
+clock. Prints the median and the 95th percentile.
 
 Give the number of runs as an argument. The target is a median under 2 seconds.
 """
@@ -54,7 +54,7 @@ def _report(sent: dict[str, float], receiver: Receiver) -> None:
     came = {one["body"]["data"]["run"]["id"]: one["at"] for one in reversed(receiver.got())}
     waits = sorted(came[name] - at for name, at in sent.items())
     median, late = statistics.median(waits), waits[int(len(waits) * 0.95)]
-    print(f"{len(waits)} errors told: median {median:.3f} s, 95 % within {late:.3f} s")
+    print(f"{len(waits)} errors alerted: median {median:.3f} s, 95 % within {late:.3f} s")
     print(f"target: median under {TARGET_SECONDS:g} s, {'met' if median < 2 else 'missed'}")
 
 

@@ -13,14 +13,14 @@ COMPILED = ", compiled"  # ends the names of its measures
 FOLDER = Path(__file__).resolve().parent.parent / "build" / "compiled"
 
 
-def at_hand() -> dict[str, dict[str, str]]:
-    """The environment of each build that is at hand, by what ends the names of its measures."""
+def available() -> dict[str, dict[str, str]]:
+    """The environment of each available build, by the suffix of its measurements."""
     ready = (FOLDER / ".ready").exists()
     return {"": {}, **({COMPILED: {"PYTHONPATH": str(FOLDER)}} if ready else {})}
 
 
-def told(environment: dict[str, str], script: str, *arguments: str) -> Any:
-    """What a benchmark prints as JSON that runs in a process of its own."""
+def run_json(environment: dict[str, str], script: str, *arguments: str) -> Any:
+    """Run a benchmark in a separate process; returns the JSON that it prints."""
     command = [sys.executable, script, *arguments]
     ran = subprocess.run(
         command, env={**os.environ, **environment}, stdout=subprocess.PIPE, check=True

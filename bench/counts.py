@@ -1,8 +1,8 @@
-"""What can be counted instead of timed: system calls, memory held, growth over a long run.
+"""Counts instead of times: system calls, memory in use, memory growth over a long run.
 
-System calls of the training thread, with hooks and without, come from strace (where it is
-installed). The interpreter itself waits on a futex when another thread holds its lock: those calls
-are counted apart. Memory is watched over 100,000 steps while no service is there.
+System calls of the training thread, with and without hooks, come from strace if it is installed.
+The interpreter waits on a futex while another thread holds its lock: those calls are counted
+separately. Memory is measured over 100,000 steps while the service is down.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from report import Measure, Report, arguments, tell
+from report import Measure, Report, arguments, publish
 from services import NOBODY, service
 from training import TINY, K, Loop
 
@@ -36,7 +36,7 @@ GROWTH_MB = 2.0
 BEGIN, END = "/gradledger-bench-begins", "/gradledger-bench-ends"
 
 
-# ---------------------------------------------------------------- in a process of its own
+# ---------------------------------------------------------------- in a separate process
 
 
 def traced(hooked: bool, url: str) -> None:
@@ -111,55 +111,55 @@ def in_a_process(*command: str, before: tuple[str, ...] = ()) -> str:
 
 def calls(hooked: bool) -> Counter[str]:
     """System calls of the training thread, between the marks."""
-    with tempfile.TemporaryDirectory() as folder, service("takes") as url:
+    with tempfile.TemporaryDirectory() as folder, service("accepts") as url:
         trace = Path(folder) / "trace"
         strace = ("strace", "-f", "-qq", "-o", str(trace))
         in_a_process("--traced", "hooked" if hooked else "plain", "--url", url, before=strace)
-        told = trace.read_text().splitlines()
-    begun = next(number for number, line in enumerate(told) if BEGIN in line)
-    ended = next(number for number, line in enumerate(told) if END in line)
-    thread = told[begun].split()[0]
-    ours = (line for line in told[begun + 1 : ended] if line.split()[0] == thread)
-    named = (re.match(r"\d+ +(\w+)\(", line) for line in ours)  # a call resumed has no such name
-    return Counter(found[1] for found in named if found)
+        trace_lines = trace.read_text().splitlines()
+    begun = next(number for number, line in enumerate(trace_lines) if BEGIN in line)
+    ended = next(number for number, line in enumerate(trace_lines) if END in line)
+    thread = trace_lines[begun].split()[0]
+    ours = (line for line in trace_lines[begun + 1 : ended] if line.split()[0] == thread)
+    matches = (re.match(r"\d+ +(\w+)\(", line) for line in ours)  # a call resumed has no such name
+    return Counter(match[1] for match in matches if match)
 
 
-def system_calls(made: Report) -> None:
+def system_calls(report: Report) -> None:
     """How many the hooks add."""
     if shutil.which("strace") is None:
-        made.notes.append("System calls were not counted: strace is not installed.")
+        report.notes.append("System calls were not counted: strace is not installed.")
         return
     plain, hooked = calls(hooked=False), calls(hooked=True)
     added = {name: hooked[name] - plain[name] for name in hooked | plain}
     waits = added.pop("futex", 0)
     more = {name: count for name, count in sorted(added.items()) if count > 0}
-    told = f"system calls of the training thread in {TRACED_STEPS} steps"
-    # what the system's allocator asks for comes now and then, with hooks and without
+    prefix = f"system calls of the training thread in {TRACED_STEPS} steps"
+    # calls of the memory allocator vary between runs, with and without hooks
     ours = sum(count for name, count in more.items() if name not in ("brk", "mmap", "munmap"))
-    made.measures.append(Measure(f"{told}: of the hooks", ours, "", goal="0", holds=ours == 0))
-    made.measures.append(Measure(f"{told}: the interpreter's lock", waits, ""))
-    named = ", ".join(f"{name} {count:+}" for name, count in sorted(added.items()) if count)
-    made.notes.append(
-        f"Difference in system calls, with hooks and without, over {TRACED_STEPS} steps: "
-        f"{named or 'none'}; futex {waits:+}, which is the interpreter's lock, passed on when the "
-        "background thread has something to send."
+    report.measures.append(Measure(f"{prefix}: of the hooks", ours, "", goal="0", holds=ours == 0))
+    report.measures.append(Measure(f"{prefix}: the interpreter lock", waits, ""))
+    listed = ", ".join(f"{name} {count:+}" for name, count in sorted(added.items()) if count)
+    report.notes.append(
+        f"Difference in system calls with and without hooks, over {TRACED_STEPS} steps: "
+        f"{listed or 'none'}; futex {waits:+}: the interpreter lock, which passes to the "
+        "background thread when there is something to send."
     )
 
 
-def memory(made: Report, steps: int) -> None:
+def memory(report: Report, steps: int) -> None:
     """That it does not grow."""
-    with service("takes") as url:
+    with service("accepts") as url:
         hooked, plain = json.loads(in_a_process("--blocks", "--url", url))
-    named = f"blocks of memory that a step's record holds until it is sent, K = {K}"
-    made.measures.append(Measure(named, hooked - plain, ""))
+    name = f"memory blocks held by the record of a step until it is sent, K = {K}"
+    report.measures.append(Measure(name, hooked - plain, ""))
     held = json.loads(in_a_process("--long", str(steps)))
     part = len(held) // SETTLED
     grown = statistics.median(held[-part:]) - statistics.median(held[part : 2 * part])
-    told = f"memory gained over the last four fifths of {steps:,} steps, the service down"
+    name = f"memory growth over the last four fifths of {steps:,} steps, service down"
     goal = f"under {GROWTH_MB:g} MB"
-    made.measures.append(Measure(told, grown, "MB", goal=goal, holds=grown < GROWTH_MB))
-    made.notes.append(
-        f"The process held {held[0]:.1f} MB after {steps // SAMPLES:,} steps and "
+    report.measures.append(Measure(name, grown, "MB", goal=goal, holds=grown < GROWTH_MB))
+    report.notes.append(
+        f"The process used {held[0]:.1f} MB after {steps // SAMPLES:,} steps and "
         f"{held[-1]:.1f} MB after {steps:,}."
     )
 
@@ -172,18 +172,18 @@ def main() -> None:
         parser.add_argument(name, default="", help=argparse.SUPPRESS)
     parser.add_argument("--long", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--blocks", action="store_true", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.traced:
-        traced(asked.traced == "hooked", asked.url)
-    elif asked.long:
-        long(asked.long)
-    elif asked.blocks:
-        blocks(asked.url)
+    options = parser.parse_args()
+    if options.traced:
+        traced(options.traced == "hooked", options.url)
+    elif options.long:
+        long(options.long)
+    elif options.blocks:
+        blocks(options.url)
     else:
-        made = Report("Counts", "python bench/counts.py")
-        system_calls(made)
-        memory(made, asked.steps)
-        tell(made, asked.json)
+        report = Report("Counts", "python bench/counts.py")
+        system_calls(report)
+        memory(report, options.steps)
+        publish(report, options.json)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""On a CUDA device: step time with the hooks over without, waits for the device, the norm's pass.
+"""On a CUDA device: step time with the hooks relative to without, device waits, gradient norm.
 
     python bench/device_cost.py [--sizes 100M 1B] [--json FILE]
 
-Trains byte-level GPTs in bf16 and in fp16 with a GradScaler, blocks of steps with hooks and without
-in turns, each block until the device is done. Waits are what PyTorch itself reports
-(``set_sync_debug_mode``). The norm is taken where the loop does not clip; its share of the memory's
-bandwidth is that of reading every gradient once, over copying as many bytes.
+Trains byte-level GPTs in bf16, and in fp16 with a GradScaler, in blocks of steps alternately with
+and without hooks; each block ends when the device is done. Waits are those that PyTorch reports
+(``set_sync_debug_mode``). The hooks compute the norm if the loop does not clip; its bandwidth is
+that of reading every gradient once, relative to copying as many bytes.
 
-Where there is no such device it says so and measures nothing; ``--sizes tiny --device cpu`` tries
-the script itself.
+Without a CUDA device it reports that and measures nothing; ``--sizes tiny --device cpu`` tests the
+script.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from report import Measure, Report, arguments, median_of, tell
+from report import Measure, Report, arguments, median_of, publish
 from services import service
 from torch import Tensor, nn
 
@@ -99,7 +99,7 @@ class Training:
 @contextmanager
 def hooks(training: Training) -> Iterator[gradledger.Ledger]:
     """In place, with a service that takes everything."""
-    with service("takes") as url:
+    with service("accepts") as url:
         ledger = gradledger.watch(training.model, training.optimizer, url=url)
         yield ledger
         ledger.close()
@@ -125,11 +125,11 @@ def waits(training: Training) -> int:
     """How often one step waits for the device, as PyTorch reports it."""
     training.step()
     torch.cuda.set_sync_debug_mode("warn")
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         training.step()
     torch.cuda.set_sync_debug_mode("default")
-    return sum("synchronizing" in str(one.message) for one in said)
+    return sum("synchronizing" in str(one.message) for one in caught)
 
 
 def waits_added(name: str, training: Training) -> Measure:
@@ -137,8 +137,8 @@ def waits_added(name: str, training: Training) -> Measure:
     plain = waits(training)
     with hooks(training):
         added = waits(training) - plain
-    told = f"{name}: waits for the device that the hooks add to a step"
-    return Measure(told, added, "", goal="0", holds=added == 0)
+    title = f"{name}: waits for the device that the hooks add to a step"
+    return Measure(title, added, "", goal="0", holds=added == 0)
 
 
 # ---------------------------------------------------------------- the norm's pass
@@ -174,8 +174,8 @@ def norm_share(name: str, training: Training, rounds: int = 20) -> Measure:
     copies = [on_the_device(lambda: target.copy_(source)) for _ in range(rounds)]
     bandwidth = 2 * size / statistics.median(copies)  # a copy reads and writes
     shares = [size / seconds / bandwidth for seconds in spent]
-    told = f"{name}: the norm's pass, share of {bandwidth / 1e12:.2f} TB/s"
-    return median_of(told, shares, "")
+    title = f"{name}: the norm's pass, share of {bandwidth / 1e12:.2f} TB/s"
+    return median_of(title, shares, "")
 
 
 def main() -> None:
@@ -184,21 +184,21 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", choices=list(SHAPES), default=["100M", "1B"])
     parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
-    asked = parser.parse_args()
-    cuda = asked.device == "cuda"
+    options = parser.parse_args()
+    cuda = options.device == "cuda"
     if cuda and not torch.cuda.is_available():
         print("There is no CUDA device here: nothing was measured.")
         return
     where = torch.cuda.get_device_name() if cuda else "the processor, a trial"
-    made = Report(f"On {where}", "python bench/device_cost.py")
-    for size in asked.sizes:
+    report = Report(f"On {where}", "python bench/device_cost.py")
+    for size in options.sizes:
         for mode, kind in MODES.items():
-            training = Training(SHAPES[size], kind, asked.device)
+            training = Training(SHAPES[size], kind, options.device)
             name = f"{size} parameters, {mode}"
-            made.measures += step_times(name, training, asked.pairs)
+            report.measures += step_times(name, training, options.pairs)
             if cuda:
-                made.measures += [waits_added(name, training), norm_share(name, training)]
-    tell(made, asked.json)
+                report.measures += [waits_added(name, training), norm_share(name, training)]
+    publish(report, options.json)
 
 
 if __name__ == "__main__":

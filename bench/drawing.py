@@ -1,6 +1,6 @@
-"""Draws curves as a picture without a script: both axes logarithmic, dashed what would be linear.
+"""Draws curves as SVG without scripts: logarithmic axes, linear growth as a dashed line.
 
-Colours are those that can be seen on a light page and on a dark one.
+The colours are visible on light and on dark pages.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _panel(curve: Curve) -> str:
     linear = (last[0], first[1] * last[0] / first[0])
     low, high = min(y for _, y in curve.points) / 2, max(top, min(linear[1], top * 10)) * 1.2
 
-    def place(x: float, y: float) -> tuple[float, float]:
+    def to_pixels(x: float, y: float) -> tuple[float, float]:
         across = math.log(x / first[0]) / math.log(last[0] / first[0])
         up = math.log(y / low) / math.log(high / low)
         return LEFT + across * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - up * (
@@ -62,13 +62,13 @@ def _panel(curve: Curve) -> str:
     until = (first[0] * within / first[1], within)
     parts = [
         f'<text x="{LEFT}" y="14" font-weight="bold">{escape(curve.title)}</text>',
-        _line([place(*first), place(*until)], FAINT, ' stroke-dasharray="4 3"'),
-        _line([place(*point) for point in curve.points], LINE, ' stroke-width="2"'),
+        _line([to_pixels(*first), to_pixels(*until)], FAINT, ' stroke-dasharray="4 3"'),
+        _line([to_pixels(*point) for point in curve.points], LINE, ' stroke-width="2"'),
     ]
-    parts += [_dot(*place(*point)) for point in curve.points]
+    parts += [_dot(*to_pixels(*point)) for point in curve.points]
     parts.append(_label(first[0], (LEFT, HEIGHT - 16), "middle"))
     parts.append(_label(last[0], (WIDTH - RIGHT, HEIGHT - 16), "end"))
-    ends = [(y, place(first[0], y)[1] + 3) for y in (first[1], last[1])]
+    ends = [(y, to_pixels(first[0], y)[1] + 3) for y in (first[1], last[1])]
     apart = abs(ends[0][1] - ends[1][1]) > 11  # or one would be written over the other
     parts += [_label(y, (LEFT - 8, at), "end") for y, at in (ends if apart else ends[:1])]
     return "".join(parts)

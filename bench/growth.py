@@ -1,8 +1,8 @@
 """How the hooks' cost grows: with tensors, with parameters, with K, with ranks, with the run.
 
-Measured is the processor time inside the hooks in one step, by clocks around them (sandwich.py).
-The points of a curve are measured in turns, twice. Goals: nothing grows faster than linear, and a
-step costs at the end of a run what it cost at its beginning.
+Values are CPU time inside the hooks in one step, measured by clocks around them (sandwich.py).
+The points of a curve are measured alternately, twice. Goals: no growth is faster than linear, and a
+step costs the same at the end of a run as at its beginning.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 from drawing import Curve, draw
-from report import Measure, Report, arguments, shown, tell
+from report import Measure, Report, arguments, publish, shown
 from sandwich import Sandwich
 from services import service
 from step_cost import BLOCK, Hooks, block
@@ -73,7 +73,9 @@ def inside(sandwich: Sandwich, loop: Loop, url: str, blocks: int) -> list[float]
     return spent
 
 
-def curve(sandwich: Sandwich, url: str, title: str, points: Sequence[Point], blocks: int) -> Curve:
+def curve_of(
+    sandwich: Sandwich, url: str, title: str, points: Sequence[Point], blocks: int
+) -> Curve:
     """One curve, its points in turns."""
     taken: list[list[float]] = [[] for _ in points]
     for _ in range(2):
@@ -110,7 +112,7 @@ def rank(number: int, ranks: int, port: int, blocks: int, file: str) -> None:
     torch.distributed.init_process_group("gloo")
     sandwich, loop = Sandwich(), Loop(GPT)
     loop.model = nn.parallel.DistributedDataParallel(loop.model)
-    with service("takes") as url:
+    with service("accepts") as url:
         spent = inside(sandwich, loop, url, blocks)
     if number == 0:
         Path(file).write_text(str(statistics.median(spent)))
@@ -123,35 +125,37 @@ def over_ranks(blocks: int) -> Curve:
     points = []
     with tempfile.TemporaryDirectory() as folder:
         for ranks in (1, 2):
-            with socket.create_server(("127.0.0.1", 0)) as found:
-                port = found.getsockname()[1]
-            told = Path(folder) / str(ranks)
-            spawn(rank, (ranks, port, blocks, str(told)), ranks)
-            points.append((float(ranks), float(told.read_text())))
+            with socket.create_server(("127.0.0.1", 0)) as server:
+                port = server.getsockname()[1]
+            result_file = Path(folder) / str(ranks)
+            spawn(rank, (ranks, port, blocks, str(result_file)), ranks)
+            points.append((float(ranks), float(result_file.read_text())))
     return Curve("ranks (DDP, gloo)", points)
 
 
-# ---------------------------------------------------------------- what is said
+# ---------------------------------------------------------------- measures and notes
 
 
-def verdict(found: Curve) -> Measure:
+def verdict(curve: Curve) -> Measure:
     """The exponent of a curve."""
-    named = f"exponent of the growth with {found.title}"
-    held = found.exponent < LINEAR
-    return Measure(named, found.exponent, "", goal="1 at most (linear)", holds=held)
+    name = f"growth exponent with {curve.title}"
+    held = curve.exponent < LINEAR
+    return Measure(name, curve.exponent, "", goal="at most 1 (linear)", holds=held)
 
 
-def flat(found: Curve) -> Measure:
+def flat(curve: Curve) -> Measure:
     """The end of a run over its beginning."""
-    ratio = found.points[-1][1] / found.points[0][1]
+    ratio = curve.points[-1][1] / curve.points[0][1]
     goal = f"flat: under {FLAT:g} x"
-    return Measure("last tenth of a run over the first", ratio, "x", goal=goal, holds=ratio < FLAT)
+    return Measure(
+        "last tenth of a run relative to the first", ratio, "x", goal=goal, holds=ratio < FLAT
+    )
 
 
-def listed(found: Curve) -> str:
+def listed(curve: Curve) -> str:
     """The points in words."""
-    told = ", ".join(f"{x:,.0f}: {shown(y)} us" for x, y in found.points)
-    return f"By {found.title}: {told}."
+    points = ", ".join(f"{x:,.0f}: {shown(y)} us" for x, y in curve.points)
+    return f"By {curve.title}: {points}."
 
 
 def main() -> None:
@@ -160,21 +164,22 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=6, help="for each point, in each turn")
     parser.add_argument("--steps", type=int, default=10_000, help="of the long run")
     parser.add_argument("--picture", type=Path, default=PICTURE)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     os.environ["GRADLEDGER_SPOOL"] = "off"
-    made = Report("How the cost grows", "python bench/growth.py")
+    report = Report("Growth of the cost", "python bench/growth.py")
     sandwich = Sandwich()
-    with service("takes") as url:
+    with service("accepts") as url:
         curves = [
-            curve(sandwich, url, title, points(), asked.blocks) for title, points in CURVES.items()
+            curve_of(sandwich, url, title, points(), options.blocks)
+            for title, points in CURVES.items()
         ]
-        run = over_a_run(sandwich, url, asked.steps)
-    ranks = over_ranks(asked.blocks)
-    made.measures += [*map(verdict, curves), verdict(ranks), flat(run)]
-    made.notes = [listed(found) for found in (*curves, ranks, run)]
-    made.notes.append("![Microseconds in the hooks in one step](images/growth.svg)")
-    asked.picture.write_text(draw([*curves, run]))
-    tell(made, asked.json)
+        run = over_a_run(sandwich, url, options.steps)
+    ranks = over_ranks(options.blocks)
+    report.measures += [*map(verdict, curves), verdict(ranks), flat(run)]
+    report.notes = [listed(curve) for curve in (*curves, ranks, run)]
+    report.notes.append("![Microseconds in the hooks in one step](images/growth.svg)")
+    options.picture.write_text(draw([*curves, run]))
+    publish(report, options.json)
 
 
 if __name__ == "__main__":

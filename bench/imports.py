@@ -1,8 +1,8 @@
-"""What importing the hooks adds to a process that has PyTorch, beside importing the peers.
+"""What importing the hooks adds to a process that has PyTorch, compared with the peers.
 
-Each import happens in a fresh process that imported torch before; all take turns. Everything was
-compiled before. Time is the processor's, all threads; memory is what the process holds more. The
-hooks stand there twice: as the statement alone, and with everything that ``watch`` loads later.
+Each import happens in a new process that has imported torch, with compiled bytecode; packages
+alternate. Time is CPU time of all threads; memory is the growth of the process. The hooks are
+measured twice: the import statement alone, and with everything that ``watch`` loads later.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import os
 import subprocess
 import sys
 
-from report import Measure, Report, arguments, below, median_of, tell
+from report import Measure, Report, arguments, below, median_of, publish
 
-HOOKS = ("gradledger", "gradledger and all that watch needs")
+HOOKS = ("gradledger", "gradledger and everything that watch needs")
 STATEMENTS = {
     HOOKS[0]: "import gradledger",
     HOOKS[1]: "from gradledger import watch",
@@ -52,19 +52,19 @@ def clocked(name, work):
     return timed
 before = len(sys.modules)
 loading._compile_bytecode = clocked("reading code", loading._compile_bytecode)
-dataclasses._process_class = clocked("making dataclasses", dataclasses._process_class)
+dataclasses._process_class = clocked("creating dataclasses", dataclasses._process_class)
 exec(sys.argv[1])
 print(json.dumps([len(sys.modules) - before, spent]))
 """
 
 
 def what_it_consists_of() -> str:
-    """Of the import of all that watch needs."""
+    """Of the import of everything that watch needs."""
     command = [sys.executable, "-c", PARTS, STATEMENTS[HOOKS[1]]]
     done = subprocess.run(command, env=compiled(), capture_output=True, text=True, check=True)
     modules, spent = json.loads(done.stdout.splitlines()[-1])
-    parts = " and ".join(f"{took:.1f} ms {name}" for name, took in spent.items())
-    return f"All that watch needs is {modules} modules; in one import, {parts} were part of it."
+    parts = " and ".join(f"{took:.1f} ms were spent {name}" for name, took in spent.items())
+    return f"`watch` needs {modules} modules. In one import, {parts}."
 
 
 def compiled() -> dict[str, str]:
@@ -87,20 +87,20 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--peers", default=sys.executable, help="the Python that has the peers")
     parser.add_argument("--rounds", type=int, default=5)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     taken: dict[str, list[tuple[float, float]]] = {}
-    made = Report("Import, beside PyTorch", "python bench/imports.py")
-    for number in range(asked.rounds + 1):
+    report = Report("Import time and memory, in addition to PyTorch", "python bench/imports.py")
+    for number in range(options.rounds + 1):
         for name, statement in STATEMENTS.items():
-            found = once(asked.peers, statement)
-            if isinstance(found, str):
-                made.notes += [f"{name} could not be imported: {found}"] if not number else []
+            result = once(options.peers, statement)
+            if isinstance(result, str):
+                report.notes += [f"{name} could not be imported: {result}"] if not number else []
             elif number:  # the first one reads files that no cache holds
-                taken.setdefault(name, []).append(found)
+                taken.setdefault(name, []).append(result)
     for name, times in taken.items():
-        made.measures += rows(name, times)
-    made.notes.append(what_it_consists_of())
-    tell(made, asked.json)
+        report.measures += rows(name, times)
+    report.notes.append(what_it_consists_of())
+    publish(report, options.json)
 
 
 def rows(name: str, times: list[tuple[float, float]]) -> list[Measure]:

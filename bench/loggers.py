@@ -1,7 +1,7 @@
-"""Peers, each logging ten scalars of every step as its manual says: contexts that give a ``Log``.
+"""Peers that log ten scalars per step as their manuals recommend: contexts that yield a ``Log``.
 
-They run in an environment of their own (bench/peers-training.txt) and keep their files in the
-working directory, which is temporary.
+They run in a separate environment (bench/peers-training.txt) and write files to the working
+directory, which is temporary.
 """
 
 # ruff: noqa: PLC0415 (only the peer that is measured is imported)
@@ -76,7 +76,7 @@ def aim() -> Iterator[Log]:
 
 @contextmanager
 def mlflow(synchronous: bool) -> Iterator[Log]:
-    """MLflow with a server of its own on SQLite."""
+    """MLflow with a local server on SQLite."""
     with _mlflow_server() as url:
         import mlflow
 
@@ -94,8 +94,8 @@ def _log(mlflow: Any, step: int, loss: float, synchronous: bool) -> None:
 
 @contextmanager
 def _mlflow_server() -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
     command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1"]
     command += ["--backend-store-uri", "sqlite:///mlflow.db"]
     url = f"http://127.0.0.1:{port}"

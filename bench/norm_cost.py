@@ -1,12 +1,11 @@
-"""The norm of the gradients where the loop does not clip: ours, the floor's and PyTorch's own.
+"""The gradient norm if the loop does not clip: of the hooks, of the floor and of PyTorch.
 
-Three ways take turns, step by step, in the same place of the same loop: right before the optimizer
-steps, when the gradients are as cold as the last backward left them. The floor is PyTorch's
-``_foreach_norm``, ``stack`` and ``norm`` over the same gradients. Of the hooks the time of the
-norm's observer counts.
+The three alternate step by step at the same point of the same loop: before the optimizer step, with
+the caches as the last backward left them. The floor is PyTorch's ``_foreach_norm``, ``stack`` and
+``norm`` over the same gradients. The time of the hooks is that of the norm's observer.
 
-Where the loop clips, the hooks use its norm: their passes over the gradients, counted in operations
-that reach a kernel, must be none.
+If the loop clips, the hooks use its norm: they must add no pass over the gradients, counted in
+operations that reach a kernel.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from itertools import zip_longest
 from typing import Any
 
 import torch
-from report import Measure, Report, arguments, below, median_of, tell
+from report import Measure, Report, arguments, below, median_of, publish
 from services import service
 from torch.utils._python_dispatch import TorchDispatchMode
 from training import GPT, Loop
@@ -27,7 +26,7 @@ from training import GPT, Loop
 import gradledger
 from gradledger.observers.gradient_norm import GradientNorm
 
-HOOKS, FLOOR, CLIP = "the norm of the hooks", "the norm at the floor", "clip_grad_norm_"
+HOOKS, FLOOR, CLIP = "norm of the hooks", "norm at the floor", "clip_grad_norm_"
 WAYS = (HOOKS, FLOOR, CLIP)
 GOAL = 1.1
 WARM_UP = 10  # rounds
@@ -75,7 +74,7 @@ def measure(rounds: int) -> Times:
     loop = Loop(GPT, clips=False)
     taken: Times = {way: [] for way in WAYS}
     with (
-        service("takes") as url,
+        service("accepts") as url,
         gradledger.watch(loop.model, loop.optimizers[0], url=url, overhead="full") as ledger,
     ):
         for number in range(rounds + WARM_UP):
@@ -121,7 +120,7 @@ def operations(hooked: bool, clips: bool) -> Counter[str]:
     """What one step calls."""
     loop = Loop(GPT, clips=clips)
     loop.step(loop.window())
-    with service("takes") as url:
+    with service("accepts") as url:
         ledger = (
             gradledger.watch(loop.model, loop.optimizers[0], url=url, overhead="full")
             if hooked
@@ -146,7 +145,7 @@ def compared(taken: Times) -> list[Measure]:
     pairs = [a / b for a, b in zip_longest(taken[HOOKS], taken[FLOOR])]
     low, _, high = statistics.quantiles(pairs, n=4)
     middle = statistics.median(taken[HOOKS]) / statistics.median(taken[FLOOR])
-    ratio = Measure("the norm of the hooks, over the floor", middle, "x", low, high, "1")
+    ratio = Measure("norm of the hooks, relative to the floor", middle, "x", low, high, "1")
     return [*(median_of(way, taken[way], "us") for way in WAYS), below(ratio, GOAL)]
 
 
@@ -154,22 +153,22 @@ def main() -> None:
     """The command."""
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=300)
-    asked = parser.parse_args()
-    made = Report("The norm where the loop does not clip", "python bench/norm_cost.py")
-    made.measures += compared(measure(asked.rounds))
+    options = parser.parse_args()
+    report = Report("Gradient norm without clipping", "python bench/norm_cost.py")
+    report.measures += compared(measure(options.rounds))
     plain, hooked = (operations(hooked, clips=True) for hooked in (False, True))
     passes = hooked["_foreach_norm"] - plain["_foreach_norm"]
-    told = "passes over the gradients that the hooks add where the loop clips"
-    made.measures.append(Measure(told, passes, "", goal="0", holds=passes == 0))
-    made.notes.append(
-        f"Where the loop clips, a step has these operations more: {named(hooked - plain)}."
+    name = "passes over the gradients that the hooks add if the loop clips"
+    report.measures.append(Measure(name, passes, "", goal="0", holds=passes == 0))
+    report.notes.append(
+        f"If the loop clips, the hooks add these operations to a step: {named(hooked - plain)}."
     )
     plain, hooked = (operations(hooked, clips=False) for hooked in (False, True))
-    made.notes.append(
-        f"Where it does not: {named(hooked - plain)}. The floor's are a `_foreach_norm`, a `stack` "
-        f"and a `linalg_vector_norm`; there are {len(Loop(GPT).parameters)} gradients."
+    report.notes.append(
+        f"If it does not clip: {named(hooked - plain)}. The floor is one `_foreach_norm`, one "
+        f"`stack` and one `linalg_vector_norm`. There are {len(Loop(GPT).parameters)} gradients."
     )
-    tell(made, asked.json)
+    publish(report, options.json)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""How long a process takes to end after 10,000 steps, with everything sent.
+"""How long a process takes to end after 10,000 steps, with all records sent.
 
-A process trains against a real service on this machine. From its last line on, the clock runs
-twice: until everything is sent, and until the process is gone, which for one that trained takes
-some time without hooks, too. Afterwards the service is asked whether it has every step. Beside it
-stand peers that logged ten scalars at full speed, after a tenth of these steps.
+A process trains against a real service on this machine. Two times are measured
+from its last line: until all records are sent, and until the process has ended, which takes some
+time without hooks, too. Then the benchmark checks that the service has every step. For comparison,
+peers log ten scalars at full speed, for a tenth of the steps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from loggers import PEERS
-from report import Measure, Report, arguments, median_of, tell
+from report import Measure, Report, arguments, median_of, publish
 from training import TINY, K, Loop
 
 STEPS = 10_000
@@ -33,33 +33,33 @@ SYNCHRONOUS = "MLflow server, sync"  # has nothing left to send
 
 
 def child(way: str, steps: int) -> None:
-    """Train or log, and say when the script is done; what follows is the end of the process."""
+    """Train or log, and print the time of the last line; then the process ends."""
     if way in PEERS:
         with PEERS[way]() as log:
             for step in range(steps):
                 log(step, 1.0 / (step + 1))
-            tell_time("ended")
-        tell_time("sent")
+            print_time("ended")
+        print_time("sent")
         return
     loop = Loop(TINY)
-    atexit.register(tell_time, "sent")  # before the hooks, so that it is called after them
+    atexit.register(print_time, "sent")  # before the hooks, so that it is called after them
     if way == HOOKS:
         import gradledger  # noqa: PLC0415 (not without hooks)
 
         gradledger.watch(loop.model, loop.optimizers[0], name="end", overhead="full")
     for _ in range(steps):
         loop.step(loop.window())
-    tell_time("ended")
+    print_time("ended")
 
 
-def tell_time(what: str) -> None:
+def print_time(what: str) -> None:
     """For the parent, whose clock is the same."""
     print(f"\n{what} at {time.time()}", flush=True)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the command line asks for."""
+class Options:
+    """The options of the command line."""
 
     steps: int
     peers: str
@@ -87,7 +87,7 @@ class Asked:
         return float(sent) - float(ended), gone - float(ended)
 
 
-def with_hooks(asked: Asked, rounds: int) -> list[Measure]:
+def with_hooks(runner: Options, rounds: int) -> list[Measure]:
     """The end with hooks and without, in turns; and the steps that the service lacks."""
     from helpers.service import running_service  # noqa: PLC0415 (not in the peers' environment)
 
@@ -97,19 +97,19 @@ def with_hooks(asked: Asked, rounds: int) -> list[Measure]:
         for number in range(rounds):
             with running_service(Path(folder) / f"{number}.db") as service:
                 for way, times in taken.items():
-                    took = asked.end_of(way, service.url)
+                    took = runner.end_of(way, service.url)
                     if isinstance(took, str):
                         sys.exit(took)
                     times.append(took)
                 (run,) = service.get("/runs").json()["runs"]
-                missing += asked.steps - run["steps"]
+                missing += runner.steps - run["steps"]
     sent, gone = zip(*taken[HOOKS], strict=True)
     plain = [whole for _, whole in taken[NOTHING]]
-    lacking = "steps that the service does not have then"
+    lacking = "steps missing in the service"
     return [
-        median_of("hooks: until everything is sent", sent, "s", "0.05 s", GOAL_SECONDS),
-        median_of("hooks: until the process is gone", gone, "s"),
-        median_of("without hooks: until the process is gone", plain, "s"),
+        median_of("hooks: until all records are sent", sent, "s", "0.05 s", GOAL_SECONDS),
+        median_of("hooks: until the process has ended", gone, "s"),
+        median_of("without hooks: until the process has ended", plain, "s"),
         Measure(lacking, missing, "", goal="0", holds=missing == 0),
     ]
 
@@ -121,23 +121,23 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--child", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.child:
-        child(asked.child, asked.steps)
+    options = parser.parse_args()
+    if options.child:
+        child(options.child, options.steps)
         return
-    how = Asked(asked.steps, os.path.abspath(asked.peers))
-    title = f"The end of a process, after {asked.steps:,} steps"
-    made = Report(title, "python bench/process_end.py")
-    made.measures += with_hooks(how, asked.rounds)
+    runner = Options(options.steps, os.path.abspath(options.peers))
+    title = f"End of a process after {options.steps:,} steps"
+    report = Report(title, "python bench/process_end.py")
+    report.measures += with_hooks(runner, options.rounds)
     for name in PEERS:
-        took = how.end_of(name) if name != SYNCHRONOUS else ""
+        took = runner.end_of(name) if name != SYNCHRONOUS else ""
         if isinstance(took, tuple):
-            told = f"{name}, {STEPS_OF_OTHERS:,} steps: until everything is sent"
-            made.measures.append(Measure(told, took[0], "s"))
+            measure_name = f"{name}, {STEPS_OF_OTHERS:,} steps: until all records are sent"
+            report.measures.append(Measure(measure_name, took[0], "s"))
         elif took:
-            made.notes.append(f"{name} could not be measured: {took}")
-    made.notes.append(f"With hooks each step has K = {K} micro-batches and takes about 1 ms.")
-    tell(made, asked.json)
+            report.notes.append(f"{name} could not be measured: {took}")
+    report.notes.append(f"A step with hooks has K = {K} micro-batches and takes about 1 ms.")
+    publish(report, options.json)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What one benchmark found: the table that it prints, and the JSON that ``page.py`` gathers.
+"""The results of one benchmark: the table that it prints, and the JSON for ``page.py``.
 
-A benchmark takes ``--json FILE`` from ``arguments``, fills a ``Report`` and ends with ``tell``.
-Notes are Markdown paragraphs: of a goal that is missed they say what bounds it.
+A benchmark takes ``--json FILE`` from ``arguments``, fills a ``Report`` and ends with ``publish``.
+Notes are Markdown paragraphs; they explain goals that are missed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-PARTS = ("measure", "measured", "middle half", "floor", "goal", "")
+PARTS = ("measurement", "value", "interquartile range", "floor", "goal", "")
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One figure; ``low`` and ``high`` bound the middle half of what it is the median of."""
+    """One value, usually a median; ``low`` and ``high`` are the quartiles."""
 
     name: str
     value: float
@@ -34,7 +34,7 @@ class Measure:
     @property
     def cells(self) -> tuple[str, str, str, str, str, str]:
         """The row of a table."""
-        verdict = {None: "", True: "holds", False: "missed"}[self.holds]
+        verdict = {None: "", True: "met", False: "missed"}[self.holds]
         measured = f"{shown(self.value, self.unit)} {self.unit}".strip()
         return self.name, measured, self._half, self.floor, self.goal, verdict
 
@@ -47,7 +47,7 @@ class Measure:
 
 @dataclass
 class Report:
-    """One benchmark's figures and what is to be said about them."""
+    """The measurements of one benchmark, with notes."""
 
     title: str
     command: str
@@ -58,7 +58,7 @@ class Report:
 def median_of(
     name: str, values: Sequence[float], unit: str, floor: str = "", under: float | None = None
 ) -> Measure:
-    """The median with its middle half, held against a goal that it must stay under."""
+    """The median with the quartiles and, optionally, a limit as the goal."""
     if len(values) == 1:
         return below(Measure(name, values[0], unit, floor=floor), under)
     low, middle, high = statistics.quantiles(values, n=4)
@@ -66,15 +66,15 @@ def median_of(
 
 
 def below(measure: Measure, limit: float | None) -> Measure:
-    """The measure with the goal to stay under a limit."""
+    """The measurement with the goal to stay under a limit."""
     if limit is None:
         return measure
-    told = asdict(measure) | {"goal": f"under {limit:,g} {measure.unit}".rstrip()}
-    return Measure(**(told | {"holds": measure.value < limit}))
+    values = asdict(measure) | {"goal": f"under {limit:,g} {measure.unit}".rstrip()}
+    return Measure(**(values | {"holds": measure.value < limit}))
 
 
 def shown(value: float, unit: str = "") -> str:
-    """Three digits that count; ratios (unit ``x``) to a thousandth."""
+    """Three significant digits; ratios (unit ``x``) with three decimals."""
     if unit == "x" and abs(value) < 10:
         return f"{value:.3f}"
     if not value or not math.isfinite(value):
@@ -83,15 +83,17 @@ def shown(value: float, unit: str = "") -> str:
 
 
 def arguments(about: str | None) -> argparse.ArgumentParser:
-    """A benchmark's command line: ``--json FILE``, and what it adds itself."""
+    """The parser of a benchmark's command line, with ``--json FILE``."""
     shape = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=about, formatter_class=shape)
-    parser.add_argument("--json", type=Path, help="write the figures here, for bench/page.py")
+    parser.add_argument(
+        "--json", type=Path, help="write the results to FILE, for bench/page.py", metavar="FILE"
+    )
     return parser
 
 
-def asked(command: str, arguments: Sequence[str]) -> str:
-    """The command with the arguments that a reader needs to repeat it: not where files lie."""
+def repeatable_command(command: str, arguments: Sequence[str]) -> str:
+    """The command with the arguments that a reader needs to repeat it, without file paths."""
     words, pairs = command.split(), iter(arguments)
     for word in pairs:
         if word in ("--json", "--peers"):
@@ -101,9 +103,9 @@ def asked(command: str, arguments: Sequence[str]) -> str:
     return " ".join(words)
 
 
-def tell(report: Report, file: Path | None) -> None:
-    """Print the table; write the JSON if a file is given."""
-    report.command = asked(report.command, sys.argv[1:])
+def publish(report: Report, file: Path | None) -> None:
+    """Print the table, and write the JSON if ``file`` is set."""
+    report.command = repeatable_command(report.command, sys.argv[1:])
     print(f"{report.title}  ({report.command})")
     rows = [PARTS, *(measure.cells for measure in report.measures)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -1,8 +1,8 @@
 """The time that a training thread spends inside the hooks, measured from outside them.
 
-One clock is put below the hooks, before they are in place, and one above, afterwards: what lies
-between the two is theirs. That holds whatever they do inside. Hooks on nodes, which run in the
-middle of a backward, are not in it; the difference of whole steps is there for these.
+One clock is installed below the hooks, before them, and one above, after them: the time between
+the two is theirs, whatever they do inside. Hooks on autograd nodes, which run in the middle of a
+backward, are not included; the difference between whole steps includes them.
 """
 
 from __future__ import annotations

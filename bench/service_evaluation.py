@@ -1,14 +1,14 @@
-"""How fast steps are judged, and how soon after they came.
+"""How fast steps are evaluated, and how soon after they arrive.
 
     python bench/service_evaluation.py [--steps 5000] [--rounds 7] [--seconds 20] [--json FILE]
 
-All rules are on. The first figures are facts, rules and charted figures of records that are in
-memory already, one optimizer's steps of K micro-batches, on one CPU: of a plain loop, of one with a
-GradScaler and clipping, and of one whose token weights are unequal, so that a finding is made anew
-at every step. Beside them stands decoding alone, in the same rounds. Each round is a process of its
-own; after `make compiled`, one with facts and rules in C follows each. The lag is that of a service
-in a process of its own to which four clients send 2,000 records a second in batches of 50: from
-the moment a batch is sent until the database says that its last step is judged.
+All rules are on. The first values are for facts, rules and charted values of records in memory,
+steps of one optimizer with K micro-batches, on one CPU: a plain loop, a loop with a GradScaler and
+clipping, and a loop with unequal token weights, which has a finding in every step. Decoding alone
+is measured in the same rounds. Each round runs in a separate process; after `make compiled`, a
+process with facts and rules in C follows each. The lag is measured on a service in a separate
+process, to which four clients send 2,000 records per second in batches of 50: from sending a batch
+until the database has its last step as evaluated.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ from helpers.batches import batch, fair_step, step
 from helpers.service import Service, running_service
 
 NOTES = [
-    "What bounds facts and rules in Python is the interpreter; compiled, what Python's objects "
-    "themselves cost: attributes of records, floats, lists. Rules that share a "
-    "question are asked it once, what nearly all ask for is worked out at once, and what no rule "
-    "or chart asks for is not. The words of a claim are put together for the step that is shown.",
-    "The lag is mostly that of four runs judged one after the other, each look with a transaction "
-    "that waits for the disk, while batches go first.",
+    "The interpreter limits facts and rules in Python; if compiled, the cost of Python objects "
+    "does: attributes of records, floats, lists. Facts that several rules share are computed "
+    "once, facts that nearly all rules need are computed in advance, and facts that no rule or "
+    "chart needs are not computed. The text of a finding is built only for the step that is "
+    "shown.",
+    "Most of the lag comes from evaluating four runs one after the other. Each evaluation pass "
+    "has a transaction that waits for the disk, and batches have priority.",
 ]
 
 TOKENS = (5, 12, 19, 26)
@@ -84,9 +85,9 @@ def unequal(number: int) -> StepRecord:
     return step(number, tokens=TOKENS)
 
 
-def decoded(made: Callable[[int], StepRecord], steps: int) -> list[schema.StepRecord]:
+def decoded(make_step: Callable[[int], StepRecord], steps: int) -> list[schema.StepRecord]:
     """Records as the service holds them."""
-    (sent,) = decode.read(batch("bench", map(made, range(1, steps + 1)))).processes
+    (sent,) = decode.read(batch("bench", map(make_step, range(1, steps + 1)))).processes
     return [line for _, line in sent.records if isinstance(line, schema.StepRecord)]
 
 
@@ -99,9 +100,9 @@ def evaluate(records: list[schema.StepRecord]) -> float:
     fold = RunState(Engine(info), 0)
     began = time.process_time()
     for record in records:
-        seen = fold.see(info, ArrivedStep(0, record.step, record.time, {0: record}))
-        assert seen is not None
-        EvaluatedStep.of(seen)  # the figures that are charted
+        evaluated = fold.see(info, ArrivedStep(0, record.step, record.time, {0: record}))
+        assert evaluated is not None
+        EvaluatedStep.of(evaluated)  # the figures that are charted
     return len(records) / (time.process_time() - began)
 
 
@@ -134,14 +135,14 @@ def calls(records: list[schema.StepRecord]) -> float:
 KINDS = {
     "a plain loop": plain,
     "GradScaler, clipping, schedule": scaled,
-    "a finding at every step": unequal,
+    "a finding in every step": unequal,
 }
 DECODED = "decoded"
 
 
 def one_round(steps: int) -> dict[str, float]:
     """Steps a second of all kinds, in this process."""
-    records = {kind: decoded(made, steps) for kind, made in KINDS.items()}
+    records = {kind: decoded(make_step, steps) for kind, make_step in KINDS.items()}
     return {
         DECODED: decode_alone(records["a plain loop"]),
         **{kind: evaluate(some) for kind, some in records.items()},
@@ -150,25 +151,29 @@ def one_round(steps: int) -> dict[str, float]:
 
 def in_memory(steps: int, rounds: int) -> list[report.Measure]:
     """All kinds and builds in each round."""
-    found: dict[str, list[float]] = {}
+    rates_by_kind: dict[str, list[float]] = {}
     for _ in range(rounds):
-        for build, environment in builds.at_hand().items():
-            rates = builds.told(environment, __file__, "--steps", str(steps), "--one-round")
+        for build, environment in builds.available().items():
+            rates = builds.run_json(environment, __file__, "--steps", str(steps), "--one-round")
             for kind, rate in rates.items():
-                found.setdefault(kind + build, []).append(rate)
-    alone = f"{statistics.median(found[DECODED]):,.0f} steps/s decoded"
-    judged = {name: rates for name, rates in found.items() if not name.startswith(DECODED)}
-    took = [_rate(f"facts and rules, {name}", rates, alone) for name, rates in judged.items()]
-    took += [pays(kind, found) for kind in KINDS if kind + builds.COMPILED in found]
-    called = {kind: calls(decoded(made, 1_000)) for kind, made in KINDS.items()}
-    return took + [report.Measure(f"functions called, {k}", n, "a step") for k, n in called.items()]
+                rates_by_kind.setdefault(kind + build, []).append(rate)
+    alone = f"{statistics.median(rates_by_kind[DECODED]):,.0f} steps/s decoded"
+    evaluated_rates = {
+        name: rates for name, rates in rates_by_kind.items() if not name.startswith(DECODED)
+    }
+    took = [
+        _rate(f"facts and rules, {name}", rates, alone) for name, rates in evaluated_rates.items()
+    ]
+    took += [pays(kind, rates_by_kind) for kind in KINDS if kind + builds.COMPILED in rates_by_kind]
+    called = {kind: calls(decoded(make_step, 1_000)) for kind, make_step in KINDS.items()}
+    return took + [report.Measure(f"function calls, {k}", n, "per step") for k, n in called.items()]
 
 
-def pays(kind: str, found: dict[str, list[float]]) -> report.Measure:
+def pays(kind: str, rates_by_kind: dict[str, list[float]]) -> report.Measure:
     """How much faster the compiled rules are, round by round."""
-    pairs = zip(found[kind + builds.COMPILED], found[kind], strict=True)
+    pairs = zip(rates_by_kind[kind + builds.COMPILED], rates_by_kind[kind], strict=True)
     low, middle, high = statistics.quantiles([fast / slow for fast, slow in pairs], n=4)
-    name, goal = f"compiled, over Python: {kind}", 2.0
+    name, goal = f"compiled, relative to Python: {kind}", 2.0
     return report.Measure(name, middle, "x", low, high, "1", f"over {goal:g} x", middle > goal)
 
 
@@ -222,49 +227,49 @@ def lags(seconds: float) -> list[float]:
 
 def watch(database: Path, clients: list[Client]) -> list[float]:
     """Look into the database until all is judged."""
-    looking = sqlite3.connect(database)
-    asked = "SELECT id, step FROM progress JOIN runs ON runs.key = progress.run"
-    found: list[float] = []
+    connection = sqlite3.connect(database)
+    query = "SELECT id, step FROM progress JOIN runs ON runs.key = progress.run"
+    waits: list[float] = []
     open_ones = {client.run_id: client for client in clients}
     waiting = True
     while waiting or any(client.is_alive() for client in clients):
         time.sleep(0.01)
         now = time.perf_counter()
-        for run, reached in looking.execute(asked):
+        for run, reached in connection.execute(query):
             sent = open_ones[run].sent
             over = [last for last in list(sent) if last <= reached]
-            found += [now - sent.pop(last) for last in over]
+            waits += [now - sent.pop(last) for last in over]
         waiting = any(client.sent for client in clients)
-    looking.close()
-    return found
+    connection.close()
+    return waits
 
 
 def live(seconds: float) -> list[report.Measure]:
     """Median and the slowest hundredth."""
-    found = lags(seconds)
-    parts = statistics.quantiles(found, n=100)
+    waits = lags(seconds)
+    parts = statistics.quantiles(waits, n=100)
     half = report.median_of(
-        f"lag at {PER_SECOND:,} records/s", found, "s", f"{len(found)} batches", 0.5
+        f"lag at {PER_SECOND:,} records/s", waits, "s", f"{len(waits)} batches", 0.5
     )
-    return [half, report.below(report.Measure("its p99", parts[98], "s"), 0.5)]
+    return [half, report.below(report.Measure("p99 of the lag", parts[98], "s"), 0.5)]
 
 
 def main() -> None:
-    """Measure, and say it."""
+    """Measure everything and publish the results."""
     parser = report.arguments(__doc__)
     parser.add_argument("--steps", type=int, default=5_000)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--one-round", action="store_true", help="of the first figures, as JSON")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     collect_seldom()
-    if asked.one_round:
-        print(json.dumps(one_round(asked.steps)))
+    if options.one_round:
+        print(json.dumps(one_round(options.steps)))
         return
-    about = report.Report("Judging, all rules on, K = 4", "python bench/service_evaluation.py")
+    about = report.Report("Evaluation, all rules on, K = 4", "python bench/service_evaluation.py")
     about.notes += NOTES
-    about.measures = [*in_memory(asked.steps, asked.rounds), *live(asked.seconds)]
-    report.tell(about, asked.json)
+    about.measures = [*in_memory(options.steps, options.rounds), *live(options.seconds)]
+    report.publish(about, options.json)
 
 
 if __name__ == "__main__":

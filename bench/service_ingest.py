@@ -1,13 +1,13 @@
-"""How fast records are taken in over HTTP, beside the bare insert that no service can beat.
+"""How fast records are ingested over HTTP, compared with a bare insert as the upper limit.
 
     python bench/service_ingest.py [--postgres] [--records 20000] [--rounds 7] [--json FILE]
 
-Each round sends the same batches of 500 records of about 0.8 kB (K = 4) to a service in a process
-of its own, from one client, then from four at once, and inserts them bare in between: with
-``executemany`` into one SQLite table, or with COPY into one Postgres table, as durably. Rules are
-judged all the while, as in life. The CPU of the service is that of its threads until the last batch
-was acknowledged; the judge's is told from theirs as the one that is busy when no batch is left.
-Decoding is measured apart, in this process.
+Each round sends the same batches of 500 records of about 0.8 kB (K = 4) to a service in a separate
+process, from one client, then from four concurrent clients. In between, it inserts them bare and
+equally durably: with ``executemany`` into one SQLite table, or with COPY into one Postgres table.
+Rules are evaluated at the same time, as in production. The CPU of the service is that of its
+threads until the last batch was acknowledged; the evaluator's thread is the one that is busy when
+no batch is left. Decoding is measured separately, in this process.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from helpers.postgres import running_postgres
 from helpers.service import Service, running_service
 
 NOTES = [
-    "One client waits for each answer, so its rate is bounded by the sum of what happens one after "
-    "the other: receiving the body, decoding, packing, inserting, the disk. Judging shares the "
-    "interpreter; it steps aside for batches, for at most four fifths of its time.",
-    "Decoding is C (msgspec), and its share grows with all else that gets cheaper: what a rank "
-    "sent at once is packed as a whole and is one row, where the bare insert writes 500.",
-    "The judge keeps up to 128 runs in memory, each with its last few thousand losses, about half "
-    "a megabyte: with more runs the service grows up to that.",
+    "A client waits for each response, so the sum of consecutive steps limits its rate: receiving "
+    "the body, decoding, packing, inserting, the disk. Evaluation shares the interpreter. It "
+    "yields to batches, for at most four fifths of its time.",
+    "Decoding is in C (msgspec); its share grows as the other parts get cheaper. A batch of one "
+    "rank is packed into one row; the bare insert writes 500 rows.",
+    "The evaluator keeps up to 128 runs in memory, each with its last few thousand losses, about "
+    "0.5 MB: memory grows with the number of runs up to that limit.",
 ]
 
 BATCH = 500
@@ -81,13 +81,13 @@ def rows_of(run: int, sent: Sequence[bytes]) -> list[list[Row]]:
 class Bare:
     """One table and nothing else."""
 
-    def __init__(self, place: str) -> None:
-        self._postgres = place.startswith("postgres")
+    def __init__(self, database: str) -> None:
+        self._postgres = database.startswith("postgres")
         if self._postgres:
-            self._copying = psycopg.connect(place.replace("+psycopg", ""), autocommit=True)
+            self._copying = psycopg.connect(database.replace("+psycopg", ""), autocommit=True)
             self._copying.execute(TABLE.format(blob="bytea").encode())
             return
-        self._inserting = sqlite3.connect(place, isolation_level=None)
+        self._inserting = sqlite3.connect(database, isolation_level=None)
         for pragma in ("journal_mode = WAL", "synchronous = FULL"):
             self._inserting.execute(f"PRAGMA {pragma}")
         self._inserting.execute(TABLE.format(blob="blob"))
@@ -148,11 +148,11 @@ def send(service: Service, sent: Sequence[bytes], waits: list[float]) -> None:
 def send_all(service: Service, clients: Sequence[Sequence[bytes]]) -> tuple[float, list[float]]:
     """Records a second of all clients together, and how long each batch took."""
     waits: list[float] = []
-    told = [threading.Thread(target=send, args=(service, sent, waits)) for sent in clients]
+    threads = [threading.Thread(target=send, args=(service, sent, waits)) for sent in clients]
     began = time.perf_counter()
-    for thread in told:
+    for thread in threads:
         thread.start()
-    for thread in told:
+    for thread in threads:
         thread.join()
     return len(waits) * BATCH / (time.perf_counter() - began), waits
 
@@ -232,27 +232,27 @@ def ratio(
     )
 
 
-def told(rounds: Rounds, about: report.Report, postgres: bool) -> None:
+def add_measures(rounds: Rounds, about: report.Report, postgres: bool) -> None:
     """The measures."""
     bare = "COPY" if postgres else "executemany"
     about.measures = [
         ratio(f"one client, of bare {bare}", rounds.one, rounds.bare, 45 if postgres else 30),
-        ratio("four clients at once, of one client", rounds.four, rounds.one, 100),
+        ratio("four concurrent clients, of one client", rounds.four, rounds.one, 100),
     ]
     late = 1_000 * statistics.quantiles(rounds.waits, n=100)[-1]
     about.measures.append(
-        report.below(report.Measure("p99 of a batch, four clients", late, "ms"), 250)
+        report.below(report.Measure("p99 latency of a batch, four clients", late, "ms"), 250)
     )
     first, last = rounds.memory[0], rounds.memory[-1]
     grown = f"{last:,.0f} MB, {first:,.0f} MB after a quarter"
-    flat = report.Measure("memory while one run goes on", last / first, "x", floor=grown)
+    flat = report.Measure("memory while one run continues", last / first, "x", floor=grown)
     about.measures.append(report.below(flat, 1.05))
     if postgres:
         return
-    cpu = ratio("per second of CPU, of executemany's", rounds.one_cpu, rounds.bare_cpu, 20)
-    whole = ratio("the same, with judging beside it", rounds.all_cpu, rounds.bare_cpu, None)
+    cpu = ratio("per second of CPU, of bare executemany", rounds.one_cpu, rounds.bare_cpu, 20)
+    whole = ratio("the same, with concurrent evaluation", rounds.all_cpu, rounds.bare_cpu, None)
     spent = [100 * d * rate for d, rate in zip(rounds.decoding, rounds.one_cpu, strict=True)]
-    share = report.median_of("decode and validate, of that CPU", spent, "%", "", 15)
+    share = report.median_of("decoding and validation, share of that CPU", spent, "%", "", 15)
     about.measures += [cpu, whole, share]
 
 
@@ -269,27 +269,27 @@ def places(postgres: bool) -> Iterator[tuple[str | Path, str]]:
 
 
 def main() -> None:
-    """Measure, and say it."""
+    """Measure everything and publish the results."""
     parser = report.arguments(__doc__)
     parser.add_argument("--postgres", action="store_true")
     parser.add_argument("--records", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=7)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     collect_seldom()
-    rounds = Rounds(asked.records)
-    with places(asked.postgres) as (place, bare_place):
-        bare = Bare(bare_place)
-        with running_service(place) as service:
+    rounds = Rounds(options.records)
+    with places(options.postgres) as (database, bare_database):
+        bare = Bare(bare_database)
+        with running_service(database) as service:
             send_all(service, [bodies("warm", 2_000)])
-            for number in range(1, asked.rounds + 1):
+            for number in range(1, options.rounds + 1):
                 rounds.play(number, service, bare)
-            rounds.memory += steady(service, asked.records)
-    kind = "Postgres" if asked.postgres else "SQLite"
-    command = "python bench/service_ingest.py" + (" --postgres" if asked.postgres else "")
+            rounds.memory += steady(service, options.records)
+    kind = "Postgres" if options.postgres else "SQLite"
+    command = "python bench/service_ingest.py" + (" --postgres" if options.postgres else "")
     about = report.Report(f"Ingest over HTTP into {kind}, durable, batches of {BATCH}", command)
-    told(rounds, about, asked.postgres)
+    add_measures(rounds, about, options.postgres)
     about.notes += NOTES
-    report.tell(about, asked.json)
+    report.publish(about, options.json)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""A run of a million steps: judged again, drawn, and its room on disk; and a list of many runs.
+"""A run of a million steps: replay, charts and disk space; and a list of many runs.
 
     python bench/service_long_run.py [--steps 1000000] [--runs 10000] [--rounds 7] [--json FILE]
 
-One rank's run (K = 4, records of about 0.8 kB, figures that scatter) is stored and judged in
-SQLite, then judged once more in memory as `gradledger replay` does, in a process of its own; after
-`make compiled`, in another one with facts and rules in C, too. A service in a process of its own
-then answers for one chart of 2,000 points: cold is the first answer of a service that has just
-started, warm the same once more, which the service has in its memory as long as nothing new was
-judged. The floor is SQL on one narrow table of the same figure, read and thinned to as many lows
-and highs and written as JSON here, without HTTP.
+The run of one rank (K = 4, records of about 0.8 kB, values that scatter) is stored and evaluated in
+SQLite, then evaluated again in memory as `gradledger replay` does, in a separate process; after
+`make compiled`, in another process with facts and rules in C, too. A service in a separate process
+then serves a chart of 2,000 points: cold is the first response after the start of the service, warm
+is the same request again, which the service answers from memory until new steps are evaluated. The
+floor is SQL on one narrow table with the same values, reduced to as many minima and maxima and
+written as JSON in this process, without HTTP.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from helpers.batches import batch, fair_step
 from helpers.service import Service, running_service
 
 NOTES = [
-    "Of the database about a third are records, half the figures that are charted of each step, a "
-    "tenth their index. Records lie in chunks, what came at once packed as a whole; most of what "
-    "is left of one is floating-point numbers, which do not compress. With several ranks the "
-    "figures, which a step has once, are shared by its records.",
+    "About a third of the database is records, half is the charted values of each step, and a "
+    "tenth is their index. Records are stored in chunks; records that arrive together are "
+    "compressed together. The rest is mostly floating-point numbers, which do not compress. With "
+    "several ranks, the records of a step share its charted values.",
 ]
 
 RUN = "long"
@@ -92,7 +92,7 @@ def many_runs(store: Store, count: int) -> None:
 
 
 def timed(service: Service, path: str, **headers: str) -> tuple[float, httpx2.Response]:
-    """Milliseconds of one request on a connection of its own, and the answer."""
+    """Milliseconds of one request on a new connection, and the response."""
     with httpx2.Client(base_url=service.url, timeout=60) as client:
         began = time.perf_counter()
         answer = client.get(path, headers={"accept-encoding": "gzip", **headers})
@@ -115,7 +115,7 @@ def bare(database: Path) -> float:
 
 
 def narrow(database: Path, folder: Path) -> Path:
-    """The same figure in a table of its own."""
+    """The same values in a separate table."""
     path = folder / "narrow.db"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE narrow (step INTEGER PRIMARY KEY, norm REAL)")
@@ -147,10 +147,10 @@ def charts(database: Path, folder: Path, rounds: int) -> list[report.Measure]:
             assert SPIKE in answer.json()["norm_high"], "the spike is lost"
             warm.append(timed(service, CHART)[0])
     alone = f"{statistics.median(floor):,.1f} ms bare"
-    size = report.Measure("on the wire", statistics.median(sizes) / 1_000, "kB")
+    size = report.Measure("size of the response", statistics.median(sizes) / 1_000, "kB")
     return [
         report.median_of(f"chart of {POINTS:,} points, cold", cold, "ms", alone, 150),
-        report.median_of("the same, warm", warm, "ms", alone, 30),
+        report.median_of(f"chart of {POINTS:,} points, warm", warm, "ms", alone, 30),
         report.below(size, 60),
         report.median_of("memory of the idle service", idle, "MB", "", 120),
     ]
@@ -169,8 +169,8 @@ def lists(folder: Path, count: int, rounds: int) -> list[report.Measure]:
             page.append(timed(service, "/", accept="text/html")[0])
             api.append(timed(service, "/api/v1/runs?limit=100")[0])
     return [
-        report.median_of(f"list of {count:,} runs, the page", page[1:], "ms", "", 100),
-        report.median_of("the same, the API", api[1:], "ms", "", 100),
+        report.median_of(f"list of {count:,} runs, page", page[1:], "ms", "", 100),
+        report.median_of(f"list of {count:,} runs, API", api[1:], "ms", "", 100),
     ]
 
 
@@ -186,11 +186,9 @@ def disk(database: Path, count: int) -> list[report.Measure]:
     whole = database.stat().st_size / count
     return [
         report.below(
-            report.Measure("disk per record, with its index", stored, "B", floor=packed), 250
+            report.Measure("disk per record, including its index", stored, "B", floor=packed), 250
         ),
-        report.below(
-            report.Measure("the whole database per record", whole, "B", floor=packed), 250
-        ),
+        report.below(report.Measure("whole database per record", whole, "B", floor=packed), 250),
     ]
 
 
@@ -204,52 +202,52 @@ def replay_here(database: str) -> list[float]:
     return list(took)
 
 
-def replayed(database: Path, count: int, judged: float) -> list[report.Measure]:
-    """The same in a process of its own for each build, with goals."""
+def replayed(database: Path, count: int, first_seconds: float) -> list[report.Measure]:
+    """The replay in a separate process for each build, with goals."""
     share = count / 1_000_000
-    first = f"{judged:,.1f} s when first judged and written"
+    first = f"{first_seconds:,.1f} s when first evaluated and stored"
     measures = []
-    for build, environment in builds.at_hand().items():
-        took, cpu = builds.told(environment, __file__, "--replay", str(database))
+    for build, environment in builds.available().items():
+        took, cpu = builds.run_json(environment, __file__, "--replay", str(database))
         name = f"{count:,} steps replayed{build}"
         measures += [
             report.below(report.Measure(name, took, "s", floor=first), 60 * share),
-            report.below(report.Measure(f"its CPU{build}", cpu, "s"), 60 * share),
+            report.below(report.Measure(f"CPU of the replay{build}", cpu, "s"), 60 * share),
         ]
     return measures
 
 
-def measure(asked: argparse.Namespace, folder: Path) -> list[report.Measure]:
+def measure(options: argparse.Namespace, folder: Path) -> list[report.Measure]:
     """Everything."""
     database = folder / "long.db"
     store = Store(f"sqlite:///{database}")
     store.migrate()
-    judged = fill(store, asked.steps)
+    first_seconds = fill(store, options.steps)
     store.close()
-    measures = replayed(database, asked.steps, judged)
-    measures += disk(database, asked.steps)
-    measures += charts(database, folder, asked.rounds)
-    return measures + lists(folder, asked.runs, asked.rounds)
+    measures = replayed(database, options.steps, first_seconds)
+    measures += disk(database, options.steps)
+    measures += charts(database, folder, options.rounds)
+    return measures + lists(folder, options.runs, options.rounds)
 
 
 def main() -> None:
-    """Measure, and say it."""
+    """Measure everything and publish the results."""
     parser = report.arguments(__doc__)
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--replay", metavar="DATABASE", help="only that, as JSON")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     collect_seldom()
-    if asked.replay:
-        print(json.dumps(replay_here(asked.replay)))
+    if options.replay:
+        print(json.dumps(replay_here(options.replay)))
         return
-    title = f"A run of {asked.steps:,} steps, and {asked.runs:,} runs, in SQLite"
+    title = f"A run of {options.steps:,} steps, and {options.runs:,} runs, in SQLite"
     about = report.Report(title, "python bench/service_long_run.py")
     with tempfile.TemporaryDirectory() as folder:
-        about.measures = measure(asked, Path(folder))
+        about.measures = measure(options, Path(folder))
     about.notes += NOTES
-    report.tell(about, asked.json)
+    report.publish(about, options.json)
 
 
 if __name__ == "__main__":

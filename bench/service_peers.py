@@ -1,14 +1,14 @@
-"""The same steps taken in, and one metric of a long run read, by this service and by peers.
+"""Ingest of the same steps, and a chart of a long run, by this service and by peers.
 
     python bench/service_peers.py --peers PYTHON [--steps 2000] [--long 200000] [--json FILE]
 
-PYTHON is of an environment with MLflow and trackio (bench/peers-training.txt). Each server is a
-process of its own on this machine, with a database of its own in SQLite; one client sends to each
-in turn, a round after the other. A step is what our hooks send of it, and for a peer the ten
-figures that our service makes of that: to MLflow as `log-batch` requests of 100 steps (it takes
-1,000 metrics at a time), to trackio as `bulk_log` requests of 500. Then one metric of a long run is
-asked for as their own pages do: MLflow's `get-history-bulk-interval`, trackio's
-`get_metric_values`, ours with 2,000 points and their extremes.
+PYTHON belongs to an environment with MLflow and trackio (bench/peers-training.txt). Each server is
+a separate process on this machine with its own SQLite database; one client sends to each in turn,
+in rounds. This service receives the record of a step, a peer the ten values that this service
+computes from it: MLflow in `log-batch` requests of 100 steps (its limit is 1,000 metrics), trackio
+in `bulk_log` requests of 500. Then one metric of a long run is requested as the pages of each tool
+do: MLflow's `get-history-bulk-interval`, trackio's `get_metric_values`, ours with 2,000 points and
+their extremes.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Server:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
         self._headers = {"Content-Type": "application/json", **headers}
 
-    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> bytes:
+    def request(self, method: str, path: str, body: bytes | None = None, **headers: str) -> bytes:
         """The body of the answer; ends the benchmark where it is a refusal."""
         named = self._headers | {name.replace("_", "-"): value for name, value in headers.items()}
         try:
@@ -78,11 +78,11 @@ class Server:
 
     def post(self, path: str, content: Any) -> Any:
         """JSON there and back."""
-        return json.loads(self.ask("POST", path, json.dumps(content).encode()) or b"null")
+        return json.loads(self.request("POST", path, json.dumps(content).encode()) or b"null")
 
 
 def figures(step: int) -> dict[str, float]:
-    """What a peer is told of a step."""
+    """The values of a step that a peer receives."""
     return {f"figure_{n}": step * 0.37 % 1.0 + n for n in range(FIGURES)}
 
 
@@ -108,12 +108,12 @@ class Ours:
         ]
         kind = {"Content_Type": "application/x-ndjson"}
         path = "/api/v1/records"
-        return [partial(self._server.ask, "POST", path, body, **kind) for body in sent]
+        return [partial(self._server.request, "POST", path, body, **kind) for body in sent]
 
     def chart(self) -> bytes:
         """2,000 points of one figure."""
         path = "/api/v1/runs/long/series?figures=norm&max_points=2000"
-        return self._server.ask("GET", path, accept_encoding="gzip")
+        return self._server.request("GET", path, accept_encoding="gzip")
 
 
 class MLflow:
@@ -127,22 +127,22 @@ class MLflow:
         self._long = ""
 
     def _run(self) -> str:
-        made = self._server.post(f"{self.API}/runs/create", {"experiment_id": "0"})
-        return str(made["run"]["info"]["run_id"])
+        document = self._server.post(f"{self.API}/runs/create", {"experiment_id": "0"})
+        return str(document["run"]["info"]["run_id"])
 
     def requests(self, run: str, steps: int) -> list[Callable[[], Any]]:
         """100 steps each: it takes 1,000 metrics at a time."""
         key = self._run()
-        made = []
+        bodies = []
         for some in parts(steps, 100):
             metrics = [
                 {"key": name, "value": value, "step": n, "timestamp": 1_000 + n}
                 for n in some
                 for name, value in figures(n).items()
             ]
-            made.append(json.dumps({"run_id": key, "metrics": metrics}).encode())
+            bodies.append(json.dumps({"run_id": key, "metrics": metrics}).encode())
         path = f"{self.API}/runs/log-batch"
-        return [partial(self._server.ask, "POST", path, body) for body in made]
+        return [partial(self._server.request, "POST", path, body) for body in bodies]
 
     def fill(self, steps: int) -> None:
         """One metric of a long run, into its table, and the one row that it keeps of the last."""
@@ -155,9 +155,9 @@ class MLflow:
             connection.execute(last, rows[-1])
 
     def chart(self) -> bytes:
-        """What its page asks for a chart."""
+        """The request of its page for a chart."""
         path = "/ajax-api/2.0/mlflow/metrics/get-history-bulk-interval"
-        return self._server.ask(
+        return self._server.request(
             "GET", f"{path}?run_ids={self._long}&metric_key=norm&max_results=2000"
         )
 
@@ -170,12 +170,12 @@ class Trackio:
 
     def requests(self, run: str, steps: int) -> list[Callable[[], Any]]:
         """500 steps each."""
-        made = []
+        bodies = []
         for some in parts(steps, 500):
             logs = [_logged(run, n, figures(n)) for n in some]
-            made.append(json.dumps({"logs": logs, "hf_token": None}).encode())
+            bodies.append(json.dumps({"logs": logs, "hf_token": None}).encode())
         path = "/api/bulk_log"
-        return [partial(self._server.ask, "POST", path, body) for body in made]
+        return [partial(self._server.request, "POST", path, body) for body in bodies]
 
     def fill(self, steps: int) -> None:
         """One metric of a long run."""
@@ -184,9 +184,9 @@ class Trackio:
             self._server.post("/api/bulk_log", {"logs": logs, "hf_token": None})
 
     def chart(self) -> bytes:
-        """What its page asks for a chart, thinned by the server."""
-        asked = {"project": "bench", "run": "long", "metric_name": "norm", "max_points": 2_000}
-        return self._server.ask("POST", "/api/get_metric_values", json.dumps(asked).encode())
+        """The request of its page for a chart, downsampled by the server."""
+        query = {"project": "bench", "run": "long", "metric_name": "norm", "max_points": 2_000}
+        return self._server.request("POST", "/api/get_metric_values", json.dumps(query).encode())
 
 
 def _logged(run: str, step: int, metrics: dict[str, float]) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def started(command: list[str], folder: Path, port: int, **settings: str) -> Ite
         _wait_for(port, process)
         yield
     finally:
-        os.killpg(process.pid, signal.SIGTERM)  # it has children of its own
+        os.killpg(process.pid, signal.SIGTERM)  # it has child processes
         process.wait(30)
 
 
@@ -233,8 +233,8 @@ def _wait_for(port: int, process: subprocess.Popen[bytes], seconds: float = 180.
 
 def free_port() -> int:
     """One that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def long_run(database: Path, steps: int) -> None:
@@ -242,12 +242,12 @@ def long_run(database: Path, steps: int) -> None:
     store = Store(f"sqlite:///{database}")
     store.migrate()
     for some in parts(steps, 2_000):
-        made = []
+        records = []
         for number in some:
             record = fair_step(number, tokens=TOKENS)
             record.norm = random.random()
-            made.append(record)
-        store_batch(store, decode.read(batch("long", made)), time.time())
+            records.append(record)
+        store_batch(store, decode.read(batch("long", records)), time.time())
     Evaluator(store, rank_timeout=0).evaluate_pending()
     store.close()
 
@@ -265,9 +265,9 @@ def all_of_them(python: str, long: int) -> Iterator[dict[str, Peer]]:
         stack.enter_context(started(command, folder, port))
         mlflow = MLflow(Server(port), folder / "mlflow.db")
         other = free_port()
-        told = {"TRACKIO_DIR": str(folder / "trackio"), "TRACKIO_WRITE_TOKEN": TOKEN}
+        environment = {"TRACKIO_DIR": str(folder / "trackio"), "TRACKIO_WRITE_TOKEN": TOKEN}
         command = [python, "-c", TRACKIO_SERVER, str(other)]
-        stack.enter_context(started(command, folder, other, **told))
+        stack.enter_context(started(command, folder, other, **environment))
         trackio = Trackio(Server(other, **{"X-Trackio-Write-Token": TOKEN}))
         mlflow.fill(long)
         trackio.fill(long)
@@ -279,10 +279,10 @@ def all_of_them(python: str, long: int) -> Iterator[dict[str, Peer]]:
 
 def rate(peer: Peer, run: str, steps: int) -> float:
     """Steps a second, each request when the one before it was answered."""
-    asked = peer.requests(run, steps)
+    requests = peer.requests(run, steps)
     began = time.perf_counter()
-    for ask in asked:
-        ask()
+    for request in requests:
+        request()
     return steps / (time.perf_counter() - began)
 
 
@@ -322,27 +322,29 @@ def measure(python: str, steps: int, long: int, rounds: int) -> list[report.Meas
             for name, peer in peers.items():
                 charts[name].append(drawn(peer))
     goals = {MLFLOW: (30, 10), TRACKIO: (2, 10)}
-    told = []
+    measures = []
     for name, (ingest, chart) in goals.items():
-        told.append(times(f"ingest, against {name}", rates[OURS], rates[name], "steps/s", ingest))
+        measures.append(
+            times(f"ingest, against {name}", rates[OURS], rates[name], "steps/s", ingest)
+        )
         title = f"one chart of {long:,} steps, against {name}"
-        told.append(times(title, charts[OURS], charts[name], "ms", chart))
-    return told
+        measures.append(times(title, charts[OURS], charts[name], "ms", chart))
+    return measures
 
 
 def main() -> None:
-    """Measure, and say it."""
+    """Measure everything and publish the results."""
     parser = report.arguments(__doc__)
     parser.add_argument("--peers", required=True, help="python of the peers' environment")
     parser.add_argument("--steps", type=int, default=2_000)
     parser.add_argument("--long", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=5)
-    asked = parser.parse_args()
-    python = str(Path(asked.peers).absolute())
-    command = f"python bench/service_peers.py --peers {asked.peers}"
-    about = report.Report("Ingest and charts beside peers, over HTTP, SQLite", command)
-    about.measures = measure(python, asked.steps, asked.long, asked.rounds)
-    report.tell(about, asked.json)
+    options = parser.parse_args()
+    python = str(Path(options.peers).absolute())
+    command = f"python bench/service_peers.py --peers {options.peers}"
+    about = report.Report("Ingest and charts compared with peers, over HTTP, SQLite", command)
+    about.measures = measure(python, options.steps, options.long, options.rounds)
+    report.publish(about, options.json)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Services for the hooks to send to, each a process of its own: none of them does any work.
+"""Stub services in separate processes, to which the hooks send.
 
-``takes`` acknowledges everything, ``refuses`` answers 503, ``hangs`` accepts and never answers,
-``is not there`` is an address where nobody listens.
+``accepts`` acknowledges everything, ``refuses`` answers 503, ``hangs`` accepts connections and
+never answers, ``is down`` is an address where nothing listens.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ class Answer(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
         text = json.dumps({"stored": 1, "duplicates": 0}).encode()
-        self.send_response(200 if kind == "takes" else 503)
+        self.send_response(200 if kind == "accepts" else 503)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)
     def log_message(self, *about):
         pass
 if kind == "hangs":
-    listening, kept = socket.create_server(("127.0.0.1", 0)), []
+    listening, connections = socket.create_server(("127.0.0.1", 0)), []
     print(listening.getsockname()[1], flush=True)
     while True:
-        kept.append(listening.accept())
+        connections.append(listening.accept())
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
 print(server.server_address[1], flush=True)
 server.serve_forever()
@@ -40,7 +40,7 @@ server.serve_forever()
 @contextmanager
 def service(kind: str) -> Iterator[str]:
     """The address of a service of that kind."""
-    if kind == "is not there":
+    if kind == "is down":
         yield NOBODY
         return
     command = [sys.executable, "-c", SERVICE, kind]

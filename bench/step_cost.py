@@ -1,20 +1,19 @@
-"""Processor time that a step's training thread gains: the hooks, beside peers that log ten scalars.
+"""CPU time added to the training thread per step: the hooks, and peers that log ten scalars.
 
-Each way has a process of its own, which trains the same windows in blocks of three kinds, in
-changing order: as they are, with the way on, and with a clock around the way's own calls. Of these
-come two figures:
+Each tool runs in a separate process, which trains the same windows in blocks of three kinds, in
+changing order: without the tool, with it, and with clocks around the calls of the tool. This gives
+two values:
 
-  added    what a whole step takes more than the same step without: everything, and its noise
-  inside   between entering and leaving the way's own calls: little noise, but of the hooks it
-           leaves out what runs in the middle of a backward, and of a peer what it waits for
+  added    the time of a whole step with the tool minus the same step without: complete, but noisy
+  inside   the time between entering and leaving the calls of the tool: little noise, but without
+           what the hooks run in the middle of a backward, and without the waits of a peer
 
-All observers are on, the service takes everything, the loop clips (else: see norm_cost.py).
+All observers are on, the service accepts everything, the loop clips (else: see norm_cost.py).
 
-These are steps that the hooks watch. A run of steps that are as short as these has the hooks watch
-a part of them, so that they keep to their share of its time; what they then take is the third
-figure, the mean over all steps of a run:
+These values are for recorded steps. With steps this short, the hooks sample the steps of a run to
+stay within their share of its time. The third value is the mean over all steps of such a run:
 
-  usual    inside, over some thousand steps after the first ones, with the overhead that is usual
+  usual    inside, over some thousand steps after the first ones, with the default overhead
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from typing import Literal, Protocol
 
 import torch
 from loggers import PEERS, Log
-from report import Measure, Report, arguments, below, median_of, shown, tell
+from report import Measure, Report, arguments, below, median_of, publish, shown
 from sandwich import Sandwich
 from services import service
 from training import DEMO, GPT, PAIR, TINY, K, Loop, Size, Window
@@ -43,7 +42,7 @@ from gradledger.capture.step_sampling import BURST, FIRST_STEPS, OVERHEAD_SHARE
 
 HOOKS, USUAL = "gradledger", "gradledger, usual"
 GOAL_US, GOAL_EACH_US = 150.0, 60.0  # by step, by micro-batch
-FLOOR = "55 to 70 us: a queue's put, and building the record"
+FLOOR = "55 to 70 us: put into a queue, and build the record"
 BLOCK = 6  # steps in a row of one kind
 WARM_UP = 2  # of each
 BLANK_STEPS = 64  # before and after, to know what the clocks take
@@ -150,7 +149,7 @@ def way_called(name: str, loop: Loop) -> Iterator[Way]:
     """The way of that name, ready and off."""
     if name == HOOKS:
         sandwich = Sandwich()
-        with service("takes") as url:
+        with service("accepts") as url:
             hooks = Hooks(sandwich, url, loop)
             yield hooks
             hooks.close()
@@ -194,9 +193,9 @@ def measure(name: str, size: Size, rounds: int) -> Times:
 
 
 def usual(size: Size) -> Times:
-    """Microseconds of a step, and inside the hooks, over a run that keeps to the usual overhead.
+    """Microseconds per step, and inside the hooks, over a run with the default overhead.
 
-    The clocks stand around steps that are let pass, too: what they take themselves comes off.
+    The clocks also run in skipped steps: their own cost is subtracted.
     """
     loop, sandwich = Loop(size), Sandwich()
 
@@ -209,7 +208,7 @@ def usual(size: Size) -> Times:
     sandwich.close()
     clocks = [spent(BLANK_STEPS)]
     sandwich.open()
-    with service("takes") as url:
+    with service("accepts") as url:
         hooks = Hooks(sandwich, url, loop, OVERHEAD_SHARE)
         hooks.on(timed=True)
         spent(2 * FIRST_STEPS)
@@ -228,14 +227,14 @@ def usual(size: Size) -> Times:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the command line asks for."""
+class Options:
+    """The options of the command line."""
 
     rounds: int
     peers: str  # the Python that has them
 
     def run(self, name: str, size: str) -> Times | str:
-        """What a process of its own measured, or why it could not."""
+        """The values that a separate process measured, or the reason why it failed."""
         script = os.path.abspath(__file__)
         command = [self.peers, script, "--way", name, "--size", size, "--rounds", str(self.rounds)]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "GRADLEDGER_SPOOL": "off"}
@@ -245,11 +244,11 @@ class Asked:
             )
         if done.returncode:
             return (done.stderr.strip().splitlines() or ["killed"])[-1]
-        told: Times = json.loads(done.stdout.splitlines()[-1])
-        return told
+        times: Times = json.loads(done.stdout.splitlines()[-1])
+        return times
 
 
-def run_all(asked: Asked) -> tuple[dict[tuple[str, str], Times], dict[str, str]]:
+def run_all(options: Options) -> tuple[dict[tuple[str, str], Times], dict[str, str]]:
     """Every way in turn, the hooks before the peers and after them."""
     ours = [(HOOKS, size) for size in WATCHED]
     usual_ways = [(USUAL, size) for size in SIZES]
@@ -257,37 +256,39 @@ def run_all(asked: Asked) -> tuple[dict[tuple[str, str], Times], dict[str, str]]
     taken: dict[tuple[str, str], Times] = {}
     failed: dict[str, str] = {}
     for way in [*ours, *theirs, *ours, *usual_ways]:
-        times = asked.run(*way)
+        times = options.run(*way)
         if isinstance(times, str):
             failed[way[0]] = times
             continue
-        known = taken.setdefault(way, {kind: [] for kind in times})
+        collected = taken.setdefault(way, {kind: [] for kind in times})
         for kind, values in times.items():
-            known[kind] += values
+            collected[kind] += values
     return taken, failed
 
 
 def lines(name: str, size: str, times: Times) -> list[Measure]:
     """The rows of one way."""
     if name not in (HOOKS, USUAL):
-        told = f"{name}, ten scalars"
-        return [median_of(f"{told}: {kind}", times[kind], "us") for kind in ("added", "inside")]
+        prefix = f"{name}, ten scalars"
+        return [median_of(f"{prefix}: {kind}", times[kind], "us") for kind in ("added", "inside")]
     if "usual" in times:
-        step = Measure(f"hooks, {size}: usual", statistics.mean(times["usual"]), "us", floor=FLOOR)
+        step = Measure(
+            f"hooks, {size}: default overhead", statistics.mean(times["usual"]), "us", floor=FLOOR
+        )
         k = SIZES[size].k
-        each = Measure(f"hooks, {size}: usual, by micro-batch", step.value / k, "us")
+        each = Measure(f"hooks, {size}: default overhead, per micro-batch", step.value / k, "us")
         return [below(step, GOAL_US if k == K else None), below(each, GOAL_EACH_US)]
-    told = f"hooks, {size}, a step that is watched"
-    return [median_of(f"{told}: {kind}", times[kind], "us") for kind in ("added", "inside")]
+    prefix = f"hooks, {size}, recorded step"
+    return [median_of(f"{prefix}: {kind}", times[kind], "us") for kind in ("added", "inside")]
 
 
 def bound(taken: dict[tuple[str, str], Times]) -> str:
     """What the time inside the hooks consists of."""
     cold, warm = (statistics.median(taken[HOOKS, size]["inside"]) for size in WATCHED)
     return (
-        f"Inside the hooks the small GPT costs {shown(cold)} us and next to no model, of the same "
-        f"number of calls, {shown(warm)} us: the difference is instructions and data that the "
-        "model's own work has put out of the caches, which no code of ours can keep warm."
+        f"A step takes {shown(cold)} us inside the hooks with the small GPT and {shown(warm)} us "
+        "with the minimal model, which makes the same number of calls. The difference comes from "
+        "cache misses: the work of the model evicts the instructions and data of the hooks."
     )
 
 
@@ -295,35 +296,37 @@ def allowed(taken: dict[tuple[str, str], Times]) -> str:
     """What the share of time is that the demo pays for being watched."""
     step = statistics.mean(taken[USUAL, DEMO.name]["step"])
     return (
-        f"A step of the demo takes {step / 1e3:.0f} ms, so that the share comes to "
-        f"{shown(OVERHEAD_SHARE * step / DEMO.k)} us a micro-batch there: the longer a "
-        "step, the more of them are watched. The rest is what letting steps pass takes, and the "
-        "burst that comes every half a minute whatever it costs."
+        f"A step of the demo takes {step / 1e3:.0f} ms, so its share is "
+        f"{shown(OVERHEAD_SHARE * step / DEMO.k)} us per micro-batch: the longer the steps, the "
+        "more of them are recorded. The rest is the cost of skipped steps, and of the burst that "
+        "comes every half a minute at any cost."
     )
 
 
-def report(asked: Asked) -> Report:
-    """Measure, and say it."""
-    taken, failed = run_all(asked)
-    made = Report(
-        f"Processor time added to a step's training thread, K = {K}", "python bench/step_cost.py"
+def measure_all(options: Options) -> Report:
+    """Measure everything."""
+    taken, failed = run_all(options)
+    report = Report(
+        f"CPU time added to the training thread per step, K = {K}", "python bench/step_cost.py"
     )
     for (name, size), times in taken.items():
-        made.measures += lines(name, size, times)
+        report.measures += lines(name, size, times)
     steps = [f"{statistics.median(taken[HOOKS, s]['without']) / 1e3:.1f} ms ({s})" for s in WATCHED]
-    made.notes.append(f"A step takes {' and '.join(steps)} of the thread's time without hooks.")
-    made.notes.append(bound(taken))
-    made.notes.append(
-        f"Usual is the mean over {LONG_STEPS[GPT.name]:,} steps after the first "
-        f"{2 * FIRST_STEPS}; of the demo, whose steps have {DEMO.k} micro-batches, over "
-        f"{LONG_STEPS[DEMO.name]}. Of "
-        f"such short steps the hooks watch {BURST} in a row and let the next ones pass, so that to "
-        f"watch takes about {OVERHEAD_SHARE:.2%} of the thread's time; to let a step pass "
-        'takes some microseconds more. `gradledger check`, and `overhead="full"`, watch every step.'
+    report.notes.append(
+        f"Without hooks, a step takes {' and '.join(steps)} of the thread's CPU time."
     )
-    made.notes.append(allowed(taken))
-    made.notes += [f"{name} could not be measured: {why}" for name, why in failed.items()]
-    return made
+    report.notes.append(bound(taken))
+    report.notes.append(
+        f"Default overhead is the mean over {LONG_STEPS[GPT.name]:,} steps after the first "
+        f"{2 * FIRST_STEPS}; for the demo, whose steps have {DEMO.k} micro-batches, over "
+        f"{LONG_STEPS[DEMO.name]:,}. The hooks sample such short steps: they record {BURST} "
+        "consecutive steps and skip the next ones, so that recording takes about "
+        f"{OVERHEAD_SHARE:.2%} of the thread's time. A skipped step costs a few microseconds. "
+        '`gradledger check` and `overhead="full"` record every step.'
+    )
+    report.notes.append(allowed(taken))
+    report.notes += [f"{name} could not be measured: {why}" for name, why in failed.items()]
+    return report
 
 
 def main() -> None:
@@ -333,14 +336,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30, help="of blocks, in each process")
     parser.add_argument("--way", help=argparse.SUPPRESS)
     parser.add_argument("--size", default=GPT.name, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.way:
+    options = parser.parse_args()
+    if options.way:
         torch.set_num_threads(1)
-        size = SIZES[asked.size]
-        times = usual(size) if asked.way == USUAL else measure(asked.way, size, asked.rounds)
+        size = SIZES[options.size]
+        times = usual(size) if options.way == USUAL else measure(options.way, size, options.rounds)
         print(json.dumps(times), flush=True)
         return
-    tell(report(Asked(asked.rounds, os.path.abspath(asked.peers))), asked.json)
+    publish(measure_all(Options(options.rounds, os.path.abspath(options.peers))), options.json)
 
 
 if __name__ == "__main__":

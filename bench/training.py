@@ -1,7 +1,7 @@
 """What the training-side benchmarks train: real optimizer steps of the demo's small GPT.
 
-A window holds K micro-batches; tokens are weighed as one large batch would, the loop clips unless
-told otherwise. ``GPT`` takes about 15 ms for a step here and ``TINY`` about 1 ms.
+A window has K micro-batches. Tokens have the weights of one large batch, and the loop clips by
+default. ``GPT`` takes about 15 ms for a step here and ``TINY`` about 1 ms.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from gradledger_monitor.demo import byte_lm
 
 K = 4
-DEMO_K, DEMO_LENGTH = 8, 128  # as `gradledger demo` trains: paragraphs of about so many bytes
+DEMO_K, DEMO_LENGTH = 8, 128  # as in `gradledger demo`: bytes of a typical paragraph
 
 Window = list[tuple[Tensor, Tensor]]
 
 
 class Bytewise(nn.Module):
-    """Next to no work of its own, so that what hooks add stands out."""
+    """Almost no work, so that the cost of the hooks is visible."""
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
@@ -42,13 +42,13 @@ class Size:
     name: str
     model: Callable[[], nn.Module]
     length: int
-    k: int = K  # micro-batches in a step, unless told otherwise
+    k: int = K  # micro-batches in a step, by default
     optimizers: int = 1  # that share the parameters and the backwards
 
 
 GPT = Size("small GPT", byte_lm.ByteTransformer, 16)
 PAIR = Size("small GPT, two optimizers", byte_lm.ByteTransformer, 16, optimizers=2)
-TINY = Size("next to no model", Bytewise, 16)
+TINY = Size("minimal model", Bytewise, 16)
 DEMO = Size("the demo", byte_lm.ByteTransformer, DEMO_LENGTH, DEMO_K)
 
 

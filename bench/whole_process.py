@@ -1,11 +1,11 @@
 """How much longer a whole process takes for its steps with the hooks than without.
 
-One process trains blocks of steps in turns, with the hooks and without. The clock's time holds
-everything: the background thread that takes the interpreter's lock, too. The processor's time is
-that of all threads, until the last record of the block is on its way.
+One process trains blocks of steps alternately with the hooks and without. The wall-clock time
+includes everything, also the background threads that take the interpreter lock. The CPU time is
+that of all threads, until the last record of the block has been sent.
 
-Once with the overhead that is usual, in blocks so long that the hooks come round to watching in
-each, and once with every step watched, in short ones.
+It measures the default overhead, in blocks so long that the hooks record some steps in each, and
+the recording of every step, in short blocks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from dataclasses import replace
 from typing import Literal
 
-from report import Measure, Report, arguments, below, median_of, shown, tell
+from report import Measure, Report, arguments, below, median_of, publish, shown
 from services import service
 from training import GPT, TINY, K, Loop, Size
 
@@ -28,7 +28,7 @@ Seconds = tuple[float, float, float]  # on the clock, of the processor, of the t
 
 BLOCK_SECONDS = 0.3
 LONG_SECONDS = 8.0
-DRAIN_SECONDS = 0.25  # a bit more than two ticks of the sender
+DRAIN_SECONDS = 0.25  # slightly more than two ticks of the pipeline
 PLANS: tuple[Plan, ...] = ((GPT, K, 1.01), (TINY, K, 1.05), (TINY, 1, None))
 
 
@@ -44,7 +44,7 @@ def block(loop: Loop, steps: int, drain: bool) -> Seconds:
     return took / steps, (time.process_time() - busy) / steps, thread / steps
 
 
-def measure(made: Report, plan: Plan, pairs: int, usual: bool) -> None:
+def measure(report: Report, plan: Plan, pairs: int, usual: bool) -> None:
     """Blocks with and without, the order changing."""
     size, k, goal = plan
     loop = Loop(size, k)
@@ -53,7 +53,7 @@ def measure(made: Report, plan: Plan, pairs: int, usual: bool) -> None:
     times: dict[bool, list[Seconds]] = {True: [], False: []}
     overhead: float | Literal["full"] = OVERHEAD_SHARE if usual else "full"
     with (
-        service("takes") as url,
+        service("accepts") as url,
         gradledger.watch(loop.model, loop.optimizers[0], url=url, overhead=overhead) as ledger,
     ):
         block(loop, 2 * FIRST_STEPS if usual else 2, drain=False)
@@ -62,17 +62,19 @@ def measure(made: Report, plan: Plan, pairs: int, usual: bool) -> None:
                 ledger.resume() if hooked else ledger.pause()
                 block(loop, 2, drain=False)
                 times[hooked].append(block(loop, steps, drain=hooked))
-    tell_of(made, f"{one * 1e3:.1f} ms steps, K = {k}", times, goal if usual else None, usual)
+    add_measures(
+        report, f"{one * 1e3:.1f} ms steps, K = {k}", times, goal if usual else None, usual
+    )
 
 
-def tell_of(
-    made: Report, plan: str, times: dict[bool, list[Seconds]], goal: float | None, usual: bool
+def add_measures(
+    report: Report, plan: str, times: dict[bool, list[Seconds]], goal: float | None, usual: bool
 ) -> None:
     """The rows of one plan, and what they consist of."""
-    named = f"{plan}, {'usual overhead' if usual else 'every step watched'}"
-    made.measures.append(below(ratio(f"{named}: clock", times, 0), goal))
-    made.measures.append(ratio(f"{named}: processor, all threads", times, 1))
-    made.notes.append(f"In {named}, {bound(times)}.")
+    prefix = f"{plan}, {'default overhead' if usual else 'every step recorded'}"
+    report.measures.append(below(ratio(f"{prefix}: wall clock", times, 0), goal))
+    report.measures.append(ratio(f"{prefix}: CPU, all threads", times, 1))
+    report.notes.append(f"In {prefix}, {bound(times)}.")
 
 
 def bound(times: dict[bool, list[Seconds]]) -> str:
@@ -81,14 +83,15 @@ def bound(times: dict[bool, list[Seconds]]) -> str:
     added = [statistics.mean(a[n] - b[n] for a, b in pairs) * 1e6 for n in range(3)]
     clock, everyone, thread = added
     return (
-        f"the hooks add {shown(clock)} us on the clock: {shown(thread)} us of processor time on "
-        f"the training thread, and {shown(everyone - thread)} us on those that encode and send"
+        f"the hooks add {shown(clock)} us of wall-clock time: {shown(thread)} us of CPU time on "
+        f"the training thread, and {shown(everyone - thread)} us on the threads that encode "
+        "and send"
     )
 
 
 def ratio(name: str, times: dict[bool, list[Seconds]], which: int) -> Measure:
-    """With over without, in pairs of neighbours; the mean, for not all blocks hold as many steps
-    that are watched."""
+    """With hooks relative to without, in adjacent pairs; the mean, because the number of recorded
+    steps differs between blocks."""
     pairs = zip(times[True], times[False], strict=True)
     ratios = [hooked[which] / plain[which] for hooked, plain in pairs]
     return replace(median_of(name, ratios, "x", "1"), value=statistics.mean(ratios))
@@ -99,16 +102,16 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--pairs", type=int, default=16, help="of short blocks")
     parser.add_argument("--long-pairs", type=int, default=8, help="of long ones")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     os.environ["GRADLEDGER_SPOOL"] = "off"
-    made = Report(
-        "A whole process with the hooks, over one without", "python bench/whole_process.py"
+    report = Report(
+        "A whole process with the hooks, relative to one without", "python bench/whole_process.py"
     )
     for plan in PLANS:
-        measure(made, plan, asked.long_pairs, usual=True)
-        measure(made, plan, asked.pairs, usual=False)
-    made.notes.append("Ratios are means over pairs of blocks, for steps that are watched are few.")
-    tell(made, asked.json)
+        measure(report, plan, options.long_pairs, usual=True)
+        measure(report, plan, options.pairs, usual=False)
+    report.notes.append("Ratios are means over pairs of blocks, because few steps are recorded.")
+    publish(report, options.json)
 
 
 if __name__ == "__main__":

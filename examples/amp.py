@@ -1,4 +1,4 @@
-"""Mixed precision with a GradScaler: unscale once, clip, step, update, once for each window.
+"""Mixed precision with a GradScaler: unscale, clip, step and update once per window.
 
 gradledger check -- python examples/amp.py
 """

@@ -1,4 +1,4 @@
-"""DDP that accumulates: one sync for each window, and one count of tokens over all ranks.
+"""DDP with gradient accumulation: one sync per window, one token count over all ranks.
 
 gradledger check -- torchrun --standalone --nproc_per_node=2 examples/ddp.py
 """
@@ -22,7 +22,7 @@ torch.manual_seed(0)  # the same model on each rank ...
 model = nn.Sequential(nn.Embedding(VOCABULARY, 16), nn.Tanh(), nn.Linear(16, VOCABULARY))
 model = nn.parallel.DistributedDataParallel(model.to(device))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-torch.manual_seed(1 + rank)  # ... and data of its own
+torch.manual_seed(1 + rank)  # ... and different data
 
 for _ in range(STEPS):
     lengths = torch.randint(4, 60, (MICRO_BATCHES,)).tolist()

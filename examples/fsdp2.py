@@ -1,4 +1,4 @@
-"""FSDP2 that accumulates: gradients are reduced on the last micro-batch of each window.
+"""FSDP2 with gradient accumulation: gradients are reduced on the last micro-batch of each window.
 
 gradledger check -- torchrun --standalone --nproc_per_node=2 examples/fsdp2.py
 """

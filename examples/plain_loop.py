@@ -1,7 +1,7 @@
-"""Gradient accumulation in plain PyTorch, such that every token counts the same.
+"""Gradient accumulation in plain PyTorch with equal weight for every token.
 
 gradledger check -- python examples/plain_loop.py
-gradledger check -- python examples/plain_loop.py --mean-of-means    # the classic mistake
+gradledger check -- python examples/plain_loop.py --mean-of-means    # the classic bug
 """
 
 import random
@@ -15,7 +15,7 @@ STEPS, MICRO_BATCHES, VOCABULARY, PAD = 10, 4, 32, -100
 
 
 def micro_batch():
-    """Three sentences of very different lengths, padded; the next word is to be told."""
+    """Three padded sentences of very different lengths; the label is the next word."""
     rows = [torch.randint(VOCABULARY, (random.randint(4, 60),)) for _ in range(3)]
     words = nn.utils.rnn.pad_sequence(rows, batch_first=True)
     labels = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)

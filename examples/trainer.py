@@ -1,4 +1,4 @@
-"""The Hugging Face Trainer on sentences of different lengths. Right since transformers 4.46.
+"""The Hugging Face Trainer on sentences of different lengths. Correct since transformers 4.46.
 
 gradledger check -- python examples/trainer.py
 """

@@ -1,4 +1,4 @@
-"""Accelerate, with one count of tokens for each window over all processes.
+"""Accelerate, with one token count per window over all processes.
 
 gradledger check -- python examples/with_accelerate.py
 gradledger check -- torchrun --standalone --nproc_per_node=2 examples/with_accelerate.py
@@ -20,10 +20,10 @@ def collate(sentences):
     return nn.utils.rnn.pad_sequence(sentences, batch_first=True, padding_value=PAD)
 
 
-# Windows are fetched ahead, so the loader may end before its last window is trained on: without
+# Windows are fetched ahead, so the loader may end before the last window is trained. Without
 # sync_with_dataloader=False, Accelerate would then step after every micro-batch.
 plugin = GradientAccumulationPlugin(num_steps=MICRO_BATCHES, sync_with_dataloader=False)
-# Without GPUs, Accelerate forms a group of processes only where it is told to stay on the CPU.
+# Without GPUs, Accelerate creates a process group only with cpu=True.
 cpu = not torch.cuda.is_available()
 accelerator = Accelerator(cpu=cpu, gradient_accumulation_plugin=plugin)
 random.seed(0)

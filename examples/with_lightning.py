@@ -1,7 +1,7 @@
-"""Lightning with manual optimisation, so that every token of a window counts the same.
+"""Lightning with manual optimisation, so that every token of a window has equal weight.
 
-Automatic optimisation divides by `accumulate_grad_batches`, which is right only where all
-micro-batches hold the same number of tokens.
+Automatic optimisation divides by `accumulate_grad_batches`, which is correct only if all
+micro-batches have the same number of tokens.
 
     gradledger check -- python examples/with_lightning.py
 """

@@ -37,10 +37,10 @@ def test_a_missed_goal_stands_at_the_top_and_in_its_table(tmp_path: Path) -> Non
     fast = measured("a put", 4.0, floor="3 us", goal="under 5 us", holds=True)
     assert written(tmp_path, hooks=[slow, fast]).returncode == 0
     page = (tmp_path / "page.md").read_text()
-    assert "1 of 2 goals hold." in page
+    assert "1 of 2 goals are met." in page
     assert "- a step: 151 us, goal under 150 us" in page
     assert "| a step | 151 us | 140 to 163 |  | under 150 us | missed |" in page
-    assert "| a put | 4.00 us |  | 3 us | under 5 us | holds |" in page
+    assert "| a put | 4.00 us |  | 3 us | under 5 us | met |" in page
 
 
 def test_every_benchmark_has_its_chapter_with_its_command_and_its_notes(tmp_path: Path) -> None:
@@ -67,13 +67,13 @@ def test_one_chapter_is_measured_anew_and_the_others_stay(tmp_path: Path) -> Non
     page = (tmp_path / "page.md").read_text()
     assert page.split("## ")[2] == before.split("## ")[2]
     assert "| a | 4.00 us |" in page.split("## ")[1]
-    assert "Measured by itself: " in page.split("## ")[1]
+    assert "Measured separately: " in page.split("## ")[1]
     assert page.split("| date |")[0] == before.split("| date |")[0]  # what the others hold for
-    assert "1 of 2 goals hold." in page and page.count("- a: 9.00 us, goal under 5 us") == 1
+    assert "1 of 2 goals are met." in page and page.count("- a: 9.00 us, goal under 5 us") == 1
 
 
 def test_without_figures_no_page_is_written(tmp_path: Path) -> None:
     done = written(tmp_path)
     assert done.returncode == 1
-    assert "holds no figures: run `make bench`" in done.stderr
+    assert "has no results: run `make bench`" in done.stderr
     assert not (tmp_path / "page.md").exists()
