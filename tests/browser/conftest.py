@@ -1,4 +1,4 @@
-"""A real browser, a real service, and pages that may not complain."""
+"""A real browser, a real service, and pages without errors."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ QUIET = (
     "--disable-sync",
     "--no-first-run",
 )
-PATIENCE_MS = 20_000  # on a busy machine; what holds sooner is seen sooner
+PATIENCE_MS = 20_000  # enough for a busy machine
 expect.set_options(timeout=PATIENCE_MS)
 
-_TELL_VIOLATIONS = """
+_LOG_VIOLATIONS = """
 addEventListener("securitypolicyviolation", (event) =>
   console.error(`policy: ${event.violatedDirective} ${event.blockedURI}`));
 """
@@ -31,12 +31,12 @@ addEventListener("securitypolicyviolation", (event) =>
 
 def find_browser() -> str:
     """The browser of this machine; playwright's own need not be downloaded."""
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
         pytest.fail(
             f"None of {', '.join(BROWSERS)} is on the path. Install one, e.g. apt install chromium."
         )
-    return found
+    return browser
 
 
 @pytest.fixture(scope="module")
@@ -60,26 +60,26 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 @pytest.fixture
 def page(browser: Browser, service: Service) -> Iterator[Page]:
-    """A page on the service; what it complains of, or asks of others, fails the test."""
+    """A page on the service. An error, a dialog, or a request to another host fails the test."""
     context = browser.new_context(base_url=service.url, viewport={"width": 1280, "height": 900})
     context.grant_permissions(["clipboard-read", "clipboard-write"])
-    made = context.new_page()
-    made.set_default_timeout(4 * PATIENCE_MS)
-    complaints: list[str] = []
-    made.add_init_script(_TELL_VIOLATIONS)
-    made.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
-    made.on("pageerror", lambda error: complaints.append(str(error)))
-    made.on("request", lambda r: None if _ours(r.url, service) else complaints.append(r.url))
-    made.on("dialog", lambda dialog: _refuse(dialog, complaints))
-    yield made
+    page = context.new_page()
+    page.set_default_timeout(4 * PATIENCE_MS)
+    errors: list[str] = []
+    page.add_init_script(_LOG_VIOLATIONS)
+    page.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("request", lambda r: None if _is_local(r.url, service) else errors.append(r.url))
+    page.on("dialog", lambda dialog: _refuse(dialog, errors))
+    yield page
     context.close()
-    assert complaints == []
+    assert errors == []
 
 
-def _ours(url: str, service: Service) -> bool:
+def _is_local(url: str, service: Service) -> bool:
     return url.startswith((service.url + "/", "data:"))
 
 
-def _refuse(dialog: Dialog, complaints: list[str]) -> None:
-    complaints.append(f"a dialog said {dialog.message}")
+def _refuse(dialog: Dialog, errors: list[str]) -> None:
+    errors.append(f"a dialog opened: {dialog.message}")
     dialog.dismiss()

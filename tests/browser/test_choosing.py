@@ -1,4 +1,4 @@
-"""Rules and retention, chosen in a browser: taken; refused, and all that was typed still there."""
+"""The forms of rules and retention: saved; or refused, with the input still in the form."""
 
 from __future__ import annotations
 
@@ -26,20 +26,23 @@ BEHIND_THE_BAR = """(() => {
 
 @pytest.fixture
 def page(browser: Browser, service: Service) -> Iterator[Page]:
-    """A page on the service, which may complain that a form was refused and of nothing else."""
+    """A page on the service. Only a refused form may cause an error in the console."""
     context = browser.new_context(base_url=service.url, viewport={"width": 1280, "height": 900})
     made = context.new_page()
     complaints: list[str] = []
-    made.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    made.on(
+        "console",
+        lambda message: complaints.append(message.text) if message.type == "error" else None,
+    )
     made.on("pageerror", lambda error: complaints.append(str(error)))
     yield made
     context.close()
-    assert [said for said in complaints if f"a status of {REFUSED}" not in said] == []
+    assert [text for text in complaints if f"a status of {REFUSED}" not in text] == []
 
 
 @contextmanager
 def refused(page: Page) -> Iterator[None]:
-    """What is done here is answered by a refusal."""
+    """The block sends a form that is refused."""
     with page.expect_response(lambda answer: answer.status == REFUSED):
         yield
     expect(page.get_by_role("alert")).to_be_visible()
@@ -50,28 +53,28 @@ def field(page: Page, name: str) -> Locator:
     return page.locator(f'[id="{name}"]')
 
 
-def save(page: Page, what: str) -> None:
+def save(page: Page, section: str) -> None:
     """Save a section, by the keyboard."""
-    page.get_by_role("button", name=f"Save the {what}").press("Enter")
+    page.get_by_role("button", name=f"Save {section}").press("Enter")
 
 
-def test_a_threshold_and_a_switch_are_chosen_and_taken_back(page: Page, service: Service) -> None:
+def test_a_threshold_and_a_disabled_rule_are_set_and_reset(page: Page, service: Service) -> None:
     page.goto("/settings")
     field(page, "norm.spike.z").fill("6")
-    page.get_by_label("clip.always_engaged is off").check()
+    page.get_by_label("clip.always_engaged is disabled").check()
     save(page, "rules")
     expect(page).to_have_url(f"{service.url}/settings#rules")
     expect(field(page, "norm.spike.z")).to_have_value("6")
     expect(field(page, "norm.spike.z-note")).to_have_text("set; default 4")
-    expect(page.get_by_label("clip.always_engaged is off")).to_be_checked()
+    expect(page.get_by_label("clip.always_engaged is disabled")).to_be_checked()
     expect(page.locator("#rules .save")).to_contain_text("Last saved")
     field(page, "norm.spike.z").fill("")  # the default
-    page.get_by_label("clip.always_engaged is off").uncheck()
+    page.get_by_label("clip.always_engaged is disabled").uncheck()
     save(page, "rules")
     expect(field(page, "norm.spike.z")).to_have_value("4")
-    expect(page.get_by_label("clip.always_engaged is off")).not_to_be_checked()
-    told = service.get("/settings/rules").json()
-    assert told["revision"] == 2 and not [rule for rule in told["rules"] if rule["off"]]
+    expect(page.get_by_label("clip.always_engaged is disabled")).not_to_be_checked()
+    payload = service.get("/settings/rules").json()
+    assert payload["revision"] == 2 and not [rule for rule in payload["rules"] if rule["off"]]
 
 
 def test_retention_is_chosen(page: Page, service: Service) -> None:
@@ -88,14 +91,14 @@ def test_what_was_typed_is_kept_when_a_form_is_refused(page: Page, service: Serv
     field(page, "norm.spike.z").fill("0,5")
     field(page, "norm.spike.least").fill("2")
     field(page, "norm.spike.steps").fill("2.5")
-    page.get_by_label("norm.nonfinite is off").check()
+    page.get_by_label("norm.nonfinite is disabled").check()
     with refused(page):
         save(page, "rules")
     expect(field(page, "norm.spike.z")).to_have_value("0,5")
     expect(field(page, "norm.spike.least")).to_have_value("2")
-    expect(page.get_by_label("norm.nonfinite is off")).to_be_checked()
-    expect(field(page, "norm.spike.z-why")).to_contain_text("'0,5' is no number: write it like")
-    expect(field(page, "norm.spike.steps-why")).to_contain_text("a whole number from 1 to 1,000")
+    expect(page.get_by_label("norm.nonfinite is disabled")).to_be_checked()
+    expect(field(page, "norm.spike.z-error")).to_contain_text("'0,5' is no number: write it like")
+    expect(field(page, "norm.spike.steps-error")).to_contain_text("a whole number from 1 to 1,000")
     assert violations(page) == []
     page.emulate_media(color_scheme="dark")
     assert violations(page, *OF_COLOURS) == []
@@ -115,15 +118,15 @@ def test_retention_that_makes_no_sense_is_refused_by_field(page: Page, service: 
     field(page, "keep_steps_days").fill("soon")
     with refused(page):
         save(page, "retention")
-    expect(field(page, "keep_detail_days-why")).to_contain_text("from 0 to 36,500; 0 keeps all")
-    expect(field(page, "keep_steps_days-why")).to_contain_text("'soon' is no number")
+    expect(field(page, "keep_detail_days-error")).to_contain_text("from 0 to 36,500; 0 keeps all")
+    expect(field(page, "keep_steps_days-error")).to_contain_text("'soon' is no number")
     expect(field(page, "keep_steps_days")).to_have_value("soon")
 
 
-def test_who_is_outrun_sees_what_others_chose_beside_his_own(page: Page, service: Service) -> None:
+def test_a_concurrent_change_is_shown_beside_the_input(page: Page, service: Service) -> None:
     page.goto("/settings")
-    other = {"thresholds": {"norm.spike": {"z": 8}}}
-    assert httpx2.put(f"{service.url}/api/v1/settings/rules", json=other).status_code == 200
+    concurrent = {"thresholds": {"norm.spike": {"z": 8}}}
+    assert httpx2.put(f"{service.url}/api/v1/settings/rules", json=concurrent).status_code == 200
     field(page, "norm.spike.z").fill("6")
     with refused(page):
         save(page, "rules")
@@ -136,12 +139,12 @@ def test_who_is_outrun_sees_what_others_chose_beside_his_own(page: Page, service
 
 
 def test_what_the_operator_set_cannot_be_typed_over(browser: Browser, tmp_path: Path) -> None:
-    said = {"keep_detail_days": "3", "rules_off": '["clip.*"]'}
-    with running_service(tmp_path / "given.db", 0, **said) as service:
+    variables = {"keep_detail_days": "3", "rules_off": '["clip.*"]'}
+    with running_service(tmp_path / "given.db", 0, **variables) as service:
         page = browser.new_page(base_url=service.url)
         page.goto("/settings")
         expect(field(page, "keep_detail_days")).to_have_count(0)
-        expect(page.locator("#retention")).to_contain_text("set in GRADLEDGER_KEEP_DETAIL_DAYS")
+        expect(page.locator("#retention")).to_contain_text("Set in GRADLEDGER_KEEP_DETAIL_DAYS")
         expect(page.locator("#rules input[type=checkbox]")).to_have_count(0)
         expect(page.locator("#rules")).to_contain_text("set in GRADLEDGER_RULES_OFF")
         field(page, "norm.spike.z").fill("6")
@@ -161,13 +164,13 @@ def test_the_field_that_the_keyboard_is_at_is_never_behind_the_bar(page: Page) -
         assert not hidden, hidden
 
 
-def test_the_run_says_what_was_chosen_of_its_rules(page: Page, service: Service) -> None:
-    said = {"off": ["clip.always_engaged"], "thresholds": {"norm.spike": {"z": 6}}}
-    httpx2.put(f"{service.url}/api/v1/settings/rules", json=said)
+def test_the_run_page_lists_the_changed_rules(page: Page, service: Service) -> None:
+    overrides = {"off": ["clip.always_engaged"], "thresholds": {"norm.spike": {"z": 6}}}
+    httpx2.put(f"{service.url}/api/v1/settings/rules", json=overrides)
     service.post(batch("r", [step(1)]))
     assert eventually(60, judged(service, "r", 1))
     page.goto("/runs/r")
-    expect(page.get_by_text("not the default")).to_be_visible()
+    expect(page.get_by_text("Changed from the default")).to_be_visible()
     expect(page.get_by_text("switched off in the settings").first).to_be_visible()
     expect(page.get_by_text("evaluated with z = 6 (default 4)").first).to_be_visible()
     assert violations(page) == []

@@ -29,11 +29,11 @@ def test_runs_are_picked_in_the_list_and_compared(page: Page, service: Service) 
     expect(page.get_by_role("heading", name="Compare 2 runs")).to_be_visible()
 
 
-def test_what_changed_is_said_and_differences_come_first(page: Page, service: Service) -> None:
+def test_changes_are_listed_and_differences_come_first(page: Page, service: Service) -> None:
     two_runs(service)
     page.goto("/compare?run=wrong&run=right")
     changes = page.locator(".changes")
-    expect(changes).to_contain_text("the verdict went from broken to balanced")
+    expect(changes).to_contain_text("the verdict changed from broken to balanced")
     expect(changes).to_contain_text("gone: Token weights differ between micro-batches")
     expect(changes).to_contain_text("effective batch, tokens: 40 to 100")
     expect(changes).to_contain_text("lr: 0.1 to 0.2")
@@ -43,7 +43,7 @@ def test_what_changed_is_said_and_differences_come_first(page: Page, service: Se
     expect(page.locator("tr.differs", has_text="seed")).to_have_count(0)
 
 
-def test_the_charts_of_both_are_laid_over_each_other(page: Page, service: Service) -> None:
+def test_the_charts_of_both_are_in_the_same_plots(page: Page, service: Service) -> None:
     two_runs(service)
     page.goto("/compare?run=wrong&run=right")
     expect(page.locator("#charts[data-ready]")).to_be_visible(timeout=60_000)
@@ -92,8 +92,8 @@ def test_a_zoom_is_at_full_resolution_on_every_axis(page: Page, service: Service
     plot = 'document.querySelector("#chart-balance .plot")'
     for unit, (first, last), shown in ZOOMS:
         page.get_by_role("radio", name=unit.capitalize()).check(force=True)
-        said = f'{{"xaxis.range[0]": {first}, "xaxis.range[1]": {last}}}'
-        page.evaluate(f"Plotly.relayout({plot}, {said}) && 0")
+        ranges = f'{{"xaxis.range[0]": {first}, "xaxis.range[1]": {last}}}'
+        page.evaluate(f"Plotly.relayout({plot}, {ranges}) && 0")
         until(page, IN_SIGHT, shown)
         page.get_by_role("button", name="Reset zoom").click()
         until(page, f"{plot}.data.every(({{ x }}) => x.length < 1_300)", True)

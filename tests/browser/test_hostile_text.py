@@ -1,6 +1,7 @@
-"""Whatever a training process says of itself is text, on every page: nothing of it runs.
+"""Untrusted text of a training process is text on every page: nothing of it runs.
 
-The fixture ``page`` fails a test on any dialog, script error, request elsewhere, breach of policy.
+The fixture ``page`` fails a test on any dialog, script error, request to another host, or
+violation of the Content-Security-Policy.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ PAYLOADS = (
 
 
 def hostile_step(number: int, payload: str) -> StepRecord:
-    """A step that says the payload wherever it may say something."""
-    made = step(number)
-    made.missing = {payload: payload}
-    for micro_batch in made.micro_batches:
+    """A step with the payload in every field of text."""
+    record = step(number)
+    record.missing = {payload: payload}
+    for micro_batch in record.micro_batches:
         micro_batch.missing = {payload: payload}
         for term in micro_batch.terms:
             term.kind = payload
             term.missing = {payload: payload}
-    return made
+    return record
 
 
 def send(service: Service, payload: str) -> None:
-    """A run that is hostile in all its words."""
-    said: dict[str, Any] = {
+    """A run with the payload in every field of text."""
+    header: dict[str, Any] = {
         "name": payload,
         "project": payload,
         "optimizers": [payload],
@@ -47,17 +48,17 @@ def send(service: Service, payload: str) -> None:
     }
     records: list[Record] = [hostile_step(n, payload) for n in (1, 2, 3)]
     records += [EvalRecord(n, 1_000.0 + n, {payload: 1.0 * n, "loss": 1.0}) for n in (1, 2)]
-    assert service.post(batch("hostile", records, **said)).status_code == 200
+    assert service.post(batch("hostile", records, **header)).status_code == 200
     assert eventually(60, lambda: bool(service.get("/runs/hostile").json()["steps"] == 3))
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
-def test_nothing_that_a_run_says_of_itself_runs(page: Page, service: Service, payload: str) -> None:
+def test_no_text_of_a_run_runs(page: Page, service: Service, payload: str) -> None:
     send(service, payload)
     for finding in service.get("/runs/hostile/findings").json()["findings"]:
-        known = f"/api/v1/runs/hostile/findings/{finding['rule']}/acknowledgement"
-        told = {"note": payload, "by": payload}
-        assert page.request.put(service.url + known, data=told).ok
+        path = f"/api/v1/runs/hostile/findings/{finding['rule']}/acknowledgement"
+        acknowledgement = {"note": payload, "by": payload}
+        assert page.request.put(service.url + path, data=acknowledgement).ok
     shown = payload.replace("\x1b", "\N{REPLACEMENT CHARACTER}")  # no control character on a page
     visible = shown.replace("\n", " ")
     page.goto("/")

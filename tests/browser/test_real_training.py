@@ -22,8 +22,8 @@ def training(service: Service, folder: Path) -> subprocess.Popen[bytes]:
     run = [sys.executable, "-m", "gradledger.cli", "run", "--url", service.url, "--name", "classic"]
     script = [sys.executable, str(SCRIPT), "mean-of-means", str(STEPS), "0.05"]
     environ = {k: v for k, v in os.environ.items() if not k.startswith("GRADLEDGER_")}
-    told = {"OMP_NUM_THREADS": "1", "GRADLEDGER_SPOOL": str(folder / "spool")}
-    return subprocess.Popen([*run, "--", *script], env={**environ, **told})
+    variables = {"OMP_NUM_THREADS": "1", "GRADLEDGER_SPOOL": str(folder / "spool")}
+    return subprocess.Popen([*run, "--", *script], env={**environ, **variables})
 
 
 def test_a_real_run_is_watched_understood_and_acknowledged(
@@ -47,12 +47,14 @@ def test_a_real_run_is_watched_understood_and_acknowledged(
     finding.get_by_label("Note").fill("a test of ours")
     finding.get_by_label("For").select_option("hour")
     finding.get_by_role("button", name="Acknowledge").press("Enter")
-    expect(page.locator(".said")).to_contain_text("a test of ours")
-    known = "reduction.token_weights_unequal"
-    found = service.get(f"/runs/{page.url.split('/')[-1].split('#')[0]}/findings").json()
-    assert any(each["rule"] == known and each["acknowledged"] for each in found["findings"])
-    page.get_by_role("button", name="Take back").press("Enter")
-    expect(page.locator(".said")).to_have_count(0)
+    expect(page.locator(".acknowledged")).to_contain_text("a test of ours")
+    rule = "reduction.token_weights_unequal"
+    payload = service.get(f"/runs/{page.url.split('/')[-1].split('#')[0]}/findings").json()
+    assert any(
+        finding["rule"] == rule and finding["acknowledged"] for finding in payload["findings"]
+    )
+    page.get_by_role("button", name="Undo").press("Enter")
+    expect(page.locator(".acknowledged")).to_have_count(0)
 
 
 def test_the_ledger_of_a_real_step_shows_what_the_loop_did(

@@ -20,7 +20,7 @@ def test_the_run_page_names_the_bug_its_size_and_its_fix(page: Page, service: Se
     expect(page.locator("#verdict")).to_contain_text("Broken")
     expect(page.locator("#verdict")).to_contain_text("Token weights differ between micro-batches")
     finding = page.locator('[data-rule="reduction.token_weights_unequal"]')
-    expect(finding).to_contain_text("25.0 %")  # tokens 10 and 30, half the weight each
+    expect(finding).to_contain_text("25.0%")  # tokens 10 and 30, half the weight each
     expect(finding.get_by_role("link", name="step 1")).to_be_visible()
     expect(finding.locator("pre")).to_contain_text('reduction="sum"')
 
@@ -59,7 +59,7 @@ def test_reset_zoom_shows_the_whole_run_again(page: Page, service: Service) -> N
     expect(reset).to_be_hidden()
 
 
-def test_a_run_that_goes_wrong_says_so_on_the_open_page(page: Page, service: Service) -> None:
+def test_a_run_that_breaks_is_broken_on_the_open_page(page: Page, service: Service) -> None:
     service.post(batch("r1", [fair_step(n) for n in range(1, 4)]))
     open_run(page, "r1", 3)
     expect(page.locator("#verdict")).to_contain_text("Balanced")

@@ -99,7 +99,7 @@ def check_page(facts: StepFacts) -> None:
     """The ledger of a step, as its page shows it."""
     account = step_table.rows(facts)
     for row in account:
-        assert row.lean
+        assert row.deviation
         if row.relative is not None:
             assert row.bar.width >= 0
     step_table.summarize(account, facts)

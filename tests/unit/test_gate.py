@@ -11,9 +11,9 @@ import pytest
 from pydantic import BaseModel
 from sarif_pydantic import Sarif
 
-from gradledger_monitor.gate.github import annotated
+from gradledger_monitor.gate.github import workflow_commands
 from gradledger_monitor.gate.junit import junit
-from gradledger_monitor.gate.result import Checked, Gate, baseline
+from gradledger_monitor.gate.result import CheckedRun, Gate, read_baseline
 from gradledger_monitor.gate.sarif import sarif
 from gradledger_monitor.model.findings import Acknowledgement, EvaluationResult, Finding
 from gradledger_monitor.reports.verdict_json import verdict_json
@@ -41,9 +41,9 @@ COVERAGE = {
 }
 
 
-def checked(*findings: Finding) -> list[Checked]:
+def checked(*findings: Finding) -> list[CheckedRun]:
     """One training with these findings."""
-    return [Checked("train", 6, 1, EvaluationResult("broken", list(findings), [], COVERAGE))]
+    return [CheckedRun("train", 6, 1, EvaluationResult("broken", list(findings), [], COVERAGE))]
 
 
 def test_only_what_is_grave_new_and_nobodys_symptom_fails() -> None:
@@ -61,7 +61,7 @@ def test_a_baseline_excuses_what_was_there_and_not_what_is_worse() -> None:
     before = [replace(UNEQUAL, severity="warning"), replace(UNEQUAL, optimizer=1, severity="info")]
     evaluation = EvaluationResult("suspect", before, [], COVERAGE)
     text = json.dumps(verdict_json("train", 6, 1, evaluation))
-    gate = Gate("info", baseline(text))
+    gate = Gate("info", read_baseline(text))
     assert gate.excuse(replace(UNEQUAL, severity="warning")) == "in the baseline"
     assert gate.fails(UNEQUAL)
     assert gate.fails(CLIP)
@@ -69,8 +69,8 @@ def test_a_baseline_excuses_what_was_there_and_not_what_is_worse() -> None:
 
 @pytest.mark.parametrize("text", ["[]", '{"findings": [{}]}', '{"findings": 3}'])
 def test_what_is_no_verdict_is_no_baseline(text: str) -> None:
-    with pytest.raises(ValueError, match="no verdict"):
-        baseline(text)
+    with pytest.raises(ValueError, match="not a verdict"):
+        read_baseline(text)
 
 
 def test_junit_has_a_test_for_each_rule() -> None:
@@ -124,10 +124,10 @@ def unknown(model: BaseModel, place: str = "") -> Iterator[str]:
 
 
 def test_an_annotation_is_one_line_whatever_a_finding_says() -> None:
-    (line, remark) = annotated(checked(UNEQUAL, CLIP), Gate(), "src/train.py")
+    (line, remark) = workflow_commands(checked(UNEQUAL, CLIP), Gate(), "src/train.py")
     assert line.startswith(
         "::error file=src/train.py,title=reduction.token_weights_unequal%3A Weights differ%2C 50%25"
     )
-    assert line.endswith("::Line one%0Aline two, <b>100%25</b>%0A%0Afix:%0Aloss = ...")
+    assert line.endswith("::Line one%0Aline two, <b>100%25</b>%0A%0AFix:%0Aloss = ...")
     assert remark.startswith("::notice ")
     assert "\n" not in line

@@ -1,4 +1,4 @@
-"""A verdict in a terminal: every number of a finding, and nothing taken for markup."""
+"""The report in a terminal: every number of a finding, and no markup in untrusted text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradledger_monitor.model.findings import EvaluationResult, Finding, TreeNode
-from gradledger_monitor.reports.terminal import console, report
+from gradledger_monitor.reports import terminal
 
 FINDING = Finding(
     rule="reduction.token_weights_unequal",
@@ -28,18 +28,18 @@ def text(**changes: Any) -> str:
     """The report of one finding, as it is written to a file."""
     stream = io.StringIO()
     evaluation = EvaluationResult("broken", [replace(FINDING, **changes)], [NODE], {})
-    console(stream).print(report("mine", 12, 2, evaluation))
+    terminal.console(stream).print(terminal.report("mine", 12, 2, evaluation))
     return stream.getvalue()
 
 
-def test_it_says_what_was_seen_where_and_what_to_do() -> None:
-    said = text()
-    assert "BROKEN" in said
-    assert "12 steps, 2 ranks" in said
-    assert "reduction.token_weights_unequal, steps 1 to 12" in said
-    assert "misallocation 0.2346, differ between ranks" in said
-    assert "  loss = loss.sum() / tokens" in said
-    assert "  loss.backward()" in said
+def test_it_has_verdict_steps_evidence_and_fix() -> None:
+    report = text()
+    assert "BROKEN: the applied gradient is not the one the loop intends" in report
+    assert "(1 error in 12 steps on 2 ranks)" in " ".join(report.split())
+    assert "reduction.token_weights_unequal, steps 1 to 12" in report
+    assert "misallocation d 23.5%, weights differ between ranks" in report
+    assert "  loss = loss.sum() / tokens" in report
+    assert "  loss.backward()" in report
 
 
 def test_summaries_are_not_markup() -> None:
@@ -59,12 +59,12 @@ def test_a_symptom_names_its_cause() -> None:
     assert "a symptom of ddp.never_synced" in text(inhibited_by="ddp.never_synced")
 
 
-def test_a_question_that_was_not_measured_says_why() -> None:
+def test_a_question_that_was_not_measured_has_the_reason() -> None:
     assert "Is the contract balanced? (no loss was seen)" in text()
 
 
-def test_nothing_that_a_run_says_moves_the_cursor() -> None:
+def test_no_text_of_a_run_moves_the_cursor() -> None:
     hostile = "x\x1b[2J\r\x9b31m"
-    said = text(title=hostile, summary=hostile, evidence={hostile: hostile})
-    assert "\x1b" not in said and "\x9b" not in said and "\r" not in said
-    assert "x\\x1b[2J\\r" in said
+    report = text(title=hostile, summary=hostile, evidence={hostile: hostile})
+    assert "\x1b" not in report and "\x9b" not in report and "\r" not in report
+    assert "x\\x1b[2J\\r" in report

@@ -1,4 +1,4 @@
-"""The pages: templates, style, scripts, charts, and what turns facts into words.
+"""The pages: templates, styles, scripts, charts, and the functions that format facts as text.
 
-Nothing here reads a database or answers a request: ``gradledger_monitor.api.pages.run_list`` does.
+Nothing here reads a database or handles a request: ``gradledger_monitor.api.pages`` does.
 """

@@ -1,4 +1,4 @@
-"""Style, scripts and plotly.js: where they lie and the addresses under which they never change."""
+"""Styles, scripts and plotly.js: their files, and URLs that change with their content."""
 
 from __future__ import annotations
 
@@ -20,16 +20,24 @@ _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 @cache
 def paths() -> dict[str, Path]:
-    """Every asset by its name; what is not in here is not served."""
-    ours = {path.name: path for path in FOLDER.iterdir() if path.suffix in _TYPES}
+    """Every asset by name. Nothing else is served."""
+    own = {path.name: path for path in FOLDER.iterdir() if path.suffix in _TYPES}
     bundle = Path(str(files(plotly))) / "package_data" / "plotly.min.js"
-    return {**ours, PLOTLY: bundle}
+    return {**own, PLOTLY: bundle}
 
 
 @cache
 def url_path(name: str) -> str:
-    """The asset's URL path: the hash of its content lets browsers keep it for ever."""
-    return f"/static/{sha256(paths()[name].read_bytes()).hexdigest()[:12]}/{name}"
+    """The URL path of an asset. It contains a hash, so that browsers may cache it forever.
+
+    All assets of this package share one hash: a script imports others relative to its own URL, and
+    a module that is loaded from two URLs runs twice.
+    """
+    versioned = (
+        [paths()[PLOTLY]] if name == PLOTLY else sorted(set(paths().values()) - {paths()[PLOTLY]})
+    )
+    content = b"".join(path.read_bytes() for path in versioned)
+    return f"/static/{sha256(content).hexdigest()[:12]}/{name}"
 
 
 def media_type(name: str) -> str:
@@ -39,18 +47,18 @@ def media_type(name: str) -> str:
 
 @cache
 def compressed(name: str) -> bytes:
-    """The asset's content, gzipped once: plotly.js shrinks to a third."""
+    """The content of an asset, gzipped once: plotly.js shrinks to a third."""
     return gzip.compress(paths()[name].read_bytes(), compresslevel=6, mtime=0)
 
 
 @cache
 def inline(name: str) -> Markup:
-    """A style sheet of ours, to be part of a page that stands alone."""
+    """A style sheet of this package, for a page that needs no network."""
     return Markup(paths()[name].read_text(encoding="utf-8"))  # nosec B704
 
 
 @cache
-def foreign_styles() -> list[str]:
-    """Ids of the style elements that plotly.js adds for maps, unless the page has them already."""
+def plotly_style_ids() -> list[str]:
+    """The ids of the style elements that plotly.js adds, unless elements with these ids exist."""
     text = paths()[PLOTLY].read_text(encoding="utf-8")
     return sorted(set(re.findall(r'getElementById\("([0-9a-f]{64})"\)', text)))

@@ -1,6 +1,6 @@
-"""Charts that need no script: curves with axes, as the numbers of an SVG.
+"""Charts that need no script: the coordinates of an SVG with curves and axes.
 
-For what is read away from the service: a report that somebody attaches to an incident.
+For documents that are read without the service: a post-mortem attached to an incident.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gradledger_web import formatting
 
 WIDTH, HEIGHT = 460.0, 170.0
 LEFT, RIGHT, TOP, BOTTOM = 56.0, 8.0, 8.0, 20.0
-FARTHEST = 1e300  # from zero, and from infinity, that a scale reaches
+LARGEST = 1e300  # a scale holds values from 1 / LARGEST to LARGEST
 
 Values = Sequence[float | None]
 Span = tuple[int, int]
@@ -21,7 +21,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Curve:
-    """One figure: its values by step, and where points stand for several, the extremes."""
+    """One figure: its values by step, and the extremes if a point stands for several steps."""
 
     label: str
     colour: str
@@ -33,15 +33,15 @@ class Curve:
 
 @dataclass(frozen=True)
 class Tick:
-    """A place on an axis and what is written there."""
+    """A position on an axis and its label."""
 
-    at: float
+    position: float
     text: str
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """One curve as paths; ``band`` is the space between the extremes."""
+class CurvePath:
+    """One curve as SVG paths; ``band`` is the area between the extremes."""
 
     label: str
     colour: str
@@ -55,17 +55,17 @@ class Plot:
     """A chart, ready for a template."""
 
     title: str
-    curves: tuple[Drawn, ...]
+    curves: tuple[CurvePath, ...]
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
     marked: tuple[tuple[float, float], ...]  # left and width of spans with findings
     onset: float | None
-    told: str
+    alt_text: str
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What a chart shows besides its curves."""
+    """The title, scale, marked spans and onset of a chart."""
 
     title: str
     log: bool = False
@@ -74,50 +74,50 @@ class Frame:
 
 
 def plot(frame: Frame, steps: Sequence[int], curves: Sequence[Curve]) -> Plot | None:
-    """A chart over steps; None without one finite value."""
-    known = [v for c in curves for v in _all(c) if v is not None and _drawable(v, frame.log)]
-    if not known or not steps:
+    """A chart over steps; None if there is no finite value."""
+    values = [v for c in curves for v in _all_values(c) if v is not None and _fits(v, frame.log)]
+    if not values or not steps:
         return None
-    low, high = _room(min(known), max(known), frame.log)
+    low, high = _padded(min(values), max(values), frame.log)
     x = _scale(steps[0] - 0.5, steps[-1] + 0.5, LEFT, WIDTH - RIGHT)
-    y = _scale(_unit(low, frame.log), _unit(high, frame.log), HEIGHT - BOTTOM, TOP)
+    linear_y = _scale(_linear(low, frame.log), _linear(high, frame.log), HEIGHT - BOTTOM, TOP)
 
-    def up(value: float) -> float:
-        return y(_unit(value, frame.log))
+    def y(value: float) -> float:
+        return linear_y(_linear(value, frame.log))
 
-    drawn = tuple(_drawn(curve, [x(step) for step in steps], up, frame.log) for curve in curves)
+    paths = [_curve_path(curve, [x(step) for step in steps], y, frame.log) for curve in curves]
     first, last = steps[0], steps[-1]
-    inside = [(max(a, first), min(b, last)) for a, b in frame.marked if a <= last and b >= first]
+    spans = [(max(a, first), min(b, last)) for a, b in frame.marked if a <= last and b >= first]
     onset = frame.onset if frame.onset is not None and first <= frame.onset <= last else None
     return Plot(
         title=frame.title,
-        curves=tuple(one for one in drawn if one.path),
-        x_ticks=tuple(Tick(x(s), formatting.count(s)) for s in _whole_ticks(first, last)),
-        y_ticks=tuple(Tick(up(v), formatting.figure(v, 3)) for v in _ticks(low, high, frame.log)),
-        marked=tuple((x(a - 0.5), round(max(x(b + 0.5) - x(a - 0.5), 1), 1)) for a, b in inside),
+        curves=tuple(path for path in paths if path.path),
+        x_ticks=tuple(Tick(x(s), formatting.count(s)) for s in _step_ticks(first, last)),
+        y_ticks=tuple(Tick(y(v), formatting.figure(v, 3)) for v in _ticks(low, high, frame.log)),
+        marked=tuple((x(a - 0.5), round(max(x(b + 0.5) - x(a - 0.5), 1), 1)) for a, b in spans),
         onset=None if onset is None else x(onset),
-        told=f"{frame.title}, steps {first:,} to {last:,}: "
-        f"{formatting.figure(min(known))} to {formatting.figure(max(known))}",
+        alt_text=f"{frame.title}, steps {first:,} to {last:,}: "
+        f"{formatting.figure(min(values))} to {formatting.figure(max(values))}",
     )
 
 
-def _all(curve: Curve) -> list[float | None]:
+def _all_values(curve: Curve) -> list[float | None]:
     return [*curve.values, *(curve.low or ()), *(curve.high or ())]
 
 
-def _drawable(value: float, log: bool) -> bool:
-    """Whether a scale can hold it: beyond ``FARTHEST``, a distance is no longer a float."""
+def _fits(value: float, log: bool) -> bool:
+    """Whether a scale can hold a value: beyond ``LARGEST``, distances overflow."""
     if value <= 0 and log:
         return False
-    return value == 0 or 1 / FARTHEST <= abs(value) <= FARTHEST
+    return value == 0 or 1 / LARGEST <= abs(value) <= LARGEST
 
 
-def _unit(value: float, log: bool) -> float:
+def _linear(value: float, log: bool) -> float:
     return math.log10(value) if log else value
 
 
-def _room(low: float, high: float, log: bool) -> tuple[float, float]:
-    """A little more than the extremes, and never nothing."""
+def _padded(low: float, high: float, log: bool) -> tuple[float, float]:
+    """The extremes with a margin; the range is never empty."""
     if log:
         return (low / 1.1, high * 1.1) if high > low * 1.01 else (low / 2, high * 2)
     margin = (high - low) * 0.05 or abs(high) * 0.1 or 1.0
@@ -125,13 +125,13 @@ def _room(low: float, high: float, log: bool) -> tuple[float, float]:
 
 
 def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
-    per = (end - start) / ((high - low) or 1.0)
-    return lambda value: round(start + (value - low) * per, 1)
+    factor = (end - start) / ((high - low) or 1.0)
+    return lambda value: round(start + (value - low) * factor, 1)
 
 
-def _drawn(curve: Curve, xs: list[float], up: Callable[[float], float], log: bool) -> Drawn:
+def _curve_path(curve: Curve, xs: list[float], y: Callable[[float], float], log: bool) -> CurvePath:
     def heights(values: Values) -> list[float | None]:
-        return [up(v) if v is not None and _drawable(v, log) else None for v in values]
+        return [y(v) if v is not None and _fits(v, log) else None for v in values]
 
     band = ""
     if curve.low is not None and curve.high is not None:
@@ -139,15 +139,16 @@ def _drawn(curve: Curve, xs: list[float], up: Callable[[float], float], log: boo
         band = "".join(
             f"M{x:g} {a:g}V{b:g}" for x, a, b in edges if a is not None and b is not None
         )
-    return Drawn(curve.label, curve.colour, _path(xs, heights(curve.values)), band, curve.dash)
+    return CurvePath(curve.label, curve.colour, _path(xs, heights(curve.values)), band, curve.dash)
 
 
 def _path(xs: list[float], ys: list[float | None]) -> str:
+    """Line segments between gaps; a point between two gaps is drawn as a dot."""
     parts, drawing = [], False
-    for at, (x, y) in enumerate(zip(xs, ys, strict=True)):
+    for index, (x, y) in enumerate(zip(xs, ys, strict=True)):
         if y is not None:
-            alone = not drawing and (at + 1 == len(ys) or ys[at + 1] is None)
-            parts.append(f"{'L' if drawing else 'M'}{x:g} {y:g}" + ("h.1" if alone else ""))
+            isolated = not drawing and (index + 1 == len(ys) or ys[index + 1] is None)
+            parts.append(f"{'L' if drawing else 'M'}{x:g} {y:g}" + ("h.1" if isolated else ""))
         drawing = y is not None
     return "".join(parts)
 
@@ -162,15 +163,15 @@ def _ticks(low: float, high: float, log: bool) -> list[float]:
     return [v for v in _round_ticks(low, high, 4) if v > 0]
 
 
-def _round_ticks(low: float, high: float, about: int) -> list[float]:
-    rough = (high - low) / about
+def _round_ticks(low: float, high: float, target: int) -> list[float]:
+    rough = (high - low) / target
     size = 10.0 ** math.floor(math.log10(rough))
     step = next(size * f for f in (1, 2, 5, 10) if size * f >= rough)
     first = math.ceil(low / step)
     return [round(n * step, 12) for n in range(first, math.floor(high / step) + 1)]
 
 
-def _whole_ticks(first: int, last: int) -> list[int]:
+def _step_ticks(first: int, last: int) -> list[int]:
     if first == last:
         return [first]
     return sorted({int(v) for v in _round_ticks(first, last, 5) if v == int(v)} or {first, last})

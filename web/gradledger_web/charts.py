@@ -1,4 +1,4 @@
-"""The charts of the dashboard: which figures are drawn together, and how; sent to the page as JSON.
+"""The charts of the dashboard: the figures in each chart and their style, as JSON for the page.
 
 ``charts.js`` draws them from the series endpoint. Text, grid and background take their colours
 from the style sheet, so that a theme changes without redrawing.
@@ -13,29 +13,29 @@ from typing import Any, Literal, Protocol
 
 Figure = dict[str, Any]
 
-# Okabe and Ito's palette: told apart by colour-blind eyes, and 3:1 on both backgrounds.
+# The palette of Okabe and Ito: safe for colour-blind readers, contrast 3:1 on both themes.
 BLUE, VERMILION, GREEN, PURPLE = "#1a7fc4", "#d55e00", "#069669", "#b0609a"
 GREY = "#808896"
 PALETTE = (BLUE, VERMILION, GREEN, PURPLE, "#a37a00", "#00868b", "#7a6ff0", "#c9485b")
 
 HEIGHT = 210
 
-Written = Literal["figure", "percent", "count"]
+NumberFormat = Literal["figure", "percent", "count"]  # functions of ``formatting``
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a chart: a figure of the series endpoint and how it is drawn."""
+    """One line of a chart: a figure of the series endpoint and its style."""
 
     key: str
     label: str
     colour: str
-    word: str | None = None
+    term: str | None = None  # its entry in the glossary
     dash: str = "solid"
-    written: Written = "figure"
-    right: bool = False  # on the axis of its own, to the right
-    stairs: bool = False  # constant between its changes
-    fill: bool = False  # the space down to the line before
+    number_format: NumberFormat = "figure"
+    right_axis: bool = False
+    stepped: bool = False  # constant between its changes
+    fill: bool = False  # the area between this line and the previous one
 
 
 @dataclass(frozen=True)
@@ -47,54 +47,54 @@ class Chart:
     hint: str
     series: tuple[Series, ...]
     yaxis: dict[str, Any] = field(default_factory=dict)
-    least: tuple[float, float] | None = None  # what the axis shows in any case
-    reference: float | None = None  # where a sound run lies
-    share: tuple[str, str] | None = None  # a figure of 0 and 1, and what its mean is called
-    marks: tuple[str, str] | None = None  # a figure of 0 and 1, marked where it is 1
-    rules: tuple[str, ...] = ()  # whose findings are shaded here
-    always: bool = False  # shown also when nothing of it was measured
+    minimum_range: tuple[float, float] | None = None  # the y-axis includes at least this
+    reference: float | None = None  # the value of a correct run
+    fraction: tuple[str, str] | None = None  # a figure of 0s and 1s, and the label of its mean
+    markers: tuple[str, str] | None = None  # a figure of 0s and 1s, marked at each 1; label
+    rules: tuple[str, ...] = ()  # patterns of the rules whose findings are shaded here
+    always: bool = False  # shown even if it has no data
 
     @property
     def figures(self) -> list[str]:
-        """What must be fetched for it."""
-        named = [series.key for series in self.series if series.key not in DERIVED]
-        named += [figure for s in self.series for figure in DERIVED.get(s.key, ())]
-        return named + [pair[0] for pair in (self.share, self.marks) if pair]
+        """The figures that the page fetches for it."""
+        figures = [series.key for series in self.series if series.key not in DERIVED]
+        figures += [figure for s in self.series for figure in DERIVED.get(s.key, ())]
+        return figures + [pair[0] for pair in (self.fraction, self.markers) if pair]
 
     def spec(self) -> Figure:
-        """All that the page needs to draw it."""
+        """The chart as JSON for ``charts.js``."""
         return {
             "id": self.id,
             "title": self.title,
             "series": [asdict(series) for series in self.series],
             "figures": self.figures,
-            "share": self.share,
-            "marks": self.marks,
-            "least": self.least,
+            "fraction": self.fraction,
+            "markers": self.markers,
+            "minimum_range": self.minimum_range,
             "layout": self._layout(),
         }
 
     def _layout(self) -> Figure:
         layout = _layout(self.yaxis)
         if self.reference is not None:
-            layout["shapes"] = [_level(self.reference)]
-        if any(series.right for series in self.series):
+            layout["shapes"] = [_horizontal_line(self.reference)]
+        if any(series.right_axis for series in self.series):
             layout["margin"]["r"] = 58
             layout["yaxis2"] = {**_AXIS, "overlaying": "y", "side": "right", "showgrid": False}
             layout["yaxis2"] |= {"exponentformat": "e", "nticks": 4, "rangemode": "tozero"}
         return layout
 
 
-# what the page computes from others: the ratio of two means
+# Figures that the page computes as the ratio of the means of two others.
 DERIVED = {"noise_scale": ("noise_trace", "noise_signal")}
 
-_LR = Series("lr", "learning rate", PURPLE, dash="dash", right=True)
+_LR = Series("lr", "learning rate", PURPLE, dash="dash", right_axis=True)
 
 RUN_CHARTS: tuple[Chart, ...] = (
     Chart(
         id="loss",
         title="Loss",
-        hint="Where the two part, the script reports something else than it trains on.",
+        hint="If the lines diverge, your logged loss is not the loss you train on.",
         series=(
             Series("loss_reported", "reported", VERMILION),
             Series("loss_token", "token-weighted", BLUE, "token-weighted loss", "dash"),
@@ -105,21 +105,21 @@ RUN_CHARTS: tuple[Chart, ...] = (
     Chart(
         id="evaluations",
         title="Evaluation",
-        hint="What the script reported of its evaluations.",
+        hint="Evaluation metrics that the script reported.",
         series=(),
         rules=("eval.*",),
     ),
     Chart(
         id="norm",
         title="Gradient norm",
-        hint="Where the line meets the limit, clipping shortened the gradient.",
+        hint="Clipping scales the gradient down where its norm exceeds the limit.",
         series=(
             Series("clip_norm", "before clipping", GREY),
             Series("norm", "applied", GREEN, "gradient norm"),
-            Series("clip_limit", "limit", VERMILION, dash="dot", stairs=True),
+            Series("clip_limit", "limit", VERMILION, dash="dot", stepped=True),
         ),
         yaxis={"type": "log", "tickformat": "~g", "nticks": 3},
-        share=("clipped", "clipping engaged"),
+        fraction=("clipped", "clipped steps"),
         rules=("norm.*", "clip.*", "loop.*", "scaler.clip_before_unscale"),
         always=True,
     ),
@@ -127,19 +127,19 @@ RUN_CHARTS: tuple[Chart, ...] = (
         id="scale",
         title="Loss scale",
         hint="Each cross is a step that the GradScaler skipped.",
-        series=(Series("scale", "scale", BLUE, stairs=True, written="count"),),
+        series=(Series("scale", "scale", BLUE, stepped=True, number_format="count"),),
         yaxis={"type": "log", "nticks": 5, "tickformat": ",~g"},
-        marks=("skipped", "skipped"),
-        share=("skipped", "skipped"),
+        markers=("skipped", "skipped step"),
+        fraction=("skipped", "skipped steps"),
         rules=("scaler.*", "scheduler.stepped_on_skip"),
     ),
     Chart(
         id="balance",
         title="Balance B",
-        hint="1 when the gradient is divided by exactly the tokens it saw.",
+        hint="1 if the gradient is divided by exactly the number of tokens in the window.",
         series=(Series("balance", "balance", BLUE, "balance"),),
         yaxis={"tickformat": ",~g", "nticks": 5},
-        least=(0, 1.5),
+        minimum_range=(0, 1.5),
         reference=1,
         rules=("reduction.*", "scaler.step_bypassed", "loop.step_every_microbatch"),
         always=True,
@@ -147,35 +147,41 @@ RUN_CHARTS: tuple[Chart, ...] = (
     Chart(
         id="misallocation",
         title="Misallocation d",
-        hint="The share of gradient weight on the wrong tokens; 0 when all count alike.",
+        hint="The share of gradient weight on the wrong tokens: 0 if all tokens have equal weight.",
         series=(
-            Series("misallocation", "misallocation", VERMILION, "misallocation", written="percent"),
+            Series(
+                "misallocation",
+                "misallocation",
+                VERMILION,
+                "misallocation",
+                number_format="percent",
+            ),
         ),
         yaxis={"tickformat": ".0%", "nticks": 5},
-        least=(0, 0.1),
+        minimum_range=(0, 0.1),
         rules=("reduction.token_weights_unequal", "ddp.uneven_microbatches"),
         always=True,
     ),
     Chart(
         id="tokens",
         title="Tokens per step and learning rate",
-        hint="A batch that grows while the learning rate stays is another training.",
-        series=(Series("tokens", "tokens", BLUE, "token", written="count"), _LR),
+        hint="If the batch grows and the learning rate stays, training changes.",
+        series=(Series("tokens", "tokens", BLUE, "token", number_format="count"), _LR),
         yaxis={"rangemode": "tozero", "tickformat": "~s", "nticks": 5},
         rules=("batch.*", "scheduler.*"),
     ),
     Chart(
         id="batch",
         title="Effective batch and learning rate",
-        hint="Samples of all micro-batches and ranks that one optimizer step averages over.",
-        series=(Series("samples", "samples", GREEN, written="count", stairs=True), _LR),
+        hint="The samples in one optimizer step, over all micro-batches and ranks.",
+        series=(Series("samples", "samples", GREEN, number_format="count", stepped=True), _LR),
         yaxis={"rangemode": "tozero", "tickformat": "~s", "nticks": 5},
         rules=("batch.*", "scheduler.*", "loop.discarded_microbatches"),
     ),
     Chart(
         id="collectives",
         title="Collectives by micro-batch",
-        hint="Under DDP only the last micro-batch of a step should communicate.",
+        hint="Under DDP, only the last micro-batch of a step should communicate.",
         series=(),
         yaxis={"autorange": "reversed", "tickformat": "d", "nticks": 6, "showgrid": False},
         rules=("ddp.*",),
@@ -183,7 +189,7 @@ RUN_CHARTS: tuple[Chart, ...] = (
     Chart(
         id="ranks",
         title="Gradient norm across ranks",
-        hint="After a synchronisation all replicas hold one gradient: the band has no width.",
+        hint="After synchronisation, all replicas have the same gradient: the band has no width.",
         series=(
             Series("smallest_norm", "smallest", BLUE),
             Series("largest_norm", "largest", VERMILION, fill=True),
@@ -194,15 +200,21 @@ RUN_CHARTS: tuple[Chart, ...] = (
     Chart(
         id="noise",
         title="Gradient noise scale",
-        hint="Batches much smaller than this gain from growing; beyond it, growing buys little.",
+        hint="A batch much smaller than this benefits from growing; a larger one gains little.",
         series=(
-            Series("noise_scale", "noise scale, tokens", PURPLE, "noise scale", "solid", "count"),
+            Series(
+                "noise_scale",
+                "noise scale, tokens",
+                PURPLE,
+                "noise scale",
+                number_format="count",
+            ),
         ),
         yaxis={"type": "log", "tickformat": "~s", "nticks": 4},
     ),
 )
 
-# what is laid over another when runs are compared: the figure, how it is drawn, on which chart
+# The charts of a comparison: the figure, its title, and the chart whose y-axis it uses.
 _COMPARED = {
     "loss_token": ("Token-weighted loss", "loss"),
     "loss_reported": ("Reported loss", "loss"),
@@ -216,29 +228,33 @@ _COMPARED = {
 
 
 def comparison_charts() -> list[Figure]:
-    """The charts in which several runs are laid over each other, one figure in each."""
-    frames = {chart.id: chart for chart in RUN_CHARTS}
+    """The charts of the compare page: one figure in each, one line for each run."""
+    charts = {chart.id: chart for chart in RUN_CHARTS}
     return [
-        {"id": figure, "title": title, "layout": _layout(frames[frame].yaxis)}
-        for figure, (title, frame) in _COMPARED.items()
+        {"id": figure, "title": title, "layout": _layout(charts[chart_id].yaxis)}
+        for figure, (title, chart_id) in _COMPARED.items()
     ]
 
 
 def charts_of_rule(rule: str) -> list[str]:
-    """The charts that show where a rule found something."""
+    """The ids of the charts that shade the findings of a rule."""
     return [c.id for c in RUN_CHARTS if any(fnmatchcase(rule, pattern) for pattern in c.rules)]
 
 
 def charts_with_data(measured: Iterable[str], evaluated: bool) -> set[str]:
-    """The charts that have something to show."""
-    known = set(measured)
-    shown = {c.id for c in RUN_CHARTS if c.always or known & {f for f in c.figures if f != "lr"}}
-    shown |= {"collectives"} if "collectives" in known else set()
-    return shown | ({"evaluations"} if evaluated else set())
+    """The ids of the charts that have data, and of those that are always shown."""
+    available = set(measured)
+    ids = {
+        chart.id
+        for chart in RUN_CHARTS
+        if chart.always or available.intersection(chart.figures) - {"lr"}
+    }
+    ids |= {"collectives"} & available
+    return ids | ({"evaluations"} if evaluated else set())
 
 
-class Share(Protocol):
-    """What the picture of a step needs to know of one row of the ledger."""
+class TokenShare(Protocol):
+    """The columns of a ledger row that the bar chart of a step shows."""
 
     @property
     def label(self) -> str: ...
@@ -248,8 +264,8 @@ class Share(Protocol):
     def gradient_share(self) -> float: ...
 
 
-def shares_figure(rows: Sequence[Share]) -> Figure:
-    """Share of tokens beside share of gradient weight: unequal pairs are the injustice."""
+def shares_figure(rows: Sequence[TokenShare]) -> Figure:
+    """A bar chart: the share of tokens and the share of gradient weight of each row."""
     labels = [row.label for row in rows]
     tokens = _bars("share of tokens", GREY, labels, [row.token_share for row in rows])
     weight = _bars("share of gradient", VERMILION, labels, [row.gradient_share for row in rows])
@@ -292,7 +308,7 @@ def _layout(yaxis: dict[str, Any], height: int = HEIGHT) -> dict[str, Any]:
     }
 
 
-def _level(value: float) -> dict[str, Any]:
+def _horizontal_line(value: float) -> dict[str, Any]:
     line = {"color": GREY, "width": 1, "dash": "dot"}
-    across = {"xref": "paper", "x0": 0, "x1": 1, "yref": "y", "y0": value, "y1": value}
-    return {"type": "line", "layer": "below", "line": line, **across}
+    position = {"xref": "paper", "x0": 0, "x1": 1, "yref": "y", "y0": value, "y1": value}
+    return {"type": "line", "layer": "below", "line": line, **position}

@@ -1,19 +1,19 @@
-"""Small pictures that are part of the page itself: the evidence of a finding, as SVG attributes.
+"""Small charts of the evidence of a finding, as SVG attributes for the page itself.
 
-They need no script, so that they are there at first paint, on paper and in a mail.
+They need no script: they appear at first paint, on paper and in e-mail.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gradledger_web import formatting
 
 WIDTH, HEIGHT = 100.0, 40.0
 _MARGIN = 3.0
-STEPS_AROUND = 25  # steps before and after the first one that shows a finding
+STEPS_AROUND = 25  # steps shown before and after the first step of a finding
 
 LABELS = {
     "misallocation": "misallocation d",
@@ -33,14 +33,14 @@ LABELS = {
 
 @dataclass(frozen=True)
 class LineChart:
-    """A figure over some steps, with the steps marked that show a finding.
+    """A figure over some steps, with the steps of a finding marked.
 
-    ``path`` and ``dots`` lie in a box of ``WIDTH`` by ``HEIGHT``, as do ``left`` and ``width``.
+    The coordinates in ``path``, ``dots``, ``left`` and ``width`` are in a box of ``WIDTH`` by
+    ``HEIGHT``.
     """
 
     label: str
     path: str
-    dots: tuple[tuple[float, float], ...]
     left: float
     width: float
     first: int
@@ -50,26 +50,26 @@ class LineChart:
     bottom: str
 
     @property
-    def told(self) -> str:
-        """The picture in words."""
+    def alt_text(self) -> str:
+        """The chart as text."""
         steps = f"steps {self.first:,} to {self.last:,}"
-        seen = f"step {self.marked[0]:,}"
+        marked = f"step {self.marked[0]:,}"
         if self.marked[1] > self.marked[0]:
-            seen = f"steps {self.marked[0]:,} to {self.marked[1]:,}"
-        return f"{self.label} in {steps}, between {self.bottom} and {self.top}; marked: {seen}"
+            marked = f"steps {self.marked[0]:,} to {self.marked[1]:,}"
+        return f"{self.label} in {steps}, between {self.bottom} and {self.top}; marked: {marked}"
 
 
 def line_chart(
     figure: str, steps: Sequence[int], values: Sequence[float | None], first: int, last: int
 ) -> LineChart | None:
-    """The picture of a figure, marked from a finding's first step to its last; None without data.
+    """The chart of a figure, marked from ``first`` to ``last``; None without data.
 
-    A value that is no finite number leaves a gap.
+    Values that are not finite leave gaps.
     """
-    known = [v for v in values if v is not None and math.isfinite(v)]
-    if not known or not steps:
+    finite = [v for v in values if v is not None and math.isfinite(v)]
+    if not finite or not steps:
         return None
-    low, high = min(known), max(known)
+    low, high = min(finite), max(finite)
     x = _scale(steps[0] - 0.5, steps[-1] + 0.5, 0, WIDTH)
     y = _scale(low, high, HEIGHT - _MARGIN, _MARGIN)
     points = [
@@ -78,35 +78,25 @@ def line_chart(
     ]
     marked = max(first, steps[0]), min(last, steps[-1])
     left, right = x(marked[0] - 0.5), x(marked[1] + 0.5)
-    written = formatting.percent if figure == "misallocation" else formatting.figure
+    text_of = formatting.percent if figure == "misallocation" else formatting.figure
     return LineChart(
         label=LABELS[figure],
         path=_path(points),
-        dots=tuple((at, height) for at, height in points if height is not None)[:200],
         left=left,
         width=round(max(right - left, 0.5), 2),
         first=steps[0],
         last=steps[-1],
         marked=(first, last),
-        top=written(high),
-        bottom=written(low),
+        top=text_of(high),
+        bottom=text_of(low),
     )
 
 
-@dataclass(frozen=True)
-class _Scale:
-    start: float
-    per: float
-    to: float
-
-    def __call__(self, value: float) -> float:
-        return round(self.to + (value - self.start) * self.per, 2)
-
-
-def _scale(low: float, high: float, start: float, end: float) -> _Scale:
+def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
     if high == low:
-        return _Scale(low, 0.0, (start + end) / 2)
-    return _Scale(low, (end - start) / (high - low), start)
+        return lambda value: round((start + end) / 2, 2)
+    factor = (end - start) / (high - low)
+    return lambda value: round(start + (value - low) * factor, 2)
 
 
 def _path(points: Sequence[tuple[float, float | None]]) -> str:
@@ -120,13 +110,13 @@ def _path(points: Sequence[tuple[float, float | None]]) -> str:
 
 @dataclass(frozen=True)
 class ShareBar:
-    """What one micro-batch held and what it got, as heights of two bars."""
+    """The share of tokens and the share of gradient of one micro-batch, as heights of bars."""
 
     label: str
     x: float
-    held: float
-    got: float
-    told: str
+    tokens: float
+    gradient: float
+    alt_text: str
 
 
 @dataclass(frozen=True)
@@ -135,36 +125,36 @@ class ShareBars:
 
     step: int
     bars: tuple[ShareBar, ...]
-    bar: float  # width of one
-    most: str
+    bar_width: float
+    top: str
 
     @property
-    def told(self) -> str:
-        """The picture in words."""
-        return "; ".join(pair.told for pair in self.bars)
+    def alt_text(self) -> str:
+        """The chart as text."""
+        return "; ".join(bar.alt_text for bar in self.bars)
 
 
-MOST_PAIRS = 16
+MOST_BARS = 16
 
 
 def share_bars(
-    step: int, labels: Sequence[str], held: Sequence[float], got: Sequence[float]
+    step: int, labels: Sequence[str], tokens: Sequence[float], gradient: Sequence[float]
 ) -> ShareBars:
-    """The picture of a step; of many micro-batches, the most unjust ones in their order."""
-    order = sorted(range(len(labels)), key=lambda at: -abs(held[at] - got[at]))[:MOST_PAIRS]
-    chosen = sorted(order)
-    most = max((*held, *got, 1e-9))
-    place = WIDTH / max(len(chosen), 1)
-    bar = min(place * 0.36, 8.0)
+    """The chart of a step; of many micro-batches, those with the largest difference."""
+    by_difference = sorted(range(len(labels)), key=lambda i: -abs(tokens[i] - gradient[i]))
+    chosen = sorted(by_difference[:MOST_BARS])
+    top = max((*tokens, *gradient, 1e-9))
+    slot = WIDTH / max(len(chosen), 1)
+    bar_width = min(slot * 0.36, 8.0)
     bars = tuple(
         ShareBar(
-            labels[at],
-            round(place * (n + 0.5) - bar, 2),
-            round(held[at] / most * HEIGHT, 2),
-            round(got[at] / most * HEIGHT, 2),
-            f"micro-batch {labels[at]}: {formatting.percent(held[at])} of the tokens, "
-            f"{formatting.percent(got[at])} of the gradient",
+            labels[index],
+            round(slot * (position + 0.5) - bar_width, 2),
+            round(tokens[index] / top * HEIGHT, 2),
+            round(gradient[index] / top * HEIGHT, 2),
+            f"micro-batch {labels[index]}: {formatting.percent(tokens[index])} of the tokens, "
+            f"{formatting.percent(gradient[index])} of the gradient",
         )
-        for n, at in enumerate(chosen)
+        for position, index in enumerate(chosen)
     )
-    return ShareBars(step, bars, round(bar, 2), formatting.percent(most))
+    return ShareBars(step, bars, round(bar_width, 2), formatting.percent(top))

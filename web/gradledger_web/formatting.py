@@ -1,4 +1,4 @@
-"""How numbers, times and names are written for people: the filters of the templates."""
+"""How numbers, times and names are formatted for people: on pages, in terminals and in reports."""
 
 from __future__ import annotations
 
@@ -9,80 +9,111 @@ from urllib.parse import quote
 NOT_MEASURED = "\N{EN DASH}"
 _TIMES = "\N{MULTIPLICATION SIGN}"
 _MINUS = "\N{MINUS SIGN}"
-_LAST_MOMENT = 253_402_300_799.0  # the end of the year 9999
-_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_LATEST_DATE = 253_402_300_799.0  # the last second of the year 9999
+_PREFIXES = ("", "k", "M", "G", "T")
+_UNGROUPED_LIMIT = 100_000  # smaller counts are written in full
 
 
 def count(value: float | None) -> str:
-    """A whole number: grouped while it is readable, prefixed beyond."""
+    """A whole number: ``1,984``; from 100,000 on with a prefix: ``392k``, ``1.2M``."""
     if value is None:
         return NOT_MEASURED
     if not math.isfinite(value):
         return figure(value)
-    if abs(value) < 100_000:
+    if abs(value) < _UNGROUPED_LIMIT:
         return f"{value:,.0f}"
-    size, prefix = next((s, p) for s, p in _PREFIXES if abs(value) >= s)
-    return f"{value / size:.3g} {prefix}"
+    return "".join(_scaled(value))
 
 
-def listed(value: object) -> str:
-    """Whatever a script said of its setting: a list as people write one."""
+def byte_size(size: float) -> str:
+    """A number of bytes: ``2.4 GB``, with decimal prefixes."""
+    number, prefix = _scaled(size)
+    return f"{number} {prefix}B"
+
+
+def _scaled(value: float) -> tuple[str, str]:
+    """Three digits and the SI prefix: 999,999 is 1M, not 1000k."""
+    rounded = float(f"{value:.3g}")
+    order = min(int(math.log10(max(abs(rounded), 1))) // 3, len(_PREFIXES) - 1)
+    return f"{rounded / 1000**order:.6g}", _PREFIXES[order]
+
+
+def plural(number: float, noun: str) -> str:
+    """``1 step``, ``2 steps``, ``120k steps``."""
+    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {_plural_of(noun)}"
+
+
+def _plural_of(noun: str) -> str:
+    return f"{noun}es" if noun.endswith(("ch", "sh", "s", "x")) else f"{noun}s"
+
+
+def joined(value: object) -> str:
+    """A value from a script's configuration: the items of a list, separated by commas."""
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def figure(value: float | None, digits: int = 4) -> str:
-    """A measured number, as many digits as it deserves."""
+    """A measured number with ``digits`` significant digits."""
     if value is None:
         return NOT_MEASURED
     if not math.isfinite(value):
         return {math.inf: "∞", -math.inf: f"{_MINUS}∞"}.get(value, "NaN")
     if value == 0 or 1e-4 <= abs(value) < 1e6:
-        return _plain(value, digits)
+        return _without_exponent(value, digits)
     return f"{value:.{digits - 1}g}"
 
 
-def _plain(value: float, digits: int) -> str:
+def _without_exponent(value: float, digits: int) -> str:
     whole = len(str(int(abs(value))))
     text = f"{value:,.{max(digits - whole, 0)}f}" if abs(value) >= 1 else f"{value:.{digits}g}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def percent(value: float | None) -> str:
-    """A share of one."""
+    """A fraction of 1 as a percentage: ``28.3%``."""
     if value is None:
         return NOT_MEASURED
     if not math.isfinite(value):
         return figure(value)
-    hundred = abs(value) * 100
-    digits = 0 if hundred >= 99.95 or hundred == 0 else 1 if hundred >= 1 else 2
-    return f"{value * 100:.{digits}f} %"
+    hundredths = abs(value) * 100
+    digits = 0 if hundredths >= 99.95 or hundredths == 0 else 1 if hundredths >= 1 else 2
+    return f"{value * 100:.{digits}f}%"
 
 
 def times(value: float | None) -> str:
-    """A factor, 1 being fair."""
-    return NOT_MEASURED if value is None else f"{figure(value, 3)} {_TIMES}"
+    """A factor: ``3.53×``."""  # noqa: RUF002
+    return NOT_MEASURED if value is None else f"{figure(value, 3)}{_TIMES}"
 
 
-def iso(moment: float) -> str:
-    """Seconds since the epoch, for the datetime attribute."""
-    return _moment(moment).isoformat(timespec="seconds")
+def duration(seconds: float | None) -> str:
+    """Seconds in the two largest units: ``1 h 12 min``."""
+    if seconds is None:
+        return NOT_MEASURED
+    units = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+    remaining = int(seconds)
+    parts: list[str] = []
+    for size, unit in units:
+        if remaining >= size or (unit == "s" and not parts):
+            parts.append(f"{remaining // size} {unit}")
+            remaining %= size
+    return " ".join(parts[:2])
 
 
-def clock(moment: float) -> str:
-    """Seconds since the epoch, in the words shown before a script makes them relative."""
-    return _moment(moment).strftime("%Y-%m-%d %H:%M UTC")
+def iso(timestamp: float) -> str:
+    """Unix seconds in ISO 8601, for a ``datetime`` attribute."""
+    return _datetime(timestamp).isoformat(timespec="seconds")
 
 
-def _moment(moment: float) -> datetime:
-    """The nearest moment that has a date: a training process may report any number of seconds."""
-    return datetime.fromtimestamp(min(max(moment, 0.0), _LAST_MOMENT), timezone.utc)
+def clock(timestamp: float) -> str:
+    """Unix seconds as date and time in UTC."""
+    return _datetime(timestamp).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def plural(number: int, word: str) -> str:
-    """``1 step``, ``2 steps``."""
-    return f"{count(number)} {word}" if number == 1 else f"{count(number)} {word}s"
+def _datetime(timestamp: float) -> datetime:
+    """Clamped to the range of datetime: a training process may report any number of seconds."""
+    return datetime.fromtimestamp(min(max(timestamp, 0.0), _LATEST_DATE), timezone.utc)
 
 
 def segment(text: str) -> str:
-    """One segment of a path, slashes included."""
+    """One segment of a URL path, with slashes escaped."""
     return quote(text, safe="")

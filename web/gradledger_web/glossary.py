@@ -1,4 +1,4 @@
-"""The words that the pages explain in place, and what evidence and statuses are called."""
+"""Texts that pages and reports share: tooltips, verdicts, statuses and the labels of evidence."""
 
 from __future__ import annotations
 
@@ -9,53 +9,48 @@ from gradledger_web import formatting
 
 GLOSSARY: dict[str, str] = {
     "balance": (
-        "The sum of the weights of all tokens in a window, over all ranks. In a run that "
-        "averages over tokens it is exactly 1. Twice that acts like twice the learning rate "
-        "under SGD."
+        "The sum of the weights of all tokens in a window, over all ranks. It is exactly 1 in a "
+        "run that averages over tokens. Under SGD, a balance of 2 acts like twice the learning "
+        "rate."
     ),
     "misallocation": (
-        "The share of the gradient's weight that sits on the wrong tokens: 0 % when every "
-        "token counts the same, towards 100 % when a few tokens decide everything."
+        "The share of the gradient weight that is on the wrong tokens: 0% if every token has "
+        "equal weight, close to 100% if a few tokens determine the gradient."
     ),
     "token": (
         "One counted element of the loss: a text token, a sample or a pixel. Ignored and "
         "masked elements do not count."
     ),
-    "micro-batch": (
-        "One backward call. Several of them are accumulated before the optimizer steps."
-    ),
-    "window": ("All micro-batches between two steps of one optimizer."),
-    "weight": ("How much one token's loss counts in the gradient that the optimizer applies."),
+    "micro-batch": "One backward call. Several are accumulated before the optimizer steps.",
+    "window": "All micro-batches between two steps of one optimizer.",
+    "weight": "How much the loss of one token counts in the gradient that the optimizer applies.",
     "relative weight": (
-        "A token's weight against the weight it would have if all tokens of the window shared "
-        "the gradient alike: 1 is fair, 2 counts double."
+        "The weight of a token divided by its weight if all tokens of the window had equal "
+        "weight: 1 is right, 2 counts double."
     ),
     "token-weighted loss": (
-        "The sum of all token losses divided by the number of tokens: what one large batch "
-        "would have reported. It differs from the reported loss when micro-batch means are "
-        "averaged."
+        "The sum of all token losses divided by the number of tokens: the loss that one large "
+        "batch would report. It differs from the reported loss if micro-batch means are averaged."
     ),
-    "gradient norm": ("The length (L2) of the gradient that the optimizer got."),
+    "gradient norm": "The L2 norm of the gradient that the optimizer received.",
     "noise scale": (
-        "How many tokens a batch needs until averaging more of them stops helping: the variance "
-        "of a token's gradient over the squared length of the true one, estimated from the "
-        "micro-batches of the last hundred steps or so."
+        "The batch size in tokens above which averaging more tokens stops helping: the variance "
+        "of the gradient of a token divided by the squared norm of the true gradient, estimated "
+        "from the micro-batches of the last 100 steps or so."
     ),
-    "watched": (
-        "Steps of milliseconds are not all watched, so that the hooks keep to their share of the "
-        "run's time: after the first 256, some in a row, and then none for a while. "
-        "GRADLEDGER_OVERHEAD=full watches all."
+    "sampled steps": (
+        "The steps that the hooks measured. After the first 256 steps, the hooks of a run with "
+        "steps of milliseconds measure bursts of steps and skip the rest, which bounds their "
+        "overhead. GRADLEDGER_OVERHEAD=full measures every step."
     ),
-    "collectives": (
-        "Communication calls between ranks that ran inside this backward. Zero under no_sync."
-    ),
+    "collectives": ("Communication calls between ranks during this backward. Zero under no_sync."),
     "verdict": (
-        "Balanced: nothing found and everything structural was measured. Suspect: warnings. "
-        "Broken: an error. Incomplete: nothing found, but something that matters could not be "
-        "measured."
+        "Balanced: no errors or warnings, and every structural check that applies was measured. "
+        "Suspect: at least one warning. Broken: at least one error. Incomplete: no errors or "
+        "warnings, but a structural check that applies was not measured."
     ),
     "inhibited": (
-        "A symptom of another finding. It stays visible, raises no alert, and should go away "
+        "A symptom of another finding. It stays visible, sends no alert, and should disappear "
         "when its cause is fixed."
     ),
 }
@@ -70,19 +65,19 @@ VERDICTS = {
 STATUSES = {
     "ok": "ok",
     "finding": "finding",
-    "not_applicable": "does not apply",
+    "not_applicable": "not applicable",
     "not_measured": "not measured",
 }
 
 
 @dataclass(frozen=True)
 class Fact:
-    """One piece of evidence, ready to be shown."""
+    """One piece of evidence with its label, formatted."""
 
     label: str
     text: str
-    word: str | None = None  # the glossary entry that explains it
-    many: bool = False  # a list: set smaller
+    term: str | None = None  # the glossary entry that explains it
+    is_list: bool = False  # lists are set in smaller type
 
 
 _LABELS = {
@@ -100,7 +95,7 @@ _LABELS = {
     "world_size": "ranks",
     "norm": "gradient norm",
 }
-_WORDS = {
+_TERMS = {
     "balance": "balance",
     "misallocation": "misallocation",
     "misallocation_recent": "misallocation",
@@ -110,24 +105,24 @@ _WORDS = {
     "tokens": "token",
     "norm": "gradient norm",
 }
-_SHARES = ("misallocation", "share", "fraction")
-_HEADLINE = {"misallocation": 0.0, "balance": 1.0}  # what is said at the top, unless sound
+_FRACTIONS = ("misallocation", "share", "fraction")  # in a key: its value is a fraction of 1
+_CORRECT_VALUES = {"misallocation": 0.0, "balance": 1.0}
 
 
 def facts(evidence: dict[str, Any]) -> list[Fact]:
-    """Evidence as a list of named facts, in the rule's own order."""
+    """Evidence as labelled texts, in the order of the rule."""
     return [_fact(key, value) for key, value in evidence.items() if value is not None]
 
 
 def headline(evidence: dict[str, Any]) -> list[Fact]:
-    """The one or two numbers that say how bad it is."""
-    found = {key: evidence.get(key) for key in _HEADLINE}
-    return facts({key: value for key, value in found.items() if value != _HEADLINE[key]})
+    """Misallocation and balance, if they are measured and wrong."""
+    values = {key: evidence.get(key) for key in _CORRECT_VALUES}
+    return facts({key: value for key, value in values.items() if value != _CORRECT_VALUES[key]})
 
 
 def _fact(key: str, value: Any) -> Fact:
     label = _LABELS.get(key, key.replace("_", " "))
-    return Fact(label, _text(key, value), _WORDS.get(key), isinstance(value, (list, tuple, dict)))
+    return Fact(label, _text(key, value), _TERMS.get(key), isinstance(value, (list, tuple, dict)))
 
 
 def _text(key: str, value: Any) -> str:
@@ -136,15 +131,15 @@ def _text(key: str, value: Any) -> str:
     if isinstance(value, int):
         return formatting.count(value)
     if isinstance(value, float):
-        share = any(word in key for word in _SHARES)
-        return formatting.percent(value) if share else formatting.figure(value)
+        is_fraction = any(word in key for word in _FRACTIONS)
+        return formatting.percent(value) if is_fraction else formatting.figure(value)
     if isinstance(value, (list, tuple)):
-        return _listed([_text(key, item) for item in value])
+        return _shortened([_text(key, item) for item in value])
     if isinstance(value, dict):
         return ", ".join(f"{name}: {_text(str(name), item)}" for name, item in value.items())
     return str(value)
 
 
-def _listed(texts: list[str], longest: int = 12) -> str:
+def _shortened(texts: list[str], longest: int = 12) -> str:
     shown = ", ".join(texts[:longest])
-    return shown if len(texts) <= longest else f"{shown}, … ({len(texts)} in all)"
+    return shown if len(texts) <= longest else f"{shown}, … ({len(texts)} in total)"

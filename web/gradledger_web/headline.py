@@ -1,4 +1,4 @@
-"""What a judgement says in one sentence, and how its parts are ordered for reading."""
+"""The verdict of a run as text, its findings in reading order, and its coverage."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gradledger_monitor.model.findings import SEVERITIES
+from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_web import formatting
 
 if TYPE_CHECKING:
     from gradledger_monitor.model.findings import EvaluationResult, Finding
 
-_WEIGHT = {"error": 0, "warning": 1, "info": 2}
+WRONG_GRADIENT = "the applied gradient is not the one the loop intends"
+GRADIENT_UNAFFECTED = ("scaler.missing_update",)  # a structural error about the scale alone
+_CHECKS = {"loss": "training loss", "validation": "validation loss", "norm": "gradient norms"}
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A judgement arranged for a person: the claim first, then its causes, then its symptoms."""
+    """An evaluation in reading order: one sentence, one more detail, causes, symptoms."""
 
     sentence: str
     detail: str
@@ -25,47 +29,78 @@ class Summary:
 
 
 def summarize(evaluation: EvaluationResult, steps: int) -> Summary:
-    """Arrange a judgement made after so many optimizer steps."""
-    ordered = sorted(evaluation.findings, key=lambda f: (f.lifecycle == "resolved", _rank(f)))
+    """Summarize the evaluation of ``steps`` optimizer steps."""
+    ordered = sorted(evaluation.findings, key=_reading_order)
     causes = [finding for finding in ordered if finding.inhibited_by is None]
     symptoms = [finding for finding in ordered if finding.inhibited_by is not None]
-    sentence, detail = _claim(evaluation, causes, steps)
-    return Summary(sentence, detail, causes, symptoms)
+    return Summary(*_sentence_and_detail(evaluation, causes, steps), causes, symptoms)
 
 
-def _rank(finding: Finding) -> int:
-    return _WEIGHT[finding.severity]
+def _reading_order(finding: Finding) -> tuple[bool, int]:
+    return finding.lifecycle == "resolved", -SEVERITIES.index(finding.severity)
 
 
-def _claim(evaluation: EvaluationResult, causes: list[Finding], steps: int) -> tuple[str, str]:
+def _sentence_and_detail(
+    evaluation: EvaluationResult, causes: list[Finding], steps: int
+) -> tuple[str, str]:
     if steps == 0:
-        return "No optimizer step has been judged yet.", "The first one decides most questions."
+        return "No optimizer step has been evaluated yet.", "Most checks need one step."
     if causes and evaluation.verdict in ("broken", "suspect"):
-        return f"{causes[0].title.rstrip('.')}.", _others(len(causes) - 1)
-    judged = formatting.plural(steps, "optimizer step")
+        others = len(causes) - 1
+        more = f"{formatting.plural(others, 'more finding')} below." if others else ""
+        return f"{causes[0].title.rstrip('.')}.", more
+    period = formatting.plural(steps, "optimizer step")
+    not_measured = _not_measured(evaluation)
+    detail = f"Not measured: {', '.join(not_measured)}." if not_measured else ""
     if evaluation.verdict == "incomplete":
-        return f"Nothing was found in {judged}, but not everything could be seen.", _unseen(
-            evaluation
-        )
-    return f"No fault in {judged}, and every check that applies was made.", _noted(len(causes))
+        return f"No problems in {period}, but a required check was not measured.", detail
+    notes = f"{formatting.plural(len(causes), 'note')} below. " if causes else ""
+    return f"No problems in {period}.", (notes + detail).strip()
 
 
-def _others(number: int) -> str:
-    return f"{formatting.plural(number, 'more finding')} below." if number else ""
+def verdict_meaning(evaluation: EvaluationResult, steps: int, ranks: int) -> str:
+    """What the verdict means for this run, for the line behind ``BALANCED:``."""
+    extent = formatting.plural(steps, "step")
+    if ranks > 1:
+        extent += f" on {formatting.plural(ranks, 'rank')}"
+    if evaluation.verdict in ("broken", "suspect"):
+        problems = _problems(evaluation)
+        if _applies_wrong_gradient(evaluation):
+            return f"{WRONG_GRADIENT} ({problems} in {extent})"
+        return f"{problems} in {extent}"
+    not_measured = _not_measured(evaluation)
+    names = ", ".join(not_measured)
+    if evaluation.verdict == "incomplete":
+        return f"no problems in {extent}, but a required check was not measured: {names}"
+    if not not_measured:
+        return f"no problems in {extent}"
+    checks = formatting.plural(len(not_measured), "optional check")
+    return f"no problems in {extent} ({checks} not measured: {names})"
 
 
-def _noted(number: int) -> str:
-    return f"{formatting.plural(number, 'remark')} below." if number else ""
+def _problems(evaluation: EvaluationResult) -> str:
+    """``1 error, 2 warnings``: symptoms are not counted."""
+    numbers = Counter(f.severity for f in evaluation.findings if f.inhibited_by is None)
+    problems = (("error", numbers["error"]), ("warning", numbers["warning"]))
+    return ", ".join(formatting.plural(number, name) for name, number in problems if number)
 
 
-def _unseen(evaluation: EvaluationResult) -> str:
+def _applies_wrong_gradient(evaluation: EvaluationResult) -> bool:
+    """Whether an error is structural: the statistical rules watch losses, norms and scales."""
+    rules = rules_by_id()
+    errors = {f.rule for f in evaluation.findings if f.severity == "error" and not f.inhibited_by}
+    structural = {rule for rule in errors if rule in rules and rules[rule].kind == "S"}
+    return bool(structural.difference(GRADIENT_UNAFFECTED))
+
+
+def _not_measured(evaluation: EvaluationResult) -> list[str]:
     nodes = [node.node for node in evaluation.tree if node.status == "not_measured"]
-    return f"Not measured: {', '.join(nodes)}." if nodes else ""
+    return [_CHECKS.get(node, node) for node in nodes]
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """One rule's line in the coverage panel."""
+    """One rule in the coverage panel."""
 
     rule: str
     status: str
@@ -73,7 +108,7 @@ class Coverage:
 
 
 def coverage(evaluation: EvaluationResult) -> list[Coverage]:
-    """What was checked, with the reason where it was not."""
+    """The status of each rule, with the reason if it was not checked."""
     return [_covered(rule, text) for rule, text in sorted(evaluation.coverage.items())]
 
 
@@ -83,5 +118,5 @@ def _covered(rule: str, text: str) -> Coverage:
 
 
 def tally(covered: list[Coverage]) -> dict[str, int]:
-    """How many rules gave each status."""
+    """The number of rules by status."""
     return dict(Counter(line.status for line in covered))

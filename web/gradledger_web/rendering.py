@@ -1,4 +1,4 @@
-"""Jinja2 as the pages use it: autoescaped, strict about names, with our filters."""
+"""The Jinja2 environment of the pages: autoescaped, strict about undefined names."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from gradledger_web import assets, formatting, glossary, progress
+from gradledger_web import assets, formatting, glossary
 
 _FILTERS = (
     formatting.count,
     formatting.figure,
-    formatting.listed,
+    formatting.joined,
     formatting.percent,
     formatting.times,
     formatting.iso,
@@ -22,11 +22,11 @@ _FILTERS = (
     formatting.segment,
     glossary.facts,
     glossary.headline,
-    progress.duration,
+    formatting.duration,
 )
 
 
-# what a terminal obeys and no page shows, but for tabs and the ends of lines
+# Control characters that a terminal would execute, except tabs and line ends.
 _CONTROLS = {
     code: "\N{REPLACEMENT CHARACTER}"
     for code in (*range(0x20), *range(0x7F, 0xA0))
@@ -35,7 +35,7 @@ _CONTROLS = {
 
 
 def _without_controls(value: Any) -> Any:
-    """A text of a stranger, without control characters; anything else as it is."""
+    """Untrusted text without control characters; other values unchanged."""
     if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
         return value
     return value.translate(_CONTROLS)
@@ -43,8 +43,8 @@ def _without_controls(value: Any) -> Any:
 
 @cache
 def environment() -> jinja2.Environment:
-    """One environment for the process; every template is escaped, whatever its name."""
-    made = jinja2.Environment(
+    """The environment of this process. It escapes every template, whatever its suffix."""
+    jinja = jinja2.Environment(
         loader=jinja2.PackageLoader("gradledger_web"),
         autoescape=True,
         finalize=_without_controls,
@@ -52,14 +52,14 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update({each.__name__: each for each in _FILTERS})
-    made.globals.update(asset=assets.url_path, foreign_styles=assets.foreign_styles)
-    made.globals.update(
+    jinja.filters.update({function.__name__: function for function in _FILTERS})
+    jinja.globals.update(asset=assets.url_path, plotly_style_ids=assets.plotly_style_ids)
+    jinja.globals.update(
         GLOSSARY=glossary.GLOSSARY, VERDICTS=glossary.VERDICTS, STATUSES=glossary.STATUSES
     )
-    return made
+    return jinja
 
 
 def render(template: str, **context: Any) -> str:
-    """A page as text."""
+    """Render a page to text."""
     return environment().get_template(template).render(context)

@@ -1,4 +1,4 @@
-"""Several runs side by side: what was set otherwise, what came of it, and what changed in words."""
+"""Several runs side by side: configuration, measurements and results, and the changes as text."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
 Values = Mapping[str, float | None]
 
-_MEASURED = (
+_BATCH_AND_RATE = (
     ("samples", "effective batch, samples"),
     ("tokens", "effective batch, tokens"),
     ("lr", "learning rate"),
-    ("micro_batches", "micro-batches in a step"),
+)
+_LOOP = (
+    ("micro_batches", "micro-batches per step"),
     ("clip_limit", "clipping limit"),
     ("scale", "loss scale"),
 )
@@ -31,27 +33,27 @@ _RESULTS = (
     ("misallocation", "misallocation d"),
     ("norm", "gradient norm"),
 )
-_CLOSE = 0.02  # of medians that move by chance
+_TOLERANCE = 0.02  # medians of two equal trainings differ by less
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One run: ``middle`` are medians of its figures over its course, ``last`` those of its end."""
+    """One run with the medians of its figures: over the whole run, and over its last steps."""
 
     run: RunRow
     evaluation: EvaluationResult
-    middle: Values
-    last: Values
+    medians: Values
+    last_medians: Values
 
     @property
-    def found(self) -> list[str]:
-        """The rules that found something that nothing else explains."""
+    def root_rules(self) -> list[str]:
+        """The rules with a finding that no other finding explains."""
         return [f.rule for f in self.evaluation.findings if f.inhibited_by is None]
 
 
 @dataclass(frozen=True)
 class DiffRow:
-    """One thing that the runs have in common or not."""
+    """One property of the runs, and whether it differs between them."""
 
     name: str
     texts: tuple[str, ...]
@@ -59,92 +61,126 @@ class DiffRow:
 
 
 def measured_rows(runs: Sequence[ComparedRun]) -> list[DiffRow]:
-    """What was measured of how they train: effective batch and learning rate first."""
-    lines = [_figures(name, [one.middle.get(key) for one in runs]) for key, name in _MEASURED]
-    ranks = _line("ranks", [str(one.run.world_size) for one in runs])
-    return [line for line in (*lines[:3], ranks, *lines[3:]) if any(_said(line))]
+    """What was measured of the training loops: effective batch and learning rate first."""
+    rows = [
+        *_median_rows(_BATCH_AND_RATE, [compared.medians for compared in runs]),
+        _row("ranks", [str(compared.run.world_size) for compared in runs]),
+        *_median_rows(_LOOP, [compared.medians for compared in runs]),
+    ]
+    return [row for row in rows if _is_measured(row)]
 
 
 def result_rows(runs: Sequence[ComparedRun]) -> list[DiffRow]:
-    """What came of it at the end."""
-    lines = [_figures(name, [one.last.get(key) for one in runs]) for key, name in _RESULTS]
-    verdicts = _line("verdict", [VERDICTS[one.evaluation.verdict] for one in runs])
-    steps = _line("steps", [formatting.count(one.run.steps) for one in runs])
-    return [verdicts, steps, *(line for line in lines if any(_said(line)))]
+    """Verdicts, steps, and the figures at the end of the runs."""
+    rows = _median_rows(_RESULTS, [compared.last_medians for compared in runs])
+    return [
+        _row("verdict", [VERDICTS[compared.evaluation.verdict] for compared in runs]),
+        _row("steps", [formatting.count(compared.run.steps) for compared in runs]),
+        *(row for row in rows if _is_measured(row)),
+    ]
 
 
 def finding_rows(runs: Sequence[ComparedRun]) -> list[DiffRow]:
-    """Which rules found something in which run."""
-    rules = sorted({rule for one in runs for rule in one.found})
-    return [_line(rule, ["found" if rule in one.found else "–" for one in runs]) for rule in rules]  # noqa: RUF001
+    """The rules with findings, and the runs that have them."""
+    rules = sorted({rule for compared in runs for rule in compared.root_rules})
+    return [
+        _row(rule, ["finding" if rule in c.root_rules else formatting.NOT_MEASURED for c in runs])
+        for rule in rules
+    ]
 
 
 def config_rows(runs: Sequence[ComparedRun]) -> list[DiffRow]:
-    """What the scripts told of their configuration, differences first."""
-    return _tables([one.run.config for one in runs])
+    """The configurations that the scripts reported, differences first."""
+    return _mapping_rows([compared.run.config for compared in runs])
 
 
 def environment_rows(runs: Sequence[ComparedRun]) -> list[DiffRow]:
-    """What they ran on, differences first."""
-    return _tables([one.run.environment for one in runs])
+    """The environments of the runs, differences first."""
+    return _mapping_rows([compared.run.environment for compared in runs])
 
 
-def _tables(tables: Sequence[Mapping[str, Any]]) -> list[DiffRow]:
-    names = list(dict.fromkeys(name for table in tables for name in table))
-    lines = [_line(n, [formatting.listed(t[n]) if n in t else "–" for t in tables]) for n in names]  # noqa: RUF001
-    return sorted(lines, key=lambda line: not line.differs)
+def _mapping_rows(mappings: Sequence[Mapping[str, Any]]) -> list[DiffRow]:
+    names = list(dict.fromkeys(name for mapping in mappings for name in mapping))
+    rows = [_row(name, [_item_text(mapping, name) for mapping in mappings]) for name in names]
+    return sorted(rows, key=lambda row: not row.differs)
 
 
-def _line(name: str, texts: Sequence[str]) -> DiffRow:
+def _item_text(mapping: Mapping[str, Any], name: str) -> str:
+    return formatting.joined(mapping[name]) if name in mapping else formatting.NOT_MEASURED
+
+
+def _row(name: str, texts: Sequence[str]) -> DiffRow:
     return DiffRow(name, tuple(texts), len(set(texts)) > 1)
 
 
-def _figures(name: str, values: Sequence[float | None]) -> DiffRow:
-    known = [value for value in values if value is not None]
-    far = bool(known) and max(known) - min(known) > _CLOSE * max(map(abs, known))
-    written = formatting.percent if "misallocation" in name else formatting.figure
-    return DiffRow(name, tuple(map(written, values)), far or 0 < len(known) < len(values))
+def _median_rows(figures: Sequence[tuple[str, str]], medians: Sequence[Values]) -> list[DiffRow]:
+    return [_figure_row(name, [values.get(key) for values in medians]) for key, name in figures]
 
 
-def _said(line: DiffRow) -> list[str]:
-    return [text for text in line.texts if text != formatting.NOT_MEASURED]
+def _figure_row(name: str, values: Sequence[float | None]) -> DiffRow:
+    numbers = [value for value in values if value is not None]
+    differs = bool(numbers) and max(numbers) - min(numbers) > _TOLERANCE * max(map(abs, numbers))
+    text_of = formatting.percent if "misallocation" in name else formatting.figure
+    partly_measured = 0 < len(numbers) < len(values)
+    return DiffRow(name, tuple(map(text_of, values)), differs or partly_measured)
 
 
-# ---------------------------------------------------------------- in words
+def _is_measured(row: DiffRow) -> bool:
+    return any(text != formatting.NOT_MEASURED for text in row.texts)
+
+
+# ---------------------------------------------------------------- changes as text
 
 
 def changes(runs: Sequence[ComparedRun]) -> list[str]:
-    """What changed from each run to the next, the gravest first."""
-    said: list[str] = []
-    for before, now in pairwise(runs):
-        who = f"{now.run.name} ({now.run.id})" if len(runs) > 2 else "The second run"
-        said += [f"{who}: {change}." for change in _changes(before, now)]
-    return said
+    """The changes from each run to the next: verdict, findings, batch, learning rate, config."""
+    sentences: list[str] = []
+    for before, after in pairwise(runs):
+        name = f"{after.run.name} ({after.run.id})" if len(runs) > 2 else "The second run"
+        sentences += [f"{name}: {change}." for change in _changes(before, after)]
+    return sentences
 
 
-def _changes(before: ComparedRun, now: ComparedRun) -> list[str]:
-    said = []
-    if before.evaluation.verdict != now.evaluation.verdict:
-        was, is_ = VERDICTS[before.evaluation.verdict], VERDICTS[now.evaluation.verdict]
-        said.append(f"the verdict went from {was.lower()} to {is_.lower()}")
-    titles = {f.rule: f.title for one in (before, now) for f in one.evaluation.findings}
-    said += [f"new: {titles[r].rstrip('.')}" for r in now.found if r not in before.found]
-    said += [f"gone: {titles[r].rstrip('.')}" for r in before.found if r not in now.found]
-    said += [text for key, name in _MEASURED[:3] if (text := _moved(key, name, before, now))]
-    return said + _set(before.run.config, now.run.config)
-
-
-def _moved(key: str, name: str, before: ComparedRun, now: ComparedRun) -> str | None:
-    was, now_is = before.middle.get(key), now.middle.get(key)
-    if not was or not now_is or abs(now_is / was - 1) <= _CLOSE:
-        return None
-    times = formatting.times(now_is / was)
-    return f"{name}: {formatting.figure(was)} to {formatting.figure(now_is)}, {times}"
-
-
-def _set(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    names = [n for n in dict.fromkeys((*before, *now)) if before.get(n) != now.get(n)]
-    told = [
-        (n, *(formatting.listed(each.get(n, "not set")) for each in (before, now))) for n in names
+def _changes(before: ComparedRun, after: ComparedRun) -> list[str]:
+    medians = (_median_change(key, name, before, after) for key, name in _BATCH_AND_RATE)
+    return [
+        *_verdict_change(before, after),
+        *_finding_changes(before, after),
+        *(text for text in medians if text),
+        *_config_changes(before.run.config, after.run.config),
     ]
-    return [f"{name}: {was} to {became}" for name, was, became in told]
+
+
+def _verdict_change(before: ComparedRun, after: ComparedRun) -> list[str]:
+    if before.evaluation.verdict == after.evaluation.verdict:
+        return []
+    old, new = VERDICTS[before.evaluation.verdict], VERDICTS[after.evaluation.verdict]
+    return [f"the verdict changed from {old.lower()} to {new.lower()}"]
+
+
+def _finding_changes(before: ComparedRun, after: ComparedRun) -> list[str]:
+    titles = {
+        finding.rule: finding.title.rstrip(".")
+        for compared in (before, after)
+        for finding in compared.evaluation.findings
+    }
+    new = [rule for rule in after.root_rules if rule not in before.root_rules]
+    gone = [rule for rule in before.root_rules if rule not in after.root_rules]
+    return [f"new: {titles[rule]}" for rule in new] + [f"gone: {titles[rule]}" for rule in gone]
+
+
+def _median_change(key: str, name: str, before: ComparedRun, after: ComparedRun) -> str | None:
+    old, new = before.medians.get(key), after.medians.get(key)
+    if not old or not new or abs(new / old - 1) <= _TOLERANCE:
+        return None
+    factor = formatting.times(new / old)
+    return f"{name}: {formatting.figure(old)} to {formatting.figure(new)} ({factor})"
+
+
+def _config_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return [f"{name}: {_set_value(before, name)} to {_set_value(after, name)}" for name in names]
+
+
+def _set_value(config: Mapping[str, Any], name: str) -> str:
+    return formatting.joined(config.get(name, "not set"))

@@ -1,4 +1,4 @@
-"""The ledger of one optimizer step as rows: what each loss term held and what it got."""
+"""The ledger of one optimizer step as rows: the tokens and the gradient share of each loss term."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from gradledger_monitor.model.token_ledger import Entry
 
 MOST_ROWS = 512
-HALF = 40  # pixels of the lean on either side
-_DOUBLINGS = 2
-_FAIR = 0.01  # relative weights this close to 1 are rounding
+HALF_WIDTH = 40  # of the bar of a relative weight, in pixels
+_DOUBLINGS = 2  # at which a bar is full: 4 times too much or too little
+_TOLERANCE = 0.01  # relative weights this close to 1 differ by rounding
 
 
 @dataclass(frozen=True)
@@ -50,36 +50,42 @@ class Row:
     missing: str
 
     @property
-    def lean(self) -> str:
-        """Whether its tokens count too much, too little or right."""
-        if self.relative is None or abs(self.relative - 1) <= _FAIR:
+    def deviation(self) -> str:
+        """Whether its tokens count too much (over), too little (under) or right (fair)."""
+        if self.relative is None or abs(self.relative - 1) <= _TOLERANCE:
             return "fair"
         return "over" if self.relative > 1 else "under"
 
     @property
     def bar(self) -> Bar:
-        """Where the bar of its lean lies: full at four times too much or too little."""
+        """The bar of its relative weight, to the right of the middle if it is above 1."""
         assert self.relative is not None
-        doublings = math.log2(max(abs(self.relative), 2.0**-_DOUBLINGS))
-        reach = min(abs(doublings) / _DOUBLINGS, 1) * HALF
-        return Bar(HALF if doublings > 0 else HALF - reach, reach)
+        doublings = _doublings(self.relative)
+        width = min(abs(doublings) / _DOUBLINGS, 1) * HALF_WIDTH
+        return Bar(HALF_WIDTH if doublings > 0 else HALF_WIDTH - width, width)
+
+
+def _doublings(relative: float) -> float:
+    """How often 1 must be doubled to reach a relative weight, at least ``-_DOUBLINGS``."""
+    return math.log2(max(abs(relative), 2.0**-_DOUBLINGS))
 
 
 def rows(facts: StepFacts) -> list[Row]:
-    """All rows of a step, rank by rank; shares are zero where the ledger could not be drawn up."""
+    """All rows of a step, rank by rank. Without a ledger, the shares are zero."""
     ledger = facts.ledger
     entries = {(e.rank, e.micro_batch, e.term): e for e in (ledger.entries if ledger else ())}
     total = ledger.tokens if ledger else 0.0
-    found = list(_terms(facts.records))
-    several = any(place.occurrence for place in found)
+    terms = list(_located_terms(facts.records))
+    several = any(located.occurrence for located in terms)
     return [
-        _row(place, entries.get(place.key), total, place.label(facts, several)) for place in found
+        _row(located, entries.get(located.key), total, located.label(facts, several))
+        for located in terms
     ]
 
 
 @dataclass(frozen=True)
-class _Place:
-    """A term where it was seen; ``occurrence`` counts the terms before it in its micro-batch."""
+class _LocatedTerm:
+    """A term with its position; ``occurrence`` counts the terms before it in its micro-batch."""
 
     rank: int
     index: int
@@ -97,39 +103,39 @@ class _Place:
         return f"{rank}{self.index + 1}" + (f" {short_term_name(self.name)}" if several else "")
 
 
-def _terms(records: dict[int, StepRecord]) -> Iterator[_Place]:
+def _located_terms(records: dict[int, StepRecord]) -> Iterator[_LocatedTerm]:
     for rank, record in sorted(records.items()):
         for index, batch in enumerate(record.micro_batches):
             kinds: Counter[str] = Counter()
             for occurrence, term in enumerate(batch.terms or [None]):
                 kind = term.kind if term else ""
-                yield _Place(rank, index, batch, term, f"{kind}#{kinds[kind]}", occurrence)
+                yield _LocatedTerm(rank, index, batch, term, f"{kind}#{kinds[kind]}", occurrence)
                 kinds[kind] += 1
 
 
-def _row(place: _Place, entry: Entry | None, total: float, label: str) -> Row:
-    term = place.term
+def _row(located: _LocatedTerm, entry: Entry | None, total: float, label: str) -> Row:
+    term = located.term
     tokens = entry.tokens if entry else term.tokens if term else None
     return Row(
-        rank=place.rank,
-        micro_batch=place.index + 1,
+        rank=located.rank,
+        micro_batch=located.index + 1,
         label=label,
-        term=short_term_name(place.name) if term else formatting.NOT_MEASURED,
+        term=short_term_name(located.name) if term else formatting.NOT_MEASURED,
         reduction=term.reduction if term else formatting.NOT_MEASURED,
         tokens=tokens,
         token_share=entry.tokens / total if entry else 0.0,
         gradient_share=entry.share if entry else 0.0,
         weight=entry.weight if entry else None,
         relative=entry.relative if entry else None,
-        loss=_loss(place.batch),
-        collectives=place.batch.collectives,
-        missing=_missing(place.batch, term),
+        loss=_loss(located.batch),
+        collectives=located.batch.collectives,
+        missing=_missing(located.batch, term),
     )
 
 
 def short_term_name(name: str) -> str:
-    """``NllLossBackward0#0`` as people say it: ``NllLoss``; the second is ``NllLoss 2``."""
-    kind, _, occurrence = name.rpartition("#")  # a kind may have the sign itself
+    """``NllLossBackward0#0`` without the affixes: ``NllLoss``; the second one is ``NllLoss 2``."""
+    kind, _, occurrence = name.rpartition("#")  # the kind may contain the character, too
     if not occurrence.isdecimal():
         kind, occurrence = name, "0"
     kind = kind.removesuffix("0").removesuffix("Backward")
@@ -147,51 +153,52 @@ def _missing(batch: MicroBatch, term: Term | None) -> str:
     return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
 
 
-def worst_rows(account: list[Row]) -> list[Row]:
-    """All rows while a person can read them; beyond that those with the largest injustice."""
-    if len(account) <= MOST_ROWS:
-        return account
-    return sorted(account, key=_injustice, reverse=True)[:MOST_ROWS]
+def worst_rows(rows: list[Row]) -> list[Row]:
+    """All rows, or the ``MOST_ROWS`` with the largest difference between tokens and gradient."""
+    if len(rows) <= MOST_ROWS:
+        return rows
+    return sorted(rows, key=_share_difference, reverse=True)[:MOST_ROWS]
 
 
-def _injustice(row: Row) -> float:
+def _share_difference(row: Row) -> float:
     return abs(row.gradient_share - row.token_share)
 
 
 @dataclass(frozen=True)
 class StepSummary:
-    """A step in one sentence, and the tone in which it is said."""
+    """A step in one sentence; ``tone`` is the verdict whose colour it has."""
 
     sentence: str
     tone: str
 
 
-def summarize(account: list[Row], facts: StepFacts) -> StepSummary:
-    """The worst injustice of a step, in words."""
+def summarize(rows: list[Row], facts: StepFacts) -> StepSummary:
+    """What the ledger of a step shows: the largest difference first."""
     ledger = facts.ledger
     if ledger is None:
-        why = facts.unmeasured or "no loss term was seen"
-        return StepSummary(f"The weights of this step were not measured: {why}.", "incomplete")
+        reason = facts.unmeasured or "the hooks observed no loss term"
+        return StepSummary(f"The weights of this step were not measured: {reason}.", "incomplete")
     if ledger.misallocation > facts.tolerance:
-        return StepSummary(
-            _unequal(account), "broken" if ledger.misallocation >= 0.05 else "suspect"
-        )
+        tone = "broken" if ledger.misallocation >= 0.05 else "suspect"
+        return StepSummary(_worst_row_sentence(rows), tone)
     balance = chart_metrics(facts)["balance"]
     if balance is not None and abs(balance - 1) > facts.tolerance:
-        total = f"B = {formatting.figure(balance)} instead of 1"
         return StepSummary(
-            f"All tokens of this step count the same, but together {total}.", "suspect"
+            "All tokens of this step have equal weight, but their sum is wrong: "
+            f"B = {formatting.figure(balance)} instead of 1.",
+            "suspect",
         )
-    return StepSummary("Every token of this step counts the same.", "balanced")
+    return StepSummary("All tokens of this step have equal weight.", "balanced")
 
 
-def _unequal(account: list[Row]) -> str:
-    row = max(account, key=_injustice)
-    several = len({each.rank for each in account}) > 1
-    place = f"Micro-batch {row.micro_batch}" + (f" of rank {row.rank}" if several else "")
-    held, got = formatting.percent(row.token_share), formatting.percent(row.gradient_share)
-    fair = f"{formatting.times(row.relative)} its fair share"
-    return f"{place} holds {held} of the tokens and got {got} of the gradient: {fair}."
+def _worst_row_sentence(rows: list[Row]) -> str:
+    row = max(rows, key=_share_difference)
+    rank = f" of rank {row.rank}" if len({other.rank for other in rows}) > 1 else ""
+    tokens, gradient = formatting.percent(row.token_share), formatting.percent(row.gradient_share)
+    return (
+        f"Micro-batch {row.micro_batch}{rank} has {tokens} of the tokens and {gradient} of the "
+        f"gradient: {formatting.times(row.relative)} its correct weight."
+    )
 
 
 # ---------------------------------------------------------------- ranks x micro-batches
@@ -199,7 +206,7 @@ def _unequal(account: list[Row]) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """One micro-batch of one rank in the picture of a step."""
+    """One micro-batch of one rank in the grid of a step."""
 
     tokens: float | None
     relative: float | None
@@ -207,12 +214,12 @@ class Cell:
 
     @property
     def shade(self) -> str:
-        """How far its tokens are from their fair weight, in seven shades."""
+        """The CSS class for its relative weight: one of seven shades, or none."""
         if self.relative is None:
             return "none"
-        if abs(self.relative - 1) <= _FAIR:
+        if abs(self.relative - 1) <= _TOLERANCE:
             return "fair"
-        doublings = abs(math.log2(max(abs(self.relative), 2.0**-_DOUBLINGS)))
+        doublings = abs(_doublings(self.relative))
         depth = 1 if doublings < 0.4 else 2 if doublings < 1.2 else 3
         return f"{'over' if self.relative > 1 else 'under'}-{depth}"
 
@@ -220,17 +227,18 @@ class Cell:
 MOST_CELLS = 1024
 
 
-def grid(account: list[Row], facts: StepFacts) -> dict[int, list[Cell]] | None:
-    """The cells by rank; None where they are too many to draw or nothing is known of them."""
+def grid(rows: list[Row], facts: StepFacts) -> dict[int, list[Cell]] | None:
+    """The cells by rank; None without a ledger, for a single cell, and above ``MOST_CELLS``."""
     cells: dict[int, list[Cell]] = {}
-    for (rank, _), rows in groupby(account, key=lambda row: (row.rank, row.micro_batch)):
-        cells.setdefault(rank, []).append(_cell(list(rows)))
-    several = sum(map(len, cells.values()))
-    return cells if facts.ledger is not None and 1 < several <= MOST_CELLS else None
+    for (rank, _), group in groupby(rows, key=lambda row: (row.rank, row.micro_batch)):
+        cells.setdefault(rank, []).append(_cell(list(group)))
+    number = sum(map(len, cells.values()))
+    return cells if facts.ledger is not None and 1 < number <= MOST_CELLS else None
 
 
 def _cell(rows: list[Row]) -> Cell:
-    known = [row.tokens for row in rows if row.tokens is not None]
-    held = sum(row.token_share for row in rows)
-    got = sum(row.gradient_share for row in rows)
-    return Cell(sum(known) if known else None, got / held if held else None, rows[0].collectives)
+    tokens = [row.tokens for row in rows if row.tokens is not None]
+    token_share = sum(row.token_share for row in rows)
+    gradient_share = sum(row.gradient_share for row in rows)
+    relative = gradient_share / token_share if token_share else None
+    return Cell(sum(tokens) if tokens else None, relative, rows[0].collectives)

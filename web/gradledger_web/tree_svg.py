@@ -1,8 +1,8 @@
-"""The decision tree as it is drawn: answers, evidence, and the way to the primary suspect."""
+"""The decision tree as the run page shows it: answers, evidence, and the path to the suspect."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,21 +11,22 @@ from gradledger_web import formatting
 if TYPE_CHECKING:
     from gradledger_monitor.model.findings import EvaluationResult, Finding, TreeNode
 
-Latest = Mapping[str, Sequence[float | None]]
+Columns = Mapping[str, Sequence[float | None]]
+LastValues = Mapping[str, float]
 
-EVALUATION_PREFIX = "evaluation "  # begins the name of a metric among the figures
+EVALUATION_PREFIX = "evaluation "  # marks evaluation metrics among the figures
 
 ANSWERS = {
     "ok": "Yes",
     "finding": "No",
     "not_measured": "Not measured",
-    "not_applicable": "Does not apply",
+    "not_applicable": "Not applicable",
 }
 
 
 @dataclass(frozen=True)
 class Node:
-    """One question, answered."""
+    """One question with its answer."""
 
     node: str
     question: str
@@ -34,125 +35,128 @@ class Node:
     reason: str
     evidence: str
     findings: list[Finding]
-    on_path: bool  # the way from the top to the primary suspect, or to the end
+    on_path: bool  # on the path from the root to the primary suspect, or to the end
     suspect: Finding | None
 
 
 def build_nodes(
-    evaluation: EvaluationResult, causes: Sequence[Finding], latest: Latest, ranks: int
+    evaluation: EvaluationResult, causes: Sequence[Finding], latest: Columns, ranks: int
 ) -> list[Node]:
-    """The nodes in order; ``latest`` are the figures of the last steps."""
-    primary = next((f for f in causes if f.severity != "info"), None)
+    """The nodes in order; ``latest`` holds the figures of the last steps."""
+    primary = next((finding for finding in causes if finding.severity != "info"), None)
+    last = dict(_last_values(latest))
     nodes: list[Node] = []
-    walking = True
-    for each in evaluation.tree:
-        found = [
-            f for f in evaluation.findings if each.status == "finding" and _names(each, f.rule)
-        ]
-        here = [f for f in causes if f in found] or found
-        suspect = primary if primary is not None and primary in here else None
-        nodes.append(_node(each, here, suspect, walking, _evidence(each.node, latest, ranks)))
-        walking = walking and suspect is None
+    on_path = True
+    for tree_node in evaluation.tree:
+        findings = _findings_of(tree_node, evaluation, causes)
+        suspect = primary if primary is not None and primary in findings else None
+        evidence = ", ".join(filter(None, _evidence(tree_node.node, last, ranks)))
+        nodes.append(_node(tree_node, findings, suspect, on_path, evidence))
+        on_path = on_path and suspect is None
     return nodes
 
 
-def _names(node: TreeNode, rule: str) -> bool:
-    return rule in node.reason.split(", ")
+def _findings_of(
+    node: TreeNode, evaluation: EvaluationResult, causes: Sequence[Finding]
+) -> list[Finding]:
+    """The causes at a node; its symptoms if it has no cause."""
+    if node.status != "finding":
+        return []
+    rules = node.reason.split(", ")
+    findings = [finding for finding in evaluation.findings if finding.rule in rules]
+    return [finding for finding in causes if finding in findings] or findings
 
 
 def _node(
-    node: TreeNode, found: list[Finding], suspect: Finding | None, on_path: bool, evidence: str
+    node: TreeNode,
+    findings: list[Finding],
+    suspect: Finding | None,
+    on_path: bool,
+    evidence: str,
 ) -> Node:
-    known = node.status in ("ok", "finding")
+    answered = node.status in ("ok", "finding")
     return Node(
         node=node.node,
         question=node.question,
         status=node.status,
         answer=ANSWERS[node.status],
-        reason="" if known else node.reason,
-        evidence=evidence if known else "",
-        findings=found,
+        reason="" if answered else node.reason,
+        evidence=evidence if answered else "",
+        findings=findings,
         on_path=on_path,
         suspect=suspect,
     )
 
 
-def _evidence(node: str, latest: Latest, ranks: int) -> str:
-    """What was last measured of it, in a few words."""
-    last = {name: _last(values) for name, values in latest.items()}
-    told = _TOLD.get(node, lambda _, __: [])(last, ranks)
-    return ", ".join(text for text in told if text)
+# ---------------------------------------------------------------- evidence
 
 
-def _last(values: Sequence[float | None]) -> float | None:
-    return next((value for value in reversed(values) if value is not None), None)
+def _last_values(columns: Columns) -> Iterator[tuple[str, float]]:
+    """The last measured value of each figure."""
+    for name, values in columns.items():
+        last = next((value for value in reversed(values) if value is not None), None)
+        if last is not None:
+            yield name, last
 
 
-Last = Mapping[str, float | None]
+def _evidence(node: str, last: LastValues, ranks: int) -> list[str]:
+    """The last measured values that answer a question, as short texts."""
+    if node == "ddp":
+        per_step = _per_step(last, "collectives", "collective")
+        return [formatting.plural(ranks, "rank"), per_step] if ranks > 1 else []
+    return _EVIDENCE[node](last) if node in _EVIDENCE else []
 
 
-def _say(last: Last, name: str, words: str) -> str:
-    value = last.get(name)
-    if value is None:
+def _value(last: LastValues, name: str, template: str) -> str:
+    if name not in last:
         return ""
-    written = formatting.percent if name == "misallocation" else formatting.figure
-    return words.format(written(value))
+    text_of = formatting.percent if name == "misallocation" else formatting.figure
+    return template.format(text_of(last[name]))
 
 
-def _count(last: Last, name: str, one: str, several: str) -> str:
-    value = last.get(name)
-    if value is None:
-        return ""
-    return f"{formatting.figure(value)} {one}{'' if value == 1 else several} a step"
+def _per_step(last: LastValues, name: str, noun: str) -> str:
+    return f"{formatting.plural(last[name], noun)} per step" if name in last else ""
 
 
-def _of_loss(last: Last, _: int) -> list[str]:
+def _loss(last: LastValues) -> list[str]:
     return [
-        _say(last, "loss_reported", "reported {}"),
-        _say(last, "loss_token", "token-weighted {}"),
+        _value(last, "loss_reported", "reported {}"),
+        _value(last, "loss_token", "token-weighted {}"),
     ]
 
 
-def _of_reduction(last: Last, _: int) -> list[str]:
-    return [_say(last, "balance", "B = {}"), _say(last, "misallocation", "d = {}")]
-
-
-def _of_ddp(last: Last, ranks: int) -> list[str]:
-    told = f"{ranks} ranks" if ranks > 1 else ""
-    return [told, _count(last, "collectives", "collective", "s") if ranks > 1 else ""]
-
-
-def _of_loop(last: Last, _: int) -> list[str]:
+def _validation(last: LastValues) -> list[str]:
     return [
-        _count(last, "micro_batches", "micro-batch", "es"),
-        _say(last, "lr", "learning rate {}"),
+        f"{name.removeprefix(EVALUATION_PREFIX)} {formatting.figure(value)}"
+        for name, value in last.items()
+        if name.startswith(EVALUATION_PREFIX)
     ]
 
 
-def _of_norm(last: Last, _: int) -> list[str]:
-    limit = _say(last, "clip_limit", "clipped at {}")
-    return [_say(last, "norm", "norm {}"), limit]
+def _reduction(last: LastValues) -> list[str]:
+    return [_value(last, "balance", "B = {}"), _value(last, "misallocation", "d = {}")]
 
 
-def _of_scaler(last: Last, _: int) -> list[str]:
-    return [_say(last, "scale", "scale {}")]
+def _scaler(last: LastValues) -> list[str]:
+    return [_value(last, "scale", "scale {}")]
 
 
-def _of_validation(last: Last, _: int) -> list[str]:
-    told = {
-        name.removeprefix(EVALUATION_PREFIX): v
-        for name, v in last.items()
-        if EVALUATION_PREFIX in name
-    }
-    return [f"{name} {formatting.figure(value)}" for name, value in told.items()]
+def _loop(last: LastValues) -> list[str]:
+    return [
+        _per_step(last, "micro_batches", "micro-batch"),
+        _value(last, "lr", "learning rate {}"),
+    ]
 
 
-_TOLD = {
-    "loss": _of_loss,
-    "validation": _of_validation,
-    "reduction": _of_reduction,
-    "scaler": _of_scaler,
-    "ddp": _of_ddp,
-    "loop": _of_loop,
-    "norm": _of_norm,
+def _norm(last: LastValues) -> list[str]:
+    return [_value(last, "norm", "norm {}"), _value(last, "clip_limit", "clipped at {}")]
+
+
+_EVIDENCE: dict[str, Callable[[LastValues], list[str]]] = {
+    "loss": _loss,
+    "validation": _validation,
+    "reduction": _reduction,
+    "scaler": _scaler,
+    "loop": _loop,
+    "norm": _norm,
 }

@@ -1,4 +1,4 @@
-"""What the loop did in one window, call by call, in the order in which it did it."""
+"""The calls that the loop made in one window, in their order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradledger_web import formatting
 if TYPE_CHECKING:
     from gradledger_monitor.ingest.schema import Event, MicroBatch, StepRecord
 
-MOST_ALONE = 16  # backwards beyond which equal neighbours are drawn as one
+MOST_SINGLE = 16  # with more backwards, equal neighbours are merged
 
 CALLS = {
     "clip_norm": "clip_grad_norm_",
@@ -23,24 +23,25 @@ CALLS = {
     "schedule": "scheduler.step",
     "new_scaler": "new GradScaler",
 }
+_CSS_KINDS = {"clip_norm": "clip", "clip_value": "clip", "schedule": "schedule"}
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call, and what is known of it; ``kind`` is how it is drawn."""
+    """One call with its details. ``kind`` selects the style: backward, scaler, clip, ..."""
 
-    kind: str  # backward, scaler, clip, schedule, step
+    kind: str
     name: str
     details: tuple[str, ...] = ()
     times: int = 1
 
 
 def calls_of(record: StepRecord) -> list[Call]:
-    """The calls of a rank's window; equal neighbours are one where there are many."""
+    """The calls of one rank in a window. In a long window, equal neighbours are merged."""
     calls = list(_calls(record))
-    if len(record.micro_batches) <= MOST_ALONE:
+    if len(record.micro_batches) <= MOST_SINGLE:
         return calls
-    return [_together(list(group)) for _, group in groupby(calls, key=_alike)]
+    return [_merged(list(group)) for _, group in groupby(calls, key=_merge_key)]
 
 
 def _calls(record: StepRecord) -> Iterator[Call]:
@@ -53,12 +54,13 @@ def _calls(record: StepRecord) -> Iterator[Call]:
 
 
 def _backward(number: int, batch: MicroBatch) -> Call:
-    synced = f"{batch.collectives} collectives" if batch.collectives else ""
-    scaled = f"scale {formatting.count(float(batch.scale))}" if batch.scale is not None else ""
-    began = "zeroed before" if batch.fresh and number > 1 else ""
-    kept = f"{batch.wrapper}" if batch.wrapper else ""
-    details = tuple(text for text in (synced, kept, scaled, began) if text)
-    return Call("backward", f"backward {number}", details)
+    details = (
+        formatting.plural(batch.collectives, "collective") if batch.collectives else "",
+        batch.wrapper or "",
+        f"scale {formatting.count(float(batch.scale))}" if batch.scale is not None else "",
+        "gradients zeroed before" if batch.fresh and number > 1 else "",
+    )
+    return Call("backward", f"backward {number}", tuple(filter(None, details)))
 
 
 def _call(event: Event) -> Call:
@@ -69,23 +71,25 @@ def _call(event: Event) -> Call:
         details.append(f"norm {formatting.figure(float(event.norm))}")
     if not event.own:
         details.append("of another optimizer")
-    kind = {"clip_norm": "clip", "clip_value": "clip", "schedule": "schedule"}
-    return Call(kind.get(event.op, "scaler"), CALLS[event.op], tuple(details))
+    return Call(_CSS_KINDS.get(event.op, "scaler"), CALLS[event.op], tuple(details))
 
 
 def _step(record: StepRecord) -> Call:
     if record.skipped:
         return Call("skip", "step skipped", ("a gradient was not finite",))
-    norm = f"norm {formatting.figure(float(record.norm))}" if record.norm is not None else ""
-    after = f"{record.collectives_after} collectives before" if record.collectives_after else ""
-    return Call("step", "optimizer.step", tuple(text for text in (norm, after) if text))
+    collectives = record.collectives_after
+    details = (
+        f"norm {formatting.figure(float(record.norm))}" if record.norm is not None else "",
+        f"{formatting.plural(collectives, 'collective')} before" if collectives else "",
+    )
+    return Call("step", "optimizer.step", tuple(filter(None, details)))
 
 
-def _alike(call: Call) -> tuple[str, str, tuple[str, ...]]:
+def _merge_key(call: Call) -> tuple[str, str, tuple[str, ...]]:
     return call.kind, call.name if call.kind != "backward" else "", call.details
 
 
-def _together(calls: list[Call]) -> Call:
+def _merged(calls: list[Call]) -> Call:
     first, last = calls[0], calls[-1]
     if len(calls) == 1 or first.kind != "backward":
         return Call(first.kind, first.name, first.details, len(calls))

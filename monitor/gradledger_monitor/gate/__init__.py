@@ -1,1 +1,1 @@
-"""What ``gradledger check`` tells other machines: one file for each of their languages (pure)."""
+"""The verdict of ``gradledger check`` for CI: JUnit XML, SARIF, GitHub annotations, pytest."""

@@ -1,4 +1,4 @@
-"""Runs a command in a process group of its own: its output passes through, signals reach it."""
+"""Runs a command in its own process group: its output passes through, and it gets our signals."""
 
 from __future__ import annotations
 
@@ -10,42 +10,47 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-LOOK_EVERY_SECONDS = 0.1
-GRACE_SECONDS = 35.0  # torchrun gives its own workers 30
+POLL_SECONDS = 0.1
+GRACE_SECONDS = 35.0  # torchrun gives its workers 30
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a command ended; ``stopped`` when that was our doing."""
+class ExitResult:
+    """How a command ended; ``stopped`` if this process stopped it."""
 
     status: int
     stopped: bool
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended it."""
+        return self.status == -signal.SIGINT
+
     def __str__(self) -> str:
         if self.status < 0:
-            return f"it was killed by {signal.Signals(-self.status).name}"
-        return f"its exit status is {self.status}"
+            return f"killed by {signal.Signals(-self.status).name}"
+        return f"exit status {self.status}"
 
 
-def run(command: list[str], env: Mapping[str, str], enough: Callable[[], bool]) -> Ended:
-    """Run ``command`` to its end, or until ``enough()``."""
-    with _signals_handed_on() as begun:
+def run(command: list[str], env: Mapping[str, str], should_stop: Callable[[], bool]) -> ExitResult:
+    """Run ``command`` to its end, or until ``should_stop()``."""
+    with _forwarded_signals() as forward_to:
         process = subprocess.Popen(command, env=env, start_new_session=True)
-        begun(process)
-        while not _ended_within(process, LOOK_EVERY_SECONDS):
-            if enough():
-                return Ended(_stop(process), stopped=True)
-    return Ended(process.returncode, stopped=False)
+        forward_to(process)
+        while not _ends_within(process, POLL_SECONDS):
+            if should_stop():
+                return ExitResult(_stop(process), stopped=True)
+    return ExitResult(process.returncode, stopped=False)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> int:
     _signal(process, signal.SIGTERM)
-    if not _ended_within(process, GRACE_SECONDS):
+    if not _ends_within(process, GRACE_SECONDS):
         _signal(process, signal.SIGKILL)
     return process.wait()
 
 
-def _ended_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
+def _ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -59,28 +64,28 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 @contextmanager
-def _signals_handed_on() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
-    """Ctrl-C reaches only us, the command being in another group: hand it on.
+def _forwarded_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """Forward Ctrl-C and SIGTERM: a terminal does not send them to another process group.
 
-    What comes while the command begins is handed on once it has begun.
+    Signals that arrive before the command starts are forwarded after its start.
     """
-    command: list[subprocess.Popen[bytes]] = []
+    started: list[subprocess.Popen[bytes]] = []
     early: list[int] = []
 
-    def hand_on(number: int, frame: Any) -> None:
-        if command:
-            _signal(command[0], number)
+    def handler(number: int, frame: Any) -> None:
+        if started:
+            _signal(started[0], number)
         else:
             early.append(number)
 
-    def begun(process: subprocess.Popen[bytes]) -> None:
-        command.append(process)
+    def forward_to(process: subprocess.Popen[bytes]) -> None:
+        started.append(process)
         for number in early:
             _signal(process, number)
 
-    before = {n: signal.signal(n, hand_on) for n in (signal.SIGINT, signal.SIGTERM)}
+    previous = {n: signal.signal(n, handler) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield begun
+        yield forward_to
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, old_handler in previous.items():
+            signal.signal(number, old_handler)

@@ -7,31 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradledger_monitor.gate.result import Checked, Gate, reported
+from gradledger_monitor.gate.result import CheckedRun, Gate, root_findings
 from gradledger_monitor.model.findings import Finding
 
 _COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
 
 
-def annotated(checked: list[Checked], gate: Gate, script: str) -> Iterator[str]:
+def workflow_commands(runs: list[CheckedRun], gate: Gate, script: str) -> Iterator[str]:
     """One line for each finding."""
-    for _, finding in reported(checked):
+    for _, finding in root_findings(runs):
         command = _COMMANDS[finding.severity] if gate.fails(finding) else "notice"
-        where = f"file={_property(script)},title={_property(_title(finding))}"
-        yield f"::{command} {where}::{_escaped(f'{finding.summary}{_fix(finding)}')}"
-
-
-def _title(finding: Finding) -> str:
-    return f"{finding.rule}: {finding.title}"
+        title = _escaped_property(f"{finding.rule}: {finding.title}")
+        message = _escaped(f"{finding.summary}{_fix(finding)}")
+        yield f"::{command} file={_escaped_property(script)},title={title}::{message}"
 
 
 def _fix(finding: Finding) -> str:
-    return f"\n\nfix:\n{finding.fix.strip()}" if finding.fix else ""
+    return f"\n\nFix:\n{finding.fix.strip()}" if finding.fix else ""
 
 
 def _escaped(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _property(text: str) -> str:
+def _escaped_property(text: str) -> str:
     return _escaped(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,4 +1,4 @@
-"""A training of this process watched and judged here: what the pytest fixture calls."""
+"""Check a training in this process: the implementation of the pytest fixture."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradledger import api, session
 from gradledger.settings import EVERY_STEP, NO_SPOOL
 from gradledger_monitor.evaluation.merge import merge_results
 from gradledger_monitor.gate.private_service import private_service
-from gradledger_monitor.gate.result import Checked, Gate
+from gradledger_monitor.gate.result import CheckedRun, Gate
 from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.reports.terminal import console, report
 from gradledger_monitor.rules.docs import rules_by_id
@@ -28,54 +28,53 @@ def assert_balanced(
     fail_on: str = "warning",
     allow: Sequence[str] = (),
     allow_incomplete: bool = False,
-    **watched: Any,
+    **watch_arguments: Any,
 ) -> EvaluationResult:
-    """Train with the hooks on, and raise AssertionError with the report if something is wrong.
+    """Train with the hooks on; raise AssertionError with the report if the check fails.
 
-    ``fail_on`` is the least severity that fails; ``allow`` are rules that are not asked, as
-    patterns (``clip.*``). A run of which not everything structural could be seen fails too, unless
-    ``allow_incomplete``. What else is given goes to ``gradledger.watch``: ``contract=``, or
-    ``optimizer=`` where it was made before. Raises ValueError where a pattern fits no rule, and
-    RuntimeError where this process is watched already.
+    ``fail_on`` is the minimum severity that fails; ``allow`` disables rules by pattern
+    (``clip.*``). An incomplete verdict fails too, unless ``allow_incomplete``. Further arguments go
+    to ``gradledger.watch``: ``contract=``, or ``optimizer=`` if the optimizer exists already.
+    Raises ValueError if a pattern matches no rule, and RuntimeError if a ledger is open in this
+    process.
     """
-    choices = RuleOverrides(off=tuple(allow))
-    choices.check(rules_by_id())
-    checked = _judged(train, choices, watched)
-    answer = merge_results([one.evaluation for one in checked])
-    problems = [f.rule for f in answer.findings if Gate(fail_on).fails(f)]
-    if not checked:
-        problems = ["no optimizer step was seen"]
-    elif answer.verdict == "incomplete" and not allow_incomplete:
-        problems.append("not everything could be measured (allow_incomplete=True lets it pass)")
+    overrides = RuleOverrides(off=tuple(allow))
+    overrides.check(rules_by_id())
+    runs = _trained_and_evaluated(train, overrides, watch_arguments)
+    result = merge_results([run.evaluation for run in runs])
+    problems = [f.rule for f in result.findings if Gate(fail_on).fails(f)]
+    if not runs:
+        problems = ["no optimizer step was recorded"]
+    elif result.verdict == "incomplete" and not allow_incomplete:
+        problems.append("a required check was not measured (allow_incomplete=True accepts that)")
     if problems:
-        raise AssertionError(f"{', '.join(problems)}\n{_text(checked)}")
-    return answer
+        raise AssertionError(f"{', '.join(problems)}\n{_report(runs)}")
+    return result
 
 
-def _judged(
-    train: Callable[[], object], choices: RuleOverrides, watched: dict[str, Any]
-) -> list[Checked]:
+def _trained_and_evaluated(
+    train: Callable[[], object], overrides: RuleOverrides, watch_arguments: dict[str, Any]
+) -> list[CheckedRun]:
     if session.current() is not None:
-        raise RuntimeError("this process is watched already; close that ledger first")
-    with private_service(choices) as service:
+        raise RuntimeError("gradledger watches this process already: close that ledger first")
+    with private_service(overrides) as service:
+        defaults = {"on_finding": "off", "overhead": EVERY_STEP}
         with (
-            _only_here(),
-            api.watch(
-                **{"on_finding": "off", "overhead": EVERY_STEP, **watched, "url": service.url}
-            ),
+            _without_environment(),
+            api.watch(**{**defaults, **watch_arguments, "url": service.url}),
         ):
             train()
         service.evaluate_all()
         return [
-            Checked(r.name, r.steps, r.world_size, queries.evaluation(service.store, r.id))
+            CheckedRun(r.name, r.steps, r.world_size, queries.evaluation(service.store, r.id))
             for r in queries.list_runs(service.store, MOST_RUNS)
             if r.steps
         ]
 
 
 @contextmanager
-def _only_here() -> Iterator[None]:
-    """Without what the environment says about another service."""
+def _without_environment() -> Iterator[None]:
+    """Without the GRADLEDGER_* variables, which configure another service, and without a spool."""
     before = {k: v for k, v in os.environ.items() if k.startswith("GRADLEDGER_")}
     for name in before:
         del os.environ[name]
@@ -87,9 +86,9 @@ def _only_here() -> Iterator[None]:
         os.environ.update(before)
 
 
-def _text(checked: Sequence[Checked]) -> str:
+def _report(runs: Sequence[CheckedRun]) -> str:
     stream = io.StringIO()
-    out = console(stream)
-    for one in checked:
-        out.print(report(one.name, one.steps, one.ranks, one.evaluation))
+    output = console(stream)
+    for run in runs:
+        output.print(report(run.name, run.steps, run.ranks, run.evaluation))
     return stream.getvalue()

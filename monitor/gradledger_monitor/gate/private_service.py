@@ -1,4 +1,4 @@
-"""The whole service for one command's sake: on a free port, its database in a passing folder."""
+"""A service for one command: in a thread, on a free port, with a database in a temporary folder."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ SECONDS_TO_FINISH = 10
 
 
 class PrivateService:
-    """Where to send records, and where to read what became of them."""
+    """The URL to send records to, and the store to read the evaluation from."""
 
-    def __init__(self, url: str, store: Store, choices: RuleOverrides) -> None:
+    def __init__(self, url: str, store: Store, overrides: RuleOverrides) -> None:
         self.url = url
         self.store = store
-        self._choices = choices
+        self._overrides = overrides
 
     def evaluate_all(self) -> None:
-        """Judge everything that has come, waiting for no rank: nothing more will."""
-        while evaluate_pending(self.store, 0, self._choices):
+        """Evaluate all records without waiting for missing ranks: no more records will arrive."""
+        while evaluate_pending(self.store, 0, self._overrides):
             pass
 
 
 @contextmanager
-def private_service(choices: RuleOverrides) -> Iterator[PrivateService]:
-    """The service, running in a thread of this process until the block is left."""
+def private_service(overrides: RuleOverrides) -> Iterator[PrivateService]:
+    """A service that runs in a thread of this process for the length of the block."""
     with tempfile.TemporaryDirectory(prefix="gradledger-") as folder:
-        # constructed, not read: what the environment says is meant for another service
+        # Not from the environment, whose settings are for another service.
         settings = Settings.model_construct(
             db=f"sqlite:///{Path(folder) / 'check.db'}",
-            rules_off=list(choices.off),
-            thresholds=choices.thresholds,
+            rules_off=list(overrides.off),
+            thresholds=overrides.thresholds,
         )
         store = Store(settings.db)
-        with socket.create_server(("127.0.0.1", 0)) as listening, _serving(settings, listening):
-            url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-            yield PrivateService(url, store, choices)
+        with socket.create_server(("127.0.0.1", 0)) as listener, _serving(settings, listener):
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            yield PrivateService(url, store, overrides)
         store.close()
 
 
 @contextmanager
-def _serving(settings: Settings, listening: socket.socket) -> Iterator[None]:
+def _serving(settings: Settings, listener: socket.socket) -> Iterator[None]:
     server = _Server(settings)
-    thread = threading.Thread(target=server.run, args=([listening],), name="gradledger-service")
+    thread = threading.Thread(target=server.run, args=([listener],), name="gradledger-service")
     thread.start()
     try:
-        if not server.up.wait(SECONDS_TO_START):
+        if not server.ready.wait(SECONDS_TO_START):
             raise RuntimeError("the private service did not start")
         yield
     finally:
@@ -72,8 +72,8 @@ class _Server(uvicorn.Server):
             create_app(settings), log_level="warning", timeout_graceful_shutdown=SECONDS_TO_FINISH
         )
         super().__init__(config)
-        self.up = threading.Event()
+        self.ready = threading.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self.up.set()
+        self.ready.set()

@@ -1,4 +1,4 @@
-"""What was checked, and which of its findings are reasons to fail (pure)."""
+"""The checked runs of a command, and the findings that fail the check (pure)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gradledger_monitor.model.findings import SEVERITIES, EvaluationResult, Find
 
 
 @dataclass(frozen=True)
-class Checked:
-    """One training of the command, judged."""
+class CheckedRun:
+    """One run of the command with its evaluation."""
 
     name: str
     steps: int
@@ -21,25 +21,25 @@ class Checked:
 
 @dataclass(frozen=True)
 class Gate:
-    """What fails: the least severity, and by rule the severity up to which it is known already."""
+    """The severity that fails a check, and the severities that a baseline allows, by rule."""
 
-    least: str = "warning"
-    known: Mapping[str, str] = field(default_factory=dict)
+    fail_on: str = "warning"
+    baseline: Mapping[str, str] = field(default_factory=dict)
 
     def fails(self, finding: Finding) -> bool:
-        """Whether a finding is a reason to fail."""
+        """Whether a finding fails the check."""
         return self.excuse(finding) is None
 
     def excuse(self, finding: Finding) -> str | None:
-        """Why a finding is no reason to fail; None where it is one."""
+        """Why a finding does not fail the check; None if it does."""
         if finding.inhibited_by is not None:
             return f"a symptom of {finding.inhibited_by}"
         if finding.acknowledged is not None:
             return f"acknowledged: {finding.acknowledged.note}"
-        if _rank(finding.severity) < _rank(self.least):
-            return f"below {self.least}"
-        before = self.known.get(finding.rule)
-        if before is not None and _rank(finding.severity) <= _rank(before):
+        if _rank(finding.severity) < _rank(self.fail_on):
+            return f"below {self.fail_on}"
+        allowed = self.baseline.get(finding.rule)
+        if allowed is not None and _rank(finding.severity) <= _rank(allowed):
             return "in the baseline"
         return None
 
@@ -48,23 +48,23 @@ def _rank(severity: str) -> int:
     return SEVERITIES.index(severity)
 
 
-def baseline(text: str) -> dict[str, str]:
-    """By rule, the worst that a verdict (``gradledger check --json``) had found.
+def read_baseline(text: str) -> dict[str, str]:
+    """The worst severity of each rule in the JSON of ``gradledger check --json``.
 
-    Raises ValueError where it is no verdict.
+    Raises ValueError if the text is not such a verdict.
     """
-    told = json.loads(text)
+    verdict = json.loads(text)
+    worst: dict[str, str] = {}
     try:
-        found = [(each["rule"], each["severity"]) for each in told["findings"]]
-        known: dict[str, str] = {}
-        for rule, severity in found:
-            known[rule] = max(known.get(rule, severity), severity, key=_rank)
-    except (KeyError, TypeError) as error:
-        raise ValueError("it is no verdict that `gradledger check --json` wrote") from error
-    return known
+        for finding in verdict["findings"]:
+            rule, severity = finding["rule"], finding["severity"]
+            worst[rule] = max(worst.get(rule, severity), severity, key=_rank)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError("this is not a verdict written by `gradledger check --json`") from error
+    return worst
 
 
-def reported(checked: list[Checked]) -> Iterator[tuple[Checked, Finding]]:
-    """All findings that stand for themselves, with their training."""
-    for one in checked:
-        yield from ((one, f) for f in one.evaluation.findings if f.inhibited_by is None)
+def root_findings(runs: list[CheckedRun]) -> Iterator[tuple[CheckedRun, Finding]]:
+    """The findings that no other finding explains, with their runs."""
+    for run in runs:
+        yield from ((run, f) for f in run.evaluation.findings if f.inhibited_by is None)

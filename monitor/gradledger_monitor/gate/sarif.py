@@ -1,4 +1,4 @@
-"""SARIF 2.1.0 (OASIS), which code scanning shows beside the script that trains (pure)."""
+"""SARIF 2.1.0 (OASIS): findings as code scanning results at the training script (pure)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import gradledger
 from gradledger_monitor.common.json_floats import json_safe
-from gradledger_monitor.gate.result import Checked, Gate, reported
+from gradledger_monitor.gate.result import CheckedRun, Gate, root_findings
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.rules.docs import headline, markdown, rules_by_id
 
@@ -19,20 +19,18 @@ SCHEMA = (
 _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 
 
-def sarif(checked: list[Checked], gate: Gate, script: str) -> str:
-    """The file's content; findings are shown at ``script``, the path that was run."""
+def sarif(runs: list[CheckedRun], gate: Gate, script: str) -> str:
+    """The content of the file. ``script`` is the path to which findings are attached."""
     rules = list(rules_by_id())
     driver = {
         "name": "gradledger",
         "semanticVersion": gradledger.__version__,
         "rules": [_rule(name) for name in rules],
     }
-    results = [_result(one, f, gate, script, rules) for one, f in reported(checked)]
-    told = {"tool": {"driver": driver}, "results": results, "columnKind": "unicodeCodePoints"}
-    return (
-        json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [told]}, indent=2, default=str)
-        + "\n"
-    )
+    results = [_result(run, f, gate, script, rules) for run, f in root_findings(runs)]
+    sarif_run = {"tool": {"driver": driver}, "results": results, "columnKind": "unicodeCodePoints"}
+    document = {"$schema": SCHEMA, "version": "2.1.0", "runs": [sarif_run]}
+    return json.dumps(document, indent=2, default=str) + "\n"
 
 
 def _rule(name: str) -> dict[str, Any]:
@@ -46,17 +44,17 @@ def _rule(name: str) -> dict[str, Any]:
 
 
 def _result(
-    one: Checked, finding: Finding, gate: Gate, script: str, rules: Sequence[str]
+    run: CheckedRun, finding: Finding, gate: Gate, script: str, rules: Sequence[str]
 ) -> dict[str, Any]:
-    """Whoever reads it tells results apart by fingerprint: the training and the rule."""
-    place = {"artifactLocation": {"uri": script}, "region": {"startLine": 1}}
-    identity = f"{one.name}|{finding.rule}|{finding.optimizer}"
+    """One result. Its fingerprint, by which readers match results, is the run and the rule."""
+    location = {"artifactLocation": {"uri": script}, "region": {"startLine": 1}}
+    identity = f"{run.name}|{finding.rule}|{finding.optimizer}"
     result: dict[str, Any] = {
         "ruleId": finding.rule,
         "ruleIndex": rules.index(finding.rule),
         "level": _LEVELS[finding.severity],
         "message": {"text": f"{finding.title}. {finding.summary}"},
-        "locations": [{"physicalLocation": place}],
+        "locations": [{"physicalLocation": location}],
         "partialFingerprints": {"gradledger/v1": sha256(identity.encode()).hexdigest()[:32]},
         "properties": {"evidence": json_safe(finding.evidence)},
     }

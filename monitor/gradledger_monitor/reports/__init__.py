@@ -1,1 +1,1 @@
-"""What is written down of a run for people who were not there."""
+"""The reports of a run: verdicts as JSON and in a terminal, and post-mortems."""

@@ -1,4 +1,4 @@
-"""What happened in a run, in order of time: findings, scale, skips, batch, evaluations, pauses."""
+"""The timeline of a run: findings, loss scale, skips, batch, evaluations, checkpoints, pauses."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import event_queries, queries
 from gradledger_monitor.store.runs.event_queries import Change
 from gradledger_monitor.store.runs.queries import RunRow
+from gradledger_web import formatting
 
-MOST = 150
-BATCH_TIMES, RATE_TIMES = 1.5, 2.0
+MOST_EVENTS = 150
+BATCH_FACTOR, RATE_FACTOR = 1.5, 2.0  # smaller changes of batch and learning rate are no events
 
 Kind = Literal[
     "finding", "scale", "skipped", "batch", "rate", "ranks", "evaluation", "checkpoint", "pause",
@@ -24,7 +25,7 @@ Kind = Literal[
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened at a step; ``time`` in Unix seconds, where it is known."""
+    """An event at a step; ``time`` in Unix seconds, if it is known."""
 
     step: int
     time: float | None
@@ -34,10 +35,10 @@ class Event:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Events in order, and how many further away from the onset were left out."""
+    """Events in order, and the number of omitted ones, which are further from the onset."""
 
     shown: list[Event]
-    left_out: int
+    omitted: int
 
 
 def timeline(
@@ -48,72 +49,76 @@ def timeline(
     optimizer: int,
     onset: int | None,
 ) -> Timeline:
-    """The events of a run, those nearest to the onset where they are too many."""
-    happened = [
+    """The events of a run; of many, all findings and the events nearest to the onset."""
+    events = [
         *_findings(evaluation.findings),
         *_measured(store, run, optimizer),
         *_evaluations(store, run.id, onset or run.steps),
         *(Event(c.step, c.time, "checkpoint", f"checkpoint saved {c.path}".strip()) for c in saved),
     ]
-    middle = run.steps if onset is None else onset
-    happened.sort(key=lambda e: (e.kind != "finding", abs(e.step - middle)))
-    shown = sorted(happened[:MOST], key=lambda e: (e.step, e.kind != "finding", e.time or 0.0))
-    begun = Event(0, run.started, "run", "the run begins")
-    return Timeline([begun, *shown, *_end(run)], max(len(happened) - MOST, 0))
+    center = run.steps if onset is None else onset
+    events.sort(key=lambda e: (e.kind != "finding", abs(e.step - center)))
+    shown = sorted(events[:MOST_EVENTS], key=lambda e: (e.step, e.kind != "finding", e.time or 0.0))
+    start = Event(0, run.started, "run", "run started")
+    return Timeline([start, *shown, *_end(run)], max(len(events) - MOST_EVENTS, 0))
 
 
 def _end(run: RunRow) -> Iterator[Event]:
     if run.ended:
-        yield Event(run.steps, None, "run", "the run ends")
+        yield Event(run.steps, None, "run", "run ended")
 
 
-def _findings(found: Iterable[Finding]) -> Iterator[Event]:
-    for finding in found:
-        cause = f", explained by {finding.inhibited_by}" if finding.inhibited_by else ""
-        told = f"{finding.rule}: {finding.title}{cause}"
-        yield Event(finding.first_step, None, "finding", told)
+def _findings(findings: Iterable[Finding]) -> Iterator[Event]:
+    for finding in findings:
+        cause = f" (a symptom of {finding.inhibited_by})" if finding.inhibited_by else ""
+        text = f"{finding.rule}: {finding.title}{cause}"
+        yield Event(finding.first_step, None, "finding", text)
         if finding.since_step > finding.first_step:
-            yield Event(finding.since_step, None, "finding", f"{finding.rule} is back")
+            yield Event(finding.since_step, None, "finding", f"{finding.rule} appeared again")
         if finding.lifecycle == "resolved":
-            yield Event(finding.last_step, None, "finding", f"{finding.rule} is seen a last time")
+            yield Event(finding.last_step, None, "finding", f"{finding.rule} last seen")
 
 
 def _measured(store: Store, run: RunRow, optimizer: int) -> Iterator[Event]:
-    where = (store, run.id, optimizer)
-    for change in event_queries.changes(*where, "scale"):
-        yield _event(change, "scale", "loss scale")
-    for change in event_queries.jumps(*where, "samples", BATCH_TIMES):
-        yield _event(change, "batch", "effective batch, samples")
-    for change in event_queries.changes(*where, "micro_batches"):
-        yield _event(change, "batch", "micro-batches in a step")
-    for change in event_queries.jumps(*where, "lr", RATE_TIMES):
-        yield _event(change, "rate", "learning rate")
-    for first, last, time in event_queries.step_ranges(event_queries.incomplete_steps(*where)):
-        several = f"steps {first} to {last}" if last > first else "the step"
-        yield Event(first, time, "ranks", f"not every rank was heard of {several}")
-    for first, last, time in event_queries.step_ranges(event_queries.skipped_steps(*where)):
-        several = f"steps {first} to {last} skipped" if last > first else "step skipped"
-        yield Event(first, time, "skipped", f"{several} by the GradScaler")
+    key = (store, run.id, optimizer)
+    for change in event_queries.changes(*key, "scale"):
+        yield _change(change, "scale", "loss scale")
+    for change in event_queries.jumps(*key, "samples", BATCH_FACTOR):
+        yield _change(change, "batch", "effective batch, samples")
+    for change in event_queries.changes(*key, "micro_batches"):
+        yield _change(change, "batch", "micro-batches per step")
+    for change in event_queries.jumps(*key, "lr", RATE_FACTOR):
+        yield _change(change, "rate", "learning rate")
+    for first, last, time in event_queries.step_ranges(event_queries.incomplete_steps(*key)):
+        yield Event(first, time, "ranks", f"records of some ranks missing for {_span(first, last)}")
+    for first, last, time in event_queries.step_ranges(event_queries.skipped_steps(*key)):
+        yield Event(first, time, "skipped", f"GradScaler skipped {_span(first, last)}")
     yield from _pauses(store, run, optimizer)
 
 
-def _event(change: Change, kind: Kind, what: str) -> Event:
-    return Event(change.step, change.time, kind, f"{what}: {change.before:g} to {change.now:g}")
+def _span(first: int, last: int) -> str:
+    return f"steps {first} to {last}" if last > first else f"step {first}"
+
+
+def _change(change: Change, kind: Kind, name: str) -> Event:
+    before, now = formatting.figure(change.before), formatting.figure(change.now)
+    return Event(change.step, change.time, kind, f"{name}: {before} to {now}")
 
 
 def _pauses(store: Store, run: RunRow, optimizer: int) -> Iterator[Event]:
     usual = event_queries.usual_seconds(store, run.id, optimizer)
     for pause in event_queries.pauses(store, run.id, optimizer, usual):
-        again = _begun_again(store, run.id, optimizer, pause.step)
-        what = "the process was started again" if again else "no step ended"
-        told = f"{what}: {pause.now - pause.before:.0f} s since the step before"
-        yield Event(pause.step, pause.time, "pause", told)
+        restarted = _process_restarted(store, run.id, optimizer, pause.step)
+        cause = "process restarted" if restarted else "pause"
+        seconds = formatting.duration(pause.now - pause.before)
+        yield Event(pause.step, pause.time, "pause", f"{cause}: {seconds} since the previous step")
     for quiet in event_queries.inactive_periods(store, run.id, optimizer):
-        yield Event(quiet.after, None, "pause", f"no step came for {quiet.seconds:.0f} s")
+        text = f"no step for {formatting.duration(quiet.seconds)}"
+        yield Event(quiet.after, None, "pause", text)
 
 
-def _begun_again(store: Store, run: str, optimizer: int, step: int) -> bool:
-    """Whether a process began to count its micro-batches anew."""
+def _process_restarted(store: Store, run: str, optimizer: int, step: int) -> bool:
+    """Whether the micro-batch counter of a rank is lower than at the previous step."""
     now = queries.step_records(store, run, optimizer, step)
     before = queries.step_records(store, run, optimizer, step - 1)
     return any(
@@ -125,11 +130,11 @@ def _begun_again(store: Store, run: str, optimizer: int, step: int) -> bool:
 
 
 def _evaluations(store: Store, run: str, around: int) -> Iterator[Event]:
-    told: dict[int, list[str]] = {}
+    metrics: dict[int, list[str]] = {}
     times: dict[int, float] = {}
-    for one in event_queries.eval_metrics_near(store, run, around):
-        value = "NaN" if one.value is None else f"{one.value:.5g}"
-        told.setdefault(one.step, []).append(f"{one.name} {value}")
-        times.setdefault(one.step, one.time)
-    for step, values in told.items():
-        yield Event(step, times[step], "evaluation", ", ".join(sorted(values)))
+    for metric in event_queries.eval_metrics_near(store, run, around):
+        value = "NaN" if metric.value is None else formatting.figure(metric.value, 5)
+        metrics.setdefault(metric.step, []).append(f"{metric.name} {value}")
+        times.setdefault(metric.step, metric.time)
+    for step, texts in metrics.items():
+        yield Event(step, times[step], "evaluation", ", ".join(sorted(texts)))

@@ -1,4 +1,4 @@
-"""All that a post-mortem says of a run, put together; how it is written down comes after."""
+"""The content of a post-mortem, collected from the store; ``render`` formats it."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from gradledger_monitor.store.runs.queries import RunRow, UnknownRun
 from gradledger_monitor.store.steps import curves
 from gradledger_monitor.store.steps.curves import Curves, Span
 
-AROUND = 60  # steps drawn before and after the onset
-WHOLE_POINTS = 400
+STEPS_AROUND = 60  # steps drawn before and after the onset
+MOST_POINTS = 400  # of a chart of the whole run
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What was spent since the onset, the first bad step included."""
+    """The resources spent since the onset, including the first bad step."""
 
     steps: int
     tokens: float
     seconds: float
     gpu_hours: float | None
-    note: str  # what the hours are of, or why they are not known
+    note: str  # the devices, or why the GPU-hours are unknown
 
 
 @dataclass(frozen=True)
 class Losses:
-    """What the script reported at a step, and what one large batch would have reported."""
+    """The reported loss at a step, and the loss that one large batch would have reported."""
 
     step: int
     reported: float | None
@@ -42,25 +42,25 @@ class Losses:
 
 @dataclass(frozen=True)
 class Incident:
-    """A run, looked back on."""
+    """Everything that a post-mortem shows."""
 
     run: RunRow
-    made: float
+    created: float
     evaluation: EvaluationResult
-    onset: Finding | None  # what showed first, of what nothing else explains
+    onset: Finding | None  # the first of the gravest findings that nothing else explains
     last_good: schema.CheckpointRecord | None
     checkpoints: list[schema.CheckpointRecord]
     cost: Cost | None
     losses: list[Losses]
     events: list[Event]
-    left_out: int  # events further away
+    omitted_events: int
     whole: Curves
     around: Curves
     evaluations: dict[str, Curves]
 
     @property
     def optimizer(self) -> int:
-        """The one that the charts are of."""
+        """The optimizer of the charts."""
         return self.onset.optimizer if self.onset else 0
 
     @property
@@ -75,28 +75,28 @@ class Incident:
 
     @property
     def unmeasured(self) -> list[tuple[str, str]]:
-        """Rules that could not look, with the reason."""
-        said = ((rule, text.partition(": ")) for rule, text in self.evaluation.coverage.items())
-        return [(rule, why) for rule, (status, _, why) in said if status == "not_measured"]
+        """The rules that were not measured, with the reason."""
+        coverage = ((rule, text.partition(": ")) for rule, text in self.evaluation.coverage.items())
+        return [
+            (rule, reason) for rule, (status, _, reason) in coverage if status == "not_measured"
+        ]
 
     @property
     def restart(self) -> str:
-        """From where to go on, in one sentence."""
+        """The checkpoint to restart from, in one sentence."""
         if self.onset is None:
-            return "Nothing was found after which a run would have to be taken back."
+            return "No restart is needed: there are no errors or warnings."
         if self.last_good is not None:
-            where = f" ({self.last_good.path})" if self.last_good.path else ""
-            return (
-                f"The last checkpoint before it was saved after step {self.last_good.step}{where}."
-            )
+            path = f" ({self.last_good.path})" if self.last_good.path else ""
+            return f"Restart from the checkpoint saved after step {self.last_good.step}{path}."
         if not self.checkpoints:
-            return "No checkpoint was reported: ledger.checkpoint(path) tells of one."
+            return "No checkpoint was reported. Report them with ledger.checkpoint(path)."
         first = self.checkpoints[0].step
-        return f"No checkpoint is good: the first was saved after step {first}."
+        return f"No checkpoint is good: the first one was saved after step {first}."
 
 
 def build_incident(store: Store, run: str, now: float | None = None) -> Incident:
-    """Put a run's post-mortem together. Raises ``UnknownRun``."""
+    """Collect the content of the post-mortem of a run. Raises ``UnknownRun``."""
     row = queries.get_run(store, run)
     if row is None:
         raise UnknownRun(run)
@@ -106,10 +106,10 @@ def build_incident(store: Store, run: str, now: float | None = None) -> Incident
     saved = checkpoints.of_run(store, run)
     optimizer, step = (onset.optimizer, onset.first_step) if onset else (0, None)
     events = timeline(store, row, evaluation, saved, optimizer, step)
-    whole, around = _drawn(store, run, optimizer, step)
+    whole, around = _curves(store, run, optimizer, step)
     return Incident(
         run=row,
-        made=now,
+        created=now,
         evaluation=evaluation,
         onset=onset,
         last_good=_last_good(saved, onset),
@@ -117,15 +117,15 @@ def build_incident(store: Store, run: str, now: float | None = None) -> Incident
         cost=_cost(store, row, onset),
         losses=_losses(around, step),
         events=events.shown,
-        left_out=events.left_out,
+        omitted_events=events.omitted,
         whole=whole,
         around=around,
-        evaluations=curves.eval_curves(store, run, points=WHOLE_POINTS),
+        evaluations=curves.eval_curves(store, run, points=MOST_POINTS),
     )
 
 
 def _onset(evaluation: EvaluationResult) -> Finding | None:
-    """The first bad step: of errors where there are some, else of warnings."""
+    """The earliest error; without errors, the earliest warning."""
     causes = [f for f in evaluation.findings if f.inhibited_by is None and f.severity != "info"]
     worst = max((SEVERITIES.index(f.severity) for f in causes), default=0)
     gravest = [f for f in causes if SEVERITIES.index(f.severity) == worst]
@@ -137,7 +137,7 @@ def _last_good(
 ) -> schema.CheckpointRecord | None:
     if onset is None:
         return saved[-1] if saved else None
-    before = [each for each in saved if each.step < onset.first_step]
+    before = [checkpoint for checkpoint in saved if checkpoint.step < onset.first_step]
     return before[-1] if before else None
 
 
@@ -147,39 +147,41 @@ def _cost(store: Store, run: RunRow, onset: Finding | None) -> Cost | None:
     spent = event_queries.spent_since(store, run.id, onset.optimizer, onset.first_step)
     if spent is None:
         return None
-    usual = (spent.ended - spent.begun) / (spent.steps - 1) if spent.steps > 1 else 0.0
-    seconds = spent.ended - spent.begun + usual  # the first bad step took its time too
-    hours, note = _hours(run, seconds)
+    per_step = (spent.ended - spent.begun) / (spent.steps - 1) if spent.steps > 1 else 0.0
+    seconds = spent.ended - spent.begun + per_step  # the first bad step took time, too
+    hours, note = _gpu_hours(run, seconds)
     return Cost(spent.steps, spent.tokens, seconds, hours, note)
 
 
-def _hours(run: RunRow, seconds: float) -> tuple[float | None, str]:
+def _gpu_hours(run: RunRow, seconds: float) -> tuple[float | None, str]:
     device = run.environment.get("device")
     if device is None:
-        who = run.environment.get(IMPORTED_FROM, "the record")
-        return None, f"{who} does not say what it ran on"
+        source = run.environment.get(IMPORTED_FROM, "the record")
+        return None, f"{source} does not name the device"
     if device == "cpu":
-        return None, "it ran on CPUs"
+        return None, "the run used CPUs"
     ranks = f"{run.world_size} x " if run.world_size > 1 else ""
     return seconds * run.world_size / 3600, f"{ranks}{device}"
 
 
 def _losses(around: Curves, step: int | None) -> list[Losses]:
-    """At the onset and at the end of what is drawn around it."""
-    if not around["step"]:
+    """The losses at the onset and at the end of the steps around it."""
+    steps = around["step"]
+    if not steps:
         return []
-    at = {s: n for n, s in enumerate(around["step"])}
-    places = dict.fromkeys([at[step], len(at) - 1] if step in at else [len(at) - 1])
-    told = [
-        Losses(around["step"][n], around["loss_reported"][n], around["loss_token"][n])
-        for n in places
+    rows = {number: row for row, number in enumerate(steps)}
+    shown = [rows[step], len(steps) - 1] if step in rows else [len(steps) - 1]
+    losses = [
+        Losses(steps[row], around["loss_reported"][row], around["loss_token"][row])
+        for row in dict.fromkeys(shown)
     ]
-    return [one for one in told if one.reported is not None or one.token_weighted is not None]
+    return [x for x in losses if x.reported is not None or x.token_weighted is not None]
 
 
-def _drawn(store: Store, run: str, optimizer: int, step: int | None) -> tuple[Curves, Curves]:
-    whole = curves.curves(store, run, Span(optimizer), points=WHOLE_POINTS)
+def _curves(store: Store, run: str, optimizer: int, step: int | None) -> tuple[Curves, Curves]:
+    """The curves of the whole run, and of the steps around the onset."""
+    whole = curves.curves(store, run, Span(optimizer), points=MOST_POINTS)
     last = whole["step"][-1] if whole["step"] else 0
     middle = last if step is None else step
-    span = Span(optimizer, max(middle - AROUND, 0), middle + AROUND)
-    return whole, curves.curves(store, run, span, points=2 * AROUND + 1)
+    span = Span(optimizer, max(middle - STEPS_AROUND, 0), middle + STEPS_AROUND)
+    return whole, curves.curves(store, run, span, points=2 * STEPS_AROUND + 1)

@@ -1,4 +1,4 @@
-"""The answer of a run as JSON, in the form that other tools depend on (pure)."""
+"""The verdict of a run as JSON: a public format (pure)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from gradledger_monitor.model.findings import EvaluationResult, Finding
 
-_FINDING = (
+_FINDING_FIELDS = (
     "rule",
     "severity",
     "first_step",
@@ -22,7 +22,7 @@ _FINDING = (
 
 
 def verdict_json(run: str, steps: int, ranks: int, evaluation: EvaluationResult) -> dict[str, Any]:
-    """What ``gradledger check --json`` writes and ``/api/v1/runs/{run}/verdict`` answers."""
+    """The JSON of ``gradledger check --json`` and ``/api/v1/runs/{run}/verdict``."""
     return {
         "run": run,
         "verdict": evaluation.verdict,
@@ -35,6 +35,6 @@ def verdict_json(run: str, steps: int, ranks: int, evaluation: EvaluationResult)
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    said = finding.acknowledged
-    told = {name: getattr(finding, name) for name in _FINDING}
-    return told | {"acknowledged": asdict(said) if said else None}
+    fields = {name: getattr(finding, name) for name in _FINDING_FIELDS}
+    acknowledgement = finding.acknowledged
+    return fields | {"acknowledged": asdict(acknowledgement) if acknowledgement else None}

@@ -93,7 +93,7 @@ def test_a_command_that_fails_exits_3_and_what_was_seen_is_still_said(
     assert done.returncode == 3
     assert [finding["rule"] for finding in read(tmp_path / "v.json")["findings"]] == [UNEQUAL]
     assert UNEQUAL in done.stderr
-    assert "its exit status is 9" in done.stderr
+    assert "the command failed: exit status 9" in done.stderr
 
 
 def test_a_command_that_is_not_there_failed(launch: Launch) -> None:
@@ -107,7 +107,7 @@ def test_a_command_that_does_not_train_exits_4(launch: Launch, tmp_path: Path) -
     report = read(tmp_path / "v.json")
     assert done.returncode == 4
     assert (report["verdict"], report["steps"], report["findings"]) == ("incomplete", 0, [])
-    assert "no optimizer step was seen: no process reported: " in done.stderr
+    assert "no optimizer step was recorded: no process reported: " in done.stderr
 
 
 HALVES = {
@@ -123,7 +123,7 @@ HALVES = {
 def test_a_command_that_does_not_train_is_told_how_far_it_came(launch: Launch, code: str) -> None:
     done = launch("check", "--", sys.executable, "-c", code)
     assert done.returncode == 4
-    assert f"gradledger: no optimizer step was seen: {HALVES[code]}\n" in done.stderr
+    assert f"gradledger: no optimizer step was recorded: {HALVES[code]}\n" in done.stderr
 
 
 def test_a_python_that_is_not_reached_is_named(launch: Launch) -> None:
@@ -193,7 +193,7 @@ def test_an_interrupt_reaches_the_command(environ: dict[str, str], tmp_path: Pat
         assert process.stdout.readline() == "ready\n"
         os.kill(process.pid, signal.SIGINT)
         assert process.wait(timeout=30) == 3
-        assert "killed by SIGINT" in process.stderr.read()
+        assert "gradledger: interrupted" in process.stderr.read()
 
 
 def test_an_acknowledged_finding_is_shown_and_does_not_fail_the_check(
@@ -214,7 +214,7 @@ def test_an_acknowledgement_excuses_nothing_else_and_is_reported_when_it_is_stal
 ) -> None:
     done = launch("check", "--acknowledge", "loop.double_step=known", "--", *train(CLASSIC, 6))
     assert done.returncode == 1, done.stderr
-    assert "loop.double_step was acknowledged, and found nothing" in done.stderr
+    assert "--acknowledge loop.double_step: no such finding" in done.stderr
 
 
 @pytest.mark.parametrize("said", ["loop.double_step", "loop.no_such=note", "loop.double_step= "])

@@ -1,4 +1,4 @@
-"""What a post-mortem says of a run that went wrong at step 150, in each of its forms."""
+"""The post-mortem of a run with a bug from step 150 on, in each format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from helpers.sending import send
 
 BAD_FROM, STEPS = 150, 300
 HOSTILE = "</style><script>alert(1)</script>"
-SAID: dict[str, Any] = {
+HEADER: dict[str, Any] = {
     "environment": {"torch": "2.13", "device": "NVIDIA H200", "commit": "c0ffee", HOSTILE: HOSTILE},
     "config": {"learning_rate": 0.1, "note": HOSTILE},
     "name": f"run {HOSTILE}",
@@ -29,33 +29,33 @@ SAID: dict[str, Any] = {
 
 
 def course() -> list[Record]:
-    """Fair until step 149; a checkpoint every 50 steps, and all that a timeline can hold."""
+    """Fair until step 149, a checkpoint every 50 steps, and every kind of event."""
     records: list[Record] = []
     for number in range(1, STEPS + 1):
-        one = fair_step(number) if number < BAD_FROM else step(number)
-        one.time += 600.0 if number > 200 else 0.0
-        one.lr = 0.1 if number <= 100 else 0.3
-        for place, micro_batch in enumerate(one.micro_batches):
-            micro_batch.number = 2 * (number if number <= 200 else number - 200) + place
+        record = fair_step(number) if number < BAD_FROM else step(number)
+        record.time += 600.0 if number > 200 else 0.0
+        record.lr = 0.1 if number <= 100 else 0.3
+        for index, micro_batch in enumerate(record.micro_batches):
+            micro_batch.number = 2 * (number if number <= 200 else number - 200) + index
             micro_batch.scale = 1_024.0 if number < 120 else 512.0
             micro_batch.loss = (micro_batch.loss or 0.0) * micro_batch.scale
             for term in micro_batch.terms:
                 term.weight = (term.weight or 0.0) * micro_batch.scale
-        one.post_factor = 1 / (one.micro_batches[0].scale or 1.0)
-        records.append(one)
+        record.post_factor = 1 / (record.micro_batches[0].scale or 1.0)
+        records.append(record)
         if number % 50 == 0:
-            records.append(CheckpointRecord(number, one.time, f"out/{number}"))
+            records.append(CheckpointRecord(number, record.time, f"out/{number}"))
         if number % 100 == 0:
-            records.append(EvalRecord(number, one.time, {"eval_loss": 2.0}))
+            records.append(EvalRecord(number, record.time, {"eval_loss": 2.0}))
     return records
 
 
 @pytest.fixture(scope="module")
 def incident(tmp_path_factory: pytest.TempPathFactory) -> Incident:
-    """The run, judged and looked back on."""
+    """The evaluated run and its post-mortem."""
     store = Store(f"sqlite:///{tmp_path_factory.mktemp('store') / 'g.db'}")
     store.migrate()
-    send(store, [*course(), EndRecord(2_000.0, [STEPS])], **SAID)
+    send(store, [*course(), EndRecord(2_000.0, [STEPS])], **HEADER)
     while evaluate_pending(store, 0):
         pass
     return build_incident(store, "r", now=5_000.0)
@@ -80,19 +80,19 @@ def test_it_counts_what_was_spent_since(incident: Incident) -> None:
     assert cost.gpu_hours == pytest.approx(cost.seconds / 3600)
 
 
-def test_its_timeline_has_what_happened(incident: Incident) -> None:
-    told = {(event.step, event.kind): event.text for event in incident.events}
-    assert told[120, "scale"] == "loss scale: 1024 to 512"
-    assert told[101, "rate"] == "learning rate: 0.1 to 0.3"
-    assert told[201, "pause"].startswith("the process was started again: 601 s")
-    assert told[50, "checkpoint"] == "checkpoint saved out/50"
-    assert told[200, "evaluation"] == "eval_loss 2"
-    assert "reduction.token_weights_unequal" in told[BAD_FROM, "finding"]
+def test_its_timeline_has_the_events(incident: Incident) -> None:
+    events = {(event.step, event.kind): event.text for event in incident.events}
+    assert events[120, "scale"] == "loss scale: 1,024 to 512"
+    assert events[101, "rate"] == "learning rate: 0.1 to 0.3"
+    assert events[201, "pause"].startswith("process restarted: 10 min 1 s")
+    assert events[50, "checkpoint"] == "checkpoint saved out/50"
+    assert events[200, "evaluation"] == "eval_loss 2"
+    assert "reduction.token_weights_unequal" in events[BAD_FROM, "finding"]
     steps = [event.step for event in incident.events]
     assert steps == sorted(steps)
 
 
-def test_it_says_what_the_loss_would_have_been(incident: Incident) -> None:
+def test_it_has_the_token_weighted_loss(incident: Incident) -> None:
     first = incident.losses[0]
     assert first.step == BAD_FROM
     assert first.reported == pytest.approx(2.0)
@@ -112,7 +112,7 @@ class _Page(HTMLParser):
         self.fetched += [f"{k}={v}" for k, v in attrs if k in ("src", "href", "srcset", "action")]
 
 
-def test_the_page_stands_alone_and_runs_nothing_that_a_run_says(incident: Incident) -> None:
+def test_the_page_fetches_nothing_and_runs_no_text_of_a_run(incident: Incident) -> None:
     text = html(incident)
     page = _Page()
     page.feed(text)
@@ -122,11 +122,18 @@ def test_the_page_stands_alone_and_runs_nothing_that_a_run_says(incident: Incide
     assert "default-src 'none'" in text
     assert len(text) < 500_000
     assert page.elements.count("figure") >= 8
-    for told in ("Decision tree", "Timeline", "Not measured", "out/100", "NVIDIA H200", "c0ffee"):
-        assert told in text, told
+    for expected in (
+        "Decision tree",
+        "Timeline",
+        "Not measured",
+        "out/100",
+        "NVIDIA H200",
+        "c0ffee",
+    ):
+        assert expected in text, expected
 
 
-def test_markdown_says_the_same_and_nothing_in_it_is_markup(incident: Incident) -> None:
+def test_markdown_has_the_same_and_escapes_markup(incident: Incident) -> None:
     text = markdown(incident)
     assert "first bad step: **150**" in text
     assert "out/100" in text
@@ -134,21 +141,25 @@ def test_markdown_says_the_same_and_nothing_in_it_is_markup(incident: Incident) 
 
 
 def test_json_is_for_other_tools(incident: Incident) -> None:
-    told = json.loads(as_json(incident))
-    assert (told["run"], told["verdict"], told["first_bad_step"]) == ("r", "broken", BAD_FROM)
-    assert told["last_good_checkpoint"] == {"step": 100, "time": 1_100.0, "path": "out/100"}
-    assert told["cost_since"]["steps"] == 151
-    assert told["environment"]["commit"] == "c0ffee"
+    document = json.loads(as_json(incident))
+    assert (document["run"], document["verdict"], document["first_bad_step"]) == (
+        "r",
+        "broken",
+        BAD_FROM,
+    )
+    assert document["last_good_checkpoint"] == {"step": 100, "time": 1_100.0, "path": "out/100"}
+    assert document["cost_since"]["steps"] == 151
+    assert document["environment"]["commit"] == "c0ffee"
 
 
-def test_a_sound_run_has_no_first_bad_step_and_an_unknown_one_no_report(tmp_path: Path) -> None:
+def test_a_healthy_run_has_no_first_bad_step_and_an_unknown_one_no_report(tmp_path: Path) -> None:
     store = Store(f"sqlite:///{tmp_path / 'g.db'}")
     store.migrate()
     send(store, [fair_step(n) for n in range(1, 5)])
     evaluate_pending(store, 0)
-    sound = build_incident(store, "r")
-    assert (sound.onset, sound.cost) == (None, None)
-    assert "Nothing was found" in html(sound)
+    healthy = build_incident(store, "r")
+    assert (healthy.onset, healthy.cost) == (None, None)
+    assert "No restart is needed" in html(healthy)
     with pytest.raises(UnknownRun):
         build_incident(store, "nobody")
 

@@ -1,4 +1,4 @@
-"""How numbers are written for people."""
+"""How numbers are formatted for people."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ DASH = formatting.NOT_MEASURED
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, DASH), (0, "0"), (1984, "1,984"), (392_311, "392 k"), (7.25e9, "7.25 G")],
+    [
+        (None, DASH),
+        (0, "0"),
+        (1984, "1,984"),
+        (392_311, "392k"),
+        (999_999, "1M"),
+        (7.25e9, "7.25G"),
+    ],
 )
 def test_counts_are_grouped_then_prefixed(value: float | None, text: str) -> None:
     assert formatting.count(value) == text
@@ -39,7 +46,7 @@ def test_figures_keep_the_digits_that_matter(value: float | None, text: str) -> 
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, DASH), (0.0, "0 %"), (0.0031, "0.31 %"), (0.172, "17.2 %"), (1.0, "100 %")],
+    [(None, DASH), (0.0, "0%"), (0.0031, "0.31%"), (0.172, "17.2%"), (1.0, "100%")],
 )
 def test_shares_are_percents(value: float | None, text: str) -> None:
     assert formatting.percent(value) == text
@@ -50,8 +57,27 @@ def test_not_measured_is_never_written_as_zero() -> None:
     assert {write(None) for write in written} == {DASH}
 
 
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1_500, "1.5 kB"), (2.4e9, "2.4 GB")]
+)
+def test_sizes_have_decimal_prefixes(size: float, text: str) -> None:
+    assert formatting.byte_size(size) == text
+
+
+def test_durations_have_two_units() -> None:
+    assert [formatting.duration(s) for s in (None, 0, 59, 3_725, 90_000)] == [
+        DASH,
+        "0 s",
+        "59 s",
+        "1 h 2 min",
+        "1 d 1 h",
+    ]
+
+
 def test_one_is_singular() -> None:
     assert [formatting.plural(n, "step") for n in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
+    assert formatting.plural(120_000, "step") == "120k steps"
+    assert formatting.plural(2, "micro-batch") == "2 micro-batches"
 
 
 def test_a_path_segment_cannot_leave_its_place() -> None:

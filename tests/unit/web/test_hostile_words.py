@@ -1,4 +1,4 @@
-"""Words of a run as pages write them: whatever they hold."""
+"""Untrusted text of a run on pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gradledger_web.step_table import short_term_name
         ("#", "#"),
     ],
 )
-def test_a_kind_of_loss_may_have_any_sign(name: str, shown: str) -> None:
+def test_the_name_of_a_loss_may_have_any_characters(name: str, shown: str) -> None:
     assert short_term_name(name) == shown
 
 

@@ -1,51 +1,85 @@
-"""What a judgement says in one sentence."""
+"""The verdict of a run as text."""
 
 from __future__ import annotations
+
+import pytest
 
 from gradledger_monitor.model.findings import EvaluationResult, Finding, Severity, TreeNode, Verdict
 from gradledger_web import headline
 
 
-def found(rule: str, severity: Severity, inhibited_by: str | None = None) -> Finding:
+def finding(rule: str, severity: Severity, inhibited_by: str | None = None) -> Finding:
     title = f"{rule} happened"
     return Finding(
         rule, 0, severity, 1, 2, 2, title, "", "", evidence={}, inhibited_by=inhibited_by
     )
 
 
-def judged(
+def evaluation(
     verdict: Verdict, *findings: Finding, tree: tuple[TreeNode, ...] = ()
 ) -> EvaluationResult:
     coverage = {"a.b": "ok", "c.d": "not_applicable: no GradScaler: none"}
     return EvaluationResult(verdict, list(findings), list(tree), coverage)
 
 
-def test_the_worst_cause_speaks_and_symptoms_stand_apart() -> None:
-    evaluation = judged(
+def test_the_worst_cause_is_the_sentence_and_symptoms_are_separate() -> None:
+    result = evaluation(
         "broken",
-        found("x.warn", "warning"),
-        found("x.sym", "error", "x.err"),
-        found("x.err", "error"),
+        finding("x.warn", "warning"),
+        finding("x.sym", "error", "x.err"),
+        finding("x.err", "error"),
     )
-    reading = headline.summarize(evaluation, 5)
-    assert reading.sentence == "x.err happened."
-    assert reading.detail == "1 more finding below."
-    assert [finding.rule for finding in reading.symptoms] == ["x.sym"]
+    summary = headline.summarize(result, 5)
+    assert summary.sentence == "x.err happened."
+    assert summary.detail == "1 more finding below."
+    assert [symptom.rule for symptom in summary.symptoms] == ["x.sym"]
 
 
-def test_incomplete_says_what_was_not_seen() -> None:
+def test_incomplete_names_what_was_not_measured() -> None:
     tree = (TreeNode("reduction", "?", "not_measured", "compiled"), TreeNode("loop", "?", "ok"))
-    reading = headline.summarize(judged("incomplete", tree=tree), 5)
-    assert "not everything could be seen" in reading.sentence
-    assert reading.detail == "Not measured: reduction."
+    summary = headline.summarize(evaluation("incomplete", tree=tree), 5)
+    assert "a required check was not measured" in summary.sentence
+    assert summary.detail == "Not measured: reduction."
 
 
-def test_balanced_never_speaks_before_a_step_was_judged() -> None:
-    assert "No optimizer step" in headline.summarize(judged("incomplete"), 0).sentence
-    assert "No fault in 1 optimizer step," in headline.summarize(judged("balanced"), 1).sentence
+def test_without_a_step_there_is_no_verdict_sentence() -> None:
+    assert "No optimizer step" in headline.summarize(evaluation("incomplete"), 0).sentence
+    summary = headline.summarize(evaluation("balanced"), 1)
+    assert summary.sentence == "No problems in 1 optimizer step."
+
+
+def test_balanced_names_the_optional_checks_that_were_not_measured() -> None:
+    tree = (TreeNode("validation", "?", "not_measured", "none"), TreeNode("loop", "?", "ok"))
+    result = evaluation("balanced", tree=tree)
+    assert headline.verdict_meaning(result, 40, 1) == (
+        "no problems in 40 steps (1 optional check not measured: validation loss)"
+    )
+    assert headline.verdict_meaning(evaluation("balanced"), 40, 2) == (
+        "no problems in 40 steps on 2 ranks"
+    )
+
+
+def test_a_structural_error_means_a_wrong_gradient() -> None:
+    result = evaluation("broken", finding("ddp.never_synced", "error"), finding("x.y", "warning"))
+    assert headline.verdict_meaning(result, 8, 2) == (
+        "the applied gradient is not the one the loop intends "
+        "(1 error, 1 warning in 8 steps on 2 ranks)"
+    )
+
+
+@pytest.mark.parametrize("rule", ["scaler.collapse", "scaler.missing_update"])
+def test_another_error_does_not(rule: str) -> None:
+    result = evaluation("broken", finding(rule, "error"))
+    assert headline.verdict_meaning(result, 8, 1) == "1 error in 8 steps"
+
+
+def test_a_symptom_is_not_counted() -> None:
+    symptom = finding("norm.spike", "error", "ddp.never_synced")
+    result = evaluation("suspect", finding("norm.vanishing", "warning"), symptom)
+    assert headline.verdict_meaning(result, 8, 1) == "1 warning in 8 steps"
 
 
 def test_coverage_keeps_the_whole_reason() -> None:
-    lines = headline.coverage(judged("balanced"))
+    lines = headline.coverage(evaluation("balanced"))
     assert lines[1] == headline.Coverage("c.d", "not_applicable", "no GradScaler: none")
     assert headline.tally(lines) == {"ok": 1, "not_applicable": 1}

@@ -1,74 +1,142 @@
-// Draws curves and pictures. What is drawn together is said by charts.py; colours of text and grid by app.css.
+// Draws curves and heat maps with plotly. charts.py says which figures a chart has; app.css has the colours of text and grid.
 
 import { derived } from "./curves.js";
+import { all, one } from "./page.js";
+
+/** @typedef {import("./curves.js").Curves} Curves */
+/** @typedef {import("./curves.js").Unit} Unit */
+/** @typedef {import("./curves.js").Range} Range */
+/** @typedef {"figure" | "percent" | "count"} NumberFormat */
+
+/**
+ * A line of a chart, as charts.py writes it.
+ * @typedef {{key: string, label: string, colour: string, dash: string, number_format: NumberFormat, right_axis: boolean, stepped: boolean, fill: boolean}} Series
+ */
+
+/**
+ * A chart, as charts.py writes it.
+ * @typedef {{id: string, title: string, series: Series[], figures: string[], fraction: [string, string] | null, markers: [string, string] | null, minimum_range: Range | null, layout: any}} Spec
+ */
+
+/** @typedef {{severity: "error" | "warning" | "info", first: number, last: number, charts: string[]}} Span */
+
+/**
+ * A trace or a drawn element of plotly, which has no types for what we use.
+ * @typedef {any} Trace
+ */
 
 const CONFIG = { displayModeBar: false, responsive: true, showTips: false, doubleClick: false };
 const POINTS_WITH_MARKERS = 120;
 const SEVERITIES = { error: "#d0342c", warning: "#c98500", info: "#808896" };
-const SIZES = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+const PREFIXES = ["", "k", "M", "G", "T"];
 
+/**
+ * The chart that a plot element shows: the JSON in the script element that it names.
+ * @param {HTMLElement} plot
+ */
 export function specOf(plot) {
-  return JSON.parse(document.getElementById(plot.dataset.figure).textContent);
+  return JSON.parse(one(`#${plot.dataset.figure}`).textContent ?? "");
 }
 
-// A sheet is narrower than the window, and a drawing keeps the width that it was made with.
-const PAPER = 680;
-let onPaper = false;
+// A sheet of paper is narrower than the window, and a plot keeps its width: set it for printing.
+const PAPER_WIDTH = 680;
+let printing = false;
 
+/** @param {boolean} paper */
 function fit(paper) {
-  onPaper = paper;
-  for (const plot of document.querySelectorAll(".js-plotly-plot")) Plotly.relayout(plot, paper ? { width: PAPER } : { width: null, autosize: true });
+  printing = paper;
+  for (const plot of all(".js-plotly-plot")) Plotly.relayout(plot, paper ? { width: PAPER_WIDTH } : { width: null, autosize: true });
 }
 
 addEventListener("beforeprint", () => fit(true));
 addEventListener("afterprint", () => fit(false));
 
-export async function draw(plot, figure = specOf(plot)) {
+/**
+ * @param {HTMLElement} plot
+ * @param {{data: Trace[], layout: object}} figure
+ */
+export async function draw(plot, figure) {
   await Plotly.react(plot, figure.data, figure.layout, CONFIG);
-  if (onPaper) await Plotly.relayout(plot, { width: PAPER });
-  quieten(plot);
-  return plot;
+  if (printing) await Plotly.relayout(plot, { width: PAPER_WIDTH });
+  hideFromScreenReaders(plot);
 }
 
-// A drawing of plotly's is one picture to a screen reader: its label says what it shows.
-function quieten(plot) {
-  for (const svg of plot.querySelectorAll("svg:not([aria-hidden])")) svg.setAttribute("aria-hidden", "true");
+// A plot is one image to a screen reader, with the label of its element.
+/** @param {HTMLElement} plot */
+function hideFromScreenReaders(plot) {
+  for (const svg of all("svg:not([aria-hidden])", plot)) svg.setAttribute("aria-hidden", "true");
 }
 
 // ------------------------------------------------------------------ numbers
 
-export function write(value, how = "figure") {
+// The same formats as formatting.py.
+/**
+ * @param {unknown} value
+ * @param {NumberFormat} format
+ */
+export function formatNumber(value, format = "figure") {
   if (typeof value !== "number") return "–";
-  if (how === "percent") return `${(value * 100).toFixed(Math.abs(value) >= 0.9995 || value === 0 ? 0 : Math.abs(value) >= 0.01 ? 1 : 2)} %`;
-  if (how === "count" && Math.abs(value) < 1e5) return Math.round(value).toLocaleString("en");
-  const [size, prefix] = (how === "count" && SIZES.find(([least]) => Math.abs(value) >= least)) || [1, ""];
-  const short = Number((value / size).toPrecision(size > 1 ? 3 : 4));
-  const text = short !== 0 && (Math.abs(short) < 1e-4 || Math.abs(short) >= 1e6) ? short.toExponential() : short.toLocaleString("en", { maximumFractionDigits: 8 });
-  return prefix ? `${text} ${prefix}` : text;
+  if (format === "percent") return `${(value * 100).toFixed(Math.abs(value) >= 0.9995 || value === 0 ? 0 : Math.abs(value) >= 0.01 ? 1 : 2)}%`;
+  if (format === "count") return formatCount(value);
+  const rounded = Number(value.toPrecision(4));
+  if (rounded !== 0 && (Math.abs(rounded) < 1e-4 || Math.abs(rounded) >= 1e6)) return rounded.toExponential();
+  return rounded.toLocaleString("en", { maximumFractionDigits: 8 });
+}
+
+/** @param {number} value */
+function formatCount(value) {
+  if (Math.abs(value) < 1e5) return Math.round(value).toLocaleString("en");
+  const rounded = Number(value.toPrecision(3));
+  const order = Math.min(Math.floor(Math.log10(Math.abs(rounded)) / 3), PREFIXES.length - 1);
+  return `${Number((rounded / 1000 ** order).toPrecision(6))}${PREFIXES[order]}`;
 }
 
 // ------------------------------------------------------------------ lines
 
-function texts(series, curves, means, lows, highs, unit) {
+/**
+ * The hover text of each point.
+ * @param {Series} series
+ * @param {Curves} curves
+ * @param {(number | null)[]} means
+ * @param {(number | null)[] | undefined} lows
+ * @param {(number | null)[] | undefined} highs
+ * @param {Unit} unit
+ */
+function hoverTexts(series, curves, means, lows, highs, unit) {
   const { first, step, steps } = curves.columns;
-  return means.map((mean, at) => {
+  return means.map((mean, index) => {
     if (mean === null) return "";
-    const where = unit === "step" ? "" : ` · step ${step[at].toLocaleString("en")}`;
-    if (!lows || steps[at] === 1) return write(mean, series.written) + where;
-    const extremes = `${write(lows[at], series.written)} to ${write(highs[at], series.written)}`;
-    return `${write(mean, series.written)} (${extremes} in steps ${first[at].toLocaleString("en")}–${step[at].toLocaleString("en")})`;
+    const text = formatNumber(mean, series.number_format);
+    if (!lows || !highs || steps[index] === 1) return unit === "step" ? text : `${text} · step ${step[index].toLocaleString("en")}`;
+    const extremes = `${formatNumber(lows[index], series.number_format)} to ${formatNumber(highs[index], series.number_format)}`;
+    return `${text} (${extremes} in steps ${first[index].toLocaleString("en")}–${step[index].toLocaleString("en")})`;
   });
 }
 
-function band(x, y, colour, rest) {
-  return { x, y, type: "scatter", mode: "lines", hoverinfo: "skip", line: { color: `${colour}80`, width: 0.8 }, ...rest };
+/**
+ * One edge of the area between the extremes of a line.
+ * @param {number[]} x
+ * @param {(number | null)[]} y
+ * @param {string} colour
+ * @param {object} options
+ * @returns {Trace}
+ */
+function edge(x, y, colour, options) {
+  return { x, y, type: "scatter", mode: "lines", hoverinfo: "skip", line: { color: `${colour}80`, width: 0.8 }, ...options };
 }
 
-function lines(series, curves, unit) {
+/**
+ * @param {Series} series
+ * @param {Curves} curves
+ * @param {Unit} unit
+ * @returns {Trace[]}
+ */
+function lineTraces(series, curves, unit) {
   const x = curves.x(unit);
   const means = derived(curves, series.key) ?? [];
-  const [lows, highs] = [curves.column(`${series.key}_low`), curves.column(`${series.key}_high`)];
-  const yaxis = series.right ? "y2" : "y";
+  const lows = curves.column(`${series.key}_low`);
+  const highs = curves.column(`${series.key}_high`);
+  const yaxis = series.right_axis ? "y2" : "y";
   const line = {
     x,
     y: means,
@@ -76,52 +144,85 @@ function lines(series, curves, unit) {
     mode: x.length > POINTS_WITH_MARKERS ? "lines" : "lines+markers",
     name: series.label,
     yaxis,
-    line: { color: series.colour, width: 1.75, dash: series.dash, shape: series.stairs ? "hv" : "linear" },
+    line: { color: series.colour, width: 1.75, dash: series.dash, shape: series.stepped ? "hv" : "linear" },
     marker: { size: 4, color: series.colour },
-    customdata: texts(series, curves, means, lows, highs, unit),
+    customdata: hoverTexts(series, curves, means, lows, highs, unit),
     hovertemplate: "%{customdata}",
     ...(series.fill && { fill: "tonexty", fillcolor: `${series.colour}26` }),
   };
-  if (!lows || series.fill || series.stairs) return [line];
-  return [band(x, lows, series.colour, { yaxis }), band(x, highs, series.colour, { yaxis, fill: "tonexty", fillcolor: `${series.colour}2e` }), line];
+  if (!lows || !highs || series.fill || series.stepped) return [line];
+  return [edge(x, lows, series.colour, { yaxis }), edge(x, highs, series.colour, { yaxis, fill: "tonexty", fillcolor: `${series.colour}2e` }), line];
 }
 
-function marks(spec, curves, unit) {
-  if (!spec.marks) return [];
-  const [figure, name] = spec.marks;
-  const hit = curves.column(`${figure}_high`) ?? curves.column(figure) ?? [];
+/**
+ * A cross at each point where a figure of 0s and 1s is 1.
+ * @param {Spec} spec
+ * @param {Curves} curves
+ * @param {Unit} unit
+ * @returns {Trace[]}
+ */
+function markerTraces(spec, curves, unit) {
+  if (!spec.markers) return [];
+  const [figure, name] = spec.markers;
+  const values = curves.column(`${figure}_high`) ?? curves.column(figure) ?? [];
   const heights = derived(curves, spec.series[0].key) ?? [];
-  const known = heights.find((height) => height !== null) ?? 1;
-  const at = hit.flatMap((value, index) => (value > 0 ? [index] : []));
+  const anyHeight = heights.find((height) => height !== null) ?? 1;
+  const marked = values.flatMap((value, index) => (value !== null && value > 0 ? [index] : []));
   const x = curves.x(unit);
+  const { first, step, steps } = curves.columns;
   return [
     {
-      x: at.map((index) => x[index]),
-      y: at.map((index) => heights[index] ?? known),
+      x: marked.map((index) => x[index]),
+      y: marked.map((index) => heights[index] ?? anyHeight),
       type: "scatter",
       mode: "markers",
       name,
       marker: { symbol: "x-thin", size: 9, line: { width: 2, color: SEVERITIES.error } },
-      customdata: at.map((index) => (curves.columns.steps[index] > 1 ? `in steps ${curves.columns.first[index]}–${curves.columns.step[index]}` : "")),
+      customdata: marked.map((index) => (steps[index] > 1 ? `in steps ${first[index]}–${step[index]}` : "")),
       hovertemplate: "%{customdata}",
     },
   ];
 }
 
-// An unseen point or two, so that an axis does not magnify what is nothing.
-function least({ least: values }, curves, unit) {
+// Invisible points at the ends of the minimum range: without them, the axis would magnify rounding noise.
+/**
+ * @param {Spec} spec
+ * @param {Curves} curves
+ * @param {Unit} unit
+ * @returns {Trace[]}
+ */
+function minimumRangeTraces({ minimum_range: values }, curves, unit) {
   if (!values) return [];
   return [{ x: values.map(() => curves.x(unit)[0]), y: values, type: "scatter", mode: "markers", marker: { opacity: 0 }, hoverinfo: "skip" }];
 }
 
-export const tracesOf = (spec, curves, unit) => [...spec.series.flatMap((series) => lines(series, curves, unit)), ...marks(spec, curves, unit)];
+/**
+ * The traces of the data of a chart.
+ * @param {Spec} spec
+ * @param {Curves} curves
+ * @param {Unit} unit
+ */
+export const tracesOf = (spec, curves, unit) => [...spec.series.flatMap((series) => lineTraces(series, curves, unit)), ...markerTraces(spec, curves, unit)];
 
-export const framed = (spec, traces, curves, unit) => [...traces, ...least(spec, curves, unit)];
+/**
+ * Traces with those that set the minimum range of the axis.
+ * @param {Spec} spec
+ * @param {Trace[]} traces
+ * @param {Curves} curves
+ * @param {Unit} unit
+ */
+export const withMinimumRange = (spec, traces, curves, unit) => [...traces, ...minimumRangeTraces(spec, curves, unit)];
 
-// ------------------------------------------------------------------ the frame
+// ------------------------------------------------------------------ layout
 
 const TITLES = { step: "step %{x:,d}", tokens: "%{x:,d} tokens", time: "%{x|%a %H:%M:%S}" };
 
+/**
+ * @param {{layout: any}} spec
+ * @param {Unit} unit
+ * @param {Range} range
+ * @param {object[]} shapes
+ */
 export function layoutOf(spec, unit, range, shapes) {
   const xaxis = { ...spec.layout.xaxis, range, autorange: false, unifiedhovertitle: { text: TITLES[unit] } };
   if (unit === "time") xaxis.type = "date";
@@ -129,9 +230,14 @@ export function layoutOf(spec, unit, range, shapes) {
   return { ...spec.layout, xaxis, shapes: [...(spec.layout.shapes ?? []), ...shapes] };
 }
 
-export function shapesOf(findings, place) {
+/**
+ * A shaded area and a bar at the bottom for each finding.
+ * @param {Span[]} findings
+ * @param {(step: number) => number} xOf
+ */
+export function findingShapes(findings, xOf) {
   return findings.flatMap((finding) => {
-    const [x0, x1] = [place(finding.first - 0.5), place(finding.last + 0.5)];
+    const [x0, x1] = [xOf(finding.first - 0.5), xOf(finding.last + 0.5)];
     const fillcolor = SEVERITIES[finding.severity];
     const common = { type: "rect", xref: "x", yref: "paper", x0, x1, fillcolor, line: { width: 0 } };
     return [
@@ -141,11 +247,25 @@ export function shapesOf(findings, place) {
   });
 }
 
-// ------------------------------------------------------------------ other pictures
+// ------------------------------------------------------------------ other charts
 
-export function evaluationTraces(found, palette, curves, unit) {
-  return Object.entries(found).map(([name, { step, mean }], index) => ({
-    x: step.map((each) => (unit === "step" ? each : curves.translate(each, "step", unit))),
+/**
+ * @param {number[]} steps
+ * @param {Curves} curves
+ * @param {Unit} unit
+ */
+const xOfSteps = (steps, curves, unit) => steps.map((step) => (unit === "step" ? step : curves.translate(step, "step", unit)));
+
+/**
+ * @param {Record<string, {step: number[], mean: (number | null)[]}>} evaluations by name of the metric
+ * @param {string[]} palette
+ * @param {Curves} curves
+ * @param {Unit} unit
+ * @returns {Trace[]}
+ */
+export function evaluationTraces(evaluations, palette, curves, unit) {
+  return Object.entries(evaluations).map(([name, { step, mean }], index) => ({
+    x: xOfSteps(step, curves, unit),
     y: mean,
     type: "scatter",
     mode: "lines+markers",
@@ -153,23 +273,29 @@ export function evaluationTraces(found, palette, curves, unit) {
     connectgaps: true,
     line: { color: palette[index % palette.length], width: 1.75 },
     marker: { size: 5 },
-    customdata: mean.map((value) => write(value)),
+    customdata: mean.map((value) => formatNumber(value)),
     hovertemplate: "%{customdata}",
   }));
 }
 
+/**
+ * @param {{step: number[], collectives: (number | null)[][]}} pattern the collectives of each micro-batch, by step
+ * @param {Curves} curves
+ * @param {Unit} unit
+ * @returns {Trace[]}
+ */
 export function heatTraces({ step, collectives }, curves, unit) {
-  const most = Math.max(0, ...collectives.map((each) => each.length));
-  const rows = Array.from({ length: most }, (_, row) => collectives.map((each) => each[row] ?? null));
-  const highest = Math.max(1, ...collectives.flat().filter((count) => count !== null));
+  const height = Math.max(0, ...collectives.map((counts) => counts.length));
+  const rows = Array.from({ length: height }, (_, row) => collectives.map((counts) => counts[row] ?? null));
+  const most = collectives.flat().reduce((/** @type {number} */ most, count) => Math.max(most, count ?? 0), 1);
   return [
     {
       type: "heatmap",
-      x: step.map((each) => (unit === "step" ? each : curves.translate(each, "step", unit))),
+      x: xOfSteps(step, curves, unit),
       y: rows.map((_, row) => row + 1),
       z: rows,
       zmin: 0,
-      zmax: highest,
+      zmax: most,
       colorscale: [[0, "#8088962e"], [0.001, "#56a3d6"], [1, "#0b4f85"]],
       showscale: false,
       xgap: step.length > 80 ? 0 : 1,

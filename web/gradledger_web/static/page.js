@@ -1,19 +1,49 @@
-// What every page does: theme, copy buttons, relative times, regions that renew themselves.
+// Every page: theme, copy buttons, relative times, and regions that are refreshed from the server.
 
 const THEMES = { auto: "Auto", light: "Light", dark: "Dark" };
-const LIVE_SECONDS = 15;
-const EVERY_MS = 5000;
+const LIVE_SECONDS = 15; // a run whose last record is younger has a live dot
+const REFRESH_MS = 5000;
 
-function showTheme(name) {
-  const button = document.getElementById("theme");
-  button.querySelector("[data-theme-name]").textContent = THEMES[name];
-  button.setAttribute("aria-label", `Theme: ${THEMES[name]}`);
+// ------------------------------------------------------------------ elements
+
+/**
+ * The element that matches a selector. Throws if there is none: templates and scripts belong together.
+ * @param {string} selector
+ * @param {ParentNode} root
+ * @returns {HTMLElement}
+ */
+export function one(selector, root = document) {
+  const element = root.querySelector(selector);
+  if (element === null) throw new Error(`no element matches ${selector}`);
+  return /** @type {HTMLElement} */ (element);
 }
 
-function chooseTheme() {
+/**
+ * @param {string} selector
+ * @param {ParentNode} root
+ * @returns {HTMLElement[]}
+ */
+export function all(selector, root = document) {
+  return [...root.querySelectorAll(selector)].map((element) => /** @type {HTMLElement} */ (element));
+}
+
+/** @param {EventTarget | null} target */
+const inputOf = (target) => /** @type {HTMLInputElement} */ (target);
+
+// ------------------------------------------------------------------ theme
+
+/** @param {string} name */
+function showTheme(name) {
+  const label = THEMES[/** @type {keyof THEMES} */ (name)] ?? THEMES.auto;
+  const button = one("#theme");
+  one("[data-theme-name]", button).textContent = label;
+  button.setAttribute("aria-label", `Theme: ${label}`);
+}
+
+function switchTheme() {
   const names = Object.keys(THEMES);
-  const now = localStorage.getItem("theme") ?? "auto";
-  const next = names[(names.indexOf(now) + 1) % names.length];
+  const current = localStorage.getItem("theme") ?? "auto";
+  const next = names[(names.indexOf(current) + 1) % names.length];
   if (next === "auto") {
     localStorage.removeItem("theme");
     delete document.documentElement.dataset.theme;
@@ -24,103 +54,130 @@ function chooseTheme() {
   showTheme(next);
 }
 
-// The clipboard API needs a secure context; a dashboard on a cluster's plain HTTP has none.
+// ------------------------------------------------------------------ copying
+
+/**
+ * The clipboard API needs a secure context. A dashboard behind plain HTTP on a cluster has none.
+ * @param {HTMLElement} code
+ */
 async function writeClipboard(code) {
-  if (navigator.clipboard) return navigator.clipboard.writeText(code.textContent);
-  getSelection().selectAllChildren(code);
+  if (navigator.clipboard) return await navigator.clipboard.writeText(code.textContent ?? "");
+  getSelection()?.selectAllChildren(code);
   if (!document.execCommand("copy")) throw new Error("not allowed to copy");
 }
 
+/** @param {HTMLElement} button */
 async function copy(button) {
-  const word = button.querySelector("span");
+  const label = one("span", button);
+  const code = one("code", button.parentElement ?? document);
   try {
-    await writeClipboard(button.parentElement.querySelector("code"));
-    word.textContent = "Copied";
+    await writeClipboard(code);
+    label.textContent = "Copied";
   } catch {
-    word.textContent = "Press Ctrl+C";
-    getSelection().selectAllChildren(button.parentElement.querySelector("code"));
+    label.textContent = "Press Ctrl+C";
+    getSelection()?.selectAllChildren(code);
   }
-  setTimeout(() => (word.textContent = "Copy"), 2000);
+  setTimeout(() => (label.textContent = "Copy"), 2000);
 }
 
+// ------------------------------------------------------------------ relative times
+
+const UNITS = /** @type {const} */ ([["day", 86400], ["hour", 3600], ["minute", 60]]);
+
+/** @param {number} seconds */
 function ago(seconds) {
-  const words = new Intl.RelativeTimeFormat("en", { numeric: "always", style: "long" });
-  for (const [unit, size] of [["day", 86400], ["hour", 3600], ["minute", 60]])
-    if (seconds >= size) return words.format(-Math.floor(seconds / size), unit);
-  return seconds < 2 ? "just now" : words.format(-Math.floor(seconds), "second");
+  const format = new Intl.RelativeTimeFormat("en", { numeric: "always", style: "long" });
+  for (const [unit, size] of UNITS) if (seconds >= size) return format.format(-Math.floor(seconds / size), unit);
+  return seconds < 2 ? "just now" : format.format(-Math.floor(seconds), "second");
 }
 
-function tick(root = document) {
+/** @param {ParentNode} root */
+function updateTimes(root = document) {
   const now = Date.now() / 1000;
-  for (const time of root.querySelectorAll("[data-ago]")) {
+  for (const time of all("[data-ago]", root)) {
     const text = ago(Math.max(now - Number(time.dataset.ago), 0));
     if (time.textContent !== text) time.textContent = text;
   }
-  for (const seen of root.querySelectorAll("[data-seen]")) {
+  for (const seen of all("[data-seen]", root)) {
     const live = !("ended" in seen.dataset) && now - Number(seen.dataset.seen) < LIVE_SECONDS;
     seen.classList.toggle("is-live", live);
   }
 }
 
-// What a person opened and ticked stays so in the fresh region.
-function keep(from, to) {
-  for (const details of from.querySelectorAll("details[open][id]"))
+// ------------------------------------------------------------------ live regions
+
+/**
+ * Opened details stay open and ticked boxes stay ticked.
+ * @param {Element} from
+ * @param {Element} to
+ */
+function copyUserState(from, to) {
+  for (const details of all("details[open][id]", from))
     to.querySelector(`#${CSS.escape(details.id)}`)?.setAttribute("open", "");
-  for (const box of from.querySelectorAll("input[type=checkbox]:checked")) {
+  for (const box of all("input[type=checkbox]:checked", from).map(inputOf)) {
     const same = to.querySelector(`input[name="${box.name}"][value="${CSS.escape(box.value)}"]`);
-    if (same) same.checked = true;
+    if (same) inputOf(same).checked = true;
   }
 }
 
-const drawn = new Map(); // region id -> its markup as the server wrote it
+/** @type {Map<string, string>} the HTML of each region, by id, as the server sent it */
+const serverHtml = new Map();
 
-// Someone is reading with the keyboard or selecting text here: not under their hands.
-function isBusy(region) {
+/**
+ * The user types in the region, or selects text in it.
+ * @param {Element} region
+ */
+function isInUse(region) {
   const selection = getSelection();
-  const writing = region.contains(document.activeElement) && document.activeElement.type !== "checkbox";
-  return writing || (!selection.isCollapsed && selection.containsNode(region, true));
+  const focused = document.activeElement;
+  const types = focused !== null && region.contains(focused) && inputOf(focused).type !== "checkbox";
+  return types || (selection !== null && !selection.isCollapsed && selection.containsNode(region, true));
 }
 
+/**
+ * @param {Element} region
+ * @param {Element} fresh
+ */
 function replace(region, fresh) {
-  if (drawn.get(region.id) === fresh.outerHTML) return;
-  if (isBusy(region)) return;
-  drawn.set(region.id, fresh.outerHTML);
-  keep(region, fresh);
-  tick(fresh);
-  const held = region.contains(document.activeElement) ? document.activeElement.value : null;
+  if (serverHtml.get(region.id) === fresh.outerHTML) return;
+  if (isInUse(region)) return;
+  serverHtml.set(region.id, fresh.outerHTML);
+  copyUserState(region, fresh);
+  updateTimes(fresh);
+  const focused = region.contains(document.activeElement) ? inputOf(document.activeElement).value : null;
   region.replaceWith(fresh);
-  if (held) fresh.querySelector(`input[value="${CSS.escape(held)}"]`)?.focus();
+  if (focused) inputOf(fresh.querySelector(`input[value="${CSS.escape(focused)}"]`))?.focus();
 }
 
-// Fetches this page again and renews its live regions: the server stays the only one who renders.
-export async function renew() {
-  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-  if (answer.redirected) return location.reload(); // logged out meanwhile
-  if (!answer.ok) return;
-  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+/** Fetches this page again and replaces its live regions: only the server renders HTML. */
+export async function refresh() {
+  const response = await fetch(location.href, { headers: { Accept: "text/html" } });
+  if (response.redirected) return location.reload(); // the session has ended
+  if (!response.ok) return;
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
   document.title = page.title;
-  for (const region of document.querySelectorAll("[data-live][id]")) {
+  for (const region of all("[data-live][id]")) {
     const fresh = page.getElementById(region.id);
     if (fresh) replace(region, document.adoptNode(fresh));
   }
 }
 
-async function renewWhileVisible() {
-  if (!document.hidden) await renew().catch(() => {}); // the service is restarting: try again later
-  setTimeout(renewWhileVisible, EVERY_MS);
+async function refreshWhileVisible() {
+  if (!document.hidden) await refresh().catch(() => {}); // the service restarts: retry at the next interval
+  setTimeout(refreshWhileVisible, REFRESH_MS);
 }
 
-for (const region of document.querySelectorAll("[data-live][id]"))
-  drawn.set(region.id, region.outerHTML);
+for (const region of all("[data-live][id]")) serverHtml.set(region.id, region.outerHTML);
 showTheme(localStorage.getItem("theme") ?? "auto");
-document.getElementById("theme").addEventListener("click", chooseTheme);
+one("#theme").addEventListener("click", switchTheme);
 document.addEventListener("click", (event) => {
-  const button = event.target.closest("[data-copy]");
-  if (button) copy(button);
+  const button = event.target instanceof Element ? event.target.closest("[data-copy]") : null;
+  if (button) copy(/** @type {HTMLElement} */ (button));
 });
 document.addEventListener("change", (event) => {
-  if ("submit" in event.target.dataset) event.target.form.requestSubmit();
+  const input = inputOf(event.target);
+  if ("submit" in input.dataset) input.form?.requestSubmit();
 });
-tick();
-setInterval(tick, 1000);
-if (document.querySelector('[data-live="every"]')) setTimeout(renewWhileVisible, EVERY_MS);
+updateTimes();
+setInterval(updateTimes, 1000);
+if (document.querySelector('[data-live="every"]')) setTimeout(refreshWhileVisible, REFRESH_MS);

@@ -1,252 +1,332 @@
-// The run page: one x-range for all charts, zoomed at full resolution, growing while the run goes on.
+// The run page: one x-range for all charts, zoom at full resolution, live while the run is active.
 
-import { draw, evaluationTraces, framed, heatTraces, layoutOf, shapesOf, specOf, tracesOf, write } from "./charts.js";
+import { draw, evaluationTraces, findingShapes, formatNumber, heatTraces, layoutOf, specOf, tracesOf, withMinimumRange } from "./charts.js";
 import { Curves, derived, fetchJson } from "./curves.js";
-import { renew } from "./page.js";
+import { all, one, refresh } from "./page.js";
 
-const LONGEST = 3000; // points before the whole run is fetched anew, thinned by the server
-const PAUSE_MS = 500; // between two looks at a run that steps faster than anyone reads
-const PICTURES_MS = 5000; // between two looks at what is not appended to but drawn anew
+/** @typedef {import("./curves.js").Unit} Unit */
+/** @typedef {import("./curves.js").Range} Range */
+/** @typedef {import("./charts.js").Spec} Spec */
+/** @typedef {import("./charts.js").Span} Span */
+/** @typedef {import("./charts.js").Trace} Trace */
 
-const section = document.getElementById("charts");
-const reset = document.getElementById("reset-zoom");
-const palette = JSON.parse(section.dataset.palette);
-const charts = [...section.querySelectorAll(".plot")].map((plot) => ({ plot, box: plot.closest(".chart"), spec: specOf(plot), seen: false, stale: true }));
-const lined = charts.filter(({ spec }) => spec.series.length > 0);
+/**
+ * box: the figure element; visible: near the viewport; stale: not drawn since the data changed.
+ * @typedef {{plot: any, box: HTMLElement, spec: Spec, visible: boolean, stale: boolean, hasListeners: boolean}} Chart
+ */
 
-const state = { unit: "step", range: null, whole: null, part: null, evaluations: {}, pattern: { step: [], collectives: [] } };
-const shown = () => state.part ?? state.whole;
-const rangeShown = () => state.range ?? state.whole.ends(state.unit);
-const stepsShown = () => state.range?.map((x) => Math.round(state.whole.translate(x, state.unit, "step")));
+const MOST_POINTS = 3000; // above this, the whole run is fetched again, downsampled by the server
+const UPDATE_PAUSE_MS = 500; // between two updates of a run whose steps are shorter
+const REFETCH_MS = 5000; // between two fetches of evaluations and collectives, which are replaced, not appended
 
-// ------------------------------------------------------------------ fetching
+const section = one("#charts");
+const reset = one("#reset-zoom");
+const { series: seriesUrl, evaluations: evaluationsUrl, collectives: collectivesUrl, events: eventsUrl, steps: stepsUrl, find: findUrl } = /** @type {Record<string, string>} */ (section.dataset);
+/** @type {string[]} */
+const palette = JSON.parse(section.dataset.palette ?? "");
+/** @type {Chart[]} */
+const charts = all(".plot", section).map((plot) => ({
+  plot,
+  box: /** @type {HTMLElement} */ (plot.closest(".chart")),
+  spec: specOf(plot),
+  visible: false,
+  stale: true,
+  hasListeners: false,
+}));
+const lineCharts = charts.filter(({ spec }) => spec.series.length > 0);
 
-function address(parameters) {
-  const url = new URL(section.dataset.series, location.href);
-  for (const [name, value] of Object.entries(parameters)) if (value !== undefined) url.searchParams.set(name, value);
+/** @param {Chart[]} some */
+const figuresOf = (some) => [...new Set(some.flatMap(({ spec }) => spec.figures))];
+/** @param {Chart} chart */
+const isNear = ({ box }) => !box.hidden && box.getBoundingClientRect().top < 2 * innerHeight;
+
+/**
+ * The URL of the series endpoint with some parameters.
+ * @param {Record<string, string | number>} parameters
+ */
+function seriesQuery(parameters) {
+  const url = new URL(seriesUrl, location.href);
+  for (const [name, value] of Object.entries(parameters)) url.searchParams.set(name, String(value));
   return url;
 }
 
-const figuresOf = (some) => [...new Set(some.flatMap(({ spec }) => spec.figures))];
-const near = ({ box }) => !box.hidden && box.getBoundingClientRect().top < 2 * innerHeight;
+/** @param {Record<string, string | number>} parameters */
+const fetchCurves = async (parameters) => new Curves(await fetchJson(seriesQuery(parameters)));
 
-// What is in sight comes first: of a long run, half of the figures take half of the time.
-async function loadWhole() {
-  const sighted = lined.filter(near);
-  const first = figuresOf(sighted.length ? sighted : lined);
-  const whole = new Curves(await fetchJson(address({ figures: first.join() })));
-  if (!state.whole) {
-    state.whole = whole;
-    redraw(sighted);
-  }
-  const others = figuresOf(lined).filter((figure) => !first.includes(figure));
-  const joined = !others.length || whole.join(await fetchJson(address({ figures: others.join(), last: whole.last })));
-  state.whole = joined ? whole : new Curves(await fetchJson(address({ figures: figuresOf(lined).join() })));
+// ------------------------------------------------------------------ state
+
+// Figures in the viewport are fetched first: of a long run, half of the figures take half of the time.
+const nearCharts = lineCharts.filter(isNear);
+const firstFigures = figuresOf(nearCharts.length ? nearCharts : lineCharts);
+
+/** whole: the run at the resolution of the whole; zoomed: the range at full resolution, once it is fetched. */
+const state = {
+  unit: /** @type {Unit} */ ("step"),
+  range: /** @type {Range | null} */ (null),
+  whole: await fetchCurves({ figures: firstFigures.join() }),
+  zoomed: /** @type {Curves | null} */ (null),
+  evaluations: /** @type {Record<string, {step: number[], mean: (number | null)[]}>} */ ({}),
+  pattern: /** @type {{step: number[], collectives: (number | null)[][]}} */ ({ step: [], collectives: [] }),
+};
+
+const shownCurves = () => state.zoomed ?? state.whole;
+/** @returns {Range} */
+const shownRange = () => state.range ?? state.whole.ends(state.unit);
+
+/**
+ * The zoomed range in steps.
+ * @returns {Range | null}
+ */
+function zoomedSteps() {
+  if (!state.range) return null;
+  const [first, last] = state.range.map((x) => Math.round(state.whole.translate(x, state.unit, "step")));
+  return [first, last];
 }
 
-async function loadPart() {
-  const steps = stepsShown();
-  if (!steps) return (state.part = null);
+/** @param {number} step */
+const xOfStep = (step) => (state.unit === "step" ? step : state.whole.translate(step, "step", state.unit));
+
+// ------------------------------------------------------------------ fetching
+
+async function loadRemainingFigures() {
+  const remaining = figuresOf(lineCharts).filter((figure) => !firstFigures.includes(figure));
+  if (!remaining.length) return;
+  const columns = await fetchJson(seriesQuery({ figures: remaining.join(), last: state.whole.last }));
+  if (!state.whole.join(columns)) await loadWhole(); // the server downsampled differently meanwhile
+}
+
+async function loadWhole() {
+  state.whole = await fetchCurves({ figures: figuresOf(lineCharts).join() });
+}
+
+async function loadZoomed() {
+  const steps = zoomedSteps();
+  if (!steps) return (state.zoomed = null);
   const margin = Math.ceil((steps[1] - steps[0]) / 20) + 1;
   const first = Math.max(steps[0] - margin, 0);
-  const part = new Curves(await fetchJson(address({ figures: figuresOf(lined).join(), first, last: steps[1] + margin })));
-  if (String(stepsShown()) === String(steps)) state.part = part.length ? part : null; // unless the zoom has moved on
+  const zoomed = await fetchCurves({ figures: figuresOf(lineCharts).join(), first, last: steps[1] + margin });
+  if (String(zoomedSteps()) === String(steps)) state.zoomed = zoomed.length ? zoomed : null; // unless the zoom has changed
 }
 
-let pictured = 0;
+let refetched = 0;
 
-async function loadPictures() {
-  pictured = Date.now();
-  const steps = stepsShown();
+async function loadReplaced() {
+  refetched = Date.now();
+  const steps = zoomedSteps();
   const query = steps ? `?first=${Math.max(steps[0], 0)}&last=${steps[1]}` : "";
-  [state.evaluations, state.pattern] = await Promise.all([fetchJson(section.dataset.evaluations), fetchJson(section.dataset.collectives + query)]);
+  [state.evaluations, state.pattern] = await Promise.all([fetchJson(evaluationsUrl), fetchJson(collectivesUrl + query)]);
 }
 
 // ------------------------------------------------------------------ drawing
 
-const findings = () => JSON.parse(document.getElementById("spans").textContent);
+/** @returns {Span[]} */
+const findings = () => JSON.parse(one("#spans").textContent ?? "");
 
-function tracesFor({ spec }) {
+/**
+ * @param {Chart} chart
+ * @returns {Trace[]}
+ */
+function chartTraces({ spec }) {
   if (spec.id === "evaluations") return evaluationTraces(state.evaluations, palette, state.whole, state.unit);
   if (spec.id === "collectives") return heatTraces(state.pattern, state.whole, state.unit);
-  return tracesOf(spec, shown(), state.unit);
+  return tracesOf(spec, shownCurves(), state.unit);
 }
 
-const isMeasured = (traces) => traces.some((trace) => (trace.z ?? trace.y)?.flat().some((value) => value !== null));
+/** @param {Trace[]} traces */
+const hasData = (traces) => traces.some((trace) => (trace.z ?? trace.y)?.flat().some((/** @type {unknown} */ value) => value !== null));
 
-async function drawOne(chart) {
-  const traces = tracesFor(chart);
-  const measured = isMeasured(traces);
+/** @param {Chart} chart */
+async function drawChart(chart) {
+  const traces = chartTraces(chart);
+  const measured = hasData(traces);
   chart.box.toggleAttribute("data-empty", !measured);
   if (measured) chart.box.hidden = false;
-  const place = (step) => (state.unit === "step" ? step : state.whole.translate(step, "step", state.unit));
-  const shapes = shapesOf(findings().filter(({ charts: named }) => named.includes(chart.spec.id)), place);
+  const shapes = findingShapes(findings().filter(({ charts }) => charts.includes(chart.spec.id)), xOfStep);
   chart.stale = false;
-  const data = framed(chart.spec, traces, shown(), state.unit);
-  await draw(chart.plot, { data, layout: layoutOf(chart.spec, state.unit, rangeShown(), shapes) });
-  listen(chart);
+  const data = withMinimumRange(chart.spec, traces, shownCurves(), state.unit);
+  await draw(chart.plot, { data, layout: layoutOf(chart.spec, state.unit, shownRange(), shapes) });
+  addListeners(chart);
 }
 
-// Charts out of sight are drawn when they come into it: a live run redraws only what is looked at.
+// Only visible charts are drawn; the others are drawn when they scroll into view.
 function redraw(some = charts) {
   for (const chart of some) chart.stale = true;
-  showLast();
-  return drawSeen();
+  showLegendValues();
+  return drawVisible();
 }
 
-function drawSeen() {
-  return Promise.all(charts.filter(({ stale, seen }) => stale && seen).map(drawOne));
+function drawVisible() {
+  return Promise.all(charts.filter(({ stale, visible }) => stale && visible).map(drawChart));
 }
 
-const watcher = new IntersectionObserver(
+function showLegendValues() {
+  section.dataset.points = String(state.whole.length);
+  const series = new Map(lineCharts.flatMap(({ spec }) => spec.series.map((line) => [line.key, line])));
+  for (const output of all("[data-last]", section)) {
+    const key = output.dataset.last ?? "";
+    const values = derived(state.whole, key) ?? [];
+    output.textContent = formatNumber(values.findLast((value) => value !== null), series.get(key)?.number_format);
+  }
+  for (const output of all("[data-fraction]", section)) {
+    const mean = shownCurves().mean(output.dataset.fraction ?? "", shownRange(), state.unit);
+    output.textContent = formatNumber(mean, "percent");
+    output.parentElement?.toggleAttribute("hidden", mean === null);
+  }
+  for (const list of all("[data-names]", section)) showEvaluationNames(list);
+}
+
+/** @param {HTMLElement} list */
+function showEvaluationNames(list) {
+  const items = Object.entries(state.evaluations).map(([name, { mean }], index) => {
+    const item = document.createElement("li");
+    item.innerHTML = `<svg width="18" height="8" viewBox="0 0 18 8" aria-hidden="true"><path d="M0 4h18" stroke="${palette[index % palette.length]}" stroke-width="2.5"/></svg>`;
+    const last = document.createElement("output");
+    last.textContent = formatNumber(mean.findLast((value) => value !== null));
+    item.append(` ${name} `, last);
+    return item;
+  });
+  list.replaceChildren(...items);
+}
+
+const observer = new IntersectionObserver(
   (entries) => {
-    for (const entry of entries) charts.find(({ box }) => box === entry.target).seen = entry.isIntersecting;
-    if (state.whole) drawSeen();
+    for (const entry of entries)
+      for (const chart of charts) if (chart.box === entry.target) chart.visible = entry.isIntersecting;
+    drawVisible();
   },
   { rootMargin: "300px" },
 );
-for (const { box } of charts) watcher.observe(box);
-
-function showLast() {
-  section.dataset.points = state.whole.length;
-  const series = new Map(lined.flatMap(({ spec }) => spec.series.map((each) => [each.key, each])));
-  for (const output of section.querySelectorAll("[data-last]")) {
-    const values = derived(state.whole, output.dataset.last) ?? [];
-    output.textContent = write(values.findLast((each) => each !== null), series.get(output.dataset.last)?.written);
-  }
-  for (const output of section.querySelectorAll("[data-share]")) {
-    const mean = shown().mean(output.dataset.share, rangeShown(), state.unit);
-    output.textContent = write(mean, "percent");
-    output.parentElement.hidden = mean === null;
-  }
-  for (const list of section.querySelectorAll("[data-names]")) nameEvaluations(list);
-}
-
-function nameEvaluations(list) {
-  const names = Object.entries(state.evaluations);
-  list.replaceChildren(
-    ...names.map(([name, { mean }], index) => {
-      const item = document.createElement("li");
-      item.innerHTML = `<svg width="18" height="8" viewBox="0 0 18 8" aria-hidden="true"><path d="M0 4h18" stroke="${palette[index % palette.length]}" stroke-width="2.5"/></svg>`;
-      const last = document.createElement("output");
-      last.textContent = write(mean.findLast((each) => each !== null));
-      item.append(` ${name} `, last);
-      return item;
-    }),
-  );
-}
 
 // ------------------------------------------------------------------ zooming
 
+/** @param {Range | null} range */
 async function show(range) {
   state.range = range;
   reset.hidden = range === null;
-  remember();
+  saveToUrl();
   redraw();
-  await Promise.all([loadPart(), loadPictures()]).catch(() => {}); // what is there already is shown meanwhile
+  await Promise.all([loadZoomed(), loadReplaced()]).catch(() => {}); // the charts keep what they have
   redraw();
 }
 
-// The range is part of the address, so that what one sees can be sent to somebody.
-function remember() {
-  const steps = stepsShown();
+// The range is part of the URL, so that a link shows the same range.
+function saveToUrl() {
+  const steps = zoomedSteps();
   history.replaceState(null, "", steps ? `#steps=${steps.join("-")}` : location.pathname + location.search);
 }
 
-function recall() {
-  const found = /^#steps=(\d+)-(\d+)$/.exec(location.hash);
-  if (!found) return null;
-  const ends = found.slice(1).map(Number);
-  if (ends[0] === ends[1]) [ends[0], ends[1]] = [Math.max(ends[0] - 1, 0), ends[1] + 1];
-  return ends.map((step) => (state.unit === "step" ? step : state.whole.translate(step, "step", state.unit)));
+/** @returns {Range | null} */
+function rangeFromUrl() {
+  const match = /^#steps=(\d+)-(\d+)$/.exec(location.hash);
+  if (!match) return null;
+  const [first, last] = [Number(match[1]), Number(match[2])];
+  return first === last ? [xOfStep(Math.max(first - 1, 0)), xOfStep(last + 1)] : [xOfStep(first), xOfStep(last)];
 }
 
-function move(towards) {
-  const [left, right] = rangeShown();
+/** @param {string | undefined} direction in, out, back or forward */
+function move(direction) {
+  const [left, right] = shownRange();
   const [least, most] = state.whole.ends(state.unit);
-  const width = right - left;
-  const moved = { in: [left + width / 4, right - width / 4], out: [left - width / 2, right + width / 2], back: [left - width / 2, right - width / 2], on: [left + width / 2, right + width / 2] }[towards];
-  const range = [Math.max(moved[0], least), Math.min(moved[1], most)];
+  const quarter = (right - left) / 4;
+  const [leftBy, rightBy] = { in: [1, -1], out: [-2, 2], back: [-2, -2], forward: [2, 2] }[direction ?? ""] ?? [0, 0];
+  /** @type {Range} */
+  const range = [Math.max(left + leftBy * quarter, least), Math.min(right + rightBy * quarter, most)];
   if (range[0] >= range[1]) return;
   show(range[0] <= least && range[1] >= most ? null : range);
 }
 
-function listen(chart) {
-  if (chart.listens) return;
-  chart.listens = true;
-  chart.plot.on("plotly_relayout", (event) => {
-    const range = [event["xaxis.range[0]"], event["xaxis.range[1]"]];
-    if (range[0] !== undefined) show(range.map((x) => (typeof x === "string" ? Date.parse(`${x.replace(" ", "T")}Z`) : x)));
+/** @param {Chart} chart */
+function addListeners(chart) {
+  if (chart.hasListeners) return;
+  chart.hasListeners = true;
+  chart.plot.on("plotly_relayout", (/** @type {Record<string, string | number>} */ event) => {
+    if (event["xaxis.range[0]"] !== undefined) show([xFromPlotly(event["xaxis.range[0]"]), xFromPlotly(event["xaxis.range[1]"])]);
   });
   chart.plot.on("plotly_doubleclick", () => show(null));
-  chart.plot.on("plotly_click", (event) => open(chart, event.points.find((point) => point.data.customdata?.length) ?? event.points[0]));
+  chart.plot.on("plotly_click", (/** @type {{points: any[]}} */ event) => openStep(chart, event.points.find((point) => point.data.customdata?.length) ?? event.points[0]));
 }
 
-// A point may stand for many steps: then the server knows at which of them its figure is largest.
-function open({ spec }, point) {
-  const columns = spec.series.length ? shown().columns : null;
-  const at = columns ? shown().x(state.unit).indexOf(point.data.x[point.pointIndex]) : -1;
-  if (!columns || at === -1) return void (location.href = section.dataset.ledgers + Math.round(state.whole.translate(+point.x, state.unit, "step")));
-  if (columns.steps[at] === 1) return void (location.href = section.dataset.ledgers + columns.step[at]);
-  const figure = spec.figures[0];
-  location.href = `${section.dataset.find}&first=${columns.first[at]}&last=${columns.step[at]}&figure=${figure}`;
+// Plotly reports times as text.
+/** @param {string | number} x */
+const xFromPlotly = (x) => (typeof x === "string" ? Date.parse(`${x.replace(" ", "T")}Z`) : x);
+
+// A point may stand for many steps: the server finds the one at which its figure is largest.
+/**
+ * @param {Chart} chart
+ * @param {any} point
+ */
+function openStep({ spec }, point) {
+  const columns = spec.series.length ? shownCurves().columns : null;
+  const index = columns ? shownCurves().x(state.unit).indexOf(point.data.x[point.pointIndex]) : -1;
+  if (!columns || index === -1) location.href = stepsUrl + Math.round(state.whole.translate(+point.x, state.unit, "step"));
+  else if (columns.steps[index] === 1) location.href = stepsUrl + columns.step[index];
+  else location.href = `${findUrl}&first=${columns.first[index]}&last=${columns.step[index]}&figure=${spec.figures[0]}`;
 }
 
-// ------------------------------------------------------------------ living
+// ------------------------------------------------------------------ live updates
 
-async function grow() {
-  if (state.whole.length > LONGEST) await loadWhole();
+async function update() {
+  if (state.whole.length > MOST_POINTS) await loadWhole();
   else {
-    const fresh = await fetchJson(address({ figures: figuresOf(lined).join(), after: state.whole.last }));
+    const fresh = await fetchJson(seriesQuery({ figures: figuresOf(lineCharts).join(), after: state.whole.last }));
     if (fresh.step.length) {
-      if (state.part && state.part.last === state.whole.last) state.part.append(fresh);
+      if (state.zoomed?.last === state.whole.last) state.zoomed.append(fresh);
       state.whole.append(fresh);
     }
   }
-  if (Date.now() - pictured > PICTURES_MS) await loadPictures();
-  await renew();
+  if (Date.now() - refetched > REFETCH_MS) await loadReplaced();
+  await refresh();
   redraw();
 }
 
-// News that arrive while we look are looked at once, afterwards.
-let news = false;
-let looking = false;
+// Events that arrive during an update cause one more update.
+let pending = false;
+let updating = false;
 
-async function look() {
-  if (looking) return;
-  looking = true;
-  while (news) {
-    news = false;
-    await grow().catch(() => {}); // the service restarts: the next event tries again
-    await new Promise((done) => setTimeout(done, PAUSE_MS));
+async function updatePending() {
+  if (updating) return;
+  updating = true;
+  while (pending) {
+    pending = false;
+    await update().catch(() => {}); // the service restarts: the next event retries
+    await new Promise((resolve) => setTimeout(resolve, UPDATE_PAUSE_MS));
   }
-  looking = false;
+  updating = false;
 }
 
-function heard(event) {
-  news = true;
-  if (event.type === "open" || !document.hidden) look();
+/** @param {Event} event */
+function onEvent(event) {
+  pending = true;
+  if (event.type === "open" || !document.hidden) updatePending();
 }
 
-await loadWhole();
-await loadPictures();
-for (const input of section.querySelectorAll("[name=unit]")) {
+// ------------------------------------------------------------------ start
+
+for (const { box } of charts) observer.observe(box);
+redraw(nearCharts);
+await loadRemainingFigures();
+await loadReplaced();
+for (const input of all("[name=unit]", section)) {
   input.addEventListener("change", () => {
-    const steps = stepsShown();
-    state.unit = input.value;
-    state.range = steps ? steps.map((step) => state.whole.translate(step, "step", state.unit)) : null;
+    const steps = zoomedSteps();
+    state.unit = /** @type {Unit} */ (/** @type {HTMLInputElement} */ (input).value);
+    state.range = steps && [xOfStep(steps[0]), xOfStep(steps[1])];
     redraw();
   });
 }
-for (const button of section.querySelectorAll("[data-move]")) button.addEventListener("click", () => move(button.dataset.move));
+for (const button of all("[data-move]", section)) button.addEventListener("click", () => move(button.dataset.move));
 reset.addEventListener("click", () => show(null));
-addEventListener("hashchange", () => recall() && show(recall()));
-addEventListener("beforeprint", () => Promise.all(charts.filter(({ box }) => !box.hidden).map(drawOne)));
+addEventListener("hashchange", () => {
+  const range = rangeFromUrl();
+  if (range) show(range);
+});
+addEventListener("beforeprint", () => Promise.all(charts.filter(({ box }) => !box.hidden).map(drawChart)));
 
-await (recall() ? show(recall()) : redraw());
+const linkedRange = rangeFromUrl();
+await (linkedRange ? show(linkedRange) : redraw());
 
-const events = new EventSource(section.dataset.events);
-events.addEventListener("evaluated", heard);
-events.addEventListener("open", heard); // after a lost connection: what was missed
-document.addEventListener("visibilitychange", () => document.hidden || look());
+const events = new EventSource(eventsUrl);
+events.addEventListener("evaluated", onEvent);
+events.addEventListener("open", onEvent); // after a lost connection: fetch what was missed
+document.addEventListener("visibilitychange", () => document.hidden || updatePending());
 section.dataset.ready = "";

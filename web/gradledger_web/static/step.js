@@ -1,5 +1,6 @@
-// The step page: one picture, drawn once.
+// The step page: draws its bar chart once.
 
-import { draw } from "./charts.js";
+import { draw, specOf } from "./charts.js";
+import { all } from "./page.js";
 
-for (const plot of document.querySelectorAll(".plot")) await draw(plot);
+for (const plot of all(".plot")) await draw(plot, specOf(plot));

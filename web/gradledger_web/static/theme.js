@@ -1,3 +1,3 @@
-// Sets the chosen theme before the first paint; page.js lets the user choose.
+// Applies the stored theme before the first paint. page.js lets the user change it.
 const theme = localStorage.getItem("theme");
 if (theme) document.documentElement.dataset.theme = theme;

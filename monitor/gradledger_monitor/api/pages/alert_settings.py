@@ -79,7 +79,7 @@ def _change_routes(state: State, said: dict[str, str]) -> Response:
         return _wrong(state, problem)
     except ValidationError as error:
         reason = "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())
-        return show(state, wrong=reason)
+        return show(state, error=reason)
     return after(HERE)
 
 
@@ -92,4 +92,4 @@ def _route(said: dict[str, str]) -> Route:
 def _wrong(state: State, problem: Problem) -> Response:
     errors = problem.members.get("errors", [])
     reasons = [f"{error['field'].removeprefix('body.')}: {error['reason']}" for error in errors]
-    return show(state, wrong="; ".join(reasons) or problem.detail)
+    return show(state, error="; ".join(reasons) or problem.detail)

@@ -83,7 +83,7 @@ def _page(state: State, link: str, status: int = 200, wrong: str = "") -> HTMLRe
         return _failed(str(error), 404)
     except LookupError:
         return _failed("There is no such finding any more", 404)
-    context: dict[str, Any] = {"run": run, "finding": finding, "wrong": wrong, "snoozes": SNOOZES}
+    context: dict[str, Any] = {"run": run, "finding": finding, "error": wrong, "snoozes": SNOOZES}
     return HTMLResponse(render("message_link.html", **context), status, _HEADERS)
 
 

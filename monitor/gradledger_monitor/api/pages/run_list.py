@@ -169,7 +169,7 @@ def _ledger(merged: step_facts.StepFacts) -> dict[str, Any]:
         "rows": shown,
         "hidden": len(rows) - len(shown),
         "summary": step_table.summarize(rows, merged),
-        "picture": charts.shares_figure(shown) if merged.ledger else None,
+        "shares_figure": charts.shares_figure(shown) if merged.ledger else None,
         "grid": step_table.grid(rows, merged),
         "timeline": window_timeline.calls_of(merged.record),
     }
@@ -190,7 +190,7 @@ def _without_ledger(
         "figures": dict.fromkeys(CHART_METRICS),
         "rows": [],
         "hidden": 0,
-        "picture": None,
+        "shares_figure": None,
         "grid": None,
         "timeline": window_timeline.calls_of(records[min(records)]),
     }

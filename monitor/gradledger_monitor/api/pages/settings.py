@@ -49,7 +49,7 @@ def show_settings(state: StateDep) -> HTMLResponse:
 def show(
     state: State,
     secret: str = "",
-    wrong: str = "",
+    error: str = "",
     message: str = "",
     signing_secret: str = "",
     rejected: RejectedForm | None = None,
@@ -59,12 +59,12 @@ def show(
     own = stored_routes(state.store)
     return page(
         "settings.html",
-        422 if wrong or rejected else 200,
+        422 if error or rejected else 200,
         guarded=state.settings.requires_token,
         tokens=tokens.list_tokens(state.store) if may_change() else [],
         scopes=SCOPES,
         secret=secret,
-        wrong=wrong,
+        error=error,
         message=message,
         signing_secret=signing_secret,
         channels=[shown_channel(roster, name) for name in sorted(roster.channels)],

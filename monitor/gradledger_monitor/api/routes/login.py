@@ -34,7 +34,7 @@ def local(path: str) -> str:
 
 
 def _page(status: int, after: str, wrong: str = "") -> HTMLResponse:
-    return HTMLResponse(render("login.html", after=after, wrong=wrong), status, _HEADERS)
+    return HTMLResponse(render("login.html", next_url=after, error=wrong), status, _HEADERS)
 
 
 @router.get("/login")

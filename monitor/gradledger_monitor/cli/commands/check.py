@@ -1,4 +1,4 @@
-"""``gradledger check``: run a command, judge it here and now, and answer by exit status."""
+"""``gradledger check``: run a command against a private service; the exit status is the verdict."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from gradledger_monitor.common.json_floats import json_safe
 from gradledger_monitor.config.settings import RuleSettings
 from gradledger_monitor.evaluation.merge import anything_measured, merge_results
 from gradledger_monitor.gate import child_process
-from gradledger_monitor.gate.github import annotated
+from gradledger_monitor.gate.github import workflow_commands
 from gradledger_monitor.gate.junit import junit
 from gradledger_monitor.gate.private_service import PrivateService, private_service
-from gradledger_monitor.gate.result import Checked, Gate, baseline
+from gradledger_monitor.gate.result import CheckedRun, Gate, read_baseline
 from gradledger_monitor.gate.sarif import sarif
 from gradledger_monitor.model.findings import Acknowledgement, EvaluationResult
 from gradledger_monitor.reports.terminal import console, report
@@ -44,7 +44,7 @@ MOST_RUNS = 10_000  # that one command may start
 
 
 class FailOn(str, Enum):
-    """The least severity that makes the check fail."""
+    """The minimum severity that fails the check."""
 
     info = "info"
     warning = "warning"
@@ -53,7 +53,7 @@ class FailOn(str, Enum):
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where the verdict goes besides the terminal; None is nowhere."""
+    """The files that the verdict is written to, besides the terminal."""
 
     json: Path | None
     junit: Path | None
@@ -61,82 +61,101 @@ class Outputs:
     github: bool
 
     def check(self) -> None:
-        """End where a file could not be written once all has run."""
-        for option in ("json", "junit", "sarif"):
-            file: Path | None = getattr(self, option)
+        """Refuse a file without a folder now, not after the training."""
+        for option, file in (("json", self.json), ("junit", self.junit), ("sarif", self.sarif)):
             if file and not file.absolute().parent.is_dir():
-                why = f"there is no folder {file.parent}"
-                raise typer.BadParameter(why, param_hint=f"--{option}")
+                reason = f"{file}: the folder {file.parent} does not exist; create it first"
+                raise typer.BadParameter(reason, param_hint=f"--{option}")
+
+    def write(
+        self, verdict: dict[str, object], runs: list[CheckedRun], gate: Gate, script: str
+    ) -> None:
+        """Write the verdict of the runs; findings are attached to ``script``."""
+        if self.json:
+            self.json.write_text(json.dumps(json_safe(verdict), indent=2) + "\n")
+        if self.junit:
+            self.junit.write_text(junit(runs, gate), encoding="utf-8")
+        if self.sarif:
+            self.sarif.write_text(sarif(runs, gate, script), encoding="utf-8")
+        if self.github:
+            for line in workflow_commands(runs, gate, script):
+                typer.echo(line)
+
+
+@dataclass(frozen=True)
+class Training:
+    """The command to check, and when to stop it."""
+
+    command: list[str]
+    name: str
+    max_steps: int | None
+    stop: FailOn | None  # stop at the first finding of this severity
 
 
 def check(
-    command: Annotated[list[str], typer.Argument(help="What to run, after --.")],
+    command: Annotated[list[str], typer.Argument(help="The command to run, after --.")],
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the verdict there.", dir_okay=False)
+        Path | None, typer.Option("--json", help="Write the verdict as JSON.", dir_okay=False)
     ] = None,
     max_steps: Annotated[
-        int | None, typer.Option(min=1, help="Stop the command once so many optimizer steps came.")
+        int | None, typer.Option(min=1, help="Stop the command after this many optimizer steps.")
     ] = None,
     fail_on: Annotated[
-        FailOn, typer.Option(help="The least severity that makes the check fail.")
+        FailOn, typer.Option(help="The minimum severity that fails the check.")
     ] = FailOn.warning,
     stop: Annotated[
         bool, typer.Option("--stop", help="Stop the command at the first finding that fails it.")
     ] = False,
-    name: Annotated[str | None, typer.Option(help="What to call the run.")] = None,
+    name: Annotated[str | None, typer.Option(help="The name of the run.")] = None,
     acknowledge: Annotated[
         list[str] | None,
-        typer.Option(help="RULE=NOTE: it is known; shown, and no reason to fail.", metavar="TEXT"),
+        typer.Option(help="Accept a finding: shown, but does not fail.", metavar="RULE=NOTE"),
     ] = None,
     baseline_file: Annotated[
         Path | None,
         typer.Option(
             "--baseline",
-            help="A verdict written by --json: what it has found is no reason to fail.",
+            help="A verdict written by --json: its findings do not fail the check.",
             exists=True,
             dir_okay=False,
         ),
     ] = None,
     junit_file: Annotated[
-        Path | None, typer.Option("--junit", help="Write JUnit XML there.", dir_okay=False)
+        Path | None, typer.Option("--junit", help="Write JUnit XML.", dir_okay=False)
     ] = None,
     sarif_file: Annotated[
-        Path | None, typer.Option("--sarif", help="Write SARIF 2.1.0 there.", dir_okay=False)
+        Path | None, typer.Option("--sarif", help="Write SARIF 2.1.0.", dir_okay=False)
     ] = None,
     github: Annotated[
         bool,
-        typer.Option("--github", help="Annotate a run of GitHub Actions.", envvar="GITHUB_ACTIONS"),
+        typer.Option("--github", help="Write GitHub annotations.", envvar="GITHUB_ACTIONS"),
     ] = False,
 ) -> None:
-    """Run a command and judge it here and now.
+    """Run a command and evaluate its training.
 
-    Exits 0 when there is nothing to report, 1 with findings that were not acknowledged, 2 on bad
-    usage, 3 when the command itself failed, 4 when nothing could be measured.
+    Exits 0 without problems, 1 with findings that fail the check, 2 on bad usage, 3 if the command
+    itself failed, 4 if nothing could be measured.
     """
     outputs = Outputs(json_file, junit_file, sarif_file, github)
     outputs.check()
     if stop and baseline_file:
-        why = "the training that it stops knows no baseline; use one of the two"
-        raise typer.BadParameter(why, param_hint="--stop")
-    known = _known(acknowledge or [])
+        reason = "--stop ignores the baseline; use --stop or --baseline, not both"
+        raise typer.BadParameter(reason, param_hint="--stop")
     gate = Gate(fail_on.value, _baseline(baseline_file))
-    name = name or autostart.default_name(command)
-    with private_service(_choices()) as service, TemporaryDirectory(prefix="gradledger-") as seen:
-        ended = _run(command, name, service, Path(seen), max_steps, fail_on if stop else None)
-        why = _without_steps(command, Path(seen))
-        service.evaluate_all()
-        unseen = [rule for rule, note in known if not _acknowledge(service.store, rule, note)]
-        checked = _checked(service.store)
-    answer = merge_results([one.evaluation for one in checked])
-    _show(checked, ended, why)
-    _write(outputs, _as_json(name, checked, answer), checked, gate, _script(command))
-    for rule in unseen:
-        typer.echo(f"gradledger check: {rule} was acknowledged, and found nothing", err=True)
-    raise typer.Exit(_status(answer, ended, gate, stop))
+    training = Training(
+        command, name or autostart.default_name(command), max_steps, fail_on if stop else None
+    )
+    runs, ended = _run_and_evaluate(training, _acknowledgements(acknowledge or []))
+    result = merge_results([run.evaluation for run in runs])
+    outputs.write(_verdict(training.name, runs, result), runs, gate, _script(command))
+    raise typer.Exit(_status(result, ended, gate, stop))
 
 
-def _choices() -> RuleOverrides:
-    """What the environment says about the rules; nothing else of it is meant for this service."""
+# ---------------------------------------------------------------- options
+
+
+def _rule_overrides() -> RuleOverrides:
+    """The rule settings of the environment. Its other settings are for another service."""
     try:
         return RuleSettings().rule_overrides
     except ValidationError as error:
@@ -144,143 +163,161 @@ def _choices() -> RuleOverrides:
 
 
 def _baseline(path: Path | None) -> dict[str, str]:
-    """What was found before, by rule, with its severity."""
+    """The accepted severities by rule."""
     try:
-        return baseline(path.read_text(encoding="utf-8")) if path else {}
+        return read_baseline(path.read_text(encoding="utf-8")) if path else {}
     except (OSError, ValueError) as error:
         raise typer.BadParameter(f"{path}: {error}", param_hint="--baseline") from error
 
 
 def _script(command: list[str]) -> str:
-    """What of the command is a file of Python: where its findings are shown."""
-    paths = (Path(word) for word in command if word.endswith(".py"))
+    """The first Python file in the command: findings are attached to it."""
+    paths = (Path(argument) for argument in command if argument.endswith(".py"))
     return next((Path(os.path.relpath(p)).as_posix() for p in paths if p.is_file()), ".")
 
 
-def _known(acknowledged: list[str]) -> list[tuple[str, str]]:
-    """Rules and notes, as the command line gives them."""
+def _acknowledgements(arguments: list[str]) -> list[tuple[str, str]]:
+    """Rules and notes from RULE=NOTE."""
     pairs = [
-        (rule.strip(), note.strip()) for rule, _, note in (a.partition("=") for a in acknowledged)
+        (rule.strip(), note.strip()) for rule, _, note in (a.partition("=") for a in arguments)
     ]
     for rule, note in pairs:
-        if rule not in rules_by_id() or not note:
-            why = f"{rule!r} is not RULE=NOTE with a rule that `gradledger rules` lists"
-            raise typer.BadParameter(why, param_hint="--acknowledge")
+        if rule not in rules_by_id():
+            reason = f"there is no rule {rule!r}; `gradledger rules` lists them"
+            raise typer.BadParameter(reason, param_hint="--acknowledge")
+        if not note:
+            reason = f"{rule} needs a note: --acknowledge {rule}='why this is acceptable'"
+            raise typer.BadParameter(reason, param_hint="--acknowledge")
     return pairs
 
 
-def _acknowledge(store: Store, rule: str, note: str) -> bool:
-    """Whether the rule found anything in any run of the command."""
-    said, found = Acknowledgement(note, None, time.time()), False
-    for run in queries.list_runs(store, MOST_RUNS):
-        with suppress(NoSuchFinding):
-            acknowledgements.acknowledge(store, run.id, rule, said)
-            found = True
-    return found
+# ---------------------------------------------------------------- running
+
+
+def _run_and_evaluate(
+    training: Training, acknowledged: list[tuple[str, str]]
+) -> tuple[list[CheckedRun], child_process.ExitResult | None]:
+    """Run the command, evaluate its records, and print the reports."""
+    with (
+        private_service(_rule_overrides()) as service,
+        TemporaryDirectory(prefix="gradledger-") as progress,
+    ):
+        ended = _run(training, service, Path(progress))
+        reason = _reason_without_steps(training.command, Path(progress))
+        service.evaluate_all()
+        unused = [r for r, note in acknowledged if not _acknowledge(service.store, r, note)]
+        runs = _checked_runs(service.store)
+    _print(runs, ended, reason)
+    for rule in unused:
+        typer.echo(f"gradledger check: --acknowledge {rule}: no such finding", err=True)
+    return runs, ended
 
 
 def _run(
-    command: list[str],
-    name: str,
-    service: PrivateService,
-    seen: Path,
-    max_steps: int | None,
-    stop: FailOn | None,
-) -> child_process.Ended | None:
-    ours = ("GRADLEDGER_RUN", "GRADLEDGER_TOKEN")
-    base = {key: value for key, value in os.environ.items() if key not in ours}
-    env = autostart.environment(base, command, name=name, url=service.url)
-    env.setdefault("GRADLEDGER_OVERHEAD", EVERY_STEP)  # a run of few steps, to be known whole
-    env[autostart.STAGES] = str(seen)
-    env["GRADLEDGER_SPOOL"] = NO_SPOOL  # nobody will ever speak with this service again
-    # the verdict says it all at the end; what else a person chose holds
-    env["GRADLEDGER_ON_FINDING"] = f"stop:{stop.value}" if stop else _chosen(base)
+    training: Training, service: PrivateService, progress: Path
+) -> child_process.ExitResult | None:
+    command = training.command
 
-    def enough() -> bool:
-        return max_steps is not None and _steps(service.store) >= max_steps
+    def should_stop() -> bool:
+        return training.max_steps is not None and _steps(service.store) >= training.max_steps
 
     try:
-        return child_process.run(command, env, enough)
+        env = _environment(training, service.url, progress)
+        return child_process.run(command, env, should_stop)
     except OSError as error:
         typer.echo(f"gradledger check: {command[0]}: {error.strerror}", err=True)
         return None
 
 
-def _chosen(environment: Mapping[str, str]) -> str:
-    return environment.get("GRADLEDGER_ON_FINDING", "off")
+def _environment(training: Training, url: str, progress: Path) -> dict[str, str]:
+    """The environment of the command; processes record in ``progress`` how far they come."""
+    removed = ("GRADLEDGER_RUN", "GRADLEDGER_TOKEN")
+    base = {key: value for key, value in os.environ.items() if key not in removed}
+    env = autostart.environment(base, training.command, name=training.name, url=url)
+    env.setdefault("GRADLEDGER_OVERHEAD", EVERY_STEP)  # a check has few steps: measure all
+    env[autostart.STAGES] = str(progress)
+    env["GRADLEDGER_SPOOL"] = NO_SPOOL  # the private service ends with this command
+    env["GRADLEDGER_ON_FINDING"] = _on_finding(base, training.stop)
+    return env
+
+
+def _on_finding(environment: Mapping[str, str], stop: FailOn | None) -> str:
+    """Off unless a person set it: the report at the end has all findings."""
+    return f"stop:{stop.value}" if stop else environment.get("GRADLEDGER_ON_FINDING", "off")
 
 
 def _steps(store: Store) -> int:
     return max((run.steps for run in queries.list_runs(store, MOST_RUNS)), default=0)
 
 
-def _checked(store: Store) -> list[Checked]:
+def _acknowledge(store: Store, rule: str, note: str) -> bool:
+    """Acknowledge the findings of a rule in all runs; whether there is one."""
+    acknowledgement, exists = Acknowledgement(note, None, time.time()), False
+    for run in queries.list_runs(store, MOST_RUNS):
+        with suppress(NoSuchFinding):
+            acknowledgements.acknowledge(store, run.id, rule, acknowledgement)
+            exists = True
+    return exists
+
+
+def _checked_runs(store: Store) -> list[CheckedRun]:
     runs = sorted(queries.list_runs(store, MOST_RUNS), key=lambda run: run.started)
     return [
-        Checked(run.name, run.steps, run.world_size, queries.evaluation(store, run.id))
+        CheckedRun(run.name, run.steps, run.world_size, queries.evaluation(store, run.id))
         for run in runs
         if run.steps
     ]
 
 
-def _as_json(name: str, checked: list[Checked], answer: EvaluationResult) -> dict[str, object]:
-    steps = sum(one.steps for one in checked)
-    ranks = max((one.ranks for one in checked), default=0)
-    return verdict_json(name, steps, ranks, answer)
+# ---------------------------------------------------------------- results
 
 
-def _write(
-    outputs: Outputs, told: dict[str, object], checked: list[Checked], gate: Gate, script: str
-) -> None:
-    if outputs.json:
-        outputs.json.write_text(json.dumps(json_safe(told), indent=2) + "\n")
-    if outputs.junit:
-        outputs.junit.write_text(junit(checked, gate), encoding="utf-8")
-    if outputs.sarif:
-        outputs.sarif.write_text(sarif(checked, gate, script), encoding="utf-8")
-    if outputs.github:
-        for line in annotated(checked, gate, script):
-            typer.echo(line)
+def _verdict(name: str, runs: list[CheckedRun], result: EvaluationResult) -> dict[str, object]:
+    steps = sum(run.steps for run in runs)
+    ranks = max((run.ranks for run in runs), default=0)
+    return verdict_json(name, steps, ranks, result)
 
 
-def _without_steps(command: list[str], seen: Path) -> str:
-    """How far the processes of the command came, for one in which no optimizer step was seen."""
-    if (seen / "backward").exists():
+def _reason_without_steps(command: list[str], progress: Path) -> str:
+    """Why no optimizer step was recorded, from how far the processes of the command came."""
+    if (progress / "backward").exists():
         return "backward ran, but no optimizer stepped"
-    if (seen / "torch").exists():
+    if (progress / "torch").exists():
         return "torch was imported, but backward never ran"
-    if (seen / "python").exists():
+    if (progress / "python").exists():
         return "Python ran, but never imported torch"
-    why = unreachable.reason(command) or (
+    reason = unreachable.reason(command) or (
         "the command started no Python, or only ones without PYTHONPATH (python -I, sudo, ssh, "
         f"docker). If it trains, run `gradledger check` in there, or {unreachable.WORKAROUND}"
     )
-    return f"no process reported: {why}"
+    return f"no process reported: {reason}"
 
 
-def _show(checked: list[Checked], ended: child_process.Ended | None, why: str) -> None:
-    """On stderr: what the command says on stdout stays the command's."""
-    out = console(sys.stderr)
-    for one in checked:
-        out.print(report(one.name, one.steps, one.ranks, one.evaluation))
-    if not checked:
-        out.print(f"gradledger: no optimizer step was seen: {why}", markup=False, soft_wrap=True)
-    if ended is None or _failed(ended):
-        out.print(
-            f"gradledger: the command failed{f': {ended}' if ended else ''}", style="bold red"
-        )
+def _print(runs: list[CheckedRun], ended: child_process.ExitResult | None, reason: str) -> None:
+    """On stderr: stdout belongs to the command."""
+    output = console(sys.stderr)
+    for run in runs:
+        output.print(report(run.name, run.steps, run.ranks, run.evaluation))
+    if not runs:
+        message = f"gradledger: no optimizer step was recorded: {reason}"
+        output.print(message, markup=False, soft_wrap=True)
+    if ended is None:
+        output.print("gradledger: the command did not start", style="bold red")
+    elif _failed(ended):
+        failure = "interrupted" if ended.interrupted else f"the command failed: {ended}"
+        output.print(f"gradledger: {failure}", style="bold red")
 
 
-def _failed(ended: child_process.Ended) -> bool:
+def _failed(ended: child_process.ExitResult) -> bool:
     return ended.status != 0 and not ended.stopped
 
 
 def _status(
-    answer: EvaluationResult, ended: child_process.Ended | None, gate: Gate, stop: bool
+    result: EvaluationResult, ended: child_process.ExitResult | None, gate: Gate, stop: bool
 ) -> int:
-    failing = any(map(gate.fails, answer.findings))
+    failing = any(map(gate.fails, result.findings))
     if ended is None or _failed(ended):
         return FINDINGS if ended and stop and failing else COMMAND_FAILED
-    if not anything_measured(answer):
+    if not anything_measured(result):
         return NOTHING_MEASURED
     return FINDINGS if failing else 0

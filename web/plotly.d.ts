@@ -1,0 +1,6 @@
+// The part of plotly.js that the pages use. It has no types of its own that cover react and events.
+
+declare const Plotly: {
+  react(plot: HTMLElement, data: object[], layout: object, config: object): Promise<unknown>;
+  relayout(plot: HTMLElement, layout: object): Promise<unknown>;
+};
