@@ -41,7 +41,7 @@ def find_browser() -> str:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One browser for a file's tests, each with a context of its own.
+    """One browser for a file's tests, each with its own context.
 
     Not for longer: Playwright keeps an event loop in this thread, where other tests start theirs.
     """

@@ -35,7 +35,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def opened(page: Page, path: str) -> None:
-    """Go to a page, wait for its charts, and open all that is folded."""
+    """Go to a page, wait for its charts, and open all details."""
     page.goto(path, wait_until="load")
     if page.locator("#charts").count():
         expect(page.locator("#charts[data-ready]")).to_be_visible(timeout=60_000)
@@ -57,7 +57,7 @@ def test_axe_finds_nothing_in_either_theme_and_a_full_page_fits_a_phone(
 
 
 def test_axe_finds_nothing_where_there_is_no_page(browser: Browser, service: Service) -> None:
-    page = browser.new_page(base_url=service.url)  # which may say that it got a 404
+    page = browser.new_page(base_url=service.url)  # whose console may report a 404
     page.goto("/runs/nobody")
     assert violations(page) == []
     page.close()

@@ -49,9 +49,9 @@ def _lengthen(url: str) -> None:
     store.close()
 
 
-def opened(page: Page, run: str, place: str = "") -> None:
+def opened(page: Page, run: str, fragment: str = "") -> None:
     """Go to a run and wait for its charts."""
-    page.goto(f"/runs/{run}{place}")
+    page.goto(f"/runs/{run}{fragment}")
     expect(page.locator("#charts[data-ready]")).to_be_visible(timeout=60_000)
     page.locator("#chart-norm").scroll_into_view_if_needed()
     until(page, f"Boolean({NORM}.data)", True)

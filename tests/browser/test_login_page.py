@@ -1,4 +1,4 @@
-"""The login, in a browser: the way in, what is kept, the way out."""
+"""The login page: logging in, the cookie, logging out."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from helpers.service import Service
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[Guarded]:
-    """A service that asks for tokens, with one run."""
-    with guarded_service(tmp_path) as made:
-        made.send(batch("r1", [step(1), step(2)]), ADMIN)
-        yield made
+    """A service that requires tokens, with one run."""
+    with guarded_service(tmp_path) as service:
+        service.send(batch("r1", [step(1), step(2)]), ADMIN)
+        yield service
 
 
 @pytest.fixture
 def service(guarded: Guarded) -> Service:
-    """What the page is on."""
+    """The service of the page."""
     return guarded.service
 
 
@@ -34,7 +34,7 @@ def log_in(page: Page, token: str) -> None:
     page.keyboard.press("Enter")
 
 
-def test_the_way_in_leads_to_the_page_that_was_asked_for(page: Page, guarded: Guarded) -> None:
+def test_the_login_leads_to_the_requested_page(page: Page, guarded: Guarded) -> None:
     page.goto("/runs/r1?optimizer=0")
     log_in(page, guarded.token("read"))
     page.wait_for_url("**/runs/r1?optimizer=0")
@@ -49,7 +49,7 @@ def test_no_script_sees_the_cookie(page: Page, guarded: Guarded) -> None:
     assert [cookie["name"] for cookie in page.context.cookies()] == ["gradledger_session"]
 
 
-def test_the_way_out_forgets_everything(page: Page, guarded: Guarded) -> None:
+def test_logging_out_removes_the_cookie(page: Page, guarded: Guarded) -> None:
     page.goto("/")
     log_in(page, guarded.token("read"))
     page.get_by_role("button", name="Log out").click()

@@ -8,7 +8,7 @@ from helpers.batches import EndRecord, batch, fair_step, step
 from helpers.service import Service
 
 
-def test_an_empty_dashboard_says_which_command_to_type(page: Page, service: Service) -> None:
+def test_an_empty_dashboard_shows_the_command(page: Page, service: Service) -> None:
     page.goto("/")
     commands = page.locator("pre").all_inner_texts()
     assert f"gradledger run --url {service.url} -- python train.py" in commands
@@ -39,7 +39,7 @@ def test_each_run_shows_its_verdict_and_what_is_wrong_with_it(page: Page, servic
     expect(good).to_contain_text("ended")
 
 
-def test_search_finds_a_run_and_says_when_none_matches(page: Page, service: Service) -> None:
+def test_search_filters_runs_and_reports_no_match(page: Page, service: Service) -> None:
     service.post(batch("r1", [fair_step(1)], name="llama", project="sft"))
     service.post(batch("r2", [fair_step(1)], name="resnet", project="vision"))
     page.goto("/")

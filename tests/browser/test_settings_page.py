@@ -1,4 +1,4 @@
-"""The settings, in a browser: tokens and channels are made and taken away, all is shown."""
+"""The settings page: tokens and channels are created and removed; every setting is shown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def test_a_token_is_shown_once_and_can_be_revoked(page: Page, service: Service) 
     page.goto("/settings")
     tokens = page.locator("#tokens")
     tokens.get_by_label("Name").fill("cluster A")
-    tokens.get_by_role("button", name="Make a token").press("Enter")
+    tokens.get_by_role("button", name="Create token").press("Enter")
     secret = page.locator(".secret code").inner_text()
     assert secret.startswith("gradledger_")
     page.goto("/settings")
@@ -21,15 +21,15 @@ def test_a_token_is_shown_once_and_can_be_revoked(page: Page, service: Service) 
     expect(page.locator("#tokens")).to_contain_text("revoked")
 
 
-def test_a_channel_and_a_route_are_made_and_removed(page: Page, service: Service) -> None:
+def test_a_channel_and_a_route_are_added_and_removed(page: Page, service: Service) -> None:
     page.goto("/settings")
     alerts = page.locator("#alerts")
     alerts.get_by_label("Name").fill("on-call")
-    alerts.get_by_label("Address").fill("https://example.org/hook")
-    alerts.get_by_role("button", name="Add a channel").press("Enter")
+    alerts.get_by_label("URL").fill("https://example.org/hook")
+    alerts.get_by_role("button", name="Add channel").press("Enter")
     expect(page.locator("#alerts .secret code")).to_contain_text("whsec_")
     alerts.get_by_label("Rules").fill("scaler.* ddp.*")
-    alerts.get_by_role("button", name="Add a route").press("Enter")
+    alerts.get_by_role("button", name="Add route").press("Enter")
     expect(page.locator(".routes")).to_contain_text("scaler.* ddp.*")
     page.get_by_role("button", name="Remove route 1").press("Enter")
     expect(page.locator(".routes")).to_have_count(0)
@@ -40,11 +40,11 @@ def test_a_channel_and_a_route_are_made_and_removed(page: Page, service: Service
 def test_a_channel_that_makes_no_sense_is_refused_with_the_reason(
     page: Page, service: Service
 ) -> None:
-    made = page.request.post(
+    response = page.request.post(
         f"{service.url}/settings/channels", form={"name": "x", "url": "ftp://nowhere"}
     )
-    assert made.status == 422
-    assert "url" in made.text()
+    assert response.status == 422
+    assert "url" in response.text()
 
 
 def test_every_rule_and_its_parameters_are_shown(page: Page, service: Service) -> None:

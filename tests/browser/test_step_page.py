@@ -35,10 +35,10 @@ def test_the_picture_draws_both_shares_of_every_micro_batch(page: Page, service:
     assert shares == [[0.25, 0.75], [0.5, 0.5]]
 
 
-def test_a_fair_step_is_called_fair(page: Page, service: Service) -> None:
+def test_a_fair_step_has_equal_weights(page: Page, service: Service) -> None:
     service.post(batch("r1", [fair_step(1)]))
     page.goto("/runs/r1/steps/0/1")
-    expect(page.locator(".sentence")).to_have_text("Every token of this step counts the same.")
+    expect(page.locator(".sentence")).to_have_text("All tokens of this step have equal weight.")
 
 
 def test_a_step_that_some_ranks_have_not_reported_is_called_incomplete(
