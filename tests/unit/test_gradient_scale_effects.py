@@ -40,20 +40,20 @@ def gradients() -> Iterator[list[torch.Tensor]]:
         x = torch.randn(16, 6, generator=data, dtype=torch.float64)
         y = torch.randint(0, 3, (16,), generator=data)
         loss = nn.functional.cross_entropy(trained(x), y)
-        found = torch.autograd.grad(loss, list(trained.parameters()))
+        step_gradients = torch.autograd.grad(loss, list(trained.parameters()))
         with torch.no_grad():
-            for parameter, gradient in zip(trained.parameters(), found, strict=True):
+            for parameter, gradient in zip(trained.parameters(), step_gradients, strict=True):
                 parameter.sub_(0.1 * gradient)
-        yield list(found)
+        yield list(step_gradients)
 
 
 def updates(kind: type[torch.optim.Optimizer], factors: list[float]) -> list[torch.Tensor]:
     """What each step adds to the parameters, its gradients multiplied by its factor."""
     # without weight decay, which does not depend on gradients
-    known: dict[str, Any] = {"weight_decay": 0.0} if "weight_decay" in parameters_of(kind) else {}
+    options: dict[str, Any] = {"weight_decay": 0.0} if "weight_decay" in parameters_of(kind) else {}
     parameters = list(model().parameters())
-    optimizer = kind(parameters, **known)
-    found = []
+    optimizer = kind(parameters, **options)
+    steps = []
     for factor, step in zip(factors, gradients(), strict=True):
         before = [parameter.detach().clone() for parameter in parameters]
         for parameter, gradient in zip(parameters, step, strict=True):
@@ -61,8 +61,8 @@ def updates(kind: type[torch.optim.Optimizer], factors: list[float]) -> list[tor
             parameter.grad = scaled.to_sparse() if kind is torch.optim.SparseAdam else scaled
         optimizer.step()
         moved = zip(parameters, before, strict=True)
-        found.append(torch.cat([(p.detach() - b).flatten() for p, b in moved]))
-    return found
+        steps.append(torch.cat([(p.detach() - b).flatten() for p, b in moved]))
+    return steps
 
 
 def parameters_of(kind: type[torch.optim.Optimizer]) -> set[str]:
@@ -79,7 +79,7 @@ MEASURED = {name: kind for name, kind in optimizers().items() if name != "LBFGS"
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_the_table_says_what_a_constant_factor_does(name: str) -> None:
+def test_the_table_states_what_a_constant_factor_does(name: str) -> None:
     expected = {"proportional": FACTOR, "normalised": 1.0, "sign": 1.0}
     response = effects.optimizer_response(name)
     assert response is not None
@@ -89,7 +89,7 @@ def test_the_table_says_what_a_constant_factor_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_the_table_says_what_a_factor_in_some_steps_does(name: str) -> None:
+def test_the_table_states_what_a_factor_in_some_steps_does(name: str) -> None:
     at = STEPS - 3
     factors = [FACTOR if step == at else 1.0 for step in range(STEPS)]
     kind, response = MEASURED[name], effects.optimizer_response(name)
@@ -166,7 +166,7 @@ def test_and_nowhere_else(optimizer: str) -> None:
     assert claimed == (effects.optimizer_response(optimizer) == "proportional")
 
 
-def test_where_nothing_is_known_that_is_said() -> None:
+def test_where_nothing_is_known_that_is_stated() -> None:
     assert "How much of a factor of 4 reaches the parameters depends on LBFGS." in summary("LBFGS")
     assert "Rprop uses only the signs of gradients" in summary("Rprop")
 

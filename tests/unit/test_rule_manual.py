@@ -1,4 +1,4 @@
-"""Every rule is in the catalogue, where its id says, with a manual page that is true to form."""
+"""Every rule is in the catalogue, at the path of its id, with a complete manual page."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ each_rule = pytest.mark.parametrize("name", list(docs.rules_by_id()))
 
 
 def test_the_catalogue_holds_every_rule_in_the_folder() -> None:
-    found = {
+    rules = {
         f"{path.parent.name}.{path.stem}"
         for path in FOLDER.glob("*/*.py")
         if re.search(r"^class \w+\((History)?Rule\)", path.read_text(), re.M)
     }
-    assert found == set(docs.rules_by_id())
+    assert rules == set(docs.rules_by_id())
 
 
 @each_rule
@@ -45,14 +45,14 @@ def test_a_fix_is_python(name: str) -> None:
 
 @each_rule
 def test_what_a_rule_hides_exists(name: str) -> None:
-    known = docs.rules_by_id()
-    for pattern in known[name].inhibits:
+    rules = docs.rules_by_id()
+    for pattern in rules[name].inhibits:
         start = pattern.removesuffix("*")
-        assert any(other.startswith(start) for other in known), pattern
+        assert any(other.startswith(start) for other in rules), pattern
 
 
 @each_rule
-def test_one_question_of_the_tree_asks_each_rule(name: str) -> None:
+def test_each_rule_belongs_to_one_question_of_the_tree(name: str) -> None:
     node = answer({}, set())
     assert len(node) == len(QUESTIONS)
     asked = [q.node for q in QUESTIONS if any(_matches(name, p) for p in q.rules)]

@@ -21,7 +21,7 @@ def accepted(record: records.StepRecord) -> schema.StepRecord:
     return decoded
 
 
-def judged(run: RunInfo, windows: list[dict[int, schema.StepRecord]]) -> dict[str, Any]:
+def evaluated(run: RunInfo, windows: list[dict[int, schema.StepRecord]]) -> dict[str, Any]:
     engine = Engine(run)
     for step, by_rank in enumerate(windows, 1):
         engine.see(merge(run, 0, step, by_rank))
@@ -35,7 +35,7 @@ def test_no_rule_fails_on_anything_that_the_wire_accepts(
 ) -> None:
     run = RunInfo("r", "n", world_size=2, optimizers=["AdamW"])
     by_rank = [{rank: accepted(r) for rank, r in enumerate(ranks)} for ranks in windows]
-    coverage = judged(run, by_rank)["coverage"]
+    coverage = evaluated(run, by_rank)["coverage"]
     assert coverage and not [reason for reason in coverage.values() if "the rule failed" in reason]
 
 
@@ -47,4 +47,4 @@ def test_the_order_in_which_ranks_arrive_changes_nothing(
     run = RunInfo("r", "n", world_size=2, optimizers=["AdamW"])
     one = [{0: accepted(a), 1: accepted(b)} for a, b in windows]
     other = [{1: accepted(b), 0: accepted(a)} for a, b in windows]
-    assert repr(judged(run, one)) == repr(judged(run, other))
+    assert repr(evaluated(run, one)) == repr(evaluated(run, other))

@@ -1,4 +1,4 @@
-"""Windows of every size: the mistake that was made is named, and no other.
+"""Windows of every size: the mistake that was step_record is named, and no other.
 
 The loops of tests/integration/hooks prove that real training gives these weights; here they are
 written down directly, for thousands of token counts, micro-batches and ranks.
@@ -138,11 +138,11 @@ def over_ranks(
 
     def one(window: Window, ranks: list[Window], number: int) -> StepRecord:
         terms = [term(n, 1 / divisor(window, ranks), "sum") for n in window]
-        made = record(terms, number, sync="averaged", wrapper="ddp")
-        for micro_batch in made.micro_batches:
+        step_record = record(terms, number, sync="averaged", wrapper="ddp")
+        for micro_batch in step_record.micro_batches:
             micro_batch.wrapper, micro_batch.collectives = "no_sync", 0
-        made.micro_batches[-1].wrapper, made.micro_batches[-1].collectives = "sync", 1
-        return made
+        step_record.micro_batches[-1].wrapper, step_record.micro_batches[-1].collectives = "sync", 1
+        return step_record
 
     return [
         facts(*(one(window, ranks, number) for window in ranks))
@@ -203,8 +203,8 @@ def test_each_rank_by_its_own_count_is_named_whenever_it_is_off(
 def test_padding_in_the_divisor_is_named_at_once(k: int) -> None:
     """Each micro-batch is divided by its padded size, and by K."""
     windows = [[(index * 7 + number * 3) % 50 + 5 for index in range(k)] for number in (1, 2, 3)]
-    made = [
+    steps_of_padding = [
         facts(record([term(n, 1 / (64 * k), "sum", size=64) for n in window], number))
         for number, window in enumerate(windows, 1)
     ]
-    assert accused(judged(made)) == {"reduction.wrong_denominator": 1}
+    assert accused(judged(steps_of_padding)) == {"reduction.wrong_denominator": 1}

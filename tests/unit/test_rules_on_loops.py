@@ -1,4 +1,4 @@
-"""What a loop throws away or lets grow, at the edge of what is told."""
+"""What a loop discards or lets grow, at the thresholds of the rules."""
 
 from __future__ import annotations
 
@@ -15,55 +15,55 @@ from gradledger_monitor.rules.norm.exploding import Exploding
 from helpers.facts import facts, judged, record, term
 
 
-def found(rule: str, *steps: StepFacts) -> Finding | None:
-    """What a rule says of windows in order."""
+def finding_of(rule: str, *steps: StepFacts) -> Finding | None:
+    """The finding of a rule in windows in order."""
     return next((f for f in judged(steps).findings if f.rule == rule), None)
 
 
 def thrown_away(norm: float | None = None, loss: float = 1.0) -> Finding | None:
     """Of two micro-batches the first was zeroed before the step; a clip saw a norm before."""
-    made = record([term(10, 0.1), term(10, 0.1)], events=[Event("clip_norm", 1, norm=norm)])
-    made.micro_batches[0].loss = loss
-    made.micro_batches[1].fresh = True
-    return found("loop.discarded_microbatches", facts(made))
+    step_record = record([term(10, 0.1), term(10, 0.1)], events=[Event("clip_norm", 1, norm=norm)])
+    step_record.micro_batches[0].loss = loss
+    step_record.micro_batches[1].fresh = True
+    return finding_of("loop.discarded_microbatches", facts(step_record))
 
 
 @pytest.mark.parametrize("norm", [None, 3.0])
-def test_micro_batches_that_no_step_used_are_told(norm: float | None) -> None:
-    told = thrown_away(norm)
-    assert told is not None
-    assert told.summary == (
+def test_micro_batches_that_no_step_used_are_reported(norm: float | None) -> None:
+    finding = thrown_away(norm)
+    assert finding is not None
+    assert finding.summary == (
         "The gradients of 1 micro-batch (10 tokens) were zeroed before any optimizer stepped on "
         "them, so this data was not used."
     )
 
 
-def test_a_loop_that_had_a_reason_to_throw_them_away_is_left_alone() -> None:
+def test_a_loop_that_had_a_reason_to_discard_them_is_left_alone() -> None:
     assert thrown_away(math.inf) is None
     assert thrown_away(math.nan) is None
     assert thrown_away(loss=math.nan) is None
 
 
-def test_a_loop_that_also_steps_after_one_micro_batch_accumulates_nothing_to_throw_away() -> None:
+def test_a_loop_that_also_steps_after_one_micro_batch_accumulates_nothing_to_discard() -> None:
     lost = record([term(10, 0.1), term(10, 0.1)], 2)
     lost.micro_batches[1].fresh = True
     single = facts(record([term(10, 0.1)], 1))
-    assert found("loop.discarded_microbatches", single, facts(lost)) is None
+    assert finding_of("loop.discarded_microbatches", single, facts(lost)) is None
     steps = [facts(lost), facts(record([term(10, 0.05)] * 2, 3))]
-    assert found("loop.discarded_microbatches", *steps) is not None
+    assert finding_of("loop.discarded_microbatches", *steps) is not None
 
 
 # ---------------------------------------------------------------------- clips, zeroes, steps
 
 
 def clipped(*clips: Event, kept_from: int = 0, total: int = 4) -> Finding | None:
-    made = record([term(10, 1 / (10 * total)) for _ in range(total)], events=list(clips))
-    made.micro_batches[kept_from].fresh = True
-    return found("loop.clip_every_microbatch", facts(made))
+    step_record = record([term(10, 1 / (10 * total)) for _ in range(total)], events=list(clips))
+    step_record.micro_batches[kept_from].fresh = True
+    return finding_of("loop.clip_every_microbatch", facts(step_record))
 
 
 @pytest.mark.parametrize(
-    ("clip", "is_told"),
+    ("clip", "is_reported"),
     [
         (Event("clip_norm", 1, limit=0.5, norm=1.0), True),
         (Event("clip_value", 3, limit=0.5), True),
@@ -74,54 +74,56 @@ def clipped(*clips: Event, kept_from: int = 0, total: int = 4) -> Finding | None
         (Event("clip_norm", 1, norm=1.0), False),
     ],
 )
-def test_a_finite_clip_of_this_optimizer_before_the_last_backward_is_told(
-    clip: Event, is_told: bool
+def test_a_finite_clip_of_this_optimizer_before_the_last_backward_is_reported(
+    clip: Event, is_reported: bool
 ) -> None:
-    assert (clipped(clip) is not None) is is_told
+    assert (clipped(clip) is not None) is is_reported
 
 
-def test_a_clip_of_what_was_thrown_away_afterwards_is_left_alone() -> None:
+def test_a_clip_of_what_was_discarded_afterwards_is_left_alone() -> None:
     assert clipped(Event("clip_norm", 2, limit=0.5, norm=1.0), kept_from=2) is None
     assert clipped(Event("clip_norm", 3, limit=0.5, norm=1.0), kept_from=2) is not None
 
 
-def test_of_several_clips_the_first_is_told_with_what_all_leave() -> None:
-    clips = [Event("clip_norm", place, limit=0.5 * place, norm=2.0) for place in (1, 2)]
-    told = clipped(*clips)
-    assert told is not None
-    assert told.summary.startswith("The clip to 0.5 ran after micro-batch 1 of 4")
-    assert told.evidence["limit"] == 0.5
-    assert told.evidence["first_microbatch_left"] == pytest.approx(0.125)
+def test_of_several_clips_the_first_is_reported_with_what_all_leave() -> None:
+    clips = [Event("clip_norm", position, limit=0.5 * position, norm=2.0) for position in (1, 2)]
+    finding = clipped(*clips)
+    assert finding is not None
+    assert finding.summary.startswith("The clip to 0.5 ran after micro-batch 1 of 4")
+    assert finding.evidence["limit"] == 0.5
+    assert finding.evidence["first_microbatch_left"] == pytest.approx(0.125)
 
 
 def begun(number: int = 1, fresh: bool = True, claimed: tuple[int, ...] = ()) -> StepFacts:
     """A window of four that finds gradients or none, and may hold another loss's backwards."""
-    made = record([term(10, 1 / 40) for _ in range(4)], number)
-    made.micro_batches[0].fresh = fresh
+    step_record = record([term(10, 1 / 40) for _ in range(4)], number)
+    step_record.micro_batches[0].fresh = fresh
     for index in claimed:
-        made.micro_batches[index].claimed = True
-    return facts(made)
+        step_record.micro_batches[index].claimed = True
+    return facts(step_record)
 
 
-def test_a_first_window_that_begins_on_old_gradients_is_told() -> None:
-    assert found("loop.grads_not_zeroed", begun(fresh=False)) is not None
+def test_a_first_window_that_begins_on_old_gradients_is_reported() -> None:
+    assert finding_of("loop.grads_not_zeroed", begun(fresh=False)) is not None
 
 
 def test_old_gradients_after_steps_that_were_not_seen_may_be_those_of_a_skipped_one() -> None:
-    assert found("loop.grads_not_zeroed", begun(1), begun(3, fresh=False)) is None
-    assert found("loop.grads_not_zeroed", begun(1), begun(2, fresh=False)) is not None
+    assert finding_of("loop.grads_not_zeroed", begun(1), begun(3, fresh=False)) is None
+    assert finding_of("loop.grads_not_zeroed", begun(1), begun(2, fresh=False)) is not None
 
 
-def test_backwards_of_another_loss_that_leaked_in_are_told_with_their_places() -> None:
-    told = found("loop.grads_not_zeroed", begun(claimed=(2,)))
-    assert told is not None
-    assert told.title == "Gradients of another loss leak into the step"
-    assert told.summary == (
+def test_backwards_of_another_loss_that_leaked_in_are_reported_with_their_places() -> None:
+    finding = finding_of("loop.grads_not_zeroed", begun(claimed=(2,)))
+    assert finding is not None
+    assert finding.title == "Gradients of another loss leak into the step"
+    assert finding.summary == (
         "Another optimizer has already stepped on 1 of the 4 backwards of this window. Their "
         "gradients are still in the parameters of this optimizer, which applies them, too."
     )
-    assert told.evidence["leaked_micro_batches"] == [3]
-    assert found("loop.grads_not_zeroed", begun(claimed=(0, 1, 2, 3))) is None  # shared by both
+    assert finding.evidence["leaked_micro_batches"] == [3]
+    assert (
+        finding_of("loop.grads_not_zeroed", begun(claimed=(0, 1, 2, 3))) is None
+    )  # shared by both
 
 
 @pytest.mark.parametrize("more", [{"skipped": True}, {"empty": True}])
@@ -129,12 +131,12 @@ def test_a_repeated_gradient_that_was_skipped_or_is_none_is_no_double_step(
     more: dict[str, Any],
 ) -> None:
     first = facts(record([term(10, 0.1)]))
-    assert found("loop.double_step", first, facts(record([], 2, repeat=True))) is not None
-    assert found("loop.double_step", first, facts(record([], 2, repeat=True, **more))) is None
+    assert finding_of("loop.double_step", first, facts(record([], 2, repeat=True))) is not None
+    assert finding_of("loop.double_step", first, facts(record([], 2, repeat=True, **more))) is None
 
 
 @pytest.mark.parametrize(
-    ("changes", "is_told"),
+    ("changes", "is_reported"),
     [
         ({}, True),
         ({"norm": 0.0}, True),
@@ -145,13 +147,13 @@ def test_a_repeated_gradient_that_was_skipped_or_is_none_is_no_double_step(
     ],
 )
 def test_gradients_are_gone_where_a_step_finds_none_of_those_that_backward_made(
-    changes: dict[str, Any], is_told: bool
+    changes: dict[str, Any], is_reported: bool
 ) -> None:
-    known: dict[str, Any] = {"norm": None, "post_factor": 0.0, "empty": True, **changes}
-    step = facts(record([term(10, 0.1)], **known))
-    assert (found("loop.zeroed_before_step", step) is not None) is is_told
-    nothing = facts(record([], **known))
-    assert found("loop.zeroed_before_step", nothing) is None
+    fields: dict[str, Any] = {"norm": None, "post_factor": 0.0, "empty": True, **changes}
+    step = facts(record([term(10, 0.1)], **fields))
+    assert (finding_of("loop.zeroed_before_step", step) is not None) is is_reported
+    nothing = facts(record([], **fields))
+    assert finding_of("loop.zeroed_before_step", nothing) is None
 
 
 # ---------------------------------------------------------------------- clips that always engage
@@ -165,33 +167,33 @@ def engaged(*norms: float, after: str | None = None) -> Finding | None:
         if after is not None:
             events.append(Event(after, 1))  # type: ignore[arg-type]
         steps.append(facts(record([term(10, 0.1)], number, events=events)))
-    return found("clip.always_engaged", *steps)
+    return finding_of("clip.always_engaged", *steps)
 
 
-def test_more_than_nineteen_of_twenty_clips_that_limit_are_told() -> None:
+def test_more_than_nineteen_of_twenty_clips_that_limit_are_reported() -> None:
     assert engaged(*[0.5] * 10, *[2.0] * 190) is None
-    told = engaged(*[0.5] * 9, *[2.0] * 191)
-    assert told is not None and told.evidence["share"] == 191 / 200
+    finding = engaged(*[0.5] * 9, *[2.0] * 191)
+    assert finding is not None and finding.evidence["share"] == 191 / 200
     assert engaged(*[2.0] * 200, after="unscale") is not None
     assert engaged(*[0.5] * 200) is None
 
 
 def test_clips_count_in_the_last_two_hundred_steps_only() -> None:
-    told = engaged(*[0.5] * 100, *[2.0] * 200)
-    assert told is not None and told.last_step == 300
-    assert told.evidence["share"] == 1.0
+    finding = engaged(*[0.5] * 100, *[2.0] * 200)
+    assert finding is not None and finding.last_step == 300
+    assert finding.evidence["share"] == 1.0
 
 
 # ---------------------------------------------------------------------- schedules and orders
 
 
 def scheduled(*after: int, total: int = 2) -> Finding | None:
-    events = [Event("schedule", place, own=False) for place in after]
-    made = record([term(10, 1 / (10 * total)) for _ in range(total)], events=events)
-    return found("scheduler.step_every_microbatch", facts(made))
+    events = [Event("schedule", position, own=False) for position in after]
+    step_record = record([term(10, 1 / (10 * total)) for _ in range(total)], events=events)
+    return finding_of("scheduler.step_every_microbatch", facts(step_record))
 
 
-def test_a_schedule_that_moves_between_all_backwards_of_a_window_is_told() -> None:
+def test_a_schedule_that_moves_between_all_backwards_of_a_window_is_reported() -> None:
     assert scheduled(1, 2) is not None
     assert scheduled(1) is not None
     assert scheduled(2) is None
@@ -203,10 +205,10 @@ def advanced(course: str, first: int = 1) -> Finding | None:
     """Steps that are taken (.) or skipped (x); the schedule advances before the next."""
     steps = []
     for number, each in enumerate(course, first):
-        made = record([term(10, 0.1)], number, skipped=each == "x")
-        made.events = [Event("schedule", 0, own=False)] if number > 1 else []
-        steps.append(facts(made))
-    return found("scheduler.stepped_on_skip", *steps)
+        step_record = record([term(10, 0.1)], number, skipped=each == "x")
+        step_record.events = [Event("schedule", 0, own=False)] if number > 1 else []
+        steps.append(facts(step_record))
+    return finding_of("scheduler.stepped_on_skip", *steps)
 
 
 @pytest.mark.parametrize(
@@ -222,30 +224,30 @@ def advanced(course: str, first: int = 1) -> Finding | None:
 def test_three_advances_on_skipped_steps_are_a_warning_where_they_are_more_than_a_twentieth(
     course: str, severity: str
 ) -> None:
-    told = advanced(course)
-    assert told is not None and told.severity == severity
+    finding = advanced(course)
+    assert finding is not None and finding.severity == severity
 
 
 def test_an_advance_before_which_no_step_was_seen_is_not_known_to_follow_a_skipped_one() -> None:
     assert advanced("..") is None
     assert advanced("..", first=2) is None
     apart = [record([term(10, 0.1)], n, events=[Event("schedule", 0)]) for n in (1, 5)]
-    assert found("scheduler.stepped_on_skip", *map(facts, apart)) is None
+    assert finding_of("scheduler.stepped_on_skip", *map(facts, apart)) is None
 
 
 def ordered(*prints: int) -> Finding | None:
     """One micro-batch with each fingerprint, of a sampler that shuffles."""
     steps = []
     for number, each in enumerate(prints, 1):
-        made = record([term(10, 0.1)], number, sampler="random")
-        made.micro_batches[0].fingerprint = each
-        steps.append(facts(made))
-    return found("data.same_order_each_epoch", *steps)
+        step_record = record([term(10, 0.1)], number, sampler="random")
+        step_record.micro_batches[0].fingerprint = each
+        steps.append(facts(step_record))
+    return finding_of("data.same_order_each_epoch", *steps)
 
 
-def test_four_micro_batches_in_the_same_order_again_are_told_and_three_are_not() -> None:
-    told = ordered(1, 2, 3, 4, 1, 2, 3, 4)
-    assert told is not None and told.evidence["period"] == 4
+def test_four_micro_batches_in_the_same_order_again_are_reported_and_three_are_not() -> None:
+    finding = ordered(1, 2, 3, 4, 1, 2, 3, 4)
+    assert finding is not None and finding.evidence["period"] == 4
     assert ordered(1, 2, 3, 1, 2, 3, 1, 2, 3) is None
     assert ordered(1, 2, 3, 4, 1, 2, 4, 3) is None
 
@@ -258,16 +260,16 @@ def growing(steps: int, factor: float = 1.6, loss: float = 1.1) -> Finding | Non
     course = [(1.0, 2.0)] * 10 + [(factor**n, 2.0 * loss**n) for n in range(1, steps + 1)]
     windows = []
     for number, (norm, value) in enumerate(course, 1):
-        made = record([term(8, 1 / 8)], number, norm=norm)
-        made.micro_batches[0].loss = value
-        windows.append(facts(dataclasses.replace(made, time=float(number))))
-    return found("norm.exploding", *windows)
+        step_record = record([term(8, 1 / 8)], number, norm=norm)
+        step_record.micro_batches[0].loss = value
+        windows.append(facts(dataclasses.replace(step_record, time=float(number))))
+    return finding_of("norm.exploding", *windows)
 
 
-def test_eight_steps_of_growth_in_a_row_are_told_and_seven_are_not() -> None:
+def test_eight_steps_of_growth_in_a_row_are_reported_and_seven_are_not() -> None:
     assert growing(Exploding.growing - 1) is None
-    told = growing(Exploding.growing)
-    assert told is not None and told.first_step == 10 + Exploding.growing
+    finding = growing(Exploding.growing)
+    assert finding is not None and finding.first_step == 10 + Exploding.growing
 
 
 def test_a_norm_that_grows_tenfold_or_with_a_falling_loss_is_no_explosion() -> None:
@@ -282,10 +284,10 @@ def test_growth_from_the_first_step_on_is_counted_from_there() -> None:
     def course(windows: int) -> Finding | None:
         steps = []
         for number in range(1, windows + 1):
-            made = record([term(8, 1 / 8)], number, norm=1.6**number)
-            made.micro_batches[0].loss = float(number)
-            steps.append(facts(made))
-        return found("norm.exploding", *steps)
+            step_record = record([term(8, 1 / 8)], number, norm=1.6**number)
+            step_record.micro_batches[0].loss = float(number)
+            steps.append(facts(step_record))
+        return finding_of("norm.exploding", *steps)
 
     assert course(Exploding.growing) is None
     assert course(Exploding.growing + 1) is not None
@@ -295,13 +297,13 @@ def far_above(steps: int, norm: float, *early: float) -> Finding | None:
     """A hundred steps at 1 or so, then some at another norm, under a loss that stays."""
     course = [*(early or [1.0] * 100), *[norm] * steps]
     windows = [facts(record([term(8, 1 / 8)], n, norm=each)) for n, each in enumerate(course, 1)]
-    return found("norm.exploding", *windows)
+    return finding_of("norm.exploding", *windows)
 
 
-def test_ten_steps_at_more_than_ten_times_the_largest_early_norm_are_told() -> None:
+def test_ten_steps_at_more_than_ten_times_the_largest_early_norm_are_reported() -> None:
     assert far_above(9, 11.0) is None
-    told = far_above(10, 11.0)
-    assert told is not None and told.first_step == 110
+    finding = far_above(10, 11.0)
+    assert finding is not None and finding.first_step == 110
     assert far_above(20, 10.0) is None
     assert far_above(20, 11.0, *[1.0] * 60, *[2.0] * 40) is None
     assert far_above(20, 11.0, *[1.0] * 99, 2.0) is None

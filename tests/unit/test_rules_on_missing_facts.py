@@ -1,4 +1,4 @@
-"""What the hooks could not see is said in their own words, by each rule that needs it."""
+"""A rule states why a fact is missing in the words of the hooks."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ WHY = "the observer failed: out of memory"
 
 def blind(fact: str) -> StepRecord:
     """A window under a GradScaler and DDP, of which one fact is missing."""
-    made = record([term(10, 102.4)] * 2, sync="averaged", wrapper="ddp", post_factor=1 / 1024)
-    made.scaler = Scaler(1, 1024.0)
-    for micro_batch in made.micro_batches:
+    step_record = record(
+        [term(10, 102.4)] * 2, sync="averaged", wrapper="ddp", post_factor=1 / 1024
+    )
+    step_record.scaler = Scaler(1, 1024.0)
+    for micro_batch in step_record.micro_batches:
         micro_batch.scale = 1024.0
-    made.samples = Samples([1.0], [1.0])
-    if hasattr(made, fact):
-        setattr(made, fact, None)
-    made.missing = {fact: WHY}
-    return made
+    step_record.samples = Samples([1.0], [1.0])
+    if hasattr(step_record, fact):
+        setattr(step_record, fact, None)
+    step_record.missing = {fact: WHY}
+    return step_record
 
 
 def unanswered(fact: str) -> set[str]:
-    """The rules that say so."""
+    """The rules that state so."""
     coverage = judged([facts(blind(fact), blind(fact))]).coverage
-    return {rule for rule, said in coverage.items() if said == f"not_measured: {WHY}"}
+    return {rule for rule, text in coverage.items() if text == f"not_measured: {WHY}"}
 
 
 def family(name: str) -> set[str]:
@@ -50,7 +52,7 @@ def test_without_collectives_no_rule_of_ranks_answers() -> None:
         ("post_factor", {"scaler.double_unscale", "scaler.step_bypassed"}),
     ],
 )
-def test_a_figure_that_is_missing_leaves_those_open_that_look_at_it(
+def test_a_figure_that_is_missing_leaves_those_open_that_read_it(
     fact: str, rules: set[str]
 ) -> None:
     assert unanswered(fact) >= rules

@@ -18,38 +18,38 @@ CALM: RunHistory = [(1.0 + 0.05 * (-1) ** n, 2.0 + 0.05 * (-1) ** n) for n in ra
 RISING: RunHistory = [(1.0, 16.0), (1.0, 64.0), (1.0, 256.0)]
 
 
-def found(rule: str, course: RunHistory) -> Finding | None:
-    """What a rule says of a course."""
+def finding_of(rule: str, course: RunHistory) -> Finding | None:
+    """The finding of a rule in a series of norms and losses."""
     steps = []
     for number, (norm, loss) in enumerate(course, 1):
-        made = record([term(8, 1 / 8)], number, norm=norm)
-        made.micro_batches[0].loss = loss
-        steps.append(facts(dataclasses.replace(made, time=float(number))))
+        step_record = record([term(8, 1 / 8)], number, norm=norm)
+        step_record.micro_batches[0].loss = loss
+        steps.append(facts(dataclasses.replace(step_record, time=float(number))))
     return next((f for f in judged(steps).findings if f.rule == rule), None)
 
 
 def spike(*after: tuple[float, float], calm: RunHistory = CALM) -> Finding | None:
-    """What is said when this follows sixty calm steps."""
-    return found("norm.spike", [*calm, *after])
+    """The finding after sixty steady steps and these."""
+    return finding_of("norm.spike", [*calm, *after])
 
 
-def test_a_jump_that_takes_the_loss_along_is_told_once_the_loss_has_stayed_up() -> None:
+def test_a_jump_that_takes_the_loss_along_is_reported_once_the_loss_has_stayed_up() -> None:
     jump, stays = (8.0, 4.0), (1.0, 4.0)
     assert spike(jump, jump, stays) is None
-    told = spike(jump, jump, stays, stays)
-    assert told is not None
-    assert (told.first_step, told.severity) == (64, "warning")
-    assert told.summary == (
+    finding = spike(jump, jump, stays, stays)
+    assert finding is not None
+    assert (finding.first_step, finding.severity) == (64, "warning")
+    assert finding.summary == (
         "The gradient norm reached 8, 8.0 times its moving average, and the loss jumped with it."
     )
-    assert told.evidence["norm"] == 8.0
-    assert told.evidence["ratio"] == pytest.approx(8.0, rel=0.01)
-    assert (told.evidence["steps_high"], told.evidence["loss"]) == (0, 4.0)
+    assert finding.evidence["norm"] == 8.0
+    assert finding.evidence["ratio"] == pytest.approx(8.0, rel=0.01)
+    assert (finding.evidence["steps_high"], finding.evidence["loss"]) == (0, 4.0)
 
 
-def test_the_largest_jump_of_those_that_the_loss_follows_is_the_one_that_is_told() -> None:
-    told = spike((8.0, 4.0), (16.0, 4.0), (4.0, 4.0), (1.0, 4.0))
-    assert told is not None and told.evidence["norm"] == 16.0
+def test_the_largest_jump_of_those_that_the_loss_follows_is_the_one_that_is_reported() -> None:
+    finding = spike((8.0, 4.0), (16.0, 4.0), (4.0, 4.0), (1.0, 4.0))
+    assert finding is not None and finding.evidence["norm"] == 16.0
     later = spike((16.0, 4.0), (1.0, 2.0), (8.0, 4.0), *RISING)
     assert later is not None and later.evidence["norm"] == 8.0
 
@@ -61,9 +61,9 @@ def test_a_loss_that_comes_back_in_between_begins_anew() -> None:
     assert spike(jump, *RISING) is not None
 
 
-def test_a_far_jump_is_told_at_once_if_the_loss_is_up_with_it() -> None:
-    told = spike((50.0, 4.0))
-    assert told is not None and told.first_step == 61
+def test_a_far_jump_is_reported_at_once_if_the_loss_is_up_with_it() -> None:
+    finding = spike((50.0, 4.0))
+    assert finding is not None and finding.first_step == 61
     assert spike((50.0, 2.0)) is None
     assert spike((20.0, 4.0)) is None
 
@@ -104,19 +104,19 @@ def test_a_loss_that_rises_alone_is_no_spike_of_the_norm() -> None:
     assert spike(*[(1.0, 4.0**n) for n in range(1, 5)], calm=CALM[:50]) is None
 
 
-def test_a_norm_that_stays_high_is_told_after_ten_steps_whatever_the_loss_does() -> None:
+def test_a_norm_that_stays_high_is_reported_after_ten_steps_whatever_the_loss_does() -> None:
     high = (8.0, 2.0)
     assert spike(*[high] * 10) is None
     assert spike(*[high] * 10, calm=CALM[:50]) is None
-    told = spike(*[high] * 11)
-    assert told is not None
-    assert told.summary == (
+    finding = spike(*[high] * 11)
+    assert finding is not None
+    assert finding.summary == (
         "The gradient norm is 8, 8.0 times its moving average, and has been out of its range for "
         "11 steps."
     )
 
 
-def test_of_a_short_history_nothing_is_said() -> None:
+def test_of_a_short_history_nothing_is_stated() -> None:
     calm = CALM[:49]
     assert spike(*[(50.0, 4.0)] * 1, calm=calm) is None
     assert spike(*[(50.0, 4.0)] * 1, calm=CALM[:50]) is not None
@@ -132,15 +132,15 @@ def fading(early: float, late: float, loss: float = 2.0, clear: int = 0) -> Find
     """Eighty steps of a norm, then a hundred of another, some of them again as at first."""
     faded = [(late, loss)] * 100
     faded[50 : 50 + clear] = [(early, loss)] * clear
-    return found("norm.vanishing", [*[(early, 2.0)] * 80, *faded])
+    return finding_of("norm.vanishing", [*[(early, 2.0)] * 80, *faded])
 
 
 def test_a_norm_of_which_a_thousandth_is_left_has_vanished_while_the_loss_stays() -> None:
-    told = fading(1.0, 0.0009)
-    assert told is not None
+    finding = fading(1.0, 0.0009)
+    assert finding is not None
     # twenty steps are the median; it is the late one from the eleventh on
-    assert told.first_step == 91
-    assert told.summary == (
+    assert finding.first_step == 91
+    assert finding.summary == (
         "The median gradient norm fell from 1 to 0.0009, while the median loss went from 2 to 2."
     )
     assert fading(1.0, 0.001) is None
@@ -148,7 +148,7 @@ def test_a_norm_of_which_a_thousandth_is_left_has_vanished_while_the_loss_stays(
     assert fading(2.0, 0.0015) is not None
     assert fading(0.5, 0.0006) is None
     small = [(norm, 0.5) for norm in [1.0] * 80 + [0.0009] * 100]
-    assert found("norm.vanishing", small) is not None
+    assert finding_of("norm.vanishing", small) is not None
 
 
 def test_a_norm_that_was_faded_from_its_own_beginning_has_not_vanished() -> None:
@@ -171,10 +171,10 @@ def clipped(own: bool, op: Op = "clip_norm") -> Finding | None:
     steps = []
     for number in range(1, 181):
         late = number > 80
-        made = record([term(8, 1 / 8)], number, norm=1e-4 if late else 1.0)
-        made.micro_batches[0].loss = 2.0
-        made.events = [Event(op, 1, own=own, limit=1e-4, norm=1.0)] if late else []
-        steps.append(facts(dataclasses.replace(made, time=float(number))))
+        step_record = record([term(8, 1 / 8)], number, norm=1e-4 if late else 1.0)
+        step_record.micro_batches[0].loss = 2.0
+        step_record.events = [Event(op, 1, own=own, limit=1e-4, norm=1.0)] if late else []
+        steps.append(facts(dataclasses.replace(step_record, time=float(number))))
     return next((f for f in judged(steps).findings if f.rule == "norm.vanishing"), None)
 
 
@@ -185,18 +185,18 @@ def test_a_norm_that_clipping_made_small_has_not_vanished() -> None:
 
 
 def test_a_loss_that_fell_half_of_the_way_it_ever_fell_is_learnt() -> None:
-    """Early it was 2, the best stretch was 1: half of the way is 1.5."""
+    """Early it was 2, the best span was 1: half of the way is 1.5."""
 
     def course(late: float) -> RunHistory:
         return [*[(1.0, 2.0)] * 60, *[(1.0, 1.0)] * 20, *[(0.0001, late)] * 100]
 
-    assert found("norm.vanishing", course(1.4)) is None
-    assert found("norm.vanishing", course(1.6)) is not None
+    assert finding_of("norm.vanishing", course(1.4)) is None
+    assert finding_of("norm.vanishing", course(1.6)) is not None
 
 
-def test_of_fewer_than_sixty_steps_no_fading_is_told() -> None:
+def test_of_fewer_than_sixty_steps_no_fading_is_reported() -> None:
     def course(late: int) -> RunHistory:
         return [*[(1.0, 2.0)] * 20, *[(0.0001, 2.0)] * late]
 
-    assert found("norm.vanishing", course(39)) is None
-    assert found("norm.vanishing", course(40)) is not None
+    assert finding_of("norm.vanishing", course(39)) is None
+    assert finding_of("norm.vanishing", course(40)) is not None

@@ -1,4 +1,4 @@
-"""Ranks under DDP and FSDP: what counts as a synchronisation, and who is said to differ."""
+"""Ranks under DDP and FSDP: what counts as a synchronisation, and which ranks differ."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from helpers.facts import accepted, facts, judged, record, term
 def rank(*decided: str | None, wrapper: str | None = "ddp", **more: Any) -> StepRecord:
     """A window whose micro-batches each ran one collective, unless their wrapper held it back."""
     terms = [term(10, 1 / (10 * len(decided))) for _ in decided]
-    made = record(terms, more.pop("number", 2), wrapper=wrapper, **{"sync": "averaged", **more})
-    for micro_batch, said in zip(made.micro_batches, decided, strict=True):
-        micro_batch.wrapper, micro_batch.collectives = said, int(said != "no_sync")  # type: ignore[assignment]
-    return made
+    step_record = record(
+        terms, more.pop("number", 2), wrapper=wrapper, **{"sync": "averaged", **more}
+    )
+    for micro_batch, decision in zip(step_record.micro_batches, decided, strict=True):
+        micro_batch.wrapper, micro_batch.collectives = decision, int(decision != "no_sync")  # type: ignore[assignment]
+    return step_record
 
 
-def found(rule: str, *ranks: StepRecord) -> Finding | None:
-    """What a rule says of one step."""
+def finding_of(rule: str, *ranks: StepRecord) -> Finding | None:
+    """The finding of a rule in one step."""
     return next((f for f in judged([facts(*ranks)]).findings if f.rule == rule), None)
 
 
@@ -50,9 +52,9 @@ def answer(rule: str, step: StepFacts) -> str:
 def test_a_collective_in_backward_is_a_synchronisation_where_the_wrapper_decided_so(
     wrapper: Any, decided: Any, collectives: int | None, is_one: bool
 ) -> None:
-    made = rank("sync", wrapper=wrapper)
-    made.micro_batches[0] = MicroBatch(wrapper=decided, collectives=collectives)
-    read = accepted(made)
+    step_record = rank("sync", wrapper=wrapper)
+    step_record.micro_batches[0] = MicroBatch(wrapper=decided, collectives=collectives)
+    read = accepted(step_record)
     assert synced(read, read.micro_batches[0]) is is_one
 
 
@@ -66,17 +68,17 @@ def test_eight_ranks_are_named_and_more_are_hinted_at() -> None:
 TOO_OFTEN = "ddp.missing_no_sync"
 
 
-def test_a_window_of_two_that_is_synchronised_twice_says_what_it_costs() -> None:
+def test_a_window_of_two_that_is_synchronised_twice_reports_its_cost() -> None:
     twice = rank("sync", "sync", sync_bytes=3_000_000)
-    told = found(TOO_OFTEN, twice, twice)
-    assert told is not None
-    assert (told.severity, told.summary) == (
+    finding = finding_of(TOO_OFTEN, twice, twice)
+    assert finding is not None
+    assert (finding.severity, finding.summary) == (
         "warning",
         "1 gradient synchronisation per step can be avoided, 3.0 MB per rank. It costs time; the "
         "gradient is the same up to rounding.",
     )
-    assert (told.evidence["wasted"], told.evidence["wasted_bytes"]) == (1, 3_000_000)
-    unknown = found(TOO_OFTEN, *[rank("sync", "sync")] * 2)
+    assert (finding.evidence["wasted"], finding.evidence["wasted_bytes"]) == (1, 3_000_000)
+    unknown = finding_of(TOO_OFTEN, *[rank("sync", "sync")] * 2)
     assert unknown is not None and unknown.evidence["wasted_bytes"] == 0
     assert unknown.evidence["backward_ms"] == [0.0, 0.0]
 
@@ -85,38 +87,38 @@ def test_a_window_of_two_that_is_synchronised_twice_says_what_it_costs() -> None
     "decided", [("sync",), ("no_sync", "sync"), ("sync", "no_sync"), ("sync", "sync", "no_sync")]
 )
 def test_once_or_not_on_the_last_is_no_synchronisation_too_often(decided: tuple[str, ...]) -> None:
-    assert found(TOO_OFTEN, *[rank(*decided)] * 2) is None
+    assert finding_of(TOO_OFTEN, *[rank(*decided)] * 2) is None
 
 
 def test_the_first_window_in_which_buckets_are_rebuilt_is_left_alone() -> None:
-    assert found(TOO_OFTEN, *[rank("sync", "sync", number=1)] * 2) is None
+    assert finding_of(TOO_OFTEN, *[rank("sync", "sync", number=1)] * 2) is None
 
 
 def test_a_comm_hook_that_was_not_seen_to_average_leaves_the_gradient_open() -> None:
-    told = found(TOO_OFTEN, *[rank("sync", "sync", sync="unknown")] * 2)
-    assert told is not None
-    assert told.summary.endswith(
+    finding = finding_of(TOO_OFTEN, *[rank("sync", "sync", sync="unknown")] * 2)
+    assert finding is not None
+    assert finding.summary.endswith(
         "the gradient depends on the comm hook, which was not observed to average."
     )
 
 
 def test_under_fsdp_it_may_be_meant_and_is_information() -> None:
-    told = found(TOO_OFTEN, *[rank("sync", "sync", wrapper="fsdp2")] * 2)
-    assert told is not None and told.severity == "info"
-    assert told.summary.endswith(" Under FSDP it saves memory, so it may be intended.")
+    finding = finding_of(TOO_OFTEN, *[rank("sync", "sync", wrapper="fsdp2")] * 2)
+    assert finding is not None and finding.severity == "info"
+    assert finding.summary.endswith(" Under FSDP it saves memory, so it may be intended.")
 
 
 def test_under_fsdp1_only_backwards_that_all_ran_equally_many_collectives_each_reduced() -> None:
     alike, unlike = rank(None, None, wrapper="fsdp"), rank(None, None, wrapper="fsdp")
     unlike.micro_batches[1].collectives = 3
-    assert found(TOO_OFTEN, alike, alike) is not None
-    assert found(TOO_OFTEN, unlike, unlike) is None
+    assert finding_of(TOO_OFTEN, alike, alike) is not None
+    assert finding_of(TOO_OFTEN, unlike, unlike) is None
 
 
 def test_under_ddp_backwards_with_unlike_collectives_are_synchronised_each_all_the_same() -> None:
     unlike = rank("sync", None, "sync")
     unlike.micro_batches[2].collectives = 3
-    assert found(TOO_OFTEN, unlike, unlike) is not None
+    assert finding_of(TOO_OFTEN, unlike, unlike) is not None
 
 
 # ---------------------------------------------------------------------- synchronised too early
@@ -124,16 +126,16 @@ def test_under_ddp_backwards_with_unlike_collectives_are_synchronised_each_all_t
 EARLY = "ddp.wrong_microbatch_synced"
 
 
-def test_a_window_that_is_synchronised_before_its_end_says_how_much_stays_behind() -> None:
+def test_a_window_that_is_synchronised_before_its_end_states_how_much_stays_behind() -> None:
     early = rank("no_sync", "sync", "no_sync", "no_sync", "no_sync")
-    told = found(EARLY, early, early)
-    assert told is not None
-    assert told.title == "Micro-batch 2 is synchronised, the last one is not"
+    finding = finding_of(EARLY, early, early)
+    assert finding is not None
+    assert finding.title == "Micro-batch 2 is synchronised, the last one is not"
     assert (
         "in the backward of micro-batch 2 of 5. The gradients of 3 later micro-batches stay"
-        in told.summary
+        in finding.summary
     )
-    assert found(EARLY, *[rank("sync", "no_sync")] * 2) is not None
+    assert finding_of(EARLY, *[rank("sync", "no_sync")] * 2) is not None
 
 
 @pytest.mark.parametrize(
@@ -142,10 +144,10 @@ def test_a_window_that_is_synchronised_before_its_end_says_how_much_stays_behind
 def test_an_early_synchronisation_is_left_alone_where_it_may_not_be_all(
     more: dict[str, Any],
 ) -> None:
-    assert found(EARLY, *[rank("sync", "no_sync", **more)] * 2) is None
+    assert finding_of(EARLY, *[rank("sync", "no_sync", **more)] * 2) is None
     thrown_away = rank("sync", "no_sync")
     thrown_away.micro_batches[1].fresh = True
-    assert found(EARLY, thrown_away, thrown_away) is None
+    assert finding_of(EARLY, thrown_away, thrown_away) is None
 
 
 # ---------------------------------------------------------------------- never synchronised
@@ -153,20 +155,20 @@ def test_an_early_synchronisation_is_left_alone_where_it_may_not_be_all(
 
 def alone(norms: tuple[float | None, ...] = (1.0, 2.0), **more: Any) -> Finding | None:
     """Ranks whose wrapper holds every backward back."""
-    known: dict[str, Any] = {"sync": "none", **more}
-    return found("ddp.never_synced", *[rank("no_sync", norm=norm, **known) for norm in norms])
+    fields: dict[str, Any] = {"sync": "none", **more}
+    return finding_of("ddp.never_synced", *[rank("no_sync", norm=norm, **fields) for norm in norms])
 
 
-def test_ranks_that_never_meet_are_told() -> None:
-    told = alone()
-    assert told is not None
-    assert told.evidence["norms"] == {"0": 1.0, "1": 2.0}
+def test_ranks_that_never_meet_are_reported() -> None:
+    finding = alone()
+    assert finding is not None
+    assert finding.evidence["norms"] == {"0": 1.0, "1": 2.0}
     assert alone(skipped=True) is None
-    assert found("ddp.never_synced", *[rank(sync="none")] * 2) is None  # no backward at all
+    assert finding_of("ddp.never_synced", *[rank(sync="none")] * 2) is None  # no backward at all
 
 
 @pytest.mark.parametrize(
-    ("norms", "more", "is_told"),
+    ("norms", "more", "is_reported"),
     [
         ((1.0, 1.0), {}, False),  # alike after a collective: the loop has combined them
         ((1.0, 1.0009), {}, False),
@@ -180,9 +182,9 @@ def test_ranks_that_never_meet_are_told() -> None:
     ],
 )
 def test_a_collective_after_backward_may_combine_ranks_unless_each_keeps_its_own_norm(
-    norms: tuple[float | None, ...], more: dict[str, Any], is_told: bool
+    norms: tuple[float | None, ...], more: dict[str, Any], is_reported: bool
 ) -> None:
-    assert (alone(norms, **{"collectives_after": 1, **more}) is not None) is is_told
+    assert (alone(norms, **{"collectives_after": 1, **more}) is not None) is is_reported
 
 
 # ---------------------------------------------------------------------- uneven ranks
@@ -199,10 +201,12 @@ def uneven(*weights: float, **run: Any) -> Finding | None:
     return next((f for f in evaluation.findings if f.rule == "ddp.uneven_microbatches"), None)
 
 
-def test_ranks_with_different_numbers_of_micro_batches_are_told_unless_tokens_weigh_alike() -> None:
-    told = uneven(1 / 10, 1 / 20, 1 / 20)
-    assert told is not None
-    assert told.evidence["misallocation"] == pytest.approx(1 / 6, abs=1e-6)
+def test_ranks_with_different_numbers_of_micro_batches_are_reported_unless_tokens_weigh_alike() -> (
+    None
+):
+    finding = uneven(1 / 10, 1 / 20, 1 / 20)
+    assert finding is not None
+    assert finding.evidence["misallocation"] == pytest.approx(1 / 6, abs=1e-6)
     assert uneven(*[2 / 30] * 3) is None
     assert uneven(*[8 / 30] * 3) is not None
     assert uneven(*[8 / 30] * 3, declared_scale=4.0) is None
@@ -213,17 +217,17 @@ def test_ranks_with_different_numbers_of_micro_batches_are_told_unless_tokens_we
 DRIFT = "ddp.replica_drift"
 
 
-def test_replicas_that_differ_are_told_by_all_that_shows_it() -> None:
+def test_replicas_that_differ_are_reported_by_all_that_shows_it() -> None:
     one = rank("sync", norm=1.0, parameters=5.0, lr=0.1)
     other = rank("sync", norm=2.0, parameters=6.0, lr=0.2)
-    told = found(DRIFT, one, other)
-    assert told is not None
-    assert told.summary == (
+    finding = finding_of(DRIFT, one, other)
+    assert finding is not None
+    assert finding.summary == (
         "The ranks do not train the same model: after the all-reduce the gradient norms are 1 to "
         "2; the sampled parameters are not equal; the learning rates are 0.1 to 0.2."
     )
-    assert told.evidence["norms"] == [1.0, 2.0]
-    assert told.evidence["learning_rates"] == [0.1, 0.2]
+    assert finding.evidence["norms"] == [1.0, 2.0]
+    assert finding.evidence["learning_rates"] == [0.1, 0.2]
 
 
 @pytest.mark.parametrize(
@@ -235,36 +239,36 @@ def test_replicas_that_differ_are_told_by_all_that_shows_it() -> None:
         ("lr", 0.1, 0.11, "the learning rates are 0.1 to 0.11"),
     ],
 )
-def test_one_sign_is_enough_and_only_what_differs_is_told(
+def test_one_sign_is_enough_and_only_what_differs_is_reported(
     name: str, one: float, other: float, words: str
 ) -> None:
-    here: dict[str, Any] = {name: one}
-    there: dict[str, Any] = {name: other}
-    told = found(DRIFT, rank("sync", **here), rank("sync", **there))
-    assert told is not None
-    assert told.summary == f"The ranks do not train the same model: {words}."
-    assert told.evidence["parameters_differ"] is (name == "parameters")
+    first: dict[str, Any] = {name: one}
+    second: dict[str, Any] = {name: other}
+    finding = finding_of(DRIFT, rank("sync", **first), rank("sync", **second))
+    assert finding is not None
+    assert finding.summary == f"The ranks do not train the same model: {words}."
+    assert finding.evidence["parameters_differ"] is (name == "parameters")
 
 
 def test_rounding_is_no_difference_and_neither_is_a_norm_before_the_all_reduce() -> None:
-    assert found(DRIFT, rank("sync", norm=1.0), rank("sync", norm=1.0009)) is None
-    assert found(DRIFT, rank("sync", norm=100.0), rank("sync", norm=100.09)) is None
+    assert finding_of(DRIFT, rank("sync", norm=1.0), rank("sync", norm=1.0009)) is None
+    assert finding_of(DRIFT, rank("sync", norm=100.0), rank("sync", norm=100.09)) is None
     apart = [rank("sync", norm=norm, sync="unknown") for norm in (1.0, 2.0)]
-    assert found(DRIFT, *apart) is None
+    assert finding_of(DRIFT, *apart) is None
 
 
 @pytest.mark.parametrize("more", [{"skipped": True}, {"collectives_after": 1}])
 def test_a_skipped_step_and_a_loop_that_synchronises_by_hand_are_left_alone(
     more: dict[str, Any],
 ) -> None:
-    assert found(DRIFT, rank("sync", norm=1.0, **more), rank("sync", norm=2.0, **more)) is None
+    assert finding_of(DRIFT, rank("sync", norm=1.0, **more), rank("sync", norm=2.0, **more)) is None
 
 
-# ---------------------------------------------------------------------- why nothing is said
+# ---------------------------------------------------------------------- why nothing is reported
 
 
 @pytest.mark.parametrize("rule", ["ddp.duplicate_data", DRIFT, "ddp.uneven_microbatches"])
-def test_what_needs_all_ranks_says_which_one_is_missing(rule: str) -> None:
+def test_what_needs_all_ranks_states_which_one_is_missing(rule: str) -> None:
     step = facts(rank("sync"), rank("sync"), world_size=3)
     assert answer(rule, step) == "not_measured: no record of rank 2 arrived"
 
@@ -284,15 +288,15 @@ def same_data(*windows: tuple[int | None, ...]) -> Finding | None:
     """Two ranks whose micro-batches have the same fingerprints, window by window."""
     steps = []
     for number, prints in enumerate(windows, 1):
-        made = rank(*["sync"] * len(prints), number=number)
-        for micro_batch, fingerprint in zip(made.micro_batches, prints, strict=True):
+        step_record = rank(*["sync"] * len(prints), number=number)
+        for micro_batch, fingerprint in zip(step_record.micro_batches, prints, strict=True):
             micro_batch.fingerprint = fingerprint
-        steps.append(facts(made, made))
+        steps.append(facts(step_record, step_record))
     findings = judged(steps).findings
     return next((f for f in findings if f.rule == "ddp.duplicate_data"), None)
 
 
-def test_equal_fingerprints_are_told_only_where_most_of_them_differ_from_each_other() -> None:
+def test_equal_fingerprints_are_reported_only_where_most_of_them_differ_from_each_other() -> None:
     assert same_data((1, 2), (3, 4), (5, 6)) is not None
     assert same_data((1, 2), (3, 4), (1, 1)) is not None  # four of six
     assert same_data((1, 2), (3, 1), (1, 1)) is None  # three of six
@@ -305,10 +309,10 @@ def test_a_micro_batch_without_a_fingerprint_leaves_its_window_out() -> None:
     assert same_data((1, None), (3, 4), (5, 6)) is None
 
 
-def test_equal_data_are_not_told_before_three_windows_have_shown_them() -> None:
+def test_equal_data_are_not_reported_before_three_windows_have_shown_them() -> None:
     prints = [rank("sync") for _ in range(2)]
-    for made in prints:
-        made.micro_batches[0].fingerprint = 7
+    for step_record in prints:
+        step_record.micro_batches[0].fingerprint = 7
     assert answer("ddp.duplicate_data", facts(*prints)) == "not_measured: 3 windows are needed"
     assert answer("ddp.duplicate_data", facts(*[rank("sync")] * 2)) == (
         "not_measured: no fingerprint of the loss targets"

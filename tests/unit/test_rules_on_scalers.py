@@ -1,4 +1,4 @@
-"""Windows under a GradScaler, described: each rule at the edge of what it tells."""
+"""Windows under a GradScaler: each rule at its thresholds."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ STEP, UPDATE = Event("scaler_step", 2), Event("update", 2)
 def scaled(
     number: int = 1, *events: Event, scales: tuple[float, ...] = (SCALE, SCALE), **more: Any
 ) -> StepRecord:
-    """A right window of two micro-batches; unscaled by the scaler unless it is said otherwise."""
-    made = record([term(10, scale / 20) for scale in scales], number, post_factor=1 / scales[-1])
-    for micro_batch, scale in zip(made.micro_batches, scales, strict=True):
+    """A right window of two micro-batches; unscaled by the scaler by default."""
+    step_record = record(
+        [term(10, scale / 20) for scale in scales], number, post_factor=1 / scales[-1]
+    )
+    for micro_batch, scale in zip(step_record.micro_batches, scales, strict=True):
         micro_batch.scale, micro_batch.loss = scale, scale
-    made.events = list(events)
+    step_record.events = list(events)
     for name, value in more.items():
-        setattr(made, name, value)
-    return made
+        setattr(step_record, name, value)
+    return step_record
 
 
-def found(rule: str, *windows: StepRecord) -> Finding | None:
-    """What a rule says of windows in order."""
+def finding_of(rule: str, *windows: StepRecord) -> Finding | None:
+    """The finding of a rule in windows in order."""
     evaluation = judged([facts(window) for window in windows])
     return next((f for f in evaluation.findings if f.rule == f"scaler.{rule}"), None)
 
@@ -37,19 +39,19 @@ def found(rule: str, *windows: StepRecord) -> Finding | None:
 # ---------------------------------------------------------------------- clipped before unscale
 
 
-def clip(**said: Any) -> Event:
-    return Event("clip_norm", **{"after": 2, "limit": 1.0, "factor": 1.0, **said})
+def clip(**fields: Any) -> Event:
+    return Event("clip_norm", **{"after": 2, "limit": 1.0, "factor": 1.0, **fields})
 
 
-def test_a_clip_on_scaled_gradients_is_told_with_what_it_really_leaves() -> None:
-    told = found("clip_before_unscale", scaled(1, clip(norm=2048.0), STEP))
-    assert told is not None
-    assert told.summary == (
+def test_a_clip_on_scaled_gradients_is_reported_with_what_it_really_leaves() -> None:
+    finding = finding_of("clip_before_unscale", scaled(1, clip(norm=2048.0), STEP))
+    assert finding is not None
+    assert finding.summary == (
         "The clip to 1 ran before GradScaler.unscale_, on gradients multiplied by 1,024. It "
         "measured a norm of 2,048, which is 2 without the scale. After unscaling, the norm is at "
         "most 0.000977."
     )
-    unseen = found("clip_before_unscale", scaled(1, clip(limit=0.0), STEP))
+    unseen = finding_of("clip_before_unscale", scaled(1, clip(limit=0.0), STEP))
     assert unseen is not None
     assert unseen.summary == (
         "The clip to 0 ran before GradScaler.unscale_, on gradients multiplied by 1,024. After "
@@ -58,7 +60,7 @@ def test_a_clip_on_scaled_gradients_is_told_with_what_it_really_leaves() -> None
 
 
 @pytest.mark.parametrize(
-    ("event", "is_told"),
+    ("event", "is_reported"),
     [
         (clip(factor=None), True),
         (clip(after=1), True),
@@ -72,33 +74,33 @@ def test_a_clip_on_scaled_gradients_is_told_with_what_it_really_leaves() -> None
     ],
 )
 def test_a_clip_counts_where_it_limits_gradients_that_still_carry_the_scale(
-    event: Event, is_told: bool
+    event: Event, is_reported: bool
 ) -> None:
-    assert (found("clip_before_unscale", scaled(1, event, STEP)) is not None) is is_told
+    assert (finding_of("clip_before_unscale", scaled(1, event, STEP)) is not None) is is_reported
 
 
-@pytest.mark.parametrize(("scale", "is_told"), [(1.0, False), (2.0, True)])
-def test_a_scale_of_one_is_none(scale: float, is_told: bool) -> None:
+@pytest.mark.parametrize(("scale", "is_reported"), [(1.0, False), (2.0, True)])
+def test_a_scale_of_one_is_none(scale: float, is_reported: bool) -> None:
     window = scaled(1, clip(factor=None), STEP, scales=(scale, scale))
-    assert (found("clip_before_unscale", window) is not None) is is_told
+    assert (finding_of("clip_before_unscale", window) is not None) is is_reported
 
 
 def test_after_unscale_any_clip_is_right() -> None:
-    assert found("clip_before_unscale", scaled(1, Event("unscale", 2), clip(), STEP)) is None
+    assert finding_of("clip_before_unscale", scaled(1, Event("unscale", 2), clip(), STEP)) is None
 
 
 # ---------------------------------------------------------------------- the scale itself
 
 
 def falling(*scales: float) -> Finding | None:
-    return found("collapse", *(scaled(n, scales=(s, s)) for n, s in enumerate(scales, 1)))
+    return finding_of("collapse", *(scaled(n, scales=(s, s)) for n, s in enumerate(scales, 1)))
 
 
 def test_a_scale_below_one_has_collapsed_and_at_a_thirty_second_it_is_an_error() -> None:
     assert falling(1024.0, 1.0) is None
     for scale, severity in ((0.5, "warning"), (0.0625, "warning"), (0.03125, "error")):
-        told = falling(1024.0, scale)
-        assert told is not None and told.severity == severity
+        finding = falling(1024.0, scale)
+        assert finding is not None and finding.severity == severity
 
 
 def test_a_small_initial_scale_has_collapsed_only_at_a_quarter_of_it() -> None:
@@ -108,13 +110,13 @@ def test_a_small_initial_scale_has_collapsed_only_at_a_quarter_of_it() -> None:
 
 
 def test_the_scale_is_that_of_the_last_backward() -> None:
-    assert found("collapse", scaled(1), scaled(2, scales=(0.5, SCALE))) is None
-    assert found("collapse", scaled(1), scaled(2, scales=(SCALE, 0.5))) is not None
-    assert found("collapse", scaled(1), scaled(2, scales=(4.0, 0.5, 2.0))) is None
+    assert finding_of("collapse", scaled(1), scaled(2, scales=(0.5, SCALE))) is None
+    assert finding_of("collapse", scaled(1), scaled(2, scales=(SCALE, 0.5))) is not None
+    assert finding_of("collapse", scaled(1), scaled(2, scales=(4.0, 0.5, 2.0))) is None
 
 
 @pytest.mark.parametrize(
-    ("scale", "left", "is_told"),
+    ("scale", "left", "is_reported"),
     [
         (4.0, 1 / 4, True),
         (3.9, 1 / 3.9, False),
@@ -125,33 +127,33 @@ def test_the_scale_is_that_of_the_last_backward() -> None:
         (SCALE, 1.0, False),
     ],
 )
-def test_what_is_left_of_the_scale_tells_one_division_from_two(
-    scale: float, left: float, is_told: bool
+def test_what_is_left_of_the_scale_separates_one_division_from_two(
+    scale: float, left: float, is_reported: bool
 ) -> None:
     window = scaled(1, STEP, scales=(scale, scale), post_factor=left / scale)
-    assert (found("double_unscale", window) is not None) is is_told
+    assert (finding_of("double_unscale", window) is not None) is is_reported
 
 
 @pytest.mark.parametrize(
-    ("left", "is_told"), [(1.0, False), (1.99, False), (2.0, True), (8.0, True)]
+    ("left", "is_reported"), [(1.0, False), (1.99, False), (2.0, True), (8.0, True)]
 )
-def test_a_step_beside_the_scaler_is_told_where_the_scale_is_still_there(
-    left: float, is_told: bool
+def test_a_step_beside_the_scaler_is_reported_where_the_scale_is_still_there(
+    left: float, is_reported: bool
 ) -> None:
     beside = scaled(1, UPDATE, post_factor=left / SCALE)
-    assert (found("step_bypassed", beside) is not None) is is_told
-    assert found("step_bypassed", scaled(1, STEP, UPDATE, post_factor=left / SCALE)) is None
+    assert (finding_of("step_bypassed", beside) is not None) is is_reported
+    assert finding_of("step_bypassed", scaled(1, STEP, UPDATE, post_factor=left / SCALE)) is None
 
 
 @pytest.mark.parametrize("factor", [None, math.nan, math.inf])
-def test_without_a_sample_nothing_is_said_of_what_is_left(factor: float | None) -> None:
+def test_without_a_sample_nothing_is_stated_of_what_is_left(factor: float | None) -> None:
     answers = judged([facts(scaled(1, UPDATE, post_factor=factor))]).coverage
     assert answers["scaler.step_bypassed"] == "not_measured: no gradient sample"
     assert answers["scaler.double_unscale"] == "not_measured: no gradient sample"
 
 
 @pytest.mark.parametrize(
-    ("changes", "is_told"),
+    ("changes", "is_reported"),
     [
         ({}, True),
         ({"norm": 1e-9}, False),
@@ -159,131 +161,137 @@ def test_without_a_sample_nothing_is_said_of_what_is_left(factor: float | None) 
         ({"post_factor": 0.0}, False),
     ],
 )
-def test_a_norm_of_zero_under_weights_is_told_unless_the_loop_made_it_so(
-    changes: dict[str, Any], is_told: bool
+def test_a_norm_of_zero_under_weights_is_reported_unless_the_loop_made_it_so(
+    changes: dict[str, Any], is_reported: bool
 ) -> None:
     window = scaled(1, STEP, **{"norm": 0.0, **changes})
-    assert (found("all_grads_zero", window) is not None) is is_told
+    assert (finding_of("all_grads_zero", window) is not None) is is_reported
     weightless = scaled(1, STEP, norm=0.0)
     for micro_batch in weightless.micro_batches:
         micro_batch.terms[0].weight = 0.0
-    assert found("all_grads_zero", weightless) is None
+    assert finding_of("all_grads_zero", weightless) is None
 
 
 # ---------------------------------------------------------------------- step and update
 
 
-def test_windows_between_which_no_update_ran_are_told() -> None:
-    told = found("missing_update", scaled(1, STEP), scaled(2, STEP))
-    assert told is not None
-    assert (told.title, told.first_step) == ("GradScaler.update() is not called", 2)
-    assert found("missing_update", scaled(1, STEP, UPDATE), scaled(2, STEP, UPDATE)) is None
-    assert found("missing_update", scaled(1), scaled(2)) is None  # the scaler steps nothing
-    assert found("missing_update", scaled(1, STEP), scaled(4, STEP)) is None  # not seen: 2 and 3
+def test_windows_between_which_no_update_ran_are_reported() -> None:
+    finding = finding_of("missing_update", scaled(1, STEP), scaled(2, STEP))
+    assert finding is not None
+    assert (finding.title, finding.first_step) == ("GradScaler.update() is not called", 2)
+    assert finding_of("missing_update", scaled(1, STEP, UPDATE), scaled(2, STEP, UPDATE)) is None
+    assert finding_of("missing_update", scaled(1), scaled(2)) is None  # the scaler steps nothing
+    assert (
+        finding_of("missing_update", scaled(1, STEP), scaled(4, STEP)) is None
+    )  # not seen: 2 and 3
 
 
-def test_a_backward_without_the_scale_is_told_where_the_scaler_steps_or_skips() -> None:
+def test_a_backward_without_the_scale_is_reported_where_the_scaler_steps_or_skips() -> None:
     def half(*events: Event, **more: Any) -> Finding | None:
         window = scaled(1, *events, **more)
         window.micro_batches[1].scale = None
-        return found("unscaled_backward", window)
+        return finding_of("unscaled_backward", window)
 
     assert half(STEP) is not None
     assert half(skipped=True) is not None
     assert half() is None
-    assert found("unscaled_backward", scaled(1, STEP)) is None
+    assert finding_of("unscaled_backward", scaled(1, STEP)) is None
 
 
-def test_an_unscale_of_what_was_thrown_away_afterwards_is_left_alone() -> None:
-    for after, fresh, is_told in ((1, False, True), (1, True, False), (2, False, False)):
+def test_an_unscale_of_what_was_discarded_afterwards_is_left_alone() -> None:
+    for after, fresh, is_reported in ((1, False, True), (1, True, False), (2, False, False)):
         window = scaled(1, Event("unscale", after), STEP)
         window.micro_batches[1].fresh = fresh
-        assert (found("unscale_mid_window", window) is not None) is is_told
+        assert (finding_of("unscale_mid_window", window) is not None) is is_reported
 
 
 def guarded(*events: Event) -> Finding | None:
-    """A first micro-batch that was thrown away, and a second one that was stepped on."""
+    """A first micro-batch that was discarded, and a second one that was stepped on."""
     window = scaled(1, *events)
     window.micro_batches[1].fresh = True
-    return found("missing_update", window)
+    return finding_of("missing_update", window)
 
 
 def test_a_window_that_is_abandoned_after_a_norm_that_is_not_finite_needs_an_update_too() -> None:
     bad = Event("clip_norm", 1, limit=1.0, norm=math.inf)
-    told = guarded(bad, STEP, UPDATE)
-    assert told is not None
-    assert told.title == "A window is abandoned without GradScaler.update()"
-    assert told.evidence["abandoned_after"] == [1]
+    finding = guarded(bad, STEP, UPDATE)
+    assert finding is not None
+    assert finding.title == "A window is abandoned without GradScaler.update()"
+    assert finding.evidence["abandoned_after"] == [1]
     assert guarded(bad, Event("update", 1), STEP, UPDATE) is None
     assert guarded(Event("clip_norm", 1, limit=1.0, norm=3.0), STEP, UPDATE) is None
-    assert found("missing_update", scaled(1, bad, STEP, UPDATE)) is None  # nothing was thrown away
+    assert (
+        finding_of("missing_update", scaled(1, bad, STEP, UPDATE)) is None
+    )  # nothing was discarded
 
 
-def test_an_update_or_another_scale_inside_the_window_is_told_in_its_own_words() -> None:
-    early = found("update_per_microbatch", scaled(1, Event("update", 1), STEP))
+def test_an_update_or_another_scale_inside_the_window_is_reported_in_its_own_words() -> None:
+    early = finding_of("update_per_microbatch", scaled(1, Event("update", 1), STEP))
     assert early is not None
     assert early.summary.startswith("GradScaler.update() ran after micro-batch 1 of 2,")
-    changed = found("update_per_microbatch", scaled(1, STEP, UPDATE, scales=(1024.0, 512.0)))
+    changed = finding_of("update_per_microbatch", scaled(1, STEP, UPDATE, scales=(1024.0, 512.0)))
     assert changed is not None
     assert (
         changed.summary == "The micro-batches of the window have different loss scales: 1,024, 512."
     )
-    assert found("update_per_microbatch", scaled(1, STEP, UPDATE)) is None
+    assert finding_of("update_per_microbatch", scaled(1, STEP, UPDATE)) is None
 
 
 # ---------------------------------------------------------------------- scalers and skips
 
 
 def replaced(*scalers: Scaler | None) -> Finding | None:
-    return found("reset", *(scaled(n, STEP, UPDATE, scaler=s) for n, s in enumerate(scalers, 1)))
+    return finding_of(
+        "reset", *(scaled(n, STEP, UPDATE, scaler=s) for n, s in enumerate(scalers, 1))
+    )
 
 
 @pytest.mark.parametrize(
-    ("scale", "is_told"),
+    ("scale", "is_reported"),
     [(64.0, True), (512.0, False), (2048.0, False), (3000.0, True), (500.0, True)],
 )
-def test_a_new_scaler_is_told_unless_it_goes_on_at_the_old_scale(
-    scale: float, is_told: bool
+def test_a_new_scaler_is_reported_unless_it_goes_on_at_the_old_scale(
+    scale: float, is_reported: bool
 ) -> None:
-    assert (replaced(Scaler(1, 1024.0), Scaler(2, scale)) is not None) is is_told
+    assert (replaced(Scaler(1, 1024.0), Scaler(2, scale)) is not None) is is_reported
     assert replaced(Scaler(1, 1024.0), Scaler(1, scale)) is None
 
 
 def test_a_scaler_that_was_not_seen_is_no_other_one() -> None:
     assert replaced(None, Scaler(2, 64.0)) is None
     assert replaced(Scaler(1, None), Scaler(2, 64.0)) is None
-    told = replaced(Scaler(1, 65536.0), None, Scaler(2, 64.0))
-    assert told is not None
-    assert "the loss scale changes from 65,536 to 64." in told.summary
+    finding = replaced(Scaler(1, 65536.0), None, Scaler(2, 64.0))
+    assert finding is not None
+    assert "the loss scale changes from 65,536 to 64." in finding.summary
 
 
 def test_a_new_scaler_after_steps_that_were_not_seen_may_have_settled_in_them() -> None:
     windows = [scaled(n, STEP, UPDATE, scaler=Scaler(n, 2.0 ** (20 - n))) for n in (1, 5)]
-    assert found("reset", *windows) is None
+    assert finding_of("reset", *windows) is None
 
 
 def skips(course: str) -> Finding | None:
     """Steps that are taken (.) or skipped (x)."""
     windows = (scaled(n, STEP, UPDATE, skipped=each == "x") for n, each in enumerate(course, 1))
-    return found("skipped_steps", *windows)
+    return finding_of("skipped_steps", *windows)
 
 
-def test_five_skips_in_a_row_are_told_once_the_scale_had_settled() -> None:
+def test_five_skips_in_a_row_are_reported_once_the_scale_had_settled() -> None:
     assert skips(".xxxx") is None
-    told = skips(".xxxxx")
-    assert told is not None and told.first_step == 6
-    assert told.summary.startswith("5 of the last 6 recorded steps")
-    assert ", the last 5 in a row. " in told.summary
+    finding = skips(".xxxxx")
+    assert finding is not None and finding.first_step == 6
+    assert finding.summary.startswith("5 of the last 6 recorded steps")
+    assert ", the last 5 in a row. " in finding.summary
     assert skips("xxxxxxxx.") is None
     only = skips("." + "x" * 101)
     assert only is not None and only.evidence["in_a_row"] == only.evidence["of"] == 100
 
 
-def test_more_than_five_of_the_last_hundred_are_told_without_a_row() -> None:
+def test_more_than_five_of_the_last_hundred_are_reported_without_a_row() -> None:
     often = ".x" * 5
     assert skips(often) is None
-    told = skips(often + ".x")
-    assert told is not None and ", the last" not in told.summary
+    finding = skips(often + ".x")
+    assert finding is not None and ", the last" not in finding.summary
     last = skips(often + ".xx")
     assert last is not None and ", the last 2 in a row. " in last.summary
     assert skips(often + "." * 95 + "x") is None  # the first of them is a hundred steps ago

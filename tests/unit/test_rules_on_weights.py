@@ -1,4 +1,4 @@
-"""Unequal weights: where they differ, and what else the finding may say of it."""
+"""Unequal weights: where they differ, and the other parts of the finding."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from helpers.facts import facts, judged, record, term
 RULE = "reduction.token_weights_unequal"
 
 
-def found(*ranks: StepRecord) -> Finding | None:
-    """What is said of one step."""
+def finding_of(*ranks: StepRecord) -> Finding | None:
+    """The finding in one step."""
     return next((f for f in judged([facts(*ranks)]).findings if f.rule == RULE), None)
 
 
 def rank(*weights: float) -> StepRecord:
     """Micro-batches of ten, twenty, ... tokens with these weights, averaged over ranks."""
-    terms = [term(10 * place, weight, "sum") for place, weight in enumerate(weights, 1)]
+    terms = [term(10 * position, weight, "sum") for position, weight in enumerate(weights, 1)]
     return record(terms, sync="averaged")
 
 
 def differ(*ranks: StepRecord) -> str:
-    told = found(*ranks)
-    assert told is not None
-    return str(told.evidence["differ"])
+    finding = finding_of(*ranks)
+    assert finding is not None
+    return str(finding.evidence["differ"])
 
 
-def test_it_says_whether_weights_differ_inside_a_rank_or_between_them() -> None:
+def test_it_states_whether_weights_differ_inside_a_rank_or_between_them() -> None:
     assert differ(rank(0.02, 0.03)) == "between micro-batches"
     assert differ(rank(0.02, 0.03), rank(0.02, 0.03)) == "between micro-batches"
     assert differ(rank(0.02, 0.02), rank(0.03, 0.03)) == "between ranks"
@@ -40,60 +40,63 @@ def test_ranks_whose_tokens_weigh_alike_on_average_do_not_differ_however_many_th
     assert differ(rank(0.02, 0.03), more) == "between micro-batches"
 
 
-def test_without_a_loss_that_was_seen_nothing_is_said_of_it() -> None:
+def test_without_a_loss_that_was_seen_nothing_is_stated_of_it() -> None:
     blind = rank(0.02, 0.06)
     for micro_batch in blind.micro_batches:
         micro_batch.loss = None
-    told = found(blind)
-    assert told is not None
-    assert told.summary.endswith("as one in the micro-batch with 10 tokens.")
+    finding = finding_of(blind)
+    assert finding is not None
+    assert finding.summary.endswith("as one in the micro-batch with 10 tokens.")
 
 
-def test_without_the_factor_after_backward_the_balance_is_not_told_and_the_weights_are() -> None:
+def test_without_the_factor_after_backward_the_balance_is_not_reported_and_the_weights_are() -> (
+    None
+):
     blind = record([term(10, 0.02, "sum"), term(20, 0.06, "sum")], post_factor=None)
-    told = found(blind)
-    assert told is not None
-    assert told.evidence["balance"] is None
-    assert told.evidence["relative_weights"] == [0.4286, 1.2857]
+    finding = finding_of(blind)
+    assert finding is not None
+    assert finding.evidence["balance"] is None
+    assert finding.evidence["relative_weights"] == [0.4286, 1.2857]
 
 
 @pytest.mark.parametrize(
-    ("contract", "is_told"), [("sequence", False), ("sample", False), ("token", True), (None, True)]
+    ("contract", "is_reported"),
+    [("sequence", False), ("sample", False), ("token", True), (None, True)],
 )
-def test_who_declares_another_contract_is_not_told_that_tokens_differ(
-    contract: str | None, is_told: bool
+def test_who_declares_another_contract_is_not_reported_that_tokens_differ(
+    contract: str | None, is_reported: bool
 ) -> None:
     step = facts(rank(0.02, 0.06), contract=contract)
-    assert (RULE in {f.rule for f in judged([step]).findings}) is is_told
+    assert (RULE in {f.rule for f in judged([step]).findings}) is is_reported
 
 
 def test_it_is_averaged_over_the_last_fifty_windows_even_ones_included() -> None:
     uneven, even = [term(10, 0.05), term(30, 0.05 / 3)], [term(10, 0.025), term(30, 0.025)]
     course = [uneven, *[even] * 48, uneven, *[even] * 9, uneven]
     steps = [facts(record(terms, number)) for number, terms in enumerate(course, 1)]
-    told = next(f for f in judged(steps).findings if f.rule == RULE)
-    assert told.evidence["misallocation"] == 0.25
-    assert told.evidence["misallocation_recent"] == 2 * 0.25 / 50
-    assert "(1.0% on average over the last 50 windows). Weights differ" in told.summary
+    finding = next(f for f in judged(steps).findings if f.rule == RULE)
+    assert finding.evidence["misallocation"] == 0.25
+    assert finding.evidence["misallocation_recent"] == 2 * 0.25 / 50
+    assert "(1.0% on average over the last 50 windows). Weights differ" in finding.summary
 
 
-def test_from_the_second_window_on_the_average_is_told_too() -> None:
+def test_from_the_second_window_on_the_average_is_reported_too() -> None:
     uneven = [term(10, 0.05), term(30, 0.05 / 3)]
-    told = [judged([facts(record(uneven, n + 1)) for n in range(k)]).findings[0] for k in (1, 2)]
-    assert "over the last" not in told[0].summary
-    assert "(25.0% on average over the last 2 windows). Weights differ" in told[1].summary
+    finding = [judged([facts(record(uneven, n + 1)) for n in range(k)]).findings[0] for k in (1, 2)]
+    assert "over the last" not in finding[0].summary
+    assert "(25.0% on average over the last 2 windows). Weights differ" in finding[1].summary
 
 
-def test_weights_that_padding_makes_uneven_are_told_as_padding() -> None:
+def test_weights_that_padding_makes_uneven_are_reported_as_padding() -> None:
     padded = [term(n, 1 / (2 * size), "sum", size=size) for n, size in ((40, 64), (50, 128))]
-    assert found(record(padded)) is None
+    assert finding_of(record(padded)) is None
 
 
-def test_the_loss_over_all_tokens_is_told_only_where_both_were_seen() -> None:
+def test_the_loss_over_all_tokens_is_reported_only_where_both_were_seen() -> None:
     several = rank(0.02, 0.06)
     several.micro_batches[0].terms.append(term(10, 0.0, kind="MeanBackward0"))
-    told = found(several)
-    assert told is not None and "The loop accumulated" not in told.summary
+    finding = finding_of(several)
+    assert finding is not None and "The loop accumulated" not in finding.summary
 
 
 def summed(kind: str, *tokens: int) -> Finding:
@@ -113,6 +116,6 @@ def test_a_sum_is_meant_perhaps_unless_it_is_a_cross_entropy_or_moves_with_the_t
 
 @pytest.mark.parametrize(("off", "severity"), [(0.005, "info"), (0.02, "warning"), (0.06, "error")])
 def test_how_bad_it_is_depends_on_the_share_on_wrong_tokens(off: float, severity: str) -> None:
-    told = found(record([term(20, (0.5 + off) / 20), term(20, (0.5 - off) / 20)]))
-    assert told is not None and told.severity == severity
-    assert told.evidence["misallocation"] == pytest.approx(off)
+    finding = finding_of(record([term(20, (0.5 + off) / 20), term(20, (0.5 - off) / 20)]))
+    assert finding is not None and finding.severity == severity
+    assert finding.evidence["misallocation"] == pytest.approx(off)

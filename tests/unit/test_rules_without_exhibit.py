@@ -14,9 +14,9 @@ from helpers.facts import accused, facts, judged, record, term
 
 
 def a_step(number: int, loss: float, time: float) -> StepRecord:
-    made = record([term(8, 1 / 8)], number)
-    made.micro_batches[0].loss = loss
-    return dataclasses.replace(made, time=time)
+    step_record = record([term(8, 1 / 8)], number)
+    step_record.micro_batches[0].loss = loss
+    return dataclasses.replace(step_record, time=time)
 
 
 def evaluated(
@@ -56,7 +56,7 @@ def test_validation_that_dips_once_or_follows_training_is_left_alone() -> None:
     assert evaluated(FALLING, {10: 3.0, 20: 3.01, 30: 3.02, 40: 3.03}) == []
 
 
-def test_a_divergence_is_told_in_these_words() -> None:
+def test_a_divergence_is_reported_in_these_words() -> None:
     (finding,) = evaluated(FALLING, {10: 3.0, 20: 3.1, 30: 3.2, 40: 3.3})
     assert finding.title == "Validation diverges from training"
     assert finding.summary == (
@@ -96,7 +96,7 @@ def test_a_divergence_that_ends_was_one_at_its_step() -> None:
     assert (finding.first_step, finding.steps) == (40, 1)
 
 
-def test_a_silence_is_told_with_who_is_silent_and_what_still_runs() -> None:
+def test_a_silence_is_reported_with_who_is_silent_and_what_still_runs() -> None:
     assert silence([]) == "All ranks still send heartbeats."
     ended, more = " (a hung process would still send them).", list(range(MOST_SHOWN + 2))
     shown = ", ".join(map(str, more[:MOST_SHOWN]))
@@ -111,7 +111,7 @@ def test_a_silence_is_told_with_who_is_silent_and_what_still_runs() -> None:
 
 
 def silence(silent: list[int], backwards: int | None = None) -> str:
-    """What is said of life after ten minutes without a step."""
+    """The sentence on heartbeats after ten minutes without a step."""
     steps = [facts(a_step(n, 3.0, float(n))) for n in range(1, 21)]
     engine = Engine(steps[0].run)
     for step in steps:
@@ -136,11 +136,11 @@ def run_with_gap(seconds: float, usual: float) -> dict[str, int]:
     return accused(judged(steps))
 
 
-def test_a_run_that_stood_still_is_told_at_the_step_that_follows() -> None:
+def test_a_run_that_stood_still_is_reported_at_the_step_that_follows() -> None:
     assert run_with_gap(600, usual=1.0) == {"run.stalled": 21}
 
 
-def test_a_standstill_that_is_over_is_told_in_these_words() -> None:
+def test_a_standstill_that_is_over_is_reported_in_these_words() -> None:
     times = [*map(float, range(20)), 619.0]
     steps = [facts(a_step(n, 3.0, time)) for n, time in enumerate(times, 1)]
     (finding,) = judged(steps).findings

@@ -118,7 +118,7 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> Diagnosis:
 
 def reason_without_objective(facts: StepFacts) -> str:
     """Why a window with terms has no objective."""
-    if any(seen.weight for seen in facts.terms):
+    if any(term.weight for term in facts.terms):
         return "the sum of the token weights overflows or underflows"
     return "no token has a weight"
 
@@ -292,11 +292,11 @@ def _objectives_together(facts: StepFacts, objective: Objective) -> list[Objecti
 
 def _terms_of(facts: StepFacts, objective: Objective) -> list[WeightedTerm]:
     terms = {line.term for line in objective.ledger.lines}
-    return [seen for seen in facts.terms if seen.term in terms]
+    return [term for term in facts.terms if term.term in terms]
 
 
 def _reductions(facts: StepFacts, objective: Objective) -> set[str]:
-    return {seen.loss_term.reduction for seen in _terms_of(facts, objective)}
+    return {term.loss_term.reduction for term in _terms_of(facts, objective)}
 
 
 def _is_bare_reduction(facts: StepFacts) -> bool:
@@ -334,7 +334,7 @@ def _divides_by_all_positions(facts: StepFacts, objective: Objective) -> bool:
 
 def _coefficient_explains(facts: StepFacts, objective: Objective, balance: float) -> bool:
     """B is the constant that the loss is multiplied by."""
-    coefficients = {number(seen.loss_term.coefficient) for seen in _terms_of(facts, objective)}
+    coefficients = {number(term.loss_term.coefficient) for term in _terms_of(facts, objective)}
     if len(coefficients) != 1:
         return False
     coefficient = coefficients.pop()
@@ -343,14 +343,14 @@ def _coefficient_explains(facts: StepFacts, objective: Objective, balance: float
 
 def _is_half_squared_error(facts: StepFacts, objective: Objective, balance: float) -> bool:
     """Half the mean squared error, as textbooks write it; the half may also be 1/K or 1/R."""
-    kinds = {seen.loss_term.kind for seen in _terms_of(facts, objective)}
+    kinds = {term.loss_term.kind for term in _terms_of(facts, objective)}
     return kinds == {"MseLossBackward0"} and _Near(balance, facts.tolerance)(0.5)
 
 
 def _is_one_divided_cross_entropy(facts: StepFacts) -> bool:
     """Each micro-batch has one term: a cross entropy that is divided by something."""
-    terms = [seen.loss_term for seen in facts.terms]
-    if len(terms) != len({(seen.rank, seen.micro_batch) for seen in facts.terms}):
+    terms = [term.loss_term for term in facts.terms]
+    if len(terms) != len({(term.rank, term.micro_batch) for term in facts.terms}):
         return False
     return all(t.kind.startswith("NllLoss") and t.undivided is False for t in terms)
 
@@ -361,7 +361,7 @@ def _undivided_term(facts: StepFacts, main: Objective) -> str | None:
     Its balance is then K times its coefficient, while that of the main term is 1. A coefficient
     that already contains the 1/K gives the same balance: see ``_is_undivided_coefficient``.
     """
-    names = {seen.term for seen in facts.terms}
+    names = {term.term for term in facts.terms}
     if facts.micro_batches == 1 or len(names) == 1:
         return None
     if not main.is_fair(facts.tolerance, facts.run.declared_scale or 1.0):
@@ -372,8 +372,8 @@ def _undivided_term(facts: StepFacts, main: Objective) -> str | None:
 
 def _is_undivided(facts: StepFacts, name: str) -> bool:
     k = facts.micro_batches
-    terms = [seen for seen in facts.terms if seen.term == name]
-    coefficients = {number(seen.loss_term.coefficient) for seen in terms}
+    terms = [term for term in facts.terms if term.term == name]
+    coefficients = {number(term.loss_term.coefficient) for term in terms}
     means = all(s.loss_term.reduction == "mean" and s.loss_term.undivided for s in terms)
     if not means or len(terms) != k * len(facts.records) or len(coefficients) != 1:
         return False

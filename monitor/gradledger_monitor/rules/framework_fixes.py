@@ -1,22 +1,23 @@
-"""Fixes in the idiom of the framework whose loop it is; elsewhere the rule's own snippet holds."""
+"""Fixes in the API of the framework that runs the loop; other loops get the rule's own snippet."""
 
 from __future__ import annotations
 
 from gradledger_monitor.model.step_facts import RunInfo
 
 _UPGRADE = """\
-# transformers >= 4.46 divides by the tokens of the whole window; with several ranks also:
+# upgrade to transformers >= 4.46, which divides by the tokens of the whole window;
+# with several ranks, also set:
 TrainingArguments(..., average_tokens_across_devices=True)
-# a compute_loss of your own must use what it is given:
+# in your own compute_loss, divide by num_items_in_batch:
 def compute_loss(self, model, inputs, num_items_in_batch=None, **kwargs):
     loss_sum = F.cross_entropy(logits, labels, reduction="sum")
     return loss_sum / num_items_in_batch"""
 
-IDIOMS: dict[str, dict[str, str]] = {
+FRAMEWORK_FIXES: dict[str, dict[str, str]] = {
     "reduction.token_weights_unequal": {
         "transformers": _UPGRADE,
         "accelerate": """\
-# a window is fetched ahead, so the end of the loader must not end it:
+# fetch whole windows ahead, so that the end of the loader does not end a window early:
 plugin = GradientAccumulationPlugin(num_steps=K, sync_with_dataloader=False)
 accelerator = Accelerator(gradient_accumulation_plugin=plugin)
 window = [next(batches) for _ in range(K)]
@@ -25,45 +26,44 @@ tokens = accelerator.gather(tokens).sum()
 for batch in window:
     with accelerator.accumulate(model):
         loss = F.cross_entropy(logits, labels, reduction="sum") / tokens
-        # accelerate divides by K, and DDP by the number of processes: take both back
+        # undo Accelerate's division by K and DDP's division by the number of processes
         accelerator.backward(loss * K * accelerator.num_processes)""",
         "lightning": """\
-# Lightning divides by accumulate_grad_batches: turn automatic optimisation off, and
+# switch automatic optimization off: it divides by accumulate_grad_batches
 self.automatic_optimization = False
-# in training_step, over the micro-batches of one window:
+# in training_step, for each micro-batch of a window:
 self.manual_backward(F.cross_entropy(logits, labels, reduction="sum") / tokens_in_window)""",
     },
     "reduction.missing_division": {
         "transformers": """\
-# the model takes loss keyword arguments and ignores num_items_in_batch: use it, or say so
-trainer.model_accepts_loss_kwargs = False      # then the Trainer divides by K""",
+# divide by num_items_in_batch in the loss of the model, or let the Trainer divide by K:
+trainer.model_accepts_loss_kwargs = False""",
         "accelerate": """\
 with accelerator.accumulate(model):
-    accelerator.backward(loss)                 # divides by K; loss.backward() does not""",
+    accelerator.backward(loss)                 # divides by K, unlike loss.backward()""",
     },
     "reduction.double_division": {
         "transformers": """\
-# compute_loss already divides by num_items_in_batch: do not divide by
-# self.args.gradient_accumulation_steps as well
+# divide by num_items_in_batch only, not by self.args.gradient_accumulation_steps, too
 return loss_sum / num_items_in_batch""",
         "accelerate": """\
-accelerator.backward(loss)                     # divides by K already: do not divide loss""",
+accelerator.backward(loss)                     # divides by K: do not divide the loss""",
         "lightning": """\
-return loss                                    # Lightning divides by accumulate_grad_batches""",
+return loss    # do not divide: Lightning divides by accumulate_grad_batches""",
     },
     "reduction.partial_window": {
         "transformers": """\
-# divide by what is really in the window (transformers >= 4.53)
+# divide by the micro-batches in the window (transformers >= 4.53)
 loss = loss / self.current_gradient_accumulation_steps""",
     },
     "scaler.clip_before_unscale": {
         "accelerate": """\
 if accelerator.sync_gradients:
-    accelerator.clip_grad_norm_(model.parameters(), max_norm)    # unscales first""",
+    accelerator.clip_grad_norm_(model.parameters(), max_norm)    # unscales before it clips""",
         "lightning": """\
-trainer = Trainer(gradient_clip_val=1.0)       # unscales first""",
+trainer = Trainer(gradient_clip_val=1.0)       # unscales before it clips""",
         "transformers": """\
-TrainingArguments(..., max_grad_norm=1.0)      # the Trainer unscales and clips""",
+TrainingArguments(..., max_grad_norm=1.0)      # the Trainer unscales before it clips""",
     },
     "loop.clip_every_microbatch": {
         "accelerate": """\
@@ -72,7 +72,7 @@ if accelerator.sync_gradients:
     },
     "ddp.missing_no_sync": {
         "accelerate": """\
-with accelerator.accumulate(model):            # every trained model: accumulate(one, other)
+with accelerator.accumulate(model):            # all trained models: accumulate(a, b)
     accelerator.backward(compute_loss(model, batch))""",
         "lightning": """\
 with fabric.no_backward_sync(model, enabled=not last):
@@ -80,8 +80,9 @@ with fabric.no_backward_sync(model, enabled=not last):
     },
     "scheduler.step_every_microbatch": {
         "accelerate": """\
-optimizer, scheduler = accelerator.prepare(optimizer, scheduler)   # then both may be called
-with accelerator.accumulate(model):                                # on every micro-batch
+# prepare both; then call both on every micro-batch: Accelerate skips those inside a window
+optimizer, scheduler = accelerator.prepare(optimizer, scheduler)
+with accelerator.accumulate(model):
     ...""",
         "lightning": """\
 return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}""",
@@ -90,14 +91,17 @@ return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interv
 
 
 def fix(run: RunInfo, rule: str, plain: str) -> str:
-    """The snippet in the run's own idiom, or the plain one."""
-    return IDIOMS.get(rule, {}).get(framework(run), plain)
+    """The snippet for the framework of the run, or the plain one."""
+    return FRAMEWORK_FIXES.get(rule, {}).get(framework(run), plain)
 
 
 def framework(run: RunInfo) -> str:
-    """Whose loop it is, as far as that was told; accelerate alone is imported to be used."""
-    told = run.config.get("framework")
-    if isinstance(told, str):
-        return told
+    """The framework that runs the loop: as configured, else Accelerate, if it is imported alone.
+
+    transformers imports accelerate, so both together do not show whose loop it is.
+    """
+    configured = run.config.get("framework")
+    if isinstance(configured, str):
+        return configured
     alone = "accelerate" in run.environment and "transformers" not in run.environment
     return "accelerate" if alone else "plain"

@@ -107,7 +107,7 @@ class Spike(Rule):
         return f"and has been out of its range for {counted(self._high, 'step')}"
 
     def _moved(self, out: bool, norm: float, loss: float | None) -> bool:
-        """Whether the loss jumped with the norm, and the jump is large or lasts."""
+        """Whether the loss jumped with the norm, by far or for several steps."""
         up = (out or self._loss_up > 0) and self._loss_is_up(loss)
         self._loss_up = self._loss_up + 1 if up else 0
         if not up:

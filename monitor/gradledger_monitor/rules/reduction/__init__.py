@@ -1,1 +1,1 @@
-"""Is every token's gradient weighted as the loss says? One file for each way in which it is not."""
+"""Rules on the weights of tokens: one file for each mistake in the normalisation of the loss."""

@@ -38,7 +38,7 @@ def before(*balances: float, micro_batches: int = 4) -> list[Closed]:
     return [Closed(micro_batches, balance, 200.0, "pending") for balance in balances]
 
 
-def said(facts: StepFacts, *past: Closed) -> tuple[str, float]:
+def pattern_and_ratio(facts: StepFacts, *past: Closed) -> tuple[str, float]:
     """The pattern, and the ratio that matched."""
     diagnosis = diagnose(facts, past)
     return diagnosis.pattern, diagnosis.ratio
@@ -55,26 +55,26 @@ def test_one_window_that_nothing_explains_waits_for_the_next_and_shows_its_ledge
 def test_windows_that_were_fair_or_not_measured_are_no_history() -> None:
     fair = Closed(4, 1.0, 200.0, "fair")
     unknown = Closed(4, None, None, "unmeasured")
-    assert said(even(0.7), fair, unknown) == ("pending", 1.0)
+    assert pattern_and_ratio(even(0.7), fair, unknown) == ("pending", 1.0)
 
 
 def test_a_balance_is_constant_up_to_ten_tolerances_and_wanders_beyond() -> None:
     step = even(0.7)
-    assert said(step, *before(0.7)) == ("constant", 1.0)
-    assert said(step, *before(0.7 / 1.0099)) == ("constant", 1.0)
-    assert said(step, *before(0.7 / 1.0101)) == ("wandering", 1.0)
-    assert said(step, *before(0.7, 0.7 / 1.0101)) == ("wandering", 1.0)
+    assert pattern_and_ratio(step, *before(0.7)) == ("constant", 1.0)
+    assert pattern_and_ratio(step, *before(0.7 / 1.0099)) == ("constant", 1.0)
+    assert pattern_and_ratio(step, *before(0.7 / 1.0101)) == ("wandering", 1.0)
+    assert pattern_and_ratio(step, *before(0.7, 0.7 / 1.0101)) == ("wandering", 1.0)
 
 
 def test_a_declared_scale_does_not_make_a_constant_balance_wander() -> None:
-    assert said(even(1.4, declared_scale=2.0), *before(1.4)) == ("constant", 1.0)
-    assert said(even(2.0, declared_scale=2.0)) == ("fair", 1.0)
-    assert said(even(8.0, declared_scale=2.0)) == ("missing", 4)
+    assert pattern_and_ratio(even(1.4, declared_scale=2.0), *before(1.4)) == ("constant", 1.0)
+    assert pattern_and_ratio(even(2.0, declared_scale=2.0)) == ("fair", 1.0)
+    assert pattern_and_ratio(even(8.0, declared_scale=2.0)) == ("missing", 4)
 
 
 def test_a_bare_mean_that_wanders_is_not_accused_of_it() -> None:
     by_hand = [dataclasses.replace(term(n, 0.7 / 200), kind="MeanBackward0") for n in EVEN]
-    assert said(facts(record(by_hand)), *before(0.5)) == ("constant", 1.0)
+    assert pattern_and_ratio(facts(record(by_hand)), *before(0.5)) == ("constant", 1.0)
 
 
 # ---------------------------------------------------------------------- steps too early
@@ -82,30 +82,33 @@ def test_a_bare_mean_that_wanders_is_not_accused_of_it() -> None:
 
 def test_single_micro_batches_that_are_divided_are_steps_too_early() -> None:
     past = before(1 / 8, micro_batches=1)
-    assert said(alone(1 / 8), *past) == ("early_step", 1 / 8)
-    assert said(alone(1 / 8)) == ("pending", 1.0)
+    assert pattern_and_ratio(alone(1 / 8), *past) == ("early_step", 1 / 8)
+    assert pattern_and_ratio(alone(1 / 8)) == ("pending", 1.0)
 
 
 def test_a_division_is_read_as_one_by_micro_batches_up_to_the_most_there_may_be() -> None:
     most, more = 1 / MOST_MICRO_BATCHES, 1 / (MOST_MICRO_BATCHES + 1)
-    assert said(alone(most, 40), *before(most)) == ("early_step", most)
-    assert said(alone(more, 40), *before(more)) == ("constant", 1.0)
-    assert said(alone(0.4), *before(0.4)) == ("constant", 1.0)  # no whole number divides so
+    assert pattern_and_ratio(alone(most, 40), *before(most)) == ("early_step", most)
+    assert pattern_and_ratio(alone(more, 40), *before(more)) == ("constant", 1.0)
+    assert pattern_and_ratio(alone(0.4), *before(0.4)) == (
+        "constant",
+        1.0,
+    )  # no whole number divides so
 
 
 def test_what_may_be_a_factor_of_the_loss_itself_is_no_step_too_early() -> None:
     past = before(1 / 8, micro_batches=1)
-    assert said(alone(1 / 8, undivided=True), *past) == ("constant", 1.0)
+    assert pattern_and_ratio(alone(1 / 8, undivided=True), *past) == ("constant", 1.0)
     two = [term(20, 1 / 320, head=1), term(20, 1 / 320, head=1)]
-    assert said(facts(record([two])), *past) == ("constant", 1.0)
+    assert pattern_and_ratio(facts(record([two])), *past) == ("constant", 1.0)
     squares = dataclasses.replace(term(40, 1 / 320), kind="MseLossBackward0")
-    assert said(facts(record([squares])), *past) == ("constant", 1.0)
+    assert pattern_and_ratio(facts(record([squares])), *past) == ("constant", 1.0)
 
 
-def test_a_micro_batch_that_was_thrown_away_shows_an_accumulation() -> None:
+def test_a_micro_batch_that_was_discarded_shows_an_accumulation() -> None:
     step = record([term(40, 1 / 320), term(40, 1 / 320)])
     step.micro_batches[1].fresh = True
-    assert said(facts(step), *before(1 / 8)) == ("constant", 1.0)
+    assert pattern_and_ratio(facts(step), *before(1 / 8)) == ("constant", 1.0)
 
 
 # ---------------------------------------------------------------------- padding, sums, squares
@@ -116,7 +119,7 @@ def test_a_divisor_that_counts_padding_is_named_whatever_follows_backward(
     post_factor: float,
 ) -> None:
     terms = [term(n, 1 / (64 * 4 * post_factor), "sum", size=64) for n in (40, 50, 60, 30)]
-    assert said(facts(record(terms, post_factor=post_factor))) == ("padding", 1.0)
+    assert pattern_and_ratio(facts(record(terms, post_factor=post_factor))) == ("padding", 1.0)
 
 
 def over_ranks(weight: float, reduction: str = "sum", **more: Any) -> StepFacts:
@@ -133,12 +136,12 @@ def over_ranks(weight: float, reduction: str = "sum", **more: Any) -> StepFacts:
 @pytest.mark.parametrize("weight", [2.0, 1.0, 1 / 2])
 def test_a_sum_that_nothing_or_only_ranks_and_micro_batches_divide_is_a_sum(weight: float) -> None:
     """Averaged over two ranks they are 1, a half for R or K, and a quarter for both."""
-    assert said(over_ranks(weight)) == ("sum", 1.0)
+    assert pattern_and_ratio(over_ranks(weight)) == ("sum", 1.0)
 
 
 @pytest.mark.parametrize("weight", [4.0, 8.0, 1 / 4, 1 / 8, 1.5])
 def test_a_sum_that_something_else_divides_is_none(weight: float) -> None:
-    assert said(over_ranks(weight)) == ("pending", 1.0)
+    assert pattern_and_ratio(over_ranks(weight)) == ("pending", 1.0)
 
 
 def test_tokens_that_weigh_a_half_without_ranks_are_no_sum_divided_by_two() -> None:
@@ -147,18 +150,18 @@ def test_tokens_that_weigh_a_half_without_ranks_are_no_sum_divided_by_two() -> N
     for weight, pattern in ((1.0, "sum"), (1 / 4, "sum"), (1 / 2, "pending"), (2.0, "pending")):
         for each in tokens:
             each.weight = weight
-        assert said(facts(record(tokens))) == (pattern, 1.0)
+        assert pattern_and_ratio(facts(record(tokens))) == (pattern, 1.0)
 
 
 def test_a_mean_or_a_bare_loss_or_a_single_token_is_no_sum() -> None:
-    assert said(alone(2.0, 2, reduction="mean")) == ("pending", 1.0)
-    assert said(alone(2.0, 2, reduction="sum")) == ("sum", 1.0)
+    assert pattern_and_ratio(alone(2.0, 2, reduction="mean")) == ("pending", 1.0)
+    assert pattern_and_ratio(alone(2.0, 2, reduction="sum")) == ("sum", 1.0)
     for kind in ("MeanBackward0", "SumBackward0"):
         bare = dataclasses.replace(term(40, 1.0, "sum"), kind=kind, rows=None, positions=None)
-        assert said(facts(record([bare]))) == ("pending", 1.0)
+        assert pattern_and_ratio(facts(record([bare]))) == ("pending", 1.0)
     for tokens, pattern in ((1, "pending"), (2, "sum")):
         step = facts(record([term(tokens, 1.0, "sum")]), declared_scale=4.0)
-        assert said(step) == (pattern, 1.0)
+        assert pattern_and_ratio(step) == (pattern, 1.0)
 
 
 @pytest.mark.parametrize(("share", "pattern"), [(1.0, "padding"), (2.0, "pending")])
@@ -166,41 +169,41 @@ def test_padding_over_averaged_ranks_is_divided_by_all_their_micro_batches(
     share: float, pattern: str
 ) -> None:
     """A weight of R / (K R size), before the average."""
-    assert said(over_ranks(2 * share / (4 * 128), size=128)) == (pattern, 1.0)
+    assert pattern_and_ratio(over_ranks(2 * share / (4 * 128), size=128)) == (pattern, 1.0)
 
 
 def test_padding_over_ranks_that_were_not_averaged_is_divided_by_the_own_micro_batches() -> None:
     padded = [term(n, 1 / 256, "sum", size=128) for n in (40, 50)]
-    assert said(facts(*[record(padded, sync="none")] * 2)) == ("padding", 1.0)
+    assert pattern_and_ratio(facts(*[record(padded, sync="none")] * 2)) == ("padding", 1.0)
 
 
 def test_a_loss_whose_size_is_not_known_is_not_read_as_padded() -> None:
     padded = [term(n, 1 / 256, "sum", size=64) for n in (40, 50, 60, 30)]
     padded[0].size = None
-    assert said(facts(record(padded))) == ("pending", 1.0)
+    assert pattern_and_ratio(facts(record(padded))) == ("pending", 1.0)
 
 
 def test_one_constant_in_front_of_the_loss_explains_the_balance_and_two_do_not() -> None:
     both = [term(n, 0.7 / 200, coefficient=0.7) for n in EVEN]
-    assert said(facts(record(both))) == ("coefficient", 1.0)
+    assert pattern_and_ratio(facts(record(both))) == ("coefficient", 1.0)
     both[0].coefficient = 0.35
-    assert said(facts(record(both))) == ("pending", 1.0)
+    assert pattern_and_ratio(facts(record(both))) == ("pending", 1.0)
     unknown = [term(n, 0.7 / 200, coefficient=None) for n in EVEN]
-    assert said(facts(record(unknown))) == ("pending", 1.0)
+    assert pattern_and_ratio(facts(record(unknown))) == ("pending", 1.0)
     nothing = [term(n, 2 / 200, coefficient=0.0) for n in EVEN]
-    assert said(facts(record(nothing))) == ("pending", 1.0)
+    assert pattern_and_ratio(facts(record(nothing))) == ("pending", 1.0)
 
 
 # ---------------------------------------------------------------------- ranks, by hand
 
 
 def combined(factor: float, weight: float, ranks: int = 2) -> StepFacts:
-    """Ranks whose loop made the gradient so many times their sum, after one micro-batch each."""
+    """Ranks whose loop multiplies the sum of their gradients by a factor, one micro-batch each."""
     left = [[1.0, -2.0, 0.5], [3.0, 1.0, -0.25], [0.5, 0.5, 0.5]][:ranks]
     total = [factor * sum(column) for column in zip(*left, strict=True)]
-    known: dict[str, Any] = {"post_factor": None, "sync": "unknown", "collectives_after": 3}
+    fields: dict[str, Any] = {"post_factor": None, "sync": "unknown", "collectives_after": 3}
     return facts(
-        *(record([term(10, weight)], samples=Samples(mine, total), **known) for mine in left)
+        *(record([term(10, weight)], samples=Samples(mine, total), **fields) for mine in left)
     )
 
 
@@ -223,20 +226,20 @@ def test_a_factor_by_hand_that_is_off_by_the_world_size_with_the_balance_is_name
     assert diagnosis.ratio == pytest.approx(ratio)
 
 
-def test_with_as_many_ranks_as_micro_batches_the_factor_tells_which_of_both_it_is() -> None:
+def test_with_as_many_ranks_as_micro_batches_the_factor_shows_which_of_both_it_is() -> None:
     """A balance of 3 with 3 micro-batches on 3 ranks: a sum over ranks, or a missing division."""
 
     def three(factor: float, divide: float) -> StepFacts:
         left = [[1.0, -2.0, 0.5], [3.0, 1.0, -0.25], [0.5, 0.5, 0.5]]
         applied = [factor * sum(column) for column in zip(*left, strict=True)]
         terms = [term(10, 1 / (10 * divide)) for _ in range(3)]
-        known: dict[str, Any] = {"post_factor": None, "sync": "unknown", "collectives_after": 3}
-        return facts(*(record(terms, samples=Samples(mine, applied), **known) for mine in left))
+        fields: dict[str, Any] = {"post_factor": None, "sync": "unknown", "collectives_after": 3}
+        return facts(*(record(terms, samples=Samples(mine, applied), **fields) for mine in left))
 
-    assert said(three(1.0, 3)) == ("world", 3.0)
-    assert said(three(1 / 9, 3)) == ("world", 0.333333)
-    assert said(three(1 / 3, 1)) == ("missing", 3)
-    assert said(three(1 / 3, 9)) == ("double", pytest.approx(1 / 3))  # type: ignore[comparison-overlap]
+    assert pattern_and_ratio(three(1.0, 3)) == ("world", 3.0)
+    assert pattern_and_ratio(three(1 / 9, 3)) == ("world", 0.333333)
+    assert pattern_and_ratio(three(1 / 3, 1)) == ("missing", 3)
+    assert pattern_and_ratio(three(1 / 3, 9)) == ("double", pytest.approx(1 / 3))  # type: ignore[comparison-overlap]
     named = {f.rule: f.evidence["balance"] for f in judged([three(1 / 9, 3)]).findings}
     assert named == {"reduction.world_size": 0.333333}
 
@@ -250,7 +253,7 @@ def test_what_is_summed_cannot_be_divided_twice_by_as_many_micro_batches_as_ther
 ) -> None:
     terms = [term(10, 1 / 90, reduction) for _ in range(3)]
     step = facts(*[record(terms, sync="averaged")] * 3)
-    assert said(step) == (pattern, ratio)
+    assert pattern_and_ratio(step) == (pattern, ratio)
 
 
 # ---------------------------------------------------------------------- parts, or tasks
@@ -277,8 +280,8 @@ def test_parts_that_weigh_differently_and_are_a_mean_together_are_not_measured(
 
 def test_half_the_mean_squared_error_is_how_textbooks_write_it() -> None:
     halved = [dataclasses.replace(term(n, 0.5 / 200), kind="MseLossBackward0") for n in EVEN]
-    assert said(facts(record(halved[:2]))) != ("coefficient", 1.0)
-    assert said(facts(record(halved))) == ("coefficient", 1.0)
+    assert pattern_and_ratio(facts(record(halved[:2]))) != ("coefficient", 1.0)
+    assert pattern_and_ratio(facts(record(halved))) == ("coefficient", 1.0)
 
 
 def test_a_window_without_any_weight_is_not_measured() -> None:
@@ -288,19 +291,19 @@ def test_a_window_without_any_weight_is_not_measured() -> None:
 
 
 @pytest.mark.parametrize("contract", ["sequence", "sample"])
-def test_another_contract_is_a_design_and_said_so(contract: str) -> None:
+def test_another_contract_is_a_design_and_reported_as_such(contract: str) -> None:
     step = even(4.0, contract=contract)
     assert diagnose(step, []) == Diagnosis(
         "by_design", f"the run declares one weight per {contract}"
     )
 
 
-def test_a_loss_that_weighs_tokens_of_one_micro_batch_differently_is_a_design_and_said_so() -> None:
+def test_a_loss_that_weighs_tokens_of_one_micro_batch_differently_is_a_design() -> None:
     weighed = term(10, 0.3, weight_min=0.1, weight_max=0.3)
     assert diagnose(facts(record([weighed])), []) == Diagnosis("by_design", WEIGHTED_INSIDE)
 
 
-def test_losses_that_pull_both_ways_are_a_design_and_said_so() -> None:
+def test_losses_that_pull_both_ways_are_a_design_and_reported_as_such() -> None:
     real, fake = term(10, 0.1), term(10, -0.1)
     assert diagnose(facts(record([real, fake])), []) == Diagnosis("by_design", OWN_LOSSES)
 
@@ -315,8 +318,8 @@ def with_aux(
     weight = 1 / (50 * (divisor or k))
 
     def aux() -> Term:
-        made = term(8, (coefficient or 1.0) / 8, undivided=True, coefficient=coefficient)
-        return dataclasses.replace(made, kind="MeanBackward0", **changes)
+        aux_term = term(8, (coefficient or 1.0) / 8, undivided=True, coefficient=coefficient)
+        return dataclasses.replace(aux_term, kind="MeanBackward0", **changes)
 
     return facts(record([[term(50, weight), aux()] for _ in range(k)]))
 
@@ -335,27 +338,27 @@ def test_a_term_that_is_added_undivided_is_named(coefficient: float | None, k: i
     ("coefficient", "k"), [(0.25, 4), (0.25, 3), (0.7, 4), (0.2, 5), (0.5, 4), (0.01, 2)]
 )
 def test_a_coefficient_that_may_hold_the_division_is_left_alone(coefficient: float, k: int) -> None:
-    assert said(with_aux(coefficient, k)) == ("fair", 1.0)
+    assert pattern_and_ratio(with_aux(coefficient, k)) == ("fair", 1.0)
 
 
 @pytest.mark.parametrize("changes", [{"undivided": False}, {"reduction": "sum"}, {"weight": 0.004}])
 def test_a_further_term_that_is_divided_or_no_mean_is_left_alone(changes: dict[str, Any]) -> None:
-    assert said(with_aux(0.01, **changes)) == ("fair", 1.0)
+    assert pattern_and_ratio(with_aux(0.01, **changes)) == ("fair", 1.0)
 
 
 def test_a_single_micro_batch_leaves_no_term_undivided() -> None:
-    assert said(with_aux(None, 1)) == ("fair", 1.0)
+    assert pattern_and_ratio(with_aux(None, 1)) == ("fair", 1.0)
 
 
 def test_beside_a_loss_that_is_not_divided_either_no_further_term_is_named() -> None:
-    assert said(with_aux(0.01, divisor=1)) == ("missing", 4)
+    assert pattern_and_ratio(with_aux(0.01, divisor=1)) == ("missing", 4)
 
 
 def test_a_further_term_of_some_micro_batches_is_left_alone() -> None:
     step = record([[term(50, 1 / 200)] for _ in range(4)])
     aux = term(8, 0.04 / 8, undivided=True, coefficient=0.01)
     step.micro_batches[0].terms.append(dataclasses.replace(aux, kind="MeanBackward0"))
-    assert said(facts(step)) == ("fair", 1.0)
+    assert pattern_and_ratio(facts(step)) == ("fair", 1.0)
 
 
 def test_a_term_that_is_added_undivided_is_named_on_ranks_and_after_one_that_is_divided() -> None:

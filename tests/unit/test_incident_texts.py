@@ -1,10 +1,10 @@
-"""What each rule says of a real incident, word for word, with its numbers and its silences.
+"""The texts of each rule on a real incident, with its numbers and the reasons of other rules.
 
 The incidents are records of museum scripts, one for each rule, as hooks once sent them. They need
 not be made anew: a service understands older hooks. After a new rule:
 
     cd tests && python -m museum.record fixtures/records --each-rule
-    pytest unit/test_words_of_incidents.py --snapshot-update
+    pytest unit/test_incident_texts.py --snapshot-update
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from gradledger_monitor.rules.docs import rules_by_id
 from helpers.facts import judged
-from helpers.words import told
+from helpers.finding_text import finding_text
 from museum.judging import facts_of
 from museum.labels import WITHOUT_EXHIBIT, collection
 from museum.record import one_for_each_rule, recorded
@@ -26,18 +26,18 @@ LABELS = {piece.name: piece.label for piece in one_for_each_rule(collection())}
 
 
 @pytest.mark.parametrize("name", INCIDENTS)
-def test_an_incident_is_told_in_these_words(name: str, snapshot: SnapshotAssertion) -> None:
+def test_the_texts_of_an_incident(name: str, snapshot: SnapshotAssertion) -> None:
     evaluation = judged(facts_of(INCIDENTS[name]))
     assert LABELS[name].expected in {finding.rule for finding in evaluation.findings}
-    assert [evaluation.verdict, *map(told, evaluation.findings)] == snapshot
+    assert [evaluation.verdict, *map(finding_text, evaluation.findings)] == snapshot
 
 
-def test_a_rule_that_is_silent_says_why(snapshot: SnapshotAssertion) -> None:
+def test_a_rule_that_is_silent_states_why(snapshot: SnapshotAssertion) -> None:
     answers: dict[str, set[str]] = {rule: set() for rule in rules_by_id()}
-    for seen in INCIDENTS.values():
-        for rule, answer in judged(facts_of(seen)).coverage.items():
+    for records in INCIDENTS.values():
+        for rule, answer in judged(facts_of(records)).coverage.items():
             answers[rule].add(answer)
-    assert {rule: sorted(said) for rule, said in answers.items()} == snapshot
+    assert {rule: sorted(texts) for rule, texts in answers.items()} == snapshot
 
 
 def test_every_rule_that_a_script_can_show_has_its_incident_here() -> None:

@@ -1,6 +1,6 @@
-"""What findings say, word for word: a change of words shows in a review, and a slip fails here.
+"""The texts of findings: a changed text shows in a review, and an accidental change fails here.
 
-`pytest tests/unit/test_words_of_findings.py --snapshot-update` writes the words down anew.
+`pytest tests/unit/test_finding_texts.py --snapshot-update` writes them anew.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from syrupy.assertion import SnapshotAssertion
 from gradledger.records import Event, Samples, Scaler, StepRecord
 from gradledger_monitor.model.step_facts import StepFacts
 from helpers.facts import facts, judged, record, term
-from helpers.words import told
+from helpers.finding_text import finding_text
 
 SQUARES = "MseLossBackward0"
 WINDOWS = ([40, 60, 100, 56], [30, 90, 20, 80], [64, 16, 48, 96])
@@ -53,10 +53,10 @@ def on_ranks(
 
     def one(tokens: int, all_: list[int], number: int) -> StepRecord:
         terms = [term(tokens, 1 / divide([tokens, *all_]), "sum", **more)]
-        made = record(terms, number, sync=sync, wrapper="ddp")
-        made.micro_batches[0].wrapper = "sync" if synced else "no_sync"
-        made.micro_batches[0].collectives = int(synced)
-        return made
+        step_record = record(terms, number, sync=sync, wrapper="ddp")
+        step_record.micro_batches[0].wrapper = "sync" if synced else "no_sync"
+        step_record.micro_batches[0].collectives = int(synced)
+        return step_record
 
     return [
         facts(*(one(tokens, list(ranks), number) for tokens in ranks))
@@ -67,21 +67,23 @@ def on_ranks(
 def everywhere_unequal() -> list[StepFacts]:
     """Each rank's mean of its micro-batches' means, both of other sizes."""
     ranks = ((10, 30), (50, 90))
-    made = [record([term(n, 1 / (2 * n)) for n in tokens], sync="averaged") for tokens in ranks]
-    return [facts(*made)]
+    step_records = [
+        record([term(n, 1 / (2 * n)) for n in tokens], sync="averaged") for tokens in ranks
+    ]
+    return [facts(*step_records)]
 
 
 def by_hand(factor: float, divide: float) -> list[StepFacts]:
-    """Two ranks whose loop combines the gradients itself: so many times their sum."""
+    """Two ranks whose loop combines the gradients itself: their sum, multiplied by a factor."""
     left, applied = ([1.0, -2.0, 0.5], [3.0, 1.0, -0.25]), [4.0, -1.0, 0.25]
-    known: Any = {"post_factor": None, "sync": "unknown", "collectives_after": 3}
-    made = [
+    fields: Any = {"post_factor": None, "sync": "unknown", "collectives_after": 3}
+    step_records = [
         record(
-            [term(10, 1 / divide)], samples=Samples(before, [factor * v for v in applied]), **known
+            [term(10, 1 / divide)], samples=Samples(before, [factor * v for v in applied]), **fields
         )
         for before in left
     ]
-    return [facts(*made)]
+    return [facts(*step_records)]
 
 
 def padded() -> list[StepFacts]:
@@ -99,20 +101,24 @@ def with_a_term_undivided() -> list[StepFacts]:
 
 
 def squares(*sizes: int) -> list[StepFacts]:
-    """Squared errors that are summed: so many of them, step by step."""
-    made = [replace(term(n, 1.0, "sum", rows=None, positions=None), kind=SQUARES) for n in sizes]
-    return [facts(record([each], number)) for number, each in enumerate(made, 1)]
+    """Summed squared errors, with their number in each step."""
+    step_records = [
+        replace(term(n, 1.0, "sum", rows=None, positions=None), kind=SQUARES) for n in sizes
+    ]
+    return [facts(record([each], number)) for number, each in enumerate(step_records, 1)]
 
 
 def scaled(**changes: Any) -> list[StepFacts]:
     """Three steps with a GradScaler."""
     steps = []
     for number, window in enumerate(WINDOWS, 1):
-        made = record([term(n, 1024.0 / sum(window), "sum") for n in window], number, **changes)
-        made.scaler = Scaler(1, 1024.0, number)
-        for micro_batch in made.micro_batches:
+        step_record = record(
+            [term(n, 1024.0 / sum(window), "sum") for n in window], number, **changes
+        )
+        step_record.scaler = Scaler(1, 1024.0, number)
+        for micro_batch in step_record.micro_batches:
             micro_batch.scale, micro_batch.loss = 1024.0, 1024.0
-        steps.append(facts(made))
+        steps.append(facts(step_record))
     return steps
 
 
@@ -120,9 +126,9 @@ def leaked() -> list[StepFacts]:
     """Windows that begin with the gradients of the one before."""
     steps = []
     for number, window in enumerate(WINDOWS, 1):
-        made = record([term(n, 1 / sum(window), "sum") for n in window], number)
-        made.micro_batches[0].fresh = number == 1
-        steps.append(facts(made))
+        step_record = record([term(n, 1 / sum(window), "sum") for n in window], number)
+        step_record.micro_batches[0].fresh = number == 1
+        steps.append(facts(step_record))
     return steps
 
 
@@ -163,7 +169,7 @@ CASES: dict[str, list[StepFacts]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_finding_says(case: str, snapshot: SnapshotAssertion) -> None:
-    said = [told(finding) for finding in judged(CASES[case]).findings]
-    assert said, "the rules no longer see it"
-    assert said == snapshot
+def test_the_texts_of_a_finding(case: str, snapshot: SnapshotAssertion) -> None:
+    texts = [finding_text(finding) for finding in judged(CASES[case]).findings]
+    assert texts, "no rule reports it"
+    assert texts == snapshot

@@ -1,4 +1,4 @@
-"""A fix speaks the user's idiom: it is Python, it is about a rule that exists, and it is chosen."""
+"""Fixes for frameworks: Python code for an existing rule, chosen by the framework of the run."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 from gradledger_monitor.model.step_facts import RunInfo
 from gradledger_monitor.rules.docs import rules_by_id
-from gradledger_monitor.rules.framework_fixes import IDIOMS, fix, framework
+from gradledger_monitor.rules.framework_fixes import FRAMEWORK_FIXES, fix, framework
 
-SNIPPETS = [(rule, name, code) for rule, by in IDIOMS.items() for name, code in by.items()]
+SNIPPETS = [(rule, name, code) for rule, by in FRAMEWORK_FIXES.items() for name, code in by.items()]
 
 
 @pytest.mark.parametrize(("rule", "name", "code"), SNIPPETS)
@@ -26,7 +26,7 @@ def test_every_idiom_is_python_for_a_rule_that_exists(rule: str, name: str, code
         (RunInfo("r", "n"), "plain"),
         (RunInfo("r", "n", config={"framework": "lightning"}), "lightning"),
         (RunInfo("r", "n", environment={"accelerate": "1.15.0"}), "accelerate"),
-        # transformers imports accelerate; whose loop it is, only the Trainer's callback tells
+        # transformers imports accelerate; only the Trainer's callback shows that it runs the loop
         (RunInfo("r", "n", environment={"accelerate": "1", "transformers": "5"}), "plain"),
     ],
 )

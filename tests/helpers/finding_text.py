@@ -5,8 +5,8 @@ from __future__ import annotations
 from gradledger_monitor.model.findings import Finding
 
 
-def told(finding: Finding) -> str:
-    """Its words, and the numbers that they rest on."""
+def finding_text(finding: Finding) -> str:
+    """Its texts, and the numbers that they are based on."""
     shown = {key: _rounded(value) for key, value in sorted(finding.evidence.items())}
     return (
         f"{finding.severity}: {finding.rule}, steps {finding.first_step} to {finding.last_step}, "
@@ -18,5 +18,5 @@ def told(finding: Finding) -> str:
 def _rounded(value: object) -> object:
     """Six digits of a number, and of those in a list: the last ones are the machine's."""
     if isinstance(value, list):
-        return [_rounded(each) for each in value]
+        return [_rounded(item) for item in value]
     return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -1,6 +1,6 @@
-"""Why a rule says nothing, word for word: windows of which each leaves something open.
+"""The reasons of rules that report nothing: windows that each leave something unmeasured.
 
-After a change of the words: ``pytest unit/test_words_of_silences.py --snapshot-update``.
+After a change of a text: ``pytest unit/test_reason_texts.py --snapshot-update``.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ def uneven(**run: Any) -> StepFacts:
 
 def parallel(**more: Any) -> StepRecord:
     """A rank under DDP."""
-    made = record([term(10, 0.1)], wrapper="ddp", sync="averaged", **more)
-    made.micro_batches[0].wrapper, made.micro_batches[0].collectives = "sync", 1
-    return made
+    step_record = record([term(10, 0.1)], wrapper="ddp", sync="averaged", **more)
+    step_record.micro_batches[0].wrapper, step_record.micro_batches[0].collectives = "sync", 1
+    return step_record
 
 
 def scaled(**more: Any) -> StepRecord:
     """A window under a GradScaler."""
-    made = record([term(10, 102.4)], scaler=Scaler(1, 1024.0), **more)
-    made.micro_batches[0].scale = 1024.0
-    return made
+    step_record = record([term(10, 102.4)], scaler=Scaler(1, 1024.0), **more)
+    step_record.micro_batches[0].scale = 1024.0
+    return step_record
 
 
 def unlike(**changes: Any) -> StepRecord:
     """A window whose first micro-batch differs in something."""
-    made = record([term(10, 0.05), term(10, 0.05)])
+    step_record = record([term(10, 0.05), term(10, 0.05)])
     for name, value in changes.items():
-        setattr(made.micro_batches[0], name, value)
-    return made
+        setattr(step_record.micro_batches[0], name, value)
+    return step_record
 
 
 USUAL = facts(record([term(10, 0.1)]))
@@ -90,14 +90,16 @@ WINDOWS = {
 
 
 def silences(step: StepFacts) -> set[tuple[str, str]]:
-    """Who says nothing, and why."""
+    """Rules that report nothing, with the reason."""
     coverage = judged([step]).coverage
     return {(why, rule) for rule, why in coverage.items() if why not in ("ok", "finding")}
 
 
-def listed(said: set[tuple[str, str]]) -> dict[str, list[str]]:
-    """Why, and who says so."""
-    return {why: [rule for _, rule in each] for why, each in groupby(sorted(said), itemgetter(0))}
+def listed(reasons: set[tuple[str, str]]) -> dict[str, list[str]]:
+    """Rules by reason."""
+    return {
+        why: [rule for _, rule in each] for why, each in groupby(sorted(reasons), itemgetter(0))
+    }
 
 
 def test_one_window_that_is_right_leaves_this_open(snapshot: SnapshotAssertion) -> None:
@@ -105,7 +107,5 @@ def test_one_window_that_is_right_leaves_this_open(snapshot: SnapshotAssertion) 
 
 
 @pytest.mark.parametrize("name", WINDOWS)
-def test_what_else_is_left_open_is_said_in_these_words(
-    name: str, snapshot: SnapshotAssertion
-) -> None:
+def test_the_reasons_of_rules_in_a_window(name: str, snapshot: SnapshotAssertion) -> None:
     assert listed(silences(WINDOWS[name]) - silences(USUAL)) == snapshot
