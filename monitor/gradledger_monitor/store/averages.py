@@ -1,4 +1,4 @@
-"""Sums and means in SQL of any floats that were measured, extreme ones included."""
+"""Sums and means in SQL that work for every float, extreme ones included."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ LARGEST, SMALLEST = 1e300, 1e-300
 
 
 def summable(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """A float that any database can add and divide.
+    """A float that both databases can add and divide.
 
-    Postgres raises an error where a sum overflows or a quotient underflows, and its ``avg`` even
-    where the square of a value does. What is too large counts as ``LARGEST``, what is too small
-    as 0; infinities and NaN stay.
+    Postgres raises an error if a sum overflows or a quotient underflows, and ``avg`` raises one
+    even if the square of a value does. So values beyond ``LARGEST`` count as ``LARGEST``, and
+    values nearer to 0 than ``SMALLEST`` as 0. Infinities and NaN stay.
     """
     infinity = literal(math.inf, Double)
     return case(
@@ -28,6 +28,6 @@ def summable(column: ColumnElement[Any]) -> ColumnElement[Any]:
 
 
 def mean_of(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """The mean of the steps in which a figure was measured."""
-    measured = func.nullif(cast(func.count(column), Double), 0.0)
-    return func.sum(summable(column)) / measured
+    """The mean over the rows that have a value; NULL if none has."""
+    count = func.nullif(cast(func.count(column), Double), 0.0)
+    return func.sum(summable(column)) / count

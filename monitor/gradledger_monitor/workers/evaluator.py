@@ -298,7 +298,9 @@ class Evaluator:
             return None
         signs = pending.rank_activity(self._store, at)
         heard = fold.at.heard[optimizer]
-        beats = [s.backwards for s in signs.values() if s.beat is not None and s.beat > heard]
+        beats = [
+            s.backwards for s in signs.values() if s.heartbeat is not None and s.heartbeat > heard
+        ]
         silence = Inactivity(
             seconds=self._now() - heard,
             silent=sorted(r for r, s in signs.items() if self._now() - s.last_seen > BEATS_LOST),

@@ -121,7 +121,7 @@ def test_other_choices_begin_with_the_first_step(store: Store) -> None:
 def test_an_evaluation_that_comes_very_late_still_finds_the_losses_before_it(
     databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gradledger_monitor.rules.rule.LATE_STEPS", 32)
+    monkeypatch.setattr("gradledger_monitor.model.run_history.LATE_STEPS", 32)
     monkeypatch.setattr("gradledger_monitor.store.steps.ingest.LATE_STEPS", 32)
     evaluations = [EvalRecord(n, 1.0, {"loss": float(n)}) for n in (20, 40, 60, 80)]
     steps = [fair_step(n) for n in range(1, 301)]

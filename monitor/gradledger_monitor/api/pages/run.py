@@ -80,7 +80,7 @@ def _latest(store: Store, run: str, optimizer: int, last: int) -> Curves:
 
 
 def _with_data(store: Store, run: str, optimizer: int) -> set[str]:
-    measured = curves.measured_figures(store, run, optimizer)
+    measured = curves.measured_metrics(store, run, optimizer)
     return charts.charts_with_data(measured, curves.has_eval_metrics(store, run))
 
 

@@ -1,4 +1,4 @@
-"""What the judge reads: runs with news, where they stand, and their next steps."""
+"""What the evaluator reads: pending runs, their status, and their next steps."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 from contextlib import closing
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any
 
-from sqlalchemy import Connection, or_, select
+from sqlalchemy import Connection, Row, or_, select
 
 from gradledger_monitor.evaluation.run_state import OptimizerStep
 from gradledger_monitor.evaluation.step_completeness import ArrivedStep
@@ -26,22 +27,22 @@ RECORDS_AT_ONCE = 2_048
 
 @dataclass(frozen=True)
 class RunStatus:
-    """A run at the moment the judge takes it up."""
+    """A run when an evaluation pass of it begins."""
 
     key: int
     info: RunInfo
     revision: int
     generation: int
     rewind: bool
-    progress: dict[int, int]  # last step judged, by optimizer; 0 is none yet
-    pruned: bool  # whether records of judged steps were removed
-    steps: int  # that were judged
+    progress: dict[int, int]  # last evaluated step by optimizer; 0: none yet
+    pruned: bool  # whether records of evaluated steps were removed
+    steps: int  # that were evaluated
     tokens: int
     evaluator: str | None  # the code that evaluated it last
-    ended: frozenset[int]  # ranks that said they were done
+    ended: frozenset[int]  # ranks that ended
     inactivity: dict[OptimizerStep, Inactivity]
     stall_at: float | None
-    rules_revision: int  # how often the rules were chosen otherwise; 0 is never
+    rules_revision: int  # how often overrides of rules were changed; 0: never
 
     @property
     def finished(self) -> bool:
@@ -51,104 +52,111 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class RankActivity:
-    """What was last heard of a rank, and when."""
+    """When a rank last sent anything, and its last heartbeat. Times are Unix seconds."""
 
     last_seen: float
-    beat: float | None
+    heartbeat: float | None
     backwards: int | None
 
 
 def pending_runs(store: Store, waited_since: float, now: float) -> dict[str, int]:
-    """Runs by id, with their keys: those with new records, those with a step that has waited for
-    ranks since then, and those that seem to stand still."""
-    news = runs.c.revision > runs.c.evaluated_revision
-    due = or_(news, runs.c.waiting_since <= waited_since, runs.c.stall_at <= now)
+    """The keys of pending runs by id: runs with new records, with a step that has waited for ranks
+    since ``waited_since``, or without a step for so long that they may have stalled."""
+    has_records = runs.c.revision > runs.c.evaluated_revision
+    due = or_(has_records, runs.c.waiting_since <= waited_since, runs.c.stall_at <= now)
     query = select(runs.c.id, runs.c.key).where(due).order_by(runs.c.key)
     with store.reading() as connection:
         return dict(connection.execute(query).all())
 
 
 def run_status(store: Store, run: str) -> RunStatus:
-    """Where the judgement of a run stands."""
+    """The status of a run."""
     changes = select(overrides.c.revision).where(overrides.c.name == RULES).scalar_subquery()
     with store.reading() as connection:
         query = select(runs, changes.label("rules_revision")).where(runs.c.id == run)
         row = connection.execute(query).one()
-        last = select(progress).where(progress.c.run == row.key)
-        found = connection.execute(last).all()
-        gone = select(ranks.c.rank).where(ranks.c.run == row.key, ranks.c.ended.is_not(None))
-        quiet = connection.execute(select(inactivity).where(inactivity.c.run == row.key))
+        optimizers = connection.execute(select(progress).where(progress.c.run == row.key)).all()
+        ended = select(ranks.c.rank).where(ranks.c.run == row.key, ranks.c.ended.is_not(None))
+        periods = connection.execute(select(inactivity).where(inactivity.c.run == row.key))
         return RunStatus(
             key=row.key,
             info=info_of(row),
             revision=row.revision,
             generation=row.generation,
             rewind=row.rewind,
-            progress={each.optimizer: each.step for each in found},
-            pruned=any(each.pruned for each in found),
+            progress={optimizer.optimizer: optimizer.step for optimizer in optimizers},
+            pruned=any(optimizer.pruned for optimizer in optimizers),
             steps=row.steps,
             tokens=row.tokens,
             evaluator=row.evaluator,
-            ended=frozenset(connection.scalars(gone)),
-            inactivity={
-                (o.optimizer, o.after): Inactivity(o.seconds, o.silent, o.backwards) for o in quiet
-            },
+            ended=frozenset(connection.scalars(ended)),
+            inactivity={(p.optimizer, p.after): _inactivity(p) for p in periods},
             stall_at=row.stall_at,
             rules_revision=row.rules_revision or 0,
         )
 
 
-def rank_activity(store: Store, at: RunStatus) -> dict[int, RankActivity]:
-    """What was last heard of the ranks that have not ended."""
+def _inactivity(row: Row[Any]) -> Inactivity:
+    return Inactivity(seconds=row.seconds, silent=row.silent, backwards=row.backwards)
+
+
+def rank_activity(store: Store, status: RunStatus) -> dict[int, RankActivity]:
+    """The activity of the ranks that have not ended."""
     columns = (ranks.c.rank, ranks.c.last_seen, ranks.c.heartbeat, ranks.c.backwards)
-    query = select(*columns).where(ranks.c.run == at.key, ranks.c.ended.is_(None))
+    query = select(*columns).where(ranks.c.run == status.key, ranks.c.ended.is_(None))
     with store.reading() as connection:
-        return {rank: RankActivity(*said) for rank, *said in connection.execute(query)}
+        return {
+            row.rank: RankActivity(
+                last_seen=row.last_seen, heartbeat=row.heartbeat, backwards=row.backwards
+            )
+            for row in connection.execute(query)
+        }
 
 
 def next_steps(
-    store: Store, at: RunStatus, optimizer: int, after: int, last: int | None = None
+    store: Store, status: RunStatus, optimizer: int, after: int, last: int | None = None
 ) -> tuple[list[ArrivedStep], bool]:
-    """The steps after one, in order, as many as fit in memory; and whether there are more."""
+    """The steps after ``after``, in order, as many as fit in memory; and whether there are more."""
     with store.reading() as connection:
-        found, beyond = _read(connection, at.key, optimizer, after, last)
+        read, unread = _read(connection, status.key, optimizer, after, last)
     steps: dict[int, dict[int, schema.StepRecord]] = {}
     received: dict[int, float] = {}
-    ends = [step for step in (beyond, None if last is None else last + 1) if step is not None]
+    ends = [step for step in (unread, None if last is None else last + 1) if step is not None]
     end = min(ends, default=math.inf)
-    for chunk in sorted(found, key=attrgetter("rank")):
+    for chunk in sorted(read, key=attrgetter("rank")):
         for step, record in unpack_records(chunk.records).items():
             if after < step < end:
                 steps.setdefault(step, {})[chunk.rank] = read_record(record)
                 received[step] = min(received.get(step, math.inf), chunk.received)
     arrived = [ArrivedStep(optimizer, step, received[step], steps[step]) for step in sorted(steps)]
-    return arrived, beyond is not None
+    return arrived, unread is not None
 
 
 def _read(
     connection: Connection, run: int, optimizer: int, after: int, last: int | None
-) -> tuple[list[chunks.Found], int | None]:
-    """Chunks until they hold enough, and the step before which no other begins; None is all.
+) -> tuple[list[chunks.Chunk], int | None]:
+    """Chunks that hold at least ``RECORDS_AT_ONCE`` records, and the first step of those not read.
 
-    Those that begin with one step are read together, so some step is always whole.
+    None: all were read. Chunks that begin with the same step are read together, so that at least
+    one step has the records of all ranks.
     """
-    found = list(chunks.straddling(connection, run, optimizer, after))
-    count, first = sum(chunk.record_count for chunk in found), None
-    with closing(chunks.following(connection, run, optimizer, after, last)) as others:
-        for chunk in others:
+    read = list(chunks.straddling(connection, run, optimizer, after))
+    count, first = sum(chunk.record_count for chunk in read), None
+    with closing(chunks.following(connection, run, optimizer, after, last)) as following:
+        for chunk in following:
             first = chunk.first if first is None else first
             if count >= RECORDS_AT_ONCE and chunk.first > first:
-                return found, chunk.first
-            found.append(chunk)
+                return read, chunk.first
+            read.append(chunk)
             count += chunk.record_count
-    return found, None
+    return read, None
 
 
-def eval_metrics(store: Store, at: RunStatus) -> dict[str, dict[int, float]]:
-    """Evaluation metrics by name and step; of several ranks, the lowest one's."""
-    query = select(evals.c.name, evals.c.step, evals.c.value).where(evals.c.run == at.key)
-    found: dict[str, dict[int, float]] = {}
+def eval_metrics(store: Store, status: RunStatus) -> dict[str, dict[int, float]]:
+    """Evaluation metrics by name and step; of several ranks, those of the lowest."""
+    query = select(evals.c.name, evals.c.step, evals.c.value).where(evals.c.run == status.key)
+    metrics: dict[str, dict[int, float]] = {}
     with store.reading() as connection:
         for name, step, value in connection.execute(query.order_by(evals.c.rank.desc())):
-            found.setdefault(name, {})[step] = math.nan if value is None else value
-    return found
+            metrics.setdefault(name, {})[step] = math.nan if value is None else value
+    return metrics
