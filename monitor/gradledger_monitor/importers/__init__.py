@@ -1,1 +1,1 @@
-"""Runs that were never watched, read from what other tools wrote down. One file for each tool."""
+"""Runs read from the logs of other tools. One module per tool."""

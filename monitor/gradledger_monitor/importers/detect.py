@@ -1,4 +1,4 @@
-"""Which tool wrote a file or a folder, and what reads it."""
+"""Which tool wrote a file or a folder, and the function that reads it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMATS: dict[str, Reader] = {
 
 
 def reader(path: Path) -> Reader:
-    """What reads it. Raises ``UnreadableLog`` where nothing does."""
+    """The function that reads a path. Raises ``UnreadableLog`` if its format is unknown."""
     return FORMATS[_of_folder(path) if path.is_dir() else _of_file(path)]
 
 
@@ -32,7 +32,7 @@ def _of_file(path: Path) -> str:
         return "table"
     if mlflow.is_database(path):
         return "mlflow"
-    raise UnreadableLog(f"{path}: it is of no known kind; name it with --format")
+    raise _unrecognised(path)
 
 
 def _of_folder(path: Path) -> str:
@@ -42,4 +42,9 @@ def _of_folder(path: Path) -> str:
         return "tensorboard"
     if any(path.rglob("meta.yaml")):
         return "mlflow"
-    raise UnreadableLog(f"{path}: nothing in it is of a known kind; name a file, or use --format")
+    raise _unrecognised(path)
+
+
+def _unrecognised(path: Path) -> UnreadableLog:
+    formats = ", ".join(FORMATS)
+    return UnreadableLog(f"{path}: Unrecognised log format. Pass --format {formats}")

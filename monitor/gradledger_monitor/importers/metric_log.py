@@ -1,4 +1,4 @@
-"""What all logs of other tools come down to: named numbers at steps, and who wrote them (pure)."""
+"""The common form of all imported logs: named numbers at steps, and the tool (pure)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class UnreadableLog(ValueError):
-    """A file or folder that is not what it was taken for, with what to do about it."""
+    """A file or folder that cannot be read as a log; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Point:
 
 @dataclass(frozen=True)
 class TrainingLog:
-    """One training as another tool wrote it down.
+    """One training, as another tool logged it.
 
-    ``identity`` tells it from all others, and is the same whenever it is read.
+    ``identity`` is unique, and the same each time the log is read.
     """
 
     tool: str
@@ -33,16 +33,16 @@ class TrainingLog:
     points: list[Point]
     config: Mapping[str, Any] = field(default_factory=dict)
     project: str = "imported"
-    checkpoints: Mapping[int, str] = field(default_factory=dict)  # by step: where it lies
-    over: bool = True
+    checkpoints: Mapping[int, str] = field(default_factory=dict)  # path by step
+    ended: bool = True
 
     def metrics(self) -> Iterator[str]:
-        """Every name, in the order of first appearance."""
+        """All metric names, in the order of their first appearance."""
         return iter(dict.fromkeys(name for point in self.points for name in point.values))
 
 
 def number(value: Any) -> float | None:
-    """The number that a cell holds; None for a text, a truth value or nothing."""
+    """The number in a table cell; None for text, a boolean or an empty cell."""
     if isinstance(value, bool) or value is None or value == "":
         return None
     try:

@@ -1,4 +1,4 @@
-"""Which of another tool's names means what: guessed from what people call them, or told (pure)."""
+"""The meaning of a log's metric names: given by the user, or guessed from usual names (pure)."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ _SPEED = re.compile(r"(runtime|per_second|compilation_time|samples|epoch|(^|_)st
 
 @dataclass(frozen=True)
 class MetricNames:
-    """By meaning, the name that this log uses; and the names of evaluation metrics."""
+    """The metric name of each meaning in a log, and the names of its evaluation metrics."""
 
-    known: Mapping[str, str]
+    by_meaning: Mapping[str, str]
     evaluations: frozenset[str]
 
 
-def match_names(metrics: Iterable[str], told: Mapping[str, str]) -> MetricNames:
-    """The names of a log, as told and otherwise guessed. Raises ``UnreadableLog``."""
-    there = list(metrics)
-    for meaning, name in told.items():
-        if name not in there:
-            has = ", ".join(there[:20]) or "nothing"
-            raise UnreadableLog(f"--map {meaning}={name}: it logs no {name!r}; it has {has}")
-    guessed = {meaning: _guess(meaning, there) for meaning in MEANINGS}
-    known = {m: name for m, name in guessed.items() if name is not None} | dict(told)
-    taken = set(known.values())
+def match_names(metrics: Iterable[str], mapping: Mapping[str, str]) -> MetricNames:
+    """The names by ``mapping`` (--map), all others guessed. Raises ``UnreadableLog``."""
+    logged = list(metrics)
+    for meaning, name in mapping.items():
+        if name not in logged:
+            names = ", ".join(logged[:20]) or "nothing"
+            raise UnreadableLog(f"--map {meaning}={name}: the log has no {name!r}; it has {names}")
+    guesses = {meaning: _guess(meaning, logged) for meaning in MEANINGS}
+    by_meaning = {m: name for m, name in guesses.items() if name is not None} | dict(mapping)
+    used = set(by_meaning.values())
     evaluated = (
-        n for n in there if n not in taken and _EVALUATED.search(n) and not _SPEED.search(n)
+        n for n in logged if n not in used and _EVALUATED.search(n) and not _SPEED.search(n)
     )
-    return MetricNames(known, frozenset(evaluated))
+    return MetricNames(by_meaning, frozenset(evaluated))
 
 
 def _guess(meaning: str, metrics: list[str]) -> str | None:
-    """The plainest name that means this: ``train/loss`` rather than ``train/loss_step``."""
-    fitting = [name for name in metrics if _PATTERNS[meaning].fullmatch(name.lower())]
-    if meaning == "step":  # a tool's own counter counts its calls, not the optimizer's steps
-        return min(fitting, key=lambda name: ("global" not in name.lower(), name), default=None)
-    return min(fitting, key=lambda name: (len(name), name), default=None)
+    """The shortest name with this meaning: ``train/loss`` rather than ``train/loss_step``."""
+    matches = [name for name in metrics if _PATTERNS[meaning].fullmatch(name.lower())]
+    if meaning == "step":  # a tool's own counter counts log calls, not optimizer steps
+        return min(matches, key=lambda name: ("global" not in name.lower(), name), default=None)
+    return min(matches, key=lambda name: (len(name), name), default=None)

@@ -1,7 +1,8 @@
-"""TensorBoard event files: the scalars, without TensorBoard.
+"""The scalars of TensorBoard event files. TensorBoard is not needed.
 
-A file is a row of TFRecords (length, its checksum, an Event, its checksum), an Event a message of
-Protocol Buffers: tensorboard/compat/proto/event.proto and summary.proto name the fields below.
+A file is a sequence of TFRecords: length, checksum of it, Event, checksum of it. An Event is a
+message of Protocol Buffers; its fields are defined in tensorboard/compat/proto/event.proto and
+summary.proto.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from gradledger_monitor.importers.metric_log import Point, TrainingLog, UnreadableLog
 
 MARK = "tfevents"
-LONGEST = 2**28
+MAX_EVENT_BYTES = 2**28
 _HEADER = struct.Struct("<QI")
 _DOUBLE, _FLOAT = struct.Struct("<d"), struct.Struct("<f")
 
@@ -49,11 +50,11 @@ def _records(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while len(header := file.read(_HEADER.size)) == _HEADER.size:
             length = _HEADER.unpack(header)[0]
-            if length > LONGEST:
-                raise UnreadableLog(f"{path}: it is no TensorBoard event file")
+            if length > MAX_EVENT_BYTES:
+                raise UnreadableLog(f"{path}: not a TensorBoard event file")
             event = file.read(length)
             if len(event) < length or len(file.read(4)) < 4:
-                return  # the writer died, or still writes
+                return  # the writer died, or is still writing
             yield event
 
 
@@ -73,7 +74,7 @@ def _scalars(summary: bytes) -> Iterator[tuple[str, float]]:
 
 
 def _of_tensor(tensor: bytes) -> float | None:
-    """The one number of a float or double scalar (tensor.proto); None for any other tensor."""
+    """The value of a float or double scalar (tensor.proto); None for any other tensor."""
     for field, value in _fields(tensor):
         if isinstance(value, bytes) and field in (4, 5) and len(value) in (4, 8):
             kind: struct.Struct = _FLOAT if len(value) == 4 else _DOUBLE
@@ -83,7 +84,7 @@ def _of_tensor(tensor: bytes) -> float | None:
 
 
 def _fields(message: bytes) -> Fields:
-    """Field numbers with what they hold: an int for a varint, else bytes."""
+    """Field numbers with their values: an int for a varint, else bytes."""
     at = 0
     try:
         while at < len(message):
@@ -96,12 +97,12 @@ def _fields(message: bytes) -> Fields:
             size = {1: 8, 5: 4}.get(wire)
             if size is None:
                 if wire != 2:
-                    raise UnreadableLog("an event in it is not one of TensorBoard's")
+                    raise UnreadableLog("an event in it is not a TensorBoard event")
                 size, at = _varint(message, at)
             yield key >> 3, message[at : at + size]
             at += size
     except (IndexError, struct.error) as error:
-        raise UnreadableLog("an event in it is not one of TensorBoard's") from error
+        raise UnreadableLog("an event in it is not a TensorBoard event") from error
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:

@@ -11,23 +11,23 @@ from typing import Any
 from gradledger_monitor.importers.metric_log import Point, TrainingLog, UnreadableLog, number
 
 FILE = "trainer_state.json"
-_SUMMARY = "train_runtime"  # only the entry about the whole training has it
+_SUMMARY = "train_runtime"  # only in the entry about the whole training
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
-_TOLD = ("max_steps", "num_train_epochs", "train_batch_size", "logging_steps", "save_steps")
+_CONFIG_KEYS = ("max_steps", "num_train_epochs", "train_batch_size", "logging_steps", "save_steps")
 
 
 def read(path: Path) -> Iterator[TrainingLog]:
-    """The training: of a folder of checkpoints, as the last of them tells it."""
+    """The training; of a folder of checkpoints, as the last one has it."""
     file = path if path.is_file() else _newest(path)
     try:
         state = json.loads(file.read_text())
         history = state["log_history"]
         points = [_point(entry) for entry in history if _SUMMARY not in entry]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnreadableLog(f"{file}: it is no trainer_state.json of the Trainer") from error
+        raise UnreadableLog(f"{file}: not a trainer_state.json of the Trainer") from error
     output = file.parent.parent if _CHECKPOINT.fullmatch(file.parent.name) else file.parent
-    told = {key: state[key] for key in _TOLD if state.get(key)}
-    config = {"framework": "transformers", **told}
+    config = {"framework": "transformers"}
+    config |= {key: state[key] for key in _CONFIG_KEYS if state.get(key)}
     if state.get("max_steps"):
         config["planned_steps"] = state["max_steps"]
     yield TrainingLog(
@@ -37,10 +37,10 @@ def read(path: Path) -> Iterator[TrainingLog]:
 
 
 def _newest(folder: Path) -> Path:
-    found = [*folder.glob(FILE), *folder.glob(f"checkpoint-*/{FILE}")]
-    if not found:
-        raise UnreadableLog(f"{folder}: no {FILE} is in it")
-    return max(found, key=lambda file: _steps(file.parent) or 2**53)
+    files = [*folder.glob(FILE), *folder.glob(f"checkpoint-*/{FILE}")]
+    if not files:
+        raise UnreadableLog(f"{folder}: no {FILE} in it")
+    return max(files, key=lambda file: _steps(file.parent) or 2**53)
 
 
 def _steps(folder: Path) -> int | None:

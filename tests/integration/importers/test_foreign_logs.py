@@ -1,9 +1,13 @@
-"""Logs that other tools wrote, as runs: what the rules can say of them, and what not."""
+"""Logs of other tools as runs: what the rules measure in them, and what they do not."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
+import shutil
+import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -32,12 +36,12 @@ STEPS, JUMP = 100, 80
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     """An empty store."""
-    made = Store(f"sqlite:///{tmp_path / 'g.db'}")
-    made.migrate()
-    return made
+    store = Store(f"sqlite:///{tmp_path / 'g.db'}")
+    store.migrate()
+    return store
 
 
-def taken_in(store: Store, path: Path) -> tuple[RunRow, EvaluationResult]:
+def import_one(store: Store, path: Path) -> tuple[RunRow, EvaluationResult]:
     """The one run of a log."""
     (run,) = store_file(store, path)
     evaluate_all(store, RuleOverrides())
@@ -47,73 +51,81 @@ def taken_in(store: Store, path: Path) -> tuple[RunRow, EvaluationResult]:
 
 
 @pytest.mark.parametrize("log", SAME.values(), ids=SAME.keys())
-def test_one_training_says_the_same_whoever_logged_it(store: Store, log: str) -> None:
-    row, evaluation = taken_in(store, LOGS / log)
-    seen = curves.curves(store, row.id)
-    assert seen["step"] == list(range(1, STEPS + 1))
-    assert seen["loss_reported"][49] == pytest.approx(4.0 * 0.99**50, rel=1e-6)
-    assert seen["norm"][49] == pytest.approx(1.0)
-    assert seen["lr"][49] == pytest.approx(1e-3)
-    assert seen["balance"] == seen["micro_batches"] == [None] * STEPS
+def test_one_training_gives_the_same_run_from_every_tool(store: Store, log: str) -> None:
+    row, evaluation = import_one(store, LOGS / log)
+    columns = curves.curves(store, row.id)
+    assert columns["step"] == list(range(1, STEPS + 1))
+    assert columns["loss_reported"][49] == pytest.approx(4.0 * 0.99**50, rel=1e-6)
+    assert columns["norm"][49] == pytest.approx(1.0)
+    assert columns["lr"][49] == pytest.approx(1e-3)
+    assert columns["balance"] == columns["micro_batches"] == [None] * STEPS
     evaluated = curves.eval_curves(store, row.id)
     (name,) = (n for n in evaluated if "loss" in n)
     assert evaluated[name]["step"] == list(range(10, STEPS + 1, 10))
-    found = {f.rule: f.first_step for f in evaluation.findings}
-    assert found["norm.spike"] == JUMP
-    assert found["eval.diverging"] == 70
+    first_steps = {f.rule: f.first_step for f in evaluation.findings}
+    assert first_steps["norm.spike"] == JUMP
+    assert first_steps["eval.diverging"] == 70
     assert row.ended
 
 
 @pytest.mark.parametrize("log", SAME.values(), ids=SAME.keys())
-def test_what_a_log_does_not_hold_was_not_measured(store: Store, log: str) -> None:
-    row, evaluation = taken_in(store, LOGS / log)
+def test_metrics_that_a_log_lacks_are_not_measured(store: Store, log: str) -> None:
+    row, evaluation = import_one(store, LOGS / log)
     tool = row.environment["imported_from"]
-    unmeasured = {r for r, said in evaluation.coverage.items() if said.startswith("not_measured")}
+    unmeasured = {
+        r for r, status in evaluation.coverage.items() if status.startswith("not_measured")
+    }
     rules = set(evaluation.coverage)
-    looked = {"norm.nonfinite", "norm.spike", "norm.vanishing", "norm.exploding", "eval.diverging"}
-    assert rules - unmeasured == looked
-    why = evaluation.coverage["reduction.token_weights_unequal"]
-    assert why == f"not_measured: {tool} does not log what this rule looks at"
+    measured = {
+        "norm.nonfinite",
+        "norm.spike",
+        "norm.vanishing",
+        "norm.exploding",
+        "eval.diverging",
+    }
+    assert rules - unmeasured == measured
+    status = evaluation.coverage["reduction.token_weights_unequal"]
+    assert status == f"not_measured: {tool} does not log what this rule looks at"
 
 
-def test_the_trainers_state_comes_with_its_checkpoints(store: Store) -> None:
-    row, evaluation = taken_in(store, LOGS / "trainer")
+def test_a_trainer_state_is_imported_with_its_checkpoints(store: Store) -> None:
+    row, evaluation = import_one(store, LOGS / "trainer")
     state = json.loads((LOGS / "trainer/checkpoint-12/trainer_state.json").read_text())
     logged = {e["step"]: e for e in state["log_history"] if "loss" in e}
-    seen = curves.curves(store, row.id)
-    assert seen["step"] == list(range(1, 13))
-    for at, step in enumerate(seen["step"]):
-        assert seen["loss_reported"][at] == logged[step]["loss"]
-        assert seen["norm"][at] == logged[step]["grad_norm"]
-        assert seen["lr"][at] == logged[step]["learning_rate"]
+    columns = curves.curves(store, row.id)
+    assert columns["step"] == list(range(1, 13))
+    for at, step in enumerate(columns["step"]):
+        assert columns["loss_reported"][at] == logged[step]["loss"]
+        assert columns["norm"][at] == logged[step]["grad_norm"]
+        assert columns["lr"][at] == logged[step]["learning_rate"]
     assert [c.step for c in checkpoints.of_run(store, row.id)] == [4, 8, 12]
     assert curves.eval_curves(store, row.id)["eval_loss"]["step"] == [4, 8, 12]
     assert row.config["planned_steps"] == 12
     assert evaluation.verdict == "incomplete"
 
 
-def test_lightnings_metrics_are_read_beside_each_other(store: Store) -> None:
-    row, _ = taken_in(store, LOGS / "lightning/run1/metrics.csv")
-    seen = curves.curves(store, row.id)
-    assert len(seen["step"]) == 20
-    for figure in ("loss_reported", "norm", "lr"):
-        known = [v for v in seen[figure] if v is not None]
-        assert len(known) == 20 and all(v > 0 for v in known), figure
+def test_rows_of_lightning_that_share_a_step_are_merged(store: Store) -> None:
+    row, _ = import_one(store, LOGS / "lightning/run1/metrics.csv")
+    columns = curves.curves(store, row.id)
+    assert len(columns["step"]) == 20
+    for metric in ("loss_reported", "norm", "lr"):
+        values = [v for v in columns[metric] if v is not None]
+        assert len(values) == 20 and all(v > 0 for v in values), metric
     assert len(curves.eval_curves(store, row.id)["val_loss"]["step"]) == 2
     assert row.name == "run1"
 
 
 def test_importing_again_changes_nothing(store: Store) -> None:
-    before = taken_in(store, LOGS / "tensorboard")
-    again = taken_in(store, LOGS / "tensorboard")
+    before = import_one(store, LOGS / "tensorboard")
+    again = import_one(store, LOGS / "tensorboard")
     assert again[1] == before[1]
     assert len(queries.list_runs(store)) == 1
 
 
-def test_a_loss_that_is_no_number_is_told_as_such(store: Store, tmp_path: Path) -> None:
+def test_a_loss_that_is_nan_gives_a_finding(store: Store, tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
     log.write_text("step,loss,grad_norm\n1,2.0,1.0\n2,nan,inf\n3,2.0,1.0\n")
-    row, evaluation = taken_in(store, log)
+    row, evaluation = import_one(store, log)
     assert "norm.nonfinite" in {f.rule for f in evaluation.findings}
     losses = curves.curves(store, row.id)["loss_reported"]
     assert losses[1] is None or math.isnan(losses[1])
@@ -124,20 +136,69 @@ def test_a_loss_that_is_no_number_is_told_as_such(store: Store, tmp_path: Path) 
     [
         ("empty.csv", "", "no numbers"),
         ("words.csv", "a,b\nx,y\n", "no numbers"),
-        ("other.csv", "step,accuracy\n1,0.5\n", "Say which is which: gradledger import FILE"),
+        ("other.csv", "step,accuracy\n1,0.5\n", "Name them: gradledger import FILE"),
         ("torn.json", '{"a":', "Expecting value"),
         ("plain.json", "3", "a table in JSON"),
         ("rows.json", "[1, 2]", "not an object"),
-        ("trainer_state.json", "{}", "no trainer_state.json of the Trainer"),
-        ("events.out.tfevents.1", "not events, but long enough to be read", "no TensorBoard"),
+        ("trainer_state.json", "{}", "not a trainer_state.json of the Trainer"),
+        (
+            "events.out.tfevents.1",
+            "not events, but long enough to be read",
+            "not a TensorBoard event file",
+        ),
         ("two.csv", "Step,a - loss,b - loss\n1,2,3\n", "several runs (a, b)"),
-        ("odd.bin", "x", "of no known kind"),
+        ("odd.bin", "x", "Unrecognised log format. Pass --format tensorboard, "),
     ],
 )
-def test_what_makes_no_sense_is_said(
+def test_an_unreadable_file_is_refused_with_a_reason(
     store: Store, tmp_path: Path, name: str, text: str, reason: str
 ) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(UnreadableLog) as told:
+    with pytest.raises(UnreadableLog) as error:
         store_file(store, tmp_path / name)
-    assert reason in str(told.value)
+    assert reason in str(error.value)
+
+
+BOMB = "a: &a [x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in pairwise("abcdefghij")
+)
+MERGE_BOMB = "a: &a {x: 1}\n" + "".join(
+    f"{new}: &{new}\n  <<: [{', '.join([f'*{old}'] * 9)}]\n" for old, new in pairwise("abcdefghij")
+)
+
+
+@pytest.mark.parametrize(
+    ("meta", "reason"),
+    [
+        (BOMB, "it has YAML aliases"),
+        (MERGE_BOMB, "it has YAML aliases"),
+        ("run_id: " + "x" * 16_384, "larger than 16384 bytes"),
+        ("run_id: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
+        ("[" * 16_000, "nested too deeply"),
+        ("- a\n- b", "not a mapping"),
+        ("run_id: 'x", "not the meta.yaml of an MLflow run"),
+        ("run_id: 2026-13-45", "not the meta.yaml of an MLflow run"),
+        ("run_id: \x00", "not the meta.yaml of an MLflow run"),
+        ("", "not a mapping"),
+    ],
+)
+def test_a_hostile_meta_yaml_is_refused(
+    store: Store, tmp_path: Path, meta: str, reason: str
+) -> None:
+    shutil.copytree(LOGS / "mlflow/mlruns", tmp_path / "mlruns")
+    (path,) = (tmp_path / "mlruns/0").glob("*/meta.yaml")
+    path.write_text(meta)
+    began = time.perf_counter()
+    with pytest.raises(UnreadableLog, match=re.escape(str(path))) as error:
+        store_file(store, tmp_path / "mlruns")
+    assert reason in str(error.value)
+    assert time.perf_counter() - began < 5
+
+
+def test_names_of_an_mlflow_run_are_read_as_yaml(store: Store, tmp_path: Path) -> None:
+    shutil.copytree(LOGS / "mlflow/mlruns", tmp_path / "mlruns")
+    (path,) = (tmp_path / "mlruns/0").glob("*/meta.yaml")
+    path.write_text("run_id: '0017'\nrun_name: \"it's: a \\u00e9\"\nstatus: 1\n")
+    row, _ = import_one(store, tmp_path / "mlruns")
+    assert row.name == "it's: a \u00e9"
+    assert not row.ended
