@@ -45,8 +45,15 @@ def swallowed(request: pytest.FixtureRequest) -> Iterator[Swallowed]:
 
 # Files that take a minute or more are begun first: else one worker is left alone with the last.
 LONG = {
-    *("test_check", "test_identity", "test_faults", "test_openapi", "test_ends", "test_disks"),
-    *("test_delivery", "test_sender", "test_channels_and_links", "test_records_survive"),
+    *(
+        "test_check",
+        "test_identity",
+        "test_faults",
+        "test_openapi",
+        "test_process_end",
+        "test_disks",
+    ),
+    *("test_delivery", "test_pipeline", "test_channels_and_links", "test_records_survive"),
 }
 
 

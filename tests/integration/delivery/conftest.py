@@ -1,4 +1,4 @@
-"""Real trainings in processes of their own, and what reached a service or a disk of them."""
+"""Runs real trainings in separate processes; reads what reached the service or the disk."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from helpers.batches import eventually
 from helpers.patience import HANGS
 from helpers.service import Service
 
-# What every script here begins with. It takes `steps` optimizer steps of two micro-batches. An
-# optimizer imports PyTorch's compiler to keep out of its way, for a second each time: not needed.
+# The beginning of every script: `train` takes optimizer steps of two micro-batches. An optimizer
+# imports PyTorch's compiler, which takes a second and is replaced by a stub.
 PRELUDE = """
 import os, signal, sys, time, types
 import torch
@@ -43,12 +43,12 @@ def train(steps, pause=0.0):
         optimizer.zero_grad()
         time.sleep(pause)
 """
-WATCHED = [sys.executable, "-m", "gradledger.cli", "run", "--"]
+WITH_HOOKS = [sys.executable, "-m", "gradledger.cli", "run", "--"]
 
 
 @dataclass
-class Ended:
-    """A script that has run."""
+class ScriptResult:
+    """The result of a script."""
 
     status: int
     out: str
@@ -57,14 +57,14 @@ class Ended:
 
 @dataclass
 class Scripts:
-    """Runs scripts in one folder, with one spool."""
+    """Runs scripts in one folder with one spool."""
 
     folder: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
     def spool(self) -> Path:
-        """Where they leave what they cannot send."""
+        """The folder for records that they cannot send."""
         return self.folder / "spool"
 
     def start(self, code: str, url: str, *command: str, **environ: str) -> subprocess.Popen[str]:
@@ -73,9 +73,9 @@ class Scripts:
         path.write_text(PRELUDE + code)
         env = {k: v for k, v in os.environ.items() if not k.startswith("GRADLEDGER_")}
         env |= {"GRADLEDGER_URL": url, "GRADLEDGER_SPOOL": str(self.spool), "OMP_NUM_THREADS": "1"}
-        env["GRADLEDGER_OVERHEAD"] = "full"  # or of steps as short as these, some are let pass
-        env["GRADLEDGER_ON_FINDING"] = "off"  # what is said of delivery must stand alone
-        words = [*(command or (*WATCHED, sys.executable)), str(path)]
+        env["GRADLEDGER_OVERHEAD"] = "full"  # else steps as short as these are sampled
+        env["GRADLEDGER_ON_FINDING"] = "off"  # no output except messages about delivery
+        words = [*(command or (*WITH_HOOKS, sys.executable)), str(path)]
         process = subprocess.Popen(
             words,
             env={**env, **environ},
@@ -89,31 +89,31 @@ class Scripts:
         return process
 
     def end(self) -> None:
-        """End what a failed test left running, its children too."""
+        """Kill the processes that a failed test left running, with their children."""
         for process in self.started:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()
 
-    def run(self, code: str, url: str, *command: str, **environ: str) -> Ended:
-        """Run a script to its end."""
+    def run(self, code: str, url: str, *command: str, **environ: str) -> ScriptResult:
+        """Run a script until it ends."""
         process = self.start(code, url, *command, **environ)
         out, err = process.communicate(timeout=HANGS)
-        return Ended(process.returncode, out, err)
+        return ScriptResult(process.returncode, out, err)
 
     def on_disk(self) -> int:
-        """How many steps wait in the spool."""
+        """The number of steps in the spool."""
         texts = [path.read_bytes() for path in self.spool.rglob("*.jsonl")]
         return sum(text.count(b'"type":"step"') for text in texts)
 
-    def gradledger(self, *words: object) -> Ended:
-        """Run a command of ours."""
+    def gradledger(self, *words: object) -> ScriptResult:
+        """Run a gradledger command."""
         command = [sys.executable, "-m", "gradledger.cli", *map(str, words)]
         env = {k: v for k, v in os.environ.items() if not k.startswith("GRADLEDGER_")}
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=HANGS, env=env, cwd=self.folder
         )
-        return Ended(done.returncode, done.stdout, done.stderr)
+        return ScriptResult(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture
@@ -132,12 +132,12 @@ def nowhere() -> str:
 
 
 def stored(service: Service) -> dict[str, list[int]]:
-    """The judged steps of every run, by its id."""
+    """The evaluated steps of every run, by its id."""
     runs = [run["id"] for run in service.get("/runs").json()["runs"]]
     return {run: service.get(f"/runs/{run}/series").json()["step"] for run in runs}
 
 
 def all_stored(service: Service, *counts: int) -> bool:
-    """Whether there are so many runs, with steps 1 to each count, in whatever order."""
+    """Whether there is one run per count, with the steps 1 to that count, in any order."""
     wanted = sorted(list(range(1, count + 1)) for count in counts)
     return eventually(60, lambda: sorted(stored(service).values()) == wanted)

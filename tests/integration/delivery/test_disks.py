@@ -1,4 +1,4 @@
-"""A disk that takes nothing, settings that mean nothing: training goes on, and it is said once."""
+"""Failing disks and invalid settings: training goes on, with one message each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from helpers.misbehaving import says, server, takes
 from helpers.patience import HANGS
 from helpers.service import running_service
 
-from .conftest import WATCHED, Scripts, all_stored
+from .conftest import WITH_HOOKS, Scripts, all_stored
 
 LIMITED = """
 import resource
@@ -20,21 +20,21 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))  # as a full disk: E
 """
 
 
-def test_a_full_disk_does_not_stop_training_and_what_it_holds_is_whole(
+def test_a_full_disk_does_not_stop_training_and_its_files_are_complete(
     scripts: Scripts, nowhere: str
 ) -> None:
     done = scripts.run(f"{LIMITED}\ntrain(300, pause=0.005)\nprint('trained')", nowhere)
     assert (done.status, done.out) == (0, "trained\n")
     assert done.err.count("(File too large); they stay in memory") == 1
-    kept = scripts.on_disk()
-    assert kept > 0
-    assert f"gradledger: {kept} records not sent yet" in done.err
-    assert f"gradledger: {301 - kept} records lost: not sent" in done.err
+    stored = scripts.on_disk()
+    assert stored > 0
+    assert f"gradledger: {stored} records not sent yet" in done.err
+    assert f"gradledger: {301 - stored} records lost: not sent" in done.err
     (path,) = scripts.spool.rglob("*.jsonl")
     assert path.read_bytes().endswith(b"}\n")
 
 
-def test_a_full_disk_loses_nothing_when_the_service_comes_back(scripts: Scripts) -> None:
+def test_a_full_disk_loses_nothing_when_the_service_recovers(scripts: Scripts) -> None:
     with server(says(500)) as service:
         process = scripts.start(f"{LIMITED}\ntrain(300, pause=0.005)\ntime.sleep(3)", service.url)
         assert eventually(30, lambda: scripts.on_disk() > 0)
@@ -46,19 +46,17 @@ def test_a_full_disk_loses_nothing_when_the_service_comes_back(scripts: Scripts)
     assert scripts.on_disk() == 0
 
 
-def test_a_home_that_cannot_be_written_does_not_stop_training(
-    scripts: Scripts, nowhere: str
-) -> None:
+def test_an_unwritable_home_does_not_stop_training(scripts: Scripts, nowhere: str) -> None:
     environ = {"HOME": "/proc/none", "GRADLEDGER_SPOOL": ""}
     done = scripts.run("train(10)\nprint('trained')", nowhere, **environ)
     assert (done.status, done.out) == (0, "trained\n")
-    told = [line for line in done.err.splitlines() if line.startswith("gradledger:")]
-    assert len(told) == 2
-    assert "(No such file or directory); they stay in memory" in told[0]
-    assert "11 records lost: not sent" in told[1]
+    messages = [line for line in done.err.splitlines() if line.startswith("gradledger:")]
+    assert len(messages) == 2
+    assert "(No such file or directory); they stay in memory" in messages[0]
+    assert "11 records lost: not sent" in messages[1]
 
 
-def test_values_that_mean_nothing_are_said_once_and_the_defaults_are_used(
+def test_invalid_settings_are_reported_once_and_the_defaults_are_used(
     scripts: Scripts, tmp_path: Path
 ) -> None:
     bad = {
@@ -74,21 +72,23 @@ Settings.from_environment(os.environ)
 train(2)
 """
     with running_service(tmp_path / "gradledger.db") as service:
-        # the default address is nobody's here: the run is watched where the script says
+        # no service has the default address, so the script passes the URL
         watch = f"gradledger.watch(url={service.url!r})"
         done = scripts.run(f"{watch}\n{code}", service.url, sys.executable, **bad)
         assert done.status == 0
-        told = [line for line in done.err.splitlines() if line.startswith("gradledger:")]
-        assert len(told) == len(bad)
+        messages = [line for line in done.err.splitlines() if line.startswith("gradledger:")]
+        assert len(messages) == len(bad)
         for name in bad:
-            assert sum(name in line for line in told) == 1
+            assert sum(name in line for line in messages) == 1
         assert "secret" not in done.err
         assert eventually(60, lambda: len(service.get("/runs").json()["runs"]) == 1)
         (run,) = service.get("/runs").json()["runs"]
         assert run["name"] == "script0.py"
 
 
-def test_a_long_step_beats_so_that_a_stall_can_be_told(scripts: Scripts, tmp_path: Path) -> None:
+def test_a_long_step_sends_heartbeats_so_that_a_stall_can_be_detected(
+    scripts: Scripts, tmp_path: Path
+) -> None:
     code = """
 import gradledger.session
 gradledger.session.HEARTBEAT_SECONDS = gradledger.delivery.uploader.HEARTBEAT_SECONDS = 0.3
@@ -114,13 +114,11 @@ os._exit(0)
         assert run["steps"] == 2
 
 
-def test_bytes_that_are_no_text_in_the_arguments_do_not_cost_the_run(
-    scripts: Scripts, tmp_path: Path
-) -> None:
+def test_undecodable_arguments_do_not_lose_the_run(scripts: Scripts, tmp_path: Path) -> None:
     code = "import sys; exec(open(sys.argv[2]).read())"
     odd = os.fsdecode(b"--data=\xff\xfe")
     with running_service(tmp_path / "gradledger.db") as service:
-        command = [*WATCHED, sys.executable, "-c", code, odd]
+        command = [*WITH_HOOKS, sys.executable, "-c", code, odd]
         done = scripts.run("train(2)", service.url, *command)
         assert (done.status, done.err) == (0, "")
         assert all_stored(service, 2)

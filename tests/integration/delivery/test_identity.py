@@ -1,4 +1,4 @@
-"""Which run a process belongs to, where one command starts several trainings."""
+"""The run of a process if one command starts several trainings."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from helpers.batches import eventually
 from helpers.patience import HANGS
 from helpers.service import Service, running_service
 
-from .conftest import WATCHED, Scripts, all_stored
+from .conftest import WITH_HOOKS, Scripts, all_stored
 
 RANKS = """
 import torch.distributed as dist
 
 def train_ranks(steps, store=None):
-    # a file where a launcher's store would hold what the last group left in it
+    # a file store, which keeps the keys of the last group as a launcher's store does
     method = store and f"file://{os.getcwd()}/{store}"
     ranks = dict(rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
     dist.init_process_group("gloo", init_method=method, **(ranks if store else {}))
@@ -29,12 +29,12 @@ def train_ranks(steps, store=None):
     dist.destroy_process_group()
     time.sleep(0.3)  # gloo's worker may still hold the last collective
 """
-TORCHRUN = [*WATCHED, sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+TORCHRUN = [*WITH_HOOKS, sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
 STATIC = ["--master_addr", "127.0.0.1"]
 
 
 def assert_runs(service: Service, *steps: int, ranks: int = 2) -> None:
-    """So many runs, each whole: every step from every rank."""
+    """Assert one complete run per count: every step from every rank."""
     assert all_stored(service, *steps)
     runs = service.get("/runs").json()["runs"]
     assert {run["world_size"] for run in runs} == {ranks}
@@ -42,25 +42,25 @@ def assert_runs(service: Service, *steps: int, ranks: int = 2) -> None:
 
 
 def all_ranks(service: Service, ranks: int) -> bool:
-    """Whether the last step of every run has come from every rank."""
-    found = []
+    """Whether the last step of every run has arrived from every rank."""
+    rank_counts = []
     for run in service.get("/runs").json()["runs"]:
         step = service.get(f"/runs/{run['id']}/steps/0/{run['steps']}")
-        found.append(len(step.json()["records"]))
-    return found != [] and set(found) == {ranks}
+        rank_counts.append(len(step.json()["records"]))
+    return rank_counts != [] and set(rank_counts) == {ranks}
 
 
 def test_two_trainings_of_one_shell_script_are_two_runs(scripts: Scripts, tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text(f'{sys.executable} "$1" && {sys.executable} "$1"\n')
     with running_service(tmp_path / "gradledger.db") as service:
-        command = [*WATCHED, "bash", str(tmp_path / "job.sh")]
+        command = [*WITH_HOOKS, "bash", str(tmp_path / "job.sh")]
         assert scripts.run("train(3)", service.url, *command).err == ""
         assert all_stored(service, 3, 3)
         first, second = (run["id"] for run in service.get("/runs").json()["runs"])
-        assert first[:20] == second[:20]  # what one command starts can be told by its id
+        assert first[:20] == second[:20]  # runs of one command share the beginning of their ids
 
 
-def test_a_restart_of_torchrun_is_a_run_of_its_own_and_loses_nothing(
+def test_a_restart_of_torchrun_is_a_separate_run_and_loses_nothing(
     scripts: Scripts, tmp_path: Path
 ) -> None:
     code = """
@@ -81,10 +81,10 @@ def test_torchrun_twice_with_one_address_in_one_command_is_two_runs(
     scripts: Scripts, tmp_path: Path, nowhere: str
 ) -> None:
     port = nowhere.rsplit(":", 1)[1]
-    words = " ".join([*TORCHRUN[len(WATCHED) :], *STATIC, "--master_port", port])
+    words = " ".join([*TORCHRUN[len(WITH_HOOKS) :], *STATIC, "--master_port", port])
     (tmp_path / "job.sh").write_text(f'{words} "$1" && {words} "$1"\n')
     with running_service(tmp_path / "gradledger.db") as service:
-        command = [*WATCHED, "bash", str(tmp_path / "job.sh")]
+        command = [*WITH_HOOKS, "bash", str(tmp_path / "job.sh")]
         done = scripts.run(RANKS + "train_ranks(4)", service.url, *command)
         assert "gradledger:" not in done.err
         assert_runs(service, 4, 4)
@@ -111,14 +111,14 @@ if __name__ == "__main__":
         assert_runs(service, 3, 4)
 
 
-def test_nodes_that_were_started_by_commands_of_their_own_are_one_run(
+def test_nodes_started_by_separate_commands_are_one_run(
     scripts: Scripts, tmp_path: Path, nowhere: str
 ) -> None:
     port = nowhere.rsplit(":", 1)[1]
     with running_service(tmp_path / "gradledger.db") as service:
         started = []
         for node in ("0", "1"):
-            words = [*WATCHED, sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
+            words = [*WITH_HOOKS, sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
             words += ["--node_rank", node, *STATIC, "--master_port", port]
             code = RANKS + "train_ranks(4)"
             started.append(scripts.start(code, service.url, *words, GRADLEDGER_RUN=f"node-{node}"))
@@ -136,7 +136,7 @@ for steps in (2, 3):
         train_ranks(steps, f"store{steps}")
 """
     with running_service(tmp_path / "gradledger.db") as service:
-        command = [*TORCHRUN[len(WATCHED) :], "--standalone"]
+        command = [*TORCHRUN[len(WITH_HOOKS) :], "--standalone"]
         done = scripts.run(RANKS + code, service.url, *command)
         assert done.status == 0, done.err
         assert_runs(service, 2, 3)

@@ -1,4 +1,4 @@
-"""``gradledger import``: a spool or an export by hand, to a service or straight to a database."""
+"""``gradledger import``: a spool or an export into a service or directly into a database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENDED = EndRecord(9.0, [30])
 
 @pytest.fixture
 def spool(tmp_path: Path) -> Path:
-    """Two runs that somebody left, one of them in two files."""
+    """A spool with two runs, one of them in two files."""
     folder = tmp_path / "spool" / "http_there_1"
     folder.mkdir(parents=True)
     parts = {"a.0.1.0001": range(1, 21), "a.0.1.0002": range(21, 31), "b.0.2.0001": range(1, 6)}
@@ -31,21 +31,21 @@ def spool(tmp_path: Path) -> Path:
     return tmp_path / "spool"
 
 
-def test_a_folder_goes_to_a_service_and_again_changes_nothing(
+def test_a_folder_is_imported_into_a_service_and_a_second_import_changes_nothing(
     scripts: Scripts, spool: Path
 ) -> None:
     with running_service(spool.parent / "gradledger.db") as service:
         done = scripts.gradledger("import", spool, "--url", service.url)
         assert (done.status, done.err) == (0, "")
-        told = "3 files, 35 records: 35 stored, 0 already there, 0 refused\n"
-        assert done.out == told
+        summary = "3 files, 35 records: 35 stored, 0 already there, 0 refused\n"
+        assert done.out == summary
         assert all_stored(service, 30, 5)
         again = scripts.gradledger("import", spool, "--url", service.url)
         assert "0 stored, 35 already there, 0 refused" in again.out
     assert len(list(spool.rglob("*.jsonl"))) == 3
 
 
-def test_a_file_goes_straight_into_a_database_and_away_if_asked(
+def test_a_file_is_imported_into_a_database_and_removed_with_remove(
     scripts: Scripts, spool: Path
 ) -> None:
     database = f"sqlite:///{spool.parent / 'other.db'}"
@@ -77,7 +77,7 @@ def test_a_file_that_is_still_written_is_read_and_stays(scripts: Scripts, tmp_pa
     living.close()
 
 
-def test_what_is_refused_is_named_counted_and_kept(scripts: Scripts, spool: Path) -> None:
+def test_refused_records_are_reported_and_the_file_stays(scripts: Scripts, spool: Path) -> None:
     path = spool / "odd.jsonl"
     path.write_bytes(b'{"type": "odd"}\n' + batch("c", [step(1)]))
     done = scripts.gradledger(
@@ -89,7 +89,7 @@ def test_what_is_refused_is_named_counted_and_kept(scripts: Scripts, spool: Path
     assert path.exists()
 
 
-def test_a_service_that_is_down_is_said_and_nothing_is_removed(
+def test_a_service_that_is_down_is_reported_and_nothing_is_removed(
     scripts: Scripts, spool: Path, nowhere: str
 ) -> None:
     done = scripts.gradledger("import", spool, "--url", nowhere, "--remove")

@@ -1,4 +1,4 @@
-"""The way to the service through a proxy, with real ones; and where none is used."""
+"""Requests to the service through real proxies, and requests without a proxy."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ BASIC = "Basic dXNlcjpwQHNz"  # user:p@ss
 
 @pytest.fixture(autouse=True)
 def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None but the test's own."""
+    """No proxy settings except those of the test."""
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
 
 
 def port(service: Server) -> int:
-    """Where a service listens."""
+    """The port of a service."""
     return int(service.listening.getsockname()[1])
 
 
 def post(url: str, proxy: str | None = None) -> UploadResult:
-    """One batch."""
+    """Post one batch."""
     client = Client(url, "secret-token", proxy)
     answer = client.post(LINES)
     client.close()
@@ -60,7 +60,7 @@ def test_a_service_is_reached_through_the_proxy_of_the_environment(
         assert b"Host: service.test:4777" in proxy.heads[0]
 
 
-def test_a_proxy_may_be_named_without_its_scheme_and_ask_for_a_password(
+def test_a_proxy_address_may_lack_a_scheme_and_have_a_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with server(takes) as service, running_proxy(port(service), BASIC) as proxy:
@@ -98,7 +98,7 @@ def test_no_proxy_is_used_where(why: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert proxy_for(url.format(port=4777)) is None
 
 
-def test_this_machine_is_reached_directly_and_through_a_proxy_only_if_asked(
+def test_this_machine_is_reached_directly_unless_a_proxy_is_configured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with server(takes) as service, running_proxy(port(service)) as proxy:
@@ -127,7 +127,7 @@ def test_addresses_of_proxies(address: str, proxy: Proxy) -> None:
 @pytest.mark.parametrize(
     "address", ["socks5://user:secret@proxy:1", "http://", "http://a:b", "ftp://a"]
 )
-def test_a_proxy_of_another_kind_is_named_with_a_way_out(
+def test_an_unsupported_proxy_is_reported_with_a_fix(
     address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ProxyError) as caught:
@@ -160,7 +160,7 @@ def test_a_training_reaches_its_service_through_a_proxy(scripts: Scripts) -> Non
 
 @contextmanager
 def over_tls(service: Server, folder: Path) -> Iterator[int]:
-    """The port at which a service for ``service.test`` is reached over TLS."""
+    """The port of a TLS endpoint for ``service.test``, in front of the service."""
     subject = ["-subj", "/CN=service.test", "-addext", "subjectAltName=DNS:service.test"]
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
     files = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "certificate.pem")]
@@ -176,7 +176,7 @@ def over_tls(service: Server, folder: Path) -> Iterator[int]:
 
 
 def _terminate(listening: socket.socket, context: ssl.SSLContext, leads_to: int) -> None:
-    """Take TLS off, as what stands before a service does."""
+    """Terminate TLS, as a reverse proxy does."""
     with suppress(OSError):
         while True:
             raw, _ = listening.accept()
@@ -216,7 +216,7 @@ def test_a_service_over_tls_is_reached_through_a_tunnel_that_sees_nothing(
         assert "cannot reach an https service" in post("https://service.test").problem
 
 
-def test_a_proxy_that_never_answers_holds_up_no_end(scripts: Scripts) -> None:
+def test_a_proxy_that_never_answers_does_not_delay_the_end(scripts: Scripts) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         proxy = f"http://127.0.0.1:{silent.getsockname()[1]}"
         code = """

@@ -1,4 +1,4 @@
-"""What a signal does to a script is the same with the hooks as without: handlers, status, time."""
+"""A signal has the same effect with and without the hooks: handlers, status, time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 from helpers.batches import eventually
 from helpers.patience import HANGS
 
-from .conftest import WATCHED, Scripts
+from .conftest import WITH_HOOKS, Scripts
 
 BARE = [sys.executable]
-HOOKED = [*WATCHED, sys.executable]
+HOOKED = [*WITH_HOOKS, sys.executable]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 
 DISPOSITIONS = """
@@ -30,7 +30,7 @@ print(sorted(handlers.items()), signal.pthread_sigmask(signal.SIG_BLOCK, []))
 print(signal.set_wakeup_fd(-1))
 """
 
-# Each takes its steps, says that it is ready, and waits for a signal.
+# Each script takes its steps, prints that it is ready, and waits for a signal.
 READY = "\ntrain(3)\ntime.sleep(0.3)\nprint('ready', flush=True)\n"
 SLEEPS = READY + "time.sleep(60)\n"
 EXITS = """
@@ -160,7 +160,7 @@ def test_no_disposition_mask_or_wakeup_descriptor_is_changed(
     assert hooked.out == alone.out
 
 
-# A rank that waits in a collective runs no Python, and so no handler that is written in it.
+# A rank that waits in a collective runs no Python code, so no Python signal handler either.
 COLLECTIVE = """
 import torch.distributed as dist
 dist.init_process_group("gloo")
@@ -206,7 +206,7 @@ def test_ranks_that_wait_in_a_collective_end_as_soon_as_without_the_hooks(
     assert min(later) < 1.0
 
 
-def test_a_signal_that_is_unblocked_in_the_script_alone_never_reaches_a_thread_of_ours(
+def test_a_signal_that_only_the_script_unblocks_never_reaches_our_threads(
     scripts: Scripts, nowhere: str
 ) -> None:
     code = """

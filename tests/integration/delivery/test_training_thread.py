@@ -1,4 +1,4 @@
-"""The training thread waits for nothing: not for a service that hangs, refuses, or is not there."""
+"""The training thread never waits: the service may hang, refuse or be down."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .conftest import Scripts
 
 STEPS = 200
 
-# Notes what the main thread asks of the system while it trains, by audit event, and every call of
-# ours that may wait, by the profiler. The first step, at which the threads start, is let pass.
+# Records the audit events of the main thread while it trains, and with a profiler every call of the
+# hooks that may wait. The first step, which starts the threads, is not included.
 SPIED = f"""
 import json, threading
 main, asked = threading.main_thread().ident, []
@@ -43,27 +43,27 @@ print(json.dumps({{"asked": asked, "took": took}}))
 """
 
 
-def told(scripts: Scripts, url: str) -> dict[str, Any]:
-    """What the script saw of itself."""
+def recorded_calls(scripts: Scripts, url: str) -> dict[str, Any]:
+    """The calls that the script recorded, and its time."""
     done = scripts.run(SPIED, url)
     assert done.status == 0, done.err
-    said: dict[str, Any] = json.loads(done.out)
-    return said
+    payload: dict[str, Any] = json.loads(done.out)
+    return payload
 
 
 @pytest.mark.parametrize("behaviour", [is_silent, says(503)], ids=["hanging", "refusing"])
 def test_no_call_of_ours_waits_on_the_training_thread(scripts: Scripts, behaviour: Any) -> None:
     with server(behaviour) as service:
-        seen = told(scripts, service.url)
+        result = recorded_calls(scripts, service.url)
         assert service.requests
-    assert [call for call in seen["asked"] if call != "time.sleep"] == []
-    assert seen["took"] < 10  # 200 steps of a linear layer under a profiler: well under a second
+    assert [call for call in result["asked"] if call != "time.sleep"] == []
+    assert result["took"] < 10  # 200 steps of a linear layer under a profiler: well under a second
     assert scripts.on_disk() == STEPS + 1
 
 
 def test_without_a_service_it_is_the_same(scripts: Scripts, nowhere: str) -> None:
-    seen = told(scripts, nowhere)
-    assert [call for call in seen["asked"] if call != "time.sleep"] == []
+    result = recorded_calls(scripts, nowhere)
+    assert [call for call in result["asked"] if call != "time.sleep"] == []
     assert scripts.on_disk() == STEPS + 1
 
 

@@ -1,8 +1,8 @@
-"""A system without ``fcntl``, ``fork`` and positioned reads, as Windows is: nothing is lost there.
+"""A system without ``fcntl``, ``fork`` and positioned reads, such as Windows, loses no records.
 
-The real system is not at hand. Here, what it lacks is taken away before gradledger is imported, its
-``msvcrt.locking`` is made of locks that Linux has, and files that anyone has open can be neither
-renamed nor deleted.
+Windows is simulated: before gradledger is imported, the missing functions are removed,
+``msvcrt.locking`` is implemented with Linux locks, and open files can be neither renamed nor
+deleted.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ train({steps})
 
 def start(scripts: Scripts, system: str, code: str, url: str) -> tuple[int, str, str]:
     """Run a script on such a system."""
-    # the prelude of all scripts imports gradledger: it comes after
+    # After the change: the prelude of all scripts imports gradledger.
     done = scripts.run(f"exec({code!r})", url, sys.executable, "-c", first(system))
     return done.status, done.out, done.err
 
@@ -81,14 +81,14 @@ def first(system: str) -> str:
 
 
 @pytest.mark.parametrize("system", [WINDOWS, HIDDEN], ids=["windows", "no locks at all"])
-def test_what_cannot_be_sent_is_on_the_disk(system: str, scripts: Scripts, nowhere: str) -> None:
+def test_unsent_records_are_on_the_disk(system: str, scripts: Scripts, nowhere: str) -> None:
     status, _, err = start(scripts, system, TRAINS.format(steps=12), nowhere)
     assert status == 0, err
     assert scripts.on_disk() == 12
     assert err.count("gradledger:") == err.count("\n") == 1
 
 
-def test_a_later_process_sends_what_an_earlier_one_left(scripts: Scripts) -> None:
+def test_a_later_process_sends_the_files_of_an_earlier_one(scripts: Scripts) -> None:
     with server(says(500)) as service:
         assert start(scripts, WINDOWS, TRAINS.format(steps=12), service.url)[0] == 0
         assert scripts.on_disk() == 12
@@ -99,7 +99,7 @@ def test_a_later_process_sends_what_an_earlier_one_left(scripts: Scripts) -> Non
     assert list(scripts.spool.rglob("*.jsonl")) == []
 
 
-def test_without_locks_nobody_takes_a_file_that_may_have_an_owner(scripts: Scripts) -> None:
+def test_without_locks_no_process_takes_a_file_that_may_have_an_owner(scripts: Scripts) -> None:
     with server(says(500)) as service:
         assert start(scripts, HIDDEN, TRAINS.format(steps=12), service.url)[0] == 0
         service.behaviour = takes
@@ -143,12 +143,14 @@ print("held")
 """
 
 
-def test_files_are_locked_thinned_taken_and_set_aside(scripts: Scripts, nowhere: str) -> None:
+def test_files_are_locked_thinned_taken_and_marked_as_refused(
+    scripts: Scripts, nowhere: str
+) -> None:
     status, out, err = start(scripts, WINDOWS, FILES, nowhere)
     assert (status, out) == (0, "held\n"), err
 
 
-def test_the_default_folder_takes_what_cannot_be_sent(
+def test_the_default_folder_stores_unsent_records(
     scripts: Scripts, nowhere: str, tmp_path: Path
 ) -> None:
     """``~/.gradledger`` is made private where there are owners and modes, and made anyway."""

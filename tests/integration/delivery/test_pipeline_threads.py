@@ -1,4 +1,4 @@
-"""One backlog has one sender, whichever threads start it, close it, or fork meanwhile."""
+"""A pipeline has one pair of threads, however many threads start it, close it or fork."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from helpers.batches import eventually
 from helpers.batches import step as step_record
 from helpers.misbehaving import server, takes
 
-from .test_sender import Window
+from .test_pipeline import Pending
 
 THREADS, STEPS, ROUNDS = 8, 40, 25
 
 
-def sender(url: str, folder: Path | None) -> Pipeline:
-    """A sender as a session makes it."""
+def new_pipeline(url: str, folder: Path | None) -> Pipeline:
+    """A pipeline as a session creates it."""
     run = RunRecord("night-1", "a run", optimizers=["SGD"])
-    place = None if folder is None else SpoolLocation(folder, url)
+    location = None if folder is None else SpoolLocation(folder, url)
     return Pipeline(
-        Client(url), lambda: run, lambda: None, place, FindingHandler(Policy("off"), str, bool)
+        Client(url), lambda: run, lambda: None, location, FindingHandler(Policy("off"), str, bool)
     )
 
 
 def together(works: list[Callable[[], None]]) -> None:
-    """Run them on threads of their own that begin at the same moment."""
+    """Run each on a separate thread; all start at the same moment."""
     begin = threading.Barrier(len(works))
     failed: list[BaseException] = []
 
@@ -61,13 +61,13 @@ def together(works: list[Callable[[], None]]) -> None:
 
 
 def alive() -> Counter[str]:
-    """The threads of senders, by name."""
+    """The number of pipeline threads, by name."""
     return Counter(running())
 
 
 @pytest.fixture
 def impatient() -> object:
-    """Threads take turns as often as Python allows, so that every interleaving comes up."""
+    """Python switches threads as often as possible, so that every interleaving occurs."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -75,21 +75,23 @@ def impatient() -> object:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_threads_that_have_the_first_record_at_once_start_one_sender(tmp_path: Path) -> None:
+def test_threads_with_simultaneous_first_records_start_one_pipeline(tmp_path: Path) -> None:
     with server(takes) as service:
         for number in range(ROUNDS):
-            one = sender(service.url, tmp_path)
-            seen: list[Counter[str]] = []
+            pipeline = new_pipeline(service.url, tmp_path)
+            counts: list[Counter[str]] = []
 
-            def put(thread: int, one: Pipeline = one, seen: list[Counter[str]] = seen) -> None:
+            def put(
+                thread: int, pipeline: Pipeline = pipeline, counts: list[Counter[str]] = counts
+            ) -> None:
                 for index in range(STEPS):
-                    one.put(Window(step_record(1 + thread * STEPS + index)))
-                seen.append(alive())
+                    pipeline.put(Pending(step_record(1 + thread * STEPS + index)))
+                counts.append(alive())
 
             service.taken.clear()
             together([lambda thread=thread: put(thread) for thread in range(THREADS)])  # type: ignore[misc]
-            one.close(EndRecord(9.0, [number]))
-            assert all(count == 1 for names in seen for count in names.values())
+            pipeline.close(EndRecord(9.0, [number]))
+            assert all(count == 1 for names in counts for count in names.values())
             assert sorted(map(int, map(str, service.steps()))) == list(
                 range(1, THREADS * STEPS + 1)
             )
@@ -97,21 +99,21 @@ def test_threads_that_have_the_first_record_at_once_start_one_sender(tmp_path: P
 
 
 @pytest.mark.usefixtures("impatient")
-def test_threads_that_close_while_others_put_lose_nothing_that_was_put_before(
+def test_a_close_during_puts_loses_no_earlier_record(
     tmp_path: Path,
 ) -> None:
     with server(takes) as service:
         for number in range(ROUNDS):
-            one = sender(service.url, tmp_path)
+            pipeline = new_pipeline(service.url, tmp_path)
             for index in range(STEPS):
-                one.put(Window(step_record(1 + index)))
+                pipeline.put(Pending(step_record(1 + index)))
 
-            def late(one: Pipeline = one) -> None:
+            def late(pipeline: Pipeline = pipeline) -> None:
                 for index in range(STEPS):
-                    one.put(Window(step_record(1 + STEPS + index)))
+                    pipeline.put(Pending(step_record(1 + STEPS + index)))
 
-            def close(one: Pipeline = one, number: int = number) -> None:
-                one.close(EndRecord(9.0, [number]))
+            def close(pipeline: Pipeline = pipeline, number: int = number) -> None:
+                pipeline.close(EndRecord(9.0, [number]))
 
             service.taken.clear()
             together([late, late, close, close, close])
@@ -124,7 +126,7 @@ def test_threads_that_close_while_others_put_lose_nothing_that_was_put_before(
 
 
 def forked(work: Callable[[], bool]) -> bool:
-    """Whether ``work`` succeeds in a forked child, which ends at once."""
+    """Whether ``work`` succeeds in a forked child."""
     child = os.fork()
     if child == 0:
         try:
@@ -136,72 +138,72 @@ def forked(work: Callable[[], bool]) -> bool:
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.usefixtures("impatient")
-def test_a_child_that_is_forked_while_senders_start_has_none_and_takes_nothing(
+def test_a_child_forked_while_pipelines_start_has_none_and_accepts_nothing(
     tmp_path: Path,
 ) -> None:
     with server(takes) as service:
         for _ in range(ROUNDS):
-            one = sender(service.url, tmp_path)
+            pipeline = new_pipeline(service.url, tmp_path)
 
-            def in_child(one: Pipeline = one) -> bool:
-                one.abandon()  # as the session does after a fork
-                one.put(Window(step_record(999)))
-                one.close(EndRecord(9.0, [0]))
-                return not one._queue and not alive()
+            def in_child(pipeline: Pipeline = pipeline) -> bool:
+                pipeline.abandon()  # as the session does after a fork
+                pipeline.put(Pending(step_record(999)))
+                pipeline.close(EndRecord(9.0, [0]))
+                return not pipeline._queue and not alive()
 
             def fork(in_child: Callable[[], bool] = in_child) -> None:
                 assert all(forked(in_child) for _ in range(2))
 
-            def put(first: int, one: Pipeline = one) -> None:
+            def put(first: int, pipeline: Pipeline = pipeline) -> None:
                 for index in range(STEPS):
-                    one.put(Window(step_record(first + index)))
+                    pipeline.put(Pending(step_record(first + index)))
 
             service.taken.clear()
             together([lambda: put(1), fork, lambda: put(1 + STEPS)])
-            one.close(EndRecord(9.0, [0]))
+            pipeline.close(EndRecord(9.0, [0]))
             assert Counter(service.steps()) == Counter(range(1, 1 + 2 * STEPS))
 
 
 @pytest.mark.usefixtures("impatient")
-def test_threads_that_ask_for_a_session_at_once_get_the_same_one() -> None:
+def test_threads_that_start_a_session_simultaneously_get_the_same_one() -> None:
     for _ in range(5):
         got: list[session.Session] = []
         settings = [Settings(url="http://127.0.0.1:9", spool=None) for _ in range(THREADS)]
-        works = [partial(session.start, one) for one in settings]
+        works = [partial(session.start, each_settings) for each_settings in settings]
         together([lambda work=work, got=got: got.append(work()) for work in works])  # type: ignore[misc]
         assert len({id(one) for one in got}) == 1
         records: list[object] = []
 
-        def identify(one: session.Session = got[0], records: list[object] = records) -> None:
-            one._identify()
-            records.append(one._run)
+        def identify(opened: session.Session = got[0], records: list[object] = records) -> None:
+            opened._identify()
+            records.append(opened._run)
 
         together([identify] * THREADS)
         assert len({id(record) for record in records}) == 1
         got[0].close()
 
 
-# ---------------------------------------------------------------------- no threads to be had
+# ---------------------------------------------------------------------- no threads available
 
 
-def test_where_no_thread_can_be_started_all_goes_to_the_disk(
+def test_if_no_thread_can_be_started_all_records_go_to_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(body: Callable[[], None], args: tuple[()]) -> None:
         raise RuntimeError("can't start new thread")
 
-    one = sender("http://127.0.0.1:9", tmp_path)
+    pipeline = new_pipeline("http://127.0.0.1:9", tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(_thread, "start_new_thread", refuse)
         for number in (1, 2, 3):
-            one.put(Window(step_record(number)))
-        one.close(EndRecord(9.0, [3]))
+            pipeline.put(Pending(step_record(number)))
+        pipeline.close(EndRecord(9.0, [3]))
     (file,) = tmp_path.rglob("*.jsonl")
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert [line.get("step", line["type"]) for line in lines] == ["run", 1, 2, 3, "end"]
 
 
-def test_where_the_courier_cannot_be_started_all_goes_to_the_disk(
+def test_if_the_uploader_cannot_be_started_all_records_go_to_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = _thread.start_new_thread
@@ -212,19 +214,19 @@ def test_where_the_courier_cannot_be_started_all_goes_to_the_disk(
         start(body, args)
 
     monkeypatch.setattr(_thread, "start_new_thread", refuse)
-    one = sender("http://127.0.0.1:9", tmp_path)
-    one.put(Window(step_record(1)))
-    one.close(EndRecord(9.0, [1]))
+    pipeline = new_pipeline("http://127.0.0.1:9", tmp_path)
+    pipeline.put(Pending(step_record(1)))
+    pipeline.close(EndRecord(9.0, [1]))
     (file,) = tmp_path.rglob("*.jsonl")
     assert file.read_text().count('"type":"step"') == 1
 
 
-def test_a_script_that_joins_all_threads_does_not_meet_ours(tmp_path: Path) -> None:
+def test_a_script_that_joins_all_threads_does_not_join_ours(tmp_path: Path) -> None:
     before = threading.enumerate()
-    one = sender("http://127.0.0.1:9", tmp_path)
-    one.put(Window(step_record(1)))
+    pipeline = new_pipeline("http://127.0.0.1:9", tmp_path)
+    pipeline.put(Pending(step_record(1)))
     assert eventually(5, lambda: running() == ["uploader", "pipeline"])
     assert threading.enumerate() == before
     assert threading.active_count() == len(before)
-    one.close(EndRecord(9.0, [1]))
+    pipeline.close(EndRecord(9.0, [1]))
     assert eventually(5, lambda: not running())

@@ -1,4 +1,4 @@
-"""However a training ends, what it did is at the service, or on the disk and sent later."""
+"""However a training ends, its records are in the service, or on disk and sent later."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from helpers.service import running_service
 from .conftest import Scripts, all_stored
 
 STEPS = 12
-# A process that is killed loses what it closed within the last tick; these wait for two.
+# A killed process loses the records of its last tick, so these scripts wait for two ticks.
 ENDS = {
     "returns": ("", 0),
     "raises": ("raise RuntimeError('mine')", 1),
@@ -43,7 +43,7 @@ def test_with_the_service_down_every_step_is_on_the_disk(
 
 
 @pytest.mark.parametrize("end", ["returns", "raises", "is interrupted"])
-def test_with_the_service_up_every_step_is_there(
+def test_with_the_service_up_every_step_is_stored(
     end: str, scripts: Scripts, tmp_path: Path
 ) -> None:
     code, status = ENDS[end]
@@ -57,7 +57,7 @@ def test_with_the_service_up_every_step_is_there(
     assert scripts.on_disk() == 0
 
 
-def test_with_the_service_up_one_that_is_killed_has_sent_every_step(
+def test_with_the_service_up_a_killed_training_has_sent_every_step(
     scripts: Scripts, tmp_path: Path
 ) -> None:
     with running_service(tmp_path / "gradledger.db") as service:
@@ -71,7 +71,7 @@ def test_with_the_service_up_one_that_is_killed_has_sent_every_step(
         assert not run["ended"] and scripts.on_disk() == 0
 
 
-def test_what_a_killed_training_left_is_sent_by_the_next_one_to_the_same_service(
+def test_the_next_training_sends_the_files_of_a_killed_one_to_the_same_service(
     scripts: Scripts, tmp_path: Path, nowhere: str
 ) -> None:
     code, _ = ENDS["is killed"]
@@ -85,7 +85,7 @@ def test_what_a_killed_training_left_is_sent_by_the_next_one_to_the_same_service
     assert not list(scripts.spool.rglob("*.jsonl"))
 
 
-def test_a_service_that_never_answers_holds_up_neither_the_training_nor_its_end(
+def test_a_service_that_never_answers_delays_neither_the_training_nor_its_end(
     scripts: Scripts,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel accepts, nobody answers
@@ -103,7 +103,7 @@ print(time.monotonic() - began)
     assert scripts.on_disk() == 30
 
 
-def test_a_training_with_everything_sent_ends_in_under_a_fifth_of_a_second(
+def test_a_training_with_all_records_sent_ends_in_under_200_ms(
     scripts: Scripts, tmp_path: Path
 ) -> None:
     code = """
@@ -119,9 +119,7 @@ for _ in range(4):
     assert sorted(took)[1] < 0.2
 
 
-def test_a_killed_training_loses_no_more_than_the_last_moment(
-    scripts: Scripts, nowhere: str
-) -> None:
+def test_a_killed_training_loses_at_most_the_last_ticks(scripts: Scripts, nowhere: str) -> None:
     process = scripts.start(
         """
 for _ in range(10_000):
@@ -137,16 +135,14 @@ for _ in range(10_000):
         began.append(float(process.stdout.readline()))
     process.kill()
     began += map(float, process.communicate()[0].splitlines())
-    # steps that had ended two ticks before, with a little for a busy machine
+    # steps that ended two ticks earlier, with a margin for a busy machine
     assert scripts.on_disk() >= sum(began[-1] - each > 0.25 for each in began) - 1
 
 
 # ---------------------------------------------------------------------- several runs
 
 
-def test_runs_one_after_the_other_in_one_process_are_runs_of_their_own(
-    scripts: Scripts, tmp_path: Path
-) -> None:
+def test_sequential_runs_in_one_process_are_separate_runs(scripts: Scripts, tmp_path: Path) -> None:
     code = """
 for steps in (2, 3):
     with gradledger.watch(name=f"run {steps}"):
@@ -167,10 +163,10 @@ FORKS = """
 import multiprocessing
 
 def child(steps):
-    train(7)  # unseen: nobody asked
+    train(7)  # not recorded: the child has not called watch
     with_session = gradledger.watch(name="child")
     train(steps)
-    # no close: the process ends as multiprocessing ends it
+    # no close: the process ends as a multiprocessing worker
 
 if __name__ == "__main__":
     gradledger.watch(name="parent")
@@ -181,22 +177,22 @@ if __name__ == "__main__":
     process.join()
     pid = os.fork()
     if pid == 0:
-        train(9)  # unseen
+        train(9)  # not recorded
         os._exit(0)
     os.waitpid(pid, 0)
     train(1)
 """
 
 
-def test_a_forked_child_is_silent_until_it_watches_and_is_then_a_run_of_its_own(
+def test_a_forked_child_records_nothing_until_it_calls_watch_and_then_is_a_separate_run(
     scripts: Scripts, tmp_path: Path
 ) -> None:
     with running_service(tmp_path / "gradledger.db") as service:
         done = scripts.run(FORKS, service.url, sys.executable)
         assert (done.status, done.err) == (0, "")
 
-        def told() -> set[tuple[str, int, bool]]:
+        def stored_runs() -> set[tuple[str, int, bool]]:
             runs = service.get("/runs").json()["runs"]
             return {(run["name"], run["steps"], run["ended"]) for run in runs}
 
-        assert eventually(60, lambda: told() == {("parent", 3, True), ("child", 5, True)})
+        assert eventually(60, lambda: stored_runs() == {("parent", 3, True), ("child", 5, True)})

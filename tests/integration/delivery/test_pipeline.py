@@ -1,4 +1,4 @@
-"""The sender against services of every kind: nothing lost, nothing waited for, said once."""
+"""The pipeline and services that work, fail or hang: no loss, no waiting, one message each."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ QUIET = FindingHandler(Policy("off"), str, bool)
 
 
 @dataclass
-class Window:
-    """A closed window as the session hands it over."""
+class Pending:
+    """A pending record, as the session creates it."""
 
     record: StepRecord
     ready: bool = True
@@ -52,30 +52,32 @@ class Window:
 
 @dataclass
 class Training:
-    """A sender as a training uses it."""
+    """A pipeline as a training uses it."""
 
     url: str
     folder: Path | None
     number: int = 0
-    beat: HeartbeatRecord | None = None
+    heartbeat: HeartbeatRecord | None = None
     pipeline: Pipeline = field(init=False)
 
     def __post_init__(self) -> None:
-        place = None if self.folder is None else SpoolLocation(self.folder, self.url)
+        location = None if self.folder is None else SpoolLocation(self.folder, self.url)
         run = RunRecord("night-1", "a run", optimizers=["SGD"])
-        self.sender = Pipeline(Client(self.url), lambda: run, lambda: self.beat, place, QUIET)
+        self.pipeline = Pipeline(
+            Client(self.url), lambda: run, lambda: self.heartbeat, location, QUIET
+        )
 
     def steps(self, count: int, seconds: float = 0.0) -> None:
-        """Take so many steps."""
+        """Take ``count`` steps."""
         for _ in range(count):
             self.number += 1
-            self.sender.put(Window(step(self.number)))
+            self.pipeline.put(Pending(step(self.number)))
             time.sleep(seconds / count)
 
     def end(self) -> float:
-        """End; returns how long that took."""
+        """Close the pipeline; returns the seconds that it took."""
         began = time.monotonic()
-        self.sender.close(EndRecord(9.0, [self.number]))
+        self.pipeline.close(EndRecord(9.0, [self.number]))
         return time.monotonic() - began
 
 
@@ -84,7 +86,7 @@ Train = Callable[..., Training]
 
 @pytest.fixture
 def train(tmp_path: Path) -> Iterator[Train]:
-    """Starts trainings, and ends what a test leaves open."""
+    """Starts trainings, and ends those that a test leaves open."""
     started: list[Training] = []
 
     def start(url: str, folder: Path | None = tmp_path / "spool") -> Training:
@@ -98,12 +100,12 @@ def train(tmp_path: Path) -> Iterator[Train]:
 
 
 def on_disk(folder: Path) -> list[bytes]:
-    """Every line of the spool that is a step."""
+    """The step lines of the spool."""
     texts = [path.read_bytes() for path in sorted(folder.rglob("*.jsonl"))]
     return [line for text in texts for line in text.splitlines() if b'"type":"step"' in line]
 
 
-def test_with_a_good_service_all_arrives_in_order_and_no_disk_is_touched(
+def test_a_healthy_service_gets_all_records_in_order_and_the_disk_is_not_used(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "TICK_SECONDS", 1.0)  # a busy machine may be late within 0.1
@@ -132,7 +134,7 @@ FAILS: dict[str, Behaviour] = {
 
 
 @pytest.mark.parametrize("kind", FAILS)
-def test_no_failing_service_loses_a_record_or_holds_up_the_end(
+def test_a_failing_service_loses_no_record_and_does_not_delay_the_end(
     kind: str, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_client, "READ_TIMEOUT_SECONDS", 1.0)
@@ -144,17 +146,19 @@ def test_no_failing_service_loses_a_record_or_holds_up_the_end(
         assert service.steps() == []
         assert service.requests
         assert len(on_disk(tmp_path / "spool")) == 100
-        assert eventually(60, lambda: not running())  # a late answer is not the next one's
+        assert eventually(
+            60, lambda: not running()
+        )  # a late response must not be taken for the next one
         service.behaviour = takes
-        next_one = train(service.url)
-        next_one.number = 100
-        next_one.steps(1)
+        next_training = train(service.url)
+        next_training.number = 100
+        next_training.steps(1)
         assert eventually(60, lambda: len(service.steps()) == 101)
         assert service.steps() == [101, *range(1, 101)]
         assert eventually(60, lambda: on_disk(tmp_path / "spool") == [])
 
 
-def test_a_failing_service_is_spoken_of_once(
+def test_a_failing_service_is_reported_once(
     train: Train, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uploader, "BACKOFF_SECONDS", (0.01,))
@@ -163,28 +167,28 @@ def test_a_failing_service_is_spoken_of_once(
         training.steps(10, seconds=1.0)
         training.end()
         assert len(service.requests) > 10
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 2
-    assert "cannot send records to the service (HTTP status 500)" in told[0]
-    assert "11 records not sent yet" in told[1]
+    messages = capsys.readouterr().err.splitlines()
+    assert len(messages) == 2
+    assert "cannot send records to the service (HTTP status 500)" in messages[0]
+    assert "11 records not sent yet" in messages[1]
 
 
 @pytest.mark.parametrize(
-    ("status", "way"),
+    ("status", "fix"),
     [(401, "GRADLEDGER_TOKEN"), (403, "scope ingest"), (421, "GRADLEDGER_ALLOWED_HOSTS")],
 )
-def test_a_service_that_lets_nobody_in_is_spoken_of_with_the_way_in(
-    status: int, way: str, train: Train, capsys: pytest.CaptureFixture[str]
+def test_a_service_that_denies_access_is_reported_with_the_fix(
+    status: int, fix: str, train: Train, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with server(says(status)) as service:
         training = train(service.url)
         training.steps(1)
         training.end()
-    (told,) = capsys.readouterr().err.splitlines()
-    assert f"HTTP status {status}: " in told and way in told
+    (messages,) = capsys.readouterr().err.splitlines()
+    assert f"HTTP status {status}: " in messages and fix in messages
 
 
-def test_what_failed_is_sent_in_order_once_the_service_is_well(
+def test_failed_batches_are_sent_in_order_when_the_service_recovers(
     train: Train, tmp_path: Path
 ) -> None:
     with server(says(500)) as service:
@@ -198,12 +202,12 @@ def test_what_failed_is_sent_in_order_once_the_service_is_well(
 
 
 def slow(running: Server, connection: object, body: bytes) -> None:
-    """Takes what comes, after a while."""
+    """Accepts a batch after a delay."""
     time.sleep(0.4)
     takes(running, connection, body)  # type: ignore[arg-type]
 
 
-def test_a_service_that_is_slow_gets_everything_once(train: Train, tmp_path: Path) -> None:
+def test_a_slow_service_gets_every_record_once(train: Train, tmp_path: Path) -> None:
     with server(slow) as service:
         training = train(service.url)
         training.steps(2000, seconds=1.0)
@@ -213,7 +217,7 @@ def test_a_service_that_is_slow_gets_everything_once(train: Train, tmp_path: Pat
     assert on_disk(tmp_path / "spool") == []
 
 
-def test_the_end_waits_for_no_slow_service_that_the_disk_can_wait_for(
+def test_the_end_does_not_wait_for_a_slow_service_if_the_disk_works(
     train: Train, tmp_path: Path
 ) -> None:
     with server(slow) as service:
@@ -223,13 +227,13 @@ def test_the_end_waits_for_no_slow_service_that_the_disk_can_wait_for(
         left = [json.loads(line)["step"] for line in on_disk(tmp_path / "spool")]
         delivered = service.steps()
         assert {*delivered, *left} == set(range(1, 3001))
-        next_one = train(service.url)
-        next_one.number = 3000
-        next_one.steps(1)
+        next_training = train(service.url)
+        next_training.number = 3000
+        next_training.steps(1)
         assert eventually(60, lambda: set(service.steps()) == set(range(1, 3002)))
 
 
-def test_the_end_waits_longer_where_records_would_be_lost(train: Train) -> None:
+def test_the_end_waits_longer_if_records_would_be_lost(train: Train) -> None:
     with server(slow) as service:
         training = train(service.url, folder=None)
         training.steps(3000)
@@ -238,7 +242,7 @@ def test_the_end_waits_longer_where_records_would_be_lost(train: Train) -> None:
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_service_that_asks_for_time_gets_it(status: int, train: Train, tmp_path: Path) -> None:
+def test_retry_after_is_respected(status: int, train: Train, tmp_path: Path) -> None:
     with server(says(status, Retry_After="2")) as service:
         training = train(service.url)
         training.steps(30, seconds=1.0)
@@ -249,9 +253,7 @@ def test_a_service_that_asks_for_time_gets_it(status: int, train: Train, tmp_pat
         assert 2.0 <= second - first < 3.0
 
 
-def test_a_service_that_asked_for_time_is_left_alone_at_the_end_too(
-    train: Train, tmp_path: Path
-) -> None:
+def test_retry_after_is_respected_at_the_end_too(train: Train, tmp_path: Path) -> None:
     with server(says(429, Retry_After="60")) as service:
         training = train(service.url)
         training.steps(5, seconds=0.5)
@@ -260,7 +262,7 @@ def test_a_service_that_asked_for_time_is_left_alone_at_the_end_too(
     assert len(on_disk(tmp_path / "spool")) == 5
 
 
-def test_a_batch_that_is_too_large_is_sent_in_parts(train: Train) -> None:
+def test_a_batch_that_is_too_large_is_split(train: Train) -> None:
     with server(takes_few(20)) as service:
         training = train(service.url)
         training.steps(200)
@@ -268,7 +270,7 @@ def test_a_batch_that_is_too_large_is_sent_in_parts(train: Train) -> None:
         assert service.steps() == list(range(1, 201))
 
 
-def test_a_service_that_keeps_no_connection_is_no_failing_service(
+def test_a_service_that_closes_idle_connections_is_not_a_failing_service(
     train: Train,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
@@ -285,7 +287,7 @@ def test_a_service_that_keeps_no_connection_is_no_failing_service(
     assert on_disk(tmp_path / "spool") == []
 
 
-def test_what_is_refused_is_counted_in_the_records_and_said(
+def test_refused_records_are_counted_and_reported(
     train: Train, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refusal = b'{"stored": 0, "errors": [{"line": 2, "field": "$.step", "reason": "no"}]}'
@@ -297,12 +299,12 @@ def test_what_is_refused_is_counted_in_the_records_and_said(
         time.sleep(0.1)
         training.steps(1)
         training.end()
-        (kept,) = [record for record in service.taken if record["type"] == "step"]
-        assert kept["dropped"] == 1
+        (accepted,) = [record for record in service.taken if record["type"] == "step"]
+        assert accepted["dropped"] == 1
     assert capsys.readouterr().err.count("refused 1 record ($.step: no)") == 1
 
 
-def test_orphans_that_are_refused_are_kept_under_another_name(train: Train, tmp_path: Path) -> None:
+def test_refused_leftover_files_are_renamed(train: Train, tmp_path: Path) -> None:
     refusal = b'{"stored": 0, "errors": [{"line": 2, "field": "$", "reason": "unknown run"}]}'
     with server(says(422, refusal)) as service:
         folder = SpoolLocation(tmp_path / "spool", service.url).directory
@@ -314,7 +316,7 @@ def test_orphans_that_are_refused_are_kept_under_another_name(train: Train, tmp_
         assert not (folder / "old.jsonl").exists()
 
 
-def test_of_two_processes_one_sends_what_a_third_left(train: Train, tmp_path: Path) -> None:
+def test_one_of_two_processes_sends_the_files_of_a_third(train: Train, tmp_path: Path) -> None:
     with server(takes) as service:
         left = Spool(SpoolLocation(tmp_path / "spool", service.url), "dead.3.1")
         head = encode(RunRecord("dead", "dead", 3, 4))
@@ -335,10 +337,10 @@ def test_of_two_processes_one_sends_what_a_third_left(train: Train, tmp_path: Pa
 # ---------------------------------------------------------------------- disks
 
 
-def test_a_folder_that_cannot_be_written_costs_nothing_while_memory_lasts(
+def test_without_a_writable_folder_records_wait_in_memory(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "file").write_text("in the fix")
     with server(says(500)) as service:
         training = train(service.url, tmp_path / "file" / "spool")
         training.steps(50, seconds=1.0)
@@ -348,7 +350,7 @@ def test_a_folder_that_cannot_be_written_costs_nothing_while_memory_lasts(
     assert capsys.readouterr().err.count("(Not a directory); they stay in memory") == 1
 
 
-def test_without_a_disk_what_is_lost_is_said(
+def test_without_a_disk_lost_records_are_reported(
     train: Train, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "EXIT_SECONDS_UNSAVED", 0.5)
@@ -356,11 +358,11 @@ def test_without_a_disk_what_is_lost_is_said(
         training = train(service.url, folder=None)
         training.steps(50)
         assert training.end() < 2.0
-    said = capsys.readouterr().err
-    assert re.search(r"51 records lost: not sent \(.+\), and not stored on disk", said)
+    messages = capsys.readouterr().err
+    assert re.search(r"51 records lost: not sent \(.+\), and not stored on disk", messages)
 
 
-def test_memory_is_bounded_detail_goes_first_and_drops_are_counted(
+def test_memory_is_bounded_records_are_thinned_then_dropped_and_counted(
     train: Train, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(buffer, "MEMORY_BYTES", 200_000)
@@ -368,29 +370,29 @@ def test_memory_is_bounded_detail_goes_first_and_drops_are_counted(
         training = train(service.url, folder=None)
         for _ in range(20):
             training.steps(100, seconds=0.12)
-        held = training.sender._buffer
-        assert held._memory_bytes <= 200_000
-        assert held.dropped > 0
+        lines = training.pipeline._buffer
+        assert lines._memory_bytes <= 200_000
+        assert lines.dropped > 0
         service.behaviour = takes
         training.end()
         arrived = service.steps()
         assert arrived == list(range(2001 - len(arrived), 2001))
-        assert len(arrived) + held.dropped == 2000
+        assert len(arrived) + lines.dropped == 2000
         records = [record for record in service.taken if record["type"] == "step"]
         assert "thinned" in str(records[0]) and "thinned" not in str(records[-1])
-        assert 0 < int(str(records[-1]["dropped"])) <= held.dropped
+        assert 0 < int(str(records[-1]["dropped"])) <= lines.dropped
     assert capsys.readouterr().err.count("the oldest are dropped") == 1
 
 
-def test_a_training_thread_that_outruns_the_gathering_is_counted_not_slowed(train: Train) -> None:
+def test_steps_that_overflow_the_queue_are_counted_and_training_is_not_slowed(train: Train) -> None:
     with server(takes) as service:
         training = train(service.url)
-        late = Window(step(1), ready=False)
-        training.sender.put(late)
+        late = Pending(step(1), ready=False)
+        training.pipeline.put(late)
         training.number = 1
         training.steps(pipeline.QUEUE_STEPS + 99)
         late.ready = True
-        assert eventually(60, lambda: not training.sender._queue)
+        assert eventually(60, lambda: not training.pipeline._queue)
         training.steps(1)
         training.end()
         last = [record for record in service.taken if record["type"] == "step"][-1]
@@ -398,14 +400,14 @@ def test_a_training_thread_that_outruns_the_gathering_is_counted_not_slowed(trai
         assert len(service.steps()) == training.number - 100
 
 
-# ---------------------------------------------------------------------- values on their way, beats
+# ---------------------------------------------------------------------- pending values, heartbeats
 
 
-def test_values_that_are_on_their_way_are_not_waited_for_and_keep_the_order(train: Train) -> None:
+def test_pending_values_are_not_waited_for_and_the_order_stays(train: Train) -> None:
     with server(takes) as service:
         training = train(service.url)
-        late = Window(step(1), ready=False)
-        training.sender.put(late)
+        late = Pending(step(1), ready=False)
+        training.pipeline.put(late)
         training.number = 1
         training.steps(3)
         time.sleep(0.4)
@@ -414,30 +416,35 @@ def test_values_that_are_on_their_way_are_not_waited_for_and_keep_the_order(trai
         assert eventually(2, lambda: service.steps() == [1, 2, 3, 4])
 
 
-def test_values_that_never_come_do_not_hold_up_the_end(train: Train) -> None:
+def test_values_that_never_arrive_do_not_delay_the_end(train: Train) -> None:
     with server(takes) as service:
         training = train(service.url)
         training.steps(2)
-        training.sender.put(Window(step(3), ready=False))
+        training.pipeline.put(Pending(step(3), ready=False))
         assert training.end() < pipeline.READY_SECONDS + 0.5
         assert service.steps() == [1, 2]
 
 
-def test_a_beat_is_sent_while_nothing_else_is(
+def test_a_heartbeat_is_sent_while_nothing_else_is(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uploader, "HEARTBEAT_SECONDS", 0.3)
     with server(takes) as service:
         training = train(service.url)
         training.steps(1)
-        training.beat = HeartbeatRecord(5.0, 12.0, 3)
+        training.heartbeat = HeartbeatRecord(5.0, 12.0, 3)
         time.sleep(1.5)
-        beats = [record for record in service.taken if record["type"] == "heartbeat"]
-        assert 3 <= len(beats) <= 6
-        assert beats[0] == {"time": 5.0, "since_step": 12.0, "backwards": 3, "type": "heartbeat"}
+        heartbeats = [record for record in service.taken if record["type"] == "heartbeat"]
+        assert 3 <= len(heartbeats) <= 6
+        assert heartbeats[0] == {
+            "time": 5.0,
+            "since_step": 12.0,
+            "backwards": 3,
+            "type": "heartbeat",
+        }
 
 
-def test_an_idle_sender_costs_next_to_no_processor_time(train: Train) -> None:
+def test_an_idle_pipeline_uses_almost_no_cpu_time(train: Train) -> None:
     with server(takes) as service:
         training = train(service.url)
         training.steps(1)
@@ -452,24 +459,24 @@ def test_putting_a_record_is_an_append(train: Train) -> None:
     with server(is_silent) as service:
         training = train(service.url)
         training.steps(1)
-        window = Window(step(2))
+        window = Pending(step(2))
         took = []
         for _ in range(2000):
             began = time.perf_counter()
-            training.sender.put(window)
+            training.pipeline.put(window)
             took.append(time.perf_counter() - began)
         assert sorted(took)[1000] < 5e-6
 
 
-def test_ended_senders_leave_no_thread_and_no_file_open(train: Train, tmp_path: Path) -> None:
+def test_closed_pipelines_leave_no_thread_and_no_open_file(train: Train, tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with server(says(500)) as service:
-        place = SpoolLocation(tmp_path / "spool", service.url)
+        location = SpoolLocation(tmp_path / "spool", service.url)
         for _ in range(3):
             training = train(service.url)
             training.steps(5, seconds=0.3)
             training.end()
     assert eventually(2, lambda: not running())
-    for file in take_leftover_files(place):
+    for file in take_leftover_files(location):
         file.close()
     assert len(os.listdir("/proc/self/fd")) <= before
