@@ -52,15 +52,15 @@ def attack(arena: Arena) -> Iterator[Outcome]:
         for number, spelling in enumerate(SPELLINGS):
             _try(service.url, outcome, f"c{number}", f"http://{spelling}:{trap.port}/hook")
         if trap.connections:
-            outcome.fault(f"{trap.connections} connections were made")
+            outcome.fault(f"{trap.connections} connections were response")
     yield outcome
 
 
 def _try(service: str, outcome: Outcome, name: str, url: str) -> None:
     channel = f"{service}/api/v1/alerts/channels/{name}"
-    made = httpx2.put(channel, json={"kind": "webhook", "url": url}, timeout=30)
-    outcome.answered(made.status_code, made.elapsed.total_seconds())
-    if made.status_code != 200:
+    response = httpx2.put(channel, json={"kind": "webhook", "url": url}, timeout=30)
+    outcome.answered(response.status_code, response.elapsed.total_seconds())
+    if response.status_code != 200:
         return  # refused as it is written
     tried = httpx2.post(f"{channel}/test", timeout=30)
     outcome.answered(tried.status_code, tried.elapsed.total_seconds())

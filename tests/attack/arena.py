@@ -137,7 +137,7 @@ class Honest:
 
 
 class Beside(threading.Thread):
-    """An honest client that goes on during an attack, from an address of its own."""
+    """A well-behaved client during an attack, from a separate address."""
 
     def __init__(self, service: Service, outcome: Outcome, run: str = "beside") -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""Sixty-four clients that send and read at once, and fifty pages that listen meanwhile."""
+"""64 concurrent clients that send and read, and 50 pages that subscribe to events."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _crowd(service: Service, outcome: Outcome, seconds: float) -> None:
 
 
 class _Listener(threading.Thread):
-    """One page that listens to a run, until an event says that it reached a step."""
+    """A page that subscribes to the events of a run until one reports a step."""
 
     def __init__(self, service: Service, step: int) -> None:
         super().__init__(daemon=True)
@@ -56,7 +56,7 @@ class _Listener(threading.Thread):
         self.reached = False
 
     def run(self) -> None:
-        self.connection.request("GET", "/api/v1/runs/heard/events")
+        self.connection.request("GET", "/api/v1/runs/observed/events")
         answer = self.connection.getresponse()
         for line in answer:
             self.listens.set()
@@ -66,9 +66,9 @@ class _Listener(threading.Thread):
 
 
 def _listen(service: Service, outcome: Outcome) -> None:
-    sender = Honest(service.port, "heard", outcome)
+    sender = Honest(service.port, "observed", outcome)
     sender.deliver(5)
-    eventually(60, lambda: bool((sender.read("/runs/heard") or {}).get("steps")))
+    eventually(60, lambda: bool((sender.read("/runs/observed") or {}).get("steps")))
     listeners = [_Listener(service, 105) for _ in range(LISTENERS)]
     for listener in listeners:
         listener.start()
@@ -81,7 +81,7 @@ def _listen(service: Service, outcome: Outcome) -> None:
         listener.join(30)
         outcome.tried()
         if not listener.reached:
-            outcome.fault("a listener was not told of the last step")
+            outcome.fault("a listener did not receive the event of the last step")
         listener.connection.close()
-    body = batch("heard", [step(106)])  # those who left are in nobody's way
+    body = batch("observed", [step(106)])  # closed listeners must not disturb others
     sender.ask("POST", "/api/v1/records", body)

@@ -16,7 +16,7 @@ from helpers.batches import batch, eventually, step
 # one never ends where there is such a run; one sends to the world
 LEFT_OUT = "/events$|/test$"
 HOOKS = Path(__file__).parents[1] / "helpers" / "json_lines.py"
-# what a schema cannot say may be refused: a moment in the past, a rule that does not exist
+# values that a schema cannot exclude may be refused: a time in the past, an unknown rule
 CONFIGURATION = """
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", "3xx", 400, 401, 403, 404, 409, 413, 415, 422, 429]

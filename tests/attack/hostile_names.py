@@ -107,7 +107,7 @@ def attack(arena: Arena) -> Iterator[Outcome]:
         for number, (run, name) in enumerate(zip(runs, NAMES, strict=True)):
             words = {"run": run, "other": runs[number - 1], "name": quote(name, safe="")}
             for path in (*PAGES, *TEXTS):
-                _look(service, outcome, path.format(**words))
+                _check_page(service, outcome, path.format(**words))
         few = runs if arena.seconds >= 30 else runs[5:8]
         for run, command in itertools.product(few, COMMANDS):
             _run(outcome, url, command, run, runs[0] if run != runs[0] else runs[1], arena.folder)
@@ -118,28 +118,28 @@ def _send(service: Service, outcome: Outcome, number: int, name: str) -> str:
     run = f"hostile-{number}"
     records: list[Record] = []
     for n in (1, 2, 3):
-        made = step(n)
-        made.missing = {name: name}
-        for micro_batch in made.micro_batches:
+        record = step(n)
+        record.missing = {name: name}
+        for micro_batch in record.micro_batches:
             for term in micro_batch.terms:
                 term.kind = name
-        records.append(made)
+        records.append(record)
     records += [EvalRecord(n, 1_000.0 + n, {name: 1.0 * n, "loss": 1.0}) for n in (1, 2)]
-    said: dict[str, Any] = {"name": name, "project": name, "optimizers": [name]}
-    said |= {"config": {name: name, "tags": [name]}, "environment": {name: name}}
-    answer = service.post(batch(run, records, **said))
+    payload: dict[str, Any] = {"name": name, "project": name, "optimizers": [name]}
+    payload |= {"config": {name: name, "tags": [name]}, "environment": {name: name}}
+    answer = service.post(batch(run, records, **payload))
     outcome.answered(answer.status_code, answer.elapsed.total_seconds())
     if not eventually(60, lambda: bool(service.get(f"/runs/{run}").json().get("steps") == 3)):
         outcome.fault(f"{name[:40]!r} was not evaluated")
     for finding in service.get(f"/runs/{run}/findings").json()["findings"]:
-        known = f"/api/v1/runs/{run}/findings/{finding['rule']}/acknowledgement"
-        said = {"note": name, "by": name}
-        answer = httpx2.put(service.url + known, json=said, timeout=30)
+        path = f"/api/v1/runs/{run}/findings/{finding['rule']}/acknowledgement"
+        payload = {"note": name, "by": name}
+        answer = httpx2.put(service.url + path, json=payload, timeout=30)
         outcome.answered(answer.status_code, answer.elapsed.total_seconds())
     return run
 
 
-def _look(service: Service, outcome: Outcome, path: str) -> None:
+def _check_page(service: Service, outcome: Outcome, path: str) -> None:
     began = time.monotonic()
     answer = httpx2.get(service.url + path, timeout=30)
     outcome.answered(answer.status_code, time.monotonic() - began)
@@ -152,9 +152,9 @@ def _look(service: Service, outcome: Outcome, path: str) -> None:
         for harm in page.harm:
             outcome.fault(f"{path[:60]} has {harm}")
     # JSON may hold what it does not have to escape; what reads it is no terminal
-    found = None if "json" in kind else CONTROL.search(answer.text)
-    if found:
-        outcome.fault(f"{path[:60]} has the control character {found[0]!r}")
+    match = None if "json" in kind else CONTROL.search(answer.text)
+    if match:
+        outcome.fault(f"{path[:60]} has the control character {match[0]!r}")
 
 
 def _run(

@@ -15,9 +15,9 @@ MEGABYTE = 2**20
 class Outcome:
     """Counts of one attack. Safe to share between threads.
 
-    ``lost`` and ``doubled`` count acknowledged steps. A refusal is an answer that asks a client to
-    come again or to do otherwise: any 4xx, and a 503 with ``Retry-After`` while the attack itself
-    keeps the database away (``outage``). Every other 5xx is an error.
+    ``lost`` and ``doubled`` count acknowledged steps. A refusal is a response that requires the
+    client to retry or to change the request: any 4xx, and a 503 with ``Retry-After`` while the
+    attack itself keeps the database unavailable (``outage``). Every other 5xx is an error.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Outcome:
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def answered(self, status: int, seconds: float, again: bool = False) -> None:
-        """Count an answer; ``again`` says that it has a ``Retry-After``."""
+        """Count a response; ``again`` if it has a ``Retry-After`` header."""
         with self._lock:
             self.tries += 1
             self.statuses[status] += 1

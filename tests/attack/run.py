@@ -45,12 +45,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="attack.run", description="Attack the service.")
     parser.add_argument("--seconds", type=float, default=60.0, help="length of the longest ones")
     parser.add_argument("--only", action="append", choices=ATTACKS, help="one attack; repeatable")
-    given = parser.parse_args()
+    options = parser.parse_args()
     outcomes: list[Outcome] = []
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gl-attack-") as folder, running_postgres() as postgres:
-        arena = Arena(Path(folder), postgres, given.seconds)
-        for name in given.only or ATTACKS:
+        arena = Arena(Path(folder), postgres, options.seconds)
+        for name in options.only or ATTACKS:
             for outcome in ATTACKS[name](arena):
                 outcomes.append(outcome)
                 state = "FAILED" if outcome.failed else "ok"

@@ -15,7 +15,7 @@ from helpers.proc import descriptors
 from helpers.service import Service
 
 SOCKETS = 200
-READERS = 10  # who ask for megabytes each, and read nothing
+READERS = 10  # each requests megabytes and reads nothing
 TIMEOUTS = {
     "header_timeout": "2",
     "body_timeout": "3",

@@ -58,14 +58,14 @@ def train(
     with watched:
         optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
         engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config(stage))
-        seen = [whole(engine)]
+        parameters = [whole(engine)]
         for window in data:
             for batch in window:
                 engine.backward(loss_of(engine, batch, window, right))
                 engine.step()
-            seen.append(whole(engine))
+            parameters.append(whole(engine))
         engine.destroy()
-    return seen
+    return parameters
 
 
 def config(stage: int) -> dict[str, Any]:
@@ -80,10 +80,10 @@ def config(stage: int) -> dict[str, Any]:
 
 def both(stage: int, right: bool, data: list[Batches]) -> dict[str, Any]:
     """With hooks, and without."""
-    seen = Recording()
-    watched = train(stage, right, recording(seen), data)
+    recorded = Recording()
+    watched = train(stage, right, recording(recorded), data)
     alone = train(stage, right, nullcontext(), data)
-    return {"watched": watched, "alone": alone, "lines": seen.lines(), "windows": data}
+    return {"watched": watched, "alone": alone, "lines": recorded.lines(), "windows": data}
 
 
 def main(rank: int, store: str, output: str) -> None:
@@ -91,8 +91,10 @@ def main(rank: int, store: str, output: str) -> None:
     os.environ["LOCAL_RANK"] = str(rank)  # as its launcher does
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
     data = windows(3, seed=rank)
-    told = {(stage, right): both(stage, right, data) for stage in STAGES for right in (True, False)}
-    torch.save(told, output)
+    results = {
+        (stage, right): both(stage, right, data) for stage in STAGES for right in (True, False)
+    }
+    torch.save(results, output)
     dist.destroy_process_group()
     time.sleep(0.3)  # gloo's worker thread must not drop its last work while Python ends
 

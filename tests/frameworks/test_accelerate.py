@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from frameworks.kept import config_of, evaluations_of
+from frameworks.stored_run import config_of, evaluations_of
 from helpers.loops import EQUAL
 from helpers.service import running_service
 from helpers.training import (
@@ -67,26 +67,26 @@ def trained(watched: AbstractContextManager[object], data: list[Batches], loss_o
 
 
 def test_twenty_steps_end_in_the_same_bits() -> None:
-    seen, data = Recording(), windows(STEPS)
-    watched, alone = (trained(w, data, mean) for w in (recording(seen), nullcontext()))
+    recorded, data = Recording(), windows(STEPS)
+    watched, alone = (trained(w, data, mean) for w in (recording(recorded), nullcontext()))
     for ours, theirs in zip(watched, alone, strict=True):
         assert torch.equal(ours, theirs)
 
 
 def test_the_wrapped_optimizer_is_counted_once() -> None:
-    seen = Recording()
-    trained(recording(seen), windows(STEPS), mean)
-    assert {step.optimizer for step in seen.steps} == {0}
-    records = seen.records()
+    recorded = Recording()
+    trained(recording(recorded), windows(STEPS), mean)
+    assert {step.optimizer for step in recorded.steps} == {0}
+    records = recorded.records()
     assert [len(record.micro_batches) for record in records] == [MICRO_BATCHES] * STEPS
     ours = [m.terms[0].tokens for record in records for m in record.micro_batches]
     assert ours == [tokens(batch) for batch in chain.from_iterable(windows(STEPS))]
 
 
 def test_its_mean_of_micro_batch_means_is_named() -> None:
-    seen = Recording()
-    trained(recording(seen), windows(STEPS), mean)
-    evaluation = seen.evaluation()
+    recorded = Recording()
+    trained(recording(recorded), windows(STEPS), mean)
+    evaluation = recorded.evaluation()
     assert accused(evaluation) == {UNEQUAL: 1}
     assert evaluation.verdict == "broken"
 
@@ -95,14 +95,14 @@ def test_its_mean_of_micro_batch_means_is_named() -> None:
     ("loss_of", "lengths"), [(mean, EQUAL), (over_all_tokens, None)], ids=["equal", "over tokens"]
 )
 def test_a_right_loop_is_balanced(loss_of: Any, lengths: Any) -> None:
-    seen = Recording()
+    recorded = Recording()
     data = windows(STEPS, lengths=lengths) if lengths else windows(STEPS)
-    trained(recording(seen), data, loss_of)
-    evaluation = seen.evaluation()
+    trained(recording(recorded), data, loss_of)
+    evaluation = recorded.evaluation()
     assert (accused(evaluation), evaluation.verdict) == ({}, "balanced")
 
 
-def test_the_tracker_tells_evaluations_and_the_configuration(tmp_path: Path) -> None:
+def test_the_tracker_records_evaluations_and_the_configuration(tmp_path: Path) -> None:
     from gradledger.integrations.accelerate import GradledgerTracker  # noqa: PLC0415
 
     accelerate.state.AcceleratorState._reset_state(True)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from frameworks.kept import checkpoints_of, config_of, evaluations_of
+from frameworks.stored_run import checkpoints_of, config_of, evaluations_of
 from helpers.loops import EQUAL
 from helpers.service import running_service
 from helpers.training import (
@@ -128,9 +128,9 @@ def test_twenty_steps_end_in_the_same_bits(train: Train) -> None:
 
 @ways
 def test_windows_tokens_and_clipping_are_seen(train: Train) -> None:
-    seen, data = Recording(), windows(STEPS)
-    train(recording(seen), data)
-    records = seen.records()
+    recorded, data = Recording(), windows(STEPS)
+    train(recording(recorded), data)
+    records = recorded.records()
     assert [len(record.micro_batches) for record in records] == [MICRO_BATCHES] * STEPS
     ours = [m.terms[0].tokens for record in records for m in record.micro_batches]
     assert ours == [tokens(batch) for batch in chain.from_iterable(data)]
@@ -140,23 +140,25 @@ def test_windows_tokens_and_clipping_are_seen(train: Train) -> None:
 
 @ways
 def test_the_mean_of_micro_batch_means_is_named(train: Train) -> None:
-    seen = Recording()
-    train(recording(seen), windows(STEPS))
-    evaluation = seen.evaluation()
+    recorded = Recording()
+    train(recording(recorded), windows(STEPS))
+    evaluation = recorded.evaluation()
     assert (accused(evaluation), evaluation.verdict) == ({UNEQUAL: 1}, "broken")
 
 
 @ways
 def test_equal_lengths_are_balanced(train: Train) -> None:
-    seen = Recording()
-    train(recording(seen), windows(STEPS, lengths=EQUAL))
-    evaluation = seen.evaluation()
+    recorded = Recording()
+    train(recording(recorded), windows(STEPS, lengths=EQUAL))
+    evaluation = recorded.evaluation()
     assert (accused(evaluation), evaluation.verdict) == ({}, "balanced")
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 @pytest.mark.parametrize("named", [True, False], ids=["named", "found"])
-def test_validations_and_the_plan_are_told(package: str, named: bool, tmp_path: Path) -> None:
+def test_validations_and_planned_steps_are_recorded(
+    package: str, named: bool, tmp_path: Path
+) -> None:
     import gradledger  # noqa: PLC0415
     from gradledger.integrations.lightning import (  # noqa: PLC0415
         callback_class,
@@ -177,14 +179,14 @@ def test_validations_and_the_plan_are_told(package: str, named: bool, tmp_path: 
         data = windows(4)
         trainer.fit(module_of(package), batches_of(data), batches_of(data[:1]))
         ledger.close()
-        kept = evaluations_of(database)
+        stored = evaluations_of(database)
         assert config_of(database) == {"framework": "lightning", "planned_steps": 16}
-    assert [(name, step) for name, step, _ in kept] == [("val_loss", 8), ("val_loss", 16)]
-    assert kept[-1][2] == pytest.approx(float(trainer.callback_metrics["val_loss"]))
+    assert [(name, step) for name, step, _ in stored] == [("val_loss", 8), ("val_loss", 16)]
+    assert stored[-1][2] == pytest.approx(float(trainer.callback_metrics["val_loss"]))
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_checkpoints_are_told_with_their_steps(package: str, tmp_path: Path) -> None:
+def test_checkpoints_are_recorded_with_their_steps(package: str, tmp_path: Path) -> None:
     import gradledger  # noqa: PLC0415
 
     checkpointing = importlib.import_module(f"{package}.callbacks").ModelCheckpoint(
@@ -196,9 +198,9 @@ def test_checkpoints_are_told_with_their_steps(package: str, tmp_path: Path) -> 
         trainer = trainer_of(package, callbacks=[checkpointing], enable_checkpointing=True)
         trainer.fit(module_of(package), batches_of(windows(4)))
         ledger.close()
-        kept = checkpoints_of(database)
-    assert len(list((tmp_path / "out").glob("*.ckpt"))) == len(kept)
-    assert [step for step, _ in kept] == [6, 12]
+        stored = checkpoints_of(database)
+    assert len(list((tmp_path / "out").glob("*.ckpt"))) == len(stored)
+    assert [step for step, _ in stored] == [6, 12]
 
 
 def test_nothing_is_left_in_lightning(tmp_path: Path) -> None:

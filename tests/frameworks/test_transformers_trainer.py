@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import gradledger
-from frameworks.kept import checkpoints_of, config_of, evaluations_of
+from frameworks.stored_run import checkpoints_of, config_of, evaluations_of
 from frameworks.zero_code.train import IGNORED, VOCABULARY, collate, sequences
 from helpers.service import running_service
 from helpers.training import Recording, accused, recording
@@ -84,30 +84,30 @@ def trained(watched: AbstractContextManager[object], folder: Path, collator: Any
 
 
 def test_twenty_steps_end_in_the_same_bits(tmp_path: Path) -> None:
-    seen = Recording()
-    watched = trained(recording(seen), tmp_path, collate)
+    recorded = Recording()
+    watched = trained(recording(recorded), tmp_path, collate)
     alone = trained(nullcontext(), tmp_path, collate)
-    assert [len(record.micro_batches) for record in seen.records()] == [MICRO_BATCHES] * STEPS
+    assert [len(record.micro_batches) for record in recorded.records()] == [MICRO_BATCHES] * STEPS
     for ours, theirs in zip(watched, alone, strict=True):
         assert torch.equal(ours, theirs)
 
 
 def test_every_token_is_accounted_for(tmp_path: Path) -> None:
-    seen, counting = Recording(), Counting()
-    with recording(seen):
+    recorded, counting = Recording(), Counting()
+    with recording(recorded):
         trainer = trainer_of(tmp_path, counting)
         trainer.args.eval_strategy = "no"
         trainer.train()
-    ours = [m.terms[0].tokens for record in seen.records() for m in record.micro_batches]
+    ours = [m.terms[0].tokens for record in recorded.records() for m in record.micro_batches]
     assert ours == counting.tokens[: len(ours)]
     assert len(ours) == STEPS * MICRO_BATCHES
-    clips = [event for record in seen.records() for event in record.events]
+    clips = [event for record in recorded.records() for event in record.events]
     assert [(c.limit, c.after) for c in clips if c.op == "clip_norm"] == [(0.3, 4)] * STEPS
-    evaluation = seen.evaluation()
+    evaluation = recorded.evaluation()
     assert (accused(evaluation), evaluation.verdict) == ({}, "balanced")
 
 
-def test_the_callback_tells_evaluations_and_the_plan(tmp_path: Path) -> None:
+def test_the_callback_records_evaluations_and_planned_steps(tmp_path: Path) -> None:
     from gradledger.integrations.transformers import GradledgerCallback  # noqa: PLC0415
 
     with running_service(tmp_path / "runs.db") as service:
@@ -120,10 +120,10 @@ def test_the_callback_tells_evaluations_and_the_plan(tmp_path: Path) -> None:
             for log in trainer.state.log_history
             if "eval_loss" in log
         }
-        kept = evaluations_of(tmp_path / "runs.db")
-    assert {(step, value) for name, step, value in kept if name == "eval_loss"} == reported
+        stored = evaluations_of(tmp_path / "runs.db")
+    assert {(step, value) for name, step, value in stored if name == "eval_loss"} == reported
     assert {step for step, _ in reported} == {10, 20}
-    assert {name for name, _, _ in kept} == {"eval_loss"}
+    assert {name for name, _, _ in stored} == {"eval_loss"}
 
 
 SCRIPT = """
@@ -135,7 +135,7 @@ trainer_of(Path(sys.argv[1])).train()
 """
 
 
-def test_a_script_that_knows_nothing_of_us_tells_its_evaluations(tmp_path: Path) -> None:
+def test_evaluations_of_an_unmodified_script_are_recorded(tmp_path: Path) -> None:
     database = tmp_path / "runs.db"
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
@@ -157,7 +157,7 @@ def test_a_script_that_knows_nothing_of_us_tells_its_evaluations(tmp_path: Path)
         assert config_of(database) == {"framework": "transformers", "planned_steps": STEPS}
 
 
-def test_checkpoints_are_told_with_their_steps_and_folders(tmp_path: Path) -> None:
+def test_checkpoints_are_recorded_with_their_steps_and_folders(tmp_path: Path) -> None:
     with running_service(tmp_path / "runs.db") as service:
         ledger = gradledger.watch(url=service.url)
         trainer = trainer_of(tmp_path / "out")
@@ -165,10 +165,10 @@ def test_checkpoints_are_told_with_their_steps_and_folders(tmp_path: Path) -> No
         trainer.args.save_steps = 8
         trainer.train()
         ledger.close()
-        kept = checkpoints_of(tmp_path / "runs.db")
+        stored = checkpoints_of(tmp_path / "runs.db")
     saved = {folder: int(folder.name.partition("-")[2]) for folder in (tmp_path / "out").iterdir()}
-    assert kept == sorted((step, str(folder)) for folder, step in saved.items())
-    assert [step for step, _ in kept] == [8, 16, STEPS]
+    assert stored == sorted((step, str(folder)) for folder, step in saved.items())
+    assert [step for step, _ in stored] == [8, 16, STEPS]
 
 
 def test_nothing_is_left_in_transformers() -> None:

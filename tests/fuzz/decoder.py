@@ -1,6 +1,6 @@
 """Coverage-guided fuzzing of the record decoder with atheris: ``make fuzz``.
 
-Where atheris has no wheel, ``tests/unit/test_hostile_batches.py`` asks the same with hypothesis.
+Where atheris has no wheel, ``tests/unit/test_hostile_batches.py`` tests the same with hypothesis.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def one(data: bytes) -> None:
     """Any bytes as a body: as sent, as gzip and as zstd."""
     accounted(data)
     for encoding in ("gzip", "zstd"):
-        with suppress(Problem, LimitExceeded):  # it says what is wrong
+        with suppress(Problem, LimitExceeded):  # the expected errors
             accounted(decompress(data, encoding, LARGEST))
 
 

@@ -1,7 +1,7 @@
 """The programs of the zoo, and how each is started.
 
-A program is any file under ``programs/``; what is not said here is: forked from an interpreter that
-has imported torch, its exit status is 0, and a service is at the hooks' URL.
+A program is any file under ``programs/``. By default it is forked from an interpreter that has
+imported torch, its exit status is 0, and a service runs at the URL of the hooks.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from pathlib import Path
 
 PROGRAMS = Path(__file__).parent / "programs"
 
-# Programs that are started in an interpreter of their own, and why: here is the beginning of their
-# names. It costs two seconds of importing torch, twice. All others are forked, and their end is
-# that of an interpreter, too.
+# Programs that are started in a new interpreter, by the beginning of their names, and the reason.
+# Each costs two seconds to import torch, twice. All others are forked; they end as an interpreter
+# does, too.
 COLD = {
     "distributed/sigterm": "what a fresh interpreter does with a signal is the subject",
     "distributed/torchrun": "ranks are fresh interpreters",
@@ -122,7 +122,7 @@ class Program:
 
     @property
     def cold(self) -> bool:
-        """Whether it is started in an interpreter of its own."""
+        """Whether it is started in a new interpreter."""
         return any(self.name.startswith(start) for start in COLD)
 
     @property
@@ -158,5 +158,5 @@ class Program:
 
 def programs(only: str = "", folder: Path = PROGRAMS) -> list[Program]:
     """All programs whose name holds ``only``, cold ones first, for they take longest."""
-    found = [Program(path) for path in sorted(folder.glob("*/*.py"))]
-    return sorted((p for p in found if only in p.name), key=lambda program: not program.cold)
+    listed = [Program(path) for path in sorted(folder.glob("*/*.py"))]
+    return sorted((p for p in listed if only in p.name), key=lambda program: not program.cold)

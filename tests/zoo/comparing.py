@@ -29,28 +29,30 @@ def differences(without: Sequence[Outcome], hooked: Sequence[Outcome]) -> list[s
 
 def behaviour(base: Outcome, other: Outcome) -> list[str]:
     """Differences in what a program did."""
-    found = []
+    results = []
     if other.timed_out and not base.timed_out:
-        found.append(f"hangs: killed after {other.seconds:.0f} s; ends after {base.seconds:.1f} s")
+        results.append(
+            f"hangs: killed after {other.seconds:.0f} s; ends after {base.seconds:.1f} s"
+        )
     elif base.status != other.status:
-        found.append(f"exit status {other.status}, without the hooks {base.status}")
+        results.append(f"exit status {other.status}, without the hooks {base.status}")
     if base.stdout != other.stdout:
-        found.append(_first_difference("stdout", _text(base.stdout), _text(other.stdout)))
+        results.append(_first_difference("stdout", _text(base.stdout), _text(other.stdout)))
     if foreign(base.stderr) != foreign(other.stderr):
-        found.append(_first_difference("stderr", foreign(base.stderr), foreign(other.stderr)))
-    return found
+        results.append(_first_difference("stderr", foreign(base.stderr), foreign(other.stderr)))
+    return results
 
 
 def cost(without: Sequence[Outcome], hooked: Sequence[Outcome]) -> list[str]:
     """Differences in time and memory beyond what is allowed."""
-    found = []
+    results = []
     later = seconds(hooked) - seconds(without)
     if later > SECONDS and not hooked[-1].timed_out:  # to end earlier harms nobody
-        found.append(f"ends {later:+.2f} s later ({seconds(without):.2f} s without the hooks)")
+        results.append(f"ends {later:+.2f} s later ({seconds(without):.2f} s without the hooks)")
     base, more = peak(without), peak(hooked) - peak(without)
     if more > MEMORY_KIB:
-        found.append(f"takes {more / 1024:+.1f} MiB ({base / 1024:.0f} MiB without the hooks)")
-    return found
+        results.append(f"takes {more / 1024:+.1f} MiB ({base / 1024:.0f} MiB without the hooks)")
+    return results
 
 
 def foreign(stderr: str) -> str:

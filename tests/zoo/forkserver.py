@@ -48,10 +48,10 @@ def main() -> None:
 def _map_libraries() -> None:
     """Map all pages of the libraries, as parts of the resident memory of every child.
 
-    A forked child maps a page of a file when it first touches it, together with as many around it
-    as the file system likes. Without this, the peak of a child says which pages of torch it was
-    the first to touch, and that hides what the program itself took. A kernel that knows no such
-    advice refuses it, and the figures are as noisy as they are there.
+    A forked child maps a page of a file at its first access, with a number of adjacent pages that
+    the file system chooses. Without this function, the peak of a child depends on the pages of
+    torch that it accesses first, which hides the memory of the program itself. A kernel without
+    this advice refuses it; measurements are then noisy.
     """
     advise = ctypes.CDLL(None).madvise
     with open("/proc/self/maps", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Runs one program once, without the hooks or with them, and says what it did."""
+"""Runs one program once, with or without the hooks, and returns its outcome."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class ForkServer:
 
 
 def run_cold(python: str, program: Program, folder: Path, env: Mapping[str, str]) -> Outcome:
-    """Run the program in an interpreter of its own."""
+    """Run the program in a new interpreter."""
     command = [python, *program.flags, str(program.path)]
     if program.shell:
         command = ["sh", "-c", program.shell, "sh", *command]

@@ -25,13 +25,13 @@ from zoo.catalogue import PROGRAMS, Program, programs
 from zoo.processes import ForkServer, Outcome, clean_environment, hooked_environment, run_cold
 from zoo.surroundings import Surroundings, recorded_steps, surroundings
 
-REPEATS = 2  # of both variants, where only time or memory differ
-RECORDED_SHARE = 0.5  # of the programs, at the least: else the hooks were never there
+REPEATS = 2  # of both variants, if only time or memory differ
+RECORDED_SHARE = 0.5  # minimum share of programs with records: else the hooks did not run
 
 
 @dataclass
 class Trial:
-    """One program in one surroundings, compared."""
+    """One program in one surrounding, compared with and without the hooks."""
 
     program: Program
     surroundings: str
@@ -41,27 +41,27 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """The program's name, and the surroundings where it is run in several."""
+        """The program's name, with the surroundings if it runs in several."""
         several = len(self.program.surroundings) > 1
         return f"{self.program.name} [{self.surroundings}]" if several else self.program.name
 
     @property
     def project(self) -> str:
-        """Under which its records are found."""
+        """The project of its records."""
         return f"{self.program.name} {self.surroundings}"
 
 
-class Keeper:
-    """Runs programs one after the other, with a fork server of its own."""
+class Runner:
+    """Runs programs one after the other with a separate fork server."""
 
     def __init__(self, python: str, folder: Path, around: Surroundings) -> None:
         self._python, self._folder, self._around = python, folder, around
         self._server = ForkServer(python)
 
     def trials(self, program: Program) -> list[Trial]:
-        """The program in each of its surroundings; what it does without the hooks is run once."""
+        """Run the program in each of its surroundings, and once without the hooks."""
         without = self._run(program, None)
-        if without.status != program.status:  # gloo aborts now and then at the end of a process
+        if without.status != program.status:  # gloo sometimes aborts at the end of a process
             without = self._run(program, None)
         return [self._trial(program, kind, without) for kind in program.surroundings]
 
@@ -91,7 +91,7 @@ class Keeper:
         return trial
 
     def _own_differences(self, program: Program, without: Outcome) -> list[str]:
-        """A program that differs from itself is a mistake in the zoo."""
+        """Differences between two runs without the hooks: an error in the zoo."""
         again = self._run(program, None)
         return [
             f"the program itself is not deterministic: {difference}"
@@ -99,7 +99,7 @@ class Keeper:
         ]
 
     def _run(self, program: Program, kind: str | None) -> Outcome:
-        """Run it in folders of its own, of which only the spool stays."""
+        """Run it in separate folders, of which only the spool is kept."""
         folder = self._folder / program.path.parent.name / program.path.stem
         for name in ("work", "home", "tmp"):
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -129,17 +129,17 @@ def _broken(program: Program, without: Outcome) -> str:
 def run_all(
     chosen: list[Program], python: str, jobs: int, folder: Path, around: Surroundings
 ) -> list[Trial]:
-    """All trials, printed as they come."""
-    keepers: Queue[Keeper] = Queue()
+    """Run all trials and print each when it ends."""
+    runners: Queue[Runner] = Queue()
     for _ in range(jobs):
-        keepers.put(Keeper(python, folder, around))
+        runners.put(Runner(python, folder, around))
 
     def one(program: Program) -> list[Trial]:
-        keeper = keepers.get()
+        runner = runners.get()
         try:
-            return keeper.trials(program)
+            return runner.trials(program)
         finally:
-            keepers.put(keeper)
+            runners.put(runner)
 
     done = []
     with ThreadPoolExecutor(jobs) as pool:
@@ -147,8 +147,8 @@ def run_all(
             done.extend(trials)
             for trial in trials:
                 print("\n".join(_lines(trial)), flush=True)
-    while not keepers.empty():
-        keepers.get().close()
+    while not runners.empty():
+        runners.get().close()
     return done
 
 
@@ -158,18 +158,18 @@ def _lines(trial: Trial) -> list[str]:
     outcome = "FAILED" if trial.differences else "ok    "
     runs = f"  ({len(trial.hooked)} runs)" if len(trial.hooked) > 1 else ""
     head = f"{outcome} {trial.name:<52} {later:+6.2f} s {more:+6.1f} MiB{runs}"
-    own = [f"    says: {line}" for line in _own_faults(trial)]
+    own = [f"    reports: {line}" for line in _own_faults(trial)]
     return [head, *[f"    {difference}" for difference in trial.differences], *own]
 
 
 def _own_faults(trial: Trial) -> list[str]:
-    """Our own lines that speak of a fault in the hooks: training went on, and less is recorded."""
+    """Messages about a failure of the hooks, after which training continued."""
     lines = [line for outcome in trial.hooked for line in comparing.own_lines(outcome.stderr)]
     return sorted({line for line in lines if " failed and is " in line or "not started" in line})
 
 
 def _unrecorded(trials: list[Trial], folder: Path, around: Surroundings) -> list[Trial]:
-    """Trials of which no optimizer step arrived anywhere."""
+    """Trials without a recorded optimizer step."""
     url = around.url("service")
     return [
         trial
@@ -190,12 +190,12 @@ def _summary(trials: list[Trial], unrecorded: list[Trial], whole: bool, seconds:
     faults = [trial for trial in trials if _own_faults(trial)]
     print()
     print(f"nothing recorded ({len(unrecorded)}): {', '.join(t.name for t in unrecorded) or '-'}")
-    print(f"a fault in the hooks ({len(faults)}): {', '.join(t.name for t in faults) or '-'}")
+    print(f"failures of the hooks ({len(faults)}): {', '.join(t.name for t in faults) or '-'}")
     if failed:
         print(f"failed ({len(failed)}): {', '.join(trial.name for trial in failed)}")
     vacuous = whole and len(unrecorded) > (1 - RECORDED_SHARE) * len(trials)
     if vacuous:
-        print("too few programs were recorded: this run shows nothing of the hooks")
+        print("too few programs were recorded: this run does not test the hooks")
     counts = f"{len(trials) - len(failed)} passed, {len(failed)} failed"
     print(f"==== {counts} in {seconds:.0f} s ====")
     return 1 if failed or vacuous else 0
@@ -204,7 +204,7 @@ def _summary(trials: list[Trial], unrecorded: list[Trial], whole: bool, seconds:
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--only", default="", help="programs whose folder/name holds this")
+    parser.add_argument("--only", default="", help="programs whose folder/name contains this")
     parser.add_argument("--python", default=sys.executable, help="the interpreter under test")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--programs", type=Path, default=PROGRAMS, help="a folder of folders")

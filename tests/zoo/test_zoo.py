@@ -11,7 +11,7 @@ import pytest
 from zoo.catalogue import COLD, FLAGS, PROGRAMS, RANKS, SHELL, STATUS, SURROUNDINGS, programs
 from zoo.comparing import foreign
 from zoo.processes import HOOKS
-from zoo.run import Keeper, Trial
+from zoo.run import Runner, Trial
 from zoo.surroundings import Surroundings
 
 HARMFUL = {p.path.stem: p for p in programs(folder=Path(__file__).parent / "harmful")}
@@ -19,14 +19,14 @@ NOBODY = Surroundings({"dead": "http://127.0.0.1:9"})
 
 
 @pytest.fixture(scope="module")
-def keeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
-    keeper = Keeper(sys.executable, tmp_path_factory.mktemp("zoo"), NOBODY)
-    yield keeper
-    keeper.close()
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    runner = Runner(sys.executable, tmp_path_factory.mktemp("zoo"), NOBODY)
+    yield runner
+    runner.close()
 
 
-def trial(keeper: Keeper, name: str) -> Trial:
-    (trial,) = keeper.trials(HARMFUL[name])
+def trial(runner: Runner, name: str) -> Trial:
+    (trial,) = runner.trials(HARMFUL[name])
     return trial
 
 
@@ -45,13 +45,13 @@ def trial(keeper: Keeper, name: str) -> Trial:
         ),
     ],
 )
-def test_each_kind_of_harm_is_noticed(keeper: Keeper, name: str, difference: str) -> None:
-    found = trial(keeper, name).differences
-    assert any(difference in one for one in found), found
+def test_each_kind_of_harm_is_noticed(runner: Runner, name: str, difference: str) -> None:
+    differences = trial(runner, name).differences
+    assert any(difference in one for one in differences), differences
 
 
-def test_a_program_that_does_the_same_passes(keeper: Keeper) -> None:
-    same = trial(keeper, "is_the_same")
+def test_a_program_that_does_the_same_passes(runner: Runner) -> None:
+    same = trial(runner, "is_the_same")
     assert same.differences == []
     assert "this line may be there" in same.hooked[0].stderr
 

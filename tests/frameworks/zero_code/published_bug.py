@@ -19,10 +19,10 @@ UNEQUAL = "reduction.token_weights_unequal"
 @pytest.mark.parametrize("environment", ["transformers-4.45", "transformers-5"])
 def test_the_training_environment_knows_nothing_of_gradledger(environment: str) -> None:
     script = "import importlib.util as u; print(u.find_spec('gradledger'))"
-    seen = subprocess.run(
+    versions = subprocess.run(
         [python_of(environment), "-c", script], capture_output=True, text=True, check=True, cwd="/"
     )
-    assert seen.stdout.strip() == "None"
+    assert versions.stdout.strip() == "None"
 
 
 def test_the_old_trainer_averages_micro_batch_means(tmp_path: Path) -> None:

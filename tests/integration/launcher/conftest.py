@@ -1,4 +1,4 @@
-"""How these tests start `gradledger`: in a process of its own, as a person does but for `check`."""
+"""Starts `gradledger` in a separate process, as a user does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Launch = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """The environment without anything of ours, and with a home that is nobody's."""
+    """The environment without gradledger variables, with a temporary home."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith("GRADLEDGER_")}
     clean.pop("PYTHONPATH", None)
     return {**clean, "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
@@ -28,7 +28,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def launch(environ: dict[str, str], tmp_path: Path) -> Launch:
-    """Runs `gradledger WORDS...` to its end; keyword arguments are environment variables."""
+    """Runs `gradledger WORDS...` until it ends; keyword arguments are environment variables."""
 
     def start(*words: object, **more: str) -> subprocess.CompletedProcess[str]:
         arguments, env = [*map(str, words)], {**environ, **more}

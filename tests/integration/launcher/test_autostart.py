@@ -1,4 +1,4 @@
-"""What `gradledger run` does to the Pythons that a command starts: as little as can be."""
+"""`gradledger run` changes the Python processes of a command as little as possible."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ OTHER_PYTHONS = ["3.10", "3.12", "3.13"]
 
 
 def script(folder: Path, text: str) -> Path:
-    """A script to run."""
+    """Write a script."""
     path = folder / "script.py"
     path.write_text(text)
     return path
 
 
 def torch_of_our_own(folder: Path, text: str = "") -> str:
-    """A folder whose package `torch` is a small one: what counts here is that it is imported."""
+    """A folder with a stub package `torch`, because only its import matters."""
     (folder / "torch").mkdir(parents=True)
     (folder / "torch" / "__init__.py").write_text(text)
     return str(folder)
 
 
 def modules_and_path(done: subprocess.CompletedProcess[str]) -> tuple[set[str], list[str]]:
-    """What a script printed about itself."""
+    """The modules and the path that a script printed."""
     modules, path = json.loads(done.stdout)
     return set(modules), path
 
@@ -45,14 +45,16 @@ def test_the_hooks_start_once_torch_is_imported(launch: Launch) -> None:
     assert done.stderr == ""
 
 
-def test_a_process_without_torch_loads_nothing_of_ours(launch: Launch, tmp_path: Path) -> None:
-    told = script(
+def test_a_process_without_torch_loads_no_module_of_gradledger(
+    launch: Launch, tmp_path: Path
+) -> None:
+    path = script(
         tmp_path, "import json, sys; print(json.dumps([sorted(sys.modules), sys.path[1:]]))"
     )
     bare, bare_path = modules_and_path(
-        subprocess.run([sys.executable, told], capture_output=True, text=True, check=True)
+        subprocess.run([sys.executable, path], capture_output=True, text=True, check=True)
     )
-    ours, our_path = modules_and_path(launch("run", "--", sys.executable, told))
+    ours, our_path = modules_and_path(launch("run", "--", sys.executable, path))
     assert ours - bare == {"gradledger_autostart", "sitecustomize", "__future__"} - bare
     assert our_path == bare_path
 
@@ -65,25 +67,25 @@ def test_the_users_own_sitecustomize_still_runs(launch: Launch, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("fails", ["raise RuntimeError('mine')", "import not_there"])
-def test_a_users_sitecustomize_that_fails_is_reported_as_ever(
+def test_a_failing_sitecustomize_of_the_user_is_reported_as_without_the_hooks(
     launch: Launch, tmp_path: Path, fails: str
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(fails)
-    told = script(tmp_path / "..", "print('ran')")
+    path = script(tmp_path / "..", "print('ran')")
     bare = subprocess.run(
-        [sys.executable, told],
+        [sys.executable, path],
         env={"PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
     )
-    # -m gradledger.cli is a Python too: it reports once for itself, and then the command does
-    done = launch("run", "--", sys.executable, told, PYTHONPATH=str(tmp_path))
+    # -m gradledger.cli is a Python process, too: it reports once, then the command does
+    done = launch("run", "--", sys.executable, path, PYTHONPATH=str(tmp_path))
     assert "Error in sitecustomize" in bare.stderr
     assert (done.stdout, done.stderr) == ("ran\n", 2 * bare.stderr)
 
 
 @pytest.mark.parametrize("flag", ["-S", "-I", "-E", "-sI", "-Bc"])
-def test_a_python_that_is_not_reached_is_named_at_once(launch: Launch, flag: str) -> None:
+def test_a_python_without_the_hooks_is_reported_at_once(launch: Launch, flag: str) -> None:
     words = ["-c"] if "c" not in flag else []
     done = launch("run", "--", sys.executable, flag, *words, "print('ran')")
     assert (done.returncode, done.stdout) == (0, "ran\n")
@@ -101,7 +103,7 @@ def test_interpreter_flags_still_work(launch: Launch, flag: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "")
 
 
-def test_looking_for_torch_is_not_importing_it(launch: Launch, tmp_path: Path) -> None:
+def test_a_search_for_torch_is_not_an_import(launch: Launch, tmp_path: Path) -> None:
     code = """
 import sys, importlib.util
 assert importlib.util.find_spec("torch")
@@ -116,17 +118,17 @@ assert "exec_module" not in vars(torch.__loader__)
     assert done.returncode == 0, done.stderr
 
 
-def test_a_torch_that_fails_to_import_fails_as_ever_and_may_be_tried_again(
+def test_a_failing_import_of_torch_fails_as_usual_and_can_be_retried(
     launch: Launch, tmp_path: Path
 ) -> None:
-    broken = "import os\nif 'MEND' not in os.environ: raise OSError('libtorch.so')"
+    broken = "import os\nif 'FIXED' not in os.environ: raise OSError('libtorch.so')"
     code = """
 import os, sys
 try:
     import torch
 except OSError as error:
     print(error)
-os.environ["MEND"] = "1"
+os.environ["FIXED"] = "1"
 import torch
 print("gradledger" in sys.modules)
 """
@@ -135,7 +137,7 @@ print("gradledger" in sys.modules)
     assert done.stdout.split() == ["libtorch.so", "True"]
 
 
-def test_a_start_that_fails_is_one_line_and_the_program_goes_on(
+def test_a_failing_start_is_one_line_and_the_program_continues(
     launch: Launch, tmp_path: Path
 ) -> None:
     (tmp_path / "lib" / "gradledger").mkdir(parents=True)
@@ -151,17 +153,13 @@ def test_a_start_that_fails_is_one_line_and_the_program_goes_on(
     assert "gradledger: not started (KeyError: 'theirs')" in done.stderr
 
 
-def test_a_mere_folder_named_gradledger_does_not_hide_the_hooks(
-    launch: Launch, tmp_path: Path
-) -> None:
+def test_a_folder_named_gradledger_does_not_hide_the_hooks(launch: Launch, tmp_path: Path) -> None:
     (tmp_path / "gradledger").mkdir()
     done = launch("run", "--", sys.executable, "-c", STARTED)
     assert done.stdout.endswith(" True\n"), done.stderr
 
 
-def test_an_environment_without_gradledger_is_observed_all_the_same(
-    launch: Launch, tmp_path: Path
-) -> None:
+def test_an_environment_without_gradledger_is_observed_too(launch: Launch, tmp_path: Path) -> None:
     target = bare_environment(tmp_path / "target", with_torch=True)
     done = launch("run", "--", target, "-c", STARTED)
     assert done.stdout.endswith(" True\n"), done.stderr
@@ -185,7 +183,7 @@ def test_children_of_a_shell_script_are_reached(launch: Launch, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("version", OTHER_PYTHONS)
-def test_other_pythons_are_served(launch: Launch, tmp_path: Path, version: str) -> None:
+def test_other_python_versions_are_supported(launch: Launch, tmp_path: Path, version: str) -> None:
     probe = f"import sys; assert '%d.%d' % sys.version_info[:2] == '{version}'"
     if launch("run", "--", f"python{version}", "-c", probe).returncode:
         pytest.skip(f"no Python {version} here")
@@ -203,7 +201,7 @@ def path_of_autostart() -> str:
 
 
 def bare_environment(folder: Path, with_torch: bool = False) -> Path:
-    """A fresh environment without gradledger, which may borrow torch."""
+    """A new environment without gradledger, which may use the installed torch."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     if with_torch:
         import torch  # noqa: PLC0415

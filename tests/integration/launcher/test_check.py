@@ -1,4 +1,4 @@
-"""`gradledger check`: a verdict on a real command, and an exit status that tools can trust."""
+"""`gradledger check`: the verdict on a real command, and its exit status."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ FINDING_SHAPE = {
 
 
 def train(loop: str, steps: int, pause: float = 0.0) -> list[str]:
-    """The command of one training."""
+    """The command of a training."""
     return [sys.executable, str(TRAIN), loop, str(steps), str(pause)]
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The verdict that was written, its shape checked."""
+    """The verdict file; checks its structure."""
     report: dict[str, Any] = json.loads(path.read_text())
     assert set(report) == SHAPE
     assert all(set(finding) == FINDING_SHAPE for finding in report["findings"])
@@ -72,7 +72,7 @@ def test_the_ranks_of_one_command_are_one_run(launch: Launch, tmp_path: Path) ->
     assert UNEQUAL in [finding["rule"] for finding in report["findings"]]
 
 
-def test_no_training_of_a_command_hides_another(launch: Launch, tmp_path: Path) -> None:
+def test_several_trainings_of_one_command_are_all_reported(launch: Launch, tmp_path: Path) -> None:
     job = tmp_path / "job.sh"
     job.write_text("\n".join(" ".join(train(loop, 5)) for loop in (CLASSIC, CORRECTED)))
     done = launch("check", "--json", tmp_path / "v.json", "--", "bash", job)
@@ -84,7 +84,7 @@ def test_no_training_of_a_command_hides_another(launch: Launch, tmp_path: Path) 
     assert "BALANCED" in done.stderr
 
 
-def test_a_command_that_fails_exits_3_and_what_was_seen_is_still_said(
+def test_a_command_that_fails_exits_3_and_its_findings_are_still_reported(
     launch: Launch, tmp_path: Path
 ) -> None:
     job = tmp_path / "job.sh"
@@ -96,7 +96,7 @@ def test_a_command_that_fails_exits_3_and_what_was_seen_is_still_said(
     assert "the command failed: exit status 9" in done.stderr
 
 
-def test_a_command_that_is_not_there_failed(launch: Launch) -> None:
+def test_a_missing_command_exits_3(launch: Launch) -> None:
     done = launch("check", "--", "no-such-command")
     assert done.returncode == 3
     assert "no-such-command" in done.stderr
@@ -120,13 +120,13 @@ HALVES = {
 
 
 @pytest.mark.parametrize("code", HALVES)
-def test_a_command_that_does_not_train_is_told_how_far_it_came(launch: Launch, code: str) -> None:
+def test_for_a_command_that_does_not_train_the_stage_is_reported(launch: Launch, code: str) -> None:
     done = launch("check", "--", sys.executable, "-c", code)
     assert done.returncode == 4
     assert f"gradledger: no optimizer step was recorded: {HALVES[code]}\n" in done.stderr
 
 
-def test_a_python_that_is_not_reached_is_named(launch: Launch) -> None:
+def test_a_python_without_the_hooks_is_reported(launch: Launch) -> None:
     done = launch("check", "--", sys.executable, "-I", "-c", "print()")
     assert done.returncode == 4
     assert "no process reported: python -I ignores PYTHONPATH" in done.stderr
@@ -146,9 +146,7 @@ def test_bad_usage_exits_2(launch: Launch, words: list[str]) -> None:
     assert launch("check", *words).returncode == 2
 
 
-def test_enough_steps_end_the_command_and_that_is_no_failure(
-    launch: Launch, tmp_path: Path
-) -> None:
+def test_max_steps_ends_the_command_without_a_failure(launch: Launch, tmp_path: Path) -> None:
     begun = time.monotonic()
     command = train(CORRECTED, 100_000, 0.01)
     done = launch("check", "--max-steps", 5, "--json", tmp_path / "v.json", "--", *command)
@@ -158,10 +156,8 @@ def test_enough_steps_end_the_command_and_that_is_no_failure(
     assert time.monotonic() - begun < 60
 
 
-def test_a_severity_below_the_asked_one_does_not_fail_the_check(
-    launch: Launch, tmp_path: Path
-) -> None:
-    # divided by twice the tokens: the balance is one half throughout, which is a warning at most
+def test_a_severity_below_fail_on_does_not_fail_the_check(launch: Launch, tmp_path: Path) -> None:
+    # divided by twice the tokens: the balance is 0.5 in every step, which is a warning at most
     text = TRAIN.read_text().replace("loss * ranks / count", "loss * ranks / (2 * count)")
     (tmp_path / "halved.py").write_text(text)
     command = [sys.executable, tmp_path / "halved.py", CORRECTED, "6"]
@@ -173,7 +169,7 @@ def test_a_severity_below_the_asked_one_does_not_fail_the_check(
     assert launch("check", "--fail-on", "info", "--", *command).returncode == 1
 
 
-def test_what_the_environment_says_of_another_service_is_not_heard(
+def test_environment_variables_of_another_service_are_ignored(
     launch: Launch, tmp_path: Path
 ) -> None:
     there = {"GRADLEDGER_URL": "http://127.0.0.1:9", "GRADLEDGER_RUN": "x" * 200}
@@ -199,8 +195,8 @@ def test_an_interrupt_reaches_the_command(environ: dict[str, str], tmp_path: Pat
 def test_an_acknowledged_finding_is_shown_and_does_not_fail_the_check(
     launch: Launch, tmp_path: Path
 ) -> None:
-    said = f"{UNEQUAL}=lengths are meant to differ"
-    command = ["--acknowledge", said, "--", *train(CLASSIC, 6)]
+    acknowledgement = f"{UNEQUAL}=lengths are meant to differ"
+    command = ["--acknowledge", acknowledgement, "--", *train(CLASSIC, 6)]
     done = launch("check", "--json", tmp_path / "v.json", *command)
     report = read(tmp_path / "v.json")
     assert done.returncode == 0, done.stderr
@@ -209,7 +205,7 @@ def test_an_acknowledged_finding_is_shown_and_does_not_fail_the_check(
     assert "acknowledged: lengths are meant to differ" in done.stderr
 
 
-def test_an_acknowledgement_excuses_nothing_else_and_is_reported_when_it_is_stale(
+def test_an_acknowledgement_covers_no_other_rule_and_a_stale_one_is_reported(
     launch: Launch,
 ) -> None:
     done = launch("check", "--acknowledge", "loop.double_step=known", "--", *train(CLASSIC, 6))
@@ -217,19 +213,21 @@ def test_an_acknowledgement_excuses_nothing_else_and_is_reported_when_it_is_stal
     assert "--acknowledge loop.double_step: no such finding" in done.stderr
 
 
-@pytest.mark.parametrize("said", ["loop.double_step", "loop.no_such=note", "loop.double_step= "])
-def test_an_acknowledgement_names_a_rule_and_says_why(launch: Launch, said: str) -> None:
-    done = launch("check", "--acknowledge", said, "--", *train(CLASSIC, 1))
+@pytest.mark.parametrize(
+    "acknowledgement", ["loop.double_step", "loop.no_such=note", "loop.double_step= "]
+)
+def test_an_acknowledgement_needs_a_rule_and_a_note(launch: Launch, acknowledgement: str) -> None:
+    done = launch("check", "--acknowledge", acknowledgement, "--", *train(CLASSIC, 1))
     assert done.returncode == 2 and "--acknowledge" in done.stderr
 
 
-def test_what_a_script_says_of_itself_is_heard_though_the_command_started_the_hooks(
+def test_options_of_watch_apply_though_the_command_started_the_hooks(
     launch: Launch, tmp_path: Path
 ) -> None:
-    """The loop gives every sequence one say, and says so: nothing is wrong then."""
-    said = "gradledger.watch(contract='sequence', config={'lr': 0.1}, overhead=0.5)"
+    """The loop gives every sequence equal weight and declares it, so there is no finding."""
+    statement = "gradledger.watch(contract='sequence', config={'lr': 0.1}, overhead=0.5)"
     script = tmp_path / "by_sequence.py"
-    script.write_text(f"import gradledger\n{said}\n" + _without_future(TRAIN.read_text()))
+    script.write_text(f"import gradledger\n{statement}\n" + _without_future(TRAIN.read_text()))
     report = tmp_path / "out.json"
     command = ["check", "--json", str(report), "--", sys.executable, str(script)]
     done = launch(*command, "mean-of-means", "6")

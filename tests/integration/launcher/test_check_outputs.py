@@ -1,4 +1,4 @@
-"""`gradledger check` as a gate: files for other machines, annotations, a baseline."""
+"""`gradledger check` as a gate: report files, annotations, a baseline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .conftest import Launch
 from .test_check import CLASSIC, UNEQUAL, train
 
 
-def test_every_output_tells_of_the_bug_and_a_baseline_lets_it_pass(
+def test_every_output_contains_the_bug_and_a_baseline_allows_it(
     launch: Launch, tmp_path: Path
 ) -> None:
     files = ["--json", "v.json", "--junit", "v.xml", "--sarif", "v.sarif"]
@@ -20,8 +20,8 @@ def test_every_output_tells_of_the_bug_and_a_baseline_lets_it_pass(
     assert [c.get("name") for c in suite if c.find("failure") is not None] == [UNEQUAL]
     (run,) = json.loads((tmp_path / "v.sarif").read_text())["runs"]
     assert [result["ruleId"] for result in run["results"]] == [UNEQUAL]
-    place = run["results"][0]["locations"][0]["physicalLocation"]
-    assert place["artifactLocation"]["uri"].endswith("train.py")
+    location = run["results"][0]["locations"][0]["physicalLocation"]
+    assert location["artifactLocation"]["uri"].endswith("train.py")
     (line,) = (text for text in done.stdout.splitlines() if text.startswith("::"))
     assert line.startswith("::error file=") and UNEQUAL in line
     again = launch("check", "--baseline", "v.json", "--", *train(CLASSIC, 4))
@@ -30,7 +30,7 @@ def test_every_output_tells_of_the_bug_and_a_baseline_lets_it_pass(
     assert "::error" not in again.stdout
 
 
-def test_what_is_no_baseline_is_bad_usage(launch: Launch, tmp_path: Path) -> None:
+def test_an_invalid_baseline_is_bad_usage(launch: Launch, tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text("{}")
     done = launch("check", "--baseline", "b.json", "--", "true")
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""`gradledger demo` around its trainings; `make demo EXIT=1` runs the whole of it in CI."""
+"""`gradledger demo` without its trainings; `make demo EXIT=1` runs all of it in CI."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .conftest import GRADLEDGER
 
 
 def listens(url: str) -> bool:
-    """Whether anyone takes connections there."""
+    """Whether a server accepts connections at this address."""
     parts = urlsplit(url)
     try:
         socket.create_connection((parts.hostname or "", parts.port or 0), timeout=5).close()
@@ -25,9 +25,7 @@ def listens(url: str) -> bool:
     return True
 
 
-def test_a_taken_port_is_left_to_who_has_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_port_in_use_is_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -40,19 +38,17 @@ def test_a_taken_port_is_left_to_who_has_it(
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_a_demo_that_is_ended_in_its_middle_leaves_nothing_running(
-    environ: dict[str, str], sent: int
-) -> None:
+def test_an_interrupted_demo_leaves_no_process_running(environ: dict[str, str], sent: int) -> None:
     env = {**environ, "GRADLEDGER_PORT": "0"}
     command = [*GRADLEDGER, "demo"]
     with subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout
-        said = iter(process.stdout.readline, "")
-        url = next(line for line in said if "dashboard is up" in line).rsplit(" ", 1)[1].strip()
+        output = iter(process.stdout.readline, "")
+        url = next(line for line in output if "dashboard is up" in line).rsplit(" ", 1)[1].strip()
         assert listens(url)
-        assert "step    1" in next(line for line in said if "step" in line)
+        assert "step    1" in next(line for line in output if "step" in line)
         process.send_signal(sent)
         assert process.stdout.read().endswith("ended\n")
         assert process.wait(timeout=30) == 0

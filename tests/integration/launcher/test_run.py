@@ -1,4 +1,4 @@
-"""`gradledger run` is the command: its status, its signals, its output."""
+"""`gradledger run` behaves as the command: exit status, signals, output."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def test_input_passes_through_untouched(environ: dict[str, str]) -> None:
     assert done.stdout == b"\x00in"
 
 
-def test_options_of_the_command_are_not_ours(launch: Launch) -> None:
+def test_options_of_the_command_are_passed_on(launch: Launch) -> None:
     done = launch("run", "--name", "a", "--", "echo", "--name", "b", "--", "c")
     assert done.stdout == "--name b -- c\n"
 
 
-def test_the_two_dashes_may_be_left_out(launch: Launch) -> None:
+def test_the_two_dashes_are_optional(launch: Launch) -> None:
     assert launch("run", "echo", "--url", "x").stdout == "--url x\n"
 
 
@@ -90,7 +90,7 @@ def test_bad_usage_exits_2(launch: Launch) -> None:
     assert launch("run", "--", "true", GRADLEDGER_RUN="has spaces").returncode == 2
 
 
-def test_a_command_that_is_not_there_is_named(launch: Launch) -> None:
+def test_a_missing_command_is_reported(launch: Launch) -> None:
     done = launch("run", "--", "no-such-command")
     assert done.returncode == 127
     assert "no-such-command" in done.stderr
@@ -126,19 +126,21 @@ def test_a_run_is_named_after_its_script(command: str, name: str) -> None:
     assert autostart.default_name(command.split()) == name
 
 
-def test_run_ids_are_fresh_and_fit_the_wire() -> None:
+def test_run_ids_are_unique_and_valid() -> None:
     ids = {autostart.new_run_id() for _ in range(50)}
     assert len(ids) > 45
     assert all(len(one) == 20 and one.replace("-", "").isalnum() for one in ids)
 
 
-def test_what_is_said_reaches_the_command(launch: Launch) -> None:
+def test_options_reach_the_command_as_variables(launch: Launch) -> None:
     words = ["run", "--name", "n", "--project", "p", "--url", "http://there:1", "--", "env"]
-    seen = dict(line.split("=", 1) for line in launch(*words).stdout.splitlines() if "=" in line)
-    assert seen["GRADLEDGER_NAME"] == "n"
-    assert seen["GRADLEDGER_PROJECT"] == "p"
-    assert seen["GRADLEDGER_URL"] == "http://there:1"
-    assert seen["PYTHONPATH"] == str(autostart.PATH)
+    variables = dict(
+        line.split("=", 1) for line in launch(*words).stdout.splitlines() if "=" in line
+    )
+    assert variables["GRADLEDGER_NAME"] == "n"
+    assert variables["GRADLEDGER_PROJECT"] == "p"
+    assert variables["GRADLEDGER_URL"] == "http://there:1"
+    assert variables["PYTHONPATH"] == str(autostart.PATH)
 
 
 TAGGED = """
@@ -166,24 +168,24 @@ def test_a_run_is_found_by_the_tags_of_its_command_line_and_of_its_code(
         page = httpx2.get(f"{service.url}/?tag=on+b200").text
         with closing(Store(service.database)) as store:
             rows = listing.matching_runs(store, RunFilter(tag="sft"), 10, 0)
-            told = listing.tags_of(store, [row.id for row in rows])
-    assert sorted(told.values()) == [["nightly", "on b200", "own", "sft"], ["own", "sft"]]
+            tags_by_run = listing.tags_of(store, [row.id for row in rows])
+    assert sorted(tags_by_run.values()) == [["nightly", "on b200", "own", "sft"], ["own", "sft"]]
     assert [f"/runs/{row.id}" in page for row in rows].count(True) == 1
 
 
-def test_what_the_environment_says_is_kept() -> None:
+def test_variables_of_the_environment_are_not_overwritten() -> None:
     base = {"GRADLEDGER_RUN": "night-7", "GRADLEDGER_NAME": "mine", "PYTHONPATH": "/a:/b"}
     env = autostart.environment(base, ["python", "train.py"])
     assert (env["GRADLEDGER_RUN"], env["GRADLEDGER_NAME"]) == ("night-7", "mine")
     assert env["PYTHONPATH"].split(os.pathsep) == [str(autostart.PATH), "/a", "/b"]
 
 
-def test_a_run_inside_a_run_adds_nothing_twice() -> None:
+def test_a_nested_run_adds_nothing_twice() -> None:
     once = autostart.environment({}, ["python"])
     assert autostart.environment(once, ["python"])["PYTHONPATH"] == once["PYTHONPATH"]
 
 
-def test_without_the_monitor_the_other_commands_say_what_to_install(
+def test_without_the_monitor_other_commands_name_the_package_to_install(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
     hooks = Path(autostart.__file__).parents[2]
@@ -202,15 +204,15 @@ def test_without_the_monitor_the_other_commands_say_what_to_install(
     assert "pip install 'gradledger[monitor]'" in done.stderr
 
 
-def test_a_run_of_short_steps_keeps_to_its_overhead_and_is_judged_without_delay(
+def test_a_run_of_short_steps_is_sampled_and_evaluated_without_delay(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
-    """Steps of milliseconds: some are let pass, the service knows it, and the bug is named."""
+    """Steps of milliseconds are sampled, the service knows it, and the bug is found."""
     ours = {name: value for name, value in environ.items() if name != "GRADLEDGER_OVERHEAD"}
     command = [*GRADLEDGER, "run", "--", sys.executable, str(TRAIN), "mean-of-means", "3000"]
     with running_service(tmp_path / "g.db") as service:
         subprocess.run(command, env=ours | {"GRADLEDGER_URL": service.url}, check=True)
-        run = judged(service, seconds=PATIENCE / 3)
+        run = evaluated_run(service, seconds=PATIENCE / 3)
         first = service.get(f"/runs/{run['id']}/series?last=256").json()["step"]
         watched = sum(service.get(f"/runs/{run['id']}/series").json()["steps"])
         later = service.get(f"/runs/{run['id']}/series?first=200&max_points=5000").json()["step"]
@@ -227,12 +229,12 @@ def test_a_run_of_short_steps_keeps_to_its_overhead_and_is_judged_without_delay(
     assert "of them watched" in page
 
 
-def judged(service: Service, seconds: float) -> dict[str, Any]:
-    """The one run, as soon as it has ended and nothing of it waits."""
+def evaluated_run(service: Service, seconds: float) -> dict[str, Any]:
+    """The only run, when it has ended and is evaluated completely."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         for run in service.get("/runs").json()["runs"]:
             if run["ended"] and run["steps"] > 256:
                 return dict(run)
         time.sleep(0.1)
-    raise AssertionError(f"not judged within {seconds} s")
+    raise AssertionError(f"not evaluated within {seconds} s")

@@ -1,4 +1,4 @@
-"""A small training in plain PyTorch, on one rank or under torchrun, right or wrong."""
+"""A small training in plain PyTorch, on one rank or under torchrun, correct or with a bug."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def window_of(rank: int, step: int) -> Window:
 
 
 def mean_of_means(model: nn.Module, window: Window, ranks: int) -> None:
-    """Wrong: every micro-batch gets the same say."""
+    """Wrong: every micro-batch has equal weight."""
     for text, following in window:
         (F.cross_entropy(model(text), following) / len(window)).backward()
 
 
 def token_mean(model: nn.Module, window: Window, ranks: int) -> None:
-    """Right: divided by the tokens of the window over all ranks, times what DDP divides by."""
+    """Correct: divided by the tokens of the window over all ranks, times the divisor of DDP."""
     count = torch.tensor(sum(len(following) for _, following in window))
     if ranks > 1:
         dist.all_reduce(count)
@@ -40,13 +40,13 @@ def token_mean(model: nn.Module, window: Window, ranks: int) -> None:
 
 
 def without_compiler() -> None:
-    """Spare the second that an optimizer takes to import it, only to keep out of its way."""
+    """Replace the compiler by a stub: an optimizer would import it, which takes a second."""
     nothing = SimpleNamespace(disable=lambda f, *_, **__: f, graph_break=lambda: None)
     torch._dynamo = sys.modules["torch._dynamo"] = nothing  # type: ignore[assignment]
 
 
 def train(loop: str, steps: int, pause: float) -> None:
-    """Train for so many optimizer steps."""
+    """Train for ``steps`` optimizer steps."""
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     torch.manual_seed(0)
     model: nn.Module = nn.Sequential(nn.Embedding(16, 8), nn.Linear(8, 16))

@@ -1,4 +1,4 @@
-"""A custom function that runs a backward of its own in its backward."""
+"""A custom function that runs another backward in its backward."""
 
 import torch
 from torch import nn

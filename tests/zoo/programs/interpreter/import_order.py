@@ -1,4 +1,4 @@
-"""Asks for torch before importing it, imports parts of it first, and looks at the import system."""
+"""Searches for torch before importing it, imports submodules first, reads the import system."""
 
 import importlib.util
 import sys

@@ -1,4 +1,4 @@
-"""Code from cells: executed without a file, in a namespace of its own, with display hooks."""
+"""Code from cells: executed without a file, in a separate namespace, with display hooks."""
 
 import linecache
 import sys

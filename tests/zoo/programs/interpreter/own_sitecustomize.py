@@ -1,4 +1,4 @@
-"""The program's environment has a sitecustomize of its own."""
+"""The environment of the program has another sitecustomize."""
 
 import sys
 

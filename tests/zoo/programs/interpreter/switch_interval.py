@@ -1,4 +1,4 @@
-"""Threads are switched every microsecond, and rarely: whoever gives the lock away waits for it."""
+"""Threads are switched every microsecond, and rarely: a thread that releases the lock waits for it."""
 
 import sys
 import threading

@@ -35,6 +35,6 @@ for _ in range(4):
     loss = (weight * weight).sum()
     loss.backward()
     optimizer.step()
-seen = list(operators)
-print(type(loss).__name__, type(weight.grad).__name__, len(seen), seen)
+recorded = list(operators)
+print(type(loss).__name__, type(weight.grad).__name__, len(recorded), recorded)
 print(weight.inner.tolist())

@@ -25,6 +25,6 @@ for _ in range(4):
     loss = (weight * torch.randn(8).as_subclass(Logged)).square().sum()
     loss.backward()
     optimizer.step()
-calls, seen = [], calls
-print(len(seen), seen)
+calls, recorded = [], calls
+print(len(recorded), recorded)
 print(weight.as_subclass(torch.Tensor).tolist())

@@ -11,15 +11,15 @@ trial = contextvars.ContextVar("trial")
 
 def train(number):
     trial.set(number)
-    seen = set()
+    values = set()
     weight = nn.Parameter(torch.full((8,), float(number)))
-    weight.register_hook(lambda gradient: seen.add(trial.get()))
+    weight.register_hook(lambda gradient: values.add(trial.get()))
     optimizer = torch.optim.SGD([weight], lr=0.1)
     for _ in range(20):
         optimizer.zero_grad()
         weight.square().sum().backward()
         optimizer.step()
-    return number, seen, weight.tolist()
+    return number, values, weight.tolist()
 
 
 with ThreadPoolExecutor(2) as pool:

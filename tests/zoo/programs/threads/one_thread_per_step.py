@@ -1,4 +1,4 @@
-"""Every step of one training runs in a thread of its own, which then ends."""
+"""Every step of one training runs in a new thread, which then ends."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""What the service has kept of a run beside its steps."""
+"""Reads evaluations, checkpoints and the configuration of a run from the database."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def evaluations_of(database: Path) -> list[tuple[str, int, float]]:
 
 
 def checkpoints_of(database: Path) -> list[tuple[int, str]]:
-    """After which step each checkpoint was saved, and where."""
+    """Step and path of every checkpoint."""
     with closing(sqlite3.connect(database)) as connection:
         return connection.execute("select step, path from checkpoints order by step").fetchall()
 
 
 def config_of(database: Path) -> dict[str, Any]:
-    """How the one run there is was configured."""
+    """The configuration of the only run."""
     with closing(sqlite3.connect(database)) as connection:
         (config,) = connection.execute("select config from runs").fetchone()
-    told: dict[str, Any] = msgspec.msgpack.decode(config)
-    return told
+    values: dict[str, Any] = msgspec.msgpack.decode(config)
+    return values
