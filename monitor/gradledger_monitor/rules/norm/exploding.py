@@ -22,7 +22,7 @@ class Exploding(Rule):
 
     **What it sees**
 
-    The norm has grown on each of 8 steps in a row, at least tenfold in all, and the loss has
+    The norm has grown on each of 8 steps in a row, more than tenfold in all, and the loss has
     risen with it; or the norm stays above 10 times the largest norm of the first 100 steps for
     10 steps.
 

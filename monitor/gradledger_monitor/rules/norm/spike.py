@@ -24,7 +24,7 @@ class Spike(Rule):
     **What it sees**
 
     The logarithm of the norm is more than 4 standard deviations above its exponential moving
-    average (0.97 of it from the past), and the norm is at least 3 times that average. It is
+    average (0.97 of it from the past), and the norm is more than 3 times that average. It is
     reported if the norm does not return within 10 steps, or if the loss jumps with it and stays
     up for 3 more steps. A jump of norm and loss to more than 30 times the average norm is
     reported at once. The rule needs 50 steps.
@@ -48,7 +48,7 @@ class Spike(Rule):
     """
 
     z = Parameter(4.0, "standard deviations of the logarithm of the norm")
-    least = Parameter(3.0, "times the moving average, at least")
+    least = Parameter(3.0, "times the moving average from which a norm is out of range")
     steps = Parameter(10, "steps within which a norm must return to its range")
     stays = Parameter(3, "steps for which the loss must stay up after the jump")
     extreme = Parameter(30.0, "times the moving average that is reported at once")

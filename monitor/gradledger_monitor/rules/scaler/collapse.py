@@ -21,8 +21,8 @@ class Collapse(Rule):
 
     **What it sees**
 
-    The scale is below 1 (an error at 2^-5 and below), and at most a quarter of the first scale
-    of the run.
+    The scale is below 1 (an error at 2^-5 and below), and at most a quarter of the first
+    recorded scale.
 
     **Why it matters**
 
