@@ -1,4 +1,4 @@
-"""The tables. Narrow columns for what is charted and judged, packed blobs for the detail."""
+"""The tables: narrow columns for what is charted and queried, packed blobs for details."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ metadata = MetaData(
     }
 )
 
-# SQLite numbers rows by itself only in a column declared exactly INTEGER.
+# SQLite generates keys only for a column declared exactly INTEGER.
 Key = BigInteger().with_variant(Integer, "sqlite")
 
 
@@ -39,17 +39,18 @@ def _run_column() -> Column[int]:
 
 
 def _many_rows_run_column() -> Column[int]:
-    """Where Postgres checks no row: it would ask once for each. A trigger removes them with a run;
-    SQLite checks, which costs little there."""
+    """Without a foreign key, which Postgres would check once per row: there a trigger removes these
+    rows with their run. In SQLite the migration declares the key, which costs little there."""
     return Column("run", Key, primary_key=True)
 
 
-# ``revision`` counts batches and ``evaluated_revision`` says up to which the judge has looked;
-# ``waiting_since`` is when the oldest step came that still misses ranks, and ``stall_at`` when the
-# judge is to say that the run stands still. ``generation`` counts judgements: whoever judges from
-# an older one must begin again. ``evaluator`` is the code that evaluated the run last.
-# ``earlier_version``: part of the verdict is of an earlier evaluation that cannot be repeated;
-# ``evaluation_note``: why the run was evaluated again, or could not be, in a sentence for people.
+# ``revision`` counts batches; ``evaluated_revision``: the one up to which all steps are evaluated.
+# ``generation`` counts evaluations and rewinds: see evaluation/results.py. ``rewind``: evaluate
+# from a snapshot or the first step again. ``waiting_since``: when the oldest step arrived that
+# still misses ranks. ``stall_at``: when the run counts as stalled if no step arrives.
+# ``evaluator``: the version of the code that evaluated the run last. ``earlier_version``: a part of
+# the verdict is of an earlier evaluation that cannot be repeated. ``evaluation_note``: a sentence
+# for people on why the run was evaluated again, or could not be.
 runs = Table(
     "runs",
     metadata,
@@ -82,7 +83,7 @@ runs = Table(
     Index("ix_runs_last_seen", "last_seen"),
 )
 
-# Words by which people sort their runs: what the script said, and what was added on the page.
+# Words by which people filter runs: from the configuration of the script, or added on the page.
 tags = Table(
     "tags",
     metadata,
@@ -97,11 +98,11 @@ ranks = Table(
     Column("rank", Integer, primary_key=True),
     Column("last_seen", Double, nullable=False),
     Column("ended", Double),
-    Column("heartbeat", Double),  # when it last said that it lives while no step ends
-    Column("backwards", BigInteger),  # and how many backwards it had run since the last step
+    Column("heartbeat", Double),  # the last one; sent while no step ends
+    Column("backwards", BigInteger),  # that it had run since its last step
 )
 
-# What a rank sent of an optimizer at once: see store/chunks.py.
+# Records of one rank and optimizer that arrived together: see steps/chunks.py.
 chunks = Table(
     "chunks",
     metadata,
@@ -110,7 +111,7 @@ chunks = Table(
     Column("rank", Integer, primary_key=True),
     Column("last", BigInteger, primary_key=True),  # steps
     Column("first", BigInteger, nullable=False),
-    Column("record_count", Integer, nullable=False),  # records
+    Column("record_count", Integer, nullable=False),
     Column("received", Double, nullable=False),
     Column("records", LargeBinary, nullable=False),  # by step
     Index("ix_chunks_first", "run", "optimizer", "first"),
@@ -124,10 +125,10 @@ evals = Table(
     Column("step", BigInteger, primary_key=True),
     Column("rank", Integer, primary_key=True),
     Column("time", Double, nullable=False),
-    Column("value", Double),  # NULL is not-a-number, which SQLite cannot keep
+    Column("value", Double),  # NULL: NaN, which SQLite cannot store
 )
 
-# What people chose in the service: its rules, its retention. ``revision`` counts the changes.
+# Overrides of rules and of retention, set in the service. ``revision`` counts the changes.
 overrides = Table(
     "overrides",
     metadata,
@@ -137,7 +138,7 @@ overrides = Table(
     Column("changed", Double, nullable=False),
 )
 
-# What the script said that it saved.
+# Checkpoints that scripts reported.
 checkpoints = Table(
     "checkpoints",
     metadata,
@@ -147,8 +148,8 @@ checkpoints = Table(
     Column("time", Double, nullable=False),
 )
 
-# Where each optimizer's judgement stands: later steps are judged next, earlier ones came late.
-# Up to ``pruned``, records may have been removed to make room: no step there is judged again.
+# The last evaluated step of each optimizer: a record of an earlier step is late. Up to the step
+# ``pruned``, records may have been removed: no step up to there is evaluated again.
 progress = Table(
     "progress",
     metadata,
@@ -158,7 +159,7 @@ progress = Table(
     Column("pruned", BigInteger, nullable=False, server_default="0"),
 )
 
-# What the judge noted when no step came: part of the record, for its moment cannot be had again.
+# Periods without a step, as the evaluator noted them when they happened: records cannot show them.
 inactivity = Table(
     "inactivity",
     metadata,
@@ -170,9 +171,8 @@ inactivity = Table(
     Column("backwards", BigInteger),
 )
 
-# The evaluation state of a run at some of its steps, so that it need not begin with the first.
-# Written over by level, so that one is about as far back as one has to go; level -1 stays. What a
-# state depends on is in ``stamp``, and its code alone in ``evaluator``: see evaluator_version.py.
+# The evaluation state of a run at some of its steps: see evaluation/snapshots.py. ``stamp`` is a
+# hash of what a state depends on, and ``evaluator`` of its code alone: see evaluator_version.py.
 snapshots = Table(
     "snapshots",
     metadata,
@@ -194,8 +194,8 @@ facts = Table(
     Column("step", BigInteger, primary_key=True),
     Column("time", Double, nullable=False),
     Column("ranks", Integer, nullable=False),
-    *(Column(figure, Double) for figure in CHART_METRICS),
-    Column("failure", Text),  # why the step could not be evaluated: it is quarantined
+    *(Column(metric, Double) for metric in CHART_METRICS),
+    Column("failure", Text),  # why the step is quarantined
 )
 Index(
     "ix_facts_failure",
@@ -204,7 +204,7 @@ Index(
     postgresql_where=facts.c.failure.is_not(None),
 )
 
-# Neighbouring steps of ``facts``, so many in a row: what is drawn of a long run.
+# Steps of ``facts`` that a bucket covers; long runs are drawn from buckets.
 BUCKET_STEPS = 64
 PARTS = ("low", "mean", "high")
 
@@ -219,10 +219,10 @@ buckets = Table(
     Column("time", Double, nullable=False),  # of the last
     Column("steps", BigInteger, nullable=False),
     Column("tokens_sum", Double, nullable=False),
-    *(Column(f"{figure}_{part}", Double) for figure in CHART_METRICS for part in PARTS),
-    # Steps in which the figure was measured: the weight of its mean. NULL in a bucket that was
-    # written before they were counted, and whose steps retention had removed by then.
-    *(Column(f"{figure}_count", BigInteger) for figure in CHART_METRICS),
+    *(Column(f"{metric}_{part}", Double) for metric in CHART_METRICS for part in PARTS),
+    # Steps that measured the metric: the weight of its mean. NULL in a bucket that was written
+    # before they were counted, and whose steps retention had removed by then.
+    *(Column(f"{metric}_count", BigInteger) for metric in CHART_METRICS),
 )
 
 findings = Table(
@@ -231,7 +231,7 @@ findings = Table(
     _run_column(),
     Column("rule", String(128), primary_key=True),
     Column("optimizer", Integer, primary_key=True),
-    Column("position", Integer, nullable=False),  # the engine's order: causes before symptoms
+    Column("position", Integer, nullable=False),  # causes before symptoms
     Column("severity", String(16), nullable=False),
     Column("first_step", BigInteger, nullable=False),
     Column("last_step", BigInteger, nullable=False),
@@ -245,8 +245,9 @@ findings = Table(
     Column("since_step", BigInteger, nullable=False, server_default="0"),
 )
 
-# What people said of findings. ``seen_step`` is the last step that showed the finding then: what
-# begins again later is another matter. Judging anew replaces findings, and never these.
+# Acknowledgements of findings. ``last_step`` is the last step that showed the finding when it was
+# acknowledged: one that is resolved and begins again later is not acknowledged. An evaluation
+# replaces findings, but never these.
 acknowledgements = Table(
     "acknowledgements",
     metadata,
@@ -269,7 +270,7 @@ evaluations = Table(
     Column("coverage", Packed, nullable=False),
 )
 
-# Who may speak with the service: of each token only its hash, and what its bearer may do.
+# API tokens: the hash and the scopes of each.
 tokens = Table(
     "tokens",
     metadata,
@@ -281,8 +282,8 @@ tokens = Table(
     Column("revoked", Double),
 )
 
-# Browsers that are logged in: of each cookie only its hash, and the id of the token it acts for.
-# That of the settings has no row among the tokens.
+# Sessions of browsers: the hash of each cookie, and the id of the token that it acts for. The token
+# in the settings has no row in ``tokens``.
 sessions = Table(
     "sessions",
     metadata,

@@ -76,7 +76,7 @@ def test_records_come_out_as_they_came_in_however_they_were_batched(
     for one, other in itertools.pairwise(apart):
         assert one.rank < other.rank or one.last < other.first
     held = {(n, c.rank): c.received for c in apart for n in unpack_records(c.records)}
-    assert held == arrived and sum(chunk.held for chunk in apart) == len(arrived)
+    assert held == arrived and sum(chunk.record_count for chunk in apart) == len(arrived)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gradledger_monitor.store.evaluation.pending.RECORDS_AT_ONCE", enough)
         for after in (0, 7, 30):
@@ -169,8 +169,8 @@ def test_of_many_ranks_a_chunk_holds_few_steps_so_that_a_step_is_read_in_bounds(
     store: Store,
 ) -> None:
     send(store, map(step, range(1, 31)), rank=7, world_size=1_024)
-    assert max(chunk.held for chunk in lying(store)) == 8
-    assert sum(chunk.held for chunk in lying(store)) == 30
+    assert max(chunk.record_count for chunk in lying(store)) == 8
+    assert sum(chunk.record_count for chunk in lying(store)) == 30
     assert (chunks.longest(1), chunks.longest(65_536)) == (512, 1)
 
 

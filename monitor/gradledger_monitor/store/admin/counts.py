@@ -1,4 +1,4 @@
-"""How many of what: read when an operator's monitoring asks."""
+"""Numbers of runs and findings, for the metrics of the service."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Counts = dict[tuple[str, ...], int]
 
 @dataclass(frozen=True)
 class Totals:
-    """Runs by verdict, findings by rule, severity and lifecycle, runs that wait for the judge."""
+    """Runs by verdict, findings by rule, severity and lifecycle, and runs that are pending."""
 
     runs: Counts
     findings: Counts
@@ -23,16 +23,16 @@ class Totals:
 
 
 def count(store: Store) -> Totals:
-    """Count, all at one moment."""
-    waits = select(func.count()).where(runs.c.revision > runs.c.evaluated_revision)
+    """Count everything in one transaction."""
+    pending = select(func.count()).where(runs.c.revision > runs.c.evaluated_revision)
     with store.reading() as connection:
         return Totals(
-            _by(connection, runs.c.verdict),
-            _by(connection, findings.c.rule, findings.c.severity, findings.c.lifecycle),
-            connection.scalar(waits) or 0,
+            runs=_by(connection, runs.c.verdict),
+            findings=_by(connection, findings.c.rule, findings.c.severity, findings.c.lifecycle),
+            pending=connection.scalar(pending) or 0,
         )
 
 
 def _by(connection: Connection, *columns: ColumnElement[str]) -> Counts:
     query = select(*columns, func.count()).group_by(*columns)
-    return {tuple(said): number for *said, number in connection.execute(query)}
+    return {tuple(values): number for *values, number in connection.execute(query)}

@@ -1,4 +1,4 @@
-"""The database seen from outside: its version, its size, its rows, and room taken back."""
+"""The database for operators: its revision, size and rows, and how to reclaim space."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ _SIZE = {
 
 
 def revision(store: Store) -> str | None:
-    """The migration that the tables are at; None where there are none."""
+    """The revision of the tables; None if there are none."""
     with store.reading() as connection:
         return MigrationContext.configure(connection).get_current_revision()
 
 
 def size(store: Store) -> int:
-    """Bytes."""
+    """The size of the database in bytes."""
     with store.reading() as connection:
         return int(connection.scalar(text(_SIZE[store.engine.dialect.name])) or 0)
 
 
 def rows(store: Store) -> dict[str, int]:
-    """Rows by table, of the tables that there are."""
+    """Numbers of rows by table, of the tables that exist."""
     with store.reading() as connection:
-        there = set(inspect(connection).get_table_names())
-        tables = [table for table in metadata.sorted_tables if table.name in there]
+        names = set(inspect(connection).get_table_names())
+        tables = [table for table in metadata.sorted_tables if table.name in names]
         count = {t.name: connection.scalar(select(func.count()).select_from(t)) for t in tables}
     return {name: number or 0 for name, number in sorted(count.items())}
 
 
 def vacuum(store: Store) -> None:
-    """Give the room of removed rows back, and tell the planner how much there is of what."""
+    """Reclaim the space of removed rows, and update the statistics of the query planner."""
     autocommit = store.engine.execution_options(isolation_level="AUTOCOMMIT")
     with autocommit.connect() as connection:
         if store.engine.dialect.name == "postgresql":

@@ -1,4 +1,4 @@
-"""What people chose in the service, by name, each with the number of its changes."""
+"""Overrides that people set in the service, by name, each with the number of its changes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ RULES, RETENTION = "rules", "retention"
 
 
 class OverridesChanged(Exception):
-    """It was changed by somebody else in the meantime."""
+    """Somebody else changed the overrides in the meantime."""
 
 
 @dataclass(frozen=True)
 class StoredOverrides:
-    """What was overrides last; ``revision`` is 0 where nothing ever was. Times are Unix seconds."""
+    """The overrides of a name; ``revision`` is 0 if they were never set. Times are Unix seconds."""
 
     value: dict[str, Any] = field(default_factory=dict)
     revision: int = 0
@@ -28,29 +28,29 @@ class StoredOverrides:
 
 
 def table_exists(store: Store) -> bool:
-    """Whether the database has come so far that anything can have been overrides."""
+    """Whether the database has the table of overrides."""
     with store.reading() as connection:
         return inspect(connection).has_table(overrides.name)
 
 
 def read(store: Store, name: str) -> StoredOverrides:
-    """What is overrides now."""
+    """The current overrides of a name."""
     query = select(overrides.c.value, overrides.c.revision, overrides.c.changed)
     with store.reading() as connection:
         row = connection.execute(query.where(overrides.c.name == name)).first()
-    return StoredOverrides(*row) if row else StoredOverrides()
+    return StoredOverrides(**row._asdict()) if row else StoredOverrides()
 
 
 def write(store: Store, name: str, value: dict[str, Any], now: float, seen: int | None) -> None:
-    """Choose otherwise; raises ``OverridesChanged`` where ``seen`` is not what is overrides now."""
-    nothing = {"name": name, "value": {}, "revision": 0, "changed": now}
-    here = overrides.c.name == name
+    """Replace overrides; raises ``OverridesChanged`` if their revision is not ``seen``."""
+    empty = {"name": name, "value": {}, "revision": 0, "changed": now}
+    of_name = overrides.c.name == name
     with store.writing() as connection:
-        connection.execute(dialects.insert(connection, overrides).on_conflict_do_nothing(), nothing)
+        connection.execute(dialects.insert(connection, overrides).on_conflict_do_nothing(), empty)
         revision = (
-            connection.scalar(select(overrides.c.revision).where(here).with_for_update()) or 0
+            connection.scalar(select(overrides.c.revision).where(of_name).with_for_update()) or 0
         )
         if seen not in (None, revision):
             raise OverridesChanged
         new = {"value": value, "revision": revision + 1, "changed": now}
-        connection.execute(update(overrides).where(here).values(new))
+        connection.execute(update(overrides).where(of_name).values(new))

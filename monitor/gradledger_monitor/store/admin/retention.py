@@ -1,9 +1,9 @@
-"""What is given up to make room, by age: first what each rank sent, then the rows of single steps.
+"""Retention: removes old data by age, first the records of ranks, then the rows of single steps.
 
-Findings, verdicts, evaluations and stretches (the lowest, mean and highest of neighbouring steps)
-stay for ever, and so do the rows around what was found. A run may still be going on: what was
-given up is never judged again, so the evaluation state of just that moment is kept in its place.
-A state of another version does not count: only one that this version can restore replaces records.
+Findings, verdicts, evaluation metrics and buckets (the lowest, mean and highest of neighbouring
+steps) stay for ever, and so do the records and rows around findings. Steps whose records are
+removed can never be evaluated again, so a snapshot of the state after them replaces the records:
+the base. Only a snapshot that this version can restore may become the base.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from gradledger_monitor.store.tables import (
 )
 
 DAY = 86_400.0
-AROUND = 5  # steps before and after what was found
-SLICE = 4_096  # steps removed in one transaction, so that ingest need not wait for long
+AROUND = 5  # steps that are kept before and after those of a finding or an evaluation
+SLICE = 4_096  # steps removed in one transaction, so that ingest does not wait for long
 
 
 @dataclass(frozen=True)
 class Policy:
-    """For how many days; 0 is for ever."""
+    """For how many days data is kept; 0: for ever."""
 
     detail_days: float = 30.0
     steps_days: float = 365.0
@@ -43,7 +43,7 @@ class Policy:
 
 @dataclass
 class RemovedRows:
-    """How many rows were."""
+    """How many rows were removed."""
 
     records: int = 0
     steps: int = 0
@@ -55,14 +55,13 @@ class RemovedRows:
 
 
 def runs_without_snapshot(store: Store, policy: Policy, now: float) -> list[str]:
-    """Runs that have been quiet for so long that their detail goes, and of which the judge has
-    kept no memory yet."""
+    """Runs whose records are old enough to be removed, but that have no current snapshot yet."""
     if not policy.detail_days:
         return []
     current = or_(snapshots.c.evaluator == version(), snapshots.c.level == BASE)
-    kept = select(snapshots.c.run).where(snapshots.c.steps >= runs.c.steps, current)
+    saved = select(snapshots.c.run).where(snapshots.c.steps >= runs.c.steps, current)
     old = runs.c.last_seen <= now - policy.detail_days * DAY
-    query = select(runs.c.id).where(old, runs.c.steps > 0, ~kept.where(_of_run()).exists())
+    query = select(runs.c.id).where(old, runs.c.steps > 0, ~saved.where(_of_run()).exists())
     with store.reading() as connection:
         return list(connection.scalars(query))
 
@@ -72,14 +71,14 @@ def _of_run() -> ColumnElement[bool]:
 
 
 def prune(store: Store, policy: Policy, now: float) -> RemovedRows:
-    """Remove what is older than the policy keeps."""
+    """Remove what is older than the policy allows."""
     removed = RemovedRows()
     with store.reading() as connection:
         keys = list(connection.scalars(select(runs.c.key).order_by(runs.c.key)))
     for run in keys:
         if policy.detail_days:
             with store.writing() as connection:
-                _give_up(connection, run, now - policy.detail_days * DAY)
+                _move_base(connection, run, now - policy.detail_days * DAY)
             removed.records += _remove(store, run, partial(_remove_records, store, run))
         if policy.steps_days:
             old = facts.c.time <= now - policy.steps_days * DAY
@@ -89,49 +88,50 @@ def prune(store: Store, policy: Policy, now: float) -> RemovedRows:
     return removed
 
 
-def _give_up(connection: Connection, run: int, before: float) -> None:
-    """Move the base of a run to the last memory of it that is old enough."""
+def _move_base(connection: Connection, run: int, before: float) -> None:
+    """Make the last snapshot that is old enough the base of a run, and mark its steps as pruned."""
     row = connection.execute(select(runs).where(runs.c.key == run).with_for_update()).first()
     if row is None or row.rewind:
         return
     old = snapshots.c.taken <= before
     if row.last_seen <= before and row.evaluated_revision == row.revision:
         old = snapshots.c.steps == row.steps
-    here = snapshots.c.run == run
-    query = select(snapshots).where(here, snapshots.c.evaluator == version(), old)
+    of_run = snapshots.c.run == run
+    query = select(snapshots).where(of_run, snapshots.c.evaluator == version(), old)
     base = connection.execute(query.order_by(snapshots.c.steps.desc()).limit(1)).first()
     if base is None:
         return
     if base.level != BASE:
-        connection.execute(delete(snapshots).where(here, snapshots.c.level == BASE))
+        connection.execute(delete(snapshots).where(of_run, snapshots.c.level == BASE))
         connection.execute(insert(snapshots).values({**base._mapping, "level": BASE}))
     for optimizer, step in base.reached.items():
-        one = and_(progress.c.run == run, progress.c.optimizer == optimizer)
+        of_optimizer = and_(progress.c.run == run, progress.c.optimizer == optimizer)
         older = progress.c.pruned < step
-        connection.execute(update(progress).where(one, older).values(pruned=step))
+        connection.execute(update(progress).where(of_optimizer, older).values(pruned=step))
 
 
 def _remove(
-    store: Store, run: int, remove: Callable[[int, int, int], int], together: int = 1
+    store: Store, run: int, remove: Callable[[int, int, int], int], multiple: int = 1
 ) -> int:
-    """Remove what was given up, but for what is around what was found; so many steps go together.
+    """Remove pruned steps except those around findings; return the number of removed rows.
 
-    ``remove`` takes an optimizer and its first and last step, and says how many rows it removed.
+    ``remove`` takes an optimizer, its first and its last step, and returns a number of rows. The
+    last step is rounded down to a multiple of ``multiple``.
     """
     with store.reading() as connection:
         query = select(progress.c.optimizer, progress.c.pruned).where(progress.c.run == run)
-        given_up = connection.execute(query.where(progress.c.pruned > 0)).all()
-        found = {o: list(_around(connection, run, o)) for o, _ in given_up}
+        pruned = connection.execute(query.where(progress.c.pruned > 0)).all()
+        kept_ranges = {o: list(_kept_ranges(connection, run, o)) for o, _ in pruned}
     return sum(
         remove(optimizer, begin, min(begin + SLICE - 1, end))
-        for optimizer, last in given_up
-        for first, end in _gaps(found[optimizer], last - last % together)
+        for optimizer, last in pruned
+        for first, end in _gaps(kept_ranges[optimizer], last - last % multiple)
         for begin in range(first, end + 1, SLICE)
     )
 
 
 def _remove_records(store: Store, run: int, optimizer: int, first: int, last: int) -> int:
-    with store.reading() as connection:  # a writer would keep out ingest for nothing
+    with store.reading() as connection:  # without the write lock, which ingest waits for
         if not chunks.count(connection, run, optimizer, first - 1, last):
             return 0
     with store.writing() as connection:
@@ -143,29 +143,30 @@ def _remove_facts(
     store: Store, run: int, old: ColumnElement[bool], optimizer: int, first: int, last: int
 ) -> int:
     within = facts.c.step.between(first, last)
-    here = and_(facts.c.run == run, facts.c.optimizer == optimizer, old, within)
+    outdated = and_(facts.c.run == run, facts.c.optimizer == optimizer, old, within)
     with store.reading() as connection:
-        if connection.execute(select(facts.c.step).where(here).limit(1)).first() is None:
+        if connection.execute(select(facts.c.step).where(outdated).limit(1)).first() is None:
             return 0
     with store.writing() as connection:
-        return connection.execute(delete(facts).where(here)).rowcount
+        return connection.execute(delete(facts).where(outdated)).rowcount
 
 
-def _around(connection: Connection, run: int, optimizer: int) -> Iterator[tuple[int, int]]:
+def _kept_ranges(connection: Connection, run: int, optimizer: int) -> Iterator[tuple[int, int]]:
+    """The first and last steps of ranges around findings and evaluations."""
     c = findings.c
     query = select(c.first_step, c.since_step, c.last_step).where(
         c.run == run, or_(c.optimizer == optimizer, c.rule.like("eval.%"))
     )
-    for places in connection.execute(query):
-        yield from ((place - AROUND, place + AROUND) for place in places if place)
+    for steps in connection.execute(query):
+        yield from ((step - AROUND, step + AROUND) for step in steps if step)
     evaluated = select(evals.c.step).where(evals.c.run == run).distinct()
     yield from ((step - AROUND, step + AROUND) for step in connection.scalars(evaluated))
 
 
-def _gaps(kept: list[tuple[int, int]], last: int) -> Iterator[tuple[int, int]]:
-    """What lies between the ranges of steps that are kept, up to the last step."""
+def _gaps(ranges: list[tuple[int, int]], last: int) -> Iterator[tuple[int, int]]:
+    """The ranges of steps between these ranges, up to the last step."""
     begin = 1
-    for first, end in sorted(kept):
+    for first, end in sorted(ranges):
         if begin < min(first, last + 1):
             yield begin, min(first - 1, last)
         begin = max(begin, end + 1)

@@ -1,4 +1,4 @@
-"""Sessions of browsers: rows, so that every service process on the database sees one end.
+"""Sessions of browsers: rows, so that the end of one applies in every process on the database.
 
 The cookie is 256 random bits, of which only the hash is stored, as of tokens (see ``tokens.py``).
 A session acts for its token and ends with it, at logout, or when it expires.
@@ -29,7 +29,7 @@ def create(store: Store, token: str, now: float, seconds: float) -> str:
 
 
 def token_of(store: Store, secret: str, now: float) -> str | None:
-    """The id of the token that a session acts for; None if it ended or never was."""
+    """The id of the token that a session acts for; None if it ended or never existed."""
     query = select(sessions.c.token).where(
         sessions.c.digest == digest(secret), sessions.c.expires > now
     )

@@ -1,7 +1,7 @@
-"""API tokens: only their hashes are kept, each with what its bearer may do.
+"""API tokens: only their hashes are stored, each with its scopes.
 
-A token is 256 random bits. Nobody can guess one, so a slow, salted hash, which protects what people
-choose for themselves, would protect nothing here and cost every request; SHA-256 does.
+A token is 256 random bits, which cannot be guessed. A slow, salted hash, as for passwords, would
+add no protection and cost time in every request, so the hash is SHA-256.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.tables import tokens
 
 SCOPES = ("ingest", "read", "admin")
-PREFIX = "gradledger_"  # by which scanners for leaked secrets know one
+PREFIX = "gradledger_"  # lets scanners for leaked secrets recognise a token
 RANDOM_BYTES = 32
 
 
 @dataclass(frozen=True)
 class Token:
-    """What is known of a token; never the token itself. Times are Unix seconds."""
+    """The properties of a token, without its secret. Times are Unix seconds."""
 
     id: str
     name: str
@@ -33,19 +33,20 @@ class Token:
     revoked: float | None = None
 
     def allows(self, scope: str) -> bool:
-        """Whether its bearer may do that; ``admin`` may do everything."""
+        """Whether the token has a scope; ``admin`` includes all."""
         return scope in self.scopes or "admin" in self.scopes
 
 
 def digest(secret: str) -> str:
-    """What is kept of a token."""
+    """The hash of a secret, as it is stored."""
     return sha256(secret.encode()).hexdigest()
 
 
 def create(store: Store, name: str, scopes: Collection[str], now: float) -> tuple[Token, str]:
-    """A new token, and the secret that is never to be had again."""
+    """Create a token; return it and its secret, which cannot be read again."""
     secret = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
-    token = Token(secrets.token_hex(4), name, tuple(s for s in SCOPES if s in scopes), now)
+    ordered = tuple(scope for scope in SCOPES if scope in scopes)
+    token = Token(id=secrets.token_hex(4), name=name, scopes=ordered, created=now)
     row = {"id": token.id, "name": name, "scopes": " ".join(token.scopes), "created": now}
     with store.writing() as connection:
         connection.execute(insert(tokens).values(**row, digest=digest(secret)))
@@ -53,12 +54,12 @@ def create(store: Store, name: str, scopes: Collection[str], now: float) -> tupl
 
 
 def of_secret(store: Store, secret: str) -> Token | None:
-    """The token that this secret is, unless it was revoked."""
+    """The token with this secret; None if there is none or it was revoked."""
     return _valid(store, tokens.c.digest == digest(secret))
 
 
 def of_id(store: Store, token: str) -> Token | None:
-    """The token of that id, unless it was revoked."""
+    """The token with this id; None if there is none or it was revoked."""
     return _valid(store, tokens.c.id == token)
 
 
@@ -70,17 +71,23 @@ def _valid(store: Store, which: Any) -> Token | None:
 
 
 def list_tokens(store: Store) -> list[Token]:
-    """All tokens, revoked ones too, the oldest first."""
+    """All tokens, also revoked ones, the oldest first."""
     with store.reading() as connection:
         return [_token(row) for row in connection.execute(select(tokens).order_by("created"))]
 
 
 def revoke(store: Store, token: str, now: float) -> bool:
-    """Make a token worthless, at once and for ever; False when there is no such valid token."""
-    here = (tokens.c.id == token, tokens.c.revoked.is_(None))
+    """Revoke a token at once and for ever; return False if there is no such valid token."""
+    valid = (tokens.c.id == token, tokens.c.revoked.is_(None))
     with store.writing() as connection:
-        return connection.execute(update(tokens).where(*here).values(revoked=now)).rowcount == 1
+        return connection.execute(update(tokens).where(*valid).values(revoked=now)).rowcount == 1
 
 
 def _token(row: Row[Any]) -> Token:
-    return Token(row.id, row.name, tuple(row.scopes.split()), row.created, row.revoked)
+    return Token(
+        id=row.id,
+        name=row.name,
+        scopes=tuple(row.scopes.split()),
+        created=row.created,
+        revoked=row.revoked,
+    )

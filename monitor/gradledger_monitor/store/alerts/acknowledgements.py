@@ -1,4 +1,4 @@
-"""What people say of findings: written, and taken back. ``reading.judgement`` shows it."""
+"""Acknowledgements of findings: stored and removed. ``queries.evaluation`` reads them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from gradledger_monitor.store.tables import acknowledgements, findings
 
 
 class NoSuchFinding(LookupError):
-    """The rule found nothing in this run, or nobody acknowledged what it found."""
+    """The rule has no finding in this run, or nobody acknowledged it."""
 
 
-def acknowledge(store: Store, run: str, rule: str, said: Acknowledgement) -> None:
-    """Mark what a rule found in a run as known, in place of what was said of it before.
+def acknowledge(store: Store, run: str, rule: str, acknowledgement: Acknowledgement) -> None:
+    """Acknowledge the findings of a rule in a run, in place of an earlier acknowledgement.
 
-    It covers the finding as it stands: once resolved and back again, it is news. Raises
-    ``UnknownRun``, and ``NoSuchFinding`` where the rule found nothing.
+    If a finding is resolved and begins again, it is no longer acknowledged. Raises ``UnknownRun``,
+    and ``NoSuchFinding`` if the rule has no finding.
     """
     with store.writing() as connection:
         key = require_run(connection, run).key
         query = select(findings.c.optimizer, findings.c.last_step)
-        found = connection.execute(query.where(findings.c.run == key, findings.c.rule == rule))
+        optimizers = connection.execute(query.where(findings.c.run == key, findings.c.rule == rule))
+        values = {"run": key, "rule": rule, **asdict(acknowledgement)}
         rows = [
-            {"run": key, "rule": rule, "optimizer": optimizer, "last_step": step, **asdict(said)}
-            for optimizer, step in found
+            {"optimizer": optimizer, "last_step": step, **values} for optimizer, step in optimizers
         ]
         if not rows:
             raise NoSuchFinding(f"{rule} found nothing in run {run!r}")
@@ -40,7 +40,7 @@ def acknowledge(store: Store, run: str, rule: str, said: Acknowledgement) -> Non
 
 
 def remove_acknowledgement(store: Store, run: str, rule: str) -> None:
-    """Forget what was said of a finding. Raises ``UnknownRun`` and ``NoSuchFinding``."""
+    """Remove an acknowledgement. Raises ``UnknownRun`` and ``NoSuchFinding``."""
     with store.writing() as connection:
         key = require_run(connection, run).key
         if not connection.execute(delete(acknowledgements).where(_of(key, rule))).rowcount:

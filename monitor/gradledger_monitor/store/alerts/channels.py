@@ -1,4 +1,4 @@
-"""Channels and routes that were made in the service, and the state of all channels."""
+"""Channels and routes that were created in the service, and the state of all channels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import Row, delete, insert, select, update
 
 from gradledger_monitor.store import dialects
 from gradledger_monitor.store.alerts import due, outbox
@@ -19,7 +19,7 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True)
 class ChannelState:
-    """Whether a channel is sent to. Times are Unix seconds."""
+    """Whether messages are sent to a channel. Times are Unix seconds."""
 
     disabled: float | None = None
     why: str | None = None
@@ -28,7 +28,7 @@ class ChannelState:
 
 @dataclass(frozen=True)
 class ChannelRow:
-    """A channel that was made here or, without ``config``, the state of one in the settings."""
+    """A channel created in the service or, without ``config``, the state of one in the settings."""
 
     name: str
     config: dict[str, Any] | None
@@ -36,17 +36,18 @@ class ChannelRow:
 
 
 def stored_channels(store: Store) -> list[ChannelRow]:
-    """All channels that the database knows, by name."""
+    """All channels in the database, by name."""
     with store.reading() as connection:
         rows = connection.execute(select(channels).order_by(channels.c.name)).all()
-    return [
-        ChannelRow(row.name, row.config, ChannelState(row.disabled, row.why, row.held_until))
-        for row in rows
-    ]
+    return [ChannelRow(name=row.name, config=row.config, state=_state(row)) for row in rows]
+
+
+def _state(row: Row[Any]) -> ChannelState:
+    return ChannelState(disabled=row.disabled, why=row.why, held_until=row.held_until)
 
 
 def stored_routes(store: Store) -> list[dict[str, Any]]:
-    """The routes that were made here, in order."""
+    """The routes created in the service, in order."""
     with store.reading() as connection:
         return list(connection.scalars(select(routes.c.config).order_by(routes.c.position)))
 
@@ -65,10 +66,13 @@ def save(store: Store, name: str, config: dict[str, Any], now: float) -> bool:
 
 
 def remove(store: Store, name: str, now: float) -> bool:
-    """Forget a channel that was made here; whether there was one. What waits for it is dead."""
+    """Remove a channel created in the service; return whether there was one.
+
+    Messages that wait for it are dead.
+    """
     with store.writing() as connection:
-        made_here = (channels.c.name == name, channels.c.config.is_not(None))
-        if connection.execute(select(channels.c.name).where(*made_here)).first() is None:
+        created = (channels.c.name == name, channels.c.config.is_not(None))
+        if connection.execute(select(channels.c.name).where(*created)).first() is None:
             return False
         outbox.disable_channel(connection, name, "the channel was removed", now)
         connection.execute(delete(channels).where(channels.c.name == name))
@@ -76,7 +80,7 @@ def remove(store: Store, name: str, now: float) -> bool:
 
 
 def switch(store: Store, name: str, on: bool, now: float) -> None:
-    """Send to a channel again, or nothing more."""
+    """Enable or disable a channel."""
     with store.writing() as connection:
         if not on:
             outbox.disable_channel(connection, name, "switched off by a person", now)
@@ -87,7 +91,7 @@ def switch(store: Store, name: str, on: bool, now: float) -> None:
 
 
 def save_routes(store: Store, configs: Sequence[dict[str, Any]], now: float) -> None:
-    """Replace all routes that were made here."""
+    """Replace all routes created in the service."""
     rows = [{"position": position, "config": config} for position, config in enumerate(configs)]
     with store.writing() as connection:
         connection.execute(delete(routes))
@@ -97,11 +101,11 @@ def save_routes(store: Store, configs: Sequence[dict[str, Any]], now: float) -> 
 
 
 def key(store: Store, name: str) -> bytes:
-    """A key that only this database knows, made on first use."""
+    """A secret key of this database, created on first use."""
     with store.reading() as connection:
-        known = connection.scalar(select(keys.c.value).where(keys.c.name == name))
-    if known is not None:
-        return bytes(known)
+        value = connection.scalar(select(keys.c.value).where(keys.c.name == name))
+    if value is not None:
+        return bytes(value)
     with store.writing() as connection:
         row = {"name": name, "value": secrets.token_bytes(KEY_BYTES)}
         connection.execute(dialects.insert(connection, keys).on_conflict_do_nothing(), row)

@@ -1,5 +1,5 @@
-"""Which runs alerts are to look at: asked for with the judgement that is the cause, in its
-transaction, and taken up by one process at a time."""
+"""When the alerts of runs are planned: requested in the transaction of the evaluation that causes
+them, and taken by one process at a time."""
 
 from __future__ import annotations
 
@@ -14,53 +14,55 @@ from gradledger_monitor.store.alerts.tables import alert_plans
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.tables import runs
 
-RECENT_SECONDS = 24 * 3600.0  # runs that were heard of within that time are still news
+RECENT_SECONDS = (
+    24 * 3600.0
+)  # runs seen within this time are planned again if channels or routes change
 
 
 def request(connection: Connection, run: int, findings: Iterable[Finding], now: float) -> None:
-    """Have alerts look at a run, if what its findings are worth telling for has changed."""
+    """Request a plan for a run if its findings changed in a way that alerts depend on."""
     digest = _digest(findings)
     statement = dialects.insert(connection, alert_plans)
     statement = statement.values(run=run, digest=digest, due=now if digest else None)
-    told = {"digest": digest, "due": now}
-    news = alert_plans.c.digest != digest
+    values = {"digest": digest, "due": now}
+    changed = alert_plans.c.digest != digest
     connection.execute(
-        statement.on_conflict_do_update(index_elements=["run"], set_=told, where=news)
+        statement.on_conflict_do_update(index_elements=["run"], set_=values, where=changed)
     )
 
 
 def request_again(connection: Connection, run: int, now: float) -> None:
-    """Have alerts look at a run, for a reason other than a judgement."""
+    """Request a plan for a run for a reason other than an evaluation."""
     connection.execute(update(alert_plans).where(alert_plans.c.run == run).values(due=now))
 
 
 def request_all(connection: Connection, now: float) -> None:
-    """Have alerts look at every run that is still news: there are other channels or routes."""
+    """Request plans for all recent runs, because channels or routes changed."""
     recent = select(runs.c.key).where(runs.c.last_seen > now - RECENT_SECONDS)
     connection.execute(update(alert_plans).where(alert_plans.c.run.in_(recent)).values(due=now))
 
 
 def next_due(store: Store) -> float | None:
-    """When the next run is to be looked at, in Unix seconds."""
+    """When the next run is due, in Unix seconds."""
     with store.reading() as connection:
-        at: float | None = connection.scalar(select(func.min(alert_plans.c.due)))
-    return at
+        due: float | None = connection.scalar(select(func.min(alert_plans.c.due)))
+    return due
 
 
 def claim_run(connection: Connection, now: float) -> int | None:
-    """A run that is to be looked at, nobody else's for as long as the transaction lasts."""
-    due = select(alert_plans.c.run).where(alert_plans.c.due <= now).order_by(alert_plans.c.due)
-    return connection.scalar(due.limit(1).with_for_update(skip_locked=True))
+    """A run that is due, locked until the end of the transaction."""
+    query = select(alert_plans.c.run).where(alert_plans.c.due <= now).order_by(alert_plans.c.due)
+    return connection.scalar(query.limit(1).with_for_update(skip_locked=True))
 
 
 def set_due(connection: Connection, run: int, due: float | None) -> None:
-    """When to look at a run again; None waits for something to happen."""
+    """Set when a run is due again; None: when its findings change."""
     connection.execute(update(alert_plans).where(alert_plans.c.run == run).values(due=due))
 
 
 def _digest(findings: Iterable[Finding]) -> str:
-    said = [
+    keys = [
         (f.rule, f.optimizer, f.severity, f.lifecycle == "resolved", f.inhibited_by, f.since_step)
         for f in findings
     ]
-    return sha256(repr(sorted(said, key=repr)).encode()).hexdigest() if said else ""
+    return sha256(repr(sorted(keys, key=repr)).encode()).hexdigest() if keys else ""

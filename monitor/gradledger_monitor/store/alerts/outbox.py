@@ -1,7 +1,7 @@
-"""Messages on their way: written with the reason for them, claimed by one process at a time.
+"""The outbox: messages to send, stored with their reason and claimed by one process at a time.
 
-A claim runs out. Whoever dies between two lines of code leaves a message that is sent again, under
-the same id: at least once, and never not at all.
+A claim expires. If a process dies while it sends a message, another one sends it again under the
+same id: every message is sent at least once.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ WAITING, DELIVERED, DEAD = "waiting", "delivered", "dead"
 class DeliveryResult:
     """The result of one attempt to send."""
 
-    outcome: Literal["delivered", "failed", "gone"]  # gone: the receiver wants no more, for ever
+    outcome: Literal["delivered", "failed", "gone"]  # gone: the receiver refuses messages for ever
     detail: str = ""
     status: int | None = None  # of HTTP
-    retry_after: float | None = None  # seconds that the receiver asked for
+    retry_after: float | None = None  # seconds that the receiver requested
 
 
 @dataclass(frozen=True)
 class ClaimedAlert:
-    """A message that is this process's to send."""
+    """A message that this process has claimed and sends."""
 
     number: int
     id: str
@@ -51,63 +51,63 @@ class ClaimedAlert:
 def enqueue(
     connection: Connection, run: int | None, channel: str, document: Document, now: float
 ) -> str:
-    """Have a message sent. Earlier ones of the same run to the same channel are tried first."""
+    """Store a message to send. Earlier ones of the same run and channel become due at once."""
     name = f"msg_{uuid4().hex}"
     times = {"created": now, "due": now, "planned": now}
     row = {"id": name, "run": run, "channel": channel, "document": document, "state": WAITING}
     connection.execute(insert(alerts).values(**row, **times, failures=0, attempts=0))
     if run is not None:
-        before = (alerts.c.run == run, alerts.c.channel == channel)
-        connection.execute(_sooner(now).where(*before))
+        of_run = (alerts.c.run == run, alerts.c.channel == channel)
+        connection.execute(_due_now(now).where(*of_run))
     return name
 
 
 def enqueue_claimed(store: Store, channel: str, document: Document, now: float) -> ClaimedAlert:
-    """A test, which whoever asks for it sends at once, and nobody again."""
-    mine = uuid4().hex
+    """Store a test message that the caller sends at once, and that is never sent again."""
+    claim_id = uuid4().hex
     with store.writing() as connection:
         name = enqueue(connection, None, channel, document, now)
-        here = alerts.c.id == name
-        row = connection.execute(select(alerts).where(here)).one()
-        told = {"claim": mine, "state": DEAD, "attempts": 1, "finished": now}
-        connection.execute(update(alerts).where(here).values(told))
+        of_id = alerts.c.id == name
+        row = connection.execute(select(alerts).where(of_id)).one()
+        values = {"claim": claim_id, "state": DEAD, "attempts": 1, "finished": now}
+        connection.execute(update(alerts).where(of_id).values(values))
         attempt = {"alert": row.number, "attempt": 1, "at": now}
         connection.execute(insert(alert_attempts).values(attempt))
-    return _claimed(row, mine, now)
+    return _claimed(row, claim_id, now)
 
 
-def _sooner(now: float) -> Any:
-    waits = (alerts.c.state == WAITING, alerts.c.claim.is_(None), alerts.c.due > now)
-    return update(alerts).where(*waits).values(due=now)
+def _due_now(now: float) -> Any:
+    waiting = (alerts.c.state == WAITING, alerts.c.claim.is_(None), alerts.c.due > now)
+    return update(alerts).where(*waiting).values(due=now)
 
 
 # ---------------------------------------------------------------- claiming
 
 
 def claim(store: Store, now: float, lease: float, limit: int) -> list[ClaimedAlert]:
-    """Messages that are due, as many as asked for; each is this process's for ``lease`` seconds."""
+    """Claim up to ``limit`` messages that are due, for ``lease`` seconds."""
     if not limit or not _some_due(store, now):
         return []
-    mine = uuid4().hex
+    claim_id = uuid4().hex
     with store.writing() as connection:
         query = select(alerts).where(*_due(now)).order_by(alerts.c.due, alerts.c.number)
         rows = connection.execute(query.limit(limit).with_for_update(skip_locked=True)).all()
         for row in rows:
-            told = {"claim": mine, "due": now + lease, "attempts": row.attempts + 1}
-            connection.execute(update(alerts).where(alerts.c.number == row.number).values(told))
+            values = {"claim": claim_id, "due": now + lease, "attempts": row.attempts + 1}
+            connection.execute(update(alerts).where(alerts.c.number == row.number).values(values))
             attempt = {"alert": row.number, "attempt": row.attempts + 1, "at": now}
             connection.execute(insert(alert_attempts).values(attempt))
-    return [_claimed(row, mine, now) for row in rows]
+    return [_claimed(row, claim_id, now) for row in rows]
 
 
-def _claimed(row: Any, mine: str, now: float) -> ClaimedAlert:
+def _claimed(row: Any, claim_id: str, now: float) -> ClaimedAlert:
     names = ("number", "id", "run", "channel", "document", "created", "planned", "failures")
-    told = {name: row._mapping[name] for name in names}
-    return ClaimedAlert(**told, attempt=row.attempts + 1, claim=mine, at=now)
+    values = {name: row._mapping[name] for name in names}
+    return ClaimedAlert(**values, attempt=row.attempts + 1, claim=claim_id, at=now)
 
 
 def _due(now: float) -> tuple[Any, ...]:
-    """Due, on a channel that is neither off nor held, and after all earlier ones of its run."""
+    """Due, on a channel that is neither disabled nor held, and after earlier ones of its run."""
     earlier = alerts.alias("earlier")
     first = ~exists().where(
         earlier.c.run == alerts.c.run,
@@ -115,8 +115,8 @@ def _due(now: float) -> tuple[Any, ...]:
         earlier.c.state == WAITING,
         earlier.c.number < alerts.c.number,
     )
-    off = or_(channels.c.disabled.is_not(None), channels.c.held_until > now)
-    open_ = ~exists().where(channels.c.name == alerts.c.channel, off)
+    blocked = or_(channels.c.disabled.is_not(None), channels.c.held_until > now)
+    open_ = ~exists().where(channels.c.name == alerts.c.channel, blocked)
     return alerts.c.state == WAITING, alerts.c.due <= now, first, open_
 
 
@@ -130,79 +130,88 @@ def next_due(store: Store) -> float | None:
     """When the next message is due, in Unix seconds."""
     with store.reading() as connection:
         query = select(func.min(alerts.c.due)).where(alerts.c.state == WAITING)
-        at: float | None = connection.scalar(query)
-    return at
+        due: float | None = connection.scalar(query)
+    return due
 
 
-# ---------------------------------------------------------------- what became of it
+# ---------------------------------------------------------------- results of attempts
 
 
 def record_result(
     store: Store,
-    one: ClaimedAlert,
+    message: ClaimedAlert,
     result: DeliveryResult,
     now: float,
     retry_at: Callable[[int], float | None],
 ) -> None:
-    """Write down an attempt, and what is next. ``retry_at`` gives a time for so many failures."""
+    """Store the result of an attempt, and when the next one is.
+
+    ``retry_at`` returns the time of the next attempt after a number of failures; None: no more.
+    """
     with store.writing() as connection:
-        _log(connection, one, result, now)
-        told = _next_state(one, result, now, retry_at)
-        mine = (alerts.c.number == one.number, alerts.c.claim == one.claim)
-        connection.execute(update(alerts).where(*mine).values(told | {"claim": None}))
-        if result.outcome == "delivered":  # it is there: whatever waits for that channel may go
-            connection.execute(_sooner(now).where(alerts.c.channel == one.channel))
+        _log(connection, message, result, now)
+        values = _next_state(message, result, now, retry_at)
+        claimed = (alerts.c.number == message.number, alerts.c.claim == message.claim)
+        connection.execute(update(alerts).where(*claimed).values(values | {"claim": None}))
+        if result.outcome == "delivered":  # the receiver is up: other messages can be sent, too
+            connection.execute(_due_now(now).where(alerts.c.channel == message.channel))
         elif result.outcome == "gone":
-            disable_channel(connection, one.channel, result.detail, now)
+            disable_channel(connection, message.channel, result.detail, now)
         elif result.retry_after:
-            _hold(connection, one.channel, now + result.retry_after, now)
+            _hold(connection, message.channel, now + result.retry_after, now)
 
 
-def _log(connection: Connection, one: ClaimedAlert, result: DeliveryResult, now: float) -> None:
-    here = (alert_attempts.c.alert == one.number, alert_attempts.c.attempt == one.attempt)
-    told: dict[str, Any] = {"outcome": result.outcome, "status": result.status}
-    told |= {"detail": result.detail, "seconds": round(now - one.at, 3)}
-    connection.execute(update(alert_attempts).where(*here).values(told))
+def _log(connection: Connection, message: ClaimedAlert, result: DeliveryResult, now: float) -> None:
+    attempt = (
+        alert_attempts.c.alert == message.number,
+        alert_attempts.c.attempt == message.attempt,
+    )
+    values: dict[str, Any] = {"outcome": result.outcome, "status": result.status}
+    values |= {"detail": result.detail, "seconds": round(now - message.at, 3)}
+    connection.execute(update(alert_attempts).where(*attempt).values(values))
 
 
 def _next_state(
-    one: ClaimedAlert, result: DeliveryResult, now: float, retry_at: Callable[[int], float | None]
+    message: ClaimedAlert,
+    result: DeliveryResult,
+    now: float,
+    retry_at: Callable[[int], float | None],
 ) -> dict[str, Any]:
     if result.outcome == "delivered":
         return {"state": DELIVERED, "finished": now}
     if result.outcome == "gone":
         return {"state": DEAD, "finished": now}
-    if one.planned > now:  # it was tried before its time
-        return {"due": one.planned}
-    at = retry_at(one.failures + 1)
+    if message.planned > now:  # the attempt was made before its time, and does not count
+        return {"due": message.planned}
+    at = retry_at(message.failures + 1)
     if at is None:
-        return {"state": DEAD, "finished": now, "failures": one.failures + 1}
-    return {"failures": one.failures + 1, "due": at, "planned": at}
+        return {"state": DEAD, "finished": now, "failures": message.failures + 1}
+    return {"failures": message.failures + 1, "due": at, "planned": at}
 
 
 def disable_channel(connection: Connection, channel: str, why: str, now: float) -> None:
-    """Send nothing more to a channel; what waits for it is dead, and can be replayed."""
-    _note(connection, channel, {"disabled": now, "why": why}, now)
+    """Disable a channel. Messages that wait for it are dead, and can be replayed."""
+    _set_state(connection, channel, {"disabled": now, "why": why}, now)
     waiting = (alerts.c.channel == channel, alerts.c.state == WAITING)
     connection.execute(update(alerts).where(*waiting).values(state=DEAD, finished=now))
 
 
 def _hold(connection: Connection, channel: str, until: float, now: float) -> None:
-    _note(connection, channel, {"held_until": until}, now)
+    _set_state(connection, channel, {"held_until": until}, now)
 
 
-def _note(connection: Connection, channel: str, told: dict[str, Any], now: float) -> None:
-    here = channels.c.name == channel
-    if not connection.execute(update(channels).where(here).values(told)).rowcount:
-        connection.execute(insert(channels).values(name=channel, created=now, **told))
+def _set_state(connection: Connection, channel: str, values: dict[str, Any], now: float) -> None:
+    of_channel = channels.c.name == channel
+    if not connection.execute(update(channels).where(of_channel).values(values)).rowcount:
+        connection.execute(insert(channels).values(name=channel, created=now, **values))
 
 
-# ---------------------------------------------------------------- for people
+# ---------------------------------------------------------------- lists
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt to send; without an outcome it was cut off, or is going on."""
+    """One attempt to send; without an outcome it was interrupted, or is under way."""
 
     attempt: int
     at: float
@@ -235,39 +244,40 @@ def list_alerts(
     name: str | None = None,
 ) -> list[Alert]:
     """Messages, the newest first."""
-    asked = {alerts.c.state: state, alerts.c.channel: channel, alerts.c.id: name}
-    here = [column == value for column, value in asked.items() if value is not None]
-    query = select(alerts).where(*here).order_by(alerts.c.number.desc())
+    filters = {alerts.c.state: state, alerts.c.channel: channel, alerts.c.id: name}
+    conditions = [column == value for column, value in filters.items() if value is not None]
+    query = select(alerts).where(*conditions).order_by(alerts.c.number.desc())
     with store.reading() as connection:
         rows = connection.execute(query.limit(limit).offset(offset)).all()
-        made = _attempts(connection, [row.number for row in rows])
-    return [_alert(row, made.get(row.number, [])) for row in rows]
+        attempts = _attempts(connection, [row.number for row in rows])
+    return [_alert(row, attempts.get(row.number, [])) for row in rows]
 
 
 def _attempts(connection: Connection, numbers: Sequence[int]) -> dict[int, list[Attempt]]:
-    made: dict[int, list[Attempt]] = {}
+    attempts: dict[int, list[Attempt]] = {}
     query = select(alert_attempts).where(alert_attempts.c.alert.in_(numbers))
-    for number, *said in connection.execute(query.order_by("alert", "attempt")):
-        made.setdefault(number, []).append(Attempt(*said))
-    return made
+    for row in connection.execute(query.order_by("alert", "attempt")):
+        values = {name: row._mapping[name] for name in Attempt.__dataclass_fields__}
+        attempts.setdefault(row.alert, []).append(Attempt(**values))
+    return attempts
 
 
 def _alert(row: Any, attempts: list[Attempt]) -> Alert:
-    due = row.due if row.state == WAITING else None
-    told = (row.id, row.channel, row.state, row.created, due, row.finished, row.document)
-    return Alert(*told, attempts)
+    names = ("id", "channel", "state", "created", "finished", "document")
+    values = {name: row._mapping[name] for name in names}
+    return Alert(**values, due=row.due if row.state == WAITING else None, attempts=attempts)
 
 
 def replay(store: Store, name: str, now: float) -> bool:
-    """Send a message again, under the same id; False when there is none of that id."""
-    again = {"state": WAITING, "due": now, "planned": now, "failures": 0, "finished": None}
+    """Send a message again under the same id; return False if there is none or it is being sent."""
+    values = {"state": WAITING, "due": now, "planned": now, "failures": 0, "finished": None}
     with store.writing() as connection:
-        here = and_(alerts.c.id == name, alerts.c.claim.is_(None))
-        return connection.execute(update(alerts).where(here).values(again)).rowcount == 1
+        unclaimed = and_(alerts.c.id == name, alerts.c.claim.is_(None))
+        return connection.execute(update(alerts).where(unclaimed).values(values)).rowcount == 1
 
 
 def counts(store: Store) -> dict[tuple[str, ...], int]:
-    """How many messages, by channel and state."""
+    """Numbers of messages by channel and state."""
     query = select(alerts.c.channel, alerts.c.state, func.count())
     with store.reading() as connection:
         rows = connection.execute(query.group_by(alerts.c.channel, alerts.c.state))
@@ -275,7 +285,7 @@ def counts(store: Store) -> dict[tuple[str, ...], int]:
 
 
 def prune(store: Store, before: float) -> int:
-    """Forget messages that were delivered, or given up, before then; how many there were."""
+    """Remove messages that were delivered or dead before a time; return their number."""
     old = and_(alerts.c.state != WAITING, alerts.c.finished < before)
     with store.writing() as connection:
         return connection.execute(delete(alerts).where(old)).rowcount

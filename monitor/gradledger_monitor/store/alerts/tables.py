@@ -1,4 +1,4 @@
-"""The tables of alerts: what to look at, what was said, what is on its way, and where to."""
+"""The tables of alerts: runs to plan, notifications, the outbox, channels and routes."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ def _run(primary_key: bool = True) -> Column[int]:
     return Column("run", Key, to_run, primary_key=primary_key, nullable=not primary_key)
 
 
-# Runs of which something is to be said, perhaps. Written with the judgement that is the cause;
-# ``digest`` is of what matters in it, so that a judgement without news asks for nothing.
+# When to plan the alerts of a run next. Written in the transaction of an evaluation; ``digest`` is
+# of the properties of its findings that alerts depend on, so that an evaluation that changes none
+# of them requests no plan.
 alert_plans = Table(
     "alert_plans",
     metadata,
     _run(),
     Column("digest", String(64), nullable=False),
-    Column("due", Double),  # NULL: nothing is to be said until something happens
+    Column("due", Double),  # NULL: not before the digest changes
     Index("ix_alert_plans_due", "due"),
 )
 
-# What was last said of a finding on a channel.
+# The last notification about a finding on a channel.
 notifications = Table(
     "notifications",
     metadata,
@@ -49,15 +50,15 @@ notifications = Table(
     Column("at", Double, nullable=False),
 )
 
-# The outbox. ``due`` is when to attempt next; while ``claim`` is set it is when to believe that
-# whoever claimed it has died. ``planned`` is when the schedule would have it: an attempt made
-# earlier, because there was reason for hope, is not counted among ``failures``.
+# The outbox. ``due`` is the time of the next attempt; while ``claim`` is set, it is when the claim
+# expires. ``planned`` is the time of the next attempt by the back-off schedule: an attempt that was
+# made earlier, because another message was delivered, does not count in ``failures``.
 alerts = Table(
     "alerts",
     metadata,
     Column("number", Key, primary_key=True),
     Column("id", String(40), nullable=False, unique=True),
-    _run(primary_key=False),  # NULL: a test
+    _run(primary_key=False),  # NULL: a test message
     Column("channel", String(64), nullable=False),
     Column("document", Packed, nullable=False),
     Column("created", Double, nullable=False),
@@ -72,7 +73,7 @@ alerts = Table(
     Index("ix_alerts_run", "run", "channel"),
 )
 
-# Every attempt, written before it is made: one without an outcome was cut off.
+# Every attempt, written before it is made: without an outcome it was interrupted, or is under way.
 alert_attempts = Table(
     "alert_attempts",
     metadata,
@@ -85,7 +86,7 @@ alert_attempts = Table(
     Column("detail", Text),
 )
 
-# Channels that were made here, and how those of the settings (without ``config``) stand.
+# Channels created in the service; without ``config``, the state of one in the settings.
 channels = Table(
     "channels",
     metadata,
@@ -104,7 +105,7 @@ routes = Table(
     Column("config", Packed, nullable=False),
 )
 
-# Keys that only this database knows.
+# Secret keys that are only in this database.
 keys = Table(
     "keys",
     metadata,

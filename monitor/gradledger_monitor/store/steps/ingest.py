@@ -1,4 +1,4 @@
-"""What ingest writes: one transaction a batch, and nothing twice."""
+"""Storing batches: one transaction per batch, every record once."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ from gradledger_monitor.store.tables import evals, progress, ranks, runs
 
 CheckTime = Callable[[], None]
 StepLine = tuple[int, schema.StepRecord]
-# made once, for they run with every batch
-RUN_NAMED = select(runs).where(runs.c.id == bindparam("named")).with_for_update()
-RUN_HEARD = (
+# Compiled once: they are executed with every batch.
+RUN_BY_ID = select(runs).where(runs.c.id == bindparam("of_id")).with_for_update()
+TOUCH_RUN = (
     update(runs)
     .where(runs.c.key == bindparam("of_run"))
-    .values(started=bindparam("began"), last_seen=bindparam("now"), revision=runs.c.revision + 1)
+    .values(
+        started=bindparam("new_start"), last_seen=bindparam("now"), revision=runs.c.revision + 1
+    )
 )
-RANK_HEARD = (
+TOUCH_RANK = (
     update(ranks)
     .where(ranks.c.run == bindparam("of_run"), ranks.c.rank == bindparam("of_rank"))
     .values(last_seen=bindparam("now"))
@@ -46,7 +48,7 @@ def _no_limit() -> None:
 
 @dataclass
 class StoreResult:
-    """What became of a batch."""
+    """The result of storing a batch."""
 
     stored: int = 0
     duplicates: int = 0
@@ -54,7 +56,7 @@ class StoreResult:
     check_time: CheckTime = field(default=_no_limit, repr=False)
 
     def count(self, stored: int, sent: int) -> None:
-        """Book lines of which some were already there. Raises where that has taken too long."""
+        """Count lines, of which ``stored`` were new. Raises if the batch takes too long."""
         self.check_time()
         self.stored += stored
         self.duplicates += sent - stored
@@ -63,10 +65,10 @@ class StoreResult:
 def store_batch(
     store: Store, batch: Batch, now: float, begin: Callable[[], CheckTime] = lambda: _no_limit
 ) -> StoreResult:
-    """Store a batch; when this returns, it survives the death of the process and the machine.
+    """Store a batch. When this returns, the batch survives a crash of the process or the machine.
 
-    ``begin`` is called once the database is ours to write, and gives what is called between the
-    parts of a batch. If that raises, nothing of the batch is stored.
+    ``begin`` is called when the write transaction has begun, and returns a function that is called
+    between the parts of the batch. If that raises, nothing of the batch is stored.
     """
     result = StoreResult(refused=batch.refused.copy())
     if batch.processes:
@@ -85,47 +87,47 @@ def _store_report(
     run = _store_run(connection, report.run, now)
     rank = report.run.rank
     _store_rank(connection, run, rank, now)
-    of_steps = [(n, line) for n, line in report.records if isinstance(line, schema.StepRecord)]
-    most = chunks.longest(report.run.world_size)
-    _store_steps(connection, run, rank, now, of_steps, most, result)
-    if len(of_steps) == len(report.records):
+    step_lines = [(n, line) for n, line in report.records if isinstance(line, schema.StepRecord)]
+    max_records = chunks.longest(report.run.world_size)
+    _store_steps(connection, run, rank, now, step_lines, max_records, result)
+    if len(step_lines) == len(report.records):
         return
-    of_beats = [line for _, line in report.records if isinstance(line, schema.HeartbeatRecord)]
-    of_evals = [line for _, line in report.records if isinstance(line, schema.EvalRecord)]
-    of_ends = [line for _, line in report.records if isinstance(line, schema.EndRecord)]
+    heartbeats = [line for _, line in report.records if isinstance(line, schema.HeartbeatRecord)]
+    eval_records = [line for _, line in report.records if isinstance(line, schema.EvalRecord)]
+    ends = [line for _, line in report.records if isinstance(line, schema.EndRecord)]
     saved = [line for _, line in report.records if isinstance(line, schema.CheckpointRecord)]
-    _store_evals(connection, run, rank, of_evals, result)
+    _store_evals(connection, run, rank, eval_records, result)
     checkpoints.write(connection, run, saved, result)
-    _store_ends(connection, run, rank, of_ends, result)
-    _store_beats(connection, run, rank, now, of_beats)
+    _store_ends(connection, run, rank, ends, result)
+    _store_heartbeats(connection, run, rank, now, heartbeats)
 
 
 # ---------------------------------------------------------------- the run itself
 
 
 def _store_run(connection: Connection, record: schema.RunRecord, now: float) -> int:
-    named = {"named": record.run}
-    row = connection.execute(RUN_NAMED, named).one_or_none()
+    of_id = {"of_id": record.run}
+    row = connection.execute(RUN_BY_ID, of_id).one_or_none()
     if row is None:
-        _bear(connection, record, now)
-        row = connection.execute(RUN_NAMED, named).one()
-    told = _heard(row, record)
-    news = {name: value for name, value in told.items() if row._mapping[name] != value}
-    # what was judged under another description is judged again
-    if row.generation and news:
+        _create_run(connection, record, now)
+        row = connection.execute(RUN_BY_ID, of_id).one()
+    description = _merged_description(row, record)
+    changed = {name: value for name, value in description.items() if row._mapping[name] != value}
+    # the evaluation depends on the description
+    if row.generation and changed:
         _rewind(connection, row.key)
-    if not row.revision or "config" in news:
+    if not row.revision or "config" in changed:
         tags.write(connection, row.key, tags.of_config(record.config))
-    if news:
-        connection.execute(update(runs).where(runs.c.key == row.key).values(news))
+    if changed:
+        connection.execute(update(runs).where(runs.c.key == row.key).values(changed))
     started = min(row.started, record.started or now)
-    connection.execute(RUN_HEARD, {"of_run": row.key, "began": started, "now": now})
+    connection.execute(TOUCH_RUN, {"of_run": row.key, "new_start": started, "now": now})
     return int(row.key)
 
 
-def _bear(connection: Connection, record: schema.RunRecord, now: float) -> None:
-    """Make the run, unless another rank of it comes first at this moment."""
-    born = {
+def _create_run(connection: Connection, record: schema.RunRecord, now: float) -> None:
+    """Create the run, unless another rank of it does so at the same moment."""
+    row = {
         "id": record.run,
         "started": record.started or now,
         "world_size": record.world_size,
@@ -136,7 +138,7 @@ def _bear(connection: Connection, record: schema.RunRecord, now: float) -> None:
         "last_seen": now,
         **_description(record),
     }
-    connection.execute(dialects.insert(connection, runs).on_conflict_do_nothing(), born)
+    connection.execute(dialects.insert(connection, runs).on_conflict_do_nothing(), row)
 
 
 def _description(record: schema.RunRecord) -> dict[str, Any]:
@@ -151,28 +153,28 @@ def _description(record: schema.RunRecord) -> dict[str, Any]:
     }
 
 
-def _heard(row: Row[Any], record: schema.RunRecord) -> dict[str, Any]:
-    """How a run is described now that one of its processes spoke."""
-    told = _description(record) if record.rank == 0 else {}
-    told["optimizers"] = max(row.optimizers, record.optimizers, key=len)
-    told["world_size"] = max(row.world_size, record.world_size)
-    return told
+def _merged_description(row: Row[Any], record: schema.RunRecord) -> dict[str, Any]:
+    """The description of rank 0, with the most optimizers and ranks that any rank sent."""
+    description = _description(record) if record.rank == 0 else {}
+    description["optimizers"] = max(row.optimizers, record.optimizers, key=len)
+    description["world_size"] = max(row.world_size, record.world_size)
+    return description
 
 
 def _rewind(connection: Connection, run: int, since: Mapping[int, int] | None = None) -> None:
-    """Have the judge begin again, before these steps of optimizers or before all."""
+    """Have the run evaluated again, from before these steps of optimizers or from the beginning."""
     snapshots.discard(connection, run, since)
-    # whoever judges at this moment does it from an older generation, and will notice
-    told = {"rewind": True, "generation": runs.c.generation + 1}
-    connection.execute(update(runs).where(runs.c.key == run).values(told))
+    # an evaluation under way has the older generation, so it cannot be committed
+    values = {"rewind": True, "generation": runs.c.generation + 1}
+    connection.execute(update(runs).where(runs.c.key == run).values(values))
 
 
 # ---------------------------------------------------------------- ranks and their ends
 
 
 def _store_rank(connection: Connection, run: int, rank: int, now: float) -> None:
-    here = {"of_run": run, "of_rank": rank, "now": now}
-    if not connection.execute(RANK_HEARD, here).rowcount:
+    values = {"of_run": run, "of_rank": rank, "now": now}
+    if not connection.execute(TOUCH_RANK, values).rowcount:
         row = {"run": run, "rank": rank, "last_seen": now}
         connection.execute(dialects.insert(connection, ranks).on_conflict_do_nothing(), row)
 
@@ -185,16 +187,16 @@ def _store_ends(
     result: StoreResult,
 ) -> None:
     for record in records:
-        here = (ranks.c.run == run, ranks.c.rank == rank, ranks.c.ended.is_(None))
-        done = connection.execute(update(ranks).where(*here).values(ended=record.time))
-        result.count(done.rowcount, 1)
+        running = (ranks.c.run == run, ranks.c.rank == rank, ranks.c.ended.is_(None))
+        updated = connection.execute(update(ranks).where(*running).values(ended=record.time))
+        result.count(updated.rowcount, 1)
     if records:
-        over = select(func.count()).where(ranks.c.run == run, ranks.c.ended.is_not(None))
-        ended = over.scalar_subquery() >= runs.c.world_size
+        count = select(func.count()).where(ranks.c.run == run, ranks.c.ended.is_not(None))
+        ended = count.scalar_subquery() >= runs.c.world_size
         connection.execute(update(runs).where(runs.c.key == run).values(ended=ended))
 
 
-def _store_beats(
+def _store_heartbeats(
     connection: Connection,
     run: int,
     rank: int,
@@ -202,9 +204,9 @@ def _store_beats(
     records: Sequence[schema.HeartbeatRecord],
 ) -> None:
     for record in records[-1:]:
-        here = (ranks.c.run == run, ranks.c.rank == rank)
-        told = {"heartbeat": now, "backwards": record.backwards}
-        connection.execute(update(ranks).where(*here).values(told))
+        of_rank = (ranks.c.run == run, ranks.c.rank == rank)
+        values = {"heartbeat": now, "backwards": record.backwards}
+        connection.execute(update(ranks).where(*of_rank).values(values))
 
 
 # ---------------------------------------------------------------- steps
@@ -216,18 +218,19 @@ def _store_steps(
     rank: int,
     now: float,
     lines: Sequence[StepLine],
-    most: int,
+    max_records: int,
     result: StoreResult,
 ) -> None:
     if not lines:
         return
-    judged = _judged(connection, run)
+    evaluated = _progress(connection, run)
     late = {}
-    for optimizer, said in _by_optimizer(lines).items():
-        at = judged.get(optimizer, NOT_JUDGED)
-        said = _not_given_up(said, at, result) if at.given_up else said
-        new = _store_chunk(connection, ChunkKey(run, optimizer, rank), now, said, most, result)
-        if new and optimizer not in judged:
+    for optimizer, of_optimizer in _by_optimizer(lines).items():
+        at = evaluated.get(optimizer, NOT_EVALUATED)
+        accepted = _refuse_pruned(of_optimizer, at, result) if at.pruned else of_optimizer
+        key = ChunkKey(run, optimizer, rank)
+        new = _store_chunk(connection, key, now, accepted, max_records, result)
+        if new and optimizer not in evaluated:
             row = {"run": run, "optimizer": optimizer, "step": 0}
             connection.execute(dialects.insert(connection, progress).on_conflict_do_nothing(), row)
         elif new and min(new) <= at.step:
@@ -237,39 +240,39 @@ def _store_steps(
 
 
 def _by_optimizer(lines: Sequence[StepLine]) -> dict[int, list[StepLine]]:
-    found: dict[int, list[StepLine]] = {}
+    grouped: dict[int, list[StepLine]] = {}
     for line in lines:
-        found.setdefault(line[1].optimizer, []).append(line)
-    return found
+        grouped.setdefault(line[1].optimizer, []).append(line)
+    return grouped
 
 
 def _store_chunk(
     connection: Connection,
-    place: ChunkKey,
+    key: ChunkKey,
     now: float,
     lines: Sequence[StepLine],
-    most: int,
+    max_records: int,
     result: StoreResult,
 ) -> Set[int]:
-    """Store what was said of one optimizer; the steps that were not there before."""
-    said = {record.step: record for _, record in reversed(lines)}  # of one said twice, the first
-    known = chunks.store(connection, place, now, said, most) if said else {}
-    new = said.keys() - known.keys()
+    """Store the records of one optimizer, and return the steps that were not stored before."""
+    records = {record.step: record for _, record in reversed(lines)}  # the first of duplicates
+    stored = chunks.store(connection, key, now, records, max_records) if records else {}
+    new = records.keys() - stored.keys()
     before = result.refused.count
     if len(new) < len(lines):
-        result.refused.extend(_conflicts(place, lines, said | known))
+        result.refused.extend(_conflicts(key, lines, records | stored))
     result.count(len(new), len(lines) - (result.refused.count - before))
     return new
 
 
 def _conflicts(
-    place: ChunkKey, lines: Sequence[StepLine], kept: Mapping[int, schema.StepRecord]
+    key: ChunkKey, lines: Sequence[StepLine], stored: Mapping[int, schema.StepRecord]
 ) -> Iterator[Refusal]:
-    """Steps that are there already with other content: two processes speak as one rank."""
+    """Refuse steps that are stored with other content: two processes send as the same rank."""
     for number, record in lines:
-        if kept[record.step] != record:
+        if stored[record.step] != record:
             reason = (
-                f"step {record.step} of optimizer {place.optimizer} from rank {place.rank} was "
+                f"step {record.step} of optimizer {key.optimizer} from rank {key.rank} was "
                 "stored before with other content: another process uses this run id and rank"
             )
             yield Refusal(number, "$.step", reason)
@@ -277,30 +280,30 @@ def _conflicts(
 
 @dataclass(frozen=True)
 class _Progress:
-    """How far an optimizer was judged, and up to where its records were given up."""
+    """The last evaluated step of an optimizer, and the last step whose records may be pruned."""
 
     step: int
-    given_up: int
+    pruned: int
 
 
-NOT_JUDGED = _Progress(0, 0)
+NOT_EVALUATED = _Progress(0, 0)
 
 
-def _judged(connection: Connection, run: int) -> dict[int, _Progress]:
+def _progress(connection: Connection, run: int) -> dict[int, _Progress]:
     rows = connection.execute(PROGRESS_OF, {"of_run": run})
-    return {optimizer: _Progress(*at) for optimizer, *at in rows}
+    return {row.optimizer: _Progress(step=row.step, pruned=row.pruned) for row in rows}
 
 
-def _not_given_up(lines: Sequence[StepLine], at: _Progress, result: StoreResult) -> list[StepLine]:
-    gone = [(number, record) for number, record in lines if record.step <= at.given_up]
-    result.refused.extend(Refusal(number, "$.step", _given_up(record)) for number, record in gone)
-    return [line for line in lines if line[1].step > at.given_up]
+def _refuse_pruned(lines: Sequence[StepLine], at: _Progress, result: StoreResult) -> list[StepLine]:
+    pruned = [(number, record) for number, record in lines if record.step <= at.pruned]
+    result.refused.extend(Refusal(number, "$.step", _too_late(record)) for number, record in pruned)
+    return [line for line in lines if line[1].step > at.pruned]
 
 
-def _given_up(record: schema.StepRecord) -> str:
+def _too_late(record: schema.StepRecord) -> str:
     return (
-        f"step {record.step} of optimizer {record.optimizer} comes too late: the records of these "
-        "steps were removed to make room, and it can neither be judged nor told from one of them"
+        f"step {record.step} of optimizer {record.optimizer} comes too late: retention removed the "
+        "records of these steps, so it can neither be evaluated nor recognised as a duplicate"
     )
 
 
@@ -330,13 +333,13 @@ def _store_evals(
         new = connection.execute(statement.returning(evals.c.name), rows).all() if rows else []
         result.count(min(len(new), 1), 1)
         if new:
-            _note_evaluation(connection, run, record.step)
+            _rewind_if_late(connection, run, record.step)
 
 
-def _note_evaluation(connection: Connection, run: int, step: int) -> None:
-    """The losses before an evaluation that comes very late are no longer in the judge's memory."""
-    judged = _judged(connection, run).get(0, NOT_JUDGED)
-    if step - BEFORE_EVALUATION < judged.step - LATE_STEPS:
+def _rewind_if_late(connection: Connection, run: int, step: int) -> None:
+    """Evaluate again if the losses before an evaluation are no longer in the evaluator's state."""
+    evaluated = _progress(connection, run).get(0, NOT_EVALUATED)
+    if step - BEFORE_EVALUATION < evaluated.step - LATE_STEPS:
         _rewind(connection, run, {0: step})
 
 
