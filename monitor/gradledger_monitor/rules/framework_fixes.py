@@ -103,5 +103,5 @@ def framework(run: RunInfo) -> str:
     configured = run.config.get("framework")
     if isinstance(configured, str):
         return configured
-    alone = "accelerate" in run.environment and "transformers" not in run.environment
-    return "accelerate" if alone else "plain"
+    imported = "accelerate" in run.environment and "transformers" not in run.environment
+    return "accelerate" if imported else "plain"

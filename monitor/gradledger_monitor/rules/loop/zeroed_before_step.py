@@ -21,7 +21,7 @@ class ZeroedBeforeStep(Rule):
 
     **Why it matters**
 
-    The step applies no gradient: parameters change by weight decay and momentum only.
+    The step applies no gradient: parameters change at most by weight decay and momentum.
 
     **What to do**
 

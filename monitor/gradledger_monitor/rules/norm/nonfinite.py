@@ -21,8 +21,8 @@ class Nonfinite(Rule):
 
     **Why it matters**
 
-    One such step makes parameters NaN. The loop continues, but everything after that step is
-    lost.
+    One such step can make parameters NaN or infinite. The loop continues, but all later
+    training is lost.
 
     **What to do**
 

@@ -88,23 +88,25 @@ class Vanishing(Rule):
             self._best = min(self._best, _medians(list(self._late))[1])
         if self._count < self.needed:
             return not_measured(f"{self.needed} steps are needed")
-        if self._is_clear(norm):
-            return OK
-        early, late = _medians(self._early), _medians(list(self._late))
-        early = early[0], median(loss for _, loss in self._early[:START])
-        unlearnt = (early[1] + self._best) / 2
-        if late[0] >= self.share * early[0] or late[1] < min(self.still * early[1], unlearnt):
+        return OK if self._is_clear(norm) else self._compare()
+
+    def _compare(self) -> Outcome:
+        """The medians of the last steps, against those of the start."""
+        norm_early, loss_early = _medians(self._early)[0], _median_loss(self._early[:START])
+        norm, loss = _medians(list(self._late))
+        half_unlearnt = (loss_early + self._best) / 2
+        if norm >= self.share * norm_early or loss < min(self.still * loss_early, half_unlearnt):
             return OK
         return finding(
             "warning",
             "The gradients vanish",
-            f"The median gradient norm fell from {early[0]:.3g} to {late[0]:.3g}, while the median "
-            f"loss went from {early[1]:.4g} to {late[1]:.4g}.",
+            f"The median gradient norm fell from {norm_early:.3g} to {norm:.3g}, while the median "
+            f"loss went from {loss_early:.4g} to {loss:.4g}.",
             FIX,
-            norm_early=early[0],
-            norm=late[0],
-            loss_early=early[1],
-            loss=late[1],
+            norm_early=norm_early,
+            norm=norm,
+            loss_early=loss_early,
+            loss=loss,
         )
 
     def _is_clear(self, norm: float) -> bool:
@@ -127,4 +129,8 @@ def _norm_before_clipping(facts: StepFacts) -> float | None:
 
 
 def _medians(pairs: list[tuple[float, float]]) -> tuple[float, float]:
-    return median(norm for norm, _ in pairs), median(loss for _, loss in pairs)
+    return median(norm for norm, _ in pairs), _median_loss(pairs)
+
+
+def _median_loss(pairs: list[tuple[float, float]]) -> float:
+    return median(loss for _, loss in pairs)

@@ -23,9 +23,8 @@ class AllGradsZero(Rule):
 
     **Why it matters**
 
-    The smallest fp16 value is 6e-8 (2^-24), so gradients far below it become zero. The step then
-    applies no gradient, and because
-    there is no overflow, the scaler does not change its scale.
+    The smallest fp16 value is 6e-8 (2^-24), so gradients far below it become zero. The step
+    then applies no gradient, and because there is no overflow, the scaler does not react.
 
     **What to do**
 

@@ -28,8 +28,8 @@ class MissingUpdate(Rule):
 
     **Why it matters**
 
-    The scale neither grows back nor falls. A guard that skips ``step`` and ``update`` together
-    skips all further steps once the scale is too large.
+    Without ``update()`` the scale neither grows nor falls. A guard that skips ``step`` and
+    ``update`` together skips all further steps once the scale is too large.
 
     **What to do**
 

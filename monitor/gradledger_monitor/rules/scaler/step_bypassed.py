@@ -23,8 +23,8 @@ class StepBypassed(Rule):
     **Why it matters**
 
     The gradients are too large by the loss scale, 65,536 at the start. Nothing checks them for
-    overflow, and the scale does not adapt. SGD diverges. Adam cancels the factor and the loss
-    still falls, but epsilon and clipping thresholds no longer have their meaning.
+    overflow, and the scale does not adapt. SGD usually diverges. Adam cancels the factor and
+    the loss still falls, but epsilon and clipping thresholds no longer have their meaning.
 
     **What to do**
 
