@@ -46,7 +46,7 @@ def test_a_step_that_some_ranks_have_not_reported_is_called_incomplete(
 ) -> None:
     service.post(batch("r1", [step(1)], world_size=2))
     page.goto("/runs/r1/steps/0/1")
-    expect(page.get_by_text("1 of 2 ranks have reported")).to_be_visible()
+    expect(page.get_by_text("1 of 2 ranks reported")).to_be_visible()
     expect(page.locator(".sentence")).to_contain_text("not measured")
 
 

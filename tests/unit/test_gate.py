@@ -1,4 +1,4 @@
-"""What other machines are told of a check: JUnit XML, SARIF, GitHub's annotations, a baseline."""
+"""The outputs of a check for CI: JUnit XML, SARIF, GitHub annotations, baselines."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def checked(*findings: Finding) -> list[CheckedRun]:
     return [CheckedRun("train", 6, 1, EvaluationResult("broken", list(findings), [], COVERAGE))]
 
 
-def test_only_what_is_grave_new_and_nobodys_symptom_fails() -> None:
+def test_only_a_grave_new_cause_fails() -> None:
     gate = Gate("warning")
-    known = replace(UNEQUAL, acknowledged=Acknowledgement("fine", None, 1.0))
-    assert [gate.excuse(f) for f in (UNEQUAL, CLIP, SPIKE, known)] == [
+    acknowledged = replace(UNEQUAL, acknowledged=Acknowledgement("fine", None, 1.0))
+    assert [gate.excuse(f) for f in (UNEQUAL, CLIP, SPIKE, acknowledged)] == [
         None,
         "below warning",
         "a symptom of reduction.token_weights_unequal",
@@ -68,7 +68,7 @@ def test_a_baseline_excuses_what_was_there_and_not_what_is_worse() -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", '{"findings": [{}]}', '{"findings": 3}'])
-def test_what_is_no_verdict_is_no_baseline(text: str) -> None:
+def test_another_file_is_no_baseline(text: str) -> None:
     with pytest.raises(ValueError, match="not a verdict"):
         read_baseline(text)
 
@@ -91,39 +91,39 @@ def test_junit_has_a_test_for_each_rule() -> None:
     assert cases[CLIP.rule].find("failure") is None
 
 
-def test_sarif_names_rule_place_and_why_something_is_suppressed() -> None:
-    told = json.loads(sarif(checked(UNEQUAL, CLIP, SPIKE), Gate(), "src/train.py"))
-    assert told["version"] == "2.1.0"
-    (run,) = told["runs"]
+def test_sarif_has_rule_location_and_suppressions() -> None:
+    document = json.loads(sarif(checked(UNEQUAL, CLIP, SPIKE), Gate(), "src/train.py"))
+    assert document["version"] == "2.1.0"
+    (run,) = document["runs"]
     unequal, clip = run["results"]
     assert (unequal["level"], clip["level"]) == ("error", "note")
     rules = run["tool"]["driver"]["rules"]
     assert rules[unequal["ruleIndex"]]["id"] == unequal["ruleId"] == UNEQUAL.rule
-    place = unequal["locations"][0]["physicalLocation"]
-    assert place["artifactLocation"]["uri"] == "src/train.py"
+    location = unequal["locations"][0]["physicalLocation"]
+    assert location["artifactLocation"]["uri"] == "src/train.py"
     assert "suppressions" not in unequal
     assert clip["suppressions"][0]["justification"] == "below warning"
     assert unequal["properties"]["evidence"]["norm"] == "NaN"
     assert unequal["partialFingerprints"] != clip["partialFingerprints"]
 
 
-def test_sarif_says_nothing_that_the_format_does_not_know() -> None:
-    told = Sarif.model_validate_json(sarif(checked(UNEQUAL, CLIP, SPIKE), Gate(), "src/train.py"))
+def test_sarif_has_no_properties_outside_the_standard() -> None:
+    model = Sarif.model_validate_json(sarif(checked(UNEQUAL, CLIP, SPIKE), Gate(), "src/train.py"))
     # both are in the standard (3.14.27 and 3.27.23), but not in the package's models
-    assert set(unknown(told)) == {"runs.columnKind", "runs.results.suppressions"}
+    assert set(unknown(model)) == {"runs.columnKind", "runs.results.suppressions"}
 
 
-def unknown(model: BaseModel, place: str = "") -> Iterator[str]:
+def unknown(model: BaseModel, prefix: str = "") -> Iterator[str]:
     """Properties that the models of SARIF 2.1.0 lack."""
-    yield from (place + name for name in model.model_extra or {})
+    yield from (prefix + name for name in model.model_extra or {})
     for name, field in type(model).model_fields.items():
         value = getattr(model, name)
         for part in value if isinstance(value, list) else [value]:
             if isinstance(part, BaseModel):
-                yield from unknown(part, f"{place}{field.alias or name}.")
+                yield from unknown(part, f"{prefix}{field.alias or name}.")
 
 
-def test_an_annotation_is_one_line_whatever_a_finding_says() -> None:
+def test_an_annotation_is_one_line() -> None:
     (line, remark) = workflow_commands(checked(UNEQUAL, CLIP), Gate(), "src/train.py")
     assert line.startswith(
         "::error file=src/train.py,title=reduction.token_weights_unequal%3A Weights differ%2C 50%25"

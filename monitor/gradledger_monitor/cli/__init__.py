@@ -1,4 +1,4 @@
-"""The commands of the service. Each lives in a file of its own and is registered here."""
+"""The command line of the service: one module for each command, registered here."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def gradledger() -> None:
     """Name the silent gradient-accumulation bugs of a PyTorch training run."""
 
 
+# In the order of the help.
 app.command(context_settings={"allow_interspersed_args": False})(check)
 app.command()(demo)
 app.command()(serve)
@@ -51,16 +52,15 @@ app.add_typer(token.app, name="token")
 app.add_typer(alerts.app, name="alerts")
 app.add_typer(db.app, name="db")
 app.command()(config)
-# further commands, one line each, in the order in which help shows them
 
 
 def main() -> None:
-    """Run the command line. A database that cannot be used ends it with status 2 and one line."""
+    """Run the command line. An unusable database exits with status 2 and one line."""
     try:
         app()
     except DatabaseError as error:
         reason = unusable(error)
-        if reason is None:  # a mistake of ours
+        if reason is None:  # a bug in gradledger
             raise
         _fail(reason)
     except UnknownRevision as error:

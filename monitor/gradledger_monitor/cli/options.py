@@ -1,4 +1,4 @@
-"""What commands share: the settings as they are, and the database they name."""
+"""Options of several commands: the settings, and the database."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.config.sources import environment_variable
 from gradledger_monitor.store.database import Store
 
-GivenDatabase = Annotated[str | None, typer.Option("--db", help="SQLAlchemy URL of the database.")]
+DatabaseOption = Annotated[str | None, typer.Option("--db", help="SQLAlchemy URL of the database.")]
 
 
-def settings(**given: Any) -> Settings:
-    """The settings; what was given on the command line comes first. Ends where one is wrong."""
+def settings(**options: Any) -> Settings:
+    """The settings; options override them. Exits with a message if a setting is invalid."""
     try:
-        return Settings(**{name: value for name, value in given.items() if value is not None})
+        return Settings(**{name: value for name, value in options.items() if value is not None})
     except ValidationError as error:
-        wrong = [f"{environment_variable(str(e['loc'][0]))}: {e['msg']}" for e in error.errors()]
-        raise typer.BadParameter("; ".join(wrong)) from error
-    except ValueError as error:  # of a file, or of JSON in a variable
+        problems = [f"{environment_variable(str(e['loc'][0]))}: {e['msg']}" for e in error.errors()]
+        raise typer.BadParameter("; ".join(problems)) from error
+    except ValueError as error:  # an unreadable file, or invalid JSON in a variable
         raise typer.BadParameter(str(error)) from error
 
 
-# what opening one raises where its URL names none that can be had
-NO_DATABASE = (ValueError, ArgumentError, ModuleNotFoundError, OSError)
+# Raised by Store() for a URL that names no usable database.
+DATABASE_ERRORS = (ValueError, ArgumentError, ModuleNotFoundError, OSError)
 
 
 @contextmanager
 def database(url: str, *, migrated: bool = True) -> Iterator[Store]:
-    """The database for the length of a block. Ends where the URL names none."""
+    """Open the database for a block. Exits with a message if the URL names no usable one."""
     try:
         store = Store(url)
-    except NO_DATABASE as error:
+    except DATABASE_ERRORS as error:
         raise typer.BadParameter(f"{error}", param_hint="--db") from error
     try:
         if migrated:

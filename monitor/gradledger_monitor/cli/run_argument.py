@@ -1,4 +1,4 @@
-"""What commands share that look at one run, by whatever name."""
+"""The argument RUN of several commands: an id, a name, an archive or a log."""
 
 from __future__ import annotations
 
@@ -18,27 +18,29 @@ from gradledger_monitor.store.runs.queries import UnknownRun
 
 
 @dataclass(frozen=True)
-class Found:
-    """A run and the store that it is in."""
+class OpenedRun:
+    """A run and its store."""
 
     store: Store
     run: str
 
 
 @contextmanager
-def looking_at(reference: str, db: str | None) -> Iterator[Found]:
-    """A run by id, name, archive or log. Ends with what to do where there is none, or several."""
-    given = settings(db=db)
+def open_run(reference: str, db: str | None) -> Iterator[OpenedRun]:
+    """Open a run for a block. Exits with a message if there is no such run, or several."""
+    current = settings(db=db)
     try:
-        with open_runs(reference, given.db, given.rule_overrides) as found:
-            if len(found.runs) != 1:
-                runs = ", ".join(found.runs) or "none"
-                why = f"{reference} holds {len(found.runs)} runs ({runs}); import it, and name one"
-                raise typer.BadParameter(why)
-            yield Found(found.store, found.runs[0])
+        with open_runs(reference, current.db, current.rule_overrides) as opened:
+            if len(opened.runs) != 1:
+                names = ", ".join(opened.runs) or "none"
+                reason = (
+                    f"{reference} has {len(opened.runs)} runs ({names}). Import it, then pass one"
+                )
+                raise typer.BadParameter(reason)
+            yield OpenedRun(opened.store, opened.runs[0])
     except UnknownRun as error:
-        why = f"there is no run {error.args[0]!r} in this database, and no such file"
-        raise typer.BadParameter(why) from error
+        reason = f"there is no run {error.args[0]!r} in this database, and no such file"
+        raise typer.BadParameter(reason) from error
     except (DamagedArchive, UnreadableLog) as error:
         raise typer.BadParameter(str(error)) from error
     except (ArgumentError, ModuleNotFoundError) as error:

@@ -1,4 +1,4 @@
-"""`export`, `import`, `replay`, `compare` and `postmortem` as a person types them."""
+"""`export`, `import`, `replay`, `compare` and `postmortem` on the command line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNEQUAL = "reduction.token_weights_unequal"
 
 
 @pytest.fixture(autouse=True)
-def _nobodys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("GRADLEDGER_DB", "GRADLEDGER_URL", "GRADLEDGER_CONFIG"):
@@ -29,29 +29,29 @@ def _nobodys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """A database of a sound and a broken run."""
-    made = f"sqlite:///{tmp_path / 'g.db'}"
-    store = Store(made)
+    """A database with a healthy and a broken run."""
+    url = f"sqlite:///{tmp_path / 'g.db'}"
+    store = Store(url)
     store.migrate()
     send(store, [*map(step, range(1, 31)), EndRecord(1.0, [30])], run="bad", name="after")
     send(store, [*map(fair_step, range(1, 31)), EndRecord(1.0, [30])], run="good", name="before")
     evaluate_pending(store, 0)
     store.close()
-    return made
+    return url
 
 
-def typed(*words: object) -> Result:
-    """What comes of a command line."""
-    return CliRunner().invoke(app, [str(word) for word in words])
+def command(*arguments: object) -> Result:
+    """The result of a command line."""
+    return CliRunner().invoke(app, [str(word) for word in arguments])
 
 
-def test_export_and_import_and_the_run_is_there_again(url: str, tmp_path: Path) -> None:
-    done = typed("export", "after", "--db", url)
+def test_an_imported_export_has_the_same_run(url: str, tmp_path: Path) -> None:
+    done = command("export", "after", "--db", url)
     assert done.exit_code == 0, done.output
-    assert "bad.jsonl.zst: 30 records of steps" in done.output
+    assert "bad.jsonl.zst: 30 step records" in done.output
     other = f"sqlite:///{tmp_path / 'other.db'}"
     for stored in ("31 stored, 0 already there", "0 stored, 31 already there"):
-        taken = typed("import", "bad.jsonl.zst", "--db", other)
+        taken = command("import", "bad.jsonl.zst", "--db", other)
         assert taken.exit_code == 0, taken.output
         assert stored in taken.output
     store = Store(other)
@@ -59,20 +59,20 @@ def test_export_and_import_and_the_run_is_there_again(url: str, tmp_path: Path) 
     assert evaluation(store, "bad") == evaluation(Store(url), "bad")
 
 
-def test_replay_says_the_same_of_the_store_and_of_the_archive(url: str) -> None:
-    typed("export", "bad", "--db", url)
+def test_replay_of_the_store_and_of_the_archive_has_the_stored_verdict(url: str) -> None:
+    command("export", "bad", "--db", url)
     for run in ("bad", "bad.jsonl.zst"):
-        done = typed("replay", run, "--db", url)
+        done = command("replay", run, "--db", url)
         assert done.exit_code == 0, done.output
-        assert "the same as what is stored" in done.output
+        assert "no difference from the stored verdict" in done.output
 
 
-def test_replay_with_other_rules_says_what_changes_and_stores_nothing(
+def test_replay_with_other_rules_prints_changes_and_stores_nothing(
     url: str, tmp_path: Path
 ) -> None:
     before = evaluation(Store(url), "bad")
     (tmp_path / "rules.toml").write_text('rules_off = ["reduction.*"]\n')
-    done = typed("replay", "bad", "--rules", "rules.toml", "--json", "v.json", "--db", url)
+    done = command("replay", "bad", "--rules", "rules.toml", "--json", "v.json", "--db", url)
     assert done.exit_code == 1, done.output
     assert "verdict: broken to balanced" in done.output
     assert f"gone: {UNEQUAL} from step 1" in done.output
@@ -89,41 +89,41 @@ def test_replay_with_other_rules_says_what_changes_and_stores_nothing(
         ("[thresholds.nonsense]\nx = 1", "no rule 'nonsense'"),
     ],
 )
-def test_rules_that_make_no_sense_are_bad_usage(url: str, text: str, reason: str) -> None:
+def test_invalid_rules_are_bad_usage(url: str, text: str, reason: str) -> None:
     Path("rules.toml").write_text(text)
-    done = typed("replay", "bad", "--rules", "rules.toml", "--db", url)
+    done = command("replay", "bad", "--rules", "rules.toml", "--db", url)
     assert done.exit_code == 2
     assert reason in " ".join(done.output.replace("│", " ").split())
 
 
 def test_compare_exits_1_when_the_balance_moved(url: str, tmp_path: Path) -> None:
-    done = typed("compare", "before", "after", "--db", url, "--json", "c.json")
+    done = command("compare", "before", "after", "--db", url, "--json", "c.json")
     assert done.exit_code == 1, done.output
-    told = json.loads((tmp_path / "c.json").read_text())
-    assert told["moved"] == [
+    document = json.loads((tmp_path / "c.json").read_text())
+    assert document["moved"] == [
         "the verdict went from balanced to broken",
         f"new finding: {UNEQUAL}",
         "misallocation went from 0 to 0.25",
     ]
-    assert told["before"]["tokens"] == told["after"]["tokens"] == 40
+    assert document["before"]["tokens"] == document["after"]["tokens"] == 40
     for same in (("bad", "bad"), ("bad", "good")):
-        better = typed("compare", *same, "--db", url)
+        better = command("compare", *same, "--db", url)
         assert better.exit_code == 0, better.output
         assert "did not move" in better.output
 
 
-def test_postmortem_writes_what_its_name_says(url: str, tmp_path: Path) -> None:
+def test_postmortem_has_the_format_of_its_file_name(url: str, tmp_path: Path) -> None:
     for name, begins in (("r.html", "<!doctype html>"), ("r.md", "# Post-mortem"), ("r.json", "{")):
-        done = typed("postmortem", "bad", "-o", name, "--db", url)
+        done = command("postmortem", "bad", "-o", name, "--db", url)
         assert done.exit_code == 0, done.output
         assert (tmp_path / name).read_text().startswith(begins)
-    done = typed("postmortem", "bad", "-o", "-", "--format", "md", "--db", url)
+    done = command("postmortem", "bad", "-o", "-", "--format", "md", "--db", url)
     assert "first bad step: **1**" in done.output
-    assert typed("postmortem", "bad", "--db", url).output == "postmortem-bad.html\n"
+    assert command("postmortem", "bad", "--db", url).output == "postmortem-bad.html\n"
 
 
 def test_a_log_of_another_tool_needs_no_import(tmp_path: Path) -> None:
-    done = typed("postmortem", LOGS / "tensorboard", "-o", "-", "--format", "md")
+    done = command("postmortem", LOGS / "tensorboard", "-o", "-", "--format", "md")
     assert done.exit_code == 0, done.output
     assert "TensorBoard does not log what this rule looks at" in done.output
     assert "first bad step: **70**" in done.output
@@ -134,11 +134,11 @@ def test_columns_may_be_named_and_the_run_too(tmp_path: Path) -> None:
     Path("log.csv").write_text("\n".join(rows))
     db = f"sqlite:///{tmp_path / 'other.db'}"
     named = ["--map", "step=it", "--map", "loss=objective", "--map", "norm=gn"]
-    done = typed("import", "log.csv", *named, "--run", "mine", "--name", "my run", "--db", db)
+    done = command("import", "log.csv", *named, "--run", "mine", "--name", "my run", "--db", db)
     assert done.exit_code == 0, done.output
-    shown = typed("postmortem", "mine", "--db", db, "-o", "-", "--format", "json")
-    told = json.loads(shown.output)
-    assert (told["name"], told["environment"]["imported_from"]) == ("my run", "a table")
+    shown = command("postmortem", "mine", "--db", db, "-o", "-", "--format", "json")
+    document = json.loads(shown.output)
+    assert (document["name"], document["environment"]["imported_from"]) == ("my run", "a table")
 
 
 @pytest.mark.parametrize(
@@ -152,15 +152,15 @@ def test_columns_may_be_named_and_the_run_too(tmp_path: Path) -> None:
         (["import", "x.csv", "--run", "a b"], "letters, digits"),
     ],
 )
-def test_bad_usage_says_what_to_do(url: str, words: list[str], reason: str) -> None:
+def test_bad_usage_has_a_reason(url: str, words: list[str], reason: str) -> None:
     Path("x.csv").write_text("step,loss\n1,2\n")
-    done = typed(*words, "--db", url)
+    done = command(*words, "--db", url)
     assert done.exit_code == 2
     assert reason in " ".join(done.output.replace("│", " ").split())
 
 
-def test_a_spool_is_looked_at_without_a_service(tmp_path: Path) -> None:
+def test_a_spool_needs_no_service(tmp_path: Path) -> None:
     Path("left.jsonl").write_bytes(batch("left", [*map(step, range(1, 6)), EndRecord(1.0, [5])]))
-    done = typed("postmortem", "left.jsonl", "-o", "-", "--format", "json")
+    done = command("postmortem", "left.jsonl", "-o", "-", "--format", "json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.output)["first_bad_step"] == 1

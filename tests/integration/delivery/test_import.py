@@ -94,7 +94,7 @@ def test_a_service_that_is_down_is_reported_and_nothing_is_removed(
 ) -> None:
     done = scripts.gradledger("import", spool, "--url", nowhere, "--remove")
     assert done.status == 1
-    assert "no records are taken (ConnectionRefusedError" in done.err
+    assert "the destination accepts no records (ConnectionRefusedError" in done.err
     assert len(list(spool.rglob("*.jsonl"))) == 3
 
 

@@ -96,7 +96,7 @@ def test_every_variable_is_a_setting_and_is_read(secrets: Path, tmp_path: Path) 
     lines = done.stdout.splitlines()
     for name in told:
         assert [line for line in lines if line.endswith(f"  ({name})")], name
-    assert "# callers must show a token" in lines
+    assert "# token required" in lines
 
 
 def test_the_command_of_the_monitor_is_one(secrets: Path) -> None:

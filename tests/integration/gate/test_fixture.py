@@ -1,4 +1,4 @@
-"""``assert_balanced``: the pytest fixture, in a pytest of its own as its users have it."""
+"""``assert_balanced``: the pytest fixture, in a separate pytest process."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def test_a_fair_loop_passes(assert_balanced):
     assert assert_balanced(lambda: train(fair)).verdict == "balanced"
 
 def test_an_unfair_loop_fails_with_the_report(assert_balanced):
-    with pytest.raises(AssertionError, match="reduction.token_weights_unequal") as told:
+    with pytest.raises(AssertionError, match="reduction.token_weights_unequal") as error:
         assert_balanced(lambda: train(unfair))
-    assert "reduction=\\"sum\\"" in str(told.value)
+    assert "reduction=\\"sum\\"" in str(error.value)
 
 def test_a_rule_may_be_allowed_and_a_weighting_declared(assert_balanced):
     assert_balanced(lambda: train(unfair), allow=["reduction.*"])
@@ -43,7 +43,7 @@ def test_a_loop_that_never_steps_fails(assert_balanced):
     with pytest.raises(AssertionError, match="no optimizer step"):
         assert_balanced(lambda: None)
 
-def test_an_unknown_rule_is_said(assert_balanced):
+def test_an_unknown_rule_is_refused(assert_balanced):
     with pytest.raises(ValueError, match="no rule"):
         assert_balanced(lambda: None, allow=["nonsense"])
 
@@ -54,7 +54,7 @@ def test_what_the_training_raises_comes_through(assert_balanced):
 """
 
 
-def test_the_fixture_as_its_users_have_it(tmp_path: Path) -> None:
+def test_the_fixture_of_an_installed_gradledger(tmp_path: Path) -> None:
     (tmp_path / "test_training.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-q"]
     env = {k: v for k, v in os.environ.items() if not k.startswith("GRADLEDGER_")}

@@ -1,4 +1,4 @@
-"""``ledger.checkpoint``: said in a training script, and there for the post-mortem."""
+"""``ledger.checkpoint`` in a training script stores a checkpoint for the post-mortem."""
 
 from __future__ import annotations
 
@@ -27,5 +27,9 @@ def test_a_checkpoint_belongs_to_the_step_before_it(monkeypatch: pytest.MonkeyPa
             ledger.checkpoint(step=3)
         (run,) = queries.list_runs(service.store)
         saved = checkpoints.of_run(service.store, run.id)
-    assert [(one.step, one.path) for one in saved] == [(2, "out/2"), (3, ""), (4, "out/4")]
+    assert [(checkpoint.step, checkpoint.path) for checkpoint in saved] == [
+        (2, "out/2"),
+        (3, ""),
+        (4, "out/4"),
+    ]
     assert run.environment["device"] == "cpu"

@@ -175,7 +175,7 @@ def test_the_command_line_says_it_and_takes_it_back(service: Service, place: str
     assert done.returncode == 0, done.stderr
     said = of_the_run(service)
     assert said is not None and said["note"] == "known" and said["by"]
-    done = gradledger(service, "a run", RULE, "--take-back")  # its name
+    done = gradledger(service, "a run", RULE, "--undo")  # its name
     assert done.returncode == 0, done.stderr
     assert of_the_run(service) is None
 
@@ -185,8 +185,8 @@ def test_the_command_line_says_it_and_takes_it_back(service: Service, place: str
     [
         (["nobody", RULE, "--note", "known"], "nobody"),
         (["told", "loop.double_step", "--note", "known"], "found nothing"),
-        (["told", RULE], "--take-back"),
-        (["told", RULE, "--note", "known", "--take-back"], "--take-back"),
+        (["told", RULE], "--undo"),
+        (["told", RULE, "--note", "known", "--undo"], "--undo"),
         (["told", RULE, "--note", " "], "--note"),
         (["told", RULE, "--note", "known", "--until", "2001-01-01"], "--until"),
     ],

@@ -270,10 +270,10 @@ def test_the_next_pass_keeps_for_as_long_as_is_chosen_then(services: list[Servic
     with closing(Store(service.database)) as store:  # the judge keeps its memory of what ended
         assert eventually(60, lambda: maintenance.rows(store)["snapshots"] == 1)
     vacuum = "db", "vacuum", "--db", service.database
-    assert "removed 0 records" in gradledger(*vacuum).stdout
+    assert "deleted 0 records" in gradledger(*vacuum).stdout
     put(service, RETENTION, keep_detail_days=1e-9)
     told = gradledger(*vacuum).stdout
-    assert "removed 38 records" in told, told  # all but five around the first and the last
+    assert "deleted 38 records" in told, told  # all but five around the first and the last
 
 
 def test_the_service_asks_again_for_every_pass(

@@ -163,7 +163,7 @@ def test_the_configuration_says_where_each_value_comes_from(tmp_path: Path) -> N
     assert f'GRADLEDGER_ALLOWED_HOSTS=["a.example"]  ({file})' in told
     assert "GRADLEDGER_ADMIN_TOKEN=(set, hidden)  (GRADLEDGER_ADMIN_TOKEN)" in told
     assert "GRADLEDGER_LOG_LEVEL=warning  (default)" in told
-    assert "# callers must show a token" in told
+    assert "# token required" in told
     assert "hidden@" not in "".join(told) and "hiddenhidden" not in "".join(told)
 
 

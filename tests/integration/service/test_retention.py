@@ -129,7 +129,7 @@ def test_the_commands_say_what_there_is_and_take_room_back(database: str) -> Non
     store = Store(database)
     live_run(store, Evaluator(store), last=100)
     assert "chunks                           2 rows" in run("stats")
-    assert "removed 100 records and 0 steps" in run("vacuum")
+    assert "deleted 100 records and 0 steps" in run("vacuum")
     assert "chunks                           0 rows" in run("stats")
     assert run("upgrade").split(" -> ")[0] != "no tables"
     store.close()

@@ -1,4 +1,4 @@
-// Draws curves and heat maps with plotly. charts.py says which figures a chart has; app.css has the colours of text and grid.
+// Draws curves and heat maps with plotly. charts.py has the figures of each chart; app.css has the colours of text and grid.
 
 import { derived } from "./curves.js";
 import { all, one } from "./page.js";

@@ -1,1 +1,1 @@
-"""One file for each command."""
+"""One module for each command."""

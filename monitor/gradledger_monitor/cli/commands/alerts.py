@@ -1,4 +1,4 @@
-"""``gradledger alerts``: try channels out, see what was sent and what was not, send it again."""
+"""``gradledger alerts``: test channels, list alerts and their attempts, send them again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typer
 
 from gradledger_monitor.alerts import markdown
 from gradledger_monitor.alerts.assembly import Alerts
-from gradledger_monitor.cli.options import GivenDatabase, database, settings
+from gradledger_monitor.cli.options import DatabaseOption, database, settings
 from gradledger_monitor.common import clock
 from gradledger_monitor.common.sanitize import printable
 from gradledger_monitor.store.alerts import outbox
@@ -23,13 +23,13 @@ from gradledger_monitor.store.alerts.channels import switch
 from gradledger_monitor.store.alerts.outbox import Alert
 from gradledger_monitor.store.database import Store
 
-app = typer.Typer(no_args_is_help=True, help="Try alerts out, see what was sent, send it again.")
+app = typer.Typer(no_args_is_help=True, help="Test channels, list alerts, send them again.")
 
 NOT_DELIVERED = 1
 
 
 class State(str, Enum):
-    """What became of a message; dead ones are tried no more."""
+    """The state of an alert; dead ones are not retried."""
 
     waiting = "waiting"
     delivered = "delivered"
@@ -37,27 +37,29 @@ class State(str, Enum):
 
 
 @contextmanager
-def _parts(db: str | None) -> Iterator[tuple[Store, Alerts]]:
-    read = settings(db=db)
-    with database(read.db) as store:
-        yield store, Alerts(read, read.base_url, store)
+def _open_alerts(db: str | None) -> Iterator[tuple[Store, Alerts]]:
+    current = settings(db=db)
+    with database(current.db) as store:
+        yield store, Alerts(current, current.base_url, store)
 
 
-def _existing(alerts: Alerts, channel: str) -> None:
-    known = sorted(alerts.roster().channels)
-    if channel not in known:
-        has = ", ".join(known) or "none: GRADLEDGER_ALERT_CHANNELS, or PUT /api/v1/alerts/channels/"
-        raise typer.BadParameter(f"there is no channel {channel!r}; there is {has}")
+def _require_channel(alerts: Alerts, channel: str) -> None:
+    names = sorted(alerts.roster().channels)
+    if not names:
+        add = "Set GRADLEDGER_ALERT_CHANNELS, or add one on the settings page"
+        raise typer.BadParameter(f"there is no channel {channel!r}: there are none. {add}")
+    if channel not in names:
+        raise typer.BadParameter(f"there is no channel {channel!r}. Channels: {', '.join(names)}")
 
 
 @app.command()
 def test(
-    channel: Annotated[str, typer.Argument(help="Its name, as `gradledger alerts channels` says.")],
-    db: GivenDatabase = None,
+    channel: Annotated[str, typer.Argument(help="The name, from `gradledger alerts channels`.")],
+    db: DatabaseOption = None,
 ) -> None:
-    """Send a test to a channel now, and say what became of it. Exits 1 if it did not arrive."""
-    with _parts(db) as (_, alerts):
-        _existing(alerts, channel)
+    """Send a test to a channel and print the result. Exits 1 if it was not delivered."""
+    with _open_alerts(db) as (_, alerts):
+        _require_channel(alerts, channel)
         alert, outcome = anyio.run(alerts.send_test, channel, clock.now())
     status = f" ({outcome.status})" if outcome.status else ""
     typer.echo(f"{alert} {outcome.outcome}{status} {printable(outcome.detail)}".rstrip())
@@ -66,81 +68,88 @@ def test(
 
 
 @app.command()
-def channels(db: GivenDatabase = None) -> None:
-    """Show all channels, without their secrets."""
-    with _parts(db) as (_, alerts):
+def channels(db: DatabaseOption = None) -> None:
+    """List all channels, without secrets."""
+    with _open_alerts(db) as (_, alerts):
         roster = alerts.roster()
     for name, channel in sorted(roster.channels.items()):
-        how = roster.state(name)
-        state = f"off since {_moment(how.disabled)}: {how.why}" if how.disabled else "on"
-        if not how.disabled and (how.held_until or 0) > time.time():
-            state = f"held until {_moment(how.held_until)}"
+        channel_state = roster.state(name)
+        state = "enabled"
+        if channel_state.disabled:
+            state = f"disabled since {_local_time(channel_state.disabled)}: {channel_state.why}"
+        elif (channel_state.held_until or 0) > time.time():
+            state = f"held until {_local_time(channel_state.held_until)}"
         target = channel.model_dump(mode="json")["url"]
         typer.echo(f"{name:16}  {channel.kind:12}  {printable(target)}  {printable(state)}")
 
 
 @app.command("list")
 def list_(
-    state: Annotated[State | None, typer.Option(help="Only those.")] = None,
-    channel: Annotated[str | None, typer.Option(help="Only of this channel.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="All of each, a line of JSON.")] = False,
-    db: GivenDatabase = None,
+    state: Annotated[State | None, typer.Option(help="Only alerts in this state.")] = None,
+    channel: Annotated[str | None, typer.Option(help="Only alerts of this channel.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="The number of alerts, newest first.")] = 20,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One line of JSON for each alert.")
+    ] = False,
+    db: DatabaseOption = None,
 ) -> None:
-    """Show what was sent, what waits, and what was given up, with every attempt."""
-    with _parts(db) as (store, _):
-        found = outbox.list_alerts(store, state.value if state else None, channel, limit)
-    for one in found:
-        typer.echo(_as_json(one) if as_json else _lines(one))
+    """List alerts with their delivery attempts."""
+    with _open_alerts(db) as (store, _):
+        alerts = outbox.list_alerts(store, state.value if state else None, channel, limit)
+    for alert in alerts:
+        typer.echo(_as_json(alert) if as_json else _as_text(alert))
 
 
 @app.command()
 def replay(
-    alert: Annotated[str, typer.Argument(help="Its id, as `gradledger alerts list` shows it.")],
-    db: GivenDatabase = None,
+    alert: Annotated[str, typer.Argument(help="The id, from `gradledger alerts list`.")],
+    db: DatabaseOption = None,
 ) -> None:
-    """Have the service send a message again, under the same id."""
-    with _parts(db) as (store, _):
+    """Send an alert again, with the same id. The service sends it when it runs."""
+    with _open_alerts(db) as (store, _):
         if not outbox.replay(store, alert, clock.now()):
-            raise typer.BadParameter(f"there is no alert {alert!r} that is not being sent just now")
-    typer.echo(f"{alert} is sent again by the service, as soon as it runs")
+            raise typer.BadParameter(f"there is no alert {alert!r}, or it is being sent now")
+    typer.echo(f"{alert} is queued; the service sends it as soon as it runs")
 
 
 @app.command()
-def on(channel: Annotated[str, typer.Argument(help="Its name.")], db: GivenDatabase = None) -> None:
-    """Send to a channel again that is off: it answered 410 Gone, or somebody switched it off."""
-    with _parts(db) as (store, alerts):
-        _existing(alerts, channel)
+def on(
+    channel: Annotated[str, typer.Argument(help="The channel.")],
+    db: DatabaseOption = None,
+) -> None:
+    """Enable a channel that a person or a response of 410 Gone disabled."""
+    with _open_alerts(db) as (store, alerts):
+        _require_channel(alerts, channel)
         switch(store, channel, True, clock.now())
 
 
 @app.command()
 def off(
-    channel: Annotated[str, typer.Argument(help="Its name.")], db: GivenDatabase = None
+    channel: Annotated[str, typer.Argument(help="The channel.")],
+    db: DatabaseOption = None,
 ) -> None:
-    """Send nothing more to a channel; what waits for it is given up, and can be replayed."""
-    with _parts(db) as (store, alerts):
-        _existing(alerts, channel)
+    """Disable a channel. Its waiting alerts become dead and can be replayed."""
+    with _open_alerts(db) as (store, alerts):
+        _require_channel(alerts, channel)
         switch(store, channel, False, clock.now())
 
 
-def _lines(one: Alert) -> str:
-    head = f"{one.id}  {one.state:9}  {_moment(one.created)}  {one.channel}"
-    title = markdown.title(one.document)
-    return "\n".join([head, f"  {title}", *(_attempt(each) for each in one.attempts)])
+def _as_text(alert: Alert) -> str:
+    head = f"{alert.id}  {alert.state:9}  {_local_time(alert.created)}  {alert.channel}"
+    return "\n".join([head, f"  {markdown.title(alert.document)}", *map(_attempt, alert.attempts)])
 
 
-def _attempt(each: outbox.Attempt) -> str:
-    status = f" {each.status}" if each.status else ""
-    outcome = each.outcome or "cut off, or going on"
-    said = f"{outcome}{status} {printable(each.detail or '')}"
-    return f"  attempt {each.attempt} at {_moment(each.at)}: {said}".rstrip()
+def _attempt(attempt: outbox.Attempt) -> str:
+    status = f" {attempt.status}" if attempt.status else ""
+    result = f"{attempt.outcome or 'in progress or interrupted'}{status}"
+    detail = printable(attempt.detail or "")
+    return f"  attempt {attempt.attempt} at {_local_time(attempt.at)}: {result} {detail}".rstrip()
 
 
-def _as_json(one: Alert) -> str:
-    attempts = [vars(each) for each in one.attempts]
-    return json.dumps({**vars(one), "attempts": attempts})
+def _as_json(alert: Alert) -> str:
+    attempts = [vars(attempt) for attempt in alert.attempts]
+    return json.dumps({**vars(alert), "attempts": attempts})
 
 
-def _moment(seconds: float | None) -> str:
+def _local_time(seconds: float | None) -> str:
     return f"{datetime.fromtimestamp(seconds or 0):%Y-%m-%d %H:%M:%S}"

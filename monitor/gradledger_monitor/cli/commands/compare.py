@@ -1,4 +1,4 @@
-"""``gradledger compare``: did this change move the balance?"""
+"""``gradledger compare``: compare two runs; exits 1 if the balance moved."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from gradledger_monitor.cli.options import GivenDatabase
-from gradledger_monitor.cli.run_argument import looking_at
+from gradledger_monitor.cli.options import DatabaseOption
+from gradledger_monitor.cli.run_argument import open_run
 from gradledger_monitor.common.json_floats import json_safe
 from gradledger_monitor.common.sanitize import printable
 from gradledger_monitor.reports.terminal import console
@@ -23,11 +23,12 @@ from gradledger_monitor.runs.compare import (
     read_run,
     regressions,
 )
+from gradledger_web import formatting
 
 _NAMES = {
     "samples": "effective batch, samples",
     "tokens": "effective batch, tokens",
-    "micro_batches": "micro-batches in a step",
+    "micro_batches": "micro-batches per step",
     "lr": "learning rate",
     "balance": "balance B",
     "misallocation": "misallocation d",
@@ -35,74 +36,77 @@ _NAMES = {
 
 
 def compare(
-    before: Annotated[str, typer.Argument(help="A run's id or name, an archive, or a log.")],
-    after: Annotated[str, typer.Argument(help="The one that is held against it.")],
+    before: Annotated[str, typer.Argument(help="The id or name of a run, an archive, or a log.")],
+    after: Annotated[str, typer.Argument(help="The run to compare with it.")],
     tolerance: Annotated[
-        float, typer.Option(min=0, help="By which the balance may move, relatively.")
+        float, typer.Option(min=0, help="The relative change of the balance that is accepted.")
     ] = TOLERANCE,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the comparison there.", dir_okay=False)
+        Path | None, typer.Option("--json", help="Write the comparison as JSON.", dir_okay=False)
     ] = None,
-    db: GivenDatabase = None,
+    db: DatabaseOption = None,
 ) -> None:
-    """Hold two runs against each other.
+    """Compare two runs.
 
-    Exits 1 when the second one moved the balance: a worse verdict, a new finding, another
-    contract, or B or d beyond the tolerance. A batch or learning rate that differs is only shown.
+    Exits 1 if the second run moved the balance: a worse verdict, a new finding, another contract,
+    or a change of B or d above the tolerance. Batch and learning rate are shown only.
     """
-    with looking_at(before, db) as found:
-        a = read_run(found.store, found.run)
-    with looking_at(after, db) as found:
-        b = read_run(found.store, found.run)
-    why = list(regressions(a, b, tolerance))
-    _show(a, b, why)
+    with open_run(before, db) as opened:
+        first = read_run(opened.store, opened.run)
+    with open_run(after, db) as opened:
+        second = read_run(opened.store, opened.run)
+    moved = list(regressions(first, second, tolerance))
+    _print(first, second, moved)
     if json_file:
-        told = {"before": _told(a), "after": _told(b), "moved": why}
-        json_file.write_text(json.dumps(json_safe(told), indent=2) + "\n", encoding="utf-8")
-    raise typer.Exit(1 if why else 0)
+        document = {"before": _as_dict(first), "after": _as_dict(second), "moved": moved}
+        json_file.write_text(json.dumps(json_safe(document), indent=2) + "\n", encoding="utf-8")
+    raise typer.Exit(1 if moved else 0)
 
 
-def _rows(one: ComparedRun) -> dict[str, str]:
-    figures = {name: _figure(one.metrics[key]) for key, name in _NAMES.items()}
+def _rows(compared: ComparedRun) -> dict[str, str]:
+    figures = {name: _figure(key, compared.metrics[key]) for key, name in _NAMES.items()}
     return {
-        "verdict": one.evaluation.verdict,
+        "verdict": compared.evaluation.verdict,
         **figures,
-        "ranks": str(one.run.world_size),
-        "contract": one.contract or "none",
-        "steps": str(one.run.steps),
-        "tokens": str(one.run.tokens),
-        "findings": ", ".join(sorted(one.open_rules)) or "none",
+        "ranks": str(compared.run.world_size),
+        "contract": compared.contract or "none",
+        "steps": formatting.count(compared.run.steps),
+        "tokens": formatting.count(compared.run.tokens),
+        "findings": ", ".join(sorted(compared.open_rules)) or "none",
     }
 
 
-def _show(a: ComparedRun, b: ComparedRun, why: list[str]) -> None:
-    out = console(sys.stdout)
-    table = Table("", printable(a.run.name), printable(b.run.name), "", box=None)
-    was, now = _rows(a), _rows(b)
-    for name in was:
-        table.add_row(name, was[name], now[name], "" if was[name] == now[name] else "differs")
-    common = common_tokens(a, b)
-    for share in (0.25, 0.5, 1.0) if common else ():
-        values = [_figure(loss_at(one, common * share)) for one in (a, b)]
-        table.add_row(f"loss after {common * share:.4g} tokens", *values, "")
-    out.print(table)
-    out.print("\n".join(f"moved: {line}" for line in why) or "the balance did not move")
+def _print(first: ComparedRun, second: ComparedRun, moved: list[str]) -> None:
+    output = console(sys.stdout)
+    table = Table("", printable(first.run.name), printable(second.run.name), "", box=None)
+    old, new = _rows(first), _rows(second)
+    for name in old:
+        table.add_row(name, old[name], new[name], "" if old[name] == new[name] else "differs")
+    common = common_tokens(first, second)
+    for fraction in (0.25, 0.5, 1.0) if common else ():
+        tokens = common * fraction
+        losses = [_figure("loss", loss_at(compared, tokens)) for compared in (first, second)]
+        table.add_row(f"loss after {formatting.plural(tokens, 'token')}", *losses, "")
+    output.print(table)
+    output.print("\n".join(f"moved: {line}" for line in moved) or "the balance did not move")
 
 
-def _told(one: ComparedRun) -> dict[str, object]:
+def _as_dict(compared: ComparedRun) -> dict[str, object]:
     return {
-        "run": one.run.id,
-        "name": one.run.name,
-        "verdict": one.evaluation.verdict,
-        "findings": sorted(one.open_rules),
-        "contract": one.contract,
-        "world_size": one.run.world_size,
-        "steps": one.run.steps,
-        "tokens_total": one.run.tokens,
-        **one.metrics,
-        "loss_by_tokens": [one.tokens, one.losses],
+        "run": compared.run.id,
+        "name": compared.run.name,
+        "verdict": compared.evaluation.verdict,
+        "findings": sorted(compared.open_rules),
+        "contract": compared.contract,
+        "world_size": compared.run.world_size,
+        "steps": compared.run.steps,
+        "tokens_total": compared.run.tokens,
+        **compared.metrics,
+        "loss_by_tokens": [compared.tokens, compared.losses],
     }
 
 
-def _figure(value: float | None) -> str:
-    return "not measured" if value is None else f"{value:.5g}"
+def _figure(key: str, value: float | None) -> str:
+    if value is None:
+        return "not measured"
+    return formatting.percent(value) if key == "misallocation" else formatting.figure(value, 5)

@@ -1,4 +1,4 @@
-"""``gradledger config``: every setting, its value, and where that comes from."""
+"""``gradledger config``: every setting with its value and its source."""
 
 from __future__ import annotations
 
@@ -19,60 +19,63 @@ from gradledger_monitor.store.admin import overrides
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.workers.runtime_overrides import RuntimeOverrides
 
-WAIT_SECONDS = "3"
-DEFAULTS_OF_THE_USER = {"db": "sqlite:///~/.gradledger/gradledger.db"}
+CONNECT_TIMEOUT_SECONDS = "3"
+SHOWN_DEFAULTS = {"db": "sqlite:///~/.gradledger/gradledger.db"}
 
 
 def config(
     write: Annotated[
-        Path | None, typer.Option(help="Write the page about all settings there.", dir_okay=False)
+        Path | None,
+        typer.Option(help="Write the documentation of all settings.", dir_okay=False),
     ] = None,
 ) -> None:
-    """Print the configuration as `gradledger serve` would read it, secrets hidden."""
+    """Print the settings that `gradledger serve` would use, without secrets."""
     if write is not None:
         write.write_text(page())
         return
-    read = settings()
-    said = origins(Settings, setting_names)
+    current = settings()
+    sources = origins(Settings, setting_names)
     fields = Settings.model_fields
-    values = {name: (getattr(read, name), said.get(name, "default")) for name in fields}
-    for name, (value, where) in {**values, **_chosen(read)}.items():
-        typer.echo(f"{environment_variable(name)}={printable(redacted(name, value))}  ({where})")
-    typer.echo(f"# callers {'must show a token' if read.requires_token else 'need no token'}")
+    values = {name: (getattr(current, name), sources.get(name, "default")) for name in fields}
+    for name, (value, source) in {**values, **_overrides(current)}.items():
+        typer.echo(f"{environment_variable(name)}={printable(redacted(name, value))}  ({source})")
+    typer.echo(f"# token {'required' if current.requires_token else 'not required'}")
 
 
-def _chosen(read: Settings) -> dict[str, tuple[Any, str]]:
-    """What was chosen in the service, too; nothing where there is no database yet."""
+def _overrides(current: Settings) -> dict[str, tuple[Any, str]]:
+    """The settings that people changed in the service; none if there is no database yet."""
     try:
-        url = make_url(read.db)
+        url = make_url(current.db)
         if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
             return {}
         if url.get_backend_name() == "postgresql":
-            url = url.update_query_dict({"connect_timeout": WAIT_SECONDS, **url.query})
+            url = url.update_query_dict({"connect_timeout": CONNECT_TIMEOUT_SECONDS, **url.query})
         with closing(Store(url.render_as_string(hide_password=False))) as store:
             return (
-                RuntimeOverrides(read, store).effective() if overrides.table_exists(store) else {}
+                RuntimeOverrides(current, store).effective()
+                if overrides.table_exists(store)
+                else {}
             )
     except (SQLAlchemyError, ValueError, ModuleNotFoundError) as error:
-        why = " ".join(str(getattr(error, "orig", None) or error).split())
-        typer.echo(f"# what was chosen in the service is not known: {printable(why)}")
+        reason = " ".join(str(getattr(error, "orig", None) or error).split())
+        typer.echo(f"# the settings in the database cannot be read: {printable(reason)}")
         return {}
 
 
 def page() -> str:
-    """The page of the documentation about all settings."""
+    """The documentation page of all settings."""
     lines = [
         "# Settings",
         "",
         "Written by `gradledger config --write docs/settings.md`.",
-        "[How they are set](operations.md#settings).",
+        "[How to set them](operations.md#settings).",
         "",
-        "| variable | default | |",
+        "| variable | default | description |",
         "|---|---|---|",
     ]
     for name, field in Settings.model_fields.items():
         default = redacted(name, field.get_default(call_default_factory=True))
-        default = DEFAULTS_OF_THE_USER.get(name, default)
-        told = f"`{default}`" if default else ""
-        lines.append(f"| `{environment_variable(name)}` | {told} | {field.description} |")
+        default = SHOWN_DEFAULTS.get(name, default)
+        default_cell = f"`{default}`" if default else ""
+        lines.append(f"| `{environment_variable(name)}` | {default_cell} | {field.description} |")
     return "\n".join(lines) + "\n"

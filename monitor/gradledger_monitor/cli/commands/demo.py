@@ -1,4 +1,4 @@
-"""``gradledger demo``: a classic accumulation bug and its fix, trained and named live."""
+"""``gradledger demo``: train a classic accumulation bug and its fix under a service."""
 
 from __future__ import annotations
 
@@ -25,29 +25,31 @@ UNEQUAL = "reduction.token_weights_unequal"
 
 
 class DemoFailed(Exception):
-    """The demo did not show what it is there to show."""
+    """A training of the demo failed, or its verdict is not the expected one."""
 
 
 def demo(
-    leave: Annotated[bool, typer.Option("--exit", help="End by itself, as a CI wants.")] = False,
+    exit_: Annotated[
+        bool, typer.Option("--exit", help="Exit after the trainings, for CI.")
+    ] = False,
 ) -> None:
-    """Train a small language model twice, wrong and right, and watch the ledger tell them apart."""
+    """Train a small language model twice, with a bug and with its fix, and show both verdicts."""
     if importlib.util.find_spec("torch") is None:
         typer.echo(
-            "the demo trains with PyTorch: pip install 'gradledger[monitor,torch]'", err=True
+            "gradledger demo needs PyTorch: pip install 'gradledger[monitor,torch]'", err=True
         )
         raise typer.Exit(2)
     signal.signal(signal.SIGTERM, _interrupt)
     out = console(sys.stdout)
-    out.print("starting the daemon on its embedded database ...")
+    out.print("Starting the service with an embedded database ...")
     try:
         with daemon() as service:
-            _tell(out, service)
-            if not leave:
-                out.print("\nCtrl-C ends the dashboard.")
+            _run_demo(out, service)
+            if not exit_:
+                out.print("\nPress Ctrl-C to stop the service.")
                 signal.pause()
     except KeyboardInterrupt:
-        out.print("\nended")
+        out.print("\nstopped")
     except (DemoFailed, DaemonFailed, NotEvaluated) as failure:
         typer.echo(f"the demo failed: {failure or failure.__doc__}", err=True)
         raise typer.Exit(1) from failure
@@ -57,31 +59,31 @@ def _interrupt(number: int, frame: Any) -> None:
     raise KeyboardInterrupt
 
 
-def _tell(out: Console, service: Daemon) -> None:
-    out.print(f"the dashboard is up, open it now: {service.url}\n")
-    out.print("1 of 2: the classic loop, which averages the means of its 8 micro-batches")
-    classic = _trained(service, "mean-of-means")
-    _show(out, classic)
-    if [finding["rule"] for finding in classic.findings] != [UNEQUAL]:
-        raise DemoFailed(f"the classic loop was not found out: {classic.findings}")
-    out.print(classic.findings[0]["summary"])
-    out.print(Text(f"\n{classic.findings[0]['fix']}\n", style="dim"))
-    out.print("2 of 2: the corrected loop, which sums, and divides by the tokens of the window")
-    corrected = _trained(service, "token-mean")
-    _show(out, corrected)
-    if corrected.verdict != "balanced":
-        raise DemoFailed(f"the corrected loop was found {corrected.verdict}: {corrected.findings}")
-    out.print(f"the dashboard, with both runs: {service.url}", style="bold")
+def _run_demo(out: Console, service: Daemon) -> None:
+    out.print(f"Dashboard: {service.url}\n")
+    out.print("1 of 2: a loop with a bug, which averages the means of its 8 micro-batches")
+    wrong = _trained(service, "mean-of-means")
+    _show(out, wrong)
+    if [finding["rule"] for finding in wrong.findings] != [UNEQUAL]:
+        raise DemoFailed(f"the bug was not found: {wrong.findings}")
+    out.print(wrong.findings[0]["summary"])
+    out.print(Text(f"\n{wrong.findings[0]['fix']}\n", style="dim"))
+    out.print("2 of 2: the fixed loop, which divides the sum by the tokens of the window")
+    fixed = _trained(service, "token-mean")
+    _show(out, fixed)
+    if fixed.verdict != "balanced":
+        raise DemoFailed(f"the fixed loop is {fixed.verdict}: {fixed.findings}")
+    out.print(f"Dashboard with both runs: {service.url}", style="bold")
 
 
 def _trained(service: Daemon, accumulate: str) -> DemoResult:
-    """One training through `gradledger run`, watched."""
+    """Train under `gradledger run`."""
     run = autostart.new_run_id()
     launcher = [sys.executable, "-m", "gradledger.cli", "run", "--url", service.url]
     launcher += ["--project", "demo", "--name", f"byte-lm {accumulate}", "--"]
     script = [sys.executable, str(SCRIPT), "--accumulate", accumulate]
     command = [*launcher, *script, "--steps", str(STEPS)]
-    # one thread, so that the dashboard stays quick on two cores
+    # One thread, so that the dashboard stays responsive on two cores.
     env = {"OMP_NUM_THREADS": "1", **os.environ, "GRADLEDGER_RUN": run}
     status = subprocess.call(command, env=env)
     if status:

@@ -1,7 +1,7 @@
 """``gradledger import``: spools, archives and the logs of other tools, to a service or a database.
 
-Importing again is harmless. A file goes only when asked, when nobody writes it any more, and when
-everything in it is stored.
+Importing again changes nothing. ``--remove`` deletes a file only if no process writes it and all of
+its records are stored.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ from gradledger_monitor.runs.resolve import evaluate_all, record_batches
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.steps.ingest import store_batch
 from gradledger_monitor.workers.runtime_overrides import RuntimeOverrides
+from gradledger_web.formatting import plural
 
-Take = Callable[[list[bytes]], UploadResult]  # what takes one batch in
+Upload = Callable[[list[bytes]], UploadResult]  # stores one batch of lines
 
 
-class Stopped(Exception):
-    """The destination takes nothing."""
+class ImportStopped(Exception):
+    """The destination does not accept records, or a file cannot be read."""
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """How the logs of other tools are to be read."""
+class LogOptions:
+    """How to read the logs of other tools."""
 
     format: str | None = None
     names: dict[str, str] = field(default_factory=dict)
@@ -52,18 +53,25 @@ class Wanted:
 
 
 @dataclass
-class Imported:
-    """What became of the records."""
+class ImportCounts:
+    """The numbers of files and records: stored, stored before, or refused."""
 
     files: int = 0
     records: int = 0
     stored: int = 0
     refused: int = 0
 
+    def add(self, lines: list[bytes], stored: int, refused: int) -> None:
+        """Count the records of one batch; run headers are no records."""
+        self.records += sum(not is_run(line) for line in lines)
+        self.stored += stored
+        self.refused += refused
+
     def __str__(self) -> str:
-        again = self.records - self.stored - self.refused
-        counts = f"{self.stored} stored, {again} already there, {self.refused} refused"
-        return f"{self.files} files, {self.records} records: {counts}"
+        duplicates = self.records - self.stored - self.refused
+        files, records = plural(self.files, "file"), plural(self.records, "record")
+        results = f"{self.stored} stored, {duplicates} already there, {self.refused} refused"
+        return f"{files}, {records}: {results}"
 
 
 def import_(
@@ -72,220 +80,229 @@ def import_(
         typer.Argument(
             exists=True,
             help="Spools, archives, TensorBoard events, trainer_state.json, mlruns, CSV, JSON; "
-            "without any, the spool.",
+            "by default, the spool.",
         ),
     ] = None,
-    url: Annotated[str | None, typer.Option(help="The service that takes them.")] = None,
-    db: Annotated[str | None, typer.Option(help="Straight into this database instead.")] = None,
+    url: Annotated[str | None, typer.Option(help="The service to send to.")] = None,
+    db: Annotated[str | None, typer.Option(help="Import into this database instead.")] = None,
     remove: Annotated[
-        bool, typer.Option("--remove", help="Delete each file once all of it is stored.")
+        bool, typer.Option("--remove", help="Delete each file after all of its records are stored.")
     ] = False,
     format_: Annotated[
         str | None,
-        typer.Option("--format", help=f"What it is: {', '.join(detect.FORMATS)}."),
+        typer.Option("--format", help=f"The format: {', '.join(detect.FORMATS)}."),
     ] = None,
     map_: Annotated[
         list[str] | None,
         typer.Option(
             "--map",
-            help=f"MEANING=COLUMN of a log; meanings: {', '.join(metric_names.MEANINGS)}.",
-            metavar="TEXT",
+            help=f"The column for {', '.join(metric_names.MEANINGS)}; repeatable.",
+            metavar="MEANING=COLUMN",
         ),
     ] = None,
-    run: Annotated[str | None, typer.Option(help="The id of an imported log's run.")] = None,
-    name: Annotated[str | None, typer.Option(help="What to call that run.")] = None,
+    run: Annotated[str | None, typer.Option(help="The id for the run of a log.")] = None,
+    name: Annotated[str | None, typer.Option(help="The name for the run of a log.")] = None,
 ) -> None:
-    """Store what a spool, an archive or the log of another tool holds.
+    """Import spools, archives and the logs of other tools.
 
-    Importing again changes nothing. Of a run that was never watched, the rules that its log allows
-    are asked; the others say that they were not measured.
+    Importing again changes nothing. Of a log, only the rules are evaluated for which it has data;
+    the others are not measured.
     """
     if url and db:
-        raise typer.BadParameter("either --url or --db", param_hint="--db")
-    wanted = Wanted(_format(format_), _names(map_ or []), _run_id(run), name)
+        raise typer.BadParameter("pass either --url or --db", param_hint="--db")
+    log_options = LogOptions(_format(format_), _column_names(map_ or []), _run_id(run), name)
     settings = Settings.from_environment(os.environ)
-    imported = Imported()
-    with _destination(url or settings.url, settings.token, db) as (store, take):
+    counts = ImportCounts()
+    with _destination(url or settings.url, settings.token, db) as (store, upload):
         try:
-            for path in _files(paths, wanted) if paths else _spooled(settings.spool):
+            for path in _files(paths, log_options) if paths else _spooled(settings.spool):
                 if archives.is_archive(path):
-                    _import_archive(path, store, take, imported)
-                elif _is_spool(path) and wanted.format is None:
-                    _import(path, take, remove, imported)
+                    _import_archive(path, store, upload, counts)
+                elif _is_spool(path) and log_options.format is None:
+                    _import_spool(path, upload, remove, counts)
                 else:
-                    _import_log(path, wanted, take, imported)
-        except (Stopped, DamagedArchive, UnreadableLog) as stopped:
-            typer.echo(f"gradledger import: {stopped}", err=True)
-            raise typer.Exit(1) from stopped
+                    _import_log(path, log_options, upload, counts)
+        except (ImportStopped, DamagedArchive, UnreadableLog) as error:
+            typer.echo(f"gradledger import: {error}", err=True)
+            raise typer.Exit(1) from error
         finally:
-            typer.echo(str(imported))
-    raise typer.Exit(1 if imported.refused else 0)
+            typer.echo(str(counts))
+    raise typer.Exit(1 if counts.refused else 0)
 
 
-def _format(said: str | None) -> str | None:
-    if said is not None and said not in detect.FORMATS:
-        known = ", ".join(detect.FORMATS)
-        raise typer.BadParameter(f"there is no format {said!r}, but {known}", param_hint="--format")
-    return said
+def _format(name: str | None) -> str | None:
+    if name is not None and name not in detect.FORMATS:
+        formats = ", ".join(detect.FORMATS)
+        reason = f"there is no format {name!r}. Pass one of {formats}"
+        raise typer.BadParameter(reason, param_hint="--format")
+    return name
 
 
-def _names(said: list[str]) -> dict[str, str]:
-    pairs = [(m.strip(), n.strip()) for m, _, n in (text.partition("=") for text in said)]
-    for meaning, name in pairs:
-        if meaning not in metric_names.MEANINGS or not name:
-            known = ", ".join(metric_names.MEANINGS)
-            why = f"{meaning}={name} is not MEANING=COLUMN; meanings: {known}"
-            raise typer.BadParameter(why, param_hint="--map")
+def _column_names(arguments: list[str]) -> dict[str, str]:
+    """The columns by meaning, from MEANING=COLUMN."""
+    parts = (argument.partition("=") for argument in arguments)
+    pairs = [(meaning.strip(), column.strip()) for meaning, _, column in parts]
+    for meaning, column in pairs:
+        if meaning not in metric_names.MEANINGS or not column:
+            meanings = ", ".join(metric_names.MEANINGS)
+            reason = f"{meaning}={column} is not MEANING=COLUMN; meanings: {meanings}"
+            raise typer.BadParameter(reason, param_hint="--map")
     return dict(pairs)
 
 
 def _run_id(run: str | None) -> str | None:
     if run is not None and (len(run) > 128 or not re.match(schema.RUN_ID, run)):
-        why = "up to 128 letters, digits, '.', '_' and '-'"
-        raise typer.BadParameter(why, param_hint="--run")
+        reason = f"{run!r} is not up to 128 letters, digits, '.', '_' and '-'"
+        raise typer.BadParameter(reason, param_hint="--run")
     return run
 
 
 def _spooled(spool: Path | None) -> list[Path]:
-    """What waits in the spool, of which only folders may be left."""
+    """The spool files; none if the spool is off."""
     return sorted(spool.rglob(f"*{SUFFIX}")) if spool else []
 
 
-def _files(paths: list[Path], wanted: Wanted) -> Iterator[Path]:
+def _files(paths: list[Path], log_options: LogOptions) -> Iterator[Path]:
+    """The files to import; a folder without spools and archives is a log of another tool."""
     for path in paths:
-        if path.is_dir() and wanted.format is None:
-            ours = [*path.rglob(f"*{SUFFIX}"), *path.rglob(f"*{ARCHIVE}")]
-            yield from sorted(ours) if ours or not any(path.iterdir()) else [path]
+        if path.is_dir() and log_options.format is None:
+            own = [*path.rglob(f"*{SUFFIX}"), *path.rglob(f"*{ARCHIVE}")]
+            yield from sorted(own) if own or not any(path.iterdir()) else [path]
         elif path.exists():
             yield path
 
 
 def _is_spool(path: Path) -> bool:
-    """Whether a file is made of records."""
+    """Whether a file holds records."""
     if path.suffix != SUFFIX or path.is_dir():
         return False
     with path.open("rb") as file:
         try:
             first = json.loads(file.readline() or b"{}")
         except ValueError:
-            return True  # refused, with the reason
+            return True  # the import refuses it with the reason
     return not isinstance(first, dict) or "type" in first
 
 
 # ---------------------------------------------------------------- archives and foreign logs
 
 
-def _import_archive(path: Path, store: Store | None, take: Take, imported: Imported) -> None:
-    imported.files += 1
+def _import_archive(path: Path, store: Store | None, upload: Upload, counts: ImportCounts) -> None:
+    counts.files += 1
     if store is None:
-        _give(path, archives.record_batches(path), take, imported)
-        what = "what people and the service itself noted in it stays out; --db takes all of it"
-        typer.echo(f"{path}: {what}", err=True)
+        _upload_all(path, archives.record_batches(path), upload, counts)
+        note = "imported without tags, acknowledgements and snoozes; --db imports these, too"
+        typer.echo(f"{path}: {note}", err=True)
         return
     restored = archives.restore(store, path)
-    for problem in restored.problems[:1]:
-        typer.echo(f"{path}: {restored.refused} refused ({problem})", err=True)
-    imported.records += restored.stored + restored.already_there + restored.refused
-    imported.stored += restored.stored
-    imported.refused += restored.refused
+    if restored.problems:
+        _print_refused(path, restored.refused, restored.problems[0])
+    counts.records += restored.stored + restored.already_there + restored.refused
+    counts.stored += restored.stored
+    counts.refused += restored.refused
 
 
-def _import_log(path: Path, wanted: Wanted, take: Take, imported: Imported) -> None:
-    read = detect.FORMATS[wanted.format] if wanted.format else detect.reader(path)
-    found = list(read(path))
-    if not found:
-        raise UnreadableLog(f"{path}: no run is in it")
-    if len(found) > 1 and wanted.run:
-        raise UnreadableLog(f"{path}: {len(found)} runs are in it; one --run cannot name them all")
-    imported.files += 1
-    for logged in found:
-        _give(path, record_batches(logged, wanted.names, wanted.run, wanted.name), take, imported)
-        typer.echo(f"{logged.tool}: {wanted.name or logged.name}", err=True)
+def _import_log(path: Path, log_options: LogOptions, upload: Upload, counts: ImportCounts) -> None:
+    read = detect.FORMATS[log_options.format] if log_options.format else detect.reader(path)
+    logs = list(read(path))
+    if not logs:
+        raise UnreadableLog(f"{path}: this log has no run")
+    if len(logs) > 1 and log_options.run:
+        raise UnreadableLog(f"{path}: this log has {len(logs)} runs; --run needs a log with one")
+    counts.files += 1
+    for log in logs:
+        names, run, name = log_options.names, log_options.run, log_options.name
+        _upload_all(path, record_batches(log, names, run, name), upload, counts)
+        typer.echo(f"{log.tool}: {name or log.name}", err=True)
 
 
-def _give(path: Path, given: Iterable[list[bytes]], take: Take, imported: Imported) -> None:
-    for lines in given:
-        answer = take(lines)
-        if answer.outcome == "retry":
-            raise Stopped(f"no records are taken ({answer.problem})")
-        refused = len(lines) - 1 if answer.outcome == "too_large" else answer.refused
-        if refused:
-            typer.echo(f"{path}: {refused} refused ({answer.problem})", err=True)
-        imported.records += sum(not is_run(line) for line in lines)
-        imported.stored += answer.stored
-        imported.refused += refused
+def _upload_all(
+    path: Path, batches: Iterable[list[bytes]], upload: Upload, counts: ImportCounts
+) -> None:
+    for lines in batches:
+        result = upload(lines)
+        _require_accepted(result)
+        refused = len(lines) - 1 if result.outcome == "too_large" else result.refused
+        _print_refused(path, refused, result.problem)
+        counts.add(lines, result.stored, refused)
+
+
+def _require_accepted(result: UploadResult) -> None:
+    if result.outcome == "retry":
+        raise ImportStopped(f"the destination accepts no records ({result.problem})")
+
+
+def _print_refused(path: Path, refused: int, problem: str) -> None:
+    if refused:
+        typer.echo(f"{path}: {refused} refused ({problem})", err=True)
 
 
 # ---------------------------------------------------------------- spools
 
 
-def _import(path: Path, take: Take, remove: bool, imported: Imported) -> None:
+def _import_spool(path: Path, upload: Upload, remove: bool, counts: ImportCounts) -> None:
     owned = SpoolFile.take(path)
     try:
         file = owned or SpoolFile.read(path)
     except OSError as error:
-        raise Stopped(f"{path}: {error.strerror}") from error
-    imported.files += 1
-    refused = imported.refused
+        raise ImportStopped(f"{path}: {error.strerror}") from error
+    counts.files += 1
+    refused_before = counts.refused
     try:
-        _send(file, take, imported)
-        if remove and owned and imported.refused == refused:
+        _upload_spool(file, upload, counts)
+        if remove and owned and counts.refused == refused_before:
             file.remove()
         elif remove:
-            why = "some of it was refused" if owned else "a process may still write it"
-            typer.echo(f"{path} stays: {why}", err=True)
+            reason = "some records were refused" if owned else "a process may still write it"
+            typer.echo(f"{path} is not deleted: {reason}", err=True)
     finally:
         file.close()
 
 
-def _send(file: SpoolFile, take: Take, imported: Imported) -> None:
-    lines = BATCH_LINES
-    while batch := file.peek(lines, BATCH_BYTES):
-        answer = take(batch)
-        if answer.outcome == "retry":
-            raise Stopped(f"no records are taken ({answer.problem})")
-        if answer.outcome == "too_large" and lines > 1:
-            lines = max(1, lines // 2)
+def _upload_spool(file: SpoolFile, upload: Upload, counts: ImportCounts) -> None:
+    """Upload in batches; a batch that is too large is split, down to single records."""
+    most_lines = BATCH_LINES
+    while lines := file.peek(most_lines, BATCH_BYTES):
+        result = upload(lines)
+        _require_accepted(result)
+        if result.outcome == "too_large" and most_lines > 1:
+            most_lines = max(1, most_lines // 2)
             continue
-        count = sum(not is_run(line) for line in batch)
-        refused = answer.refused or int(answer.outcome == "too_large")
-        if refused:
-            typer.echo(f"{file.path}: {refused} refused ({answer.problem})", err=True)
-        imported.records += count
-        imported.stored += answer.stored
-        imported.refused += refused
-        file.advance(count)
+        refused = result.refused or int(result.outcome == "too_large")
+        _print_refused(file.path, refused, result.problem)
+        counts.add(lines, result.stored, refused)
+        file.advance(sum(not is_run(line) for line in lines))
 
 
-# ---------------------------------------------------------------- where it goes
+# ---------------------------------------------------------------- destinations
 
 
 @contextmanager
 def _destination(
     url: str, token: str | None, db: str | None
-) -> Iterator[tuple[Store | None, Take]]:
+) -> Iterator[tuple[Store | None, Upload]]:
     if db is None:
         yield None, _into_service(url, token)
         return
-    given = options.settings(db=db)
+    current = options.settings(db=db)
     with options.database(db) as store:
         yield store, _into_database(store)
-        # no service need run on a database to look at what was imported into it
-        evaluate_all(store, RuntimeOverrides(given, store).rule_overrides(), given.rank_timeout)
+        # Evaluate here: perhaps no service runs on this database.
+        evaluate_all(store, RuntimeOverrides(current, store).rule_overrides(), current.rank_timeout)
 
 
-def _into_service(url: str, token: str | None) -> Take:
+def _into_service(url: str, token: str | None) -> Upload:
     try:
         return Client(url, token).post
     except ValueError as error:
         raise typer.BadParameter(f"{error}", param_hint="--url") from error
 
 
-def _into_database(store: Store) -> Take:
-    def take(lines: list[bytes]) -> UploadResult:
-        done = store_batch(store, decode.read(b"".join(lines)), time.time())
-        refused = done.refused
-        first = f"{refused.listed[0].field}: {refused.listed[0].reason}" if refused.count else ""
-        return UploadResult("accepted", done.stored, refused.count, first)
+def _into_database(store: Store) -> Upload:
+    def upload(lines: list[bytes]) -> UploadResult:
+        result = store_batch(store, decode.read(b"".join(lines)), time.time())
+        refused = result.refused
+        problem = f"{refused.listed[0].field}: {refused.listed[0].reason}" if refused.count else ""
+        return UploadResult("accepted", result.stored, refused.count, problem)
 
-    return take
+    return upload

@@ -1,4 +1,4 @@
-"""``gradledger postmortem``: what went wrong in a run, as a file to attach to an incident."""
+"""``gradledger postmortem``: write the post-mortem of a run to a file."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
-from gradledger_monitor.cli.options import GivenDatabase
-from gradledger_monitor.cli.run_argument import looking_at
+from gradledger_monitor.cli.options import DatabaseOption
+from gradledger_monitor.cli.run_argument import open_run
 from gradledger_monitor.reports.incident import build_incident
 from gradledger_monitor.reports.render import FORMATS
 
 
 class Format(str, Enum):
-    """How it is written."""
+    """The format of the file."""
 
     html = "html"
     md = "md"
@@ -24,25 +24,23 @@ class Format(str, Enum):
 
 
 def postmortem(
-    run: Annotated[
-        str, typer.Argument(help="A run's id or name; or an archive or log that holds it.")
-    ],
+    run: Annotated[str, typer.Argument(help="The id or name of a run, an archive, or a log.")],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The file; - is standard output.")
+        Path | None, typer.Option("-o", "--output", help="The file; - writes to standard output.")
     ] = None,
     format_: Annotated[
-        Format | None, typer.Option("--format", help="By default what the file's name says.")
+        Format | None, typer.Option("--format", help="By default from the suffix of the file.")
     ] = None,
-    db: GivenDatabase = None,
+    db: DatabaseOption = None,
 ) -> None:
-    """Write down what went wrong: when it began, what it cost, from where to go on.
+    """Write a post-mortem: the first bad step, its cost, and the checkpoint to restart from.
 
     The HTML is one file that needs no network.
     """
-    form = format_ or _named(output) or Format.html
-    with looking_at(run, db) as found:
-        text = FORMATS[form.value](build_incident(found.store, found.run))
-        path = output or Path(f"postmortem-{found.run}.{form.value}")
+    chosen = format_ or _format_of(output) or Format.html
+    with open_run(run, db) as opened:
+        text = FORMATS[chosen.value](build_incident(opened.store, opened.run))
+        path = output or Path(f"postmortem-{opened.run}.{chosen.value}")
     if str(path) == "-":
         sys.stdout.write(text)
         return
@@ -54,7 +52,7 @@ def postmortem(
     typer.echo(path)
 
 
-def _named(output: Path | None) -> Format | None:
-    ending = output.suffix.lstrip(".") if output else ""
-    known = {"markdown": "md", "htm": "html"}.get(ending, ending)
-    return Format(known) if known in {form.value for form in Format} else None
+def _format_of(output: Path | None) -> Format | None:
+    suffix = output.suffix.lstrip(".") if output else ""
+    name = {"markdown": "md", "htm": "html"}.get(suffix, suffix)
+    return Format(name) if name in {format_.value for format_ in Format} else None

@@ -1,4 +1,4 @@
-"""``gradledger rules``: the catalogue, and the manual page of one rule."""
+"""``gradledger rules``: the list of rules, and the manual page of a rule."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from gradledger_monitor.rules.docs import headline, markdown, rules_by_id
 
 
 def rules(
-    rule: Annotated[str | None, typer.Argument(help="An id, as a finding shows it.")] = None,
+    rule: Annotated[str | None, typer.Argument(help="A rule, such as ddp.never_synced.")] = None,
     write: Annotated[
-        Path | None, typer.Option(help="Write all manual pages into this folder.", file_okay=False)
+        Path | None, typer.Option(help="Write all manual pages to this folder.", file_okay=False)
     ] = None,
 ) -> None:
-    """List what can be found, or show the manual page of one rule."""
-    known = rules_by_id()
+    """List all rules, or show the manual page of a rule."""
+    catalogue = rules_by_id()
     if write is not None:
         write_pages(write)
     elif rule is None:
-        table = Table("rule", "what is wrong", box=None)
-        for name, signature in known.items():
+        table = Table("rule", "finding", box=None)
+        for name, signature in catalogue.items():
             table.add_row(name, headline(signature))
         Console().print(table)
-    elif rule in known:
-        Console().print(Markdown(markdown(known[rule])))
+    elif rule in catalogue:
+        Console().print(Markdown(markdown(catalogue[rule])))
     else:
         raise typer.BadParameter(f"there is no rule {rule!r}; `gradledger rules` lists them")
 
