@@ -31,8 +31,8 @@ import report
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from gradledger.records import Event, Scaler, StepRecord
-from gradledger_monitor.evaluation.engine import Engine
-from gradledger_monitor.evaluation.run_state import EvaluatedStep, RunState
+from gradledger_monitor.evaluation.evaluated_step import EvaluatedStep
+from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.evaluation.step_completeness import ArrivedStep
 from gradledger_monitor.ingest import decode, schema
 from gradledger_monitor.model import step_facts
@@ -97,10 +97,10 @@ def decoded(make_step: Callable[[int], StepRecord], steps: int) -> list[schema.S
 def evaluate(records: list[schema.StepRecord]) -> float:
     """Steps a second of CPU."""
     info = step_facts.RunInfo("bench", "bench", 1, ["SGD"])
-    fold = RunState(Engine(info), 0)
+    state = RunState(info)
     began = time.process_time()
     for record in records:
-        evaluated = fold.see(info, ArrivedStep(0, record.step, record.time, {0: record}))
+        evaluated = state.add_step(ArrivedStep(0, record.step, record.time, {0: record}))
         assert evaluated is not None
         EvaluatedStep.of(evaluated)  # the figures that are charted
     return len(records) / (time.process_time() - began)

@@ -29,7 +29,7 @@ MODEL = (
     *("batch_size", "chart_metrics", "losses", "manual_all_reduce", "numbers", "objectives"),
     *("step_facts", "token_ledger"),
 )
-EVALUATION = ("engine", "optimizer_evaluator", "run_state", "step_completeness")
+EVALUATION = ("rule_outcomes", "rule_evaluation", "run_state", "step_completeness")
 ASKED_ONCE = ("__init__", "definition", "catalogue", "overrides", "docs", "state")  # of the rules
 
 

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 from sqlalchemy import insert, update
 
-from gradledger_monitor.evaluation.run_state import EvaluatedStep
+from gradledger_monitor.evaluation.evaluated_step import EvaluatedStep
 from gradledger_monitor.store import tables
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.steps import curves

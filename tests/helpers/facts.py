@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradledger import records
-from gradledger_monitor.evaluation.engine import Engine
+from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts, merge
@@ -52,10 +52,10 @@ def facts(*ranks: records.StepRecord, **run: Any) -> StepFacts:
 
 def judged(steps: Sequence[StepFacts]) -> EvaluationResult:
     """The judgement on steps in order, in which no rule failed."""
-    engine = Engine(steps[0].run)
+    state = RunState(steps[0].run)
     for step in steps:
-        engine.see(step)
-    evaluation = engine.evaluation()
+        state.add_facts(step)
+    evaluation = state.result()
     failed = [f"{r}: {why}" for r, why in evaluation.coverage.items() if "the rule failed" in why]
     assert not failed
     return evaluation

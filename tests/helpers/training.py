@@ -20,7 +20,7 @@ from gradledger.capture.open_records import OpenStep
 from gradledger.capture.recorder import Recorder
 from gradledger.capture.step_sampling import StepSampler
 from gradledger.records import encode
-from gradledger_monitor.evaluation.engine import Engine
+from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.chart_metrics import chart_metrics
 from gradledger_monitor.model.findings import EvaluationResult
@@ -142,10 +142,10 @@ def facts_of(
 
 def judged(facts: list[StepFacts]) -> EvaluationResult:
     """The judgement on facts in order."""
-    engine = Engine(facts[0].run)
+    state = RunState(facts[0].run)
     for each in facts:
-        engine.see(each)
-    return engine.evaluation()
+        state.add_facts(each)
+    return state.result()
 
 
 def accused(evaluation: EvaluationResult) -> dict[str, int]:

@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gradledger_monitor.common.json_floats import json_safe
-from gradledger_monitor.evaluation.engine import Engine
-from gradledger_monitor.evaluation.run_state import EvaluatedStep, RunState
+from gradledger_monitor.evaluation.evaluated_step import EvaluatedStep
+from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.evaluation.step_completeness import ArrivedStep
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.findings import EvaluationResult
@@ -77,11 +77,11 @@ def info_of(run: schema.RunRecord, world_size: int) -> RunInfo:
 
 def check(info: RunInfo, steps: Sequence[Step], evaluated: dict[str, dict[int, float]]) -> None:
     """Evaluate the steps in order, and look at them as pages and the API do."""
-    fold = RunState(Engine(info, choices=CHOICES), 0)
-    fold.engine.evaluated(evaluated)
+    state = RunState(info, CHOICES)
+    state.set_eval_metrics(evaluated)
     rows = []
     for number, records in enumerate(steps, 1):
-        seen = fold.see(info, ArrivedStep(0, number, 1_000.0 + number, records))
+        seen = state.add_step(ArrivedStep(0, number, 1_000.0 + number, records))
         if seen is None:
             continue  # a rank skipped it
         row = EvaluatedStep.of(seen)
@@ -89,9 +89,9 @@ def check(info: RunInfo, steps: Sequence[Step], evaluated: dict[str, dict[int, f
         assert isinstance(seen, StepFacts)
         rows.append(row)
         check_page(seen)
-    fold.engine.hear_nothing(0, len(steps), Inactivity(100.0, [0], 3))
-    check_judgement(fold.engine.evaluation())
-    assert 0 <= fold.at.tokens <= LONGEST_INT
+    state.add_inactivity(0, len(steps), Inactivity(100.0, [0], 3))
+    check_judgement(state.result())
+    assert 0 <= state.position.tokens <= LONGEST_INT
     check_charts(rows)
 
 
@@ -125,8 +125,8 @@ def check_judgement(evaluation: EvaluationResult) -> None:
 def check_charts(rows: Sequence[EvaluatedStep]) -> None:
     """The series of the run, as the API and the pictures of findings and reports draw them."""
     steps = [row.step for row in rows]
-    for figure in rows[0].figures if rows else ():
-        values = [row.figures[figure] for row in rows]
+    for figure in rows[0].metrics if rows else ():
+        values = [row.metrics[figure] for row in rows]
         json.loads(msgspec.json.encode(values), parse_constant=no_constant)
         if figure in evidence_svg.LABELS:
             evidence_svg.line_chart(figure, steps, values, steps[0], steps[-1])
@@ -178,13 +178,13 @@ def test_the_same_records_give_the_same_result(
 ) -> None:
     info, answers = RunInfo("r", "n", ranks, ["SGD"]), []
     for _ in range(2):
-        fold = RunState(Engine(info, choices=CHOICES), 0)
+        state = RunState(info, CHOICES)
         rows = [
             asdict(EvaluatedStep.of(seen))
             for number, records in enumerate(by_rank(windows, ranks), 1)
-            if (seen := fold.see(info, ArrivedStep(0, number, 1.0, records))) is not None
+            if (seen := state.add_step(ArrivedStep(0, number, 1.0, records))) is not None
         ]
-        answers.append(repr((rows, asdict(fold.engine.evaluation()))))
+        answers.append(repr((rows, asdict(state.result()))))
     assert answers[0] == answers[1]
 
 
@@ -235,14 +235,14 @@ UNSIGNED = {path for path in PLACES if path == ("time",) or path[-1] == "backwar
 def test_the_smallest_weights_have_a_right_ledger(weight: float, micro_batches: int) -> None:
     """The record of the report: 1 / B is infinite where B is a denormal number."""
     info = RunInfo("r", "n", 1, ["SGD"])
-    fold = RunState(Engine(info), 0)
+    state = RunState(info)
     for number in (1, 2, 3):
         fields = window(number, micro_batches, sync="none", wrapper=None, post_factor=1.0)
         fields["events"] = []
         for batch in fields["micro_batches"]:
             batch["scale"] = None
             batch["terms"][0] |= dict.fromkeys(("weight", "weight_min", "weight_max"), weight)
-        seen = fold.see(info, ArrivedStep(0, number, 1.0, {0: accepted(fields)}))
+        seen = state.add_step(ArrivedStep(0, number, 1.0, {0: accepted(fields)}))
         assert isinstance(seen, StepFacts)
         if weight:
             assert seen.ledger is not None
@@ -251,8 +251,8 @@ def test_the_smallest_weights_have_a_right_ledger(weight: float, micro_batches: 
             assert seen.ledger.misallocation == pytest.approx(0, abs=1e-9)
         else:
             assert seen.ledger is None
-    check_judgement(fold.engine.evaluation())
-    assert fold.at.reached == {0: 3}
+    check_judgement(state.result())
+    assert state.position.reached == {0: 3}
 
 
 def test_a_window_as_long_as_the_wire_allows_can_be_evaluated() -> None:

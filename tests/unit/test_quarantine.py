@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 import pytest
 
-from gradledger_monitor.evaluation.engine import Engine
-from gradledger_monitor.evaluation.run_state import EvaluatedStep, QuarantinedStep, RunState
+from gradledger_monitor.evaluation.evaluated_step import EvaluatedStep, QuarantinedStep
+from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.evaluation.step_completeness import ArrivedStep
 from gradledger_monitor.model.findings import EvaluationResult, Outcome
 from gradledger_monitor.model.inactivity import Inactivity
@@ -84,14 +84,14 @@ def undrawn(number: int) -> ArrivedStep:
 def test_a_step_that_breaks_a_computation_is_quarantined_and_the_run_goes_on(
     breaks: Callable[[int], ArrivedStep],
 ) -> None:
-    fold = RunState(Engine(INFO), 0)
-    seen = [fold.see(INFO, one) for one in (arrived(1), breaks(2), arrived(3, fair=False))]
+    state = RunState(INFO)
+    seen = [state.add_step(one) for one in (arrived(1), breaks(2), arrived(3, fair=False))]
     assert isinstance(seen[0], StepFacts) and isinstance(seen[2], StepFacts)
     assert seen[1] == QuarantinedStep(0, 2, 1_002.0, 1, REASON)
-    assert fold.at.reached == {0: 3}
+    assert state.position.reached == {0: 3}
     row = EvaluatedStep.of(seen[1])
-    assert (row.step, row.ranks, row.figures, row.failure) == (2, 1, {}, REASON)
-    (finding,) = fold.engine.evaluation().findings
+    assert (row.step, row.ranks, row.metrics, row.failure) == (2, 1, {}, REASON)
+    (finding,) = state.result().findings
     assert (finding.rule, finding.first_step) == ("reduction.token_weights_unequal", 3)
 
 
@@ -99,10 +99,10 @@ def test_a_step_that_breaks_a_computation_is_quarantined_and_the_run_goes_on(
 def test_no_rule_calls_a_run_right_of_which_it_missed_a_step(
     breaks: Callable[[int], ArrivedStep],
 ) -> None:
-    fold = RunState(Engine(INFO), 0)
+    state = RunState(INFO)
     for one in (arrived(1), breaks(2), arrived(3)):
-        fold.see(INFO, one)
-    evaluation = fold.engine.evaluation()
+        state.add_step(one)
+    evaluation = state.result()
     of_steps = {rule.id() for rule in RULES}
     assert {evaluation.coverage[rule] for rule in of_steps} == {f"not_measured: {REASON}"}
     assert evaluation.verdict == "incomplete"
@@ -119,46 +119,46 @@ def test_rules_take_a_quarantined_step_for_a_gap() -> None:
         def evaluate(self, window: Window) -> Outcome:
             return OK
 
-    fold = RunState(Engine(INFO, [Counts], []), 0)
+    state = RunState(INFO, rules=[Counts], history_rules=[])
     for one in (arrived(1), broken(2), arrived(3), arrived(4)):
-        fold.see(INFO, one)
+        state.add_step(one)
     assert len(gaps) == 1
 
 
 def test_a_fold_that_goes_on_from_a_snapshot_reports_the_same() -> None:
     steps = [arrived(1), broken(2), arrived(3), arrived(4, fair=False), arrived(5)]
-    whole, first = RunState(Engine(INFO), 0), RunState(Engine(INFO), 0)
+    whole, first = RunState(INFO), RunState(INFO)
     for one in steps:
-        whole.see(INFO, one)
+        whole.add_step(one)
     for one in steps[:3]:
-        first.see(INFO, one)
-    second = RunState(Engine(INFO), 0)
+        first.add_step(one)
+    second = RunState(INFO)
     second.restore(first.snapshot())
     for one in steps[3:]:
-        second.see(INFO, one)
-    assert asdict(second.engine.evaluation()) == asdict(whole.engine.evaluation())
-    assert "could not be evaluated" in repr(second.engine.evaluation().coverage)
+        second.add_step(one)
+    assert asdict(second.result()) == asdict(whole.result())
+    assert "could not be evaluated" in repr(second.result().coverage)
 
 
 def test_running_out_of_memory_is_no_property_of_a_step() -> None:
-    fold = RunState(Engine(INFO), 0)
-    fold.see(INFO, arrived(1))
+    state = RunState(INFO)
+    state.add_step(arrived(1))
     with pytest.raises(MemoryError):
-        fold.see(INFO, broken(2, OutOfMemory))
+        state.add_step(broken(2, OutOfMemory))
 
 
 def test_figures_that_cannot_be_computed_leave_the_judgement_alone() -> None:
-    right, fold = RunState(Engine(INFO), 0), RunState(Engine(INFO), 0)
-    right.see(INFO, arrived(2))
-    seen = fold.see(INFO, undrawn(2))
+    right, state = RunState(INFO), RunState(INFO)
+    right.add_step(arrived(2))
+    seen = state.add_step(undrawn(2))
     assert isinstance(seen, StepFacts)
     row = EvaluatedStep.of(seen)
-    assert (row.figures, row.failure) == ({}, REASON)
-    assert asdict(fold.engine.evaluation()) == asdict(right.engine.evaluation())
+    assert (row.metrics, row.failure) == ({}, REASON)
+    assert asdict(state.result()) == asdict(right.result())
 
 
 def test_the_error_is_stored_in_bounds_and_printable() -> None:
-    seen = RunState(Engine(INFO), 0).see(INFO, broken(2, Unprintable))
+    seen = RunState(INFO).add_step(broken(2, Unprintable))
     assert isinstance(seen, QuarantinedStep)
     assert len(seen.reason) < 600 and seen.reason.isprintable()
     assert "\\x1b[31m\\x00xxx" in seen.reason
@@ -224,9 +224,9 @@ def test_a_rule_that_raises_is_not_measured_and_silences_no_other(broken: type[R
 
 
 def test_a_rule_that_raises_while_it_is_asked_how_long_to_wait_silences_no_other() -> None:
-    engine = Engine(INFO, [RaisesInTimeout, Patient], [])
-    engine.miss(0, 1, "")
-    assert engine.inactivity_timeout(0) == 7.0
+    state = RunState(INFO, rules=[RaisesInTimeout, Patient], history_rules=[])
+    state.miss(0, 1, "")
+    assert state.inactivity_timeout(0) == 7.0
 
 
 class Patient(Calm):
@@ -258,9 +258,9 @@ def judged_with(
     course: list[type[HistoryRule]] | tuple[type[HistoryRule], ...],
 ) -> EvaluationResult:
     """What rules report on three steps, a gap and a silence."""
-    fold = RunState(Engine(INFO, rules, course), 0)
-    see: Callable[[ArrivedStep], object] = lambda one: fold.see(INFO, one)  # noqa: E731
+    state = RunState(INFO, rules=rules, history_rules=course)
+    see: Callable[[ArrivedStep], object] = lambda one: state.add_step(one)  # noqa: E731
     for number in (1, 2, 5):
         see(arrived(number, fair=number < 5))
-    fold.engine.hear_nothing(0, 5, Inactivity(100.0, [], None))
-    return fold.engine.evaluation()
+    state.add_inactivity(0, 5, Inactivity(100.0, [], None))
+    return state.result()

@@ -9,7 +9,7 @@ import pytest
 
 import gradledger_monitor.rules as package
 from gradledger_monitor.cli.commands.rules import write_pages
-from gradledger_monitor.evaluation.decision_tree import QUESTIONS, answer
+from gradledger_monitor.evaluation.decision_tree import QUESTIONS, build_tree
 from gradledger_monitor.rules import docs
 
 HEADINGS = [
@@ -53,7 +53,7 @@ def test_what_a_rule_hides_exists(name: str) -> None:
 
 @each_rule
 def test_each_rule_belongs_to_one_question_of_the_tree(name: str) -> None:
-    node = answer({}, set())
+    node = build_tree({}, set())
     assert len(node) == len(QUESTIONS)
     asked = [q.node for q in QUESTIONS if any(_matches(name, p) for p in q.rules)]
     assert len(asked) == 1, asked

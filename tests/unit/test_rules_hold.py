@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradledger import records
-from gradledger_monitor.evaluation.engine import Engine
+from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.step_facts import RunInfo, merge
 from helpers.strategies import step_records
@@ -22,10 +22,10 @@ def accepted(record: records.StepRecord) -> schema.StepRecord:
 
 
 def evaluated(run: RunInfo, windows: list[dict[int, schema.StepRecord]]) -> dict[str, Any]:
-    engine = Engine(run)
+    state = RunState(run)
     for step, by_rank in enumerate(windows, 1):
-        engine.see(merge(run, 0, step, by_rank))
-    return asdict(engine.evaluation())
+        state.add_facts(merge(run, 0, step, by_rank))
+    return asdict(state.result())
 
 
 @settings(max_examples=60, deadline=None)

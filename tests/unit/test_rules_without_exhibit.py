@@ -6,7 +6,7 @@ import dataclasses
 from itertools import accumulate
 
 from gradledger.records import StepRecord
-from gradledger_monitor.evaluation.engine import Engine
+from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.rules.run.stalled import MOST_SHOWN
@@ -31,11 +31,11 @@ def judgement_on(
     training: list[float], validation: dict[int, float], metric: str = "eval_loss"
 ) -> EvaluationResult:
     steps = [facts(a_step(n, loss, float(n))) for n, loss in enumerate(training, 1)]
-    engine = Engine(steps[0].run)
+    state = RunState(steps[0].run)
     for step in steps:
-        engine.see(step)
-    engine.evaluated({metric: validation})
-    return engine.evaluation()
+        state.add_facts(step)
+    state.set_eval_metrics({metric: validation})
+    return state.result()
 
 
 FALLING = [5.0 - 0.1 * n for n in range(40)]
@@ -113,12 +113,12 @@ def test_a_silence_is_reported_with_who_is_silent_and_what_still_runs() -> None:
 def silence(silent: list[int], backwards: int | None = None) -> str:
     """The sentence on heartbeats after ten minutes without a step."""
     steps = [facts(a_step(n, 3.0, float(n))) for n in range(1, 21)]
-    engine = Engine(steps[0].run)
+    state = RunState(steps[0].run)
     for step in steps:
-        engine.see(step)
-    assert engine.inactivity_timeout(0) == 60.0
-    engine.hear_nothing(0, 20, Inactivity(600.0, silent, backwards))
-    (finding,) = engine.evaluation().findings
+        state.add_facts(step)
+    assert state.inactivity_timeout(0) == 60.0
+    state.add_inactivity(0, 20, Inactivity(600.0, silent, backwards))
+    (finding,) = state.result().findings
     assert (finding.rule, finding.severity, finding.first_step) == ("run.stalled", "warning", 20)
     assert finding.title == "The run is stalled"
     assert "py-spy dump" in finding.fix

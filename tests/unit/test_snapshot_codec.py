@@ -1,4 +1,4 @@
-"""A snapshot is data: a round trip changes nothing, and whatever is wrong in one is noticed."""
+"""A snapshot is data: a round trip changes nothing, and all damage is detected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 import gradledger_monitor
 from gradledger_monitor.evaluation import evaluator_version
-from gradledger_monitor.evaluation.engine import Engine
 from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.evaluation.snapshot_codec import Position, SnapshotError
 from gradledger_monitor.evaluation.step_completeness import ArrivedStep
@@ -35,7 +34,7 @@ INCIDENTS = recorded(Path(__file__).parents[1] / "fixtures" / "records")
 
 
 def incident(seen: list[bytes]) -> tuple[RunInfo, list[ArrivedStep]]:
-    """A recorded script as the evaluator gets it: who speaks, and its steps in order."""
+    """A recorded script as the evaluator gets it: the run, and its steps in order."""
     info, steps = RUN, dict[tuple[int, int], dict[int, schema.StepRecord]]()
     for rank, body in enumerate(seen):
         for line in map(schema.decoder.decode, body.splitlines()):
@@ -56,18 +55,18 @@ def incident(seen: list[bytes]) -> tuple[RunInfo, list[ArrivedStep]]:
     return info, [ArrivedStep(o, n, 1_000.0 + n, steps[n, o]) for n, o in order]
 
 
-def restored(fold: RunState, info: RunInfo) -> RunState:
-    """Another fold that goes on where this one is."""
-    other = RunState(Engine(info), fold.generation)
-    other.restore(fold.snapshot())
+def restored(state: RunState, info: RunInfo) -> RunState:
+    """Another state, restored from a snapshot of this one."""
+    other = RunState(info, generation=state.generation)
+    other.restore(state.snapshot())
     return other
 
 
-def rules_of(fold: RunState) -> dict[str, Any]:
+def rules_of(state: RunState) -> dict[str, Any]:
     """The saved attributes of each rule of the first optimizer."""
-    data = msgspec.msgpack.decode(zlib.decompress(fold.snapshot()[16:]))
-    rules = next(iter(data["engine"]["optimizers"].values()))["rules"]
-    return {rule["line"]["rule"]: rule["attributes"] for rule in rules}
+    data = msgspec.msgpack.decode(zlib.decompress(state.snapshot()[16:]))
+    rules = next(iter(data["optimizers"].values()))["rules"]
+    return {rule["outcomes"]["rule"]: rule["attributes"] for rule in rules}
 
 
 # ---------------------------------------------------------------- nothing is lost
@@ -75,72 +74,72 @@ def rules_of(fold: RunState) -> dict[str, Any]:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule.id()))
 def test_a_rule_declares_every_attribute_that_it_changes(rule: Any) -> None:
-    made = rule()
-    assert set(vars(made)) - set(rule.parameters()) == set(rule.state)
-    assert not any(isinstance(getattr(made, name), Parameter) for name in rule.state)
+    instance = rule()
+    assert set(vars(instance)) - set(rule.parameters()) == set(rule.state)
+    assert not any(isinstance(getattr(instance, name), Parameter) for name in rule.state)
 
 
 @pytest.mark.parametrize("name", INCIDENTS)
-def test_restored_after_every_step_the_rules_judge_alike(name: str) -> None:
+def test_rules_restored_after_every_step_give_the_same_result(name: str) -> None:
     info, steps = incident(INCIDENTS[name])
-    whole, part = RunState(Engine(info), 0), RunState(Engine(info), 0)
+    whole, part = RunState(info), RunState(info)
     for one in steps:
-        whole.see(info, one)
+        whole.add_step(one)
         part = restored(part, info)
-        part.see(info, one)
-        assert repr(part.engine.evaluation()) == repr(whole.engine.evaluation())
-    assert part.snapshot() == whole.snapshot() and part.at == whole.at
+        part.add_step(one)
+        assert repr(part.result()) == repr(whole.result())
+    assert part.snapshot() == whole.snapshot() and part.position == whole.position
 
 
-def test_the_recorded_scripts_move_the_state_of_every_rule_that_has_one() -> None:
-    fresh = RunState(Engine(RUN), 0)
-    fresh.see(RUN, ArrivedStep(0, 1, 1.0, {0: schema.StepRecord(optimizer=0, step=1, time=1.0)}))
+def test_the_recorded_scripts_change_the_state_of_every_rule_that_has_one() -> None:
+    fresh = RunState(RUN)
+    fresh.add_step(ArrivedStep(0, 1, 1.0, {0: schema.StepRecord(optimizer=0, step=1, time=1.0)}))
     untouched, moved = rules_of(fresh), set[str]()
     for seen in INCIDENTS.values():
         info, steps = incident(seen)
-        fold = RunState(Engine(info), 0)
+        state = RunState(info)
         for one in steps:
-            fold.see(info, one)
-        moved |= {rule for rule, now in rules_of(fold).items() if now != untouched[rule]}
+            state.add_step(one)
+        moved |= {rule for rule, now in rules_of(state).items() if now != untouched[rule]}
     assert moved == {rule.id() for rule in RULES if rule.state}
 
 
 @pytest.mark.parametrize("name", INCIDENTS)
-def test_a_carried_judgement_stays_as_it_was(name: str) -> None:
+def test_a_carried_result_stays_as_it_was(name: str) -> None:
     info, steps = incident(INCIDENTS[name])
-    fold, other = RunState(Engine(info), 0), RunState(Engine(info), 0)
+    state, other = RunState(info), RunState(info)
     for one in steps:
-        fold.see(info, one)
-    before = fold.engine.evaluation()
-    other.carry(before, fold.at)
-    assert repr(other.engine.evaluation()) == repr(before)
-    again = RunState(Engine(info), 0)
+        state.add_step(one)
+    before = state.result()
+    other.carry(before, state.position)
+    assert repr(other.result()) == repr(before)
+    again = RunState(info)
     again.restore(other.snapshot())
-    assert repr(again.engine.evaluation()) == repr(before)
+    assert repr(again.result()) == repr(before)
 
 
 def test_a_rule_that_failed_in_carried_steps_stays_unmeasured() -> None:
-    fold = RunState(Engine(RUN), 0)
+    state = RunState(RUN)
     reason = "not_measured: the rule failed: ValueError: bad"
-    fold.carry(
+    state.carry(
         EvaluationResult("incomplete", [], [], {"norm.spike": reason}), Position({0: 5}, steps=5)
     )
     for n in range(6, 200):
-        fold.see(RUN, ArrivedStep(0, n, 1_000.0 + n, {0: accepted(fair_step(n))}))
-    assert fold.engine.evaluation().coverage["norm.spike"] == reason
-    assert fold.engine.evaluation().coverage["norm.vanishing"] == "ok"
+        state.add_step(ArrivedStep(0, n, 1_000.0 + n, {0: accepted(fair_step(n))}))
+    assert state.result().coverage["norm.spike"] == reason
+    assert state.result().coverage["norm.vanishing"] == "ok"
 
 
 # ---------------------------------------------------------------- damage
 
 
 def long_run() -> RunState:
-    """A fold with findings, history and losses."""
-    fold = RunState(Engine(RUN), 0)
+    """A run with findings, history and losses."""
+    state = RunState(RUN)
     for n in range(1, 121):
         record = accepted(step(n) if n % 7 else fair_step(n))
-        fold.see(RUN, ArrivedStep(0, n, 1_000.0 + n, {0: record}))
-    return fold
+        state.add_step(ArrivedStep(0, n, 1_000.0 + n, {0: record}))
+    return state
 
 
 LONG = long_run()
@@ -148,112 +147,113 @@ SNAPSHOT = LONG.snapshot()
 
 
 def data() -> Any:
-    """What is in the snapshot, to be changed."""
+    """The content of the snapshot, to be changed."""
     return msgspec.msgpack.decode(zlib.decompress(SNAPSHOT[16:]))
 
 
 def sealed(content: Any) -> bytes:
-    """A snapshot of other content, with the checksum that it must have."""
+    """A snapshot of other content, with its checksum."""
     body = zlib.compress(msgspec.msgpack.encode(content))
     return sha256(body).digest()[:16] + body
 
 
-def refuse(snapshot: bytes, why: str | None = None) -> None:
-    """Check that nobody goes on from it."""
-    with pytest.raises(SnapshotError, match=why):
-        RunState(Engine(RUN), 0).restore(snapshot)
+def assert_rejected(snapshot: bytes, reason: str | None = None) -> None:
+    """Check that it cannot be restored."""
+    with pytest.raises(SnapshotError, match=reason):
+        RunState(RUN).restore(snapshot)
 
 
-def test_what_is_sealed_again_unchanged_is_restored() -> None:
-    other = RunState(Engine(RUN), 0)
+def test_an_unchanged_snapshot_is_restored() -> None:
+    other = RunState(RUN)
     other.restore(sealed(data()))
-    assert other.engine.evaluation() == LONG.engine.evaluation()
+    assert other.result() == LONG.result()
 
 
 @given(st.integers(0, len(SNAPSHOT) - 1))
-def test_a_truncated_snapshot_is_refused(length: int) -> None:
-    refuse(SNAPSHOT[:length])
+def test_a_truncated_snapshot_is_rejected(length: int) -> None:
+    assert_rejected(SNAPSHOT[:length])
 
 
 @settings(max_examples=300)
 @given(st.sets(st.integers(0, 8 * len(SNAPSHOT) - 1), min_size=1, max_size=16))
-def test_flipped_bits_are_noticed(bits: set[int]) -> None:
+def test_flipped_bits_are_detected(bits: set[int]) -> None:
     damaged = bytearray(SNAPSHOT)
     for bit in bits:
         damaged[bit // 8] ^= 1 << bit % 8
-    refuse(bytes(damaged), "damaged")
+    assert_rejected(bytes(damaged), "damaged")
 
 
-def test_another_version_is_refused_whatever_else_is_in_it() -> None:
-    refuse(sealed({**data(), "format": 2}), "another version")
-    refuse(sealed({"format": 2, "evaluator": evaluator_version.version()}), "another version")
-    refuse(sealed({**data(), "evaluator": "0" * 64}), "another version")
+def test_another_version_is_rejected_whatever_its_content() -> None:
+    assert_rejected(sealed({**data(), "format": 99}), "another version")
+    head = {"format": 99, "evaluator": evaluator_version.version()}
+    assert_rejected(sealed(head), "another version")
+    assert_rejected(sealed({**data(), "evaluator": "0" * 64}), "another version")
 
 
-def test_what_is_no_snapshot_is_refused() -> None:
+def test_data_that_is_no_snapshot_is_rejected() -> None:
     contents: list[Any] = [None, [], {}, "text", 7, {"format": "one", "evaluator": 1}]
     for content in contents:
-        refuse(sealed(content), "not valid")
+        assert_rejected(sealed(content), "not valid")
     body = b"not compressed"
-    refuse(sha256(body).digest()[:16] + body, "not valid")
+    assert_rejected(sha256(body).digest()[:16] + body, "not valid")
 
 
-# Free by design: evidence differs from rule to rule. Other thresholds mean other settings.
+# Free by design: evidence differs between rules, and other thresholds mean other settings.
 FREE = {"evidence", "thresholds"}
 
 
-def places(content: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to each value."""
+def paths(content: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of each value."""
     inner = content.items() if isinstance(content, dict) else enumerate(content)
     for key, value in inner:
         if key not in FREE:
             yield (*at, key)
             if isinstance(value, dict | list):
-                yield from places(value, (*at, key))
+                yield from paths(value, (*at, key))
 
 
-def inside(content: Any, way: tuple[Any, ...]) -> Any:
-    """The value at the end of a way."""
-    for key in way:
+def inside(content: Any, path: tuple[Any, ...]) -> Any:
+    """The value at the end of a path."""
+    for key in path:
         content = content[key]
     return content
 
 
-PLACES = [way for way in places(data()) if way not in (("format",), ("evaluator",))]
+PATHS = [path for path in paths(data()) if path not in (("format",), ("evaluator",))]
 
 
 @settings(max_examples=300)
-@given(st.sampled_from(PLACES))
-def test_a_value_of_a_wrong_type_is_refused(way: tuple[Any, ...]) -> None:
+@given(st.sampled_from(PATHS))
+def test_a_value_of_a_wrong_type_is_rejected(path: tuple[Any, ...]) -> None:
     content = data()
-    inside(content, way[:-1])[way[-1]] = b"\0"
-    refuse(sealed(content), "not valid")
+    inside(content, path[:-1])[path[-1]] = b"\0"
+    assert_rejected(sealed(content), "not valid")
 
 
 @settings(max_examples=200)
-@given(st.sampled_from([way for way in PLACES if isinstance(inside(data(), way), dict)]))
-def test_an_unknown_field_is_refused(way: tuple[Any, ...]) -> None:
+@given(st.sampled_from([path for path in PATHS if isinstance(inside(data(), path), dict)]))
+def test_an_unknown_field_is_rejected(path: tuple[Any, ...]) -> None:
     content = data()
-    inside(content, way)["unknown"] = 1
-    refuse(sealed(content), "not valid")
+    inside(content, path)["unknown"] = 1
+    assert_rejected(sealed(content), "not valid")
 
 
-def test_a_missing_field_is_refused() -> None:
-    for way in PLACES:
+def test_a_missing_field_is_rejected() -> None:
+    for path in PATHS:
         content = data()
-        holder = inside(content, way[:-1])
-        by_name = isinstance(holder, dict) and isinstance(way[-1], str)
-        if by_name and way[0] != "position":  # a position begins with defaults
-            del holder[way[-1]]
-            refuse(sealed(content), "not valid")
+        holder = inside(content, path[:-1])
+        by_name = isinstance(holder, dict) and isinstance(path[-1], str)
+        if by_name and path[0] != "position":  # the fields of a position have defaults
+            del holder[path[-1]]
+            assert_rejected(sealed(content), "not valid")
 
 
-def test_a_rule_keeps_no_more_than_its_thresholds_allow() -> None:
+def test_a_rule_holds_no_more_than_its_thresholds_allow() -> None:
     content = data()
-    rules = content["engine"]["optimizers"][0]["rules"]
-    (gaps,) = (r["attributes"]["_gaps"] for r in rules if r["line"]["rule"] == "run.stalled")
+    rules = content["optimizers"][0]["rules"]
+    (gaps,) = (r["attributes"]["_gaps"] for r in rules if r["outcomes"]["rule"] == "run.stalled")
     gaps += copy.copy(gaps) * 100
-    refuse(sealed(content), "_gaps holds")
+    assert_rejected(sealed(content), "_gaps holds")
 
 
 # ---------------------------------------------------------------- versions
@@ -261,15 +261,15 @@ def test_a_rule_keeps_no_more_than_its_thresholds_allow() -> None:
 
 def test_the_version_covers_all_code_that_evaluation_imports() -> None:
     root = Path(gradledger_monitor.__file__).parent
-    todo, seen = [root / "evaluation" / "run_state.py"], set[Path]()
-    while todo:
-        path = todo.pop()
-        if path not in seen:
-            seen.add(path)
-            todo += imported(path, root)
+    pending, visited = [root / "evaluation" / "run_state.py"], set[Path]()
+    while pending:
+        path = pending.pop()
+        if path not in visited:
+            visited.add(path)
+            pending += imported(path, root)
     covered = set(evaluator_version.sources())
-    assert seen <= covered
-    assert {path.relative_to(root).parts[0] for path in seen} == {
+    assert visited <= covered
+    assert {path.relative_to(root).parts[0] for path in visited} == {
         *evaluator_version.PACKAGES,
         *(name.partition("/")[0] for name in evaluator_version.MODULES),
     }
@@ -288,4 +288,4 @@ def imported(path: Path, root: Path) -> Iterator[Path]:
 def test_other_code_is_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
     before = evaluator_version.version()
     monkeypatch.setattr(evaluator_version, "sources", lambda: [Path(__file__)])
-    assert evaluator_version.version.__wrapped__() != before
+    assert evaluator_version.version_of_sources() != before

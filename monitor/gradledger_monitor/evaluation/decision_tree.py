@@ -1,4 +1,11 @@
-"""The decision tree (DESIGN section 7): the questions, answered from the rules' outcomes."""
+"""The decision tree (DESIGN section 7): its questions, answered by the outcomes of the rules.
+
+The questions are in the order in which a person debugs a run, from the symptom to its causes: is
+anything wrong with the curves; is the gradient normalised as intended, because everything after
+that depends on its size; do the scaler, the ranks and the loop handle it correctly; and last, do
+its norms behave. A question does not wait for the one before it: all are answered, and inhibition
+between findings (``result.py``) separates causes from symptoms.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +15,10 @@ from fnmatch import fnmatchcase
 
 from gradledger_monitor.model.findings import Outcome, Status, TreeNode, Verdict
 
-NOTHING_SEEN = "nothing that tells was streamed"
+NOTHING_RECORDED = "nothing that this depends on was recorded"
+
+# Without a finding, the status of a question is the first of these that one of its rules has.
+_STATUSES: tuple[Status, ...] = ("ok", "not_measured", "not_applicable")
 
 
 @dataclass(frozen=True)
@@ -18,7 +28,11 @@ class Question:
     node: str
     text: str
     rules: tuple[str, ...]
-    structural: bool = True  # unmeasured, it spoils a balanced verdict
+    structural: bool = True  # while it is not measured, the verdict is not balanced
+
+    def matches(self, rule: str) -> bool:
+        """Whether the rule answers this question."""
+        return any(fnmatchcase(rule, pattern) for pattern in self.rules)
 
 
 QUESTIONS: tuple[Question, ...] = (
@@ -45,32 +59,27 @@ QUESTIONS: tuple[Question, ...] = (
 )
 
 
-def answer(coverage: Mapping[str, Outcome], structural: Set[str]) -> list[TreeNode]:
+def build_tree(coverage: Mapping[str, Outcome], structural: Set[str]) -> list[TreeNode]:
     """Each question with its status; ``structural`` are the rules that every run must measure."""
-    return [_answer(question, coverage, structural) for question in QUESTIONS]
+    return [_node(question, coverage, structural) for question in QUESTIONS]
 
 
-def _answer(question: Question, coverage: Mapping[str, Outcome], structural: Set[str]) -> TreeNode:
-    outcomes = {
-        rule: outcome
-        for rule, outcome in coverage.items()
-        if any(fnmatchcase(rule, pattern) for pattern in question.rules)
-    }
+def _node(question: Question, coverage: Mapping[str, Outcome], structural: Set[str]) -> TreeNode:
+    outcomes = {rule: outcome for rule, outcome in coverage.items() if question.matches(rule)}
     status = _status(outcomes, structural)
     return TreeNode(question.node, question.text, status, _reason(status, outcomes, structural))
 
 
 def _status(outcomes: Mapping[str, Outcome], structural: Set[str]) -> Status:
-    """A finding wins; then what had to be measured and was not; then ok."""
+    """A finding comes first; then a structural rule without measurement; then ok."""
     if not outcomes:
         return "not_measured"
-    said = {outcome.status for outcome in outcomes.values()}
-    if "finding" in said:
+    statuses = {outcome.status for outcome in outcomes.values()}
+    if "finding" in statuses:
         return "finding"
     if any(outcomes[r].status == "not_measured" for r in outcomes if r in structural):
         return "not_measured"
-    order: tuple[Status, ...] = ("ok", "not_measured", "not_applicable")
-    return next(status for status in order if status in said)
+    return next(status for status in _STATUSES if status in statuses)
 
 
 def _reason(status: Status, outcomes: Mapping[str, Outcome], structural: Set[str]) -> str:
@@ -83,11 +92,11 @@ def _reason(status: Status, outcomes: Mapping[str, Outcome], structural: Set[str
         for rule, outcome in outcomes.items()
         if outcome.status == status
     ]
-    return min(reasons, default=(True, NOTHING_SEEN), key=lambda pair: pair[0])[1]
+    return min(reasons, default=(True, NOTHING_RECORDED), key=lambda pair: pair[0])[1]
 
 
-def verdict(tree: list[TreeNode], severities: Sequence[str]) -> Verdict:
-    """The run's answer, from the tree and the severities of findings that are not inhibited."""
+def verdict_of(tree: Sequence[TreeNode], severities: Sequence[str]) -> Verdict:
+    """The verdict, from the tree and the severities of the findings that count."""
     if "error" in severities:
         return "broken"
     if "warning" in severities:

@@ -1,4 +1,4 @@
-"""Several judgements as one, for a command that trained more than once (pure)."""
+"""Merges the results of several trainings of one command into one result (pure)."""
 
 from __future__ import annotations
 
@@ -6,31 +6,34 @@ from collections.abc import Sequence
 
 from gradledger_monitor.model.findings import VERDICTS, EvaluationResult, TreeNode
 
-_STATUSES = ("not_applicable", "ok", "not_measured", "finding")
+_STATUSES = ("not_applicable", "ok", "not_measured", "finding")  # the worst one last
 
 
-def merge_results(judgements: Sequence[EvaluationResult]) -> EvaluationResult:
-    """Every finding of all; of two answers to one question, the worse one."""
+def merge_results(results: Sequence[EvaluationResult]) -> EvaluationResult:
+    """The findings of all results; for each rule, question and the verdict, the worst of all."""
     coverage: dict[str, str] = {}
     tree: dict[str, TreeNode] = {}
-    for evaluation in judgements:
-        for rule, said in evaluation.coverage.items():
-            coverage[rule] = max(coverage.get(rule, said), said, key=_badness)
-        for node in evaluation.tree:
+    for result in results:
+        for rule, text in result.coverage.items():
+            coverage[rule] = max(coverage.get(rule, text), text, key=_badness)
+        for node in result.tree:
             tree[node.node] = max(tree.get(node.node, node), node, key=lambda n: _badness(n.status))
     return EvaluationResult(
-        max((j.verdict for j in judgements), key=VERDICTS.index, default="incomplete"),
-        [finding for evaluation in judgements for finding in evaluation.findings],
-        list(tree.values()),
-        coverage,
+        verdict=max((r.verdict for r in results), key=VERDICTS.index, default="incomplete"),
+        findings=[finding for result in results for finding in result.findings],
+        tree=list(tree.values()),
+        coverage=coverage,
     )
 
 
-def _badness(said: str) -> int:
-    return _STATUSES.index(said.partition(":")[0])
+def _badness(coverage: str) -> int:
+    return _STATUSES.index(_status(coverage))
 
 
-def anything_measured(evaluation: EvaluationResult) -> bool:
-    """Whether at least one rule had something to look at."""
-    said = {answer.partition(":")[0] for answer in evaluation.coverage.values()}
-    return bool(said & {"ok", "finding"})
+def _status(coverage: str) -> str:
+    return coverage.partition(":")[0]
+
+
+def anything_measured(result: EvaluationResult) -> bool:
+    """Whether at least one rule had something to evaluate."""
+    return any(_status(coverage) in ("ok", "finding") for coverage in result.coverage.values())

@@ -1,9 +1,9 @@
-"""Steps that cannot be evaluated: what is reported of them.
+"""Steps that cannot be evaluated: the reason that is reported.
 
 A record that passes the wire schema can still break a computation. Such a step is quarantined: it
-is stored with the reason and without figures, rules learn that they missed it, and the run goes on
-with the next step. The error depends on the records alone, so a restart or replay gives the same
-result. Running out of memory does not depend on them, and is raised on.
+is stored with the reason and without metrics, rules learn that they missed it, and the run
+continues with the next step. The error depends on the records alone, so a restart or a replay gives
+the same result. Running out of memory does not depend on them, so a ``MemoryError`` propagates.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from contextlib import contextmanager
 
 from gradledger_monitor.common.sanitize import printable
 
-LONGEST = 500  # characters of the error that are stored
+MAX_ERROR_LENGTH = 500  # characters of the error that are stored
 
 
 class CannotEvaluate(Exception):
-    """A step whose records break a computation; its text says which step, and why."""
+    """A step whose records break a computation; the message names the step and the reason."""
 
 
-def why(step: int, error: Exception) -> str:
+def failure_reason(step: int, error: Exception) -> str:
     """Why a step could not be evaluated. Raises a ``MemoryError`` again."""
     if isinstance(error, MemoryError):
         raise error
-    cause = printable(f"{type(error).__name__}: {error}")[:LONGEST]
+    cause = printable(f"{type(error).__name__}: {error}")[:MAX_ERROR_LENGTH]
     return f"step {step} could not be evaluated: {cause}"
 
 
 @contextmanager
 def evaluating(step: int) -> Iterator[None]:
-    """Raises ``CannotEvaluate`` for any error in the block but ``MemoryError``."""
+    """Raises ``CannotEvaluate`` for any error in the block except ``MemoryError``."""
     try:
         yield
     except Exception as error:
-        raise CannotEvaluate(why(step, error)) from error
+        raise CannotEvaluate(failure_reason(step, error)) from error

@@ -1,170 +1,388 @@
-"""A run judged so far (pure)."""
+"""The evaluation of one run up to its last step (pure).
+
+Equal steps in an equal order give equal results: live, replayed, or after a restart.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TypeVar
 
-from gradledger_monitor.evaluation.engine import Engine
+from gradledger_monitor.evaluation.evaluated_step import OptimizerStep, QuarantinedStep
 from gradledger_monitor.evaluation.evaluator_version import version
-from gradledger_monitor.evaluation.quarantine import why
+from gradledger_monitor.evaluation.quarantine import failure_reason
+from gradledger_monitor.evaluation.result import evaluation_result
+from gradledger_monitor.evaluation.rule_evaluation import (
+    RuleEvaluation,
+    RuleGroup,
+    evaluate_window,
+    group_by_precondition,
+)
+from gradledger_monitor.evaluation.rule_outcomes import RuleOutcomes, failed
 from gradledger_monitor.evaluation.snapshot_codec import (
     FORMAT,
+    OptimizerState,
     Position,
     Snapshot,
     SnapshotError,
+    WindowState,
     decode,
     encode,
 )
 from gradledger_monitor.evaluation.step_completeness import ArrivedStep
-from gradledger_monitor.model import step_facts
-from gradledger_monitor.model.chart_metrics import chart_metrics
 from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.numbers import MAX_INT64
+from gradledger_monitor.model.run_history import RunHistory
+from gradledger_monitor.model.step_facts import RunInfo, StepFacts, merge
+from gradledger_monitor.rules.balance_diagnosis import Closed
+from gradledger_monitor.rules.catalogue import HISTORY_RULES, RULES
+from gradledger_monitor.rules.definition import RuleDefinition
+from gradledger_monitor.rules.overrides import OFF, RuleOverrides
+from gradledger_monitor.rules.rule import (
+    HISTORY,
+    HistoryRule,
+    Rule,
+    Window,
+    not_applicable,
+    not_measured,
+)
 
-OptimizerStep = tuple[int, int]  # optimizer, step
+Kind = TypeVar("Kind", bound=RuleDefinition)
 
 
 @dataclass
-class EvaluatedStep:
-    """One step as it is shown: the figures, and of how many ranks."""
+class OptimizerRules:
+    """The rules of one optimizer, and what they share."""
 
-    optimizer: int
-    step: int
-    time: float
-    ranks: int
-    figures: dict[str, float | None]
-    failure: str | None = None  # why it could not be evaluated, or its figures not be computed
+    outcomes: list[RuleOutcomes]  # of all rules in their order, including those that are off
+    groups: list[RuleGroup]  # the rules that are evaluated, by precondition
+    past: deque[Closed] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    last_window: int = 0  # the last step that was a window for the rules
+
+    @property
+    def evaluations(self) -> list[RuleEvaluation]:
+        """The rules that are evaluated."""
+        return [evaluation for _, evaluations in self.groups for evaluation in evaluations]
+
+
+class RunState:
+    """Takes the steps of a run in, in the order of each optimizer, and gives the result so far."""
 
     def __init__(
         self,
-        optimizer: int,
-        step: int,
-        time: float,
-        ranks: int,
-        figures: dict[str, float | None],
-        failure: str | None = None,
+        info: RunInfo,
+        overrides: RuleOverrides = RuleOverrides(),  # noqa: B008 (frozen)
+        generation: int = 0,
+        rules: Iterable[type[Rule]] = RULES,
+        history_rules: Iterable[type[HistoryRule]] = HISTORY_RULES,
     ) -> None:
-        self.optimizer, self.step, self.time = optimizer, step, time
-        self.ranks, self.figures, self.failure = ranks, figures, failure
+        self.info = info
+        self.generation = generation
+        self.position = Position()
+        self.stored_inactivity: Mapping[OptimizerStep, Inactivity] = {}
+        self.catching_up_to: dict[int, int] = {}  # last steps evaluated before a rewind
+        self.saved_at_steps = 0  # ``position.steps`` of the last snapshot
+        self.note: str | None = None  # on how this evaluation came about, until it is stored
+        self._waiting: dict[int, ArrivedStep] = {}  # the steps that wait for ranks, by optimizer
+        self._overrides = overrides
+        self._rules, self._history_rules = tuple(rules), tuple(history_rules)
+        self._all_rules: tuple[type[RuleDefinition], ...] = (*self._rules, *self._history_rules)
+        self._optimizers: dict[int, OptimizerRules] = {}
+        self._history = RunHistory()
+        # Outcomes of an earlier evaluation that no rule of an optimizer continues: those of history
+        # rules, and of rules that this version does not have.
+        self._carried: dict[tuple[str, int], RuleOutcomes] = {}
+        self._carried_to = 0
 
-    @classmethod
-    def of(cls, one: step_facts.StepFacts | QuarantinedStep) -> EvaluatedStep:
-        """A step's, once it was seen."""
-        if isinstance(one, QuarantinedStep):
-            return cls(one.optimizer, one.step, one.time, one.ranks, {}, one.reason)
-        where = one.optimizer, one.step, one.time, len(one.records)
-        try:
-            return cls(*where, chart_metrics(one))
-        except Exception as error:  # the rules have seen it: they ask for no figures
-            return cls(*where, {}, why(one.step, error))
+    # ------------------------------------------------------------ steps
 
-
-class QuarantinedStep(NamedTuple):
-    """A step that could not be evaluated."""
-
-    optimizer: int
-    step: int
-    time: float
-    ranks: int
-    reason: str
-
-
-@dataclass
-class RunState:
-    """The state of a run's rules, and where it stands."""
-
-    engine: Engine
-    generation: int
-    at: Position = field(default_factory=Position)
-    silences: Mapping[OptimizerStep, Inactivity] = field(default_factory=dict)
-    catching_up_to: dict[int, int] = field(default_factory=dict)
-    kept_at: int = 0  # steps when it was last kept
-    note: str | None = None  # on how this evaluation came about, until it is stored
-    waits: dict[int, ArrivedStep] = field(default_factory=dict)  # what is waited for, by optimizer
-
-    def see(
-        self, info: step_facts.RunInfo, step: ArrivedStep
-    ) -> step_facts.StepFacts | QuarantinedStep | None:
-        """Feed one step to the rules; None where some rank skipped it: nothing is known of it.
+    def add_step(self, step: ArrivedStep) -> StepFacts | QuarantinedStep | None:
+        """Evaluate the next step of an optimizer. None if some rank skipped it: without its record,
+        nothing is known of the step.
 
         Raises nothing but ``MemoryError``: a step whose records break a computation is quarantined.
         """
-        at, optimizer = self.at, step.optimizer
-        resting = at.resting.get(optimizer, {})
-        at.steps += step.step - at.reached.get(optimizer, 0) if resting else 1
-        self.hear_silence(optimizer)
-        at.reached[optimizer] = step.step
-        at.heard[optimizer] = step.received
-        lowest = step.records[min(step.records)]
-        at.late[optimizer] = step.received - lowest.time
-        at.resting[optimizer] = dict(step.resting(resting))
-        if resting and any(d > step.step and r not in step.records for r, d in resting.items()):
+        position, optimizer = self.position, step.optimizer
+        skipping = position.skipping.get(optimizer, {})
+        position.steps += step.step - position.reached.get(optimizer, 0) if skipping else 1
+        self.add_stored_inactivity(optimizer)
+        lowest_rank = step.records[min(step.records)]
+        position.reached[optimizer] = step.step
+        position.received[optimizer] = step.received
+        position.delay[optimizer] = step.received - lowest_rank.time
+        position.skipping[optimizer] = dict(step.skipping(skipping))
+        if skipping and any(
+            due > step.step and rank not in step.records for rank, due in skipping.items()
+        ):
             return None
+        return self._evaluate(step, lowest_rank.time)
+
+    def _evaluate(self, step: ArrivedStep, time: float) -> StepFacts | QuarantinedStep:
         try:
-            merged = step_facts.merge(info, optimizer, step.step, step.records)
-            tokens = 0.0 if merged.ledger is None else merged.ledger.tokens
-            self.engine.see(merged)
+            facts = merge(self.info, step.optimizer, step.step, step.records)
+            tokens = 0.0 if facts.ledger is None else facts.ledger.tokens
+            self.add_facts(facts)
         except Exception as error:
-            reason = why(step.step, error)
-            self.engine.miss(optimizer, step.step, reason)
-            return QuarantinedStep(optimizer, step.step, lowest.time, len(step.records), reason)
-        at.tokens = int(min(at.tokens + int(tokens), MAX_INT64))
-        return merged
+            reason = failure_reason(step.step, error)
+            self.miss(step.optimizer, step.step, reason)
+            return QuarantinedStep(
+                optimizer=step.optimizer,
+                step=step.step,
+                time=time,
+                ranks=len(step.records),
+                reason=reason,
+            )
+        self.position.tokens = int(min(self.position.tokens + int(tokens), MAX_INT64))
+        return facts
 
-    def hear_silence(self, optimizer: int) -> None:
-        """Take in what was written down about the time since the last step, if anything was."""
-        if not self.silences:
+    def add_facts(self, facts: StepFacts) -> None:
+        """Evaluate the facts of the next step of an optimizer.
+
+        Raises what their arithmetic raises, before any rule has taken the step in.
+        """
+        if facts.unobserved is not None:
+            reason = f"step {facts.step} could not be observed: {facts.unobserved}"
+            self.miss(facts.optimizer, facts.step, reason)
             return
-        after = self.at.reached.get(optimizer, 0)
-        silence = self.silences.get((optimizer, after))
-        if silence is not None and not self.was_silent(optimizer):
-            self.at.silent_after[optimizer] = after
-            self.engine.hear_nothing(optimizer, after, silence)
+        rules = self._rules_of(facts.optimizer)
+        window = Window(facts, rules.past)
+        closed = window.closed()
+        self._report_gap(rules, facts.step)
+        for group in rules.groups:
+            evaluate_window(group, window)
+        rules.past.append(closed)
+        if facts.optimizer == 0 and facts.loss_reported is not None:
+            self._history.add(facts.step, facts.loss_reported)
 
-    def waited_for(self, step: ArrivedStep, since: float) -> ArrivedStep:
-        """A step that may have to wait for ranks, come at the latest when it was first seen."""
-        known = self.waits.get(step.optimizer)
-        if known is not None and known.step == step.step:
-            since = min(since, known.received)
-        self.waits[step.optimizer] = waits = replace(step, received=since)
-        return waits
+    def _report_gap(self, rules: OptimizerRules, step: int) -> None:
+        """If steps are missing before this one, rules forget what they remember of the last window.
 
-    def last_heard(self) -> int | None:
-        """The optimizer of which the last step came."""
-        return max(self.at.heard, key=lambda o: self.at.heard[o], default=None)
+        Steps are missing where ranks skipped them, where they were quarantined, and where records
+        were lost. A rule that compares a window with the one before it must not take the last
+        window before the gap for that. What rules hold of the whole run remains. In logs of other
+        tools, steps have any distance: there, it is not a gap.
+        """
+        if self.info.imported_from is None and 0 < rules.last_window < step - 1:
+            for evaluation in rules.evaluations:
+                evaluation.after_gap(step)
+        rules.last_window = step
 
-    def was_silent(self, optimizer: int) -> bool:
-        """Whether a silence since its last step was taken in."""
-        return self.at.silent_after.get(optimizer) == self.at.reached.get(optimizer, 0)
+    def miss(self, optimizer: int, step: int, reason: str) -> None:
+        """The next step of an optimizer could not be observed or evaluated: for the rules it is a
+        gap."""
+        for evaluation in self._rules_of(optimizer).evaluations:
+            evaluation.miss(step, reason)
 
-    def caught_up(self) -> bool:
-        """Whether everything that was once judged has been judged again after a rewind."""
-        return all(self.at.reached.get(o, 0) >= step for o, step in self.catching_up_to.items())
+    def set_eval_metrics(self, metrics: dict[str, dict[int, float]]) -> None:
+        """Set all evaluation metrics of the run so far: metric -> step -> value."""
+        self._history.evaluations = metrics
+
+    # ------------------------------------------------------------ waiting and inactivity
+
+    def wait_for(self, step: ArrivedStep, since: float) -> ArrivedStep:
+        """A step that may wait for ranks, since ``since`` at the latest.
+
+        A clock that is set back does not make it wait for longer.
+        """
+        waiting = self._waiting.get(step.optimizer)
+        if waiting is not None and waiting.step == step.step:
+            since = min(since, waiting.received)
+        self._waiting[step.optimizer] = result = replace(step, received=since)
+        return result
+
+    def last_optimizer(self) -> int | None:
+        """The optimizer whose step arrived last."""
+        received = self.position.received
+        return max(received, key=lambda optimizer: received[optimizer], default=None)
+
+    def inactivity_timeout(self, optimizer: int) -> float | None:
+        """Seconds without a step of an optimizer after which a rule evaluates ``Inactivity``."""
+        rules = self._optimizers.get(optimizer)
+        evaluations = [] if rules is None else rules.evaluations
+        timeouts = [evaluation.inactivity_timeout() for evaluation in evaluations]
+        return min((seconds for seconds in timeouts if seconds is not None), default=None)
+
+    def is_inactive(self, optimizer: int) -> bool:
+        """Whether an inactivity after the last step of an optimizer was evaluated."""
+        position = self.position
+        return position.inactive_after.get(optimizer) == position.reached.get(optimizer, 0)
+
+    def add_stored_inactivity(self, optimizer: int) -> None:
+        """Evaluate the inactivity that is stored after the last step of an optimizer, if any."""
+        if not self.stored_inactivity:
+            return
+        after = self.position.reached.get(optimizer, 0)
+        inactivity = self.stored_inactivity.get((optimizer, after))
+        if inactivity is not None and not self.is_inactive(optimizer):
+            self.position.inactive_after[optimizer] = after
+            self.add_inactivity(optimizer, after, inactivity)
+
+    def add_inactivity(self, optimizer: int, after: int, inactivity: Inactivity) -> None:
+        """Evaluate an inactivity after a step of an optimizer, between this step and the next."""
+        for evaluation in self._rules_of(optimizer).evaluations:
+            evaluation.evaluate_inactivity(after, inactivity)
+
+    def has_caught_up(self) -> bool:
+        """Whether all steps that were evaluated before a rewind are evaluated again."""
+        reached = self.position.reached
+        return all(reached.get(o, 0) >= step for o, step in self.catching_up_to.items())
+
+    # ------------------------------------------------------------ rules
+
+    def _rules_of(self, optimizer: int) -> OptimizerRules:
+        rules = self._optimizers.get(optimizer)
+        if rules is None:
+            rules = self._optimizers[optimizer] = self._new_rules(optimizer)
+        return rules
+
+    def _new_rules(self, optimizer: int) -> OptimizerRules:
+        outcomes = [self._new_outcomes(rule, optimizer) for rule in self._rules]
+        evaluations = [each for each in outcomes if isinstance(each, RuleEvaluation)]
+        return OptimizerRules(outcomes, group_by_precondition(evaluations))
+
+    def _new_outcomes(self, rule: type[Rule], optimizer: int) -> RuleOutcomes:
+        """A rule that is evaluated, or the one outcome of a rule that is not."""
+        outcomes = RuleOutcomes(rule.id(), optimizer)
+        source = self.info.imported_from
+        if self._overrides.is_off(rule.id()):
+            outcomes.fold(0, not_applicable(OFF))
+        elif source and not rule.works_on_metric_logs:
+            outcomes.fold(0, not_measured(f"{source} does not log what this rule looks at"))
+        else:
+            return RuleEvaluation(self._instance(rule), optimizer)
+        return outcomes
+
+    def _instance(self, rule: type[Kind]) -> Kind:
+        return rule(self._overrides.thresholds_of(rule))
+
+    # ------------------------------------------------------------ the result
+
+    def result(self) -> EvaluationResult:
+        """The result up to the last step."""
+        by_optimizer = [rules.outcomes for _, rules in sorted(self._optimizers.items())]
+        outcomes = [each for some in by_optimizer for each in some]
+        outcomes += [self._evaluate_history(rule) for rule in self._history_rules]
+        known = {rule.id() for rule in self._all_rules}
+        outcomes += [each for (rule, _), each in self._carried.items() if rule not in known]
+        return evaluation_result(outcomes, self._all_rules, self._overrides, self.info)
+
+    def _evaluate_history(self, rule: type[HistoryRule]) -> RuleOutcomes:
+        outcomes = RuleOutcomes(rule.id(), 0)
+        if self._overrides.is_off(rule.id()):
+            outcomes.fold(0, not_applicable(OFF))
+        elif self._optimizers:
+            self._fold_history(rule, outcomes)
+        return outcomes
+
+    def _fold_history(self, rule: type[HistoryRule], outcomes: RuleOutcomes) -> None:
+        carried = self._carried.get((rule.id(), 0))
+        if carried is not None:
+            outcomes.restore_outcomes(carried.outcomes_state())
+        try:
+            for step, outcome in self._instance(rule).evaluate_history(self._history):
+                if carried is None or step > self._carried_to:
+                    outcomes.fold(step, outcome)
+        except Exception as error:
+            outcomes.fold(0, failed(error))
 
     # ------------------------------------------------------------ snapshots
 
     def snapshot(self) -> bytes:
-        """All that another process needs to go on from here."""
-        return encode(Snapshot(FORMAT, version(), self.at, self.engine.state()))
+        """Everything that another process needs to continue from here."""
+        return encode(
+            Snapshot(
+                format=FORMAT,
+                evaluator=version(),
+                position=self.position,
+                optimizers={o: _optimizer_state(rules) for o, rules in self._optimizers.items()},
+                losses=self._history.losses,
+                carried=[outcomes.outcomes_state() for outcomes in self._carried.values()],
+                carried_to=self._carried_to,
+            )
+        )
 
-    def restore(self, snapshot: bytes) -> None:
-        """Go on from what ``snapshot`` gave.
+    def restore(self, data: bytes) -> None:
+        """Continue from what ``snapshot`` returned. Rules that have other overrides now start anew.
 
-        Raises ``SnapshotError`` where that is impossible; this fold is of no use then.
+        Raises ``SnapshotError`` if that is impossible; this state is unusable then.
         """
-        saved = decode(snapshot, version())
+        snapshot = decode(data, version())
         try:
-            self.engine.restore(saved.engine)
-        except Exception as error:  # whatever is wrong in it, records can be evaluated again
+            self._restore(snapshot)
+        except Exception as error:  # whatever is wrong, the records can be evaluated again
             raise SnapshotError(f"the snapshot is not valid: {error}") from error
-        self.at = saved.position
-        self.kept_at = self.at.steps
+        self._set_position(snapshot.position)
 
-    def carry(self, evaluation: EvaluationResult, at: Position) -> None:
-        """Go on after steps whose records are gone, with what an earlier evaluation found there."""
-        self.at = at
-        self.kept_at = at.steps
-        self.engine.carry(evaluation, at.reached)
+    def _restore(self, snapshot: Snapshot) -> None:
+        for optimizer, state in snapshot.optimizers.items():
+            self._optimizers[optimizer] = rules = self._new_rules(optimizer)
+            _restore_optimizer(rules, state)
+        self._history.losses = snapshot.losses
+        for outcomes in snapshot.carried:
+            self._carry(outcomes.rule, outcomes.optimizer).restore_outcomes(outcomes)
+        self._carried_to = snapshot.carried_to
+
+    def carry(self, evaluation: EvaluationResult, position: Position) -> None:
+        """Continue after steps whose records are pruned, from the stored evaluation of them.
+
+        No finding is dropped, including those of rules that this version does not have.
+        """
+        self._set_position(position)
+        reached = position.reached
+        found = {(finding.rule, finding.optimizer) for finding in evaluation.findings}
+        for optimizer in sorted({*reached, *(optimizer for _, optimizer in found)}):
+            self._optimizers[optimizer] = rules = self._new_rules(optimizer)
+            rules.last_window = reached.get(optimizer, 0)
+            for each in rules.evaluations:
+                each.continue_after(rules.last_window, evaluation)
+        known = {rule.id() for rule in self._all_rules}
+        retired = sorted((rule, o) for rule, o in found if rule not in known)
+        for rule, optimizer in [*((rule.id(), 0) for rule in self._history_rules), *retired]:
+            self._carry(rule, optimizer).carry(evaluation)
+        self._carried_to = reached.get(0, 0)
+
+    def _set_position(self, position: Position) -> None:
+        self.position = position
+        self.saved_at_steps = position.steps
+
+    def _carry(self, rule: str, optimizer: int) -> RuleOutcomes:
+        outcomes = self._carried[rule, optimizer] = RuleOutcomes(rule, optimizer)
+        return outcomes
+
+
+def _optimizer_state(rules: OptimizerRules) -> OptimizerState:
+    return OptimizerState(
+        last_window=rules.last_window,
+        past=[_window_state(closed) for closed in rules.past],
+        rules=[evaluation.state() for evaluation in rules.evaluations],
+    )
+
+
+def _restore_optimizer(rules: OptimizerRules, state: OptimizerState) -> None:
+    rules.last_window = state.last_window
+    rules.past.extend(_closed(window) for window in state.past)
+    saved = {rule.outcomes.rule: rule for rule in state.rules}
+    for evaluation in rules.evaluations:
+        if evaluation.rule_id in saved:
+            evaluation.restore(saved[evaluation.rule_id])
+
+
+def _window_state(closed: Closed) -> WindowState:
+    return WindowState(
+        micro_batches=closed.micro_batches,
+        balance=closed.balance,
+        tokens=closed.tokens,
+        pattern=closed.pattern,
+    )
+
+
+def _closed(state: WindowState) -> Closed:
+    return Closed(
+        micro_batches=state.micro_batches,
+        balance=state.balance,
+        tokens=state.tokens,
+        pattern=state.pattern,
+    )

@@ -1,9 +1,15 @@
 """The evaluation state of a run as versioned data (pure).
 
-A snapshot lets another process go on where this one was. It is data and nothing else: structs with
-strict types, encoded as MessagePack and compressed, behind a checksum. Reading one makes no object
-but those declared here and by the rules (``rules/state.py``), so that neither damage nor the state
-of another version can do more than raise ``SnapshotError``. The records are evaluated again then.
+A snapshot lets another process continue where this one stopped. It is data only: structs with
+strict types, encoded as MessagePack and compressed, behind a checksum. Reading one creates no
+objects but those declared here and by the rules (``rules/state.py``), so that neither damage nor
+the state of another version can do more than raise ``SnapshotError``. Then the records are
+evaluated again.
+
+A snapshot covers everything that the result of later steps depends on and that is not read again
+from the database: the position in the steps of each optimizer, what each rule holds between two
+steps and its outcomes, the windows that rules look back on, and the losses that evaluations are
+compared with. Records, evaluation metrics, recorded inactivity and overrides are read again.
 
 ``FORMAT`` is the version of these structs: raise it whenever one of them changes.
 """
@@ -21,7 +27,7 @@ from gradledger_monitor.model.findings import Lifecycle, Severity, Status
 from gradledger_monitor.rules.balance_diagnosis import Pattern
 from gradledger_monitor.rules.state import plain
 
-FORMAT = 1
+FORMAT = 2
 _CHECKSUM = 16  # bytes
 
 
@@ -33,16 +39,16 @@ class Position(Struct, forbid_unknown_fields=True):
     """How far the evaluation of a run has come; all mappings are by optimizer."""
 
     reached: dict[int, int] = field(default_factory=dict)  # last step
-    heard: dict[int, float] = field(default_factory=dict)  # when that step came, Unix seconds
-    late: dict[int, float] = field(default_factory=dict)  # seconds from its end until it came
-    silent_after: dict[int, int] = field(default_factory=dict)  # last silence that was taken in
-    resting: dict[int, dict[int, int]] = field(default_factory=dict)  # see ``ArrivedStep.resting``
-    steps: int = 0  # those that ranks let pass are counted
-    tokens: int = 0  # of steps that were judged
+    received: dict[int, float] = field(default_factory=dict)  # when it arrived, Unix seconds
+    delay: dict[int, float] = field(default_factory=dict)  # seconds from its end to its arrival
+    inactive_after: dict[int, int] = field(default_factory=dict)  # step of the last inactivity
+    skipping: dict[int, dict[int, int]] = field(default_factory=dict)  # see ``ArrivedStep``
+    steps: int = 0  # includes those that ranks skipped
+    tokens: int = 0  # of evaluated steps
 
 
 class OutcomeState(Struct, frozen=True, forbid_unknown_fields=True):
-    """An outcome whose words were put together."""
+    """An outcome with its text."""
 
     status: Status
     reason: str
@@ -51,34 +57,34 @@ class OutcomeState(Struct, frozen=True, forbid_unknown_fields=True):
     summary: str
     fix: str
     evidence: dict[str, Any]
-    failed: bool  # the rule raised an error
+    failed: bool  # the rule raised an error or missed a step
 
 
-class LineState(Struct, frozen=True, forbid_unknown_fields=True):
-    """What one rule found on one optimizer."""
+class RuleOutcomesState(Struct, frozen=True, forbid_unknown_fields=True):
+    """The outcomes of one rule on one optimizer."""
 
     rule: str
     optimizer: int
-    outcome: OutcomeState | None
-    claim: OutcomeState | None
+    strongest: OutcomeState | None
+    last_finding: OutcomeState | None
     first_step: int
     last_step: int
     since_step: int
     steps: int
     lifecycle: Lifecycle
-    quiet: int
+    ok_windows: int
 
 
-class RuleState(Struct, frozen=True, forbid_unknown_fields=True):
-    """A rule, with the thresholds that its attributes were made with."""
+class RuleEvaluationState(Struct, frozen=True, forbid_unknown_fields=True):
+    """A rule with its outcomes, and the thresholds that its attributes come from."""
 
-    line: LineState
+    outcomes: RuleOutcomesState
     thresholds: dict[str, float]
     attributes: dict[str, Any]
 
 
 class WindowState(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """What is remembered of an earlier window."""
+    """An earlier window, as far as rules look back on it."""
 
     micro_batches: int
     balance: float | None
@@ -89,32 +95,26 @@ class WindowState(Struct, frozen=True, forbid_unknown_fields=True, array_like=Tr
 class OptimizerState(Struct, frozen=True, forbid_unknown_fields=True):
     """The rules of one optimizer, and the windows on which they look back."""
 
-    step: int
+    last_window: int
     past: list[WindowState]
-    rules: list[RuleState]
-
-
-class EngineState(Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything that an engine knows between two steps."""
-
-    optimizers: dict[int, OptimizerState]
-    losses: dict[int, float]
-    # Findings of an earlier evaluation that no rule of an optimizer goes on with.
-    carried: list[LineState]
-    carried_to: int  # step up to which they hold
+    rules: list[RuleEvaluationState]
 
 
 class Snapshot(Struct, frozen=True, forbid_unknown_fields=True):
-    """The state of a run at one of its steps."""
+    """The state of a run after one of its steps."""
 
     format: int
-    evaluator: str  # the code that made it: see ``evaluator_version.py``
+    evaluator: str  # the code that wrote it: see ``evaluator_version.py``
     position: Position
-    engine: EngineState
+    optimizers: dict[int, OptimizerState]
+    losses: dict[int, float]
+    # Outcomes of an earlier evaluation that no rule of an optimizer continues.
+    carried: list[RuleOutcomesState]
+    carried_to: int  # the step up to which they hold
 
 
 class _Head(Struct):
-    """What is read first: all formats have it."""
+    """The fields that all formats have; they are read first."""
 
     format: int
     evaluator: str
@@ -126,13 +126,13 @@ _decoder = msgspec.msgpack.Decoder(Snapshot)
 
 
 def encode(snapshot: Snapshot) -> bytes:
-    """A snapshot as it is stored."""
+    """The stored form of a snapshot."""
     body = zlib.compress(_encoder.encode(snapshot), 1)
     return _checksum(body) + body
 
 
 def decode(blob: bytes, evaluator: str) -> Snapshot:
-    """What ``encode`` made, if this code made it. Raises ``SnapshotError``."""
+    """The snapshot that ``encode`` returned, if this code wrote it. Raises ``SnapshotError``."""
     checksum, body = blob[:_CHECKSUM], blob[_CHECKSUM:]
     if checksum != _checksum(body):
         raise SnapshotError("the checksum does not match: the snapshot is damaged")

@@ -1,4 +1,14 @@
-"""Which steps can be judged now, and which still wait for the records of some rank (pure)."""
+"""Which steps are ready to be evaluated, and which wait for the records of some rank (pure).
+
+A step waits as long as one of its records, or a step before it, may still arrive: rules see the
+records of all ranks together and the steps in order, and neither can be repaired once the step is
+evaluated. So a step is ready if
+
+- all ranks have sent their record of it, except those that announced that they skip it, and the
+  steps before it are evaluated or were skipped by all ranks; or
+- all ranks whose records are missing have ended, so that none of them can arrive; or
+- it has waited for the rank timeout. A record that arrives later rewinds the evaluation.
+"""
 
 from __future__ import annotations
 
@@ -10,64 +20,72 @@ from gradledger_monitor.ingest import schema
 
 @dataclass
 class ArrivedStep:
-    """What has come so far of one optimizer step."""
+    """The records of one optimizer step that have arrived."""
 
     optimizer: int
     step: int
-    received: float  # when its first record came
+    received: float  # when its first record arrived
     records: dict[int, schema.StepRecord]
 
-    def resting(self, before: Mapping[int, int]) -> Mapping[int, int]:
-        """Ranks that let steps pass after this one: the step that each records next."""
-        told = {rank: record.next for rank, record in self.records.items()}
-        if not before and not any(told.values()):
+    def skipping(self, before: Mapping[int, int]) -> Mapping[int, int]:
+        """The ranks that skip steps after this one, each with the step that it records next.
+
+        ``before`` are those that skipped steps before it.
+        """
+        announced = {rank: record.next for rank, record in self.records.items()}
+        if not before and not any(announced.values()):
             return before
-        return {rank: due for rank, due in {**before, **told}.items() if due is not None}
+        return {rank: due for rank, due in {**before, **announced}.items() if due is not None}
 
 
 @dataclass(frozen=True)
-class Ready:
-    """The steps to judge, in order; since when the next one waits; whether some miss something."""
+class ReadySteps:
+    """The steps to evaluate, in order; and whether a later one waits."""
 
     steps: Sequence[ArrivedStep]
-    waiting_since: float | None
-    unsure: bool
+    waiting_since: float | None  # when the first step that waits arrived; None if none waits
+    incomplete: bool  # records of some of the steps are missing
 
 
 @dataclass(frozen=True)
-class Patience:
-    """When a step is taken although records are missing."""
+class WaitConditions:
+    """What decides whether a step waits for missing records."""
 
     world_size: int
-    ended: frozenset[int]  # ranks that will send no more
-    waited_since: float  # a step that came earlier than this has waited long enough
-    resting: Mapping[int, int] = field(default_factory=dict)  # by rank: what it records next
+    ended: frozenset[int]  # ranks that send no more records
+    timed_out_before: float  # a step that arrived earlier has waited long enough
+    skipping: Mapping[int, int] = field(default_factory=dict)  # by rank: the step it records next
 
 
-def sort_out(arrived: Sequence[ArrivedStep], after: int, patience: Patience) -> Ready:
-    """Split what arrived after one step into what can be judged and what must wait."""
-    unsure, resting = False, patience.resting
+def split_ready(
+    arrived: Sequence[ArrivedStep], after: int, conditions: WaitConditions
+) -> ReadySteps:
+    """Split the steps that arrived after one into those that are ready and those that wait."""
+    incomplete, skipping = False, conditions.skipping
     for index, step in enumerate(arrived):
-        whole = _is_whole(step, after, patience.world_size, resting)
-        if not whole and not _is_given_up(step, after, patience):
-            return Ready(arrived[:index], step.received, unsure)
-        unsure, after, resting = unsure or not whole, step.step, step.resting(resting)
-    return Ready(arrived, None, unsure)
+        complete = _is_complete(step, after, conditions.world_size, skipping)
+        if not complete and not _stops_waiting(step, after, conditions):
+            return ReadySteps(arrived[:index], step.received, incomplete)
+        incomplete, after = incomplete or not complete, step.step
+        skipping = step.skipping(skipping)
+    return ReadySteps(arrived, None, incomplete)
 
 
-def _is_whole(step: ArrivedStep, after: int, world_size: int, resting: Mapping[int, int]) -> bool:
-    """Whether nothing is missing up to this step but what ranks let pass."""
-    if not resting:
+def _is_complete(
+    step: ArrivedStep, after: int, world_size: int, skipping: Mapping[int, int]
+) -> bool:
+    """Whether nothing is missing up to this step but what ranks skip."""
+    if not skipping:
         return len(step.records) >= world_size and step.step == after + 1
     ranks = range(world_size)
-    passed = step.step == after + 1 or all(resting.get(r, 0) >= step.step for r in ranks)
-    return passed and all(r in step.records or resting.get(r, 0) > step.step for r in ranks)
+    follows = step.step == after + 1 or all(skipping.get(r, 0) >= step.step for r in ranks)
+    return follows and all(r in step.records or skipping.get(r, 0) > step.step for r in ranks)
 
 
-def _is_given_up(step: ArrivedStep, after: int, patience: Patience) -> bool:
-    if step.received <= patience.waited_since:
+def _stops_waiting(step: ArrivedStep, after: int, conditions: WaitConditions) -> bool:
+    if step.received <= conditions.timed_out_before:
         return True
-    everyone = range(patience.world_size)
-    if step.step > after + 1:  # a whole step is missing: any rank might still bring it
-        return all(rank in patience.ended for rank in everyone)
-    return all(rank in patience.ended for rank in everyone if rank not in step.records)
+    ranks = range(conditions.world_size)
+    if step.step > after + 1:  # a whole step is missing: any rank might still send it
+        return all(rank in conditions.ended for rank in ranks)
+    return all(rank in conditions.ended for rank in ranks if rank not in step.records)

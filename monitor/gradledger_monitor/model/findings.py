@@ -54,7 +54,7 @@ class Acknowledgement:
     until: float | None = None  # Unix seconds at which it expires
 
 
-@dataclass
+@dataclass(frozen=True)
 class Finding:
     """A rule's claim about a run: the outcomes of all its steps merged into one."""
 

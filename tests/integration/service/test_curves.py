@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import delete, insert, select, update
 
 from gradledger.records import EvalRecord, MicroBatch, StepRecord
-from gradledger_monitor.evaluation.run_state import EvaluatedStep
+from gradledger_monitor.evaluation.evaluated_step import EvaluatedStep
 from gradledger_monitor.ingest import decode
 from gradledger_monitor.store import tables
 from gradledger_monitor.store.database import Store

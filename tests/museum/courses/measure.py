@@ -23,7 +23,7 @@ from gradledger.capture.open_records import OpenStep
 from gradledger.capture.recorder import Recorder
 from gradledger.capture.step_sampling import StepSampler
 from gradledger.records import encode
-from gradledger_monitor.evaluation.engine import Engine
+from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.step_facts import RunInfo, merge
 from museum.courses.faults import ILLNESSES, onset
@@ -79,13 +79,13 @@ def _findings(
     course: Course, steps: list[OpenStep], names: list[str]
 ) -> tuple[dict[str, int], dict[str, int]]:
     info = RunInfo("run", "run", 1, optimizers=names)
-    engine = Engine(info)
+    state = RunState(info)
     for step in steps:
         record = schema.decoder.decode(encode(step.resolve()))
         assert isinstance(record, schema.StepRecord)
-        engine.see(merge(info, record.optimizer, record.step, {0: record}))
-    engine.evaluated({"eval_loss": course.evaluations})
-    causes = [f for f in engine.evaluation().findings if f.inhibited_by is None]
+        state.add_facts(merge(info, record.optimizer, record.step, {0: record}))
+    state.set_eval_metrics({"eval_loss": course.evaluations})
+    causes = [f for f in state.result().findings if f.inhibited_by is None]
     loud = {f.rule: f.first_step for f in causes if f.severity in LOUD}
     return loud, {f.rule: f.first_step for f in causes if f.severity not in LOUD}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, or_, select
 
-from gradledger_monitor.evaluation.run_state import OptimizerStep
+from gradledger_monitor.evaluation.evaluated_step import OptimizerStep
 from gradledger_monitor.evaluation.step_completeness import ArrivedStep
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.inactivity import Inactivity

@@ -25,8 +25,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table, and_, delete, insert, select, update
 
 from gradledger_monitor.common import clock
+from gradledger_monitor.evaluation.evaluated_step import EvaluatedStep, OptimizerStep
 from gradledger_monitor.evaluation.evaluator_version import version
-from gradledger_monitor.evaluation.run_state import EvaluatedStep, OptimizerStep, RunState
+from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.model.chart_metrics import CHART_METRICS
 from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.inactivity import Inactivity
@@ -179,7 +180,7 @@ def _write_facts(connection: Connection, run: int, steps: list[EvaluatedStep]) -
     rows = [
         (
             *(run, step.optimizer, step.step, step.time, step.ranks, step.failure),
-            *map(step.figures.get, CHART_METRICS),
+            *map(step.metrics.get, CHART_METRICS),
         )
         for step in steps
     ]

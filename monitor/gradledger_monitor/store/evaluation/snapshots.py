@@ -50,7 +50,7 @@ def any_exist(store: Store, run: int) -> bool:
 
 def is_due(state: RunState) -> bool:
     """Whether the run passed a multiple of ``EVERY_STEPS`` since its last snapshot."""
-    return state.at.steps // EVERY_STEPS > state.kept_at // EVERY_STEPS
+    return state.position.steps // EVERY_STEPS > state.saved_at_steps // EVERY_STEPS
 
 
 def write(
@@ -58,16 +58,16 @@ def write(
 ) -> None:
     """Save the state of a run. A base replaces all snapshots: earlier steps are never evaluated
     again."""
-    state.kept_at = state.at.steps
+    state.saved_at_steps = state.position.steps
     data = state.snapshot()
     if base:
         connection.execute(delete(snapshots).where(snapshots.c.run == run))
     row = {
         "run": run,
         "level": BASE if base else _level_of(state, data),
-        "steps": state.at.steps,
+        "steps": state.position.steps,
         "taken": time.time(),
-        "reached": dict(state.at.reached),
+        "reached": dict(state.position.reached),
         "evaluator": version(),
         "stamp": stamp,
         "state": data,
@@ -78,7 +78,7 @@ def write(
 
 
 def _level_of(state: RunState, data: bytes) -> int:
-    return 0 if len(data) > LARGEST else _level(state.at.steps // EVERY_STEPS)
+    return 0 if len(data) > LARGEST else _level(state.position.steps // EVERY_STEPS)
 
 
 def _level(number: int) -> int:

@@ -38,7 +38,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import Double
 
-from gradledger_monitor.evaluation.run_state import EvaluatedStep
+from gradledger_monitor.evaluation.evaluated_step import EvaluatedStep
 from gradledger_monitor.model.chart_metrics import CHART_METRICS
 from gradledger_monitor.store import dialects
 from gradledger_monitor.store.averages import mean_of, summable

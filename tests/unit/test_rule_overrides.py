@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from gradledger import records
 from gradledger_monitor.config.settings import Settings
-from gradledger_monitor.evaluation.engine import Engine
+from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.step_facts import RunInfo, merge
@@ -24,12 +24,12 @@ RULE = "reduction.token_weights_unequal"
 
 def judged(choices: RuleOverrides) -> EvaluationResult:
     run = RunInfo("r", "n", optimizers=["SGD"])
-    engine = Engine(run, choices=choices)
+    state = RunState(run, choices)
     for number in (1, 2):
         record = schema.decoder.decode(records.encode(unfair_step(number)))
         assert isinstance(record, schema.StepRecord)
-        engine.see(merge(run, 0, number, {0: record}))
-    return engine.evaluation()
+        state.add_facts(merge(run, 0, number, {0: record}))
+    return state.result()
 
 
 def test_a_rule_that_is_off_finds_nothing_and_says_that_it_is_off() -> None:

@@ -1,4 +1,4 @@
-"""What is kept of a run lets another process go on exactly where the first one was."""
+"""A snapshot lets another process continue exactly where the first one stopped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradledger.records import encode
-from gradledger_monitor.evaluation.engine import Engine
 from gradledger_monitor.evaluation.evaluator_version import stamp
 from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.evaluation.step_completeness import ArrivedStep
@@ -23,77 +22,75 @@ from helpers.strategies import step_records
 RUN = RunInfo("r", "a run", 1, ["SGD"], environment={"torch": "2.13"})
 
 
-def fold() -> RunState:
-    """A run of which nothing was judged."""
-    return RunState(Engine(RUN), 0)
+def new_state() -> RunState:
+    """The state of a run before its first step."""
+    return RunState(RUN)
 
 
 def arrived(record: Any, number: int) -> ArrivedStep:
-    """A record as the judge gets it, as the step of that number."""
+    """A record as the evaluator reads it, as the step of that number."""
     decoded = schema.decoder.decode(encode(record))
     assert isinstance(decoded, schema.StepRecord)
     decoded.step, decoded.optimizer = number, decoded.optimizer % 2
     return ArrivedStep(decoded.optimizer, number, 1_000.0 + number, {0: decoded})
 
 
-def feed(to: RunState, steps: list[ArrivedStep]) -> None:
-    """Judge some steps."""
-    for one in steps:
-        to.see(RUN, one)
+def add(state: RunState, steps: list[ArrivedStep]) -> None:
+    """Evaluate some steps."""
+    for arrived_step in steps:
+        state.add_step(arrived_step)
 
 
-def taken_over(from_: RunState) -> RunState:
-    """Another fold, which goes on where this one is."""
-    other = fold()
-    other.restore(from_.snapshot())
+def restored(state: RunState) -> RunState:
+    """Another state, restored from a snapshot of this one."""
+    other = new_state()
+    other.restore(state.snapshot())
     return other
 
 
 @settings(max_examples=60)
 @given(st.lists(step_records, min_size=2, max_size=12), st.data())
-def test_going_on_from_what_was_kept_gives_the_same_judgement(
-    records: list[Any], data: st.DataObject
-) -> None:
+def test_a_restored_state_gives_the_same_result(records: list[Any], data: st.DataObject) -> None:
     steps = [arrived(record, number) for number, record in enumerate(records, 1)]
     cut = data.draw(st.integers(1, len(steps) - 1))
-    whole, first = fold(), fold()
-    feed(whole, steps)
-    feed(first, steps[:cut])
-    second = taken_over(first)
-    feed(second, steps[cut:])
-    # as text, for what is not a number equals nothing
-    assert repr(second.engine.evaluation()) == repr(whole.engine.evaluation())
-    assert repr(second.at) == repr(whole.at)
+    whole, first = new_state(), new_state()
+    add(whole, steps)
+    add(first, steps[:cut])
+    second = restored(first)
+    add(second, steps[cut:])
+    # as text, because NaN equals nothing
+    assert repr(second.result()) == repr(whole.result())
+    assert repr(second.position) == repr(whole.position)
 
 
-def test_long_memories_go_on_too() -> None:
+def test_restoring_again_and_again_gives_the_same_result() -> None:
     steps = [arrived(step(n) if n % 7 else fair_step(n), n) for n in range(1, 400)]
-    whole, part = fold(), fold()
-    feed(whole, steps)
+    whole, part = new_state(), new_state()
+    add(whole, steps)
     for begin in range(0, len(steps), 37):
-        part = taken_over(part)
-        feed(part, steps[begin : begin + 37])
-    assert part.engine.evaluation() == whole.engine.evaluation()
+        part = restored(part)
+        add(part, steps[begin : begin + 37])
+    assert part.result() == whole.result()
 
 
-def test_a_silence_is_taken_in_once_and_in_its_place() -> None:
+def test_inactivity_is_evaluated_once_and_between_the_right_steps() -> None:
     steps = [arrived(fair_step(n), n) for n in range(1, 31)]
-    silences = {(0, 20): Inactivity(90.0, [0], None)}
-    live, again = fold(), fold()
-    feed(live, steps[:20])
-    live.silences = silences
-    live.hear_silence(0)
-    live.hear_silence(0)
-    live = taken_over(live)
-    live.silences = again.silences = silences
-    feed(live, steps[20:])
-    feed(again, steps)
-    (finding,) = live.engine.evaluation().findings
+    inactivity = {(0, 20): Inactivity(90.0, [0], None)}
+    live, again = new_state(), new_state()
+    add(live, steps[:20])
+    live.stored_inactivity = inactivity
+    live.add_stored_inactivity(0)
+    live.add_stored_inactivity(0)
+    live = restored(live)
+    live.stored_inactivity = again.stored_inactivity = inactivity
+    add(live, steps[20:])
+    add(again, steps)
+    (finding,) = live.result().findings
     assert (finding.rule, finding.first_step, finding.steps) == ("run.stalled", 20, 1)
-    assert again.engine.evaluation() == live.engine.evaluation()
+    assert again.result() == live.result()
 
 
-def test_other_choices_do_not_go_on_from_it() -> None:
+def test_other_overrides_have_another_stamp() -> None:
     assert stamp(RuleOverrides(), RUN) == stamp(RuleOverrides(), RUN)
     assert stamp(RuleOverrides(), RUN) != stamp(RuleOverrides(off=("norm.*",)), RUN)
     assert stamp(RuleOverrides(), RUN) != stamp(RuleOverrides(), replace(RUN, world_size=2))

@@ -8,8 +8,8 @@ from dataclasses import asdict
 import pytest
 
 from gradledger.records import Term
-from gradledger_monitor.evaluation.engine import Engine
-from gradledger_monitor.evaluation.finding_state import RESOLVED_AFTER
+from gradledger_monitor.evaluation.rule_outcomes import RESOLVED_AFTER
+from gradledger_monitor.evaluation.run_state import RunState
 from gradledger_monitor.model.findings import EvaluationResult, Outcome
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts
 from gradledger_monitor.rules.catalogue import RULES
@@ -110,7 +110,7 @@ def test_a_run_that_was_never_measured_is_incomplete_and_says_why() -> None:
 
 
 def test_a_run_without_a_step_is_incomplete() -> None:
-    assert Engine(RunInfo("r", "n")).evaluation().verdict == "incomplete"
+    assert RunState(RunInfo("r", "n")).result().verdict == "incomplete"
 
 
 def test_what_was_measured_once_counts_as_covered() -> None:
@@ -120,13 +120,13 @@ def test_what_was_measured_once_counts_as_covered() -> None:
 
 
 def test_optimizers_are_judged_apart() -> None:
-    engine = Engine(RunInfo("r", "n", optimizers=["SGD", "Adam"]))
+    state = RunState(RunInfo("r", "n", optimizers=["SGD", "Adam"]))
     for number in (1, 2):
         for optimizer, terms in enumerate((RIGHT, WRONG)):
             sent = record(terms, number)
             sent.optimizer = optimizer
-            engine.see(facts(sent))
-    assert only(engine.evaluation())["optimizer"] == 1
+            state.add_facts(facts(sent))
+    assert only(state.result())["optimizer"] == 1
 
 
 class Raises(Rule):
@@ -149,9 +149,9 @@ def test_a_rule_with_a_bug_says_so_and_silences_nobody() -> None:
         def id(cls) -> str:
             return "test.content"
 
-    engine = Engine(RunInfo("r", "n"), [Raises, Silent], [])
-    engine.see(step(1, RIGHT))
-    coverage = engine.evaluation().coverage
+    state = RunState(RunInfo("r", "n"), rules=[Raises, Silent], history_rules=[])
+    state.add_facts(step(1, RIGHT))
+    coverage = state.result().coverage
     assert coverage[Raises.id()] == "not_measured: the rule failed: ZeroDivisionError: a bug"
     assert coverage["test.content"] == "ok"
 
@@ -161,10 +161,10 @@ def test_a_rule_that_fails_later_does_not_stay_ok() -> None:
         def evaluate(self, window: Window) -> Outcome:
             return OK if window.facts.step == 1 else Raises().evaluate(window)
 
-    engine = Engine(RunInfo("r", "n"), [Fails], [])
+    state = RunState(RunInfo("r", "n"), rules=[Fails], history_rules=[])
     for number in (1, 2):
-        engine.see(step(number, RIGHT))
-    (said,) = engine.evaluation().coverage.values()
+        state.add_facts(step(number, RIGHT))
+    (said,) = state.result().coverage.values()
     assert said == "not_measured: the rule failed: ZeroDivisionError: a bug"
 
 
@@ -191,10 +191,10 @@ def test_the_texts_of_a_finding_are_built_for_the_step_that_is_shown_only() -> N
             super().__init__(thresholds)
             rules.append(self)
 
-    engine = Engine(RunInfo("r", "n"), [Collected], [])
+    state = RunState(RunInfo("r", "n"), rules=[Collected], history_rules=[])
     for number in range(1, 6):
-        engine.see(step(number, RIGHT))
-    shown = [only(engine.evaluation()) for _ in range(2)]
+        state.add_facts(step(number, RIGHT))
+    shown = [only(state.result()) for _ in range(2)]
     assert [(f["title"], f["severity"], f["steps"]) for f in shown] == [("step 5", "error", 5)] * 2
     assert [rule.reported for rule in rules] == [[5]]
 
@@ -204,9 +204,9 @@ def test_a_rule_whose_texts_cannot_be_built_failed() -> None:
         def _report(self, step: int) -> Outcome:
             raise ZeroDivisionError("a bug")
 
-    engine = Engine(RunInfo("r", "n"), [WithoutTexts], [])
-    engine.see(step(1, RIGHT))
-    evaluation = engine.evaluation()
+    state = RunState(RunInfo("r", "n"), rules=[WithoutTexts], history_rules=[])
+    state.add_facts(step(1, RIGHT))
+    evaluation = state.result()
     assert evaluation.findings == []
     assert set(evaluation.coverage.values()) == {
         "not_measured: the rule failed: ZeroDivisionError: a bug"
@@ -216,11 +216,11 @@ def test_a_rule_whose_texts_cannot_be_built_failed() -> None:
 def test_judging_again_changes_nothing() -> None:
     course = steps((3, RIGHT), (2, WRONG), (4, means(7, 9)), (1, means(5, 5, share=1.0)))
     assert asdict(judged(course)) == asdict(judged(course))
-    engine = Engine(course[0].run)
+    state = RunState(course[0].run)
     asked = []
     for each in course:
-        engine.see(each)
-        asked.append(asdict(engine.evaluation()))
+        state.add_facts(each)
+        asked.append(asdict(state.result()))
     assert asked[-1] == asdict(judged(course))
     assert asked[0] == asdict(judged(course[:1]))
 
@@ -254,11 +254,11 @@ class SharingToo(Sharing):
 
 def test_a_shared_precondition_is_evaluated_once_a_window_and_findings_still_resolve() -> None:
     course = steps((2, WRONG), (RESOLVED_AFTER, RIGHT), (1, WRONG))
-    engine, seen = Engine(course[0].run, [Sharing, SharingToo], []), []
+    state, seen = RunState(course[0].run, rules=[Sharing, SharingToo], history_rules=[]), []
     evaluated_preconditions.clear()
     for each in course:
-        engine.see(each)
-        seen.append({f.title: f.lifecycle for f in engine.evaluation().findings})
+        state.add_facts(each)
+        seen.append({f.title: f.lifecycle for f in state.result().findings})
     both = ("Sharing", "SharingToo")
     assert len(evaluated_preconditions) == len(course)
     assert seen[1] == dict.fromkeys(both, "ongoing")

@@ -1,0 +1,91 @@
+"""The result of an evaluation, from the outcomes of its rules: findings, tree, verdict (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from gradledger_monitor.evaluation.decision_tree import build_tree, verdict_of
+from gradledger_monitor.evaluation.rule_outcomes import RuleOutcomes, stronger
+from gradledger_monitor.model.findings import SEVERITIES, EvaluationResult, Finding, Outcome
+from gradledger_monitor.model.step_facts import RunInfo
+from gradledger_monitor.rules import framework_fixes
+from gradledger_monitor.rules.definition import RuleDefinition
+from gradledger_monitor.rules.overrides import RuleOverrides
+
+
+def evaluation_result(
+    outcomes: Sequence[RuleOutcomes],
+    rules: Iterable[type[RuleDefinition]],
+    overrides: RuleOverrides,
+    run: RunInfo,
+) -> EvaluationResult:
+    """The result of some rules, of which ``outcomes`` has those on all optimizers."""
+    by_id = {rule.id(): rule for rule in rules}
+    findings = [finding for each in outcomes if (finding := each.finding()) is not None]
+    findings = [replace(f, fix=framework_fixes.fix(run, f.rule, f.fix)) for f in findings]
+    findings = by_importance(inhibit(findings, {r: rule.inhibits for r, rule in by_id.items()}))
+    coverage = strongest_outcomes(outcomes)
+    tree = build_tree(coverage, {rule_id for rule_id, rule in by_id.items() if rule.kind == "S"})
+    severities = [f.severity for f in findings if counts(f, by_id.get(f.rule))]
+    texts = {
+        rule_id: coverage_text(outcome, by_id.get(rule_id), overrides)
+        for rule_id, outcome in coverage.items()
+    }
+    return EvaluationResult(verdict_of(tree, severities), findings, tree, texts)
+
+
+def inhibit(findings: Sequence[Finding], inhibits: Mapping[str, Sequence[str]]) -> list[Finding]:
+    """The findings, where a root cause inhibits its symptoms: they stay visible, and raise no
+    alert. ``inhibits`` holds patterns of the symptoms of each rule."""
+    return [replace(f, inhibited_by=_cause_of(f, findings, inhibits)) for f in findings]
+
+
+def _cause_of(
+    symptom: Finding, findings: Sequence[Finding], inhibits: Mapping[str, Sequence[str]]
+) -> str | None:
+    rules = {finding.rule for finding in findings} - {symptom.rule}
+    causes = [rule for rule in rules if _matches(symptom.rule, inhibits.get(rule, ()))]
+    return min(causes, default=None)
+
+
+def _matches(rule_id: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(rule_id, pattern) for pattern in patterns)
+
+
+def by_importance(findings: Iterable[Finding]) -> list[Finding]:
+    """Root causes before inhibited findings; then by severity, first step and rule."""
+    return sorted(findings, key=_importance)
+
+
+def _importance(finding: Finding) -> tuple[bool, int, int, str]:
+    severity = -SEVERITIES.index(finding.severity)
+    return finding.inhibited_by is not None, severity, finding.first_step, finding.rule
+
+
+def counts(finding: Finding, rule: type[RuleDefinition] | None) -> bool:
+    """Whether a finding is part of the verdict. A structural mistake remains one after it is
+    resolved; a statistical finding that is resolved is history."""
+    statistical = rule is not None and rule.kind == "T"
+    is_history = statistical and finding.lifecycle == "resolved"
+    return finding.inhibited_by is None and not is_history
+
+
+def strongest_outcomes(outcomes: Iterable[RuleOutcomes]) -> dict[str, Outcome]:
+    """The strongest outcome of each rule over all optimizers."""
+    coverage: dict[str, Outcome] = {}
+    for each in outcomes:
+        if each.strongest is not None:
+            coverage[each.rule_id] = stronger(coverage.get(each.rule_id), each.strongest)
+    return coverage
+
+
+def coverage_text(
+    outcome: Outcome, rule: type[RuleDefinition] | None, overrides: RuleOverrides
+) -> str:
+    """The status, the reason, and the thresholds that are not the default."""
+    applies = rule is not None and outcome.status != "not_applicable"
+    thresholds = overrides.changed_thresholds(rule) if rule is not None and applies else ""
+    reasons = "; ".join(filter(None, (outcome.reason, thresholds)))
+    return f"{outcome.status}: {reasons}" if reasons else outcome.status

@@ -1,0 +1,110 @@
+"""One rule on one optimizer: the rule, what it holds between steps, and its outcomes (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gradledger_monitor.evaluation.rule_outcomes import RuleOutcomes, failed, missed
+from gradledger_monitor.evaluation.snapshot_codec import RuleEvaluationState
+from gradledger_monitor.model.findings import EvaluationResult, Outcome
+from gradledger_monitor.model.inactivity import Inactivity
+from gradledger_monitor.rules import state as rule_state
+from gradledger_monitor.rules.rule import Precondition, Rule, Window
+
+
+class RuleEvaluation(RuleOutcomes):
+    """A rule with its outcomes so far. An error of the rule is an outcome, and stops no other."""
+
+    def __init__(self, rule: Rule, optimizer: int) -> None:
+        super().__init__(rule.id(), optimizer)
+        self.rule = rule
+        self.last_outcome: Outcome | None = None  # of the last window
+
+    def miss(self, step: int, reason: str) -> None:
+        """A step could not be observed or evaluated: the rule cannot report ok for the run."""
+        self.fold(step, missed(reason))
+
+    def after_gap(self, step: int) -> None:
+        """The windows just before this step are missing."""
+        try:
+            self.rule.after_gap()
+        except Exception as error:
+            self.fold(step, failed(error))
+
+    def evaluate_inactivity(self, after: int, inactivity: Inactivity) -> None:
+        """No step ended for a while after this one."""
+        try:
+            outcome = self.rule.evaluate_inactivity(inactivity)
+        except Exception as error:
+            outcome = failed(error)
+        if outcome is not None:
+            self.fold(after, outcome)
+
+    def inactivity_timeout(self) -> float | None:
+        """Seconds without a step after which the rule evaluates ``Inactivity``."""
+        try:
+            return self.rule.inactivity_timeout()
+        except Exception as error:  # ``evaluate`` is where a rule reports its errors
+            failed(error)
+            return None
+
+    def continue_after(self, step: int, evaluation: EvaluationResult) -> None:
+        """Continue from a stored evaluation that ends with this step.
+
+        The rule itself starts anew. It must not take its first window for the first of the run.
+        """
+        self.carry(evaluation)
+        self.after_gap(step)
+
+    # ------------------------------------------------------------ snapshots
+
+    def state(self) -> RuleEvaluationState:
+        """As data."""
+        attributes = rule_state.attributes(self.rule)
+        return RuleEvaluationState(self.outcomes_state(), self._thresholds(), attributes)
+
+    def restore(self, state: RuleEvaluationState) -> None:
+        """Continue from a state that ``state`` returned.
+
+        If the thresholds of the rule differ now, only its outcomes are restored: its attributes
+        come from the other thresholds.
+        """
+        self.restore_outcomes(state.outcomes)
+        if state.thresholds == self._thresholds():
+            rule_state.restore(self.rule, state.attributes)
+
+    def _thresholds(self) -> dict[str, float]:
+        return {name: getattr(self.rule, name) for name in self.rule.parameters()}
+
+
+# The rules of one optimizer that declare the same precondition.
+RuleGroup = tuple[Precondition, list[RuleEvaluation]]
+
+
+def group_by_precondition(evaluations: Iterable[RuleEvaluation]) -> list[RuleGroup]:
+    """The groups of some rules, in the order of their first rules."""
+    groups: dict[str, RuleGroup] = {}
+    for evaluation in evaluations:
+        precondition = evaluation.rule.precondition
+        groups.setdefault(precondition.name, (precondition, []))[1].append(evaluation)
+    return list(groups.values())
+
+
+def evaluate_window(group: RuleGroup, window: Window) -> None:
+    """Take the next window in, for all rules of a group."""
+    precondition, evaluations = group
+    try:
+        unmet = precondition.unmet(window)
+    except Exception as error:
+        unmet = failed(error)
+    for evaluation in evaluations:
+        outcome = unmet
+        if outcome is None:
+            try:
+                outcome = evaluation.rule.evaluate(window)
+            except Exception as error:
+                outcome = failed(error)
+        # A repeated outcome changes nothing, unless it counts towards the end of a finding.
+        if outcome is not evaluation.last_outcome or evaluation.last_finding is not None:
+            evaluation.fold(window.facts.step, outcome)
+            evaluation.last_outcome = outcome
