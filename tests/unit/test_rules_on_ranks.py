@@ -74,8 +74,8 @@ def test_a_window_of_two_that_is_synchronised_twice_reports_its_cost() -> None:
     assert finding is not None
     assert (finding.severity, finding.summary) == (
         "warning",
-        "1 gradient synchronisation per step can be avoided, 3.0 MB per rank. It costs time; the "
-        "gradient is the same up to rounding.",
+        "1 gradient synchronisation per step can be avoided, 3.0 MB per rank. The extra "
+        "synchronisation costs time; the gradient is the same up to rounding.",
     )
     assert (finding.evidence["wasted"], finding.evidence["wasted_bytes"]) == (1, 3_000_000)
     unknown = finding_of(TOO_OFTEN, *[rank("sync", "sync")] * 2)

@@ -59,9 +59,8 @@ def constant_factor_effect(factor: float, facts: StepFacts) -> str:
         case "proportional" if _is_clipped(facts):
             return (
                 f"Without clipping, the effective learning rate with {optimizer} would be "
-                f"{significant(factor)} times the configured one; the clipping in this loop "
-                "hides some or "
-                "all of the factor"
+                f"{significant(factor)} times the configured one; the clipping in this loop hides "
+                "some or all of the factor"
             )
         case "proportional":
             return (
@@ -70,17 +69,15 @@ def constant_factor_effect(factor: float, facts: StepFacts) -> str:
             )
         case "normalised":
             return (
-                f"{optimizer} cancels most of a constant factor of {significant(factor)}, so "
-                "the loss curve "
-                "hides it. Clipping thresholds, epsilon and comparisons of gradient norms are "
-                "off by the factor, and so are the updates wherever the factor changes"
+                f"{optimizer} cancels most of a constant factor of {significant(factor)}, so the "
+                "loss curve hides it. Clipping thresholds, epsilon and comparisons of gradient "
+                "norms are off by the factor, and so are the updates wherever the factor changes"
             )
         case "sign":
             return (
                 f"{optimizer} uses only the signs of gradients, so a factor of "
-                f"{significant(factor)} does "
-                "not change its updates; clipping thresholds and comparisons of gradient norms are "
-                "off by the factor"
+                f"{significant(factor)} does not change its updates; clipping thresholds and "
+                "comparisons of gradient norms are off by the factor"
             )
     return (
         f"How much of a factor of {significant(factor)} reaches the parameters depends on "

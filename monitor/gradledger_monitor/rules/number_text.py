@@ -4,8 +4,16 @@ from __future__ import annotations
 
 
 def significant(value: float) -> str:
-    """Four significant digits; whole and with thousands separators from 10,000 on.
+    """Four significant digits; from 10,000 to 1,000,000,000 a whole number with separators.
 
-    Very small values stay in scientific notation: 0.25, 1,024, 65,536, 1.526e-05.
+    Other values are in scientific notation: 0.25, 1,024, 65,536, 1.526e-05, 3.47e+09.
     """
-    return f"{value:,.0f}" if 10_000 <= abs(value) < 1e15 else f"{value:,.4g}"
+    return f"{value:,.0f}" if 10_000 <= abs(value) < 1e9 else f"{value:,.4g}"
+
+
+def data_size(size: float) -> str:
+    """A number of bytes with a decimal unit: ``512 B``, ``3.0 MB``, ``2.4 GB``."""
+    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= limit:
+            return f"{size / limit:,.1f} {unit}"
+    return f"{size:,.0f} B"

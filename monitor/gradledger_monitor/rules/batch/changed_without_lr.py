@@ -142,8 +142,7 @@ def _report(before: _Batch, now: _Batch) -> Outcome:
         "warning",
         f"The effective batch changes by a factor of {ratio:.3g}, the learning rate does not",
         f"{unit} per step over all ranks went from {old:,} to {new:,}, while the learning rate "
-        "went "
-        f"from {before.rate:.4g} to {now.rate:.4g}. That is a scaling exponent of "
+        f"went from {before.rate:.4g} to {now.rate:.4g}. That is a scaling exponent of "
         f"{math.log(moved or 1) / math.log(ratio):.2g} (1: linear, 0.5: square root).",
         FIX,
         batch_before=old,

@@ -72,8 +72,7 @@ class AlwaysEngaged(Rule):
             "info",
             "Clipping engages on nearly every step",
             f"Clipping scaled the gradients down{limit} in {share:.1%} of the last {self.span} "
-            "steps, "
-            "so the limit sets the step length.",
+            "steps, so the limit sets the step length.",
             FIX,
             share=share,
             limit=last,

@@ -84,10 +84,9 @@ class DuplicateData(Rule):
         return finding(
             "error",
             "Ranks train on the same data",
-            f"{names(twins)} of {facts.run.world_size} had the same fingerprints of loss "
-            "targets as "
-            f"rank {min(prints)} in the last {counted(self.windows, 'window')}, so the same data "
-            "count more than once.",
+            f"{names(twins)} of {facts.run.world_size} had the same fingerprints of loss targets "
+            f"as rank {min(prints)} in the last {counted(self.windows, 'window')}, so the same "
+            "data count more than once.",
             FIX,
             ranks=[min(prints), *twins][:64],
             fingerprints=list(prints[min(prints)])[:16],

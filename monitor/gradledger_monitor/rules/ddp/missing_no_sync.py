@@ -5,6 +5,7 @@ from __future__ import annotations
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, synced
+from gradledger_monitor.rules.number_text import data_size
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding
 
 FIX = """\
@@ -74,12 +75,12 @@ class MissingNoSync(Rule):
 
 
 def _volume(moved: int) -> str:
-    return f", {moved / 1e6:,.1f} MB per rank" if moved else ""
+    return f", {data_size(moved)} per rank" if moved else ""
 
 
 def _effect(facts: StepFacts) -> str:
     if facts.averaged:
-        return "It costs time; the gradient is the same up to rounding."
+        return "The extra synchronisation costs time; the gradient is the same up to rounding."
     return "The effect on the gradient depends on the comm hook, which was not observed to average."
 
 

@@ -57,10 +57,9 @@ class WrongMicrobatchSynced(Rule):
             "error",
             f"Micro-batch {synchronised[-1] + 1} is synchronised, the last one is not",
             f"The all-reduce ran in the backward of micro-batch {synchronised[-1] + 1} of "
-            f"{last + 1}. "
-            f"The gradients of {counted(last - synchronised[-1], 'later micro-batch')} stay on "
-            "their "
-            "rank, so the replicas step on different gradients.",
+            f"{last + 1}. The gradients of "
+            f"{counted(last - synchronised[-1], 'later micro-batch')} stay on their rank, so the "
+            "replicas step on different gradients.",
             FIX,
             synchronised=[index + 1 for index in synchronised],
             micro_batches=last + 1,

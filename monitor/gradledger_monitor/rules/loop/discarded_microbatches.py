@@ -70,8 +70,7 @@ class DiscardedMicrobatches(Rule):
             "warning",
             "Accumulated gradients are discarded",
             f"The gradients of {counted(len(lost), 'micro-batch')} ({counted(tokens, 'token')}) "
-            "were "
-            "zeroed before any optimizer stepped on them, so this data was not used.",
+            "were zeroed before any optimizer stepped on them, so this data was not used.",
             FIX,
             thrown_away=len(lost),
             tokens_thrown_away=tokens,

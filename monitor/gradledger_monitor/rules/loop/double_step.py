@@ -47,7 +47,7 @@ class DoubleStep(Rule):
             "error",
             "The optimizer steps twice on one gradient",
             f"Step {window.facts.step} follows step {window.facts.step - 1} without a backward in "
-            "between, and applies the same gradients again. The update is applied twice.",
+            "between, so the same gradients are applied twice.",
             FIX,
             norm=number(record.norm),
         )

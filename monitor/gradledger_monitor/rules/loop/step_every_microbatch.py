@@ -56,9 +56,8 @@ class StepEveryMicrobatch(Rule):
         return finding(
             "warning",
             f"The optimizer steps after 1 micro-batch instead of {m}",
-            f"The window holds 1 micro-batch, and its balance is 1/{m}{of_declared(window)}: "
-            "the loss "
-            f"is divided for an accumulation over {m} micro-batches that does not take place.",
+            f"The window holds 1 micro-batch, and its balance is 1/{m}{of_declared(window)}: the "
+            f"loss is divided for an accumulation over {m} micro-batches that does not take place.",
             FIX,
             balance=round(balance(window), 6),
             micro_batches=1,

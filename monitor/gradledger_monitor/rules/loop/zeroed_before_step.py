@@ -50,9 +50,8 @@ class ZeroedBeforeStep(Rule):
         return finding(
             "error",
             "The optimizer steps without gradients",
-            f"{counted(len(record.micro_batches), 'backward')} left gradients, which were "
-            "absent or "
-            "zero when the optimizer stepped.",
+            f"{counted(len(record.micro_batches), 'backward')} left gradients, which were absent "
+            "or zero when the optimizer stepped.",
             FIX,
             micro_batches=len(record.micro_batches),
         )

@@ -52,10 +52,11 @@ class Nonfinite(Rule):
             return not_measured(record.missing.get("norm", "no gradient norm at the step"))
         if math.isfinite(norm):
             return OK
+        text = "NaN" if math.isnan(norm) else str(norm)
         return finding(
             "error",
             "A non-finite gradient is applied",
-            f"The gradient norm at this step is {norm}, and the step was not skipped.",
+            f"The gradient norm at this step is {text}, and the step was not skipped.",
             FIX,
             norm=str(norm),
             parameters=record.nonfinite,

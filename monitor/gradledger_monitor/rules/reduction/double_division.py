@@ -56,8 +56,7 @@ class DoubleDivision(Rule):
             "warning",
             f"The loss is divided by K = {k} twice",
             f"The balance is {significant(balance(window))} = 1/{k}{of_declared(window)}, which "
-            "matches a "
-            f"loss that is divided by K twice: the gradient is {k} times too small. "
+            f"matches a loss that is divided by K twice: the gradient is {k} times too small. "
             f"{constant_factor_effect(1 / k, window.facts)}.",
             FIX,
             balance=round(balance(window), 6),

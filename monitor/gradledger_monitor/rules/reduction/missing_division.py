@@ -76,8 +76,8 @@ def _of_all(window: Window) -> Outcome:
         "warning",
         f"The loss is not divided by K = {k}",
         f"The balance is {significant(objective.ledger.balance)} instead of "
-        f"{significant(declared(window))}: the "
-        f"gradient is {k} times too large. {constant_factor_effect(k, window.facts)}.",
+        f"{significant(declared(window))}: the gradient is {k} times too large. "
+        f"{constant_factor_effect(k, window.facts)}.",
         FIX,
         balance=round(objective.ledger.balance, 6),
         micro_batches=k,

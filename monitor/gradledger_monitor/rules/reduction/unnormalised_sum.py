@@ -72,9 +72,9 @@ class UnnormalisedSum(Rule):
         return finding(
             "warning" if follows or cross_entropy else "info",
             "The summed loss is not divided by the number of tokens",
-            f"The balance is {significant(b)} instead of {significant(declared(window))}, "
-            "because the average "
-            f"weight of the {n:,.0f} tokens is {significant(b / n)}.{changes} {effect}.",
+            f"The balance is {significant(b)} instead of {significant(declared(window))}, because "
+            f"the average weight of the {n:,.0f} tokens is {significant(b / n)}.{changes} "
+            f"{effect}.",
             FIX,
             balance=round(b, 6),
             tokens=as_count(n),

@@ -97,9 +97,8 @@ def _ambiguous(window: Window, ranks: int) -> Outcome:
         "info",
         f"The loss is multiplied by {ranks}, which is also the number of ranks",
         f"The balance over {ranks} ranks is {significant(balance(window))}, and a constant in "
-        "front of the "
-        "loss explains it. If this constant is the world size, it is one factor too many: the "
-        "ranks' gradients are averaged already. If it is an intended weight, declare "
+        "front of the loss explains it. If this constant is the world size, it is one factor too "
+        "many: the ranks' gradients are averaged already. If it is an intended weight, declare "
         f"scale={declared(window) * ranks:.6g}. "
         f"{constant_factor_effect(factor(window), window.facts)}.",
         FIX,
@@ -114,8 +113,7 @@ def _cause(window: Window) -> str:
     if by_hand is not None:
         return (
             f": the loop multiplies the sum of the ranks' gradients by {significant(by_hand)}; "
-            "the right "
-            f"factor for this loss is {significant(by_hand / by)}"
+            f"the right factor for this loss is {significant(by_hand / by)}"
         )
     operation = "division" if by < 1 else "multiplication"
     averaged = ", and the ranks' gradients are averaged" if window.facts.averaged else ""

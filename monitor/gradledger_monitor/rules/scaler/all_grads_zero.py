@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 
@@ -57,10 +58,9 @@ class AllGradsZero(Rule):
         return finding(
             "error",
             "All gradients are zero",
-            f"Backward ran with a loss scale of {facts.scale:,.6g}, and the gradient norm is "
-            "exactly 0, "
-            "although the token weights are not. In fp16, gradients that are too small become "
-            "zero.",
+            f"Backward ran with a loss scale of {significant(facts.scale or 0.0)}, and the "
+            "gradient norm is exactly 0, although the token weights are not. In fp16, gradients "
+            "that are too small become zero.",
             FIX,
             norm=0.0,
             scale=facts.scale,

@@ -8,6 +8,7 @@ from gradledger_monitor.ingest.schema import Event
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import CLIP_CALLS
+from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 
@@ -78,7 +79,7 @@ def _report(event: Event, scale: float, window: Window) -> Outcome:
         "error",
         "Gradients are clipped before unscale_",
         f"The clip to {limit:g} ran before GradScaler.unscale_, on gradients multiplied by "
-        f"{scale:,.6g}.{_measured(norm, scale)} After unscaling, {_bounded(event)} at most "
+        f"{significant(scale)}.{_measured(norm, scale)} After unscaling, {_bounded(event)} at most "
         f"{(limit or 0) / scale:.3g}.",
         FIX,
         scale=scale,
@@ -92,7 +93,10 @@ def _report(event: Event, scale: float, window: Window) -> Outcome:
 def _measured(norm: float | None, scale: float) -> str:
     if norm is None:
         return ""
-    return f" It measured a norm of {norm:,.4g}, which is {norm / scale:,.4g} without the scale."
+    return (
+        f" It measured a norm of {significant(norm)}, which is {significant(norm / scale)} "
+        "without the scale."
+    )
 
 
 def _bounded(event: Event) -> str:

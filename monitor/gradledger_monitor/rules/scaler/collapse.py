@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
+from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 from gradledger_monitor.rules.state import declare
@@ -75,9 +76,9 @@ class Collapse(Rule):
         return finding(
             "error" if scale <= self.error else "warning",
             f"The loss scale has collapsed to {scale:.3g}",
-            f"The loss scale fell from {self._first:,.6g} to {scale:.3g}. A GradScaler lowers "
-            "its scale "
-            "when gradients are not finite. At this scale, small fp16 gradients become zero.",
+            f"The loss scale fell from {significant(self._first)} to {scale:.3g}. A GradScaler "
+            "lowers its scale when gradients are not finite. At this scale, small fp16 gradients "
+            "become zero.",
             FIX,
             scale=scale,
             first_scale=self._first,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.scaler.common import SCALER_IN_USE, residual
 
@@ -56,8 +57,7 @@ class DoubleUnscale(Rule):
             "error",
             "Gradients are divided by the loss scale twice",
             "Between the last backward and the step, the gradients shrank by the square of the "
-            "loss "
-            f"scale of {scale:,.6g}: they are {scale:,.6g} times too small.",
+            f"loss scale of {significant(scale)}: they are {significant(scale)} times too small.",
             FIX,
             scale=scale,
             factor=left,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.definition import DEFAULTS
+from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 from gradledger_monitor.rules.state import declare
@@ -69,7 +70,8 @@ class MissingUpdate(Rule):
             "A window is abandoned without GradScaler.update()"
             if abandoned
             else "GradScaler.update() is not called",
-            f"{_missing(abandoned)}. Without it, the loss scale stays at {facts.scale:,.6g}.",
+            f"{_missing(abandoned)}. Without it, the loss scale stays at "
+            f"{significant(facts.scale or 0.0)}.",
             FIX,
             scale=facts.scale,
             abandoned_after=abandoned[:16],

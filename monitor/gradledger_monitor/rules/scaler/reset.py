@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.definition import DEFAULTS
+from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 from gradledger_monitor.rules.state import declare
@@ -69,8 +70,8 @@ class Reset(Rule):
             "warning",
             "A new GradScaler replaces the previous one",
             "The optimizer steps through another GradScaler object, and the loss scale changes "
-            "from "
-            f"{before[1]:,.6g} to {scale:,.6g}. It may skip steps until the scale settles again.",
+            f"from {significant(before[1])} to {significant(scale)}. It may skip steps until the "
+            "scale settles again.",
             FIX,
             scale_before=before[1],
             scale=scale,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
+from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 from gradledger_monitor.rules.scaler.common import SCALER_IN_USE, residual
 
@@ -58,7 +59,7 @@ class StepBypassed(Rule):
             "error",
             "The optimizer steps on scaled gradients",
             f"optimizer.step() ran without GradScaler.step on gradients that still carry a factor "
-            f"of {left:,.6g} from the loss scale, so they are that much too large. "
+            f"of {significant(left)} from the loss scale, so they are that much too large. "
             f"{constant_factor_effect(left, window.facts)}.",
             FIX,
             factor=left,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 
@@ -53,8 +54,8 @@ class UnscaledBackward(Rule):
             "error",
             "A backward of a scaled window is not scaled",
             f"{len(unscaled)} of {len(applied)} micro-batches ran backward from a loss that was "
-            "not "
-            f"multiplied by the scale. Their gradients weigh {scale:,.6g} times too little.",
+            f"not multiplied by the scale. Their gradients weigh {significant(scale or 0.0)} "
+            "times too little.",
             FIX,
             micro_batches=[index + 1 for index in unscaled],
             scale=scale,

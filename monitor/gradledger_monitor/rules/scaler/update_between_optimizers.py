@@ -54,10 +54,9 @@ class UpdateBetweenOptimizers(Rule):
         return finding(
             "error",
             "The loss scale is updated between two optimizers",
-            "After the last backward, another optimizer stepped, GradScaler.update() ran, and then "
-            "this optimizer stepped. If the update changed the scale, its gradients are "
-            "unscaled by "
-            "the wrong factor.",
+            "After the last backward, another optimizer stepped, GradScaler.update() ran, and "
+            "then this optimizer stepped. If the update changed the scale, its gradients are "
+            "unscaled by the wrong factor.",
             FIX,
             calls=[*order],
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 
@@ -74,5 +75,5 @@ def _summary(inside: list[int], scales: set[float | None], total: int) -> str:
     if inside:
         event = f"GradScaler.update() ran after micro-batch {inside[0]} of {total}"
         return f"{event}, so the gradients of the window may not share one scale."
-    values = ", ".join(f"{s:,.6g}" for s in sorted(scales, key=str) if s is not None)
+    values = ", ".join(significant(s) for s in sorted(scales, key=str) if s is not None)
     return f"The micro-batches of the window have different loss scales: {values}."

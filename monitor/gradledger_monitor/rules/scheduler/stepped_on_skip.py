@@ -84,9 +84,8 @@ class SteppedOnSkip(Rule):
         return finding(
             "warning" if many else "info",
             "The LR schedule advances on skipped steps",
-            f"Of {counted(self._all, 'scheduler step')}, {self._on_skip:,} followed an "
-            "optimizer step "
-            "that the GradScaler skipped, so the schedule is ahead of the updates.",
+            f"Of {counted(self._all, 'scheduler step')}, {self._on_skip:,} followed an optimizer "
+            "step that the GradScaler skipped, so the schedule is ahead of the updates.",
             FIX,
             on_skipped=self._on_skip,
             advances=self._all,
