@@ -32,7 +32,7 @@ def to_name(argument: str, value: Any) -> str | None:
     try:
         name = replace_surrogates(str(value)).strip()
     except Exception as error:
-        _report_ignored(argument, f"it has no text ({type(error).__name__})")
+        _report_ignored(argument, f"it cannot be converted to text ({type(error).__name__})")
         return None
     if len(name) > MAX_TEXT:
         write_line(f"watch({argument}=...) is truncated to {MAX_TEXT} characters")

@@ -225,7 +225,7 @@ def test_a_script_that_joins_all_threads_does_not_join_ours(tmp_path: Path) -> N
     before = threading.enumerate()
     pipeline = new_pipeline("http://127.0.0.1:9", tmp_path)
     pipeline.put(Pending(step_record(1)))
-    assert eventually(5, lambda: running() == ["uploader", "pipeline"])
+    assert eventually(5, lambda: running() == ["pipeline", "uploader"])
     assert threading.enumerate() == before
     assert threading.active_count() == len(before)
     pipeline.close(EndRecord(9.0, [1]))

@@ -159,7 +159,7 @@ def test_one_that_cannot_be_referred_to_is_left_out(
     gradledger.watch(optimizer=optimizer).close()
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(
-        "gradledger: SGD is not watched: TypeError: cannot create weak reference"
+        "gradledger: SGD is not recorded: TypeError: cannot create weak reference"
     )
 
 
@@ -181,7 +181,11 @@ NAMES: list[tuple[Any, str | None, str]] = [
     (0, "0", ""),
     (np.array([1, 2]), "[1 2]", ""),
     ("x" * 300, "x" * 256, "watch(name=...) is truncated to 256 characters"),
-    (Unprintable(), None, "watch(name=...) is ignored: it has no text (RuntimeError)"),
+    (
+        Unprintable(),
+        None,
+        "watch(name=...) is ignored: it cannot be converted to text (RuntimeError)",
+    ),
     ("\udcff", "?", ""),
     ("  ", None, ""),
 ]
@@ -304,12 +308,18 @@ CUT: list[tuple[Callable[[], Any], str]] = [
     (lambda: "lr=1", "str is not a mapping"),
     (circle, f"values nested deeper than {MAX_DEPTH} levels are omitted"),
     (lambda: {"a": "x" * 10**6}, f"texts are truncated to {MAX_TEXT} characters"),
-    (lambda: {"a": range(3), "b": [0] * 10**6}, f"the first {MAX_ITEMS} values are recorded"),
+    (
+        lambda: {"a": range(3), "b": [0] * 10**6},
+        f"only the first {MAX_ITEMS} values of a long list",
+    ),
     (lambda: {str(i): i for i in range(10**5)}, f"only the first {MAX_ENTRIES} entries"),
-    (lambda: {"a": Unprintable(), "b": 1}, "Unprintable has no text (RuntimeError)"),
+    (
+        lambda: {"a": Unprintable(), "b": 1},
+        "Unprintable cannot be converted to text (RuntimeError)",
+    ),
     (Changing, "it cannot be read (RuntimeError)"),
     (lambda: {"a": Changing(), "b": 1}, "a Changing cannot be read (RuntimeError)"),
-    (lambda: {"a": 10**10_000}, "int has no text (ValueError)"),
+    (lambda: {"a": 10**10_000}, "int cannot be converted to text (ValueError)"),
 ]
 
 

