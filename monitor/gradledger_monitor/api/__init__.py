@@ -1,1 +1,1 @@
-"""HTTP: records in, runs out, live events, and what operators ask."""
+"""The HTTP interface: middleware, JSON routes and pages."""

@@ -11,6 +11,7 @@ from gradledger_monitor.api.pages import (
     run,
     run_list,
     settings,
+    step,
 )
 from gradledger_monitor.api.routes import (
     acknowledgements,
@@ -23,6 +24,7 @@ from gradledger_monitor.api.routes import (
     postmortem,
     runs,
     series,
+    static_files,
 )
 
 ROUTES = (ingest, runs, series, acknowledgements, alerts, overrides, message_links, live, health)
@@ -30,10 +32,12 @@ PAGES = (
     login,
     run_list,
     run,
+    step,
     postmortem,
     compare,
     settings,
     alert_settings,
     override_settings,
     rule,
+    static_files,
 )

@@ -1,1 +1,1 @@
-"""The HTML pages, one file for each."""
+"""The HTML pages, one module for each."""

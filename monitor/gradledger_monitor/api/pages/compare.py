@@ -1,4 +1,4 @@
-"""The page that lays several runs over each other."""
+"""The page that compares several runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
 from gradledger_monitor.api.app_state import StoreDep
-from gradledger_monitor.api.pages.layout import absent, page
+from gradledger_monitor.api.pages.layout import no_run, not_found, page
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
 from gradledger_monitor.store.runs.queries import RunRow
@@ -21,24 +21,24 @@ from gradledger_web.run_diff import ComparedRun
 
 router = APIRouter(include_in_schema=False)
 
-FEWEST, MOST = 2, 8
+MIN_RUNS, MAX_RUNS = 2, 8
 POINTS = 100  # enough for a median
-LAST = 20
+LAST_STEPS = 20
 
 Runs = Annotated[list[str] | None, Query(max_length=64)]
 
 
 @router.get("/compare")
 def compare(store: StoreDep, run: Runs = None) -> HTMLResponse:
-    """Two to eight runs."""
+    """Compare two to eight runs."""
     ids = list(dict.fromkeys(run or []))
-    if not FEWEST <= len(ids) <= MOST:
-        hint = f"Select {FEWEST} to {MOST} runs in the list; these are {len(ids)}."
-        return absent("These cannot be compared", hint)
-    rows = [queries.get_run(store, each) for each in ids]
+    if not MIN_RUNS <= len(ids) <= MAX_RUNS:
+        hint = f"Select {MIN_RUNS} to {MAX_RUNS} runs in the list. You selected {len(ids)}."
+        return not_found("These runs cannot be compared", hint)
+    rows = [queries.get_run(store, run_id) for run_id in ids]
     unknown = [name for name, row in zip(ids, rows, strict=True) if row is None]
     if unknown:
-        return absent("There is no such run", f"Nothing was ever reported under {unknown[0]}.")
+        return no_run(unknown[0])
     runs = [_compared(store, row) for row in rows if row is not None]
     return page(
         "compare.html",
@@ -47,31 +47,31 @@ def compare(store: StoreDep, run: Runs = None) -> HTMLResponse:
         tables=_tables(runs),
         changes=run_diff.changes(runs),
         charts=charts.comparison_charts(),
-        sources=[_source(one.run, charts.PALETTE[at]) for at, one in enumerate(runs)],
+        sources=[_source(r.run, colour) for r, colour in zip(runs, charts.PALETTE, strict=False)],
     )
 
 
 def _compared(store: Store, run: RunRow) -> ComparedRun:
     whole = curves.curves(store, run.id, points=POINTS)
     last = queries.last_evaluated_steps(store, run.id).get(0, 0)
-    end = curves.curves(store, run.id, Span(0, max(last - LAST, 0), None))
+    end = curves.curves(store, run.id, Span(0, max(last - LAST_STEPS, 0), None))
     return ComparedRun(run, queries.evaluation(store, run.id), _medians(whole), _medians(end))
 
 
-def _medians(seen: Curves) -> dict[str, float | None]:
-    known = {name: [v for v in values if v is not None] for name, values in seen.items()}
-    return {name: median(values) if values else None for name, values in known.items()}
+def _medians(curve: Curves) -> dict[str, float | None]:
+    measured = {name: [v for v in values if v is not None] for name, values in curve.items()}
+    return {name: median(values) if values else None for name, values in measured.items()}
 
 
 def _tables(runs: list[ComparedRun]) -> list[tuple[str, list[run_diff.DiffRow]]]:
     tables = [
-        ("How they train, measured", run_diff.measured_rows(runs)),
-        ("What came of it", run_diff.result_rows(runs)),
-        ("What the rules found", run_diff.finding_rows(runs)),
+        ("Training, as measured", run_diff.measured_rows(runs)),
+        ("Results", run_diff.result_rows(runs)),
+        ("Findings", run_diff.finding_rows(runs)),
         ("Configuration", run_diff.config_rows(runs)),
         ("Environment", run_diff.environment_rows(runs)),
     ]
-    return [(title, lines) for title, lines in tables if lines]
+    return [(title, rows) for title, rows in tables if rows]
 
 
 def _source(run: RunRow, colour: str) -> dict[str, Any]:

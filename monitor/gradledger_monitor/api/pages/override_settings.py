@@ -1,8 +1,8 @@
-"""The forms of the settings page for rules and retention: all of a section is saved at once."""
+"""Forms of the settings page for rules and retention. Each form saves its whole section."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from anyio import to_thread
@@ -10,100 +10,85 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
+from gradledger_monitor.api import forms
 from gradledger_monitor.api.app_state import State, StateDep
-from gradledger_monitor.api.pages.layout import after, form
+from gradledger_monitor.api.forms import Form, read_form
+from gradledger_monitor.api.pages.layout import redirect
 from gradledger_monitor.api.pages.settings import RejectedForm, show
 from gradledger_monitor.api.routes import overrides
-from gradledger_monitor.api.routes.overrides import RetentionChosen, RulesChosen
+from gradledger_monitor.api.routes.overrides import RetentionUpdate, RulesUpdate
 from gradledger_monitor.common.problems import Problem
 from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_monitor.workers.runtime_overrides import DAYS
 
 router = APIRouter(include_in_schema=False)
 
-OUT_OF_RANGE = f"it must be a number of days from 0 to {overrides.MOST_DAYS:,}; 0 keeps all"
+OUT_OF_RANGE = f"it must be a number of days from 0 to {overrides.MAX_DAYS:,}; 0 keeps all"
 
-Said = Mapping[str, str]
-Overrides = TypeVar("Overrides", RulesChosen, RetentionChosen)
+Update = TypeVar("Update", RulesUpdate, RetentionUpdate)
 
 
 @router.post("/settings/rules")
 async def change_rules(request: Request, state: StateDep) -> Response:
-    """Ask the rules otherwise; what is empty is the default."""
-    return await to_thread.run_sync(_change_rules, state, await form(request))
+    """Save the overrides of the rules; an empty field is the default."""
+    return await to_thread.run_sync(_change_rules, state, await read_form(request))
 
 
 @router.post("/settings/retention")
 async def change_retention(request: Request, state: StateDep) -> Response:
-    """Keep for longer or shorter; what is empty is the default."""
-    return await to_thread.run_sync(_change_retention, state, await form(request))
+    """Save the retention; an empty field is the default."""
+    return await to_thread.run_sync(_change_retention, state, await read_form(request))
 
 
-def _change_rules(state: State, said: Said) -> Response:
+def _change_rules(state: State, form: Form) -> Response:
     fields = [
-        f"{rule}.{name}" for rule, known in rules_by_id().items() for name in known.parameters()
+        f"{rule}.{name}"
+        for rule, definition in rules_by_id().items()
+        for name in definition.parameters()
     ]
-    numbers, wrong = _numbers(said, fields)
-    chosen = _rules(numbers, said, may_switch=not state.overrides.set_in("rules_off"))
-    wrong |= {
-        field.removeprefix(overrides.THRESHOLDS): why
-        for field, why in overrides.wrong_rules(chosen)
+    numbers, errors = forms.numbers(form, fields)
+    update = _rules_update(numbers, form, may_switch=not state.overrides.set_in("rules_off"))
+    errors |= {
+        field.removeprefix(overrides.THRESHOLDS): reason
+        for field, reason in overrides.invalid_rules(update)
     }
-    why = "" if wrong else _refusal(overrides.put_rules, state, chosen)
-    return _answer(state, RejectedForm("rules", said, wrong, why))
+    reason = "" if errors else _save(overrides.put_rules, state, update)
+    return _respond(state, RejectedForm("rules", form, errors, reason))
 
 
-def _rules(numbers: Mapping[str, float], said: Said, *, may_switch: bool) -> RulesChosen:
+def _rules_update(numbers: Mapping[str, float], form: Form, *, may_switch: bool) -> RulesUpdate:
     thresholds: dict[str, dict[str, float]] = {}
     for field, number in numbers.items():
         rule, _, name = field.rpartition(".")
         thresholds.setdefault(rule, {})[name] = number
-    told: dict[str, Any] = {"thresholds": thresholds, "revision": _revision(said)}
+    fields: dict[str, Any] = {"thresholds": thresholds, "revision": forms.revision(form)}
     if may_switch:
-        told["off"] = [rule for rule in rules_by_id() if said.get(rule) == "off"]
-    return RulesChosen.model_validate(told)
+        fields["off"] = [rule for rule in rules_by_id() if form.get(rule) == "off"]
+    return RulesUpdate.model_validate(fields)
 
 
-def _change_retention(state: State, said: Said) -> Response:
-    days, wrong = _numbers(said, DAYS)
-    told = {name: days.get(name) for name in DAYS if not state.overrides.set_in(name)}
-    why = ""
+def _change_retention(state: State, form: Form) -> Response:
+    days, errors = forms.numbers(form, DAYS)
+    fields = {name: days.get(name) for name in DAYS if not state.overrides.set_in(name)}
+    reason = ""
     try:
-        chosen = RetentionChosen.model_validate({**told, "revision": _revision(said)})
-        why = "" if wrong else _refusal(overrides.put_retention, state, chosen)
+        update = RetentionUpdate.model_validate({**fields, "revision": forms.revision(form)})
+        reason = "" if errors else _save(overrides.put_retention, state, update)
     except ValidationError as error:
-        wrong = {**{str(one["loc"][0]): OUT_OF_RANGE for one in error.errors()}, **wrong}
-    return _answer(state, RejectedForm("retention", said, wrong, why))
+        errors = {**{str(e["loc"][0]): OUT_OF_RANGE for e in error.errors()}, **errors}
+    return _respond(state, RejectedForm("retention", form, errors, reason))
 
 
-def _numbers(said: Said, fields: Iterable[str]) -> tuple[dict[str, float], dict[str, str]]:
-    """What stands in the fields that are not empty, and why some of it is no number."""
-    numbers, wrong = {}, {}
-    for field in fields:
-        if text := said.get(field, ""):
-            try:
-                numbers[field] = float(text)
-            except ValueError:
-                wrong[field] = f"{text[:40]!r} is no number: write it like 0.05, or leave it empty"
-    return numbers, wrong
-
-
-def _revision(said: Said) -> int | None:
-    """Which state of affairs the form was filled in on."""
-    text = said.get("revision", "")
-    return int(text) if text.isdecimal() and len(text) < 16 else None
-
-
-def _refusal(put: Callable[[State, Overrides], object], state: State, chosen: Overrides) -> str:
-    """Why it was not taken; nothing where it was."""
+def _save(put: Callable[[State, Update], object], state: State, update: Update) -> str:
+    """Save an update; return why it was refused, or an empty text."""
     try:
-        put(state, chosen)
+        put(state, update)
     except Problem as problem:
         return problem.detail
     return ""
 
 
-def _answer(state: State, rejected: RejectedForm) -> Response:
-    if rejected.errors or rejected.reason:
-        return show(state, rejected=rejected)
-    return after(f"/settings#{rejected.section}")
+def _respond(state: State, form: RejectedForm) -> Response:
+    if form.errors or form.reason:
+        return show(state, rejected=form)
+    return redirect(f"/settings#{form.section}")

@@ -1,4 +1,4 @@
-"""The page of one run, and what a person says there: of a finding, and of the run in tags."""
+"""The page of one run, with its forms: acknowledge or snooze a finding, edit tags."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, Response
 
+from gradledger_monitor.alerts.snooze import SNOOZE_PERIODS, snooze_seconds
 from gradledger_monitor.api.app_state import StoreDep
+from gradledger_monitor.api.forms import MAX_NAME, MAX_NOTE, Form, read_form
 from gradledger_monitor.api.middleware.credentials import caller
-from gradledger_monitor.api.pages.layout import RunId, absent, after, form, no_run, page
+from gradledger_monitor.api.pages.layout import RunId, no_run, not_found, page, redirect
 from gradledger_monitor.evaluation.quarantine import CannotEvaluate, evaluating
 from gradledger_monitor.model import step_facts
 from gradledger_monitor.model.chart_metrics import metrics_of_rule
@@ -28,11 +30,9 @@ from gradledger_web.formatting import segment
 
 router = APIRouter(include_in_schema=False)
 
-LATEST = 20  # steps whose figures stand for how the run is now
-METRICS = 2
-QUARANTINED = 8  # steps that could not be evaluated, of which the page lists the first
-HOUR = 3600.0
-SNOOZES = {"hour": HOUR, "day": 24 * HOUR, "week": 7 * 24 * HOUR}
+LATEST_STEPS = 20  # for the figures in the tree
+MAX_EVAL_METRICS = 2  # in the tree
+MAX_QUARANTINED = 8  # quarantined steps that the page lists
 
 RuleId = Annotated[str, Path(min_length=1, max_length=128)]
 
@@ -46,20 +46,20 @@ def show_run(
     if row is None:
         return no_run(run)
     evaluation = queries.evaluation(store, run)
-    read = headline.summarize(evaluation, row.steps)
-    covered = headline.coverage(evaluation)
+    summary = headline.summarize(evaluation, row.steps)
+    coverage = headline.coverage(evaluation)
     last_step = queries.last_evaluated_steps(store, run).get(optimizer, 0)
     latest = _latest(store, run, optimizer, last_step)
     return page(
         "run.html",
         run=row,
         evaluation=evaluation,
-        summary=read,
-        tree=tree_svg.build_nodes(evaluation, read.causes, latest, row.world_size),
-        coverage=covered,
-        tally=headline.tally(covered),
-        quarantined=queries.quarantined_steps(store, run, QUARANTINED),
-        chosen=[line for line in covered if is_overridden(line.reason)],
+        summary=summary,
+        tree=tree_svg.build_nodes(evaluation, summary.causes, latest, row.world_size),
+        coverage=coverage,
+        tally=headline.tally(coverage),
+        quarantined=queries.quarantined_steps(store, run, MAX_QUARANTINED),
+        chosen=[line for line in coverage if is_overridden(line.reason)],
         sketches={(f.rule, f.optimizer): _sketches(store, row, f) for f in evaluation.findings},
         spans=_spans(evaluation.findings, optimizer),
         progress=progress.progress_of(row, listing.rates(store, [run]).get(run)),
@@ -70,13 +70,15 @@ def show_run(
         charts=charts.RUN_CHARTS,
         palette=charts.PALETTE,
         with_data=_with_data(store, run, optimizer),
+        snooze_periods=SNOOZE_PERIODS,
     )
 
 
 def _latest(store: Store, run: str, optimizer: int, last: int) -> Curves:
-    found = curves.curves(store, run, Span(optimizer, max(last - LATEST, 0), last))
-    told = list(curves.eval_curves(store, run).items())[:METRICS]
-    return {**found, **{f"{tree_svg.EVALUATION_PREFIX}{name}": seen["mean"] for name, seen in told}}
+    figures = curves.curves(store, run, Span(optimizer, max(last - LATEST_STEPS, 0), last))
+    metrics = list(curves.eval_curves(store, run).items())[:MAX_EVAL_METRICS]
+    means = {f"{tree_svg.EVALUATION_PREFIX}{name}": curve["mean"] for name, curve in metrics}
+    return {**figures, **means}
 
 
 def _with_data(store: Store, run: str, optimizer: int) -> set[str]:
@@ -85,7 +87,7 @@ def _with_data(store: Store, run: str, optimizer: int) -> set[str]:
 
 
 def _spans(findings: list[Finding], optimizer: int) -> list[dict[str, Any]]:
-    """What is shaded in the charts."""
+    """The spans of steps that the charts shade."""
     return [
         {
             "rule": finding.rule,
@@ -103,7 +105,7 @@ def _spans(findings: list[Finding], optimizer: int) -> list[dict[str, Any]]:
 
 
 def _sketches(store: Store, run: RunRow, finding: Finding) -> dict[str, Any]:
-    """The pictures of a finding: its figure around the first step, and the window of that step."""
+    """The charts of a finding: its figure around the first step, and the window of that step."""
     first = finding.first_step
     span = Span(
         finding.optimizer,
@@ -111,11 +113,12 @@ def _sketches(store: Store, run: RunRow, finding: Finding) -> dict[str, Any]:
         first + evidence_svg.STEPS_AROUND,
     )
     figures = metrics_of_rule(finding.rule)
-    seen = curves.curves(store, run.id, span, figures, points=2 * evidence_svg.STEPS_AROUND + 1)
-    drawn = (
-        evidence_svg.line_chart(f, seen["step"], seen[f], first, finding.last_step) for f in figures
+    values = curves.curves(store, run.id, span, figures, points=2 * evidence_svg.STEPS_AROUND + 1)
+    lines = (
+        evidence_svg.line_chart(f, values["step"], values[f], first, finding.last_step)
+        for f in figures
     )
-    line = next((each for each in drawn if each is not None), None)
+    line = next((drawn for drawn in lines if drawn is not None), None)
     return {"line": line, "pairs": _pairs(store, run, finding)}
 
 
@@ -134,42 +137,46 @@ def _pairs(store: Store, run: RunRow, finding: Finding) -> evidence_svg.ShareBar
         return None
     if merged.ledger is None or not rows:
         return None
-    held, got = [row.token_share for row in rows], [row.gradient_share for row in rows]
-    return evidence_svg.share_bars(finding.first_step, [row.label for row in rows], held, got)
+    return evidence_svg.share_bars(
+        finding.first_step,
+        [row.label for row in rows],
+        [row.token_share for row in rows],
+        [row.gradient_share for row in rows],
+    )
 
 
-# ------------------------------------------------------------------ what a person says
+# ------------------------------------------------------------------ forms
 
 
 @router.post("/runs/{run}/findings/{rule}/acknowledgement")
 async def acknowledge(request: Request, store: StoreDep, run: RunId, rule: RuleId) -> Response:
-    """Acknowledge or snooze a finding, or take that back: the form below each of them."""
-    said = await form(request)
+    """Acknowledge or snooze a finding, or remove its acknowledgement."""
+    form = await read_form(request)
     try:
-        await run_in_threadpool(_acknowledge, store, run, rule, said)
+        await run_in_threadpool(_acknowledge, store, run, rule, form)
     except LookupError as error:
-        return absent("There is no such finding", f"{error}.", f"/runs/{segment(run)}", "The run")
-    return after(f"/runs/{segment(run)}#finding-{segment(rule)}")
+        return not_found("Finding not found", f"{error}.", f"/runs/{segment(run)}", "The run")
+    return redirect(f"/runs/{segment(run)}#finding-{segment(rule)}")
 
 
-def _acknowledge(store: Store, run: str, rule: str, said: dict[str, str]) -> None:
-    if said.get("do") == "undo":
+def _acknowledge(store: Store, run: str, rule: str, form: Form) -> None:
+    if form.get("do") == "undo":
         return acknowledgements.remove_acknowledgement(store, run, rule)
-    now, who = time.time(), caller.get()
-    seconds = SNOOZES.get(said.get("until", ""))
-    by = said.get("by", "").replace("\0", "")[:256] or (who.token.name if who else None)
-    note = said.get("note", "").replace("\0", "")[:4000] or "no note"
-    told = Acknowledgement(note, by, now, now + seconds if seconds else None)
-    acknowledgements.acknowledge(store, run, rule, told)
+    now, current = time.time(), caller.get()
+    seconds = snooze_seconds(form.get("hours", ""))
+    by = form.get("by", "")[:MAX_NAME] or (current.token.name if current else None)
+    note = form.get("note", "")[:MAX_NOTE] or "no note"
+    until = now + seconds if seconds else None
+    acknowledgements.acknowledge(store, run, rule, Acknowledgement(note, by, now, until))
 
 
 @router.post("/runs/{run}/tags")
 async def tag(request: Request, store: StoreDep, run: RunId) -> Response:
-    """Add a tag to a run, or take one away."""
-    said = await form(request)
-    change = tags.remove if said.get("do") == "remove" else tags.add
+    """Add a tag to a run, or remove one."""
+    form = await read_form(request)
+    change = tags.remove if form.get("do") == "remove" else tags.add
     try:
-        await run_in_threadpool(change, store, run, said.get("tag", ""))
+        await run_in_threadpool(change, store, run, form.get("tag", ""))
     except UnknownRun:
         return no_run(run)
-    return after(f"/runs/{segment(run)}")
+    return redirect(f"/runs/{segment(run)}")

@@ -1,4 +1,4 @@
-"""The settings: what is made and chosen here, and all else, with where to change it."""
+"""The settings page: tokens, alerts, rules and retention to edit, and all other settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from gradledger_monitor.alerts.roster import stored_routes
 from gradledger_monitor.api.app_state import State, StateDep
-from gradledger_monitor.api.pages.layout import after, form, may_change, page
+from gradledger_monitor.api.forms import MAX_NAME, read_form
+from gradledger_monitor.api.pages.layout import may_change, page, redirect
 from gradledger_monitor.api.routes import overrides
 from gradledger_monitor.api.routes.alerts import shown_channel
 from gradledger_monitor.config.redaction import redacted
@@ -27,7 +28,7 @@ from gradledger_monitor.workers.runtime_overrides import DAYS
 
 router = APIRouter(include_in_schema=False)
 
-CHOSEN_ABOVE = ("rules_off", "thresholds", *DAYS)
+EDITABLE = ("rules_off", "thresholds", *DAYS)
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class RejectedForm:
 
 @router.get("/settings")
 def show_settings(state: StateDep) -> HTMLResponse:
-    """Everything that can be set."""
+    """All settings."""
     return show(state)
 
 
@@ -54,9 +55,9 @@ def show(
     signing_secret: str = "",
     rejected: RejectedForm | None = None,
 ) -> HTMLResponse:
-    """The page, with what came of a form: a secret, an error, or what is to be said."""
+    """The page, with the result of a form: a new secret, an error or a message."""
     roster = state.alerts.roster()
-    own = stored_routes(state.store)
+    stored = stored_routes(state.store)
     return page(
         "settings.html",
         422 if error or rejected else 200,
@@ -68,8 +69,8 @@ def show(
         message=message,
         signing_secret=signing_secret,
         channels=[shown_channel(roster, name) for name in sorted(roster.channels)],
-        routes=[route for route in roster.routes if route not in own],
-        own_routes=own,
+        routes=[route for route in roster.routes if route not in stored],
+        own_routes=stored,
         severities=SEVERITIES,
         rules=overrides.rules(state),
         headlines={name: headline(rule) for name, rule in rules_by_id().items()},
@@ -90,7 +91,7 @@ def _settings(settings: Settings) -> list[dict[str, Any]]:
             "meaning": field.description,
         }
         for name, field in Settings.model_fields.items()
-        if name not in CHOSEN_ABOVE
+        if name not in EDITABLE
     ]
 
 
@@ -98,18 +99,18 @@ def _settings(settings: Settings) -> list[dict[str, Any]]:
 
 
 @router.post("/settings/tokens", response_model=None)
-async def make_token(request: Request, state: StateDep) -> HTMLResponse | RedirectResponse:
-    """Make a token; its secret is on the page that answers, and nowhere else, ever."""
-    said = await form(request)
-    name, scope = said.get("name", "").replace("\0", "")[:256], said.get("scope", "")
+async def create_token(request: Request, state: StateDep) -> HTMLResponse | RedirectResponse:
+    """Create a token. Only the response to this request shows its secret."""
+    form = await read_form(request)
+    name, scope = form.get("name", "")[:MAX_NAME], form.get("scope", "")
     if not name or scope not in SCOPES:
-        return await run_in_threadpool(show, state, "", "A token needs a name and a scope.")
+        return await run_in_threadpool(show, state, error="A token needs a name and a scope.")
     _, secret = await run_in_threadpool(tokens.create, state.store, name, [scope], time.time())
-    return await run_in_threadpool(show, state, secret)
+    return await run_in_threadpool(show, state, secret=secret)
 
 
 @router.post("/settings/tokens/{token}/revoke")
 async def revoke_token(state: StateDep, token: str) -> RedirectResponse:
-    """Make a token worthless."""
+    """Revoke a token."""
     await run_in_threadpool(tokens.revoke, state.store, token, time.time())
-    return after("/settings#tokens")
+    return redirect("/settings#tokens")

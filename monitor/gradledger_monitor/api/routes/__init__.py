@@ -1,1 +1,1 @@
-"""The JSON API, one file for each subject."""
+"""The JSON API, one module for each subject."""

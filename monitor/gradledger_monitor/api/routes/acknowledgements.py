@@ -1,4 +1,4 @@
-"""A person's word on a finding: it is known, and why that is all right."""
+"""Acknowledgements of findings: why a finding is acceptable, and until when."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradledger_monitor.api.app_state import JsonResponse, StoreDep
 from gradledger_monitor.api.middleware.credentials import caller
 from gradledger_monitor.api.routes.runs import RunId
 from gradledger_monitor.api.schemas import problems
-from gradledger_monitor.common.problems import Problem
+from gradledger_monitor.common.problems import Problem, invalid_values
 from gradledger_monitor.model.findings import Acknowledgement
 from gradledger_monitor.store.alerts import acknowledgements
 from gradledger_monitor.store.alerts.acknowledgements import NoSuchFinding
@@ -21,50 +21,51 @@ from gradledger_monitor.store.runs.queries import UnknownRun
 
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 
-PLACE = "/{run}/findings/{rule}/acknowledgement"
+PATH = "/{run}/findings/{rule}/acknowledgement"
 RuleId = Annotated[str, Path(min_length=1, max_length=128)]
-# a database cannot keep the character 0 in a text
+# a database cannot store NUL in a text
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, pattern=r"^[^\x00]*$")]
 
 
-class Said(BaseModel):
-    """What is said of a finding; ``until`` (Unix seconds) makes it news again from then on."""
+class AcknowledgementRequest(BaseModel):
+    """A note on a finding. At ``until`` (Unix seconds) the acknowledgement expires."""
 
     note: Annotated[Text, Field(max_length=4000)]
     by: Annotated[Text, Field(max_length=256)] | None = None
     until: Annotated[float, Field(allow_inf_nan=False, strict=True)] | None = None
 
 
-@router.put(PLACE, response_model=Acknowledgement, responses=problems(404, 422))
-def acknowledge(store: StoreDep, run: RunId, rule: RuleId, said: Said) -> JsonResponse:
-    """Mark what a rule found in a run as known. It stays in the verdict, with this note."""
+@router.put(PATH, response_model=Acknowledgement, responses=problems(404, 422))
+def acknowledge(
+    store: StoreDep, run: RunId, rule: RuleId, body: AcknowledgementRequest
+) -> JsonResponse:
+    """Acknowledge the findings of a rule in a run. They stay in the verdict, with this note."""
     now = time.time()
-    if said.until is not None and said.until <= now:
-        errors = [{"field": "body.until", "reason": "must lie in the future, in Unix seconds"}]
-        raise Problem(422, "The request has values that are not accepted.", errors=errors)
-    told = Acknowledgement(said.note, said.by or _name(), now, said.until)
+    if body.until is not None and body.until <= now:
+        raise invalid_values(("body.until", "must be in the future, in Unix seconds"))
+    acknowledgement = Acknowledgement(body.note, body.by or _token_name(), now, body.until)
     try:
-        acknowledgements.acknowledge(store, run, rule, told)
+        acknowledgements.acknowledge(store, run, rule, acknowledgement)
     except (UnknownRun, NoSuchFinding) as error:
-        raise _absent(run, error) from error
-    return JsonResponse(told)
+        raise _not_found(run, error) from error
+    return JsonResponse(acknowledgement)
 
 
-@router.delete(PLACE, status_code=204, response_class=Response, responses=problems(404, 422))
-def take_back(store: StoreDep, run: RunId, rule: RuleId) -> None:
-    """Take it back: the finding is news again."""
+@router.delete(PATH, status_code=204, response_class=Response, responses=problems(404, 422))
+def remove_acknowledgement(store: StoreDep, run: RunId, rule: RuleId) -> None:
+    """Remove the acknowledgement. Alerts about the finding are sent again."""
     try:
         acknowledgements.remove_acknowledgement(store, run, rule)
     except (UnknownRun, NoSuchFinding) as error:
-        raise _absent(run, error) from error
+        raise _not_found(run, error) from error
 
 
-def _name() -> str | None:
-    """Whose token it came with, where the service asks for one."""
-    known = caller.get()
-    return known.token.name if known else None
+def _token_name() -> str | None:
+    """The name of the caller's token, if the service requires one."""
+    current = caller.get()
+    return current.token.name if current else None
 
 
-def _absent(run: str, error: LookupError) -> Problem:
-    said = f"There is no run {run!r}." if isinstance(error, UnknownRun) else f"{error}."
-    return Problem(404, said)
+def _not_found(run: str, error: LookupError) -> Problem:
+    detail = f"There is no run {run!r}." if isinstance(error, UnknownRun) else f"{error}."
+    return Problem(404, detail)

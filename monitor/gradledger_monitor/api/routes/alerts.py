@@ -1,4 +1,4 @@
-"""Alerts over HTTP: what was sent, channels and routes, a test, another attempt."""
+"""Alerts over HTTP: messages and their attempts, channels, routes, tests and replays."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gradledger_monitor.alerts.roster import Roster, save_channel, save_routes, 
 from gradledger_monitor.api.app_state import JsonResponse, State, StateDep, StoreDep
 from gradledger_monitor.api.schemas import problems
 from gradledger_monitor.common import clock
-from gradledger_monitor.common.problems import Problem
+from gradledger_monitor.common.problems import Problem, invalid_values
 from gradledger_monitor.store.alerts import channels, outbox
 from gradledger_monitor.store.alerts.outbox import Alert
 
@@ -34,7 +34,7 @@ AlertId = Annotated[str, Path(max_length=40)]
 
 
 class AlertList(BaseModel):
-    """Messages, the newest first, each with every attempt to send it."""
+    """Messages, the newest first, each with all attempts to send it."""
 
     alerts: list[Alert]
 
@@ -44,12 +44,12 @@ class ChannelDocument(BaseModel):
 
     name: str
     kind: str
-    target: str  # the address, without what in it may be secret
-    secrets: int  # how many sign
+    target: str  # the URL without secrets
+    secrets: int  # number of secrets that sign messages
     from_settings: bool  # read-only here: change it in the settings
     disabled: float | None
     why: str | None
-    held_until: float | None  # the receiver asked to be left alone until then
+    held_until: float | None  # nothing is sent before: the receiver sent Retry-After
 
 
 class ChannelList(BaseModel):
@@ -58,26 +58,28 @@ class ChannelList(BaseModel):
     channels: list[ChannelDocument]
 
 
-class MadeChannel(ChannelDocument):
-    """A channel as it was made; ``secret`` was made for it, and is shown this once."""
+class CreatedChannel(ChannelDocument):
+    """A new channel. ``secret`` was generated for it and is shown only once."""
 
     secret: str | None
 
 
 class RouteList(BaseModel):
-    """The routes that were made here; those of the settings come on top."""
+    """The routes that were created over HTTP. Those of the settings apply in addition."""
 
     routes: list[Route]
 
 
 class Switch(BaseModel):
-    """Whether to send to a channel."""
+    """Whether a channel is enabled."""
 
     on: StrictBool
 
 
-class Tried(BaseModel):
-    """What became of one attempt."""
+class TestResult(BaseModel):
+    """The result of a test."""
+
+    __test__ = False  # not a class of tests
 
     alert: str
     outcome: Literal["delivered", "failed", "gone"]
@@ -96,17 +98,17 @@ def get_alerts(
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
 ) -> JsonResponse:
-    """What was sent, is on its way, or was given up (``state=dead``), with every attempt."""
+    """Messages that were sent, are waiting, or are no longer retried (``state=dead``)."""
     return JsonResponse({"alerts": outbox.list_alerts(store, state, channel, limit, offset)})
 
 
 @router.post("/{alert}/replay", response_model=AlertList, responses=problems(404, 409, 422))
 def replay(state: StateDep, alert: AlertId) -> JsonResponse:
-    """Send a message again, now, under the same id."""
+    """Send a message again now, under the same id."""
     if not outbox.replay(state.store, alert, clock.now()):
         if not outbox.list_alerts(state.store, name=alert):
             raise Problem(404, f"There is no alert {alert!r}.")
-        raise Problem(409, "It is being sent at this moment.")
+        raise Problem(409, f"Alert {alert!r} is being sent now. Retry later.")
     state.delivery_worker.wake()
     return JsonResponse({"alerts": outbox.list_alerts(state.store, name=alert)})
 
@@ -116,14 +118,14 @@ def replay(state: StateDep, alert: AlertId) -> JsonResponse:
 
 @router.get("/channels", response_model=ChannelList)
 def get_channels(state: StateDep) -> JsonResponse:
-    """All channels, of the settings and made here, without their secrets."""
+    """All channels, from the settings and created over HTTP, without their secrets."""
     roster = state.alerts.roster()
     return JsonResponse(
         {"channels": [shown_channel(roster, name) for name in sorted(roster.channels)]}
     )
 
 
-@router.put("/channels/{name}", response_model=MadeChannel, responses=problems(409, 422))
+@router.put("/channels/{name}", response_model=CreatedChannel, responses=problems(409, 422))
 def put_channel(
     state: StateDep,
     name: ChannelName,
@@ -131,14 +133,14 @@ def put_channel(
         dict[str, Any],
         Body(
             description="kind (webhook, apprise or alertmanager), url, and of webhooks secrets and "
-            "bearer; without secrets, one is made and answered.",
+            "bearer. Without secrets, one is generated and returned.",
             examples=[{"kind": "webhook", "url": "https://example.org/hook"}],
         ),
     ],
 ) -> JsonResponse:
-    """Make a channel, or replace it."""
-    _not_given(state, name)
-    channel = _read(name, config)
+    """Create or replace a channel."""
+    _refuse_read_only(state, name)
+    channel = _parse(name, config)
     secret = None
     if isinstance(channel, Webhook) and not channel.secrets:
         secret = SECRET_PREFIX + base64.b64encode(os.urandom(NEW_SECRET_BYTES)).decode()
@@ -155,68 +157,73 @@ def put_channel(
     responses=problems(404, 409, 422),
 )
 def delete_channel(state: StateDep, name: ChannelName) -> None:
-    """Forget a channel; what waits for it is dead."""
-    _not_given(state, name)
+    """Delete a channel. Its waiting messages become dead."""
+    _refuse_read_only(state, name)
     if not channels.remove(state.store, name, clock.now()):
-        raise _absent(name)
+        raise _not_found(name)
 
 
 @router.put("/channels/{name}/switch", response_model=ChannelDocument, responses=problems(404, 422))
 def switch_channel(state: StateDep, name: ChannelName, switch: Switch) -> JsonResponse:
-    """Send to a channel again, or nothing more; a channel that answered 410 is off."""
-    _existing(state, name)
+    """Enable or disable a channel. A 410 response of the receiver disables it, too."""
+    _require_channel(state, name)
     channels.switch(state.store, name, switch.on, clock.now())
     state.delivery_worker.wake()
     return JsonResponse(shown_channel(state.alerts.roster(), name))
 
 
-@router.post("/channels/{name}/test", response_model=Tried, responses=problems(404, 422))
+@router.post("/channels/{name}/test", response_model=TestResult, responses=problems(404, 422))
 async def test_channel(state: StateDep, name: ChannelName) -> JsonResponse:
-    """Send a test to a channel, once, and say what became of it."""
-    await to_thread.run_sync(_existing, state, name)
-    alert, outcome = await state.alerts.send_test(name, clock.now())
-    told = {"outcome": outcome.outcome, "status": outcome.status, "detail": outcome.detail}
-    return JsonResponse({"alert": alert, **told})
+    """Send a test message to a channel once, and return the result."""
+    await to_thread.run_sync(_require_channel, state, name)
+    alert, result = await state.alerts.send_test(name, clock.now())
+    return JsonResponse(
+        {
+            "alert": alert,
+            "outcome": result.outcome,
+            "status": result.status,
+            "detail": result.detail,
+        }
+    )
 
 
-def _read(name: str, config: dict[str, Any]) -> AnyChannel:
+def _parse(name: str, config: dict[str, Any]) -> AnyChannel:
     try:
         return parse_channel({**config, "name": name})
     except ValidationError as error:
         errors = [
-            {"field": ".".join(["body", *map(str, one["loc"][1:])]), "reason": one["msg"]}
-            for one in error.errors(include_input=False)
+            (".".join(["body", *map(str, invalid["loc"][1:])]), invalid["msg"])
+            for invalid in error.errors(include_input=False)
         ]
-        detail = "The request has values that are not accepted."
-        raise Problem(422, detail, errors=errors) from error
+        raise invalid_values(*errors) from error
 
 
 def shown_channel(roster: Roster, name: str) -> dict[str, Any]:
-    """A channel as anybody may see it."""
-    channel, how = roster.channels[name], roster.state(name)
+    """A channel without its secrets."""
+    channel, state = roster.channels[name], roster.state(name)
     return {
         "name": name,
         "kind": channel.kind,
         "target": channel.model_dump(mode="json")["url"],
         "secrets": len(channel.secrets) if isinstance(channel, Webhook) else 0,
         "from_settings": name in roster.from_settings,
-        "disabled": how.disabled,
-        "why": how.why,
-        "held_until": how.held_until,
+        "disabled": state.disabled,
+        "why": state.why,
+        "held_until": state.held_until,
     }
 
 
-def _not_given(state: State, name: str) -> None:
+def _refuse_read_only(state: State, name: str) -> None:
     if any(channel.name == name for channel in state.settings.alert_channels):
-        raise Problem(409, f"The channel {name!r} is in the settings, and is changed there.")
+        raise Problem(409, f"Channel {name!r} is defined in the settings. Change it there.")
 
 
-def _existing(state: State, name: str) -> None:
+def _require_channel(state: State, name: str) -> None:
     if name not in state.alerts.roster().channels:
-        raise _absent(name)
+        raise _not_found(name)
 
 
-def _absent(name: str) -> Problem:
+def _not_found(name: str) -> Problem:
     return Problem(404, f"There is no channel {name!r}.")
 
 
@@ -225,18 +232,17 @@ def _absent(name: str) -> Problem:
 
 @router.get("/routes", response_model=RouteList)
 def get_routes(store: StoreDep) -> JsonResponse:
-    """The routes that were made here."""
+    """The routes that were created over HTTP."""
     return JsonResponse({"routes": [route.model_dump() for route in stored_routes(store)]})
 
 
 @router.put("/routes", response_model=RouteList, responses=problems(422))
-def put_routes(state: StateDep, said: RouteList) -> JsonResponse:
-    """Replace the routes that were made here."""
-    known = state.alerts.roster().channels
-    unknown = sorted({name for route in said.routes for name in route.channels} - set(known))
+def put_routes(state: StateDep, body: RouteList) -> JsonResponse:
+    """Replace the routes that were created over HTTP."""
+    targets = {name for route in body.routes for name in route.channels}
+    unknown = sorted(targets - set(state.alerts.roster().channels))
     if unknown:
-        errors = [{"field": "body.routes", "reason": f"there is no channel {', '.join(unknown)}"}]
-        raise Problem(422, "The request has values that are not accepted.", errors=errors)
-    save_routes(state.store, said.routes, clock.now())
+        raise invalid_values(("body.routes", f"there is no channel {', '.join(unknown)}"))
+    save_routes(state.store, body.routes, clock.now())
     state.delivery_worker.wake()
-    return JsonResponse({"routes": [route.model_dump() for route in said.routes]})
+    return JsonResponse({"routes": [route.model_dump() for route in body.routes]})

@@ -1,4 +1,4 @@
-"""What operators ask: is the process alive, can it do its work, and how does it do."""
+"""Health and metrics: whether the process is alive, whether it is ready, Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ METRICS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}
 
 @router.get("/healthz")
 async def get_health() -> JsonResponse:
-    """The process answers."""
+    """The process responds."""
     return JsonResponse({"status": "alive"})
 
 
 @router.get("/readyz", responses=problems(503))
 async def get_readiness(state: StateDep) -> JsonResponse:
-    """The database can be written and is not damaged, and the judge works; at most 5 s old."""
+    """Whether the database is writable and intact and the evaluator runs; at most 5 s old."""
     problem = await state.readiness.problem()
     if problem is not None:
         raise Problem(503, problem)

@@ -1,4 +1,4 @@
-"""Records in: read within bounds, taken apart, stored in one transaction, then acknowledged."""
+"""Ingest: a batch of records is read within limits, decoded, stored, then acknowledged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ router = APIRouter(prefix="/api/v1", tags=["records"])
 RECORDS = "records"
 WORKER_SECONDS = 5.0  # to wait for a worker
 
-# who speaks, one optimizer step of two micro-batches, the end of the process
+# the run, one optimizer step with two micro-batches, the end of the process
 EXAMPLE = """\
 {"type":"run","v":1,"run":"20270131-120000-a1b2c3","name":"my run","optimizers":["AdamW"]}
 {"type":"step","optimizer":0,"step":1,"time":1801396800.5,"norm":1.7,"lr":0.0003,"micro_batches":[\
@@ -46,27 +46,27 @@ _BODY = {"content": {request_bodies.JSON_LINES[0]: _LINES}, "required": True}
     openapi_extra={"requestBody": _BODY},
 )
 async def post_records(request: Request, state: StateDep) -> JsonResponse:
-    """Store a batch of records: JSON lines, a run record first. Sending one again is harmless.
+    """Store a batch of records: JSON lines, a run record first. A repetition is ignored.
 
-    With the header ``Gradledger-Findings`` the answer also tells what was found in the run so far,
-    unless the header names what is ``known`` already.
+    With the header ``Gradledger-Findings``, the response also has the findings of the run, unless
+    the value of the header is their current ``findings_id``.
     """
     request_bodies.check_type(request)
     encoding = request.headers.get("content-encoding", "")
-    with state.ingest_priority.batch(), state.room.reserve() as take:
-        body = await request_bodies.read(request, state.bounds.size, take)
-        known = request.headers.get(ingest_reply.ASKS)
+    with state.ingest_priority.batch(), state.room.reserve() as reserve:
+        body = await request_bodies.read(request, state.bounds.size, reserve)
+        findings_id = request.headers.get(ingest_reply.HEADER)
         async with _worker(state.ingest_limit):
-            result, besides = await to_thread.run_sync(
-                _take_in, state, body, encoding, known, limiter=CapacityLimiter(inf)
+            result, reply = await to_thread.run_sync(
+                _ingest, state, body, encoding, findings_id, limiter=CapacityLimiter(inf)
             )
     state.pubsub.publish(RECORDS, "")
-    return _answer(result, besides)
+    return _respond(result, reply)
 
 
 @asynccontextmanager
 async def _worker(limit: CapacityLimiter) -> AsyncIterator[None]:
-    """One of the workers. Raises a problem that says when to come again if none becomes free."""
+    """Hold one of the workers. Raises a problem if none is free within ``WORKER_SECONDS``."""
     borrower = object()
     with move_on_after(WORKER_SECONDS) as waiting:
         await limit.acquire_on_behalf_of(borrower)
@@ -79,39 +79,43 @@ async def _worker(limit: CapacityLimiter) -> AsyncIterator[None]:
         limit.release_on_behalf_of(borrower)
 
 
-def _take_in(
-    state: State, body: bytes, encoding: str, known: str | None
+def _ingest(
+    state: State, body: bytes, encoding: str, findings_id: str | None
 ) -> tuple[StoreResult, dict[str, Any]]:
     began = time.perf_counter()
     check_time = state.bounds.timer()
     lines = decompress(body, encoding, state.bounds, check_time)
     state.bounds.check(lines)
     with state.large_batch.hold() if state.bounds.is_large(lines) else nullcontext():
-        return _store(state, lines, check_time, began, known)
+        return _store(state, lines, check_time, began, findings_id)
 
 
 def _store(
-    state: State, lines: bytes, check_time: Callable[[], None], began: float, known: str | None
+    state: State,
+    lines: bytes,
+    check_time: Callable[[], None],
+    began: float,
+    findings_id: str | None,
 ) -> tuple[StoreResult, dict[str, Any]]:
     batch = decode.read(lines, check_time)
     if not batch.processes and not batch.refused.count:
-        raise Problem(400, "The body holds no record.")
+        raise Problem(400, "The body contains no record.")
     state.readiness.check_file()
     stored = store_batch(state.store, batch, clock.now(), state.bounds.timer)
     state.metrics.count_batch(stored, time.perf_counter() - began)
     if (newest := batch.newest_step_time()) is not None:
         state.metrics.ingest_lag.observe(max(0.0, time.time() - newest))
-    if known is None or not batch.processes:
+    if findings_id is None or not batch.processes:
         return stored, {}
-    return stored, ingest_reply.reply(state.store, batch.processes[-1].run.run, known)
+    return stored, ingest_reply.reply(state.store, batch.processes[-1].run.run, findings_id)
 
 
-def _answer(result: StoreResult, besides: dict[str, Any]) -> JsonResponse:
+def _respond(result: StoreResult, reply: dict[str, Any]) -> JsonResponse:
     counts: dict[str, Any] = {"stored": result.stored, "duplicates": result.duplicates}
     refused = result.refused
     if not refused.count:
-        return JsonResponse({**counts, **besides})
-    detail = f"{refused.count} lines were refused; all others are stored."
+        return JsonResponse({**counts, **reply})
+    detail = f"Refused lines: {refused.count:,}. All others are stored."
     if refused.count > len(refused.listed):
         detail += f" The first {len(refused.listed)} are listed."
     errors = sorted(refused.listed, key=lambda refusal: refusal.line)

@@ -1,4 +1,4 @@
-"""What a training process hears of its own run, with the acknowledgement of its records."""
+"""The findings that a training process gets with the acknowledgement of its records."""
 
 from __future__ import annotations
 
@@ -14,34 +14,40 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
 from gradledger_monitor.store.tables import runs
 
-ASKS = "gradledger-findings"  # the header by which a sender asks, with the name of what it knows
-MOST = 20
-MOST_TEXT = 2_000
+HEADER = "gradledger-findings"  # requests the findings; its value is the ``findings_id`` so far
+MAX_FINDINGS = 20
+MAX_TEXT = 2_000
 
 
-def reply(store: Store, run: str, known: str) -> dict[str, Any]:
-    """The findings of a run that count, under a name of their own; not again those of ``known``."""
+def reply(store: Store, run: str, findings_id: str) -> dict[str, Any]:
+    """The active findings of a run and their id; no findings if the id has not changed."""
     now = clock.now()
     with store.reading() as connection:
         key = connection.scalar(select(runs.c.key).where(runs.c.id == run))
-        found = [] if key is None else queries.current_findings(connection, key, now)
-    news = [one for one in found if _counts(one)][:MOST]
-    name = _name(news)
-    return {"findings_id": name, "findings": [] if name == known else [_told(one) for one in news]}
+        findings = [] if key is None else queries.current_findings(connection, key, now)
+    active = [finding for finding in findings if _is_active(finding)][:MAX_FINDINGS]
+    current_id = _id_of(active)
+    changed = [] if current_id == findings_id else [_notice(finding) for finding in active]
+    return {"findings_id": current_id, "findings": changed}
 
 
-def _counts(one: Finding) -> bool:
-    muted = one.inhibited_by is not None or one.acknowledged is not None
-    return one.lifecycle != "resolved" and not muted
+def _is_active(finding: Finding) -> bool:
+    muted = finding.inhibited_by is not None or finding.acknowledged is not None
+    return finding.lifecycle != "resolved" and not muted
 
 
-def _name(findings: list[Finding]) -> str:
-    said = [(one.rule, one.optimizer, one.severity, one.since_step) for one in findings]
-    return sha256(repr(said).encode()).hexdigest()[:16]
+def _id_of(findings: list[Finding]) -> str:
+    content = [(f.rule, f.optimizer, f.severity, f.since_step) for f in findings]
+    return sha256(repr(content).encode()).hexdigest()[:16]
 
 
-def _told(one: Finding) -> dict[str, Any]:
-    texts = {name: cut(getattr(one, name), MOST_TEXT) for name in ("title", "summary", "fix")}
-    since = one.since_step or one.first_step
-    told = {"rule": one.rule, "severity": one.severity, "optimizer": one.optimizer}
-    return {**told, "since_step": since, **texts}
+def _notice(finding: Finding) -> dict[str, Any]:
+    return {
+        "rule": finding.rule,
+        "severity": finding.severity,
+        "optimizer": finding.optimizer,
+        "since_step": finding.since_step or finding.first_step,
+        "title": cut(finding.title, MAX_TEXT),
+        "summary": cut(finding.summary, MAX_TEXT),
+        "fix": cut(finding.fix, MAX_TEXT),
+    }

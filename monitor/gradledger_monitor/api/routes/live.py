@@ -1,4 +1,4 @@
-"""Live events: pages are told when more steps of their run were judged."""
+"""Live events: pages get an event when more steps of their run were evaluated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
@@ -24,160 +24,163 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
 from gradledger_monitor.workers.evaluator import EvaluationPass
 
+if TYPE_CHECKING:
+    from gradledger_monitor.api.app_state import State
+
 router = APIRouter(prefix="/api/v1/runs", tags=["live"])
 
 EVALUATED = "evaluated"
 PING_SECONDS = 15
-VALID_SECONDS = 15.0  # between looks whether the session or token of a stream has ended
+VALID_SECONDS = 15.0  # between two checks whether the session or token of a stream is still valid
 GRACE_SECONDS = 3.0
 
+Event = dict[str, Any]
 
-class _Told(msgspec.Struct):
+
+class _RunEvent(msgspec.Struct):
+    """An event of a run, as processes exchange it."""
+
     run: str
-    event: dict[str, Any]
+    event: Event
 
 
-_decoder = msgspec.json.Decoder(_Told)
+_decoder = msgspec.json.Decoder(_RunEvent)
 
 
 def publish(pubsub: PubSub, result: EvaluationPass) -> None:
-    """Bring what a judge said to the pages that all processes serve."""
+    """Publish the result of an evaluation pass to the pages that any process serves."""
     if result.evaluation is None:
         return
-    said = _told(result.evaluation)
+    summary = _summary(result.evaluation)
     for optimizer, step in result.reached.items():
-        event = {"optimizer": optimizer, "step": step, **said}
-        message = msgspec.json.encode(_Told(result.run, event)).decode()
+        event = {"optimizer": optimizer, "step": step, **summary}
+        message = msgspec.json.encode(_RunEvent(result.run, event)).decode()
         pubsub.publish(EVALUATED, f"{result.run} {optimizer}", message)
 
 
 class Subscription:
-    """What one page has not been told yet: at most one event per optimizer, the newest."""
+    """The unsent events of one page: at most one per optimizer, the newest."""
 
     def __init__(self) -> None:
-        self._news: dict[int, dict[str, Any]] = {}
-        self._some = anyio.Event()
+        self._events: dict[int, Event] = {}
+        self._changed = anyio.Event()
 
-    def put(self, events: list[dict[str, Any]]) -> None:
-        """Replace what was not read yet."""
-        self._news |= {event["optimizer"]: event for event in events}
-        self._some.set()
+    def put(self, events: list[Event]) -> None:
+        """Add events; they replace unsent ones of the same optimizers."""
+        self._events |= {event["optimizer"]: event for event in events}
+        self._changed.set()
 
-    async def get(self, ending: anyio.Event) -> list[dict[str, Any]]:
-        """What is new, as soon as something is; nothing when the service ends."""
-        async with anyio.create_task_group() as waiting:
-            for event in (self._some, ending):
-                waiting.start_soon(_wait_for_one, event, waiting.cancel_scope)
-        self._some = anyio.Event()
-        news, self._news = list(self._news.values()), {}
-        return news
+    async def get(self, shutdown: anyio.Event) -> list[Event]:
+        """The unsent events, as soon as there are any; none if the service shuts down."""
+        async with anyio.create_task_group() as tasks:
+            for event in (self._changed, shutdown):
+                tasks.start_soon(_cancel_after, event, tasks.cancel_scope)
+        self._changed = anyio.Event()
+        events, self._events = list(self._events.values()), {}
+        return events
 
 
-async def _wait_for_one(event: anyio.Event, others: anyio.CancelScope) -> None:
+async def _cancel_after(event: anyio.Event, scope: anyio.CancelScope) -> None:
     await event.wait()
-    others.cancel()
+    scope.cancel()
 
 
 class LiveEvents:
-    """Carries what judges say, in any thread, to the pages that listen."""
+    """Passes events from any thread to the subscribed pages."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._listeners: dict[str, set[Subscription]] = {}
+        self._subscriptions: dict[str, set[Subscription]] = {}
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Name the loop in which pages are served."""
+        """Set the event loop that serves the pages."""
         self._loop = loop
 
     def on_message(self, message: str) -> None:
-        """Tell those who listen to a run what a judge said of it, here or in another process."""
-        told = _decoder.decode(message)
-        self._pass_on(told.run, [told.event])
+        """Pass on an event that this or another process published."""
+        decoded = _decoder.decode(message)
+        self._pass_on(decoded.run, [decoded.event])
 
     def catch_up(self, store: Store) -> None:
-        """Tell all who listen where things stand, when something may have been missed."""
-        for run in list(self._listeners):
-            self._pass_on(run, _standing(store, run))
+        """Send the current state to all pages, because messages may have been missed."""
+        for run in list(self._subscriptions):
+            self._pass_on(run, _current_events(store, run))
 
-    def _pass_on(self, run: str, events: list[dict[str, Any]]) -> None:
+    def _pass_on(self, run: str, events: list[Event]) -> None:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._deliver, run, events)
 
-    def _deliver(self, run: str, events: list[dict[str, Any]]) -> None:
-        for subscription in self._listeners.get(run, ()):
+    def _deliver(self, run: str, events: list[Event]) -> None:
+        for subscription in self._subscriptions.get(run, ()):
             subscription.put(events)
 
     @contextmanager
     def subscribed(self, run: str) -> Iterator[Subscription]:
-        """Listen to a run for as long as the block lasts."""
+        """Subscribe to a run for the duration of the block."""
         subscription = Subscription()
-        self._listeners.setdefault(run, set()).add(subscription)
+        self._subscriptions.setdefault(run, set()).add(subscription)
         try:
             yield subscription
         finally:
-            self._listeners[run].discard(subscription)
-            if not self._listeners[run]:
-                del self._listeners[run]
+            self._subscriptions[run].discard(subscription)
+            if not self._subscriptions[run]:
+                del self._subscriptions[run]
 
 
 @router.get("/{run}/events", response_class=EventSourceResponse, responses=problems(404))
 async def get_events(request: Request, run: str = Path(max_length=128)) -> EventSourceResponse:
     """Server-sent events: the current state, then ``evaluated`` after each evaluation."""
-    service = request.app.state.service
+    service: State = request.app.state.service
     if await run_in_threadpool(queries.get_run, service.store, run) is None:
         raise Problem(404, f"There is no run {run!r}.")
-    ending = anyio.Event()
+    shutdown = anyio.Event()
     return EventSourceResponse(
-        _events(service.live_events, service.store, run, ending, service.credentials, caller.get()),
+        _stream(service, run, shutdown, caller.get()),
         ping=PING_SECONDS,
-        shutdown_event=ending,
+        shutdown_event=shutdown,
         shutdown_grace_period=GRACE_SECONDS,
     )
 
 
-async def _events(
-    live: LiveEvents,
-    store: Store,
-    run: str,
-    ending: anyio.Event,
-    bearers: CredentialStore,
-    who: Caller | None,
+async def _stream(
+    service: State, run: str, shutdown: anyio.Event, subscriber: Caller | None
 ) -> AsyncIterator[ServerSentEvent]:
-    with live.subscribed(run) as subscription:  # before the look, so that nothing falls between
-        for event in await run_in_threadpool(_standing, store, run):
-            yield _judged(event)
+    # subscribe before reading the current state: no event between the two is missed
+    with service.live_events.subscribed(run) as subscription:
+        for event in await run_in_threadpool(_current_events, service.store, run):
+            yield _evaluated(event)
         checked = time.monotonic()
-        while not ending.is_set():
-            events: list[dict[str, Any]] = []
+        while not shutdown.is_set():
+            events: list[Event] = []
             with anyio.move_on_after(VALID_SECONDS):
-                events = await subscription.get(ending)
+                events = await subscription.get(shutdown)
             if time.monotonic() >= checked + VALID_SECONDS:
-                if await _has_ended(bearers, who):
+                if await _has_expired(service.credentials, subscriber):
                     return
                 checked = time.monotonic()
             for event in events:
-                yield _judged(event)
+                yield _evaluated(event)
 
 
-async def _has_ended(bearers: CredentialStore, who: Caller | None) -> bool:
-    """Whether the reader of a stream logged out since, or the token was revoked."""
-    if who is None:
+async def _has_expired(credentials: CredentialStore, subscriber: Caller | None) -> bool:
+    """Whether the subscriber logged out, or the token was revoked, since the stream began."""
+    if subscriber is None:
         return False
     try:
-        return not await run_in_threadpool(bearers.is_valid, who)
+        return not await run_in_threadpool(credentials.is_valid, subscriber)
     except OperationalError:
-        return True  # unknown without the database: browsers connect again by themselves
+        return True  # unknown while the database is down; browsers reconnect automatically
 
 
-def _judged(event: dict[str, Any]) -> ServerSentEvent:
+def _evaluated(event: Event) -> ServerSentEvent:
     return ServerSentEvent(msgspec.json.encode(event).decode(), event=EVALUATED)
 
 
-def _told(evaluation: EvaluationResult) -> dict[str, Any]:
+def _summary(evaluation: EvaluationResult) -> Event:
     return {"verdict": evaluation.verdict, "findings": len(evaluation.findings)}
 
 
-def _standing(store: Store, run: str) -> list[dict[str, Any]]:
-    told = _told(queries.evaluation(store, run))
+def _current_events(store: Store, run: str) -> list[Event]:
+    summary = _summary(queries.evaluation(store, run))
     reached = queries.last_evaluated_steps(store, run)
-    return [{"optimizer": o, "step": step, **told} for o, step in reached.items()]
+    return [{"optimizer": o, "step": step, **summary} for o, step in reached.items()]

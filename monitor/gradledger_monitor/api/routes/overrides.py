@@ -1,6 +1,7 @@
-"""Choices over HTTP: which rules are asked, with which thresholds, and how long things are kept.
+"""Overrides over HTTP: which rules are off, their thresholds, and the retention.
 
-What the operator set, in the environment or a file, is shown with its place, and changed there.
+A value that the operator set in the environment or a file is read-only here; the response names
+where it is set.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gradledger_monitor.api.app_state import JsonResponse, State, StateDep
 from gradledger_monitor.api.schemas import problems
 from gradledger_monitor.common import clock
-from gradledger_monitor.common.problems import Problem
+from gradledger_monitor.common.problems import Problem, invalid_values
 from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.rules.definition import Parameter, RuleDefinition
 from gradledger_monitor.rules.docs import rules_by_id
@@ -30,19 +31,19 @@ from gradledger_monitor.workers.runtime_overrides import DAYS
 
 router = APIRouter(prefix="/api/v1/settings", tags=["settings"])
 
-MOST_DAYS = 36_500
-THRESHOLDS = "body.thresholds."  # how fields of thresholds begin
+MAX_DAYS = 36_500
+THRESHOLDS = "body.thresholds."  # prefix of the fields of thresholds
 
 Name = Annotated[str, Field(max_length=128)]
-Days = Annotated[float, Field(ge=0, le=MOST_DAYS, allow_inf_nan=False, strict=True)]
+Days = Annotated[float, Field(ge=0, le=MAX_DAYS, allow_inf_nan=False, strict=True)]
 Revision = Annotated[
     Annotated[int, Field(ge=0, le=2**53, strict=True)] | None,
-    Field(description="Refuse this with 409 if it was changed since this one."),
+    Field(description="The revision that this update is based on; 409 if there is a newer one."),
 ]
 
 
 class ThresholdDocument(BaseModel):
-    """A threshold of a rule, and what holds; ``set_in`` is where the operator set it."""
+    """A threshold of a rule and its value; ``set_in`` is where the operator set it."""
 
     name: str
     meaning: str
@@ -61,7 +62,7 @@ class RuleDocument(BaseModel):
 
 
 class RulesDocument(BaseModel):
-    """All rules as they are asked; ``off_set_in`` is where the operator said which are off."""
+    """All rules; ``off_set_in`` is where the operator set which of them are off."""
 
     revision: int
     changed: float | None
@@ -69,21 +70,21 @@ class RulesDocument(BaseModel):
     rules: list[RuleDocument]
 
 
-class RulesChosen(BaseModel):
-    """What is to hold from now on; what is not in it stays as it is."""
+class RulesUpdate(BaseModel):
+    """New overrides of the rules; a field that is absent stays unchanged."""
 
     model_config = ConfigDict(extra="forbid")
 
-    off: Annotated[list[Name], Field(description="Rules that are not asked: all of them.")] = []
+    off: Annotated[list[Name], Field(description="All rules that are off.")] = []
     thresholds: Annotated[
         dict[Name, dict[Name, float]],
-        Field(description="By rule and name; those that are not in it have their defaults."),
+        Field(description="By rule and name; thresholds that are absent have their defaults."),
     ] = {}
     revision: Revision = None
 
 
 class DaysDocument(BaseModel):
-    """For how many days; 0 is for ever. ``set_in`` is where the operator set it."""
+    """Days of retention; 0 keeps all. ``set_in`` is where the operator set it."""
 
     value: float
     default: float
@@ -91,7 +92,7 @@ class DaysDocument(BaseModel):
 
 
 class RetentionDocument(BaseModel):
-    """For how long what each rank sent is kept, and for how long single steps are."""
+    """How long the records of each rank are kept, and how long single steps are."""
 
     revision: int
     changed: float | None
@@ -99,8 +100,8 @@ class RetentionDocument(BaseModel):
     keep_steps_days: DaysDocument
 
 
-class RetentionChosen(BaseModel):
-    """What is to hold from now on; null is the default, and what is not in it stays as it is."""
+class RetentionUpdate(BaseModel):
+    """The new retention; null is the default, and a field that is absent stays unchanged."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -114,90 +115,97 @@ class RetentionChosen(BaseModel):
 
 @router.get("/rules", response_model=RulesDocument)
 def get_rules(state: StateDep) -> JsonResponse:
-    """All rules: which are asked, with which thresholds, and which of that is set elsewhere."""
+    """All rules: whether they are off, their thresholds, and where the operator set them."""
     return JsonResponse(rules(state).model_dump())
 
 
 @router.put("/rules", response_model=RulesDocument, responses=problems(409, 422))
-def put_rules(state: StateDep, said: RulesChosen) -> JsonResponse:
-    """Ask the rules otherwise, from the next step on that is judged in any run."""
-    _accepted([*wrong_rules(said)])
-    _left_to_us(_set_elsewhere(state, said))
-    before = state.overrides.stored(RULES)
-    kept = RuleOverrides(**before.value)
-    off = list(kept.off)
-    if "off" in said.model_fields_set and not state.overrides.set_in("rules_off"):
-        off = sorted(set(said.off))
-    thresholds = kept.thresholds
-    if "thresholds" in said.model_fields_set:
-        thresholds = _other(state, said, kept)
-    _write(state, RULES, before, {"off": off, "thresholds": thresholds}, said.revision)
+def put_rules(state: StateDep, update: RulesUpdate) -> JsonResponse:
+    """Override rules and thresholds. Changes apply from the next evaluation of active runs."""
+    if errors := [*invalid_rules(update)]:
+        raise invalid_values(*errors)
+    _refuse_read_only(_read_only_rules(state, update))
+    stored = state.overrides.stored(RULES)
+    current = RuleOverrides(**stored.value)
+    off = list(current.off)
+    if "off" in update.model_fields_set and not state.overrides.set_in("rules_off"):
+        off = sorted(set(update.off))
+    thresholds = current.thresholds
+    if "thresholds" in update.model_fields_set:
+        thresholds = _new_thresholds(state, update, current)
+    _write(state, RULES, stored, {"off": off, "thresholds": thresholds}, update.revision)
     return JsonResponse(rules(state).model_dump())
 
 
 def rules(state: State) -> RulesDocument:
-    """The rules as they are asked now."""
-    kept, choices = state.overrides.stored(RULES), state.overrides.rule_overrides()
+    """The rules with their current overrides."""
+    stored, effective = state.overrides.stored(RULES), state.overrides.rule_overrides()
     return RulesDocument(
-        revision=kept.revision,
-        changed=kept.changed,
+        revision=stored.revision,
+        changed=stored.changed,
         off_set_in=state.overrides.set_in("rules_off"),
-        rules=[_rule(state, choices, name, rule) for name, rule in rules_by_id().items()],
+        rules=[_rule(state, effective, name, rule) for name, rule in rules_by_id().items()],
     )
 
 
 def _rule(
-    state: State, choices: RuleOverrides, name: str, rule: type[RuleDefinition]
+    state: State, effective: RuleOverrides, name: str, rule: type[RuleDefinition]
 ) -> RuleDocument:
-    set_ = choices.thresholds.get(name, {})
+    overridden = effective.thresholds.get(name, {})
     thresholds = [
         ThresholdDocument(
             name=key,
             meaning=parameter.meaning,
             default=parameter.default,
-            value=set_.get(key, parameter.default),
+            value=overridden.get(key, parameter.default),
             set_in=state.overrides.set_in("thresholds", name, key),
         )
         for key, parameter in rule.parameters().items()
     ]
-    return RuleDocument(rule=name, kind=rule.kind, off=choices.is_off(name), thresholds=thresholds)
+    off = effective.is_off(name)
+    return RuleDocument(rule=name, kind=rule.kind, off=off, thresholds=thresholds)
 
 
-def wrong_rules(said: RulesChosen) -> Iterator[tuple[str, str]]:
-    """Fields that say what cannot be, with the reason and the way out."""
-    known = rules_by_id()
-    for rule in said.off:
-        if rule not in known:
+def invalid_rules(update: RulesUpdate) -> Iterator[tuple[str, str]]:
+    """The invalid fields of an update, each with the reason."""
+    definitions = rules_by_id()
+    for rule in update.off:
+        if rule not in definitions:
             yield "body.off", f"there is no rule {rule!r}; see `gradledger rules`"
-    for place, why in RuleOverrides((), said.thresholds).problems(known):
-        yield ".".join(("body", *place)), why
+    for path, reason in RuleOverrides((), update.thresholds).problems(definitions):
+        yield ".".join(("body", *path)), reason
 
 
-def _set_elsewhere(state: State, said: RulesChosen) -> Iterator[tuple[str, str]]:
-    """What is set elsewhere, and otherwise than here."""
-    now, place = state.overrides.rule_overrides(), state.overrides.set_in("rules_off")
-    is_off = {rule for rule in rules_by_id() if now.is_off(rule)}
-    if place and "off" in said.model_fields_set and set(said.off) != is_off:
-        yield "off", place
-    for rule, values in said.thresholds.items():
+def _read_only_rules(state: State, update: RulesUpdate) -> Iterator[tuple[str, str]]:
+    """Fields that the operator set and the update would change, each with where it is set."""
+    effective, set_in = state.overrides.rule_overrides(), state.overrides.set_in("rules_off")
+    off = {rule for rule in rules_by_id() if effective.is_off(rule)}
+    if set_in and "off" in update.model_fields_set and set(update.off) != off:
+        yield "off", set_in
+    for rule, values in update.thresholds.items():
         for name, value in values.items():
-            place = state.overrides.set_in("thresholds", rule, name)
-            if place and value != now.thresholds[rule][name]:
-                yield f"thresholds.{rule}.{name}", place
+            set_in = state.overrides.set_in("thresholds", rule, name)
+            if set_in and value != effective.thresholds[rule][name]:
+                yield f"thresholds.{rule}.{name}", set_in
 
 
-def _other(state: State, said: RulesChosen, kept: RuleOverrides) -> dict[str, dict[str, float]]:
-    """The thresholds to keep: those said that are not the default; where the operator set one,
-    what was kept before, which holds again when he no longer does."""
-    found: dict[str, dict[str, float]] = {}
-    for rule, known in rules_by_id().items():
-        values = said.thresholds.get(rule, {})
-        for name, parameter in known.parameters().items():
-            elsewhere = state.overrides.set_in("thresholds", rule, name)
-            source = kept.thresholds.get(rule, {}) if elsewhere else values
+def _new_thresholds(
+    state: State, update: RulesUpdate, current: RuleOverrides
+) -> dict[str, dict[str, float]]:
+    """The thresholds to store: those of the update that are not the default.
+
+    Where the operator set a threshold, the stored one is kept. It applies again as soon as the
+    operator no longer sets it.
+    """
+    thresholds: dict[str, dict[str, float]] = {}
+    for rule, definition in rules_by_id().items():
+        values = update.thresholds.get(rule, {})
+        for name, parameter in definition.parameters().items():
+            set_in = state.overrides.set_in("thresholds", rule, name)
+            source = current.thresholds.get(rule, {}) if set_in else values
             if _differs(parameter, source.get(name)):
-                found.setdefault(rule, {})[name] = parameter.fit(source[name])
-    return found
+                thresholds.setdefault(rule, {})[name] = parameter.fit(source[name])
+    return thresholds
 
 
 def _differs(parameter: Parameter[Any], value: float | None) -> bool:
@@ -209,27 +217,27 @@ def _differs(parameter: Parameter[Any], value: float | None) -> bool:
 
 @router.get("/retention", response_model=RetentionDocument)
 def get_retention(state: StateDep) -> JsonResponse:
-    """For how long what is kept, and which of that is set elsewhere."""
+    """How long records and steps are kept, and where the operator set it."""
     return JsonResponse(retention(state).model_dump())
 
 
 @router.put("/retention", response_model=RetentionDocument, responses=problems(409, 422))
-def put_retention(state: StateDep, said: RetentionChosen) -> JsonResponse:
-    """Keep for longer or shorter; what is older goes within the hour, when the service looks."""
-    new = {name: getattr(said, name) for name in DAYS if name in said.model_fields_set}
-    here = {name: state.overrides.set_in(name) for name in new}
-    elsewhere = ((n, here[n]) for n, value in new.items() if value != state.overrides.days(n))
-    _left_to_us((name, place) for name, place in elsewhere if place)
-    new = {name: value for name, value in new.items() if not here[name]}
-    before = state.overrides.stored(RETENTION)
-    value = {n: v for n, v in {**before.value, **new}.items() if v is not None}
-    _write(state, RETENTION, before, value, said.revision)
+def put_retention(state: StateDep, update: RetentionUpdate) -> JsonResponse:
+    """Change the retention. It applies with the next retention pass, within the hour."""
+    days = {name: getattr(update, name) for name in DAYS if name in update.model_fields_set}
+    set_in = {name: state.overrides.set_in(name) for name in days}
+    changed = ((name, set_in[name]) for name in days if days[name] != state.overrides.days(name))
+    _refuse_read_only((name, where) for name, where in changed if where)
+    days = {name: value for name, value in days.items() if not set_in[name]}
+    stored = state.overrides.stored(RETENTION)
+    value = {n: v for n, v in {**stored.value, **days}.items() if v is not None}
+    _write(state, RETENTION, stored, value, update.revision)
     return JsonResponse(retention(state).model_dump())
 
 
 def retention(state: State) -> RetentionDocument:
     """The retention as it is now."""
-    kept = state.overrides.stored(RETENTION)
+    stored = state.overrides.stored(RETENTION)
     days = {
         name: DaysDocument(
             value=state.overrides.days(name),
@@ -238,31 +246,25 @@ def retention(state: State) -> RetentionDocument:
         )
         for name in DAYS
     }
-    return RetentionDocument(revision=kept.revision, changed=kept.changed, **days)
+    return RetentionDocument(revision=stored.revision, changed=stored.changed, **days)
 
 
 # ---------------------------------------------------------------- both
 
 
-def _accepted(wrong: list[tuple[str, str]]) -> None:
-    if wrong:
-        errors = [{"field": field, "reason": reason} for field, reason in wrong]
-        raise Problem(422, "The request has values that are not accepted.", errors=errors)
-
-
-def _left_to_us(elsewhere: Iterator[tuple[str, str]]) -> None:
-    for field, place in elsewhere:
-        raise Problem(409, f"{field} is set in {place}, and is changed there.")
+def _refuse_read_only(fields: Iterator[tuple[str, str]]) -> None:
+    for field, set_in in fields:
+        raise Problem(409, f"{field} is set in {set_in}. Change it there.")
 
 
 def _write(
-    state: State, name: str, before: StoredOverrides, value: dict[str, Any], seen: int | None
+    state: State, name: str, stored: StoredOverrides, value: dict[str, Any], base: int | None
 ) -> None:
-    """Put ``value`` in the place of what was there, on which it rests."""
+    """Replace the stored overrides, unless there is a newer revision than ``base``."""
     try:
-        if seen not in (None, before.revision):
+        if base not in (None, stored.revision):
             raise OverridesChanged
-        overrides.write(state.store, name, value, clock.now(), before.revision)
+        overrides.write(state.store, name, value, clock.now(), stored.revision)
     except OverridesChanged as error:
-        detail = "It was changed by somebody else since it was looked at. Nothing was saved."
+        detail = "These settings have changed since you loaded them. Nothing was saved."
         raise Problem(409, detail) from error

@@ -1,4 +1,4 @@
-"""The post-mortem of a run, to be kept: the same file that ``gradledger postmortem`` writes."""
+"""The post-mortem of a run as a download: the file that ``gradledger postmortem`` writes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def postmortem(
     run: RunId,
     form: Annotated[Literal["html", "md", "json"], Query(alias="format")] = "html",
 ) -> Response:
-    """A file, never a page of ours: it brings its own styles, which our policy would forbid."""
+    """A download, not a page: it has inline styles, which the Content-Security-Policy forbids."""
     try:
         text = FORMATS[form](build_incident(store, run))
     except UnknownRun:
         return no_run(run)
-    name = f"postmortem-{run}.{form}"  # an id has nothing that a header would mind
+    name = f"postmortem-{run}.{form}"  # an id has no characters that a header could not contain
     headers = {**HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
     return Response(text, 200, headers, f"{_TYPES[form]}; charset=utf-8")

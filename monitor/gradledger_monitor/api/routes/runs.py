@@ -1,4 +1,4 @@
-"""Runs out: lists, series, findings, single steps, and the verdict in its fixed form."""
+"""Runs over HTTP: the list, findings, quarantined steps, single steps and the verdict."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from gradledger_monitor.store.runs import queries
 
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 
-BIG = 2**53
+MAX_STEP = 2**53
 RunId = Annotated[str, Path(min_length=1, max_length=128)]
 Optimizer = Annotated[int, Path(ge=0, le=2**31 - 1)]
-Step = Annotated[int, Path(ge=1, le=BIG)]
+Step = Annotated[int, Path(ge=1, le=MAX_STEP)]
 
 
-def existing(store: Store, run: str) -> queries.RunRow:
+def require_run(store: Store, run: str) -> queries.RunRow:
     """The run, or a 404 that names it."""
     row = queries.get_run(store, run)
     if row is None:
@@ -44,23 +44,23 @@ def existing(store: Store, run: str) -> queries.RunRow:
 def list_runs(
     store: StoreDep,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
-    offset: Annotated[int, Query(ge=0, le=BIG)] = 0,
+    offset: Annotated[int, Query(ge=0, le=MAX_STEP)] = 0,
     search: Annotated[str | None, Query(max_length=256)] = None,
 ) -> JsonResponse:
-    """Runs, the last heard of first."""
+    """Runs, the one with the latest record first."""
     return JsonResponse({"runs": queries.list_runs(store, limit, offset, search)})
 
 
 @router.get("/{run}", response_model=queries.RunRow, responses=problems(404, 422))
 def get_run(store: StoreDep, run: RunId) -> JsonResponse:
     """One run."""
-    return JsonResponse(existing(store, run))
+    return JsonResponse(require_run(store, run))
 
 
 @router.get("/{run}/findings", response_model=FindingList, responses=problems(404, 422))
 def get_findings(store: StoreDep, run: RunId) -> JsonResponse:
-    """What the rules claim about a run, causes before symptoms."""
-    existing(store, run)
+    """The findings of a run, causes before symptoms."""
+    require_run(store, run)
     return JsonResponse({"findings": queries.evaluation(store, run).findings})
 
 
@@ -70,15 +70,15 @@ def get_findings(store: StoreDep, run: RunId) -> JsonResponse:
     responses=problems(404, 422),
 )
 def get_quarantined(store: StoreDep, run: RunId) -> JsonResponse:
-    """Steps that could not be evaluated, and so were seen by no rule: the first 100, and why."""
-    existing(store, run)
+    """Steps that could not be evaluated, so that no rule applied: the first 100, and why."""
+    require_run(store, run)
     return JsonResponse(queries.quarantined_steps(store, run))
 
 
 @router.get("/{run}/verdict", response_model=VerdictDocument, responses=problems(404, 422))
 def get_verdict(store: StoreDep, run: RunId) -> JsonResponse:
-    """The answer, in the same form as ``gradledger check --json``."""
-    row = existing(store, run)
+    """The verdict, in the format of ``gradledger check --json``."""
+    row = require_run(store, run)
     evaluation = queries.evaluation(store, run)
     return JsonResponse(verdict_json(row.id, row.steps, row.world_size, evaluation))
 
@@ -89,8 +89,8 @@ def get_verdict(store: StoreDep, run: RunId) -> JsonResponse:
     responses=problems(404, 422),
 )
 def get_step(store: StoreDep, run: RunId, optimizer: Optimizer, step: Step) -> JsonResponse:
-    """One step: its figures, the ledger of its micro-batches, and the records of all ranks."""
-    existing(store, run)
+    """One step: its figures, its ledger, and the records of all ranks."""
+    require_run(store, run)
     records = queries.step_records(store, run, optimizer, step)
     if not records:
         raise Problem(404, f"Run {run!r} has no step {step} of optimizer {optimizer}.")
@@ -107,9 +107,9 @@ def get_step(store: StoreDep, run: RunId, optimizer: Optimizer, step: Step) -> J
 
 
 def _evaluated(merged: step_facts.StepFacts) -> dict[str, Any]:
-    ledger = None if merged.ledger is None else _account(merged.ledger)
+    ledger = None if merged.ledger is None else _ledger(merged.ledger)
     return {"figures": chart_metrics(merged), "ledger": ledger}
 
 
-def _account(ledger: Ledger) -> dict[str, Any]:
+def _ledger(ledger: Ledger) -> dict[str, Any]:
     return {name: getattr(ledger, name) for name in schemas.Ledger.model_fields}

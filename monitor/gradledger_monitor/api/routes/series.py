@@ -1,4 +1,4 @@
-"""Curves out: the figures of a run, its evaluations, and which micro-batches communicated."""
+"""Curves over HTTP: figures, evaluation metrics, and collectives by micro-batch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
 from gradledger_monitor.api.app_state import StoreDep
-from gradledger_monitor.api.routes.runs import BIG, RunId, existing
+from gradledger_monitor.api.routes.runs import MAX_STEP, RunId, require_run
 from gradledger_monitor.api.schemas import problems
-from gradledger_monitor.common.problems import Problem
+from gradledger_monitor.common.problems import invalid_values
 from gradledger_monitor.model.chart_metrics import CHART_METRICS
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.steps import curves, patterns
@@ -21,17 +21,18 @@ from gradledger_monitor.store.steps.curves import Span
 
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 
-DIGITS = 7  # a curve on a screen shows fewer
-LARGE = 1e5  # from here on decimals are rounded instead: a time has ten digits before them
-COMPRESSION = 3  # beyond it, time grows faster than the answer shrinks
-MOST_COLUMNS = 400
-KEPT = 64  # answers that are not made anew while nothing new was judged
-FEW = 2_000  # points of an answer that is kept: half a megabyte with all figures
+DIGITS = 7  # a chart shows fewer
+LARGE = 1e5  # from here on round to 2 decimals: a time has ten digits before them
+COMPRESSION = 3  # higher levels cost more time than they save in size
+MAX_COLUMNS = 400
+CACHE_SIZE = 64  # responses
+MAX_CACHED_POINTS = 2_000  # of a cached response: half a megabyte with all figures
 
-Bound = Annotated[int | None, Query(ge=0, le=BIG)]
+Bound = Annotated[int | None, Query(ge=0, le=MAX_STEP)]
 Columns = dict[str, list[float | None]]
-Named = Annotated[
-    str | None, Query(max_length=1024, description="Figures by name, with commas; all by default.")
+FigureNames = Annotated[
+    str | None,
+    Query(max_length=1024, description="Names of figures, separated by commas; default: all."),
 ]
 
 
@@ -45,54 +46,56 @@ def get_series(
     first: Bound = None,
     last: Bound = None,
     max_points: Annotated[int, Query(ge=100, le=20_000)] = curves.POINTS,
-    figures: Named = None,
+    figures: FigureNames = None,
 ) -> Response:
-    """The figures of judged steps, column by column; ``after`` asks for later steps only.
+    """The figures of evaluated steps as columns; ``after`` limits them to later steps.
 
-    Where there are more steps than ``max_points``, a point stands for those from ``first`` to
+    If there are more steps than ``max_points``, a point stands for the steps from ``first`` to
     ``step``: a figure is their mean, ``<figure>_low`` and ``<figure>_high`` are its extremes.
     """
-    existing(store, run)
+    require_run(store, run)
     start = first if after is None else max(after + 1, first or 0)
     span = Span(optimizer, start, last)
-    version = curves.version(store, run)  # first: what is drawn is at least as new
-    drawn = _drawn if max_points <= FEW else _drawn.__wrapped__
-    zipped = _takes_gzip(request)
-    return _json(drawn(store, version, run, span, _named(figures), max_points, zipped), zipped)
+    version = curves.version(store, run)  # read before the curves, which are at least as new
+    gzipped = _accepts_gzip(request)
+    encode = _encode_cached if max_points <= MAX_CACHED_POINTS else _encode_curves
+    body = encode(store, version, run, span, _names(figures), max_points, gzipped)
+    return _json(body, gzipped)
 
 
-@lru_cache(maxsize=KEPT)
-def _drawn(
+def _encode_curves(
     store: Store,
-    version: curves.Version,
+    _: curves.Version,
     run: str,
     span: Span,
     figures: tuple[str, ...],
     points: int,
-    zipped: bool,
+    gzipped: bool,
 ) -> bytes:
-    """The same until another version: whoever looks at a run asks alike, and again and again."""
-    return _compact(curves.curves(store, run, span, figures, points), zipped)
+    return _encode(curves.curves(store, run, span, figures, points), gzipped)
 
 
-def _named(figures: str | None) -> tuple[str, ...]:
+# Pages of one run request the same curves repeatedly; the version changes with the evaluation.
+_encode_cached = lru_cache(maxsize=CACHE_SIZE)(_encode_curves)
+
+
+def _names(figures: str | None) -> tuple[str, ...]:
     if not figures:
         return CHART_METRICS
-    named = tuple(dict.fromkeys(figures.split(",")))
-    unknown = [name for name in named if name not in CHART_METRICS]
+    names = tuple(dict.fromkeys(figures.split(",")))
+    unknown = [name for name in names if name not in CHART_METRICS]
     if unknown:
         reason = f"there is no figure {unknown[0]!r}; there are {', '.join(CHART_METRICS)}"
-        errors = [{"field": "query.figures", "reason": reason}]
-        raise Problem(422, "The request has values that are not accepted.", errors=errors)
-    return named
+        raise invalid_values(("query.figures", reason))
+    return names
 
 
 @router.get("/{run}/evaluations", response_model=dict[str, Columns], responses=problems(404, 422))
 def get_evaluations(
     request: Request, store: StoreDep, run: RunId, first: Bound = None, last: Bound = None
 ) -> Response:
-    """Evaluation metrics by name: steps, and the lowest, mean and highest value there."""
-    existing(store, run)
+    """Evaluation metrics by name: steps, and the lowest, mean and highest value at each."""
+    require_run(store, run)
     return compact(request, curves.eval_curves(store, run, Span(0, first, last)))
 
 
@@ -108,30 +111,30 @@ def get_collectives(
     optimizer: Annotated[int, Path(ge=0, le=2**31 - 1)],
     first: Bound = None,
     last: Bound = None,
-    steps: Annotated[int, Query(ge=2, le=MOST_COLUMNS)] = 120,
+    steps: Annotated[int, Query(ge=2, le=MAX_COLUMNS)] = 120,
 ) -> Response:
-    """Collectives inside each micro-batch's backward, of steps evenly spread over a span."""
-    existing(store, run)
+    """Collectives in the backward of each micro-batch, for steps spread evenly over a span."""
+    require_run(store, run)
     return compact(request, patterns.collectives(store, run, Span(optimizer, first, last), steps))
 
 
 def compact(request: Request, content: Any) -> Response:
-    """JSON for drawing: few digits, and compressed where the caller understands that."""
-    zipped = _takes_gzip(request)
-    return _json(_compact(content, zipped), zipped)
+    """JSON for charts: few digits, and compressed if the client accepts it."""
+    gzipped = _accepts_gzip(request)
+    return _json(_encode(content, gzipped), gzipped)
 
 
-def _takes_gzip(request: Request) -> bool:
+def _accepts_gzip(request: Request) -> bool:
     return "gzip" in request.headers.get("accept-encoding", "")
 
 
-def _compact(content: Any, zipped: bool) -> bytes:
+def _encode(content: Any, gzipped: bool) -> bytes:
     body = msgspec.json.encode(_rounded(msgspec.to_builtins(content)))
-    return gzip.compress(body, COMPRESSION, mtime=0) if zipped else body
+    return gzip.compress(body, COMPRESSION, mtime=0) if gzipped else body
 
 
-def _json(body: bytes, zipped: bool) -> Response:
-    headers = {"Vary": "Accept-Encoding"} | ({"Content-Encoding": "gzip"} if zipped else {})
+def _json(body: bytes, gzipped: bool) -> Response:
+    headers = {"Vary": "Accept-Encoding"} | ({"Content-Encoding": "gzip"} if gzipped else {})
     return Response(body, headers=headers, media_type="application/json")
 
 
@@ -139,7 +142,7 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") if abs(value) < LARGE else round(value, 2)
     if isinstance(value, list):
-        return [_rounded(each) for each in value]
+        return [_rounded(item) for item in value]
     if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
+        return {key: _rounded(item) for key, item in value.items()}
     return value
