@@ -78,7 +78,7 @@ def test_over_https_the_cookie_stays_there(tmp_path: Path) -> None:
 def test_a_token_that_is_none_gives_the_form_again(guarded: Guarded) -> None:
     answer = log_in(guarded, "<script>alert(1)</script>")
     assert answer.status_code == 401 and "set-cookie" not in answer.headers
-    assert "not known" in answer.text and "<script>alert" not in answer.text
+    assert "does not exist" in answer.text and "<script>alert" not in answer.text
 
 
 @pytest.mark.parametrize("garbage", [b"", b"token", b"\xff\xfe=%", b"token=&token=&next=%00"])

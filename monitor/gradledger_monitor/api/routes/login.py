@@ -30,8 +30,8 @@ def local(path: str) -> str:
     return path if _LOCAL_PATH.fullmatch(path) else "/"
 
 
-def _page(status: int, after: str, wrong: str = "") -> HTMLResponse:
-    return HTMLResponse(render("login.html", next_url=after, error=wrong), status, _HEADERS)
+def _page(status: int, after: str, error: str = "") -> HTMLResponse:
+    return HTMLResponse(render("login.html", next_url=after, error=error), status, _HEADERS)
 
 
 @router.get("/login")
