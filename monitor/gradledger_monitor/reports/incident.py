@@ -147,8 +147,8 @@ def _cost(store: Store, run: RunRow, onset: Finding | None) -> Cost | None:
     spent = event_queries.spent_since(store, run.id, onset.optimizer, onset.first_step)
     if spent is None:
         return None
-    per_step = (spent.ended - spent.begun) / (spent.steps - 1) if spent.steps > 1 else 0.0
-    seconds = spent.ended - spent.begun + per_step  # the first bad step took time, too
+    per_step = (spent.ended - spent.started) / (spent.steps - 1) if spent.steps > 1 else 0.0
+    seconds = spent.ended - spent.started + per_step  # the first bad step took time, too
     hours, note = _gpu_hours(run, seconds)
     return Cost(spent.steps, spent.tokens, seconds, hours, note)
 

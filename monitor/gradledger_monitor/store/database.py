@@ -1,4 +1,4 @@
-"""The database as a whole: how it is opened, read, written by one at a time, and migrated."""
+"""The database: opening, reading, writing by one writer at a time, and migration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gradledger_monitor.common.paths import migrations_folder
 from gradledger_monitor.store import dialects, private_files
 
 WAIT_SECONDS = 5.0
-LOCKED_SECONDS = 1.0  # for which nobody tries again, after one writer has waited in vain
+LOCKED_SECONDS = 1.0  # in which writers fail at once, after one waited in vain
 
 
 # Revisions of versions that were never released: their migrations are squashed into one.
@@ -53,17 +53,17 @@ class DatabaseTooOld(UnknownRevision):
 class Store:
     """A database of runs. Safe to share between threads.
 
-    ``wait`` is for how many seconds a statement waits for a lock that another process holds; then
-    it raises ``OperationalError``.
+    A statement waits up to ``wait`` seconds for a lock that another process holds, and then raises
+    ``OperationalError``.
 
-    Raises ``ValueError`` or an ``ArgumentError`` of SQLAlchemy for a URL that names none, and
-    ``ModuleNotFoundError`` where its driver is not installed.
+    Raises ``ValueError`` or an ``ArgumentError`` of SQLAlchemy for a URL without a supported
+    database, and ``ModuleNotFoundError`` if its driver is not installed.
     """
 
     def __init__(self, url: str, wait: float = WAIT_SECONDS) -> None:
         parsed = make_url(url)
-        if parsed.get_backend_name() not in dialects.KNOWN:
-            raise ValueError(f"the database must be one of {', '.join(dialects.KNOWN)}")
+        if parsed.get_backend_name() not in dialects.SUPPORTED:
+            raise ValueError(f"the database must be one of {', '.join(dialects.SUPPORTED)}")
         if parsed.get_backend_name() == "sqlite" and not dialects.in_memory(parsed):
             private_files.create_database_file(parsed)
         self.engine = _engine(parsed)
@@ -77,16 +77,16 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A transaction that only reads, and sees one moment of the database."""
+        """A transaction that only reads, and sees a consistent snapshot of the database."""
         with self._reading, self.engine.connect() as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction, durable when the block is left without an exception."""
+        """A transaction, which is durable when the block ends without an exception."""
         # Threads queue here, in order of arrival, rather than poll for SQLite's lock.
-        turn = self._writing if self._one_writer else nullcontext()
-        with turn, self.engine.connect() as connection:
+        queue = self._writing if self._one_writer else nullcontext()
+        with queue, self.engine.connect() as connection:
             connection = connection.execution_options(**{dialects.WRITES: True})
             with self._begin(connection):
                 yield connection
@@ -94,7 +94,7 @@ class Store:
     def _begin(self, connection: Connection) -> RootTransaction:
         """Begin to write. If a writer just waited in vain for another process, fail at once.
 
-        Each thread in the queue would otherwise wait for the whole time, one after the other.
+        Otherwise each thread in the queue would wait for the full time, one after the other.
         """
         if time.monotonic() < self._locked_until:
             raise dialects.locked()
@@ -124,7 +124,7 @@ class Store:
                 raise reason(revision) from error
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         self.engine.dispose()
 
 
@@ -132,5 +132,5 @@ def _engine(url: URL) -> Engine:
     try:
         return create_engine(url, **dialects.engine_options(url))
     except ModuleNotFoundError as error:
-        way = "postgresql+psycopg://..., with pip install 'gradledger[monitor,postgres]'"
-        raise ModuleNotFoundError(f"{error}; Postgres is {way}", name=error.name) from error
+        fix = "use postgresql+psycopg://... and pip install 'gradledger[monitor,postgres]'"
+        raise ModuleNotFoundError(f"{error}; for Postgres, {fix}", name=error.name) from error

@@ -1,6 +1,6 @@
-"""Which errors of a database mean that it cannot be used, and what to tell its operator.
+"""Errors which mean that the database cannot be used, as messages for operators.
 
-SQLite raises them as several classes, so their text decides.
+SQLite raises them as several classes, so they are recognised by their text.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _REASONS = {
 
 
 def unusable(error: DatabaseError) -> str | None:
-    """One line about a database that cannot be used; None for any other error."""
+    """A line about a database that cannot be used; None for any other error."""
     reason = " ".join(str(error.orig).split())
-    for text, meaning in _REASONS.items():
+    for text, explanation in _REASONS.items():
         if text in reason:
             address = getattr(error, "database", None) or "GRADLEDGER_DB"
-            return f"the database {address} {meaning} ({reason})."
+            return f"the database {address} {explanation} ({reason})."
     if isinstance(error, OperationalError) and error.statement is None:
         return f"the database (GRADLEDGER_DB) cannot be reached: {reason}"
     if _is_lock_timeout(reason):
@@ -32,17 +32,17 @@ def unusable(error: DatabaseError) -> str | None:
     return None
 
 
-def meaning(error: DatabaseError) -> str:
-    """What an outage means, in one sentence without addresses: strangers may read it."""
+def public_reason(error: DatabaseError) -> str:
+    """The reason of an outage in a sentence without addresses, because anybody may read it."""
     reason = str(error.orig)
-    for text, found in _REASONS.items():
+    for text, explanation in _REASONS.items():
         if text in reason:
-            return f"The database {found}."
+            return f"The database {explanation}."
     return "The database is locked." if _is_lock_timeout(reason) else "The database is away."
 
 
 def is_outage(error: DatabaseError) -> bool:
-    """Whether a request failed because the database cannot be used, and not for a mistake."""
+    """Whether an error means that the database cannot be used, and is not a bug."""
     return isinstance(error, OperationalError) or unusable(error) is not None
 
 

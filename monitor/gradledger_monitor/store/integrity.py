@@ -1,7 +1,7 @@
 """Whether a database can be written and is still the one that was opened.
 
-SQLite notices neither that its file was replaced nor, as long as its own pages are in memory, that
-the file was overwritten: it would go on to acknowledge records that nobody can read again.
+SQLite does not detect that its file was replaced nor, while its pages are in memory, that the file
+was overwritten. It would continue to acknowledge records that cannot be read again.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from sqlalchemy.exc import DatabaseError
 
 from gradledger_monitor.store import dialects
 from gradledger_monitor.store.database import Store
-from gradledger_monitor.store.failures import is_outage, meaning
+from gradledger_monitor.store.failures import is_outage, public_reason
 
 MAGIC = b"SQLite format 3\0"
 PROBE_BYTES = 256 * 2**10
-STRUCTURE_EVERY = 60.0  # seconds between two looks at the structure of an SQLite database
-STRUCTURE_SECONDS = 0.5  # for one look: of a database of gigabytes it sees a part
-INSTRUCTIONS = 10_000  # of SQLite, between two looks at the clock
+STRUCTURE_EVERY = 60.0  # seconds between two checks of the structure of an SQLite database
+STRUCTURE_SECONDS = 0.5  # of one check, which covers only a part of a database of gigabytes
+INSTRUCTIONS = 10_000  # of SQLite, between two readings of the clock
 
-# a statement that changes nothing and is committed like any other
+# changes nothing, and is committed like any other statement
 _WRITE = text("UPDATE alembic_version SET version_num = version_num")
 
 
@@ -38,12 +38,12 @@ class DatabaseFile:
         self._written = False
 
     def problem(self) -> str | None:
-        """What happened to the file; None if it is the one that was opened. Takes microseconds."""
+        """What happened to the file; None if it is unchanged. Takes microseconds."""
         try:
-            there = os.stat(self.path)
+            current = os.stat(self.path)
         except OSError:
             return "The database file was removed."
-        if not os.path.samestat(there, os.fstat(self._descriptor)):
+        if not os.path.samestat(current, os.fstat(self._descriptor)):
             return "The database file was replaced by another one."
         begin = os.pread(self._descriptor, len(MAGIC), 0)
         if begin == MAGIC:
@@ -61,7 +61,7 @@ def _descriptor(path: str) -> int:
 
 
 def database_file(store: Store) -> DatabaseFile | None:
-    """The file of a store; None where there is none. Raises ``OSError``."""
+    """The file of a store; None if it has none. Raises ``OSError``."""
     url = store.engine.url
     if url.get_backend_name() != "sqlite" or dialects.in_memory(url) or "uri" in url.query:
         return None
@@ -69,7 +69,7 @@ def database_file(store: Store) -> DatabaseFile | None:
 
 
 class Probe:
-    """Tries whether a database can be written and read. For one thread at a time."""
+    """Checks that a database can be written and read. For one thread at a time."""
 
     def __init__(self, store: Store) -> None:
         self.file = database_file(store)
@@ -77,7 +77,7 @@ class Probe:
         self._structure_at = 0.0
 
     def problem(self) -> str | None:
-        """What keeps the database from being used, in one sentence; None if nothing does."""
+        """Why the database cannot be used, in a sentence; None if it can."""
         try:
             problem = self.file.problem() if self.file is not None else None
             if problem is None:
@@ -89,7 +89,7 @@ class Probe:
         except DatabaseError as error:
             if not is_outage(error):
                 raise
-            return meaning(error)
+            return public_reason(error)
 
     def _write(self) -> None:
         if self.file is not None:
@@ -109,7 +109,7 @@ class Probe:
 
 
 def _write_and_remove(path: Path) -> None:
-    """Bring some bytes to the disk. A statement alone may find room in a file that exists."""
+    """Write some bytes to the disk. A statement alone may fit into free pages of the file."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         left = memoryview(bytes(PROBE_BYTES))
@@ -123,7 +123,7 @@ def _write_and_remove(path: Path) -> None:
 
 
 def _quick_check(store: Store, end: float) -> str | None:
-    """SQLite's first complaint about its file, or ``ok``; None if there was no time to find one."""
+    """SQLite's first error in its file, or ``ok``; None if the time ran out."""
     with store.reading() as connection:
         driver = connection.connection.dbapi_connection
         assert driver is not None

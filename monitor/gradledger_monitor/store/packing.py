@@ -1,5 +1,7 @@
-"""How structured values lie in a column: MessagePack, which keeps NaN, infinities and bytes apart
-from text; step records are compressed too, for they are most of the database."""
+"""Structured values in columns: MessagePack, which keeps NaN, infinities and bytes apart from text.
+
+Step records are also compressed, because they are most of the database.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,14 @@ from sqlalchemy.types import TypeDecorator
 from gradledger_monitor.common.zstd import MAGIC, zstd
 from gradledger_monitor.ingest import schema
 
-# What step records have in common, learnt from those of the museum by `python -m museum.dictionary`
-# in tests/. What was stored with it can be read with it only: it is never changed. A better one is
-# another file, under another number, beside it.
+# A compression dictionary for step records, trained on those of the museum by
+# `python -m museum.dictionary` in tests/. Records that were compressed with it cannot be read
+# without it, so the file never changes: a better dictionary is another file with another number.
 DICTIONARY = Path(__file__).with_name("records-1.zdict")
 LEVEL = 3
 LARGEST = 2**20  # bytes of several records, before they are packed
 
-Record = schema.StepRecord | msgspec.Raw  # one that was read, or still as it lies there
+Record = schema.StepRecord | msgspec.Raw  # decoded, or as it is stored
 
 _record_decoder = msgspec.msgpack.Decoder(schema.StepRecord)
 _records_decoder = msgspec.msgpack.Decoder(dict[int, msgspec.Raw])
@@ -33,7 +35,7 @@ _records_decoder = msgspec.msgpack.Decoder(dict[int, msgspec.Raw])
 def pack_records(
     records: Sequence[tuple[int, Record]],
 ) -> Iterator[tuple[Sequence[tuple[int, Record]], bytes]]:
-    """Records by step as they are stored, in as many parts as bounds their size."""
+    """Compress records by step, in parts of at most ``LARGEST`` bytes before compression."""
     plain = msgspec.msgpack.encode(dict(records))
     if len(plain) <= LARGEST or len(records) == 1:
         yield records, _codec.compress(plain)
@@ -44,23 +46,23 @@ def pack_records(
 
 
 def unpack_records(blob: bytes) -> dict[int, msgspec.Raw]:
-    """The stored records by step, each to be read when it is wanted."""
+    """The stored records by step, not yet decoded: see ``read_record``."""
     return _records_decoder.decode(_codec.decompress(blob))
 
 
 def read_record(raw: msgspec.Raw) -> schema.StepRecord:
-    """One of them."""
+    """Decode a stored record."""
     return _record_decoder.decode(raw)
 
 
 def pack_record(record: Record) -> bytes:
-    """A single record, as archives hold those of steps that are never judged again."""
+    """Compress a single record, as archives have those of pruned steps."""
     return _codec.compress(msgspec.msgpack.encode(record))
 
 
 def unpack_record(blob: bytes) -> msgspec.Raw:
-    """The record, to be read."""
-    # what was written before there was a dictionary
+    """A single record, not yet decoded."""
+    # records from before there was a dictionary are zlib
     plain = _codec.decompress(blob) if blob.startswith(MAGIC) else zlib.decompress(blob)
     return msgspec.Raw(plain)
 
@@ -69,7 +71,7 @@ if sys.version_info >= (3, 14):
     _dictionary = zstd.ZstdDict(DICTIONARY.read_bytes())
 
     class _Codec(threading.local):
-        """One for each thread: a compressor works on one text at a time."""
+        """One per thread: a compressor works on one text at a time."""
 
         def __init__(self) -> None:
             self._compressor = zstd.ZstdCompressor(LEVEL, zstd_dict=_dictionary)
@@ -85,7 +87,7 @@ else:
     _dictionary.precompute_compress(LEVEL)
 
     class _Codec(threading.local):
-        """One for each thread: a compressor works on one text at a time."""
+        """One per thread: a compressor works on one text at a time."""
 
         def __init__(self) -> None:
             self.compress = zstd.ZstdCompressor(LEVEL, dict_data=_dictionary).compress

@@ -1,9 +1,8 @@
-"""What the rules found in a run whose first records are pruned, out of one database and into
-another.
+"""The findings and the verdict of a run whose first records are pruned, in archives.
 
-These records cannot be evaluated again, so findings and verdict travel as data. They come from a
-file that anybody may have written: each value is checked for its type and bounds, and the run is
-marked, so that nobody takes an imported verdict for one that this service reached.
+The records cannot be evaluated again, so findings and verdict are exported and imported as data.
+Anybody may have written the file: the type and the bounds of each value are checked, and the run is
+marked, so that an imported verdict is not taken for one of this service.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class ArchivedFinding(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ArchivedEvaluation(Struct, frozen=True, forbid_unknown_fields=True):
-    """The rest of a judgement, and of how many steps and tokens it is."""
+    """The rest of an evaluation, and the numbers of steps and tokens that it covers."""
 
     verdict: Verdict
     coverage: Annotated[dict[Name, Text], Meta(max_length=1_024)]
@@ -54,54 +53,55 @@ class ArchivedEvaluation(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CarriedEvaluation(Struct, frozen=True):
-    """A whole judgement."""
+    """An evaluation with its findings."""
 
     evaluation: ArchivedEvaluation
     findings: list[dict[str, Any]]  # rows of their table
 
 
 def dump_rows(connection: Connection, run: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The rows of an archive."""
+    """The rows for an archive."""
     row = connection.execute(select(runs).where(runs.c.key == run)).one()
-    judged = select(evaluations.c.coverage).where(evaluations.c.run == run)
+    coverage = connection.scalar(select(evaluations.c.coverage).where(evaluations.c.run == run))
     evaluation = ArchivedEvaluation(
-        row.verdict, connection.scalar(judged) or {}, row.steps, row.tokens
+        verdict=row.verdict, coverage=coverage or {}, steps=row.steps, tokens=row.tokens
     )
     yield EVALUATION, msgspec.to_builtins(evaluation)
     names = set(ArchivedFinding.__struct_fields__) - {"evidence"}
     query = select(findings).where(findings.c.run == run).order_by(findings.c.position)
-    for found in connection.execute(query):
-        values = {name: found._mapping[name] for name in sorted(names)}
-        evidence = base64.b64encode(msgspec.msgpack.encode(found.evidence)).decode()
+    for finding in connection.execute(query):
+        values = {name: finding._mapping[name] for name in sorted(names)}
+        evidence = base64.b64encode(msgspec.msgpack.encode(finding.evidence)).decode()
         yield FINDING, {**values, "evidence": evidence}
 
 
 def read(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> CarriedEvaluation | None:
-    """The judgement among the rows of an archive; None where it has none.
+    """The evaluation among the rows of an archive; None if there is none.
 
-    Raises ValueError, naming the field, where a row is not what ``dumped`` writes.
+    Raises ``ValueError`` with the field if a row is not as ``dump_rows`` writes it.
     """
     evaluation: ArchivedEvaluation | None = None
-    found: list[dict[str, Any]] = []
+    finding_rows: list[dict[str, Any]] = []
     try:
         for name, values in rows:
             if name == EVALUATION:
                 evaluation = msgspec.convert(values, ArchivedEvaluation)
             elif name == FINDING:
-                found.append(_row(msgspec.convert(values, ArchivedFinding), len(found)))
+                finding = msgspec.convert(values, ArchivedFinding)
+                finding_rows.append(_row(finding, len(finding_rows)))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ValueError(f"a row of {name!r} in the archive is not valid: {error}") from error
-    _check_each_once(found)
-    return None if evaluation is None else CarriedEvaluation(evaluation, found)
+    _check_unique(finding_rows)
+    return None if evaluation is None else CarriedEvaluation(evaluation, finding_rows)
 
 
-def _check_each_once(rows: list[dict[str, Any]]) -> None:
-    seen: set[tuple[str, int]] = set()
+def _check_unique(rows: list[dict[str, Any]]) -> None:
+    keys: set[tuple[str, int]] = set()
     for row in rows:
         rule, optimizer = row["rule"], row["optimizer"]
-        if (rule, optimizer) in seen:
+        if (rule, optimizer) in keys:
             raise ValueError(f"the archive has two findings of {rule} on optimizer {optimizer}")
-        seen.add((rule, optimizer))
+        keys.add((rule, optimizer))
 
 
 def _row(finding: ArchivedFinding, position: int) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def _row(finding: ArchivedFinding, position: int) -> dict[str, Any]:
 
 
 def write(connection: Connection, run: int, carried: CarriedEvaluation) -> None:
-    """Give a run of which no step was evaluated here its judgement."""
+    """Store the evaluation of a run of which no step was evaluated here."""
     for table in (evaluations, findings):
         connection.execute(delete(table).where(table.c.run == run))
     evaluation = carried.evaluation
@@ -121,11 +121,12 @@ def write(connection: Connection, run: int, carried: CarriedEvaluation) -> None:
     }
     connection.execute(insert(evaluations).values(run=run, **row))
     if carried.findings:
-        connection.execute(insert(findings), [{"run": run, **found} for found in carried.findings])
+        rows = [{"run": run, **finding} for finding in carried.findings]
+        connection.execute(insert(findings), rows)
     mark(connection, run, evaluation.steps, evaluation.tokens, evaluation.verdict)
 
 
 def mark(connection: Connection, run: int, steps: int, tokens: int, verdict: Verdict) -> None:
-    """Say on a run that part of it was evaluated elsewhere."""
+    """Mark a run as evaluated elsewhere in part."""
     values = {"steps": steps, "tokens": tokens, "verdict": verdict, "evaluator": IMPORTED}
     connection.execute(update(runs).where(runs.c.key == run).values(**values, earlier_version=True))

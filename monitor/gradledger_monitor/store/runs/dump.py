@@ -1,12 +1,12 @@
-"""A run out of a database as a whole, and into another: all that cannot be had again.
+"""Reads a whole run from a database and stores it in another: everything that cannot be recomputed.
 
-Records are what the training processes said. Rows are what the service was told or noted itself:
-tags, acknowledgements, inactivity; and, where records were given up to make room, what was kept in
-their place: facts, findings and verdict. Everything else comes of these.
+Records are what the training processes sent. Rows are what the service or people added: tags,
+acknowledgements, inactivity; and, if records were pruned, what replaces them: facts, buckets,
+findings and verdict. Everything else is computed from these.
 
-The evaluation state itself (``snapshots``) never leaves a database: whoever writes an archive could
-put anything there. Where all records are in the archive, they are evaluated where it is imported;
-else its findings and verdict are taken as data, and the run is marked.
+The evaluation state (``snapshots``) is never exported, because anybody can write an archive. If an
+archive has all records, they are evaluated after the import. Otherwise its findings and verdict are
+imported as data, and the run is marked.
 """
 
 from __future__ import annotations
@@ -66,17 +66,17 @@ from gradledger_monitor.store.tables import (
 
 BLOCK = 512  # steps of one rank, before those of the next
 
-# A record of a step that is never judged again, as an archive has it.
+# A record of a pruned step, which is never evaluated again, as an archive has it.
 RECORDS = "steps"
 RECORD = ("optimizer", "step", "rank", "received", "record")
-GIVEN_UP = (
+PRUNED = (
     select(progress.c.optimizer, progress.c.pruned)
     .where(progress.c.run == bindparam("of_run"), progress.c.pruned > 0)
     .order_by(progress.c.optimizer)
 )
 
-_SAID = (tags, acknowledgements, inactivity)
-_TABLES = {t.name: t for t in (*_SAID, progress, facts, buckets)}
+_ADDED = (tags, acknowledgements, inactivity)
+_TABLES = {t.name: t for t in (*_ADDED, progress, facts, buckets)}
 _OLD_STATE = "snapshots"  # of archives of version 1: a pickle, which is not read
 _NOT_TABLES = (carried.FINDING, carried.EVALUATION, _OLD_STATE)
 
@@ -93,7 +93,7 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class RunDump:
-    """A run, to be read once."""
+    """A run as rows and records; both can be read once."""
 
     run: schema.RunRecord
     rows: Iterator[tuple[str, Values]]
@@ -101,70 +101,70 @@ class RunDump:
 
 
 def dump(store: Store, run: str) -> RunDump:
-    """Everything of a run. Raises ``UnknownRun``."""
+    """Read a run. Raises ``UnknownRun``."""
     with store.reading() as connection:
         row = require_run(connection, run)
-    return RunDump(_described(row), _rows(store, row.key), _records(store, row.key))
+    return RunDump(_run_record(row), _rows(store, row.key), _records(store, row.key))
 
 
 def last_pruned_step(store: Store, run: str) -> int:
-    """The last step whose records may be gone; 0 where all are there. Raises ``UnknownRun``."""
+    """The last step whose records may be removed; 0 if none is. Raises ``UnknownRun``."""
     with store.reading() as connection:
-        mine = progress.c.run == require_run(connection, run).key
-        return connection.scalar(select(func.max(progress.c.pruned)).where(mine)) or 0
+        of_run = progress.c.run == require_run(connection, run).key
+        return connection.scalar(select(func.max(progress.c.pruned)).where(of_run)) or 0
 
 
-def _described(row: Row[Any]) -> schema.RunRecord:
+def _run_record(row: Row[Any]) -> schema.RunRecord:
     names = schema.RunRecord.__struct_fields__
-    known = {name: row._mapping[name] for name in names if name in row._mapping}
-    return schema.RunRecord(run=row.id, **known)
+    values = {name: row._mapping[name] for name in names if name in row._mapping}
+    return schema.RunRecord(run=row.id, **values)
 
 
-# ---------------------------------------------------------------- what the service wrote
+# ---------------------------------------------------------------- rows of the service
 
 
 def _rows(store: Store, run: int) -> Iterator[tuple[str, Values]]:
     queries: list[tuple[Table, Select[Any]]]
-    queries = [(table, select(table).where(table.c.run == run)) for table in _SAID]
+    queries = [(table, select(table).where(table.c.run == run)) for table in _ADDED]
     with store.reading() as connection:
-        given_up = progress.c.pruned > 0
-        mine = select(progress.c.run).where(progress.c.run == run, given_up)
-        if connection.execute(mine).first() is not None:
+        pruned = select(progress.c.run).where(progress.c.run == run, progress.c.pruned > 0)
+        if connection.execute(pruned).first() is not None:
             queries += [(progress, select(progress).where(progress.c.run == run))]
-            queries += [(facts, _judged(run))]
+            queries += [(facts, _evaluated_facts(run))]
             queries += [(buckets, select(buckets).where(buckets.c.run == run))]
             yield from carried.dump_rows(connection, run)
         for table, query in queries:
-            found = connection.execute(query, execution_options={"yield_per": BLOCK})
-            yield from ((f"{table.name}", _told(row._asdict())) for row in found)
-        for optimizer, last in connection.execute(GIVEN_UP, {"of_run": run}).all():
-            yield from _left(connection, run, optimizer, last)
+            rows = connection.execute(query, execution_options={"yield_per": BLOCK})
+            yield from ((f"{table.name}", _to_json(row._asdict())) for row in rows)
+        for optimizer, last in connection.execute(PRUNED, {"of_run": run}).all():
+            yield from _pruned_records(connection, run, optimizer, last)
 
 
-def _judged(run: int) -> Select[Any]:
-    """The figures of all steps that were judged: an import does not judge them again."""
+def _evaluated_facts(run: int) -> Select[Any]:
+    """The facts of all evaluated steps: an import does not evaluate them again."""
     same = and_(progress.c.run == facts.c.run, progress.c.optimizer == facts.c.optimizer)
     query = select(facts).join(progress, same)
     return query.where(facts.c.run == run, facts.c.step <= progress.c.step)
 
 
-def _left(
+def _pruned_records(
     connection: Connection, run: int, optimizer: int, last: int
 ) -> Iterator[tuple[str, Values]]:
-    """What ranks sent of steps up to one, a row for each."""
+    """The records that are left of pruned steps, up to ``last``: a row for each."""
     for chunk in chunks.holding(connection, run, optimizer, 0, last):
         for step, raw in unpack_records(chunk.records).items():
             if step <= last:
                 row = (optimizer, step, chunk.rank, chunk.received, pack_record(raw))
-                yield RECORDS, _told(dict(zip(RECORD, row, strict=True)))
+                yield RECORDS, _to_json(dict(zip(RECORD, row, strict=True)))
 
 
-def _told(row: Mapping[str, Any]) -> Values:
-    return {f"{name}": _plain(v) for name, v in row.items() if name != "run" and v is not None}
+def _to_json(row: Mapping[str, Any]) -> Values:
+    values = {f"{name}": value for name, value in row.items() if name != "run"}
+    return {name: _json_value(value) for name, value in values.items() if value is not None}
 
 
-def _plain(value: Any) -> Any:
-    """What JSON can say; what it cannot, as text that ``_meant`` understands by the column."""
+def _json_value(value: Any) -> Any:
+    """A value as JSON; what JSON cannot express, as text that ``_column_value`` decodes."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, bytes):
@@ -174,7 +174,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _meant(column: Any, value: Any) -> Any:
+def _column_value(column: Any, value: Any) -> Any:
     if value is None:
         return None
     if isinstance(column.type, Double):
@@ -184,15 +184,15 @@ def _meant(column: Any, value: Any) -> Any:
     return base64.b64decode(value) if isinstance(column.type, LargeBinary) else value
 
 
-# ---------------------------------------------------------------- what the processes said
+# ---------------------------------------------------------------- records of the processes
 
 
 def _records(store: Store, run: int) -> Iterator[tuple[int, schema.Record]]:
     with store.reading() as connection:
         last = select(progress.c.optimizer, progress.c.pruned).where(progress.c.run == run)
-        for optimizer, given_up in connection.execute(last.order_by(progress.c.optimizer)).all():
-            yield from _steps(connection, run, optimizer, given_up)
-        yield from _evaluations(connection, run)
+        for optimizer, pruned in connection.execute(last.order_by(progress.c.optimizer)).all():
+            yield from _steps(connection, run, optimizer, pruned)
+        yield from _eval_records(connection, run)
         yield from _checkpoints(connection, run)
         ends = select(ranks.c.rank, ranks.c.ended).where(ranks.c.run == run)
         for rank, ended in connection.execute(ends.order_by(ranks.c.rank)).all():
@@ -205,18 +205,18 @@ def _steps(
 ) -> Iterator[tuple[int, schema.Record]]:
     while (first := chunks.next_step(connection, run, optimizer, after)) is not None:
         before, after = first - 1, first + BLOCK - 1
-        found = list(chunks.holding(connection, run, optimizer, before, after))
-        for chunk in sorted(found, key=attrgetter("rank", "first")):
+        holding = list(chunks.holding(connection, run, optimizer, before, after))
+        for chunk in sorted(holding, key=attrgetter("rank", "first")):
             for step, raw in unpack_records(chunk.records).items():
                 if before < step <= after:
                     yield chunk.rank, read_record(raw)
 
 
-def _evaluations(connection: Connection, run: int) -> Iterator[tuple[int, schema.Record]]:
+def _eval_records(connection: Connection, run: int) -> Iterator[tuple[int, schema.Record]]:
     order = (evals.c.rank, evals.c.step, evals.c.time, evals.c.name)
-    found = connection.execute(select(evals).where(evals.c.run == run).order_by(*order)).all()
-    for (rank, step, time), rows in groupby(found, lambda row: (row.rank, row.step, row.time)):
-        values = {row.name: _spelt(row.value) for row in rows}
+    metrics = connection.execute(select(evals).where(evals.c.run == run).order_by(*order)).all()
+    for (rank, step, time), rows in groupby(metrics, lambda row: (row.rank, row.step, row.time)):
+        values = {row.name: _number(row.value) for row in rows}
         yield rank, schema.EvalRecord(step=step, time=time, values=values)
 
 
@@ -227,7 +227,7 @@ def _checkpoints(connection: Connection, run: int) -> Iterator[tuple[int, schema
         yield 0, schema.CheckpointRecord(step=step, time=time, path=path)
 
 
-def _spelt(value: float | None) -> schema.Number:
+def _number(value: float | None) -> schema.Number:
     if value is None or math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -235,42 +235,42 @@ def _spelt(value: float | None) -> schema.Number:
     return value
 
 
-# ---------------------------------------------------------------- back
+# ---------------------------------------------------------------- import
 
 
 def restore(
     store: Store, run: schema.RunRecord, rows: Iterable[tuple[str, Mapping[str, Any]]], now: float
 ) -> None:
-    """Make a run, with the rows that the service wrote of it; what is there already stays.
+    """Store a run with its rows. Rows that exist stay as they are.
 
-    Raises ValueError for a table, column or value that an archive cannot hold.
+    Raises ``ValueError`` for a table, column or value that an archive cannot have.
     """
     rows = list(rows)
-    judged = carried.read(rows)
+    carried_evaluation = carried.read(rows)
     store_batch(store, Batch([ProcessRecords(run)]), now)
     grouped = groupby(rows, lambda row: row[0])
     with store.writing() as connection:
-        mine = select(runs.c.key).where(runs.c.id == run.run).with_for_update()
-        key = connection.execute(mine).scalar_one()
+        query = select(runs.c.key).where(runs.c.id == run.run).with_for_update()
+        key = connection.execute(query).scalar_one()
         new = _is_new(connection, key)
         for name, group in grouped:
             if name not in _NOT_TABLES:
                 _insert(connection, key, name, [values for _, values in group], now)
         if new:
-            _carry(connection, key, judged)
+            _carry(connection, key, carried_evaluation)
 
 
 def _is_new(connection: Connection, run: int) -> bool:
-    """Whether nothing of the run was stored here before."""
+    """Whether no step of the run was stored before."""
     return connection.execute(select(progress.c.run).where(progress.c.run == run)).first() is None
 
 
-def _carry(connection: Connection, run: int, judged: CarriedEvaluation | None) -> None:
-    """Keep the judgement of steps that cannot be evaluated here, and say so on the run."""
-    mine = select(progress.c.pruned).where(progress.c.run == run, progress.c.pruned > 0)
-    pruned = list(connection.scalars(mine))
-    if pruned and judged is not None:
-        carried.write(connection, run, judged)
+def _carry(connection: Connection, run: int, evaluation: CarriedEvaluation | None) -> None:
+    """Store the evaluation of pruned steps, which cannot be repeated here, and mark the run."""
+    query = select(progress.c.pruned).where(progress.c.run == run, progress.c.pruned > 0)
+    pruned = list(connection.scalars(query))
+    if pruned and evaluation is not None:
+        carried.write(connection, run, evaluation)
     elif pruned:  # an archive of version 1 has neither findings nor verdict
         connection.execute(
             update(progress).where(progress.c.run == run).values(step=progress.c.pruned)
@@ -290,8 +290,8 @@ def _insert(
     for row in rows:
         values = _current_columns(table.name, row)
         _check(name, values, table.c.keys())
-        told = {c.name: _meant(c, values[c.name]) for c in table.c if c.name in values}
-        new = dialects.insert(connection, table).values({**told, "run": run})
+        decoded = {c.name: _column_value(c, values[c.name]) for c in table.c if c.name in values}
+        new = dialects.insert(connection, table).values({**decoded, "run": run})
         connection.execute(new.on_conflict_do_nothing())
 
 
@@ -300,9 +300,9 @@ def _current_columns(table: str, values: Mapping[str, Any]) -> Mapping[str, Any]
     return {renamed.get(column, column): value for column, value in values.items()}
 
 
-def _check(name: str, values: Mapping[str, Any], known: Iterable[str]) -> None:
-    if strange := values.keys() - set(known):
-        raise ValueError(f"{name} has no column {', '.join(sorted(strange))}")
+def _check(name: str, values: Mapping[str, Any], columns: Iterable[str]) -> None:
+    if unknown := values.keys() - set(columns):
+        raise ValueError(f"{name} has no column {', '.join(sorted(unknown))}")
 
 
 def _insert_records(
@@ -310,12 +310,12 @@ def _insert_records(
 ) -> None:
     for values in rows:
         _check(RECORDS, values, RECORD)
-    together = itemgetter("optimizer", "rank", "received")
-    for (optimizer, rank, received), group in groupby(sorted(rows, key=together), together):
+    key = itemgetter("optimizer", "rank", "received")
+    for (optimizer, rank, received), group in groupby(sorted(rows, key=key), key):
         packed = [base64.b64decode(values["record"]) for values in group]
-        found = [read_record(unpack_record(one)) for one in packed]
-        records = {record.step: record for record in found}
+        unpacked = [read_record(unpack_record(blob)) for blob in packed]
+        records = {record.step: record for record in unpacked}
         row = {"run": run, "rank": rank, "last_seen": now}
         connection.execute(dialects.insert(connection, ranks).on_conflict_do_nothing(), row)
-        place = ChunkKey(run, optimizer, rank)
-        chunks.store(connection, place, float(received), records, chunks.LONGEST)
+        chunk_key = ChunkKey(run, optimizer, rank)
+        chunks.store(connection, chunk_key, float(received), records, chunks.LONGEST)

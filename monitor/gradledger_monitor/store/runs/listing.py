@@ -1,4 +1,4 @@
-"""The list of runs as people ask for it: searched, filtered, sorted, by name, with rates."""
+"""Lists of runs: searched, filtered, sorted, grouped by name, with rates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradledger_monitor.store.runs.queries import RunRow, run_row
 from gradledger_monitor.store.tables import facts, progress, runs, tags
 
 WORST_FIRST = VERDICTS[::-1]
-RECENT = 50  # steps over which a rate is taken
+RECENT = 50  # steps over which a rate is computed
 
 _c = runs.c
 _WORST = case({verdict: at for at, verdict in enumerate(WORST_FIRST)}, value=_c.verdict)
@@ -31,7 +31,7 @@ SORTS: dict[str, ColumnElement[Any]] = {
 
 @dataclass(frozen=True)
 class RunFilter:
-    """Which runs, and in which order."""
+    """Which runs to list, and in which order."""
 
     search: str = ""
     project: str = ""
@@ -59,7 +59,7 @@ def _where(run_filter: RunFilter) -> list[ColumnElement[bool]]:
 
 
 def matching_runs(store: Store, run_filter: RunFilter, limit: int, offset: int = 0) -> list[RunRow]:
-    """One page of the runs that are run_filter."""
+    """A page of the runs that match a filter."""
     by = SORTS[run_filter.sort]
     order = (by.asc(), _c.key.asc()) if run_filter.ascending else (by.desc(), _c.key.desc())
     query = select(runs).where(*_where(run_filter)).order_by(*order).limit(limit).offset(offset)
@@ -68,7 +68,7 @@ def matching_runs(store: Store, run_filter: RunFilter, limit: int, offset: int =
 
 
 def count_runs(store: Store, run_filter: RunFilter) -> int:
-    """How many there are in all."""
+    """The number of runs that match a filter."""
     with store.reading() as connection:
         query = select(func.count()).select_from(runs).where(*_where(run_filter))
         return connection.scalar(query) or 0
@@ -76,7 +76,7 @@ def count_runs(store: Store, run_filter: RunFilter) -> int:
 
 @dataclass(frozen=True)
 class Group:
-    """All runs of one name."""
+    """All runs with the same name."""
 
     name: str
     runs: int
@@ -85,7 +85,7 @@ class Group:
 
 
 def groups(store: Store, run_filter: RunFilter, limit: int, offset: int = 0) -> list[Group]:
-    """Runs by name, the last heard of first."""
+    """Runs by name, those with the latest data first."""
     tallies = [func.count(case((_c.verdict == verdict, 1))) for verdict in WORST_FIRST]
     last = func.max(_c.last_seen)
     query = (
@@ -94,8 +94,8 @@ def groups(store: Store, run_filter: RunFilter, limit: int, offset: int = 0) -> 
     query = query.order_by(last.desc(), _c.name).limit(limit).offset(offset)
     with store.reading() as connection:
         return [
-            Group(name, number, _tally(verdicts), seen)
-            for name, number, seen, *verdicts in connection.execute(query)
+            Group(name=name, runs=number, verdicts=_tally(verdicts), last_seen=last_seen)
+            for name, number, last_seen, *verdicts in connection.execute(query)
         ]
 
 
@@ -104,14 +104,14 @@ def _tally(numbers: Sequence[int]) -> dict[str, int]:
 
 
 def count_groups(store: Store, run_filter: RunFilter) -> int:
-    """How many names there are."""
+    """The number of names."""
     with store.reading() as connection:
         query = select(func.count(_c.name.distinct())).where(*_where(run_filter))
         return connection.scalar(query) or 0
 
 
 def projects(store: Store) -> list[str]:
-    """All projects by name."""
+    """The names of all projects."""
     with store.reading() as connection:
         return list(connection.scalars(select(_c.project).distinct().order_by(_c.project)))
 
@@ -123,13 +123,13 @@ def all_tags(store: Store) -> list[str]:
 
 
 def tags_of(store: Store, ids: Collection[str]) -> dict[str, list[str]]:
-    """The tags of these runs."""
+    """The tags of runs by id."""
     query = select(_c.id, tags.c.tag).join(tags, tags.c.run == _c.key).where(_c.id.in_(ids))
-    named: dict[str, list[str]] = {}
+    by_run: dict[str, list[str]] = {}
     with store.reading() as connection:
         for run, tag in connection.execute(query.order_by(tags.c.tag)):
-            named.setdefault(run, []).append(tag)
-    return named
+            by_run.setdefault(run, []).append(tag)
+    return by_run
 
 
 def rates(store: Store, ids: Collection[str]) -> dict[str, float]:

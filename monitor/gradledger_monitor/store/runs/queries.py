@@ -1,4 +1,4 @@
-"""What pages, the API and the commands read."""
+"""Queries of runs and their evaluations, for pages, the API and the commands."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RunRow:
     optimizers: list[str]
     config: dict[str, Any]
     environment: dict[str, str]
-    # Part of the verdict is of an earlier evaluation: the records are pruned.
+    # A part of the verdict is of an earlier evaluation, because records are pruned.
     earlier_version: bool
     # Why the run was evaluated again, or could not be, in a sentence.
     evaluation_note: str | None
@@ -56,14 +56,14 @@ _ROW = {name: name for name in RunRow.__dataclass_fields__} | {"primary": "prima
 
 
 def run_row(row: Row[Any]) -> RunRow:
-    """The same, from a row of ``runs``."""
+    """A run, from a row of ``runs``."""
     return RunRow(**{name: row._mapping[column] for name, column in _ROW.items()})
 
 
 def list_runs(
     store: Store, limit: int = 50, offset: int = 0, search: str | None = None
 ) -> list[RunRow]:
-    """Runs, the last heard of first; ``search`` looks in name, project and id."""
+    """Runs, those with the latest data first; ``search`` matches name, project and id."""
     query = select(runs).order_by(runs.c.last_seen.desc(), runs.c.key.desc())
     if search:
         columns = (runs.c.name, runs.c.project, runs.c.id)
@@ -73,20 +73,20 @@ def list_runs(
 
 
 def get_run(store: Store, run: str) -> RunRow | None:
-    """One run, None when nobody has heard of it."""
+    """A run; None if there is none with this id."""
     with store.reading() as connection:
         row = connection.execute(select(runs).where(runs.c.id == run)).first()
     return None if row is None else run_row(row)
 
 
 def run_info(store: Store, run: str) -> RunInfo:
-    """What facts and rules may know of a run."""
+    """The properties of a run that facts and rules depend on. Raises ``UnknownRun``."""
     with store.reading() as connection:
         return info_of(require_run(connection, run))
 
 
 def info_of(row: Row[Any]) -> RunInfo:
-    """The same, from a row of ``runs``."""
+    """The properties of a run, from a row of ``runs``."""
     return RunInfo(
         run=row.id,
         name=row.name,
@@ -108,11 +108,11 @@ def require_run(connection: Connection, run: str) -> Row[Any]:
 
 
 def step_records(store: Store, run: str, optimizer: int, step: int) -> dict[int, schema.StepRecord]:
-    """What each rank sent for one step."""
+    """The records of one step by rank."""
     with store.reading() as connection:
         key = connection.scalar(select(runs.c.key).where(runs.c.id == run))
-        found = list(chunks.holding(connection, key, optimizer, step - 1, step)) if key else []
-    records = {chunk.rank: unpack_records(chunk.records).get(step) for chunk in found}
+        holding = list(chunks.holding(connection, key, optimizer, step - 1, step)) if key else []
+    records = {chunk.rank: unpack_records(chunk.records).get(step) for chunk in holding}
     return {rank: read_record(raw) for rank, raw in sorted(records.items()) if raw is not None}
 
 
@@ -127,7 +127,7 @@ class QuarantinedStep:
 
 @dataclass(frozen=True)
 class QuarantinedSteps:
-    """How many steps of a run could not be evaluated, and the first of them."""
+    """The number of quarantined steps of a run, and the first of them."""
 
     count: int
     steps: list[QuarantinedStep]
@@ -137,12 +137,15 @@ MOST_QUARANTINED = 100  # that are listed
 
 
 def quarantined_steps(store: Store, run: str, most: int = MOST_QUARANTINED) -> QuarantinedSteps:
-    """The steps of a run that could not be evaluated, by optimizer and step."""
+    """The quarantined steps of a run, by optimizer and step; at most ``most`` are listed."""
     of_run = (facts.c.run == _key_of(run), facts.c.failure.is_not(None))
     columns = (facts.c.optimizer, facts.c.step, facts.c.failure)
     first = select(*columns).where(*of_run).order_by(*columns[:2]).limit(most)
     with store.reading() as connection:
-        steps = [QuarantinedStep(*row) for row in connection.execute(first)]
+        steps = [
+            QuarantinedStep(optimizer=row.optimizer, step=row.step, reason=row.failure)
+            for row in connection.execute(first)
+        ]
         if len(steps) < most:
             return QuarantinedSteps(len(steps), steps)
         count = connection.scalar(select(func.count()).select_from(facts).where(*of_run))
@@ -150,7 +153,7 @@ def quarantined_steps(store: Store, run: str, most: int = MOST_QUARANTINED) -> Q
 
 
 def step_failure(store: Store, run: str, optimizer: int, step: int) -> str | None:
-    """Why one step could not be evaluated; None for any other."""
+    """Why a step is quarantined; None if it is not."""
     of_step = (facts.c.optimizer == optimizer, facts.c.step == step)
     query = select(facts.c.failure).where(facts.c.run == _key_of(run), *of_step)
     with store.reading() as connection:
@@ -161,53 +164,53 @@ def _key_of(run: str) -> ColumnElement[int]:
     return select(runs.c.key).where(runs.c.id == run).scalar_subquery()
 
 
-# ---------------------------------------------------------------- judgement
+# ---------------------------------------------------------------- evaluation
 
 
 def evaluation(store: Store, run: str, now: float | None = None) -> EvaluationResult:
-    """What the rules say about a run so far; ``incomplete`` before anything was judged.
+    """The stored evaluation of a run; ``incomplete`` if nothing is evaluated yet.
 
-    ``now`` (Unix seconds, by default the clock) decides which acknowledgements have run out.
+    ``now`` (Unix seconds, by default the clock) decides which acknowledgements have expired.
     """
     with store.reading() as connection:
         key = require_run(connection, run).key
         row = connection.execute(select(evaluations).where(evaluations.c.run == key)).first()
-        found = current_findings(connection, key, time.time() if now is None else now)
+        findings_of_run = current_findings(connection, key, time.time() if now is None else now)
     if row is None:
-        return EvaluationResult("incomplete", found, [], {})
+        return EvaluationResult("incomplete", findings_of_run, [], {})
     tree = [TreeNode(**node) for node in row.tree]
-    return EvaluationResult(row.verdict, found, tree, row.coverage)
+    return EvaluationResult(row.verdict, findings_of_run, tree, row.coverage)
 
 
 def current_findings(connection: Connection, key: int, now: float) -> list[Finding]:
-    """The findings of a run, with what was said of them and has not run out."""
-    return [_finding(one, now) for one in connection.execute(_findings_of(key))]
+    """The findings of a run, with acknowledgements that have not expired."""
+    return [_finding(row, now) for row in connection.execute(_findings_of(key))]
 
 
 def _findings_of(key: int) -> Select[Any]:
-    """Findings, each beside what was said of it since it began."""
-    said = acknowledgements.c
-    about = and_(
-        said.run == findings.c.run,
-        said.rule == findings.c.rule,
-        said.optimizer == findings.c.optimizer,
-        said.last_step >= findings.c.since_step,
+    """Findings, each joined with an acknowledgement made since it began."""
+    c = acknowledgements.c
+    of_finding = and_(
+        c.run == findings.c.run,
+        c.rule == findings.c.rule,
+        c.optimizer == findings.c.optimizer,
+        c.last_step >= findings.c.since_step,
     )
-    query = select(findings, said.note, said.by, said.at, said.until)
-    query = query.outerjoin(acknowledgements, about)
+    query = select(findings, c.note, c.by, c.at, c.until)
+    query = query.outerjoin(acknowledgements, of_finding)
     return query.where(findings.c.run == key).order_by(findings.c.position)
 
 
 def _finding(row: Row[Any], now: float) -> Finding:
     names = Finding.__dataclass_fields__.keys() - {"acknowledged"}
-    said = None
+    acknowledged = None
     if row.note is not None and (row.until is None or now < row.until):
-        said = Acknowledgement(row.note, row.by, row.at, row.until)
-    return Finding(**{name: row._mapping[name] for name in names}, acknowledged=said)
+        acknowledged = Acknowledgement(note=row.note, by=row.by, at=row.at, until=row.until)
+    return Finding(**{name: row._mapping[name] for name in names}, acknowledged=acknowledged)
 
 
 def last_evaluated_steps(store: Store, run: str) -> dict[int, int]:
-    """The last judged step of each optimizer that has one."""
+    """The last evaluated step of each optimizer that has one."""
     query = select(progress.c.optimizer, progress.c.step).where(
         progress.c.run == _key_of(run), progress.c.step > 0
     )

@@ -1,4 +1,4 @@
-"""Tags of runs: those that the script told in its configuration, and those that people added."""
+"""Tags of runs: from the configuration of the script, and added by people."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ MOST = 32
 
 
 def of_config(config: dict[str, Any]) -> list[str]:
-    """What a configuration says under ``tags``: a list, or one text with commas."""
-    said = config.get("tags")
-    words = said.split(",") if isinstance(said, str) else said if isinstance(said, list) else []
+    """The tags of a configuration: ``tags`` is a list, or a text with commas."""
+    value = config.get("tags")
+    words = value.split(",") if isinstance(value, str) else value
+    words = words if isinstance(words, list) else []
     clean = (" ".join(str(word).replace("\0", "").split())[:LONGEST] for word in words)
     return list(dict.fromkeys(word for word in clean if word))[:MOST]
 
@@ -32,13 +33,13 @@ def write(connection: Connection, run: int, words: Iterable[str]) -> None:
 
 
 def add(store: Store, run: str, word: str) -> None:
-    """Add one. Raises ``UnknownRun``; an empty word adds nothing."""
+    """Add a tag. Raises ``UnknownRun``; an empty word adds nothing."""
     with store.writing() as connection:
         write(connection, require_run(connection, run).key, of_config({"tags": [word]}))
 
 
 def remove(store: Store, run: str, word: str) -> None:
-    """Take one away. Raises ``UnknownRun``."""
+    """Remove a tag. Raises ``UnknownRun``."""
     with store.writing() as connection:
         key = require_run(connection, run).key
         connection.execute(delete(tags).where(tags.c.run == key, tags.c.tag == word))

@@ -116,7 +116,7 @@ def _bucket_update(dialect: str) -> dialects.Insert:
     return statement.on_conflict_do_update(index_elements=keys, set_=new)
 
 
-_BUCKET_UPDATES = {name: _bucket_update(name) for name in dialects.KNOWN}  # compiled once
+_BUCKET_UPDATES = {name: _bucket_update(name) for name in dialects.SUPPORTED}  # compiled once
 
 
 # ---------------------------------------------------------------- reading

@@ -1,4 +1,4 @@
-"""Which micro-batches of a step communicated, over the course of a run."""
+"""Which micro-batches of a step ran collectives, over the course of a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CollectivePattern:
 
 
 def collectives(store: Store, run: str, span: Span, most: int) -> CollectivePattern:
-    """Of at most so many steps, evenly spread, ends included. None was not measured."""
+    """The pattern of at most ``most`` steps, evenly spread, ends included. None: not measured."""
     with store.reading() as connection:
         key = require_run(connection, run).key
         records = _lowest(connection, key, span, most)
@@ -39,20 +39,20 @@ def collectives(store: Store, run: str, span: Span, most: int) -> CollectivePatt
 
 
 def _lowest(connection: Connection, run: int, span: Span, most: int) -> dict[int, StepRecord]:
-    """Of evenly spread steps, those that there are, as their lowest rank recorded them."""
+    """The records of evenly spread steps, of the lowest rank that has one."""
     first = chunks.next_step(connection, run, span.optimizer, (span.first or 1) - 1)
     last = chunks.last_step(connection, run, span.optimizer, span.last)
     if first is None or last is None or last < first:
         return {}
-    found: dict[int, StepRecord] = {}
-    unpacked = lru_cache(2)(unpack_records)  # neighbouring steps are in the same
+    records: dict[int, StepRecord] = {}
+    unpacked = lru_cache(2)(unpack_records)  # neighbouring steps are in the same chunk
     for step in _spread(first, last, most):
-        there = chunks.holding(connection, run, span.optimizer, step - 1, step)
-        for chunk in sorted(there, key=attrgetter("rank")):
+        holding = chunks.holding(connection, run, span.optimizer, step - 1, step)
+        for chunk in sorted(holding, key=attrgetter("rank")):
             if (raw := unpacked(chunk.records).get(step)) is not None:
-                found[step] = read_record(raw)
+                records[step] = read_record(raw)
                 break
-    return found
+    return records
 
 
 def _spread(first: int, last: int, most: int) -> list[int]:
