@@ -31,10 +31,13 @@ demo: $(READY)  ## watch a real bug being named, live (EXIT=1 ends by itself)
 test: lint type unit  ## everything that must hold: linters, types, architecture, tests
 
 # ruff's cache does not see that a folder came to be which makes a module ours.
-lint: $(READY)  ## ruff, the architecture contracts, the language
+lint: $(READY)  ## ruff, the architecture contracts, the types of the scripts, the language
 	$(BIN)/ruff check --no-cache
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
+	@test -x $(BIN)/deno || { echo "deno is missing: $(BIN)/pip install --group dev" >&2; exit 1; }
+	$(BIN)/deno check --quiet --config web/deno.json web/gradledger_web/static/*.js
+	$(BIN)/deno lint --quiet --config web/deno.json web/gradledger_web/static
 
 type: $(READY)  ## mypy --strict
 	$(BIN)/mypy
