@@ -1,1 +1,1 @@
-"""Attacks on real service processes. ``make attack`` runs all and prints what each one cost."""
+"""Attacks on real service processes. ``make attack`` runs all and prints the result of each."""

@@ -1,4 +1,4 @@
-"""Alerts to addresses inside a network: refused, and nobody there is connected to.
+"""Alerts to internal addresses are refused, and no connection is made.
 
 The table is checked without a socket. What a service does with it is tried on loopback alone.
 """
@@ -26,7 +26,7 @@ INSIDE = (
     *("feff::1", "ff02::1", "2001:0:7f00:1::", "::127.0.0.1"),
 )
 OUTSIDE = ("1.1.1.1", "8.8.8.8", "2606:4700:4700::1111", "64:ff9b::101:101")
-# how addresses of this machine are written to look like something else
+# spellings that disguise addresses of this machine
 SPELLINGS = (
     *("127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "localhost"),
     *("LOCALHOST.", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "0.0.0.0", "127.0.0.1."),
@@ -35,7 +35,7 @@ SPELLINGS = (
 
 
 def attack(arena: Arena) -> Iterator[Outcome]:
-    """The table, then a service that is asked to send to spellings of this machine."""
+    """Check the table, then alert channels with spellings of this machine."""
     outcome = Outcome("addresses of alerts (SSRF)")
     guarded = EgressPolicy.allowing([])
     for address in (*INSIDE, *OUTSIDE):
@@ -61,7 +61,7 @@ def _try(service: str, outcome: Outcome, name: str, url: str) -> None:
     response = httpx2.put(channel, json={"kind": "webhook", "url": url}, timeout=30)
     outcome.answered(response.status_code, response.elapsed.total_seconds())
     if response.status_code != 200:
-        return  # refused as it is written
+        return  # refused when the channel is configured
     tried = httpx2.post(f"{channel}/test", timeout=30)
     outcome.answered(tried.status_code, tried.elapsed.total_seconds())
     if tried.status_code == 200 and tried.json()["outcome"] == "delivered":
@@ -69,7 +69,7 @@ def _try(service: str, outcome: Outcome, name: str, url: str) -> None:
 
 
 class Trap:
-    """A listening socket on loopback that counts who comes."""
+    """A listening loopback socket that counts connections."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""Where attacks take place: services on databases of their own, and honest clients beside them."""
+"""The environment of attacks: services with separate databases, and well-behaved clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVALUATION_SECONDS = 120.0
 
 @dataclass
 class Arena:
-    """What attacks are given: a folder, a Postgres server, and a length in seconds."""
+    """The resources of attacks: a folder, a Postgres server, a duration in seconds."""
 
     folder: Path
     postgres: Postgres
@@ -43,7 +43,7 @@ class Arena:
 
     @contextmanager
     def service(self, outcome: Outcome, url: str = "", **settings: str) -> Iterator[Service]:
-        """A service for the length of a block; at its end it lives, and has logged no traceback."""
+        """A service for a block; afterwards it must run and have logged no traceback."""
         with running_service(url or self.database(), 0, **{**ANY_RATE, **settings}) as service:
             with watched_memory(service, outcome):
                 yield service
@@ -56,7 +56,7 @@ class Arena:
 
 @contextmanager
 def watched_memory(service: Service, outcome: Outcome) -> Iterator[None]:
-    """Measure by how much the memory of a service grows during a block, at the most."""
+    """Measure the maximum memory growth of a service during a block."""
     pid = service.process.pid
     warm = Honest(service.port, "warm", outcome)
     warm.deliver(10)
@@ -77,7 +77,7 @@ class Honest:
         self.acknowledged = 0  # steps
 
     def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """One request, counted; status 0 where there was no answer."""
+        """Send and count a request; status 0 without a response."""
         began = time.monotonic()
         try:
             if self._connection is None:
@@ -100,7 +100,7 @@ class Honest:
         return answer.status, content
 
     def deliver(self, steps: int = 5, until: float = float("inf")) -> bool:
-        """Send the next steps until they are acknowledged; False if that was not in time."""
+        """Send the next steps until they are acknowledged; False after a timeout."""
         first = self.acknowledged + 1
         body = batch(self.run_id, [step(n) for n in range(first, first + steps)])
         while time.monotonic() < until:
@@ -111,18 +111,18 @@ class Honest:
         return False
 
     def read(self, path: str) -> Any:
-        """A document below ``/api/v1``."""
+        """Get a document below ``/api/v1``."""
         status, content = self.ask("GET", f"/api/v1{path}")
         return json.loads(content) if status == 200 else None
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def settle(self) -> None:
-        """Compare what the service has with what it acknowledged; book what is lost or doubled."""
+        """Compare stored with acknowledged steps; count lost and doubled ones."""
         if not self.acknowledged:
             return
         eventually(EVALUATION_SECONDS, self._is_complete)
@@ -145,7 +145,7 @@ class Beside(threading.Thread):
         self._enough = threading.Event()
 
     def run(self) -> None:
-        """Send and read by turns."""
+        """Send and read alternately."""
         while not self._enough.is_set():
             self.client.deliver(until=time.monotonic() + ANSWER_SECONDS)
             self.client.read(f"/runs/{self.client.run_id}")
@@ -161,7 +161,7 @@ class Beside(threading.Thread):
 
 
 def in_threads(count: int, work: Callable[[int], None]) -> None:
-    """Do the same in several threads, and wait for all."""
+    """Run ``work`` in several threads, and wait for all."""
     threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(count)]
     for thread in threads:
         thread.start()

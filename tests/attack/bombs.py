@@ -1,4 +1,4 @@
-"""Bodies that are small as sent and large once taken apart, from four clients at once."""
+"""Decompression bombs: small bodies that expand to large ones, from four concurrent clients."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _bodies() -> Iterator[tuple[str, bytes]]:
 
 
 def attack(arena: Arena) -> Iterator[Outcome]:
-    """Send each bomb from several clients, while an honest one goes on."""
+    """Send each bomb from several clients, while a well-behaved client continues."""
     outcome = Outcome("decompression and refusal bombs", memory_bound=700 * 2**20)
     bodies = list(_bodies())
     with arena.service(outcome) as service, Beside(service, outcome):
@@ -52,7 +52,7 @@ def attack(arena: Arena) -> Iterator[Outcome]:
 
 
 def _throw(bomber: Honest, outcome: Outcome, encoding: str, body: bytes) -> None:
-    """One bomb. It may wait for a worker, and be decoded and stored for a while, not for ever."""
+    """Send one bomb. It may wait for a worker, and decoding and storing take bounded time."""
     connection = http.client.HTTPConnection("127.0.0.1", bomber.port, timeout=60)
     began = time.monotonic()
     headers = {**LINES, "Content-Encoding": encoding}

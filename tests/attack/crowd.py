@@ -18,7 +18,7 @@ PATHS = ("/runs", "/runs/{run}", "/runs/{run}/verdict", "/runs/{run}/findings")
 
 
 def attack(arena: Arena) -> Iterator[Outcome]:
-    """On both databases."""
+    """Run on both databases."""
     for backend in ("sqlite", "postgres"):
         outcome = Outcome(f"{CLIENTS} clients, {backend}")
         with arena.service(outcome, arena.database(backend), access="open") as service:

@@ -1,4 +1,4 @@
-"""What happens to a service and its database: killed, stopped, restarted, locked, without disk.
+"""Faults of the service and its database: killed, stopped, restarted, locked, disk full.
 
 Four ranks send meanwhile. What was acknowledged must be there once, and nothing else.
 """
@@ -25,11 +25,11 @@ from helpers.proc import memory
 from helpers.service import start_service
 
 SENDERS = 4
-PAUSE = 2.0  # seconds for which the service is stopped or the database away
+PAUSE = 2.0  # seconds for which the service is stopped or the database is unavailable
 
 
 class Field:
-    """A service that is started again on its port, and ranks that go on sending."""
+    """A service that restarts on its port, and ranks that continue to send."""
 
     def __init__(self, url: str, outcome: Outcome) -> None:
         self.url, self.outcome = url, outcome
@@ -49,11 +49,11 @@ class Field:
 
     @property
     def acknowledged(self) -> int:
-        """Steps of all ranks."""
+        """The acknowledged steps of all ranks."""
         return sum(sender.acknowledged for sender in self.senders)
 
     def go_on(self) -> None:
-        """Wait until some more is acknowledged."""
+        """Wait until more steps are acknowledged."""
         enough = self.acknowledged + 60
         if not eventually(60, lambda: self.acknowledged >= enough):
             self.outcome.fault("nothing more is acknowledged")
@@ -64,7 +64,7 @@ class Field:
         self.before = memory(self.service.process.pid)
 
     def finish(self) -> None:
-        """Let all ranks end, and compare."""
+        """Stop all ranks and compare."""
         self._enough.set()
         for thread in self._threads:
             thread.join()
@@ -139,7 +139,7 @@ BOTH: dict[str, Fault] = {
 
 
 def attack(arena: Arena) -> Iterator[Outcome]:
-    """Rounds of each fault on both databases; a full disk on SQLite, a restart of Postgres."""
+    """Repeat each fault on both databases; a full disk on SQLite, a restart of Postgres."""
     rounds = max(2, round(arena.seconds / 10))
     for backend in ("sqlite", "postgres"):
         for name, fault in BOTH.items():
@@ -151,7 +151,7 @@ def attack(arena: Arena) -> Iterator[Outcome]:
         with mounted(folder, megabytes=8):
             url = f"sqlite:///{folder / 'a.db'}"
             yield _rounds("full disk, sqlite", _disk_full, arena, url, rounds)
-    except subprocess.CalledProcessError:  # no file system may be mounted here
+    except subprocess.CalledProcessError:  # mounting a file system is not permitted
         outcome = Outcome("full disk, sqlite: not tried, nothing may be mounted here", tries=1)
         yield outcome
 

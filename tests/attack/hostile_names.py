@@ -1,4 +1,4 @@
-"""Runs whose every word is hostile: on each page, in each export and on the command line.
+"""Runs with hostile text in every field: on each page, in each export, on the command line.
 
 Nothing of a name may become an element, an attribute or a script, and no control character may
 reach a terminal. The browser tests show the same in a real browser for a few of them.
@@ -75,11 +75,11 @@ COMMANDS = (
     ("compare", "{run}", "{other}"),
 )
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-ESCAPE = re.compile(r"\x1b(?!\[[0-9;]*m)")  # what is no colour
+ESCAPE = re.compile(r"\x1b(?!\[[0-9;]*m)")  # escape sequences other than colours
 
 
 class _Page(HTMLParser):
-    """Finds what a name would have to become to do harm."""
+    """Finds markup into which a hostile name could have turned."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class _Page(HTMLParser):
 
 
 def attack(arena: Arena) -> Iterator[Outcome]:
-    """Every name, on every page and in every text; the commands with a part of them."""
+    """Check every name on every page and in every text, and some names in commands."""
     outcome = Outcome("hostile names")
     url = arena.database()
     with arena.service(outcome, url) as service:
@@ -151,7 +151,7 @@ def _check_page(service: Service, outcome: Outcome, path: str) -> None:
         page.feed(answer.text)
         for harm in page.harm:
             outcome.fault(f"{path[:60]} has {harm}")
-    # JSON may hold what it does not have to escape; what reads it is no terminal
+    # JSON may contain characters that need no escape; no terminal reads it
     match = None if "json" in kind else CONTROL.search(answer.text)
     if match:
         outcome.fault(f"{path[:60]} has the control character {match[0]!r}")

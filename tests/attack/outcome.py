@@ -1,4 +1,4 @@
-"""What an attack cost: one row of the table."""
+"""The result of an attack: one row of the table."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Outcome:
     tries: int = 0
     lost: int = 0
     doubled: int = 0
-    errors: int = 0  # answers with a 5xx
+    errors: int = 0  # responses with a 5xx status
     refused: int = 0
-    hangs: int = 0  # answers that took longer than HANG_SECONDS
+    hangs: int = 0  # responses that took longer than HANG_SECONDS
     slowest: float = 0.0  # seconds
-    memory: int = 0  # bytes that the service took at the most, beyond what it had before
+    memory: int = 0  # maximum memory growth of the service, in bytes
     memory_bound: int = 400 * MEGABYTE
     statuses: Counter[int] = field(default_factory=Counter)
-    faults: list[str] = field(default_factory=list)  # what else went wrong
+    faults: list[str] = field(default_factory=list)  # other failures
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def answered(self, status: int, seconds: float, again: bool = False) -> None:
@@ -48,18 +48,18 @@ class Outcome:
                 self.refused += 1
 
     def tried(self, count: int = 1) -> None:
-        """Count tries that have no answer of their own."""
+        """Count attempts without a separate response."""
         with self._lock:
             self.tries += count
 
     def fault(self, text: str) -> None:
-        """Note what must not be."""
+        """Add a failure."""
         with self._lock:
             self.faults.append(text)
 
     @property
     def failed(self) -> bool:
-        """Whether anything was not as it must be."""
+        """Whether anything failed."""
         counts = (self.lost, self.doubled, self.errors, self.hangs, len(self.faults))
         return any(counts) or self.memory > self.memory_bound or not self.tries
 
@@ -68,7 +68,7 @@ HEAD = ("attack", "tries", "refused", "lost", "doubled", "5xx", "hangs", "slowes
 
 
 def table(outcomes: Iterable[Outcome]) -> str:
-    """All rows, aligned."""
+    """The table of all outcomes."""
     rows = [HEAD, *map(_row, outcomes)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
     return "\n".join(

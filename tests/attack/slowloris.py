@@ -1,4 +1,4 @@
-"""Connections that send a header, a body or nothing, as slowly as they can; and no HTTP at all."""
+"""Very slow connections: headers, bodies, nothing at all; and data that is not HTTP."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KINDS = {
 
 
 def attack(arena: Arena) -> Iterator[Outcome]:
-    """Each kind of slowness, then requests that are none."""
+    """Run each kind of slow connection, then send invalid requests."""
     for kind, (first, further) in KINDS.items():
         outcome = Outcome(f"slowloris: {kind}")
         with arena.service(outcome, **TIMEOUTS) as service, Beside(service, outcome):

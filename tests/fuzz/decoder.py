@@ -23,7 +23,7 @@ LARGEST = Bounds(size=2**20, lines=50_000, memory=2**28, seconds=60.0)
 
 
 def one(data: bytes) -> None:
-    """Any bytes as a body: as sent, as gzip and as zstd."""
+    """Decode any bytes as a body: plain, as gzip and as zstd."""
     accounted(data)
     for encoding in ("gzip", "zstd"):
         with suppress(Problem, LimitExceeded):  # the expected errors
@@ -31,7 +31,7 @@ def one(data: bytes) -> None:
 
 
 def main() -> None:
-    """Begin from a batch that is right."""
+    """Start from a valid batch."""
     with tempfile.TemporaryDirectory() as corpus:
         (Path(corpus) / "example").write_bytes(EXAMPLE.encode())
         atheris.Setup([*sys.argv, corpus], one)

@@ -1,4 +1,4 @@
-"""The spool: what is in its files, who may touch them, and what goes when there is no room."""
+"""The spool: content and owners of its files, and removal of records when it is full."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def lines(first: int, last: int) -> list[bytes]:
 
 
 def steps(batch: list[bytes]) -> list[int]:
-    """Which steps are in a batch, as the service reads it."""
+    """The steps in a batch, as the service decodes it."""
     (report,) = decode.read(b"".join(batch)).processes[-1:]
     return [record.step for _, record in report.records if isinstance(record, StepRecord)]
 
 
-def spool(folder: Path, most_bytes: int = 2**28) -> Spool:
+def spool(folder: Path, max_bytes: int = 2**28) -> Spool:
     """A spool of this process."""
-    return Spool(SpoolLocation(folder, "http://there:4777", most_bytes), "night-1.0.99")
+    return Spool(SpoolLocation(folder, "http://there:4777", max_bytes), "night-1.0.99")
 
 
 def files(folder: Path) -> list[Path]:
-    """What is in the spool folder."""
+    """The files in the spool folder."""
     return sorted(folder.rglob("*.jsonl"))
 
 
@@ -56,7 +56,7 @@ def test_a_file_begins_with_the_run_record_and_can_be_read_alone(tmp_path: Path)
     file.close()
 
 
-def test_what_is_acknowledged_is_not_read_again_and_the_rest_keeps_its_run_record(
+def test_acknowledged_records_are_not_read_again_and_the_rest_keeps_its_run_record(
     tmp_path: Path,
 ) -> None:
     file = SpoolFile.create(tmp_path / "a.jsonl")
@@ -80,7 +80,7 @@ def test_a_batch_from_a_file_is_bounded_and_holds_one_record_at_least(tmp_path: 
     file.close()
 
 
-def test_the_torn_last_line_of_a_killed_process_is_left_out(tmp_path: Path) -> None:
+def test_the_torn_last_line_of_a_killed_process_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"".join([HEAD, *lines(1, 2)]) + lines(3, 3)[0][:-20])
     file = SpoolFile.take(path)
@@ -89,7 +89,7 @@ def test_the_torn_last_line_of_a_killed_process_is_left_out(tmp_path: Path) -> N
     file.close()
 
 
-def test_a_last_line_without_a_newline_is_read_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_complete_last_line_without_a_newline_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"".join([HEAD, *lines(1, 2)])[:-1])
     file = SpoolFile.take(path)
@@ -100,7 +100,7 @@ def test_a_last_line_without_a_newline_is_read_when_it_is_whole(tmp_path: Path) 
     file.close()
 
 
-def test_a_file_has_one_owner_and_is_free_when_that_one_is_gone(tmp_path: Path) -> None:
+def test_a_file_has_one_owner_and_is_free_when_the_owner_closes_it(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     owner = SpoolFile.create(path)
     assert SpoolFile.take(path) is None
@@ -113,7 +113,7 @@ def test_a_file_has_one_owner_and_is_free_when_that_one_is_gone(tmp_path: Path) 
     assert SpoolFile.take(path) is None
 
 
-def test_a_forked_child_that_lets_go_does_not_free_the_parents_file(tmp_path: Path) -> None:
+def test_a_close_in_a_forked_child_does_not_release_the_lock_of_the_parent(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     owner = SpoolFile.create(path)
     child = os.fork()
@@ -125,7 +125,7 @@ def test_a_forked_child_that_lets_go_does_not_free_the_parents_file(tmp_path: Pa
     owner.close()
 
 
-def test_only_run_records_are_taken_for_run_records() -> None:
+def test_only_run_records_are_recognised_as_run_records() -> None:
     assert is_run(HEAD)
     assert is_run(b'{"v": 1, "type": "run"}')
     named = EvalRecord(1, 2.0, {'"type":"run"': 1.0})
@@ -137,61 +137,61 @@ def test_only_run_records_are_taken_for_run_records() -> None:
 # ---------------------------------------------------------------------- the files of a process
 
 
-def test_lines_come_out_in_order_over_several_files_which_go_as_they_are_acknowledged(
+def test_lines_are_read_in_order_over_several_files_which_are_deleted_when_acknowledged(
     tmp_path: Path,
 ) -> None:
-    kept = spool(tmp_path, most_bytes=2**18)
+    queue = spool(tmp_path, max_bytes=2**18)
     for first in range(1, 201, 10):
-        kept.append(HEAD, lines(first, first + 9))
-    assert len(kept) == 200
+        queue.append(HEAD, lines(first, first + 9))
+    assert len(queue) == 200
     assert len(files(tmp_path)) > 3
-    seen: list[int] = []
-    while batch := kept.peek(7, 10**9):
-        found = steps(batch)
-        seen += found
-        kept.advance(len(found))
-    assert seen == list(range(1, 201))
+    read: list[int] = []
+    while batch := queue.peek(7, 10**9):
+        batch_steps = steps(batch)
+        read += batch_steps
+        queue.advance(len(batch_steps))
+    assert read == list(range(1, 201))
     assert files(tmp_path) == []
-    assert len(kept) == 0
+    assert len(queue) == 0
 
 
 def test_the_files_name_run_rank_and_process_and_are_their_owners_alone(tmp_path: Path) -> None:
-    kept = spool(tmp_path)
-    kept.append(HEAD, lines(1, 1))
+    queue = spool(tmp_path)
+    queue.append(HEAD, lines(1, 1))
     (path,) = files(tmp_path)
     assert path.name == "night-1.0.99.0001.jsonl"
     assert path.parent.name == "http_there_4777"
     assert path.stat().st_mode & 0o077 == 0
     assert path.parent.stat().st_mode & 0o077 == 0
-    kept.close()
+    queue.close()
 
 
-def test_when_room_runs_out_old_steps_lose_their_detail_before_any_is_dropped(
+def test_a_full_spool_thins_old_steps_before_it_drops_any(
     tmp_path: Path,
 ) -> None:
     bound = 2**18
-    kept = spool(tmp_path, bound)
+    queue = spool(tmp_path, bound)
     dropped, first_loss, number = 0, None, 0
     while dropped == 0:
         number += 1
-        dropped = kept.append(HEAD, lines(number, number))
+        dropped = queue.append(HEAD, lines(number, number))
         if first_loss is None and any(b"thinned" in path.read_bytes() for path in files(tmp_path)):
             first_loss = number
         assert sum(path.stat().st_size for path in files(tmp_path)) <= bound + 2**13
     assert first_loss is not None and first_loss < number
-    assert len(kept) == number - dropped
-    oldest = decode.read(b"".join(kept.peek(1, 10**9))).processes[0].records[0][1]
+    assert len(queue) == number - dropped
+    oldest = decode.read(b"".join(queue.peek(1, 10**9))).processes[0].records[0][1]
     assert isinstance(oldest, StepRecord)
     assert oldest.step == dropped + 1
     assert not oldest.micro_batches[0].terms
-    while batch := kept.peek(500, 10**9):
+    while batch := queue.peek(500, 10**9):
         assert not decode.read(b"".join(batch)).refused.count
         newest = steps(batch)[-1]
-        kept.advance(len(steps(batch)))
+        queue.advance(len(steps(batch)))
     assert newest == number
 
 
-def test_a_thin_step_says_so_and_claims_nothing() -> None:
+def test_a_thinned_step_is_marked_and_has_no_ledger() -> None:
     whole = encode(step(1))
     less = thin(whole)
     assert len(less) < len(whole)
@@ -206,36 +206,36 @@ def test_a_thin_step_says_so_and_claims_nothing() -> None:
 
 
 def test_the_whole_folder_is_bounded_too(tmp_path: Path) -> None:
-    place = SpoolLocation(tmp_path, "http://there:4777", 2**17)
-    kept = [Spool(place, f"run.0.{process}") for process in range(12)]
+    location = SpoolLocation(tmp_path, "http://there:4777", 2**17)
+    queue = [Spool(location, f"run.0.{process}") for process in range(12)]
     for number in range(1, 301):
-        for one in kept:
-            one.append(HEAD, lines(number, number))
+        for each in queue:
+            each.append(HEAD, lines(number, number))
     assert sum(path.stat().st_size for path in files(tmp_path)) < 8 * 2**17 + 12 * 2**14
-    for one in kept:
-        one.close()
+    for each in queue:
+        each.close()
 
 
-def test_orphans_are_the_files_of_this_url_that_nobody_holds(tmp_path: Path) -> None:
-    here, there = (
+def test_leftover_files_are_those_of_this_url_without_an_owner(tmp_path: Path) -> None:
+    location, other_location = (
         SpoolLocation(tmp_path, "http://here:1"),
         SpoolLocation(tmp_path, "http://there:1"),
     )
-    dead, living = Spool(here, "dead.0.1"), Spool(here, "living.0.2")
-    elsewhere = Spool(there, "dead.0.3")
-    for one in (dead, living, elsewhere):
-        one.append(HEAD, lines(1, 1))
+    dead, living = Spool(location, "dead.0.1"), Spool(location, "living.0.2")
+    other_url = Spool(other_location, "dead.0.3")
+    for each in (dead, living, other_url):
+        each.append(HEAD, lines(1, 1))
     dead.close()
-    elsewhere.close()
-    found = list(take_leftover_files(here))
-    assert [file.path.name for file in found] == ["dead.0.1.0001.jsonl"]
-    for file in found:
+    other_url.close()
+    batch_steps = list(take_leftover_files(location))
+    assert [file.path.name for file in batch_steps] == ["dead.0.1.0001.jsonl"]
+    for file in batch_steps:
         file.close()
     living.close()
 
 
 @pytest.mark.parametrize("text", [b"", b"\n\n", b"not json\n", b'{"type":"step"\n'])
-def test_a_spoilt_file_is_no_reason_to_fail(tmp_path: Path, text: bytes) -> None:
+def test_a_damaged_file_raises_no_error(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(text)
     file = SpoolFile.take(path)

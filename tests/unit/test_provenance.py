@@ -1,4 +1,4 @@
-"""Of which code a run is, as git's own files say it."""
+"""The git commit of a run, read from the files of git."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradledger import provenance
 
 
 def git(folder: Path, *words: str) -> str:
-    """Ask git."""
+    """Run git."""
     who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
     done = subprocess.run(
         ["git", *who, *words], cwd=folder, capture_output=True, text=True, check=True
@@ -44,7 +44,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("how", ["branch", "detached", "packed"])
-def test_it_is_what_git_says(code: Path, how: str) -> None:
+def test_the_commit_is_that_of_git_rev_parse(code: Path, how: str) -> None:
     if how == "detached":
         git(code, "checkout", "--detach")
     elif how == "packed":
@@ -72,7 +72,7 @@ def test_no_repository_and_a_new_one_have_none(
     assert provenance.commit() is None
 
 
-def test_here_it_is_the_cpu_unless_something_ran_on_a_gpu() -> None:
-    told = provenance.device(torch)
-    assert told == ("cpu" if not torch.cuda.is_initialized() else torch.cuda.get_device_name())
+def test_the_device_is_the_cpu_unless_cuda_is_initialised() -> None:
+    device = provenance.device(torch)
+    assert device == ("cpu" if not torch.cuda.is_initialized() else torch.cuda.get_device_name())
     assert provenance.device(None) is None

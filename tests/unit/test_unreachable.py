@@ -1,4 +1,4 @@
-"""Which commands the launcher does not reach, read from their command lines."""
+"""Commands in which the hooks cannot start, detected from their command lines."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ NOT_REACHED = {
 
 
 @pytest.mark.parametrize("command", REACHED)
-def test_nothing_is_said_of_a_command_that_is_reached(command: str) -> None:
+def test_a_command_with_the_hooks_has_no_reason(command: str) -> None:
     assert reason(command.split()) is None
 
 
 @pytest.mark.parametrize("command", NOT_REACHED)
-def test_one_that_is_not_has_its_reason_and_the_way_out(command: str) -> None:
+def test_a_command_without_the_hooks_has_a_reason_and_a_workaround(command: str) -> None:
     why = reason(command.split())
     assert why is not None and why.startswith(NOT_REACHED[command]) and why.endswith(WORKAROUND)
 

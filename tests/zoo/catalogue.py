@@ -132,31 +132,31 @@ class Program:
 
     @property
     def shell(self) -> str | None:
-        """Shell code that starts it."""
+        """The shell code that starts it."""
         return SHELL.get(self.name)
 
     @property
     def ranks(self) -> int:
-        """How many processes it is; 0 for a program that knows of no ranks."""
+        """The number of ranks; 0 for a program without ranks."""
         return RANKS.get(self.name, 0)
 
     @property
     def tries(self) -> int:
-        """How often it is run with the hooks."""
+        """The number of runs with the hooks."""
         return 3 if self.name.startswith(RACES) else 1
 
     @property
     def status(self) -> int:
-        """The exit status that it is written to end with."""
+        """The expected exit status."""
         return STATUS.get(self.name, 0)
 
     @property
     def surroundings(self) -> tuple[str, ...]:
-        """What is at the hooks' URL, one run each."""
+        """The surroundings, with one run each."""
         return SURROUNDINGS.get(self.name, ("service",))
 
 
 def programs(only: str = "", folder: Path = PROGRAMS) -> list[Program]:
-    """All programs whose name holds ``only``, cold ones first, for they take longest."""
+    """All programs whose name contains ``only``; cold ones first, because they take longest."""
     listed = [Program(path) for path in sorted(folder.glob("*/*.py"))]
     return sorted((p for p in listed if only in p.name), key=lambda program: not program.cold)

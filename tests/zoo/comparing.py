@@ -1,4 +1,4 @@
-"""What must be the same of a program without the hooks and with them, and what may differ."""
+"""Compares the behaviour and the cost of a program without and with the hooks."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _OUR_FRAME = re.compile(rf'^  File "{re.escape(str(HOOKS))}[^\n]*\n(?:    [^\n]*
 
 
 def differences(without: Sequence[Outcome], hooked: Sequence[Outcome]) -> list[str]:
-    """Every respect in which the last of the hooked outcomes differs; of time and memory, the
-    least of all on each side counts."""
+    """The differences of the last outcome with the hooks; for time and memory, the minimum of all
+    runs of each side counts."""
     base, other = without[-1], hooked[-1]
     return [*behaviour(base, other), *cost(without, hooked)]
 
 
 def behaviour(base: Outcome, other: Outcome) -> list[str]:
-    """Differences in what a program did."""
+    """Differences in the behaviour of a program."""
     results = []
     if other.timed_out and not base.timed_out:
         results.append(
@@ -44,10 +44,10 @@ def behaviour(base: Outcome, other: Outcome) -> list[str]:
 
 
 def cost(without: Sequence[Outcome], hooked: Sequence[Outcome]) -> list[str]:
-    """Differences in time and memory beyond what is allowed."""
+    """Differences in time and memory beyond the limits."""
     results = []
     later = seconds(hooked) - seconds(without)
-    if later > SECONDS and not hooked[-1].timed_out:  # to end earlier harms nobody
+    if later > SECONDS and not hooked[-1].timed_out:  # an earlier end is no problem
         results.append(f"ends {later:+.2f} s later ({seconds(without):.2f} s without the hooks)")
     base, more = peak(without), peak(hooked) - peak(without)
     if more > MEMORY_KIB:
@@ -56,14 +56,14 @@ def cost(without: Sequence[Outcome], hooked: Sequence[Outcome]) -> list[str]:
 
 
 def foreign(stderr: str) -> str:
-    """Standard error without our lines and frames, and without addresses and times of day."""
+    """Standard error without lines and frames of gradledger, addresses and times of day."""
     text = _OUR_FRAME.sub("", _OURS.sub("", stderr))
     text = _DATE.sub("", text)
     return _LOG_TIME.sub(r"\1", _ADDRESS.sub("0x", text))
 
 
 def own_lines(stderr: str) -> list[str]:
-    """Our lines."""
+    """The lines of gradledger."""
     return [line.strip() for line in _OURS.findall(stderr)]
 
 

@@ -1,4 +1,4 @@
-"""Runs programs in forked children of one process that has imported torch already.
+"""Runs programs in forked children of one process that has imported torch.
 
 The runner starts it in the interpreter under test and writes one request per line, as JSON, to its
 standard input: ``program``, ``folder`` (the working directory), ``hooks`` (the folder with the
@@ -86,7 +86,7 @@ def _answer(value: Any) -> None:
 
 
 def _run(request: dict[str, Any], child: dict[str, Any]) -> None:
-    """In the child: become what ``python PROGRAM`` is right after ``import torch``."""
+    """In the child: reach the state of ``python PROGRAM`` right after ``import torch``."""
     os.setsid()
     _map_libraries()
     os.chdir(request["folder"])
@@ -117,9 +117,9 @@ def _redirect(descriptor: int, path: str, flags: int) -> None:
 
 
 def _start_hooks(folder: str) -> None:
-    """What the hooks' ``sitecustomize`` does in an interpreter that starts."""
+    """Do what the ``sitecustomize`` of the hooks does at the start of an interpreter."""
     sys.path.insert(0, folder)
     import gradledger_autostart  # type: ignore[import-not-found]
 
     sys.path.remove(folder)
-    gradledger_autostart.arm()  # torch is there: they start now
+    gradledger_autostart.install()  # torch is loaded, so they start now

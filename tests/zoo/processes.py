@@ -29,7 +29,7 @@ LONGEST_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one program did in one process."""
+    """The outcome of a program."""
 
     status: int  # the exit status; of a process that died by a signal, minus its number
     stdout: bytes
@@ -114,7 +114,7 @@ def run_cold(python: str, program: Program, folder: Path, env: Mapping[str, str]
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's environment without settings of the hooks, and with one thread of OpenMP.
+    """The environment of this process without settings of the hooks, with one OpenMP thread.
 
     glibc is to give each large block back at once, as it does in a young process. Else it learns
     from the first ones to keep them, and the peak of memory is a matter of chance.
@@ -149,7 +149,7 @@ def _outcome(
 
 
 def _of_ranks(outcomes: list[Outcome]) -> Outcome:
-    """All ranks as one: the first status that is not 0, the latest end, the highest peak."""
+    """The outcomes of all ranks combined: first nonzero status, latest end, highest peak."""
     statuses = [outcome.status for outcome in outcomes]
     printed = [outcome.stdout for outcome in outcomes] + [f"ranks ended with {statuses}\n".encode()]
     return Outcome(
@@ -163,7 +163,7 @@ def _of_ranks(outcomes: list[Outcome]) -> Outcome:
 
 
 def _environments_of_ranks(ranks: int) -> list[dict[str, str]]:
-    """What ``torchrun`` sets."""
+    """The environment variables that ``torchrun`` sets."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1])}
     world = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
@@ -174,7 +174,7 @@ def _environments_of_ranks(ranks: int) -> list[dict[str, str]]:
 
 @contextmanager
 def _killed_when_late(leaders: Sequence[int]) -> Iterator[threading.Event]:
-    """Kill the process groups of ``leaders`` after a while, and what is left of them at the end."""
+    """Kill the process groups of ``leaders`` after a timeout, and what remains of them at the end."""
     late = threading.Event()
 
     def kill() -> None:

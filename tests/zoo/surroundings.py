@@ -1,4 +1,4 @@
-"""What the hooks find at their URL: a service, nobody, or somebody who never answers."""
+"""What is at the URL of the hooks: a service, nothing, or a server that never answers."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ START_SECONDS = 60.0
 
 
 class Surroundings(NamedTuple):
-    """URLs by name; ``service`` is there only where the monitor is installed."""
+    """URLs by name; ``service`` exists only if the monitor is installed."""
 
     urls: dict[str, str]
 
     def url(self, name: str) -> str:
-        """The URL of this kind; without a service, one at which nobody listens."""
+        """The URL of this kind; without a service, a URL at which nothing listens."""
         return self.urls.get(name, self.urls["dead"])
 
 
 @contextmanager
 def surroundings(folder: Path) -> Iterator[Surroundings]:
-    """All kinds, for the length of a block; the service stores in ``folder``."""
+    """All kinds, for a block; the service stores in ``folder``."""
     with _silent() as silent, _unused_port() as dead:
         urls = {"silent": silent, "dead": dead, "unresolved": "http://gradledger.invalid:4777"}
         if importlib.util.find_spec("gradledger_monitor") is None:
@@ -71,21 +71,21 @@ def _listening(process: subprocess.Popen[bytes], log: Path) -> str:
 
 @contextmanager
 def _silent() -> Iterator[str]:
-    """A socket that takes connections and never answers."""
+    """A socket that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
 @contextmanager
 def _unused_port() -> Iterator[str]:
-    """A port that is bound, so that nobody else takes it, and refuses connections."""
+    """A port that is bound, so that no other process uses it, and refuses connections."""
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{reserved.getsockname()[1]}"
 
 
 def recorded_steps(url: str, project: str, spool: Path) -> int:
-    """Optimizer steps that are in the service or in the spool, of all runs of a project."""
+    """The number of optimizer steps of a project in the service or in the spool."""
     spooled = sum(file.read_bytes().count(b'"type":"step"') for file in spool.rglob("*.jsonl*"))
     return spooled + _stored_steps(url, project)
 

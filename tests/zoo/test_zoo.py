@@ -1,4 +1,4 @@
-"""The zoo notices each kind of harm, on programs that behave differently by design."""
+"""The zoo detects each kind of difference, on programs that behave differently by design."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def trial(runner: Runner, name: str) -> Trial:
         ),
     ],
 )
-def test_each_kind_of_harm_is_noticed(runner: Runner, name: str, difference: str) -> None:
+def test_each_kind_of_harm_is_detected(runner: Runner, name: str, difference: str) -> None:
     differences = trial(runner, name).differences
     assert any(difference in one for one in differences), differences
 
@@ -73,7 +73,7 @@ def test_every_entry_of_the_catalogue_is_about_a_program() -> None:
 
 
 def test_no_program_knows_of_gradledger() -> None:
-    """Some leave lines of gradledger out of what they captured themselves; none imports it."""
+    """Some programs filter lines of gradledger from captured output; none imports it."""
     for path in sorted(PROGRAMS.rglob("*.py")):
         code = path.read_text()
         assert "import gradledger" not in code and "from gradledger" not in code, path
