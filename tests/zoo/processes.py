@@ -174,7 +174,7 @@ def _environments_of_ranks(ranks: int) -> list[dict[str, str]]:
 
 @contextmanager
 def _killed_when_late(leaders: Sequence[int]) -> Iterator[threading.Event]:
-    """Kill the process groups of ``leaders`` after a timeout, and what remains of them at the end."""
+    """Kill the process groups of ``leaders`` after a timeout, and their rest at the end."""
     late = threading.Event()
 
     def kill() -> None:
