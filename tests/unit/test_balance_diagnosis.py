@@ -49,7 +49,7 @@ def pattern_and_ratio(facts: StepFacts, *past: Closed) -> tuple[str, float]:
 
 def test_one_window_that_nothing_explains_waits_for_the_next_and_shows_its_ledger() -> None:
     step = even(0.7)
-    assert diagnose(step, []) == Diagnosis("pending", "one more window is needed", step.objective)
+    assert diagnose(step, []) == Diagnosis("pending", "needs one more window", step.objective)
 
 
 def test_windows_that_were_fair_or_not_measured_are_no_history() -> None:

@@ -313,7 +313,7 @@ def test_equal_data_are_not_reported_before_three_windows_have_shown_them() -> N
     prints = [rank("sync") for _ in range(2)]
     for step_record in prints:
         step_record.micro_batches[0].fingerprint = 7
-    assert answer("ddp.duplicate_data", facts(*prints)) == "not_measured: 3 windows are needed"
+    assert answer("ddp.duplicate_data", facts(*prints)) == "not_measured: needs 3 windows"
     assert answer("ddp.duplicate_data", facts(*[rank("sync")] * 2)) == (
         "not_measured: no fingerprint of the loss targets"
     )

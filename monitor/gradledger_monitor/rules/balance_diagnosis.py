@@ -236,7 +236,7 @@ def _by_history(
     A varying B accuses only if the weights are even: uneven weights are another rule's finding.
     """
     if not _off(past):
-        return Diagnosis("pending", "one more window is needed", objective)
+        return Diagnosis("pending", "needs one more window", objective)
     varies = differs_from_earlier(
         balance * (facts.run.declared_scale or 1.0), past, facts.tolerance
     )

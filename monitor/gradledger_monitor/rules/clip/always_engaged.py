@@ -9,7 +9,15 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import clip_coefficient
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
-from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
+from gradledger_monitor.rules.rule import (
+    OK,
+    Rule,
+    Window,
+    counted,
+    finding,
+    not_applicable,
+    not_measured,
+)
 from gradledger_monitor.rules.sliding_count import push
 from gradledger_monitor.rules.state import declare
 
@@ -62,7 +70,7 @@ class AlwaysEngaged(Rule):
             return not_applicable("the loop does not clip by norm")
         self._engaged += push(self._last, clip_coefficient(clips[-1]) < 1)
         if len(self._last) < self.span:
-            return not_measured(f"{self.span} clipped steps are needed")
+            return not_measured(f"needs {counted(self.span, 'clipped step')}")
         share = self._engaged / self.span
         if share <= self.share:
             return OK

@@ -77,7 +77,7 @@ class DuplicateData(Rule):
             return not_measured("no fingerprint of the loss targets")
         self._windows.append(prints)
         if len(self._windows) < self.windows:
-            return not_measured(f"{self.windows} windows are needed")
+            return not_measured(f"needs {counted(self.windows, 'window')}")
         twins = [rank for rank in prints if rank and self._same(min(prints), rank)]
         if not twins or not self._varied():
             return OK

@@ -54,7 +54,7 @@ class Diverging(HistoryRule):
         """Each evaluation of each loss, against the three before it."""
         losses = {n: v for n, v in history.evaluations.items() if _is_loss(n)}
         if not losses:
-            yield 0, not_measured("no validation loss was reported (log_eval)")
+            yield 0, not_measured("no validation loss was logged with log_eval")
         order = sorted(history.losses)
         training = {
             step: [history.losses[s] for s in history.steps_before(step, order)]

@@ -80,7 +80,7 @@ class Spike(Rule):
             return not_measured("no finite gradient norm")
         if self._norm.count < self.needed:
             self._take(norm, loss)
-            return not_measured(f"{self.needed} steps are needed")
+            return not_measured(f"needs {counted(self.needed, 'step')}")
         out = self._norm.z(norm) > self.z and self._norm.ratio(norm) > self.least
         self._high = self._high + 1 if out else 0
         moved = self._moved(out, norm, loss)

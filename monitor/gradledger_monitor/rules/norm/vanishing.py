@@ -10,7 +10,7 @@ from statistics import median
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts, clip_coefficient
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
-from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
+from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
 START = 3  # first losses, whose median is the loss at the start
@@ -87,7 +87,7 @@ class Vanishing(Rule):
         if self._count % self.span == 0:
             self._best = min(self._best, _medians(list(self._late))[1])
         if self._count < self.needed:
-            return not_measured(f"{self.needed} steps are needed")
+            return not_measured(f"needs {counted(self.needed, 'step')}")
         return OK if self._is_clear(norm) else self._compare()
 
     def _compare(self) -> Outcome:

@@ -72,7 +72,7 @@ class Stalled(Rule):
         self._before = now
         if gap is None or len(self._gaps) < self.needed:
             self._gaps.extend([] if gap is None else [gap])
-            return not_measured(f"{self.needed} steps are needed")
+            return not_measured(f"needs {counted(self.needed, 'step')}")
         if gap < self.seconds:  # the usual case needs no median
             self._gaps.append(gap)
             return OK
