@@ -1,11 +1,12 @@
-"""Puts facts and rules into the wheel compiled: they judge about twice as many steps a second.
+"""Compiles model, rules and evaluation into the wheel: they evaluate about twice as many steps/s.
 
-A build hook of hatchling, for a service that judges much:
+A build hook of hatchling, for a service that evaluates many runs:
 
     HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 pip wheel --no-deps .
 
-mypyc makes C of the modules below, and a C compiler libraries of that. They lie in the wheel beside
-the sources, which manuals and tracebacks read. Without the variable a wheel is pure Python.
+mypyc translates the modules below to C, and a C compiler builds libraries from that. The wheel
+contains them beside the sources, which rule pages and tracebacks read. Without the variable, a
+wheel is pure Python.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ from setuptools import Distribution
 from setuptools.command.build_ext import build_ext
 
 PACKAGE = Path("monitor/gradledger_monitor")
-# All that runs for every step. What is read over the wire or saved stays as it is: msgspec reads
-# the annotations of these classes, and mypyc drops parts of them.
+# The modules that run for every step. Structs that are read from the wire or saved stay Python:
+# msgspec reads the annotations of these classes, and mypyc drops parts of them.
 MODEL = (
     *("batch_size", "chart_metrics", "losses", "manual_all_reduce", "numbers", "objectives"),
     *("step_facts", "token_ledger"),
 )
 EVALUATION = ("rule_outcomes", "rule_evaluation", "run_state", "step_completeness")
-ASKED_ONCE = ("__init__", "definition", "catalogue", "overrides", "docs", "state")  # of the rules
+NOT_PER_STEP = ("__init__", "definition", "catalogue", "overrides", "docs", "state")  # in rules
 
 
 class CompiledRules(BuildHookInterface[Any]):
-    """The hook, which hatchling finds by its base."""
+    """The hook, which hatchling finds by its base class."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile, and say where the results lie in the wheel."""
+        """Compile, and set the paths of the libraries in the wheel."""
         if version == "editable":
             return
         self._folder = TemporaryDirectory()  # until the wheel is written
@@ -50,7 +51,7 @@ class CompiledRules(BuildHookInterface[Any]):
 
 
 def _compiled(folder: Path) -> Path:
-    """Where the libraries are, as they lie in a wheel."""
+    """The folder of the libraries, laid out as in a wheel."""
     options = ["--cache-dir", str(folder / "cache")]
     extensions = mypycify(
         [*options, *sources()], target_dir=str(folder / "c"), opt_level="1", debug_level="0"
@@ -67,4 +68,4 @@ def sources() -> Iterator[str]:
     rules = sorted((PACKAGE / "rules").rglob("*.py"))
     yield from (str(PACKAGE / "model" / f"{name}.py") for name in MODEL)
     yield from (str(PACKAGE / "evaluation" / f"{name}.py") for name in EVALUATION)
-    yield from (str(path) for path in rules if path.stem not in ASKED_ONCE)
+    yield from (str(path) for path in rules if path.stem not in NOT_PER_STEP)

@@ -29,7 +29,7 @@ def sent() -> Iterator[bytes]:
     """Step records of all scripts, as the store packs them."""
     stage = Stage()
     for piece in collection():
-        for rank in stage.play(piece.script, piece.ranks).seen:
+        for rank in stage.play(piece.script, piece.ranks).recorded:
             decoded = [schema.decoder.decode(line) for line in rank.splitlines()]
             steps = [record for record in decoded if isinstance(record, schema.StepRecord)]
             yield from map(msgspec.msgpack.encode, steps[:MOST])
@@ -39,9 +39,9 @@ def sent() -> Iterator[bytes]:
 def main(out: Path) -> None:
     """Train, and write."""
     samples: list[bytes | bytearray | memoryview[int]] = list(sent())
-    made = zstandard.train_dictionary(SIZE, samples, dict_id=IDS + NUMBER, level=3)
-    out.write_bytes(made.as_bytes())
-    sys.stdout.write(f"{len(samples)} records; {len(made)} bytes\n")
+    dictionary = zstandard.train_dictionary(SIZE, samples, dict_id=IDS + NUMBER, level=3)
+    out.write_bytes(dictionary.as_bytes())
+    sys.stdout.write(f"{len(samples)} records; {len(dictionary)} bytes\n")
 
 
 if __name__ == "__main__":

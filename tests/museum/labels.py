@@ -1,4 +1,4 @@
-"""The museum's labels: which script holds which mistake, and what may be said of it."""
+"""The museum's labels: which script holds which mistake, and which findings are true of it."""
 
 from __future__ import annotations
 

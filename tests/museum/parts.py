@@ -93,7 +93,7 @@ def valid(labels: Tensor) -> int:
 
 
 def points(rows: Sequence[int], seed: int = 0, inputs: int = 8, outputs: int = 1) -> list[Batch]:
-    """Micro-batches of a regression with so many rows each."""
+    """Micro-batches of a regression with these numbers of rows."""
     generator = torch.Generator().manual_seed(seed)
     true = torch.randn(inputs, outputs, generator=torch.Generator().manual_seed(99))
     batches = []

@@ -1,6 +1,6 @@
-"""Keeps what scripts of the museum send: ``python -m museum.record FOLDER [--each-rule]``.
+"""Saves what scripts of the museum send: ``python -m museum.record FOLDER [--each-rule]``.
 
-Played once, they can be judged again and again without torch: tests of the rules' words read the
+Played once, they can be evaluated again and again without torch: tests of the rules' texts read the
 incident of each rule (``--each-rule``, into ``tests/fixtures/records``), mutants meet all of them.
 """
 
@@ -18,7 +18,7 @@ RUN = b'"type":"run"'
 
 
 def recorded(folder: Path) -> dict[str, list[bytes]]:
-    """What was kept there: name of the script -> what each rank sent."""
+    """The recordings in a folder: name of the script -> what each rank sent."""
     return {
         str(path.relative_to(folder)).removesuffix(".jsonl.gz"): _ranks(path)
         for path in sorted(folder.rglob("*.jsonl.gz"))
@@ -26,7 +26,7 @@ def recorded(folder: Path) -> dict[str, list[bytes]]:
 
 
 def _ranks(path: Path) -> list[bytes]:
-    """Each rank's lines; each begins with who is speaking."""
+    """The lines of each rank, which begin with its run record."""
     ranks: list[list[bytes]] = []
     for line in gzip.decompress(path.read_bytes()).splitlines(keepends=True):
         if RUN in line:
@@ -49,15 +49,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--each-rule", action="store_true", help="one incident of each rule only")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     pieces = collection()
     stage = Stage()
-    for piece in one_for_each_rule(pieces) if asked.each_rule else pieces:
+    for piece in one_for_each_rule(pieces) if options.each_rule else pieces:
         played = stage.play(piece.script, piece.ranks)
         assert not played.failed, f"{piece.name}: {played.printed}"
-        kept = asked.folder / f"{piece.name}.jsonl.gz"
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_bytes(gzip.compress(b"".join(played.seen), mtime=0))
+        path = options.folder / f"{piece.name}.jsonl.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress(b"".join(played.recorded), mtime=0))
     stage.close()
 
 

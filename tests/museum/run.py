@@ -17,28 +17,28 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
 
-from museum.judging import Verdict, judge
+from museum.evaluation import PieceResult, evaluate
 from museum.labels import Piece, collection
 from museum.stage import Stage
 from museum.tables import CHAPTER, as_json, document, summary
 
 
-def verdict_on(stage: Stage, piece: Piece, watch: str = "records") -> Verdict:
-    """Play one script with the hooks on, and judge what they recorded."""
+def result_of(stage: Stage, piece: Piece, watch: str = "records") -> PieceResult:
+    """Play one script with the hooks on, and evaluate what they recorded."""
     played = stage.play(piece.script, piece.ranks, watch)
     if played.failed:
-        return Verdict(piece, {}, "failed", 0, played.printed.strip()[-2000:] or "killed")
-    return judge(piece, played.seen)
+        return PieceResult(piece, {}, "failed", 0, played.printed.strip()[-2000:] or "killed")
+    return evaluate(piece, played.recorded)
 
 
-def judged(pieces: list[Piece], jobs: int, watch: str) -> Iterator[Verdict]:
-    """All verdicts in order, as they come."""
+def evaluate_all(pieces: list[Piece], jobs: int, watch: str) -> Iterator[PieceResult]:
+    """All results in order, as they come."""
     stages: Queue[Stage] = Queue()
 
-    def one(piece: Piece) -> Verdict:
+    def one(piece: Piece) -> PieceResult:
         stage = stages.get()
         try:
-            return verdict_on(stage, piece, watch)
+            return result_of(stage, piece, watch)
         finally:
             stages.put(stage)
 
@@ -56,33 +56,34 @@ def main() -> int:
     parser.add_argument("--only", default="", help="scripts whose family/name holds this")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--in-part", action="store_true", help="watch two steps of every four")
-    parser.add_argument("--json", type=Path, help="write every verdict here")
+    parser.add_argument("--json", type=Path, help="write every result here")
     parser.add_argument("--write", type=Path, help="write the table as markdown here")
-    asked = parser.parse_args()
-    verdicts = []
-    pieces = [piece for piece in collection() if asked.only in piece.name]
-    for verdict in judged(pieces, asked.jobs, "in_part" if asked.in_part else "records"):
-        verdicts.append(verdict)
-        if not verdict.right:
-            sys.stdout.write(_line(verdict))
-    sys.stdout.write(summary(verdicts) + "\n")
-    if asked.json:
-        asked.json.write_text(json.dumps(as_json(verdicts), indent=1) + "\n")
-    if asked.write:
-        kept = (
-            "".join(asked.write.read_text().partition(CHAPTER)[1:]) if asked.write.exists() else ""
-        )
-        asked.write.write_text(document(verdicts) + kept)
-    right = [not v.noise and not v.problem if asked.in_part else v.right for v in verdicts]
-    return 0 if all(right) else 1
+    options = parser.parse_args()
+    results = []
+    pieces = [piece for piece in collection() if options.only in piece.name]
+    for result in evaluate_all(pieces, options.jobs, "in_part" if options.in_part else "records"):
+        results.append(result)
+        if not result.correct:
+            sys.stdout.write(_line(result))
+    sys.stdout.write(summary(results) + "\n")
+    if options.json:
+        options.json.write_text(json.dumps(as_json(results), indent=1) + "\n")
+    if options.write:
+        written = options.write.read_text() if options.write.exists() else ""
+        long_runs = "".join(written.partition(CHAPTER)[1:])
+        options.write.write_text(document(results) + long_runs)
+    correct = [
+        not v.wrong_findings and not v.problem if options.in_part else v.correct for v in results
+    ]
+    return 0 if all(correct) else 1
 
 
-def _line(verdict: Verdict) -> str:
-    piece = verdict.piece
-    said = ", ".join(f"{rule} at {step}" for rule, step in verdict.found.items()) or "nothing"
+def _line(result: PieceResult) -> str:
+    piece = result.piece
+    findings = ", ".join(f"{rule} at {step}" for rule, step in result.findings.items()) or "nothing"
     wanted = piece.label.expected if piece.kind == "incident" else "nothing"
-    problem = verdict.problem.rpartition("\n")[2]
-    return f"{piece.kind} {piece.name}: expected {wanted}, found {said} {problem}\n"
+    problem = result.problem.rpartition("\n")[2]
+    return f"{piece.kind} {piece.name}: expected {wanted}, found {findings} {problem}\n"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Plays the museum's scripts: torch is imported once, and every script runs in forks of that.
 
-``Stage`` is held by whoever wants scripts played; it owns a server process (this module as a
+``Stage`` is for callers that play scripts; it owns a server process (this module as a
 program), which forks one child per rank. A child watches its script in one of three
 ways: ``records``, with the real hooks; ``in_part``, where they watch some of the steps; or
 ``witness``, without any of ours.
@@ -29,12 +29,12 @@ Watch = Callable[[Path, Path], None]  # runs a script, writes what it saw
 
 @dataclass(frozen=True)
 class Played:
-    """What became of a script: its exit statuses, what it wrote, and what was seen, by rank."""
+    """A script that ended: its exit statuses, its output, and what was recorded, by rank."""
 
     statuses: list[int]
     seconds: float
     printed: str
-    seen: list[bytes]
+    recorded: list[bytes]
 
     @property
     def failed(self) -> bool:
@@ -63,8 +63,8 @@ class Stage:
             self._server.stdin.flush()
             answer = json.loads(self._server.stdout.readline())
             printed = "".join(p.read_text() for p in sorted(Path(folder).glob("*.txt")))
-            seen = [_read(Path(folder) / f"{rank}.seen") for rank in range(ranks)]
-        return Played(answer["statuses"], answer["seconds"], printed, seen)
+            recorded = [_read(Path(folder) / f"{rank}.seen") for rank in range(ranks)]
+        return Played(answer["statuses"], answer["seconds"], printed, recorded)
 
     def close(self) -> None:
         """End the server."""
@@ -115,8 +115,8 @@ def _child(watch: Watch, script: Path, folder: Path, rank: int, launch: dict[str
             os.dup2(printed, stream)
         faulthandler.dump_traceback_later(SECONDS * 0.9)  # where it hangs, if it does
         if launch["WORLD_SIZE"] != "1":
-            here = {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1"}
-            os.environ.update(launch | here)
+            group = {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1"}
+            os.environ.update(launch | group)
         sys.argv = [str(script)]
         sys.path.insert(0, str(script.parent))
         watch(script, folder / f"{rank}.seen")
@@ -130,7 +130,7 @@ def _child(watch: Watch, script: Path, folder: Path, rank: int, launch: dict[str
 
 
 def _wait(children: list[int], deadline: float) -> list[int]:
-    """Exit statuses; whoever is late, or left behind by a failed rank, is killed."""
+    """Exit statuses; ranks that are late, or left behind by a failed rank, are killed."""
     statuses: dict[int, int] = {}
     while len(statuses) < len(children):
         for pid in set(children) - set(statuses):

@@ -1,73 +1,73 @@
-"""The museum's verdicts as text, markdown and JSON (pure)."""
+"""The museum's results as text, markdown and JSON (pure)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from museum.judging import Verdict
+from museum.evaluation import PieceResult
 from museum.labels import WITHOUT_EXHIBIT
 
 COMMAND = "make museum"
 CHAPTER = "## Long runs"  # written by museum.courses.measure, and kept
 
 
-def _of(verdicts: list[Verdict], kind: str) -> list[Verdict]:
-    return [v for v in verdicts if v.piece.kind == kind]
+def _of(results: list[PieceResult], kind: str) -> list[PieceResult]:
+    return [v for v in results if v.piece.kind == kind]
 
 
-def figures(verdicts: list[Verdict]) -> dict[str, int]:
-    """Counts: what was found, what was rightly named, and what was wrongly said."""
-    incidents = _of(verdicts, "incident")
+def figures(results: list[PieceResult]) -> dict[str, int]:
+    """Counts: what was found, what was named correctly, and what was found wrongly."""
+    incidents = _of(results, "incident")
     return {
         "incidents": len(incidents),
         "detected": sum(v.detected for v in incidents),
         "named": sum(v.named for v in incidents),
         "exact": sum(v.exact for v in incidents),
         "by_second_step": sum((v.first_step or 99) <= 2 for v in incidents),
-        "noisy": sum(bool(v.noise) for v in incidents),
-        "twins": len(_of(verdicts, "twin")),
-        "twins_alarmed": sum(v.detected for v in _of(verdicts, "twin")),
-        "lookalikes": len(_of(verdicts, "look-alike")),
-        "lookalikes_alarmed": sum(v.detected for v in _of(verdicts, "look-alike")),
-        "failed": sum(bool(v.problem) for v in verdicts),
+        "noisy": sum(bool(v.wrong_findings) for v in incidents),
+        "twins": len(_of(results, "twin")),
+        "twins_alarmed": sum(v.detected for v in _of(results, "twin")),
+        "lookalikes": len(_of(results, "look-alike")),
+        "lookalikes_alarmed": sum(v.detected for v in _of(results, "look-alike")),
+        "failed": sum(bool(v.problem) for v in results),
     }
 
 
-def summary(verdicts: list[Verdict]) -> str:
+def summary(results: list[PieceResult]) -> str:
     """One line for a terminal."""
-    f = figures(verdicts)
+    f = figures(results)
     return (
-        f"{f['incidents']} incidents: {f['detected']} found, {f['named']} rightly named "
-        f"({f['exact']} by exactly one finding), {f['noisy']} with a wrong one beside; "
+        f"{f['incidents']} incidents: {f['detected']} found, {f['named']} named correctly "
+        f"({f['exact']} by exactly one finding), {f['noisy']} with a wrong one as well; "
         f"false alarms: {f['twins_alarmed']} of {f['twins']} twins, "
-        f"{f['lookalikes_alarmed']} of {f['lookalikes']} look-alikes; {f['failed']} not judged"
+        f"{f['lookalikes_alarmed']} of {f['lookalikes']} look-alikes; {f['failed']} not evaluated"
     )
 
 
-def as_json(verdicts: list[Verdict]) -> dict[str, Any]:
+def as_json(results: list[PieceResult]) -> dict[str, Any]:
     """Figures and one row for each script."""
-    return {"figures": figures(verdicts), "scripts": [_row(v) for v in verdicts]}
+    return {"figures": figures(results), "scripts": [_row(v) for v in results]}
 
 
-def _row(verdict: Verdict) -> dict[str, Any]:
-    piece = verdict.piece
+def _row(result: PieceResult) -> dict[str, Any]:
+    piece = result.piece
     return {
         "script": piece.name,
         "kind": piece.kind,
         "source": piece.label.source,
         "expected": sorted(piece.expected),
-        "found": verdict.found,
-        "noise": verdict.noise,
-        "first_step": verdict.first_step,
-        "steps": verdict.steps,
-        "verdict": verdict.verdict,
-        "problem": verdict.problem,
+        "found": result.findings,
+        "noise": result.wrong_findings,
+        "first_step": result.first_step,
+        "steps": result.steps,
+        "verdict": result.verdict,
+        "problem": result.problem,
     }
 
 
-def document(verdicts: list[Verdict]) -> str:
+def document(results: list[PieceResult]) -> str:
     """docs/detection.md."""
-    incidents, alikes = _of(verdicts, "incident"), _of(verdicts, "look-alike")
+    incidents, alikes = _of(results, "incident"), _of(results, "look-alike")
     return "\n".join(
         [
             "# What is found, and what is left alone",
@@ -76,17 +76,17 @@ def document(verdicts: list[Verdict]) -> str:
             "re-creates a mistake of a public repository, its twin is the same script put right,",
             "a look-alike is healthy and only looks suspicious. None of them knows gradledger.",
             "",
-            *_totals(figures(verdicts)),
+            *_totals(figures(results)),
             "",
             "## Incidents",
             "",
             "| script | public incident | expected | found, at step | twin |",
             "|---|---|---|---|---|",
-            *[_incident(v, verdicts) for v in incidents],
+            *[_incident(v, results) for v in incidents],
             "",
-            "Not named yet:" if _missed(verdicts) else "All are named.",
+            "Not named yet:" if _missed(results) else "All are named.",
             "",
-            *_missed(verdicts),
+            *_missed(results),
             "",
             "Rules without a script:",
             "",
@@ -107,8 +107,8 @@ def _totals(f: dict[str, int]) -> list[str]:
         "| | |",
         "|---|---|",
         f"| incidents found | {f['detected']} of {f['incidents']} |",
-        f"| rightly named | {f['named']} of {f['incidents']} |",
-        f"| rightly named, and nothing else said | {f['exact']} of {f['incidents']} |",
+        f"| named correctly | {f['named']} of {f['incidents']} |",
+        f"| named correctly, and nothing else found | {f['exact']} of {f['incidents']} |",
         f"| named by the second optimizer step | {f['by_second_step']} of {f['incidents']} |",
         f"| a wrong finding beside the right one | {f['noisy']} of {f['incidents']} |",
         f"| false alarms on twins | {f['twins_alarmed']} of {f['twins']} |",
@@ -116,26 +116,26 @@ def _totals(f: dict[str, int]) -> list[str]:
     ]
 
 
-def _incident(verdict: Verdict, verdicts: list[Verdict]) -> str:
-    piece = verdict.piece
-    twin = next((v for v in verdicts if v.piece.name == f"{piece.name}_fixed"), None)
-    said = _found(twin) if twin else "not run"
-    cells = [piece.name, piece.label.source, piece.label.expected, _found(verdict), said]
+def _incident(result: PieceResult, results: list[PieceResult]) -> str:
+    piece = result.piece
+    twin = next((v for v in results if v.piece.name == f"{piece.name}_fixed"), None)
+    of_twin = _findings(twin) if twin else "not run"
+    cells = [piece.name, piece.label.source, piece.label.expected, _findings(result), of_twin]
     return f"| {' | '.join(cells)} |"
 
 
-def _lookalike(verdict: Verdict) -> str:
-    label = verdict.piece.label
-    cells = [verdict.piece.name, label.source, label.why, _found(verdict), verdict.verdict]
+def _lookalike(result: PieceResult) -> str:
+    label = result.piece.label
+    cells = [result.piece.name, label.source, label.why, _findings(result), result.verdict]
     return f"| {' | '.join(cells)} |"
 
 
-def _missed(verdicts: list[Verdict]) -> list[str]:
-    known = [v for v in _of(verdicts, "incident") if not v.right]
-    return [f"- {v.piece.name}" for v in known]
+def _missed(results: list[PieceResult]) -> list[str]:
+    missed = [v for v in _of(results, "incident") if not v.correct]
+    return [f"- {v.piece.name}" for v in missed]
 
 
-def _found(verdict: Verdict) -> str:
-    if verdict.problem:
-        return "not judged"
-    return ", ".join(f"{rule} at {step}" for rule, step in verdict.found.items()) or "nothing"
+def _findings(result: PieceResult) -> str:
+    if result.problem:
+        return "not evaluated"
+    return ", ".join(f"{rule} at {step}" for rule, step in result.findings.items()) or "nothing"

@@ -18,9 +18,9 @@ import torch
 
 from gradledger_monitor.rules.docs import rules_by_id
 from helpers.patience import HANGS
-from museum.judging import is_heard
+from museum.evaluation import counts
 from museum.labels import HERE, WITHOUT_EXHIBIT, Piece, collection
-from museum.run import verdict_on
+from museum.run import result_of
 from museum.stage import Stage
 from museum.truth import CHECKS, Testimony
 
@@ -41,23 +41,25 @@ def stage() -> Iterator[Stage]:
 
 @pytest.mark.parametrize("piece", PIECES, ids=lambda piece: piece.name)
 def test_a_mistake_is_named_and_a_healthy_script_left_alone(stage: Stage, piece: Piece) -> None:
-    verdict = verdict_on(stage, piece)
-    assert not verdict.problem
-    assert verdict.named or piece.kind != "incident", f"found {verdict.found or 'nothing'}"
-    assert not verdict.noise
+    result = result_of(stage, piece)
+    assert not result.problem
+    assert result.named or piece.kind != "incident", f"found {result.findings or 'nothing'}"
+    assert not result.wrong_findings
 
 
 @pytest.mark.parametrize("piece", INCIDENTS, ids=lambda piece: piece.name)
 def test_the_mistake_is_real_and_the_twin_is_without_it(stage: Stage, piece: Piece) -> None:
     fault = CHECKS[piece.label.evidence].fault
-    assert fault(_told(stage, piece.script, piece.ranks)) > REAL
-    assert fault(_told(stage, _twin(piece), piece.ranks)) <= HEALTHY
+    assert fault(_testimonies(stage, piece.script, piece.ranks)) > REAL
+    assert fault(_testimonies(stage, _twin(piece), piece.ranks)) <= HEALTHY
 
 
 @pytest.mark.parametrize("piece", PIECES[::10], ids=lambda piece: piece.name)
-def test_the_whole_command_says_the_same(stage: Stage, piece: Piece, tmp_path: Path) -> None:
-    found = _checked(piece, tmp_path / "verdict.json")
-    assert found == verdict_on(stage, piece).found
+def test_the_whole_command_has_the_same_findings(
+    stage: Stage, piece: Piece, tmp_path: Path
+) -> None:
+    findings = _checked(piece, tmp_path / "verdict.json")
+    assert findings == result_of(stage, piece).findings
 
 
 def test_every_script_has_a_label_and_every_label_a_script() -> None:
@@ -75,10 +77,10 @@ def _twin(piece: Piece) -> Path:
     return piece.script.with_name(f"{piece.script.stem}_fixed.py")
 
 
-def _told(stage: Stage, script: Path, ranks: int) -> list[Testimony]:
+def _testimonies(stage: Stage, script: Path, ranks: int) -> list[Testimony]:
     played = stage.play(script, ranks, watch="witness")
     assert not played.failed, played.printed
-    return [torch.load(io.BytesIO(each), weights_only=False) for each in played.seen]
+    return [torch.load(io.BytesIO(each), weights_only=False) for each in played.recorded]
 
 
 def _checked(piece: Piece, output: Path) -> dict[str, int]:
@@ -89,10 +91,10 @@ def _checked(piece: Piece, output: Path) -> dict[str, int]:
     command = [sys.executable, "-m", "gradledger_monitor.cli", "check", "--json", str(output), "--"]
     environment = os.environ | {"PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}
     subprocess.run([*command, *train], env=environment, timeout=HANGS, check=False)
-    findings = json.loads(output.read_text())["findings"]
-    causes = [f for f in findings if not f["inhibited_by"]]
-    found: dict[str, int] = {}
-    for finding in (f for f in causes if is_heard(piece, f["rule"], f["severity"])):
-        first = found.get(finding["rule"], finding["first_step"])
-        found[finding["rule"]] = min(first, finding["first_step"])
-    return found
+    rows = json.loads(output.read_text())["findings"]
+    causes = [f for f in rows if not f["inhibited_by"]]
+    findings: dict[str, int] = {}
+    for finding in (f for f in causes if counts(piece, f["rule"], f["severity"])):
+        first = findings.get(finding["rule"], finding["first_step"])
+        findings[finding["rule"]] = min(first, finding["first_step"])
+    return findings

@@ -48,18 +48,18 @@ def in_part(script: Path, output: Path) -> None:
 
 
 def with_witness(script: Path, output: Path) -> None:
-    """Write what the optimizers applied, and what the check of the label asks of the script."""
+    """Write what the optimizers applied, and what the check of the label needs of the script."""
     steps: list[Step] = []
     handle = register_optimizer_step_pre_hook(lambda optimizer, *_: steps.append(look(optimizer)))
-    with tape.recording() as kept_tape:
+    with tape.recording() as recorded_tape:
         names: dict[str, Any] = runpy.run_path(str(script), run_name="__main__")
-    names["tape"] = kept_tape
+    names["tape"] = recorded_tape
     handle.remove()
     from museum.truth import testify  # noqa: PLC0415 - the checks are not needed for records
 
-    kept = io.BytesIO()
-    torch.save(testify(script, names, steps), kept)
-    output.write_bytes(kept.getvalue())
+    buffer = io.BytesIO()
+    torch.save(testify(script, names, steps), buffer)
+    output.write_bytes(buffer.getvalue())
 
 
 def _launched() -> dict[str, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from museum.judging import judge
+from museum.evaluation import evaluate
 from museum.labels import Piece, collection
 from museum.record import recorded
 
@@ -15,4 +15,4 @@ PLAYED = recorded(Path(__file__).parents[1] / "fixtures" / "museum")
 
 @pytest.mark.parametrize("piece", collection(), ids=lambda piece: piece.name)
 def test_a_mistake_is_named_and_a_healthy_script_left_alone(piece: Piece) -> None:
-    assert judge(piece, PLAYED[piece.name]).right
+    assert evaluate(piece, PLAYED[piece.name]).correct

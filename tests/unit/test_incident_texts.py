@@ -17,7 +17,7 @@ from syrupy.assertion import SnapshotAssertion
 from gradledger_monitor.rules.docs import rules_by_id
 from helpers.facts import judged
 from helpers.finding_text import finding_text
-from museum.judging import facts_of
+from museum.evaluation import facts_of
 from museum.labels import WITHOUT_EXHIBIT, collection
 from museum.record import one_for_each_rule, recorded
 

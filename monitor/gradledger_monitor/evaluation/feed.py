@@ -86,13 +86,13 @@ def _split(
 def _next_replayed_batch(state: RunState, read: StepReader, last: Mapping[int, int]) -> StepBatch:
     reached = state.position.reached
     behind = [optimizer for optimizer, step in last.items() if reached.get(optimizer, 0) < step]
-    found = {o: read(o, reached.get(o, 0), last[o]) for o in behind}
+    batches = {o: read(o, reached.get(o, 0), last[o]) for o in behind}
     return StepBatch(
         optimizers=behind,
-        steps=_in_order(steps for steps, _ in found.values()),
+        steps=_in_order(steps for steps, _ in batches.values()),
         waiting_since=None,
         incomplete=set(),
-        more=any(more for _, more in found.values()),
+        more=any(more for _, more in batches.values()),
     )
 
 

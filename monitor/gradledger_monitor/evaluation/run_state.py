@@ -265,8 +265,8 @@ class RunState:
         by_optimizer = [rules.outcomes for _, rules in sorted(self._optimizers.items())]
         outcomes = [each for some in by_optimizer for each in some]
         outcomes += [self._evaluate_history(rule) for rule in self._history_rules]
-        known = {rule.id() for rule in self._all_rules}
-        outcomes += [each for (rule, _), each in self._carried.items() if rule not in known]
+        current = {rule.id() for rule in self._all_rules}
+        outcomes += [each for (rule, _), each in self._carried.items() if rule not in current]
         return evaluation_result(outcomes, self._all_rules, self._overrides, self.info)
 
     def _evaluate_history(self, rule: type[HistoryRule]) -> RuleOutcomes:
@@ -332,14 +332,14 @@ class RunState:
         """
         self._set_position(position)
         reached = position.reached
-        found = {(finding.rule, finding.optimizer) for finding in evaluation.findings}
-        for optimizer in sorted({*reached, *(optimizer for _, optimizer in found)}):
+        with_finding = {(finding.rule, finding.optimizer) for finding in evaluation.findings}
+        for optimizer in sorted({*reached, *(optimizer for _, optimizer in with_finding)}):
             self._optimizers[optimizer] = rules = self._new_rules(optimizer)
             rules.last_window = reached.get(optimizer, 0)
             for each in rules.evaluations:
                 each.continue_after(rules.last_window, evaluation)
-        known = {rule.id() for rule in self._all_rules}
-        retired = sorted((rule, o) for rule, o in found if rule not in known)
+        current = {rule.id() for rule in self._all_rules}
+        retired = sorted((rule, o) for rule, o in with_finding if rule not in current)
         for rule, optimizer in [*((rule.id(), 0) for rule in self._history_rules), *retired]:
             self._carry(rule, optimizer).carry(evaluation)
         self._carried_to = reached.get(0, 0)

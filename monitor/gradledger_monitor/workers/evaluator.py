@@ -299,10 +299,10 @@ class Evaluator:
         if optimizer is None or inactive_at is None or inactive_at > self._now():
             return None
         inactivity = self._inactivity(status, state.position.received[optimizer])
-        place = optimizer, state.position.reached[optimizer]
-        state.stored_inactivity = {**state.stored_inactivity, place: inactivity}
+        after = optimizer, state.position.reached[optimizer]
+        state.stored_inactivity = {**state.stored_inactivity, after: inactivity}
         state.add_stored_inactivity(optimizer)
-        return place, inactivity
+        return after, inactivity
 
     def _inactivity(self, status: RunStatus, since: float) -> Inactivity:
         ranks, now = pending.rank_activity(self._store, status), self._now()

@@ -1,4 +1,4 @@
-"""The judge takes steps in order, waits for ranks, and says the same whatever order they take."""
+"""The evaluator takes steps in order and waits for ranks; no arrival order changes its result."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from helpers.sending import Clock, judged, send
 Databases = Callable[[], str]
 
 
-def test_a_run_that_nobody_judged_is_incomplete(store: Store) -> None:
+def test_a_run_that_was_not_evaluated_is_incomplete(store: Store) -> None:
     send(store, [step(1)])
     assert evaluation(store, "r") == EvaluationResult("incomplete", [], [], {})
 
 
-def test_a_judged_run_has_findings_figures_and_a_verdict(store: Store) -> None:
+def test_an_evaluated_run_has_findings_metrics_and_a_verdict(store: Store) -> None:
     send(store, [step(1), step(2), step(3)])
     assert evaluate_pending(store) == ["r"]
     row = get_run(store, "r")
@@ -101,7 +101,7 @@ def test_steps_that_never_came_are_waited_for_and_then_left_out(store: Store) ->
     assert curves(store, "r")["step"] == [1, 4]
 
 
-def test_a_record_that_comes_too_late_is_judged_as_if_it_had_come_in_time(store: Store) -> None:
+def test_a_late_record_is_evaluated_as_if_it_had_arrived_in_time(store: Store) -> None:
     clock = Clock()
     evaluator = Evaluator(store, rank_timeout=30, now=clock)
     for rank in (0, 1):
@@ -117,7 +117,7 @@ def test_a_record_that_comes_too_late_is_judged_as_if_it_had_come_in_time(store:
     assert get_run(store, "r").tokens == get_run(store, "in-time").tokens  # type: ignore[union-attr]
 
 
-def test_another_judge_goes_on_where_the_first_stopped(store: Store) -> None:
+def test_another_evaluator_continues_where_the_first_stopped(store: Store) -> None:
     first, second = Evaluator(store), Evaluator(store)
     for number in range(1, 9):
         send(store, [step(number)])
@@ -126,7 +126,7 @@ def test_another_judge_goes_on_where_the_first_stopped(store: Store) -> None:
     assert judged(store) == 8 and (finding.first_step, finding.steps) == (1, 8)
 
 
-def test_what_another_judge_began_anew_is_not_judged_from_memory(store: Store) -> None:
+def test_a_run_that_another_evaluator_restarted_is_not_evaluated_from_memory(store: Store) -> None:
     clock = Clock()
     first, second = Evaluator(store, now=clock), Evaluator(store, now=clock)
     for rank in (0, 1):
@@ -155,7 +155,7 @@ def test_a_judgement_made_from_an_old_state_is_not_written(store: Store) -> None
     assert evaluation(store, "r").verdict == "broken" and judged(store) == 2
 
 
-def test_what_was_judged_under_another_description_is_judged_again(store: Store) -> None:
+def test_a_run_with_a_new_description_is_evaluated_again(store: Store) -> None:
     evaluator = Evaluator(store)
     send(store, [step(1), step(2)])
     evaluator.evaluate_pending()
@@ -168,7 +168,7 @@ def test_what_was_judged_under_another_description_is_judged_again(store: Store)
     assert anew == evaluation(store, "from-the-start") and anew.verdict != "broken"
 
 
-def test_more_steps_than_fit_in_memory_are_judged_in_turns(
+def test_more_steps_than_fit_in_memory_are_evaluated_in_several_passes(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gradledger_monitor.store.evaluation.pending.RECORDS_AT_ONCE", 10)
@@ -181,14 +181,14 @@ def test_more_steps_than_fit_in_memory_are_judged_in_turns(
     assert evaluation(store, "r").findings[0].steps == 100
 
 
-def test_two_optimizers_are_judged_apart(store: Store) -> None:
+def test_two_optimizers_are_evaluated_separately(store: Store) -> None:
     send(store, [step(1), step(1, 1), step(2), step(2, 1)], optimizers=["SGD", "Adam"])
     evaluate_pending(store)
     assert curves(store, "r")["step"] == [1, 2] and curves(store, "r", Span(1))["step"] == [1, 2]
     assert {finding.optimizer for finding in evaluation(store, "r").findings} == {0, 1}
 
 
-def test_a_run_that_cannot_be_judged_does_not_stop_the_others(
+def test_a_run_that_cannot_be_evaluated_does_not_stop_the_others(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     send(store, [step(1)], run="spoiled")

@@ -1,4 +1,4 @@
-"""A judge that begins on a long run goes on at once, and says what one that never ended says."""
+"""An evaluator that takes over a long run continues at once, with the result of the first one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def levels(store: Store) -> dict[int, int]:
         return dict(connection.execute(select(*columns)).all())
 
 
-def test_a_new_judge_does_not_begin_with_the_first_step(store: Store) -> None:
+def test_a_new_evaluator_does_not_start_with_the_first_step(store: Store) -> None:
     for first, end in ((1, 97), (97, 101)):
         send(store, map(step, range(first, end)))
     Evaluator(store).evaluate_pending()
@@ -52,7 +52,7 @@ def test_a_new_judge_does_not_begin_with_the_first_step(store: Store) -> None:
     assert (finding.first_step, finding.last_step, finding.steps) == (1, 110, 110)
 
 
-def test_judges_that_follow_each_other_say_what_one_says(databases: Databases) -> None:
+def test_evaluators_in_succession_give_the_result_of_one(databases: Databases) -> None:
     records = [step(n) if n % 5 else fair_step(n) for n in range(1, 201)]
     answers = []
     for restarts in (False, True):

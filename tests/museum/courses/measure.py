@@ -29,7 +29,7 @@ from gradledger_monitor.model.step_facts import RunInfo, merge
 from museum.courses.faults import ILLNESSES, onset
 from museum.courses.settings import Setting, draw
 from museum.courses.training import Course, Fault, healthy, train
-from museum.judging import LOUD
+from museum.evaluation import LOUD
 from museum.tables import CHAPTER
 
 COMMAND = "python -m museum.courses.measure --write ../docs/detection.md"

@@ -1,4 +1,4 @@
-"""A run that stands still is said to while it does, by the clock of the service."""
+"""A run is reported as stalled while it is, by the clock of the service."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from helpers.sending import Clock, judged, send
 def live(
     store: Store, evaluator: Evaluator, clock: Clock, first: int, last: int, rank: int = 0
 ) -> None:
-    """Steps that come as they end, one a second."""
+    """Steps that arrive as they end, one per second."""
     for number in range(first, last + 1):
         clock.time = 1_000.0 + number
         send(store, [fair_step(number)], clock.time, rank=rank)
@@ -23,11 +23,11 @@ def live(
 
 
 def stalls(store: Store) -> list[Finding]:
-    """What is said of standing still."""
+    """The findings of a stalled run."""
     return [f for f in evaluation(store, "r").findings if f.rule == "run.stalled"]
 
 
-def test_it_is_said_while_it_lasts(store: Store) -> None:
+def test_a_stall_is_reported_while_it_is_ongoing(store: Store) -> None:
     clock = Clock()
     evaluator = Evaluator(store, now=clock)
     live(store, evaluator, clock, 1, 20)
@@ -46,14 +46,14 @@ def test_it_is_said_while_it_lasts(store: Store) -> None:
     assert evaluator.evaluate_pending() == []
 
 
-def test_a_process_that_lives_is_told_from_one_that_is_gone(store: Store) -> None:
+def test_a_process_that_is_alive_is_distinguished_from_one_that_is_gone(store: Store) -> None:
     clock = Clock()
     evaluator = Evaluator(store, now=clock)
     live(store, evaluator, clock, 1, 20)
     for _ in range(6):
         clock.time += 10
-        beat: list[Record] = [HeartbeatRecord(clock.time, 10.0, 7)]
-        send(store, beat, clock.time)
+        heartbeat: list[Record] = [HeartbeatRecord(clock.time, 10.0, 7)]
+        send(store, heartbeat, clock.time)
         evaluator.evaluate_pending()
     clock.time += 1
     evaluator.evaluate_pending()
@@ -62,7 +62,7 @@ def test_a_process_that_lives_is_told_from_one_that_is_gone(store: Store) -> Non
     assert "All ranks still send heartbeats, and ran up to 7 backwards" in finding.summary
 
 
-def test_it_passes_when_steps_come_again(store: Store) -> None:
+def test_a_stall_is_resolved_when_steps_arrive_again(store: Store) -> None:
     clock = Clock()
     evaluator = Evaluator(store, now=clock)
     live(store, evaluator, clock, 1, 20)
@@ -79,7 +79,7 @@ def test_it_passes_when_steps_come_again(store: Store) -> None:
     assert evaluation(store, "r").verdict == "balanced"
 
 
-def test_the_same_is_said_when_all_is_judged_again(store: Store) -> None:
+def test_evaluating_again_gives_the_same_result(store: Store) -> None:
     clock = Clock()
     evaluator = Evaluator(store, now=clock)
     live(store, evaluator, clock, 1, 20)
@@ -94,7 +94,7 @@ def test_the_same_is_said_when_all_is_judged_again(store: Store) -> None:
     assert (evaluation(store, "r"), curves(store, "r")) == before
 
 
-def test_nothing_is_said_of_runs_that_ended_or_came_from_a_spool(store: Store) -> None:
+def test_runs_that_ended_or_came_from_a_spool_are_not_stalled(store: Store) -> None:
     clock = Clock()
     evaluator = Evaluator(store, now=clock)
     live(store, evaluator, clock, 1, 20)
@@ -106,7 +106,7 @@ def test_nothing_is_said_of_runs_that_ended_or_came_from_a_spool(store: Store) -
     assert judged(store, "spooled") == 20 and not stalls(store)
 
 
-def test_a_clock_that_is_set_back_does_not_make_a_step_wait_for_ever(store: Store) -> None:
+def test_a_clock_that_is_set_back_does_not_make_a_step_wait_forever(store: Store) -> None:
     clock = Clock(10_000.0)
     send(store, [fair_step(1)], clock.time, rank=0, world_size=2)
     clock.time = 5_000.0
@@ -120,14 +120,14 @@ def test_a_clock_that_is_set_back_does_not_make_a_step_wait_for_ever(store: Stor
     assert judged(store) == 1
 
 
-def test_where_steps_are_let_pass_silence_is_no_stall_for_longer(store: Store) -> None:
+def test_a_run_that_skips_steps_has_a_longer_timeout(store: Store) -> None:
     clock = Clock()
     evaluator = Evaluator(store, now=clock)
     live(store, evaluator, clock, 1, 19)
     clock.time += 1
-    resting = fair_step(20)
-    resting.next = 257
-    send(store, [resting], clock.time)
+    skipping = fair_step(20)
+    skipping.next = 257
+    send(store, [skipping], clock.time)
     evaluator.evaluate_pending()
     clock.time += 299
     assert evaluator.evaluate_pending() == [] and not stalls(store)

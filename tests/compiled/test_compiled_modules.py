@@ -1,4 +1,4 @@
-"""That what ``make compiled`` tests is compiled; run by that target alone."""
+"""``make compiled`` tests compiled modules; only that target runs this file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return [".".join(Path(source).with_suffix("").parts[1:]) for source in hook.sources()]
 
 
-def test_all_that_is_compiled_runs_from_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_compiled_modules_run_from_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
     names = listed(monkeypatch)
     assert {"gradledger_monitor.model.step_facts", "gradledger_monitor.rules.norm.spike"} <= set(
         names
@@ -34,6 +34,6 @@ def test_all_that_is_compiled_runs_from_a_library(monkeypatch: pytest.MonkeyPatc
     assert [f for f in files if not f.endswith(sysconfig.get_config_var("EXT_SUFFIX"))] == []
 
 
-def test_a_service_says_that_its_rules_are_compiled(tmp_path: Path) -> None:
+def test_the_metrics_of_a_service_report_compiled_rules(tmp_path: Path) -> None:
     with running_service(tmp_path / "a.db") as service:
         assert 'rules="compiled"' in httpx2.get(f"{service.url}/metrics").text
