@@ -1,1 +1,1 @@
-"""What happened in a step: from backwards and optimizer calls to open records."""
+"""Captures backwards and optimizer steps as open records, on the training thread."""

@@ -1,12 +1,12 @@
 """A few coordinates of a few gradients: enough to detect what happens to all of them.
 
-What a loop does to gradients (zeroing, unscaling, scaling by hand, clipping) it does to all
-coordinates alike, or it shows as a deviation between them. So up to 16 evenly spread coordinates
-of each of four parameters stand for the whole gradient:
+A loop that zeroes, unscales, scales or clips gradients does so to all coordinates alike. Up to 16
+evenly spread coordinates of each of four parameters therefore stand for the whole gradient:
 
 - equal before and after: nothing was done to it;
 - all multiplied by one number (``common_factor``): scaled, unscaled or clipped by that factor;
-- all zero: zeroed; coordinates that deviate from one factor: changed in another way.
+- all zero: zeroed;
+- anything else: changed in another way, for example clipped by value, or combined with other ranks.
 
 ``GradientProbe`` copies the coordinates on the training thread. The other functions compare copies
 on the background thread.

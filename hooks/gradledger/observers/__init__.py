@@ -1,1 +1,1 @@
-"""One file for each thing that is observed; each can fail alone."""
+"""One module for each observed thing. Each observer can fail alone."""

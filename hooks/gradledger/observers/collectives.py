@@ -4,16 +4,17 @@ A process group numbers its collectives. The difference of these sequence number
 after a backward, is the number of collectives that the backward ran. The observer adds nothing to
 a group, and holds no reference to the result of a collective.
 
-A sequence number is only meaningful as a difference, and only if nothing else ran in between. The
-observer discards it where it would be stale:
+A sequence number is only meaningful as a difference, and only if nothing else ran in between.
+Otherwise the earlier number is stale, and the observer discards it:
 
 - Another thread ran a backward meanwhile: the numbers belong to the process, not to a thread. The
   micro-batch gets no ``collectives``, and later steps report them as not measured (``THREADS``).
-- Steps were skipped: the number after the last backward is from before the skip. A difference to it
-  would contain the collectives of every skipped step. ``resume`` forgets it, as it forgets what a
-  wrapper decided in a forward whose backward was skipped.
-- DDP decides in a forward whether the next backward synchronises. The decision is used once, and
-  cleared when that backward begins.
+- Steps were skipped: the number after the last backward is from before the skip, and a difference
+  would contain the collectives of every skipped step. ``resume`` forgets the number.
+
+DDP's decision whether to synchronise goes stale in the same way. DDP decides in a forward, for the
+next backward. The decision is used once, and cleared when that backward begins; ``resume`` forgets
+a decision whose backward was skipped.
 
 ``collectives_after`` counts from the end of the thread's last backward to the step, even if that
 backward belongs to the window of another optimizer.
