@@ -1,4 +1,4 @@
-"""Run by Alembic: on the connection that the service hands over, else on the set database."""
+"""Run by Alembic, on the connection that the service passes or on the database of the settings."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from alembic import context
 from sqlalchemy import Connection
 
 from gradledger_monitor.config.settings import Settings
-from gradledger_monitor.store.alerts import tables  # noqa: F401 (of the same metadata)
+from gradledger_monitor.store.alerts import tables  # noqa: F401 (adds to the metadata)
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.packing import Packed
 from gradledger_monitor.store.tables import metadata
 
 
 def render(kind: str, item: Any, _: Any) -> str | Literal[False]:
-    """Write our own column type as the plain one under it: a migration imports nothing of ours."""
+    """Render ``Packed`` as the plain type under it: migrations import nothing of gradledger."""
     return "sa.LargeBinary()" if kind == "type" and isinstance(item, Packed) else False
 
 
@@ -32,11 +32,11 @@ def migrate(connection: Connection) -> None:
         context.run_migrations()
 
 
-given = context.config.attributes.get("connection")
-if given is not None:
-    migrate(given)
+open_connection = context.config.attributes.get("connection")
+if open_connection is not None:
+    migrate(open_connection)
 else:
     store = Store(context.config.attributes.get("url") or Settings().db)
-    with store.writing() as own:
-        migrate(own)
+    with store.writing() as new_connection:
+        migrate(new_connection)
     store.close()

@@ -27,7 +27,14 @@ FILES = (
     *("Makefile", "pyproject.toml", "docker-compose.yml"),
 )
 SUFFIXES = (".py", ".md", ".html", ".js", ".css", ".toml", ".yml", ".svg", "")
-LEFT_OUT = ("docs/language.md", "docs/.build/vendor/", "web/gradledger_web/static/plotly")
+LEFT_OUT = (
+    "docs/language.md",
+    "docs/.build/vendor/",
+    "web/gradledger_web/static/plotly",
+    # names in databases and archives of earlier versions
+    "migrations/gradledger_migrations/versions/",
+    "monitor/gradledger_monitor/store/runs/earlier_names.py",
+)
 
 _WORD = re.compile("|".join(rf"(?P<w{i}>\b(?:{w})\b)" for i, w in enumerate(WORDS)), re.IGNORECASE)
 _PHRASE = re.compile("|".join(f"(?:{phrase})" for phrase in PHRASES), re.IGNORECASE)

@@ -7,7 +7,7 @@ was cut off. ``zstd -dc run.jsonl.zst`` shows it all.
 
 Of runs whose first records were pruned, version 1 held the evaluation state, as a pickle, which is
 not read; version 2 holds their findings and verdict. Version 3 has other names of tables and
-columns: ``store/runs/dump.py`` lists them.
+columns: ``store/runs/earlier_names.py`` lists them.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The database: tables, writing, reading. Nothing outside this package speaks SQL."""
+"""The database: tables, writing, reading, retention."""

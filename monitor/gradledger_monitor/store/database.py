@@ -26,7 +26,7 @@ UNRELEASED = frozenset(f"{number:04d}" for number in range(1, 15))
 
 
 class UnknownRevision(Exception):
-    """The tables are at a revision that this version cannot upgrade; the text says what to do."""
+    """The tables are at a revision that this version cannot upgrade; the message has the fix."""
 
 
 class DatabaseTooNew(UnknownRevision):

@@ -1,4 +1,4 @@
-"""How often Python looks for garbage in a process that decodes and judges records."""
+"""Settings of Python's garbage collector for processes that decode and evaluate records."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ THRESHOLDS = (100_000, 50, 100)
 
 
 def collect_seldom() -> None:
-    """Leave what was imported alone, and look seldom for cycles: records have none.
+    """Exclude imported objects from collections, and collect seldom: records have no cycles.
 
-    With Python's own thresholds, looking takes more time than decoding; `bench/service_ingest.py`.
+    With Python's own thresholds, collections take more time than decoding: see
+    `bench/service_ingest.py`.
     """
     gc.collect()
     gc.freeze()

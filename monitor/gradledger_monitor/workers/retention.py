@@ -1,4 +1,4 @@
-"""What a service does now and then: gives up what is older than the policy keeps."""
+"""Runs retention every hour: saves snapshots of old runs, then removes what is old enough."""
 
 from __future__ import annotations
 
@@ -17,53 +17,53 @@ from gradledger_monitor.workers.runtime_overrides import RuntimeOverrides
 log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 3_600.0
-THE_HOUSE = 0  # claimed like a run; no run has this key
+RETENTION_CLAIM = 0  # claimed like a run; no run has this key
 
 
-def run_retention(store: Store, policy: Policy, choices: RuleOverrides) -> RemovedRows:
-    """Do it now, unless another process is at it."""
+def run_retention(store: Store, policy: Policy, overrides: RuleOverrides) -> RemovedRows:
+    """Remove what is older than the policy allows, unless another process is doing so."""
     claims = claims_for(store)
     try:
-        if not claims.acquire(THE_HOUSE):
+        if not claims.acquire(RETENTION_CLAIM):
             return RemovedRows()
-        evaluator = Evaluator(store, overrides=lambda: choices)
+        evaluator = Evaluator(store, overrides=lambda: overrides)
         for run in retention.runs_without_snapshot(store, policy, clock.now()):
-            _keep(evaluator, run)
+            _save_snapshot(evaluator, run)
         return retention.prune(store, policy, clock.now())
     finally:
         claims.release_all()
 
 
-def _keep(evaluator: Evaluator, run: str) -> None:
+def _save_snapshot(evaluator: Evaluator, run: str) -> None:
     try:
         evaluator.save_snapshot(run)
-    except Exception:  # one run that cannot be evaluated must not keep the records of all others
-        log.exception("run %s: its state could not be saved, so its records stay", run)
+    except Exception:  # a run that cannot be evaluated must not stop retention of the others
+        log.exception("run %s: its state could not be saved, so its records are kept", run)
 
 
 class RetentionWorker:
-    """Does it every hour, in a thread."""
+    """Runs retention every hour in a thread."""
 
-    def __init__(self, store: Store, chosen: RuntimeOverrides) -> None:
-        self._store, self._chosen = store, chosen
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="gradledger-house", daemon=True)
+    def __init__(self, store: Store, overrides: RuntimeOverrides) -> None:
+        self._store, self._overrides = store, overrides
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="gradledger-retention", daemon=True)
 
     def start(self) -> None:
-        """Begin; the first time comes after an hour."""
+        """Start the thread. It runs for the first time after an hour."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; what is at hand is finished."""
-        self._ending.set()
+        """Stop the thread after the work in progress."""
+        self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def _work(self) -> None:
-        while not self._ending.wait(EVERY_SECONDS):
+        while not self._stopping.wait(EVERY_SECONDS):
             try:
-                policy, choices = self._chosen.policy(), self._chosen.rule_overrides()
-                removed = run_retention(self._store, policy, choices)
-                log.info("given up: %s records, %s steps", removed.records, removed.steps)
-            except Exception:  # the database may be away for a while
-                log.exception("nothing could be given up; it is tried again in an hour")
+                policy, rules = self._overrides.policy(), self._overrides.rule_overrides()
+                removed = run_retention(self._store, policy, rules)
+                log.info("retention removed %d records, %d steps", removed.records, removed.steps)
+            except Exception:  # the database may be unreachable for a while
+                log.exception("retention failed; retry in an hour")

@@ -1,7 +1,7 @@
-"""What holds now of what people may change while the service runs: its rules, its retention.
+"""Settings that can be changed while the service runs: overrides of rules, and retention.
 
-What its operator said comes first, in the environment or a file; then what was chosen in the
-service, which lies in the database; then the default. Each threshold is a value of its own.
+Precedence: first the environment or the configuration file of the operator, then the overrides in
+the database, then the default. Each threshold is a separate setting.
 """
 
 from __future__ import annotations
@@ -17,87 +17,89 @@ from gradledger_monitor.store.admin.overrides import RETENTION, RULES, StoredOve
 from gradledger_monitor.store.admin.retention import Policy
 from gradledger_monitor.store.database import Store
 
-SOMEWHERE = "how it was started"
+UNKNOWN_SOURCE = "how it was started"
 DATABASE = "the database"
 DAYS = ("keep_detail_days", "keep_steps_days")
 
 
 class RuntimeOverrides:
-    """The choices of a service: asked again whenever they are needed, for others change them."""
+    """The effective overrides. They are read on every use, because other processes change them."""
 
     def __init__(self, settings: Settings, store: Store) -> None:
         self._settings, self._store = settings, store
 
     def rule_overrides(self) -> RuleOverrides:
-        """What is chosen about the rules."""
-        kept = RuleOverrides(**self.stored(RULES).value)
-        off = self._settings.rules_off if self.set_in("rules_off") else kept.off
-        given = self._settings.thresholds
-        both = {
-            rule: {**kept.thresholds.get(rule, {}), **given.get(rule, {})}
-            for rule in sorted({*kept.thresholds, *given})
+        """The effective overrides of rules."""
+        stored = RuleOverrides(**self.stored(RULES).value)
+        off = self._settings.rules_off if self.set_in("rules_off") else stored.off
+        configured = self._settings.thresholds
+        thresholds = {
+            rule: {**stored.thresholds.get(rule, {}), **configured.get(rule, {})}
+            for rule in sorted({*stored.thresholds, *configured})
         }
-        return _possible(RuleOverrides(tuple(sorted(off)), both))
+        return _without_unknown(RuleOverrides(tuple(sorted(off)), thresholds))
 
     def policy(self) -> Policy:
-        """For how long what is kept."""
-        return Policy(*map(self.days, DAYS))
+        """The effective retention policy."""
+        detail_days, steps_days = (self.days(name) for name in DAYS)
+        return Policy(detail_days=detail_days, steps_days=steps_days)
 
     def days(self, name: str) -> float:
-        """One of the times of the policy."""
-        given: float = getattr(self._settings, name)
-        kept: float | None = self.stored(RETENTION).value.get(name)
-        return given if kept is None or self.set_in(name) else kept
+        """The effective value of a setting of the retention policy."""
+        configured: float = getattr(self._settings, name)
+        stored: float | None = self.stored(RETENTION).value.get(name)
+        return configured if stored is None or self.set_in(name) else stored
 
     def effective(self) -> dict[str, tuple[Any, str]]:
-        """The settings that can be chosen: what holds, and where that is from, in words."""
-        choices = self.rule_overrides()
-        off = self.set_in("rules_off") or (DATABASE if choices.off else "default")
-        told: dict[str, tuple[Any, str]] = {
-            "rules_off": (list(choices.off), off),
-            "thresholds": (choices.thresholds, self._places(choices)),
+        """Effective values by setting, each with its source as text."""
+        rules = self.rule_overrides()
+        source_of_off = self.set_in("rules_off") or (DATABASE if rules.off else "default")
+        values: dict[str, tuple[Any, str]] = {
+            "rules_off": (list(rules.off), source_of_off),
+            "thresholds": (rules.thresholds, self._sources(rules)),
         }
-        kept = self.stored(RETENTION).value
+        stored = self.stored(RETENTION).value
         for name in DAYS:
-            where = self.set_in(name) or (DATABASE if name in kept else "default")
-            told[name] = (self.days(name), where)
-        return told
+            source = self.set_in(name) or (DATABASE if name in stored else "default")
+            values[name] = (self.days(name), source)
+        return values
 
-    def _places(self, choices: RuleOverrides) -> str:
-        places: dict[str, list[str]] = {}
-        for rule, values in choices.thresholds.items():
+    def _sources(self, rules: RuleOverrides) -> str:
+        names_by_source: dict[str, list[str]] = {}
+        for rule, values in rules.thresholds.items():
             for name in values:
-                where = self.set_in("thresholds", rule, name) or DATABASE
-                places.setdefault(where, []).append(f"{rule}.{name}")
-        if len(places) > 1:
-            return "; ".join(f"{where}: {', '.join(some)}" for where, some in places.items())
-        return next(iter(places), "default")
+                source = self.set_in("thresholds", rule, name) or DATABASE
+                names_by_source.setdefault(source, []).append(f"{rule}.{name}")
+        if len(names_by_source) > 1:
+            return "; ".join(f"{source}: {', '.join(n)}" for source, n in names_by_source.items())
+        return next(iter(names_by_source), "default")
 
     def stored(self, name: str) -> StoredOverrides:
-        """What was chosen in the service."""
+        """The overrides in the database."""
         return overrides.read(self._store, name)
 
     def set_in(self, *path: str) -> str | None:
-        """Where the operator set a value, in words; None where that is left to the service."""
-        if not self._given(*path):
+        """Where the operator set a value, as text; None if the service may change it."""
+        if not self._is_set(*path):
             return None
         try:
-            return origin(Settings, setting_names, *path) or SOMEWHERE
-        except ValueError:  # the file was spoilt since it was read
-            return SOMEWHERE
+            return origin(Settings, setting_names, *path) or UNKNOWN_SOURCE
+        except ValueError:  # the file was changed since it was read, and is invalid
+            return UNKNOWN_SOURCE
 
-    def _given(self, name: str, rule: str = "", threshold: str = "") -> bool:
+    def _is_set(self, name: str, rule: str = "", threshold: str = "") -> bool:
         if rule:
             return threshold in self._settings.thresholds.get(rule, {})
         return name in self._settings.model_fields_set
 
 
-def _possible(choices: RuleOverrides) -> RuleOverrides:
-    """Without what this version does not know: another may have written it."""
-    wrong = {place for place, _ in choices.problems(rules_by_id())}
+def _without_unknown(rules: RuleOverrides) -> RuleOverrides:
+    """Without rules and thresholds that only another version, which stored them, knows."""
+    unknown = {path for path, _ in rules.problems(rules_by_id())}
     thresholds = {
-        rule: {n: v for n, v in values.items() if ("thresholds", rule, n) not in wrong}
-        for rule, values in choices.thresholds.items()
-        if ("thresholds", rule) not in wrong
+        rule: {n: v for n, v in values.items() if ("thresholds", rule, n) not in unknown}
+        for rule, values in rules.thresholds.items()
+        if ("thresholds", rule) not in unknown
     }
-    return RuleOverrides(tuple(p for p in choices.off if ("rules_off", p) not in wrong), thresholds)
+    off = tuple(pattern for pattern in rules.off if ("rules_off", pattern) not in unknown)
+    return RuleOverrides(off, thresholds)

@@ -147,7 +147,7 @@ def test_many_who_choose_at_once_are_counted_one_by_one(database: str) -> None:
 
         def choose() -> None:
             try:
-                overrides.write(store, "rules", {}, 0.0, seen=0)
+                overrides.write(store, "rules", {}, 0.0, expected_revision=0)
                 taken.append(True)
             except overrides.OverridesChanged:
                 taken.append(False)

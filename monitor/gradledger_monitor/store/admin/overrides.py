@@ -41,8 +41,10 @@ def read(store: Store, name: str) -> StoredOverrides:
     return StoredOverrides(**row._asdict()) if row else StoredOverrides()
 
 
-def write(store: Store, name: str, value: dict[str, Any], now: float, seen: int | None) -> None:
-    """Replace overrides; raises ``OverridesChanged`` if their revision is not ``seen``."""
+def write(
+    store: Store, name: str, value: dict[str, Any], now: float, expected_revision: int | None
+) -> None:
+    """Replace overrides; raises ``OverridesChanged`` if their revision is another one."""
     empty = {"name": name, "value": {}, "revision": 0, "changed": now}
     of_name = overrides.c.name == name
     with store.writing() as connection:
@@ -50,7 +52,7 @@ def write(store: Store, name: str, value: dict[str, Any], now: float, seen: int 
         revision = (
             connection.scalar(select(overrides.c.revision).where(of_name).with_for_update()) or 0
         )
-        if seen not in (None, revision):
+        if expected_revision not in (None, revision):
             raise OverridesChanged
         new = {"value": value, "revision": revision + 1, "changed": now}
         connection.execute(update(overrides).where(of_name).values(new))

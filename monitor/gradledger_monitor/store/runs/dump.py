@@ -47,6 +47,7 @@ from gradledger_monitor.store.packing import (
     unpack_record,
     unpack_records,
 )
+from gradledger_monitor.store.runs.earlier_names import current_columns, current_table
 from gradledger_monitor.store.runs.queries import require_run
 from gradledger_monitor.store.steps import chunks
 from gradledger_monitor.store.steps.chunks import ChunkKey
@@ -80,13 +81,6 @@ _TABLES = {t.name: t for t in (*_ADDED, progress, facts, buckets)}
 _OLD_STATE = "snapshots"  # of archives of version 1: a pickle, which is not read
 _NOT_TABLES = (carried.FINDING, carried.EVALUATION, _OLD_STATE)
 
-# Names in archives of versions 1 and 2, with those of today.
-_RENAMED_TABLES = {"silences": "inactivity", "stretches": "buckets"}
-_RENAMED_COLUMNS = {
-    "acknowledgements": {"seen_step": "last_step"},
-    "progress": {"given_up": "pruned"},
-    "buckets": {"stretch": "bucket"},
-}
 
 Values = dict[str, Any]
 
@@ -284,20 +278,15 @@ def _insert(
     if name == RECORDS:
         _insert_records(connection, run, rows, now)
         return
-    table = _TABLES.get(_RENAMED_TABLES.get(name, name))
+    table = _TABLES.get(current_table(name))
     if table is None:
         raise ValueError(f"an archive has no rows of {name!r}")
     for row in rows:
-        values = _current_columns(table.name, row)
+        values = current_columns(table.name, row)
         _check(name, values, table.c.keys())
         decoded = {c.name: _column_value(c, values[c.name]) for c in table.c if c.name in values}
         new = dialects.insert(connection, table).values({**decoded, "run": run})
         connection.execute(new.on_conflict_do_nothing())
-
-
-def _current_columns(table: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    renamed = _RENAMED_COLUMNS.get(table, {})
-    return {renamed.get(column, column): value for column, value in values.items()}
 
 
 def _check(name: str, values: Mapping[str, Any], columns: Iterable[str]) -> None:

@@ -219,8 +219,8 @@ def following(
     conditions = [*_of(chunks.c, run, optimizer), chunks.c.first > after]
     conditions += [chunks.c.first <= last] if last is not None else []
     query = select(chunks).where(*conditions).order_by(chunks.c.first)
-    with connection.execute(query, execution_options={"yield_per": READ_AT_ONCE}) as found:
-        yield from found
+    with connection.execute(query, execution_options={"yield_per": READ_AT_ONCE}) as rows:
+        yield from rows
 
 
 def holding(
