@@ -2,7 +2,8 @@
 
 B is the sum of all token weights of the window: 1 under the token-mean contract, where each of N
 tokens weighs 1/N. A mistake in the divisor multiplies B by a recognisable number. K is the number
-of micro-batches in the window, R the number of ranks, k a number of micro-batches other than K:
+of micro-batches in the window and R the number of ranks. In the third row, the window holds k
+micro-batches, and K is the usual number:
 
 =====================  ======  ==================================================================
 mistake                B       why
@@ -125,10 +126,10 @@ def reason_without_objective(facts: StepFacts) -> str:
 
 def differs_from_earlier(balance: float, past: Sequence[Closed], tolerance: float) -> bool:
     """Whether a balance differs from one of the earlier balances that were off."""
-    return any(abs(balance / earlier - 1) > VARIES * tolerance for earlier in _off(past))
+    return any(abs(balance / earlier - 1) > VARIES * tolerance for earlier in _wrong_balances(past))
 
 
-def _off(past: Sequence[Closed]) -> list[float]:
+def _wrong_balances(past: Sequence[Closed]) -> list[float]:
     return [c.balance for c in past if c.balance is not None and c.pattern != "fair"]
 
 
@@ -138,10 +139,10 @@ def _explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
     1. One term, then 2. fair: the main loss is fair (B = 1) while a further term is not divided.
     3. Weights of single micro-batches (``_by_weights``). They separate what B alone does not: with
        2 tokens in 2 micro-batches, a plain sum has B = N = K = 2.
-    4. The last fair window (``partial``). It proves that the loop divides by its number of
-       micro-batches, K; B = k/K of a shorter window may equal 1/R or a coefficient.
-    5. The ranks, measured or with B = R (``_by_ranks``), before a coefficient: R is a number that
-       authors multiply by on purpose as well as by mistake, and both are reported.
+    4. The last fair window (``_partial``). It shows the K that the loop divides by. B = k/K of a
+       shorter window may equal 1/R or a coefficient, so this comes before both.
+    5. The ranks (``_by_ranks``), before a coefficient: authors multiply a loss by R on purpose or
+       by mistake. If a coefficient explains B = R as well, the finding is information.
     6. Coefficients (``_by_coefficient``), before K, 1/K and 1/R: a constant in front of the loss
        explains any of these numbers, and is harmless.
     7. Losses that are fair together: whether they belong together is not known.
@@ -235,7 +236,7 @@ def _by_history(
 
     A varying B accuses only if the weights are even: uneven weights are another rule's finding.
     """
-    if not _off(past):
+    if not _wrong_balances(past):
         return Diagnosis("pending", "needs one more window", objective)
     varies = differs_from_earlier(
         balance * (facts.run.declared_scale or 1.0), past, facts.tolerance
