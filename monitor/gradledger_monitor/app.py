@@ -1,4 +1,4 @@
-"""The service put together: database, judge, routes, pages."""
+"""Assembles the service: database, evaluator, routes, pages."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _assemble(settings: Settings) -> State:
     store = Store(settings.db, settings.database_timeout)
     pubsub, live_events = pubsub_for(store), LiveEvents()
     limit = CapacityLimiter(settings.ingest_workers)
-    metrics = Metrics(store, lambda: _busy(limit))
+    metrics = Metrics(store, lambda: _queued(limit))
     alerts = Alerts(settings, settings.base_url, store)
     delivery_worker = alerts.delivery_worker(metrics.count_delivery)
 
@@ -82,9 +82,9 @@ def _assemble(settings: Settings) -> State:
     ingest_priority, overrides = IngestPriority(), RuntimeOverrides(settings, store)
     evaluator = Evaluator(
         store,
-        settings.rank_timeout,
-        settings.evaluation_interval,
-        on_evaluated,
+        rank_timeout=settings.rank_timeout,
+        interval=settings.evaluation_interval,
+        listener=on_evaluated,
         overrides=overrides.rule_overrides,
         yield_to_ingest=ingest_priority.yield_to_batches,
     )
@@ -99,8 +99,8 @@ def _assemble(settings: Settings) -> State:
         pubsub=pubsub,
         live_events=live_events,
         ingest_limit=limit,
-        room=MemoryBudget(settings.ingest_queue_bytes),
-        large_batch=LargeBatchSlot(),
+        ingest_memory=MemoryBudget(settings.ingest_queue_bytes),
+        large_batch_slot=LargeBatchSlot(),
         bounds=_bounds(settings),
         readiness=Readiness(store, evaluator.is_running),
         ingest_priority=ingest_priority,
@@ -117,25 +117,25 @@ def _assemble(settings: Settings) -> State:
 
 def _bounds(settings: Settings) -> Bounds:
     return Bounds(
-        settings.max_body_bytes,
-        settings.max_batch_lines,
-        settings.max_batch_memory,
-        settings.max_batch_seconds,
+        size=settings.max_body_bytes,
+        lines=settings.max_batch_lines,
+        memory=settings.max_batch_memory,
+        seconds=settings.max_batch_seconds,
     )
 
 
-def _busy(limit: CapacityLimiter) -> int:
+def _queued(limit: CapacityLimiter) -> int:
     return limit.borrowed_tokens + limit.statistics().tasks_waiting
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
-    """The service for these settings; it opens its database now and migrates it at start."""
+    """The service for these settings; it opens its database now and migrates it at startup."""
     app = FastAPI(
         title="gradledger",
         version=gradledger.__version__,
         lifespan=_lifespan,
         openapi_url=OPENAPI,
-        docs_url=None,  # their scripts come from elsewhere, and clusters have no internet
+        docs_url=None,  # their scripts come from a CDN, and clusters have no internet
         redoc_url=None,
         dependencies=[Depends(confirm_route)],
     )

@@ -40,8 +40,8 @@ class State:
     pubsub: PubSub
     live_events: LiveEvents
     ingest_limit: CapacityLimiter
-    room: MemoryBudget
-    large_batch: LargeBatchSlot
+    ingest_memory: MemoryBudget
+    large_batch_slot: LargeBatchSlot
     bounds: Bounds
     readiness: Readiness
     ingest_priority: IngestPriority

@@ -1,1 +1,1 @@
-"""Runs as files: one archive holds one run, and any store takes it in."""
+"""Runs as files: one archive contains one run, and any store can import it."""

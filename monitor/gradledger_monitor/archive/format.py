@@ -1,9 +1,9 @@
 """What is in an archive, version 3: zstd-compressed JSON lines.
 
-The first line is the manifest. Then come the rows that the service itself wrote (what a judge
-noted, what people said), then the run's records as the wire has them, each process's after its
-run record; and last a line that tells how many there were, with their hash: an archive without it
-was cut off. ``zstd -dc run.jsonl.zst`` shows it all.
+The first line is the manifest. Rows that the service wrote itself follow (observations of the
+evaluator, acknowledgements and tags of people), then the run's records in the wire format, those of
+each process after its run record. The last line has the number of lines and their hash: an archive
+without it is truncated. ``zstd -dc run.jsonl.zst`` prints everything.
 
 Of runs whose first records were pruned, version 1 held the evaluation state, as a pickle, which is
 not read; version 2 holds their findings and verdict. Version 3 has other names of tables and
@@ -26,7 +26,7 @@ VERSION = 3
 
 
 class DamagedArchive(ValueError):
-    """A file that is no archive, or no whole one."""
+    """A file that is not an archive, or a damaged one."""
 
 
 class Manifest(Struct, kw_only=True, tag="archive"):
@@ -40,14 +40,14 @@ class Manifest(Struct, kw_only=True, tag="archive"):
 
 
 class Row(Struct, kw_only=True, tag="row"):
-    """A row of the service's own: which table, and its columns but for the run's key."""
+    """A row that the service wrote: its table, and its columns except the run's key."""
 
     table: str
     values: dict[str, Any]
 
 
 class Close(Struct, kw_only=True, tag="close"):
-    """The last line: of all before it, how many they are and their SHA-256."""
+    """The last line: the number of lines before it, and their SHA-256."""
 
     lines: int
     sha256: str
@@ -62,4 +62,4 @@ def decode(line: bytes) -> Line:
     try:
         return _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DamagedArchive(f"a line of it makes no sense: {error}") from error
+        raise DamagedArchive(f"a line cannot be decoded: {error}") from error

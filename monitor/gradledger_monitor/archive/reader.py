@@ -1,4 +1,4 @@
-"""An archive read line by line, and brought into a store."""
+"""Reads an archive line by line, and imports it into a store."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import dump
 from gradledger_monitor.store.steps.ingest import StoreResult, store_batch
 
-RECORDS_AT_ONCE = 2_048
-LONGEST_LINE = 64 * 2**20
+BATCH_RECORDS = 2_048
+MAX_LINE_BYTES = 64 * 2**20
 
 
 @dataclass
 class RestoreResult:
-    """What came of an archive."""
+    """Counts of an imported archive."""
 
     run: str
     stored: int = 0
@@ -44,7 +44,7 @@ class RestoreResult:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file is called like one, or begins like one: nothing else here is zstd."""
+    """Whether a file has the suffix of an archive, or begins with a zstd frame."""
     if path.name.endswith(SUFFIX) or not path.is_file():
         return path.name.endswith(SUFFIX)
     with path.open("rb") as file:
@@ -52,26 +52,26 @@ def is_archive(path: Path) -> bool:
 
 
 def lines(path: Path) -> Iterator[Line]:
-    """The manifest, and every line after it. Raises ``DamagedArchive`` where it is not whole."""
-    told = hashlib.sha256()
+    """The manifest and all lines up to the last. Raises ``DamagedArchive`` if it is not intact."""
+    digest = hashlib.sha256()
     for count, text in enumerate(_text(path)):
         line = decode(text)
         if count == 0:
             _check(line)
         if isinstance(line, Close):
-            if (line.lines, line.sha256) != (count, told.hexdigest()):
-                raise DamagedArchive(f"{path}: it is not what was written")
+            if (line.lines, line.sha256) != (count, digest.hexdigest()):
+                raise DamagedArchive(f"{path}: the checksum does not match")
             return
-        told.update(text)
+        digest.update(text)
         yield line
-    raise DamagedArchive(f"{path}: it ends too early")
+    raise DamagedArchive(f"{path}: it is truncated")
 
 
 def _text(path: Path) -> Iterator[bytes]:
     try:
         with zstd.open(path, "rb") as file:
             buffered = io.BufferedReader(file)
-            while line := buffered.readline(LONGEST_LINE):
+            while line := buffered.readline(MAX_LINE_BYTES):
                 yield line
     except (zstd.ZstdError, EOFError) as error:
         raise DamagedArchive(f"{path}: {error}") from error
@@ -79,14 +79,16 @@ def _text(path: Path) -> Iterator[bytes]:
 
 def _check(line: Line) -> None:
     if not isinstance(line, Manifest):
-        raise DamagedArchive("it does not begin with the manifest of an archive")
+        raise DamagedArchive("it does not begin with a manifest")
     if line.version > VERSION:
-        what = f"it is of version {line.version}, and this gradledger reads up to {VERSION}"
-        raise DamagedArchive(f"{what}: pip install --upgrade gradledger")
+        raise DamagedArchive(
+            f"it has version {line.version}, and this gradledger reads up to {VERSION}: "
+            "pip install --upgrade gradledger"
+        )
 
 
 def restore(store: Store, path: Path) -> RestoreResult:
-    """Bring an archive into a store; again changes nothing. Raises ``DamagedArchive``."""
+    """Import an archive into a store; idempotent. Raises ``DamagedArchive``."""
     content = lines(path)
     manifest = next(content)
     assert isinstance(manifest, Manifest)
@@ -97,9 +99,9 @@ def restore(store: Store, path: Path) -> RestoreResult:
             break
         rows.append(line)
     else:
-        raise DamagedArchive(f"{path}: it says nothing of the run")
+        raise DamagedArchive(f"{path}: it has no records")
     if not isinstance(line, schema.RunRecord):
-        raise DamagedArchive(f"{path}: it does not say who speaks")
+        raise DamagedArchive(f"{path}: it has no run record before its records")
     try:
         dump.restore(store, line, [(row.table, row.values) for row in rows], clock.now())
     except ValueError as error:
@@ -110,42 +112,42 @@ def restore(store: Store, path: Path) -> RestoreResult:
 
 
 def record_batches(path: Path) -> Iterator[list[bytes]]:
-    """What the processes said, as lines for a service, each batch with its run record first."""
-    some: list[bytes] = []
+    """The records as encoded lines for a service, each batch with its run record first."""
+    batch: list[bytes] = []
     for line in lines(path):
         if isinstance(line, Manifest | Row | Close):
             continue
         encoded = msgspec.json.encode(line) + b"\n"
         if isinstance(line, schema.RunRecord):
-            if some:
-                yield some
-            some = [encoded]
-        elif len(some) > RECORDS_AT_ONCE:
-            yield some
-            some = [some[0], encoded]
+            if batch:
+                yield batch
+            batch = [encoded]
+        elif len(batch) > BATCH_RECORDS:
+            yield batch
+            batch = [batch[0], encoded]
         else:
-            some.append(encoded)
-    yield some
+            batch.append(encoded)
+    yield batch
 
 
-def _batches(speaker: schema.RunRecord, content: Iterable[Line]) -> Iterator[Batch]:
-    batch, size = Batch([ProcessRecords(speaker)]), 0
+def _batches(run: schema.RunRecord, content: Iterable[Line]) -> Iterator[Batch]:
+    batch, size = Batch([ProcessRecords(run)]), 0
     for number, line in enumerate(content, 1):
         if isinstance(line, schema.RunRecord):
             batch.processes.append(ProcessRecords(line))
         elif isinstance(line, Manifest | Row | Close):
-            raise DamagedArchive("its lines are not in order")
+            raise DamagedArchive("its lines are out of order")
         else:
             batch.processes[-1].records.append((number, line))
             size += 1
-        if size == RECORDS_AT_ONCE:
+        if size == BATCH_RECORDS:
             yield batch
             batch, size = Batch([ProcessRecords(batch.processes[-1].run)]), 0
     yield batch
 
 
-def _count(restored: RestoreResult, done: StoreResult) -> None:
-    restored.stored += done.stored
-    restored.already_there += done.duplicates
-    restored.refused += done.refused.count
-    restored.problems += [f"{refusal.field}: {refusal.reason}" for refusal in done.refused.listed]
+def _count(restored: RestoreResult, result: StoreResult) -> None:
+    restored.stored += result.stored
+    restored.already_there += result.duplicates
+    restored.refused += result.refused.count
+    restored.problems += [f"{refusal.field}: {refusal.reason}" for refusal in result.refused.listed]

@@ -1,4 +1,4 @@
-"""A stored run written as an archive, a block of steps at a time."""
+"""Writes a stored run as an archive, a chunk of steps at a time."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from gradledger_monitor.store.runs.dump import RunDump
 
 @dataclass
 class ExportResult:
-    """What an archive got."""
+    """Counts of a written archive."""
 
     lines: int = 0
     steps: int = 0  # records of optimizer steps
 
 
 def export(store: Store, run: str, path: Path) -> ExportResult:
-    """Write a run to a file for this user alone, which is there only when it is whole.
+    """Write a run to a private file, which exists only once it is complete.
 
-    Raises ``UnknownRun``, and ``OSError`` where the file cannot be written.
+    Raises ``UnknownRun``, and ``OSError`` if the file cannot be written.
     """
     unfinished = path.with_name(f"{path.name}.part")
     try:
         with suppress(FileNotFoundError):
-            unfinished.unlink()  # of an export that was killed
+            unfinished.unlink()  # left by an export that was killed
         private_files.create(unfinished)
         with zstd.open(unfinished, "wb") as file:
             written = write(store, run, file)
@@ -51,14 +51,14 @@ def export(store: Store, run: str, path: Path) -> ExportResult:
 
 def write(store: Store, run: str, file: IO[bytes]) -> ExportResult:
     """Write the lines of a run. Raises ``UnknownRun``."""
-    told, written = hashlib.sha256(), ExportResult()
+    digest, written = hashlib.sha256(), ExportResult()
     for line in _lines(dump.dump(store, run)):
         encoded = msgspec.json.encode(line) + b"\n"
-        told.update(encoded)
+        digest.update(encoded)
         file.write(encoded)
         written.lines += 1
         written.steps += isinstance(line, schema.StepRecord)
-    file.write(msgspec.json.encode(Close(lines=written.lines, sha256=told.hexdigest())) + b"\n")
+    file.write(msgspec.json.encode(Close(lines=written.lines, sha256=digest.hexdigest())) + b"\n")
     return written
 
 
@@ -72,18 +72,18 @@ def _lines(dumped: RunDump) -> Iterator[msgspec.Struct]:
     )
     for table, values in dumped.rows:
         yield Row(table=table, values=values)
-    yield from _spoken(dumped.run, dumped.records)
+    yield from _records(dumped.run, dumped.records)
 
 
-def _spoken(
+def _records(
     run: schema.RunRecord, records: Iterable[tuple[int, schema.Record]]
 ) -> Iterator[msgspec.Struct]:
     """Records, each after the run record of the rank that sent it."""
-    speaker = None
+    last_rank = None
     for rank, record in records:
-        if rank != speaker:
-            speaker = rank
+        if rank != last_rank:
+            last_rank = rank
             yield msgspec.structs.replace(run, rank=rank)
         yield record
-    if speaker is None:
+    if last_rank is None:
         yield run

@@ -18,7 +18,7 @@ from pydantic_settings import (
 from gradledger_monitor.common.paths import configuration_file
 
 PREFIX = "GRADLEDGER_"
-SECRET_SETTINGS = ("db", "admin_token", "alert_channels")  # each may be in a file of its own
+SECRET_SETTINGS = ("db", "admin_token", "alert_channels")  # each may be in its own file
 
 SettingNames = Callable[[], set[str]]  # called late: the settings classes import this module
 

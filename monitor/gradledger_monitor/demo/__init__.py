@@ -1,1 +1,1 @@
-"""The demo: what it trains (plain PyTorch that knows nothing of gradledger), and how it is told."""
+"""The demo: a training script in plain PyTorch, its service, and its results."""

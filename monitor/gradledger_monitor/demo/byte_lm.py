@@ -1,7 +1,7 @@
-"""Trains a small byte-level transformer on the manual that ships with Python.
+"""Train a small byte-level transformer on the manual that comes with Python, in plain PyTorch.
 
-Plain PyTorch. One optimizer step accumulates the gradients of eight micro-batches, in one of two
-ways, which look alike, run alike and are not the same:
+One optimizer step accumulates the gradients of eight micro-batches, in one of two ways that look
+alike, run alike and differ:
 
     python byte_lm.py --accumulate mean-of-means
     python byte_lm.py --accumulate token-mean
@@ -26,12 +26,12 @@ MICRO_BATCHES = 8  # in an optimizer step
 
 
 class ByteTransformer(nn.Module):
-    """A decoder of a few hundred thousand parameters."""
+    """A decoder with a few hundred thousand parameters."""
 
     def __init__(self, width: int = 96, heads: int = 4, depth: int = 3) -> None:
         super().__init__()
         self.bytes = nn.Embedding(VOCABULARY, width)
-        self.places = nn.Embedding(CONTEXT, width)
+        self.positions = nn.Embedding(CONTEXT, width)
         layer = nn.TransformerEncoderLayer(
             width, heads, 4 * width, dropout=0.0, batch_first=True, norm_first=True
         )
@@ -39,16 +39,16 @@ class ByteTransformer(nn.Module):
         self.head = nn.Linear(width, VOCABULARY)
 
     def forward(self, text: Tensor) -> Tensor:
-        """The logits of the byte that follows each byte."""
+        """The logits of the next byte after each byte."""
         length = text.shape[1]
         causal = nn.Transformer.generate_square_subsequent_mask(length, device=text.device)
-        hidden = self.bytes(text) + self.places.weight[:length]
+        hidden = self.bytes(text) + self.positions.weight[:length]
         logits: Tensor = self.head(self.layers(hidden, mask=causal, is_causal=True))
         return logits
 
 
 def micro_batches(seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Inputs and targets, for ever. Some paragraphs are three lines long, some are three words."""
+    """Inputs and targets, endlessly. Some paragraphs have three lines, some three words."""
     paragraphs = [p.encode() for topic in topics.values() for p in topic.split("\n\n")]
     paragraphs = [p[: CONTEXT + 1] for p in paragraphs if len(p) > 16]
     order = random.Random(seed)
@@ -60,11 +60,11 @@ def micro_batches(seed: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def mean_of_means(model: nn.Module, window: list[tuple[Tensor, Tensor]]) -> float:
-    """The classic: average each micro-batch over its own bytes, then average the averages."""
+    """The classic loop: the mean of each micro-batch over its own bytes, then the mean of those."""
     reported = 0.0
-    for text, following in window:
+    for text, targets in window:
         logits = model(text).flatten(0, 1)
-        loss = F.cross_entropy(logits, following.flatten(), ignore_index=PAD)
+        loss = F.cross_entropy(logits, targets.flatten(), ignore_index=PAD)
         loss = loss / len(window)
         loss.backward()
         reported += loss.item()
@@ -72,12 +72,12 @@ def mean_of_means(model: nn.Module, window: list[tuple[Tensor, Tensor]]) -> floa
 
 
 def token_mean(model: nn.Module, window: list[tuple[Tensor, Tensor]]) -> float:
-    """The corrected one: every byte of the window counts the same."""
-    count = sum(int((following != PAD).sum()) for _, following in window)
+    """The corrected loop: every byte of the window has the same weight."""
+    count = sum(int((targets != PAD).sum()) for _, targets in window)
     reported = 0.0
-    for text, following in window:
+    for text, targets in window:
         logits = model(text).flatten(0, 1)
-        loss = F.cross_entropy(logits, following.flatten(), ignore_index=PAD, reduction="sum")
+        loss = F.cross_entropy(logits, targets.flatten(), ignore_index=PAD, reduction="sum")
         loss = loss / count
         loss.backward()
         reported += loss.item()
@@ -91,7 +91,7 @@ ACCUMULATE: dict[str, Callable[[nn.Module, list[tuple[Tensor, Tensor]]], float]]
 
 
 def train(accumulate: str, steps: int) -> None:
-    """Both ways start from the same weights and see the same text in the same order."""
+    """Train in one of the two ways, with the same initial weights and the same data order."""
     torch.manual_seed(0)
     model = ByteTransformer()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)

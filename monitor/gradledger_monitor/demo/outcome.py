@@ -1,4 +1,4 @@
-"""What the daemon found out about one of the demo's runs, read from its API."""
+"""The result of one of the demo's runs, read from the API of its service."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from rich.text import Text
 from gradledger_monitor.demo.service import Daemon
 from gradledger_monitor.reports.terminal import STYLES
 
-LAST = 20  # steps over which the losses are averaged: one window's is noisy
-SECONDS_TO_JUDGE = 60
+LAST = 20  # steps over which the losses are averaged: that of a single window is noisy
+TIMEOUT_SECONDS = 60
 
 
 class NotEvaluated(Exception):
-    """The daemon did not judge the run in time."""
+    """The service did not evaluate the run in time."""
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """A run that has ended, judged."""
+    """The evaluation of a run that has ended."""
 
     verdict: str
     findings: list[dict[str, Any]]
     metrics: dict[str, list[float | None]]
     page: str
 
-    def mean(self, figure: str, last: int = 0) -> float:
-        """The average of a figure over the run or its last steps; NaN where it was not measured."""
-        return fmean(_known(self.metrics[figure])[-last:])
+    def mean(self, metric: str, last: int = 0) -> float:
+        """The mean of a metric over the run or its last steps; NaN if it was not measured."""
+        return fmean(_measured(self.metrics[metric])[-last:])
 
-    def largest(self, figure: str) -> float:
-        """The largest value of a figure."""
-        return max(_known(self.metrics[figure]))
+    def largest(self, metric: str) -> float:
+        """The largest value of a metric."""
+        return max(_measured(self.metrics[metric]))
 
 
-def _known(values: Sequence[float | None]) -> list[float]:
+def _measured(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None] or [float("nan")]
 
 
 def wait_for_result(daemon: Daemon, run: str, steps: int) -> DemoResult:
-    """Wait until all steps are judged, and read what came of it."""
-    deadline = time.monotonic() + SECONDS_TO_JUDGE
+    """Wait until all steps are evaluated, and return the result."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         for row in daemon.get(f"/runs?search={quote(run)}")["runs"]:
             if row["ended"] and row["steps"] >= steps:
@@ -57,14 +57,14 @@ def wait_for_result(daemon: Daemon, run: str, steps: int) -> DemoResult:
 
 def _read(daemon: Daemon, run: str) -> DemoResult:
     verdict = daemon.get(f"/runs/{run}/verdict")
-    figures = daemon.get(f"/runs/{run}/series")
-    return DemoResult(verdict["verdict"], verdict["findings"], figures, f"{daemon.url}/runs/{run}")
+    metrics = daemon.get(f"/runs/{run}/series")
+    return DemoResult(verdict["verdict"], verdict["findings"], metrics, f"{daemon.url}/runs/{run}")
 
 
 def result_text(result: DemoResult) -> Text:
-    """The outcome in a few lines, each number with its meaning."""
+    """The result in a few lines, each number with its meaning."""
     style = STYLES[result.verdict]
-    title = result.findings[0]["title"] if result.findings else "every token counts the same"
+    title = result.findings[0]["title"] if result.findings else "every token has the same weight"
     rows = [
         ("gradient weight on the wrong tokens", f"{result.mean('misallocation'):.1%}"),
         ("  in the worst step", f"{result.largest('misallocation'):.1%}"),
@@ -76,5 +76,5 @@ def result_text(result: DemoResult) -> Text:
     return Text.assemble((result.verdict.upper(), style), (f"  {title}", "bold"), lines)
 
 
-def _loss(result: DemoResult, figure: str) -> str:
-    return f"{result.mean(figure, LAST):.4f}"
+def _loss(result: DemoResult, metric: str) -> str:
+    return f"{result.mean(metric, LAST):.4f}"

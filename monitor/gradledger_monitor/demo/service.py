@@ -1,4 +1,4 @@
-"""The demo's daemon: `gradledger serve` on its default database, in a process of its own."""
+"""The demo's service: `gradledger serve` with its default database, in a separate process."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ ADDRESS = "gradledger listens on "
 
 
 class DaemonFailed(Exception):
-    """The daemon did not start; it has said why on stderr."""
+    """The service did not start; its stderr has the reason."""
 
 
 class Daemon:
-    """A daemon that listens."""
+    """A running service."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def get(self, path: str) -> Any:
-        """The JSON at a path of its API, asked for directly whatever proxies there are."""
+        """GET a path of its API as JSON, without any proxy."""
         connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=30)
         try:
             connection.request("GET", f"/api/v1{path}")
@@ -40,7 +40,7 @@ class Daemon:
 
 @contextmanager
 def daemon() -> Iterator[Daemon]:
-    """Start it, and end it with the block. Ctrl-C is for us, so it gets a session of its own."""
+    """Run a service for a block. Its own session keeps Ctrl-C from reaching it."""
     serve = [sys.executable, "-m", "gradledger.cli", "serve", "--host", HOST, "--insecure"]
     command = [*serve, "--port", str(_port())]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
@@ -52,11 +52,11 @@ def daemon() -> Iterator[Daemon]:
 
 
 def _port() -> int:
-    """The usual port, or any free one when that is taken."""
-    usual = Settings().port
+    """The default port, or a free one (0) if it is taken."""
+    default = Settings().port
     try:
-        with socket.create_server((HOST, usual)):
-            return usual
+        with socket.create_server((HOST, default)):
+            return default
     except OSError:
         return 0
 

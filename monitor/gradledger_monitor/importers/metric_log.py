@@ -8,7 +8,7 @@ from typing import Any
 
 
 class UnreadableLog(ValueError):
-    """A file or folder that cannot be read as a log; the message says what to do."""
+    """A file or folder that cannot be read as a log; the message states what to do."""
 
 
 @dataclass(frozen=True)

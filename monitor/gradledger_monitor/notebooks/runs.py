@@ -1,4 +1,4 @@
-"""Runs as a notebook has them: their steps as tables, their findings, and how they are shown."""
+"""Runs in a notebook: steps as tables, findings, and HTML representations."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from gradledger_web.rendering import render
 
 
 class OpenStore:
-    """A store that is open for as long as one of its runs is in somebody's hands."""
+    """A store that remains open as long as one of its runs is referenced."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
 
 
 class Run:
-    """One run. Everything is read when it is asked for, so a run that goes on is up to date."""
+    """One run. Everything is read on access, so an active run is up to date."""
 
-    def __init__(self, held: OpenStore, run: str) -> None:
-        self._held, self.id = held, run
+    def __init__(self, open_store: OpenStore, run: str) -> None:
+        self._open_store, self.id = open_store, run
 
     @property
     def _store(self) -> Store:
-        return self._held.store
+        return self._open_store.store
 
     @property
     def row(self) -> RunRow:
@@ -45,7 +45,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name of the run."""
         return self.row.name
 
     @property
@@ -59,19 +59,19 @@ class Run:
         return queries.evaluation(self._store, self.id)
 
     def columns(self, optimizer: int = 0) -> Columns:
-        """The figures of each judged step of an optimizer, column by column."""
+        """The metrics of each evaluated step of an optimizer, by column."""
         return tables.steps(self._store, self.id, optimizer)
 
     def steps(self, optimizer: int = 0) -> Any:
-        """The same as a pandas DataFrame, indexed by step. Needs pandas."""
+        """``columns()`` as a pandas DataFrame, indexed by step. Needs pandas."""
         return tables.frame(self.columns(optimizer)).set_index("step")
 
     def arrow(self, optimizer: int = 0) -> Any:
-        """The same as an Arrow table. Needs pyarrow."""
+        """``columns()`` as an Arrow table. Needs pyarrow."""
         return tables.arrow(self.columns(optimizer))
 
     def to_parquet(self, path: str | Path, optimizer: int = 0) -> int:
-        """The same as a Parquet file; the number of steps. Needs pyarrow."""
+        """Write ``columns()`` as a Parquet file; returns the number of rows. Needs pyarrow."""
         return tables.to_parquet(self.columns(optimizer), Path(path), {"run": self.id})
 
     def findings(self) -> Any:
@@ -80,11 +80,11 @@ class Run:
 
     def evaluations(self) -> Any:
         """The evaluation metrics as a pandas DataFrame by step and metric. Needs pandas."""
-        told = tables.frame(tables.evaluations(self._store, self.id))
-        return told.pivot_table(index="step", columns="metric", values="value", dropna=False)
+        frame = tables.frame(tables.evaluations(self._store, self.id))
+        return frame.pivot_table(index="step", columns="metric", values="value", dropna=False)
 
     def postmortem(self) -> str:
-        """The post-mortem as HTML that stands alone."""
+        """The post-mortem as self-contained HTML."""
         return html(build_incident(self._store, self.id))
 
     def __repr__(self) -> str:
@@ -98,7 +98,7 @@ class Run:
 
 
 class Runs(Sequence[Run]):
-    """Several runs, newest first; one of them by place, id or name."""
+    """Several runs, newest first; access one by index, id or name."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = list(runs)
@@ -108,16 +108,15 @@ class Runs(Sequence[Run]):
     @overload
     def __getitem__(self, which: slice) -> list[Run]: ...
     def __getitem__(self, which: int | str | slice) -> Run | list[Run]:
-        """One run by its place, its id or its name (the newest of that name), or several.
+        """One run by index, id or name (the newest of that name), or a slice of runs.
 
         Raises IndexError or ``UnknownRun``.
         """
         if isinstance(which, str):
-            called = [run for run in self._runs if which in (run.id, run.name)]
-            found = next((run for run in called if run.id == which), called[0] if called else None)
-            if found is None:
+            matches = [run for run in self._runs if which in (run.id, run.name)]
+            if not matches:
                 raise UnknownRun(which)
-            return found
+            return next((run for run in matches if run.id == which), matches[0])
         return self._runs[which]
 
     def __len__(self) -> int:
@@ -127,7 +126,7 @@ class Runs(Sequence[Run]):
         return iter(self._runs)
 
     def table(self) -> Any:
-        """One row a run, as a pandas DataFrame. Needs pandas."""
+        """One row per run, as a pandas DataFrame. Needs pandas."""
         return tables.frame(tables.runs([run.row for run in self]))
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Tables out of the store, as columns; and as pandas, Arrow or Parquet where these are there."""
+"""Tables from the store as columns, and as pandas, Arrow or Parquet if these are installed."""
 
 from __future__ import annotations
 
@@ -34,34 +34,34 @@ _FINDING = tuple(n for n in Finding.__dataclass_fields__ if n != "acknowledged")
 
 
 def steps(store: Store, run: str, optimizer: int) -> Columns:
-    """Each judged step; where single steps were given up, 64 of them as one row.
+    """A row per evaluated step; for pruned steps, a row per bucket of 64 steps.
 
-    ``first`` to ``step`` are what a row stands for; beside a mean stand its extremes.
+    A row covers the steps ``first`` to ``step``; each mean has its minimum and maximum.
     """
     return curves.curves(store, run, Span(optimizer), points=ALL)
 
 
 def runs(rows: Sequence[RunRow]) -> Columns:
-    """One row a run."""
+    """One row per run."""
     return {name: [getattr(row, name) for row in rows] for name in _RUN}
 
 
-def findings(run: str, found: Sequence[Finding]) -> Columns:
-    """One row a finding."""
-    told = [{**asdict(f), "run": run} for f in found]
-    columns: Columns = {name: [one[name] for one in told] for name in ("run", *_FINDING)}
-    said = [f.acknowledged.note if f.acknowledged else None for f in found]
-    return {**columns, "acknowledged": said}
+def findings(run: str, listed: Sequence[Finding]) -> Columns:
+    """One row per finding."""
+    rows = [{**asdict(f), "run": run} for f in listed]
+    columns: Columns = {name: [row[name] for row in rows] for name in ("run", *_FINDING)}
+    notes = [f.acknowledged.note if f.acknowledged else None for f in listed]
+    return {**columns, "acknowledged": notes}
 
 
 def evaluations(store: Store, run: str) -> Columns:
-    """One row a metric and step; of several ranks, their mean."""
-    told: Columns = {"step": [], "metric": [], "value": []}
-    for name, seen in curves.eval_curves(store, run, points=ALL).items():
-        told["step"] += seen["step"]
-        told["metric"] += [name] * len(seen["step"])
-        told["value"] += seen["mean"]
-    return told
+    """One row per metric and step: the mean over the ranks."""
+    columns: Columns = {"step": [], "metric": [], "value": []}
+    for name, curve in curves.eval_curves(store, run, points=ALL).items():
+        columns["step"] += curve["step"]
+        columns["metric"] += [name] * len(curve["step"])
+        columns["value"] += curve["mean"]
+    return columns
 
 
 def frame(columns: Columns) -> Any:
@@ -75,7 +75,7 @@ def arrow(columns: Columns, metadata: Mapping[str, str] | None = None) -> Any:
 
 
 def to_parquet(columns: Columns, path: Path, metadata: Mapping[str, str]) -> int:
-    """A Parquet file; the number of its rows."""
+    """Write a Parquet file; returns the number of rows."""
     parquet = _module("pyarrow.parquet")
     table = arrow(columns, metadata)
     parquet.write_table(table, path, compression="zstd")

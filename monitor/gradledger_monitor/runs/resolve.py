@@ -1,6 +1,6 @@
-"""Runs by any name: an id in the database, an archive, a spool, or a log of another tool.
+"""Runs by id or name in the database, or by the path of an archive, a spool file or another log.
 
-What is not in the database is brought into one of its own, for as long as somebody looks at it.
+A file is imported into a temporary database, which exists as long as it is used.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from gradledger_monitor.store.runs.queries import UnknownRun
 from gradledger_monitor.store.steps.ingest import store_batch
 from gradledger_monitor.workers.evaluator import evaluate_pending
 
-LINES_AT_ONCE = 2_048
+BATCH_SIZE = 2_048
 
 
 @dataclass(frozen=True)
 class OpenRuns:
-    """A store, and which runs of it were asked for."""
+    """A store, and the ids of the requested runs in it."""
 
     store: Store
     runs: list[str]
@@ -39,7 +39,7 @@ class OpenRuns:
 
 @contextmanager
 def open_database(url: str) -> Iterator[Store]:
-    """A database, brought up to this version, for the length of a block."""
+    """Open a database, migrated to this version, for the length of a block."""
     store = Store(url)
     try:
         store.migrate()
@@ -49,10 +49,12 @@ def open_database(url: str) -> Iterator[Store]:
 
 
 @contextmanager
-def open_runs(reference: str, url: str, choices: RuleOverrides | None = None) -> Iterator[OpenRuns]:
-    """A run by its id or name in a database, or by the file or folder that holds it.
+def open_runs(
+    reference: str, url: str, overrides: RuleOverrides | None = None
+) -> Iterator[OpenRuns]:
+    """Open a run by its id or name in a database, or all runs of a file or folder.
 
-    Raises ``UnknownRun``, ``DamagedArchive`` and ``Unreadable``.
+    Raises ``UnknownRun``, ``DamagedArchive`` and ``UnreadableLog``.
     """
     path = Path(reference)
     if not path.exists():
@@ -64,27 +66,27 @@ def open_runs(reference: str, url: str, choices: RuleOverrides | None = None) ->
         open_database(f"sqlite:///{Path(folder) / 'one.db'}") as store,
     ):
         runs = store_file(store, path)
-        evaluate_all(store, choices or RuleOverrides())
+        evaluate_all(store, overrides or RuleOverrides())
         yield OpenRuns(store, runs)
 
 
 def find_run(store: Store, reference: str) -> str:
-    """The id of a run: given as it is, or the newest of that name. Raises ``UnknownRun``."""
+    """The id of a run from its id, or from its name: the newest. Raises ``UnknownRun``."""
     if queries.get_run(store, reference) is not None:
         return reference
-    named = [run.id for run in queries.list_runs(store, search=reference) if run.name == reference]
-    if not named:
+    ids = [run.id for run in queries.list_runs(store, search=reference) if run.name == reference]
+    if not ids:
         raise UnknownRun(reference)
-    return named[0]
+    return ids[0]
 
 
 def store_file(store: Store, path: Path) -> list[str]:
-    """Store what a file or folder holds; the ids of its runs."""
+    """Store the runs of a file or folder, and return their ids."""
     if archives.is_archive(path):
         return [archives.restore(store, path).run]
     if path.suffix == SUFFIX and path.is_file() and is_run(_first_line(path)):
-        return _of_spool(store, path)
-    return [store_log(store, logged) for logged in detect.reader(path)(path)]
+        return _store_spool(store, path)
+    return [store_log(store, log) for log in detect.reader(path)(path)]
 
 
 def _first_line(path: Path) -> bytes:
@@ -92,7 +94,7 @@ def _first_line(path: Path) -> bytes:
         return file.readline()
 
 
-def _of_spool(store: Store, path: Path) -> list[str]:
+def _store_spool(store: Store, path: Path) -> list[str]:
     file, runs = SpoolFile.read(path), dict[str, None]()
     try:
         while lines := file.peek(BATCH_LINES, BATCH_BYTES):
@@ -105,29 +107,29 @@ def _of_spool(store: Store, path: Path) -> list[str]:
     return list(runs)
 
 
-def store_log(store: Store, logged: TrainingLog, told: Mapping[str, str] | None = None) -> str:
-    """Store the log of another tool; the id of the run."""
-    for lines in record_batches(logged, told or {}):
+def store_log(store: Store, log: TrainingLog, mapping: Mapping[str, str] | None = None) -> str:
+    """Store the log of another tool, and return the id of its run."""
+    for lines in record_batches(log, mapping or {}):
         store_batch(store, decode.read(b"".join(lines)), clock.now())
-    return to_records.identity(logged)
+    return to_records.identity(log)
 
 
 def record_batches(
-    logged: TrainingLog, told: Mapping[str, str], run: str | None = None, name: str | None = None
+    log: TrainingLog, mapping: Mapping[str, str], run: str | None = None, name: str | None = None
 ) -> Iterator[list[bytes]]:
-    """The lines of a log as the wire has them, so many at once, each time the run record first."""
-    lines = map(encode, to_records.records(logged, told, run, name))
-    head = next(lines)
-    some = [head]
+    """The records of a log as encoded lines, in batches with the run record first."""
+    lines = map(encode, to_records.records(log, mapping, run, name))
+    run_record = next(lines)
+    batch = [run_record]
     for line in lines:
-        some.append(line)
-        if len(some) > LINES_AT_ONCE:
-            yield some
-            some = [head]
-    yield some
+        batch.append(line)
+        if len(batch) > BATCH_SIZE:
+            yield batch
+            batch = [run_record]
+    yield batch
 
 
-def evaluate_all(store: Store, choices: RuleOverrides, patience: float = 0) -> None:
-    """Judge everything that is there; after ``patience`` seconds, nothing more will come."""
-    while evaluate_pending(store, patience, choices):
+def evaluate_all(store: Store, overrides: RuleOverrides, patience: float = 0) -> None:
+    """Evaluate all runs; a step waits ``patience`` seconds for missing ranks."""
+    while evaluate_pending(store, patience, overrides):
         pass

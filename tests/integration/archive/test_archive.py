@@ -285,11 +285,11 @@ def test_a_damaged_archive_is_said_to_be_one(origin: Store, tmp_path: Path) -> N
         whole = file.read().splitlines()
     newer = json.dumps({**json.loads(whole[0]), "version": VERSION + 1})
     wrong = {
-        "ends too early": whole[:-1],
-        "not what was written": [*whole[:5], *whole[6:]],
-        "makes no sense": [*whole[:5], "{", *whole[6:]],
+        "it is truncated": whole[:-1],
+        "the checksum does not match": [*whole[:5], *whole[6:]],
+        "cannot be decoded": [*whole[:5], "{", *whole[6:]],
         "reads up to 3": [newer, *whole[1:]],
-        "begin with the manifest": whole[1:],
+        "begin with a manifest": whole[1:],
     }
     store = stored(f"sqlite:///{tmp_path / 'other.db'}")
     for reason, lines in wrong.items():

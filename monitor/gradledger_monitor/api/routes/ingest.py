@@ -53,7 +53,7 @@ async def post_records(request: Request, state: StateDep) -> JsonResponse:
     """
     request_bodies.check_type(request)
     encoding = request.headers.get("content-encoding", "")
-    with state.ingest_priority.batch(), state.room.reserve() as reserve:
+    with state.ingest_priority.batch(), state.ingest_memory.reserve() as reserve:
         body = await request_bodies.read(request, state.bounds.size, reserve)
         findings_id = request.headers.get(ingest_reply.HEADER)
         async with _worker(state.ingest_limit):
@@ -86,7 +86,7 @@ def _ingest(
     check_time = state.bounds.timer()
     lines = decompress(body, encoding, state.bounds, check_time)
     state.bounds.check(lines)
-    with state.large_batch.hold() if state.bounds.is_large(lines) else nullcontext():
+    with state.large_batch_slot.hold() if state.bounds.is_large(lines) else nullcontext():
         return _store(state, lines, check_time, began, findings_id)
 
 
