@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,11 +14,11 @@ from rich.console import Console
 from rich.text import Text
 
 from gradledger import autostart
+from gradledger_monitor.demo import SCRIPT
 from gradledger_monitor.demo.outcome import DemoResult, NotEvaluated, result_text, wait_for_result
 from gradledger_monitor.demo.service import Daemon, DaemonFailed, daemon
 from gradledger_monitor.reports.terminal import console
 
-SCRIPT = Path(__file__).parents[1] / "demo" / "byte_lm.py"
 STEPS = 160
 UNEQUAL = "reduction.token_weights_unequal"
 
