@@ -14,7 +14,7 @@ PEERS  := .venvs/peers/bin/python
 LOWEST_TESTS := tests/unit/alerts tests/unit/web \
 	$(addprefix tests/unit/test_,wire.py hostile_batches.py packing.py rebuilt_urls.py operations_page.py) \
 	$(addprefix tests/integration/service/test_,access.py login.py other_sites.py operations.py serving.py \
-		ingest_refuses_bad_input.py store.py choosing.py) \
+		ingest_refuses_bad_input.py store.py overrides.py) \
 	tests/integration/alerts/test_channel_kinds.py tests/integration/deploy
 COMPILED_TESTS := tests/compiled tests/unit tests/integration/service/test_evaluation.py tests/integration/service/test_evaluation_continues.py
 

@@ -1,4 +1,4 @@
-"""Who may do what: tokens and their scopes, and a service that others cannot reach unasked."""
+"""Authorization: tokens and scopes, and a service that other machines cannot reach by default."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from helpers.service import running_service
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """A service that asks for tokens."""
-    with guarded_service(tmp_path_factory.mktemp("guarded")) as made:
-        made.send(batch("r1", [step(1)]), ADMIN)
-        yield made
+    """A service that requires tokens."""
+    with guarded_service(tmp_path_factory.mktemp("guarded")) as running:
+        running.send(batch("r1", [step(1)]), ADMIN)
+        yield running
 
 
-def test_without_a_token_nothing_is_told_and_nothing_stored(guarded: Guarded) -> None:
+def test_requests_without_a_token_are_refused(guarded: Guarded) -> None:
     for method, path in (
         ("GET", "/api/v1/runs"),
         ("GET", "/api/v1/runs/r1/events"),
@@ -50,7 +50,7 @@ def test_without_a_token_nothing_is_told_and_nothing_stored(guarded: Guarded) ->
         assert "GRADLEDGER_TOKEN" in answer.json()["detail"]
 
 
-def test_what_a_load_balancer_and_a_login_page_need_is_open(guarded: Guarded) -> None:
+def test_health_checks_and_the_login_page_are_public(guarded: Guarded) -> None:
     for path in ("/healthz", "/readyz", "/login"):
         assert guarded.get(path).status_code == 200, path
 
@@ -59,18 +59,18 @@ def test_what_a_load_balancer_and_a_login_page_need_is_open(guarded: Guarded) ->
     ("scope", "reads", "sends", "changes"),
     [("ingest", 403, 200, 403), ("read", 200, 403, 403), ("admin", 200, 200, 404)],
 )
-def test_a_token_allows_what_its_scope_says(
+def test_a_token_allows_what_its_scope_allows(
     guarded: Guarded, scope: str, reads: int, sends: int, changes: int
 ) -> None:
     token = guarded.token(scope)
     assert guarded.get("/api/v1/runs", token).status_code == reads
     assert guarded.get("/metrics", token).status_code == reads
     assert guarded.send(batch("r1", [step(1)]), token).status_code == sends
-    known = "/api/v1/runs/nobody/findings/loop.double_step/acknowledgement"
-    assert guarded.ask("PUT", known, token, json={"note": "n"}).status_code == changes
+    path = "/api/v1/runs/nobody/findings/loop.double_step/acknowledgement"
+    assert guarded.ask("PUT", path, token, json={"note": "n"}).status_code == changes
 
 
-def test_every_route_asks_for_the_scope_in_the_table(tmp_path: Path) -> None:
+def test_every_route_requires_the_scope_in_the_table(tmp_path: Path) -> None:
     with guarded_service(tmp_path, reads_per_second="0") as guarded:
         less = {"ingest": guarded.token("read"), "read": guarded.token("ingest")}
         less["admin"] = guarded.token("ingest", "read")
@@ -91,14 +91,14 @@ def test_a_refusal_names_the_scope_that_is_missing(guarded: Guarded) -> None:
     assert "scope read" in answer.json()["detail"] and "ingest" in answer.json()["detail"]
 
 
-def test_a_revoked_token_is_worthless_at_once(guarded: Guarded) -> None:
+def test_a_revoked_token_is_refused_at_once(guarded: Guarded) -> None:
     token = guarded.token("read")
     assert guarded.get("/api/v1/runs", token).status_code == 200
     guarded.revoke(token)
     assert guarded.get("/api/v1/runs", token).status_code == 401
 
 
-def test_a_token_that_is_none_is_refused(guarded: Guarded) -> None:
+def test_an_unknown_token_is_refused(guarded: Guarded) -> None:
     for header in ("Bearer wrong", "Bearer", "Basic dXNlcjpwYXNz", "Bearer \xff"):
         value = header.encode("latin-1")
         answer = guarded.ask("GET", "/api/v1/runs", headers={b"Authorization": value})
@@ -129,7 +129,7 @@ def test_no_host_header_opens_a_route(guarded: Guarded, host: str, authorization
     assert guarded.get("/api/v1/runs/through-host", ADMIN).status_code == 404
 
 
-def test_a_route_that_needs_more_than_its_path_says_is_refused(tmp_path: Path) -> None:
+def test_a_route_that_requires_more_than_its_path_is_refused(tmp_path: Path) -> None:
     """One that begins like a public path, and ends elsewhere."""
     settings = Settings(access="token", db=f"sqlite:///{tmp_path / 'a.db'}")
     app = create_app(settings)
@@ -150,12 +150,12 @@ def test_a_route_that_needs_more_than_its_path_says_is_refused(tmp_path: Path) -
 def test_only_the_hash_of_a_token_is_in_the_database(guarded: Guarded, tmp_path: Path) -> None:
     secret = guarded.token("read")
     folder = Path(guarded.store.engine.url.database or "").parent
-    kept = b"".join(file.read_bytes() for file in folder.iterdir())
-    assert tokens.digest(secret).encode() in kept
-    assert secret.removeprefix(tokens.PREFIX).encode() not in kept
+    stored = b"".join(file.read_bytes() for file in folder.iterdir())
+    assert tokens.digest(secret).encode() in stored
+    assert secret.removeprefix(tokens.PREFIX).encode() not in stored
 
 
-def test_guessing_is_slowed_down_and_who_has_a_token_is_not(tmp_path: Path) -> None:
+def test_invalid_tokens_are_rate_limited_but_valid_ones_are_not(tmp_path: Path) -> None:
     with guarded_service(tmp_path) as guarded:
         answers = [guarded.get("/api/v1/runs", f"guess-{n}") for n in range(12)]
         assert [one.status_code for one in answers[:10]] == [401] * 10
@@ -164,7 +164,7 @@ def test_guessing_is_slowed_down_and_who_has_a_token_is_not(tmp_path: Path) -> N
         assert guarded.get("/api/v1/runs", ADMIN).status_code == 200
 
 
-def test_a_caller_who_asks_too_often_is_told_when_to_come_again(tmp_path: Path) -> None:
+def test_a_caller_above_the_rate_limit_gets_retry_after(tmp_path: Path) -> None:
     with guarded_service(tmp_path, reads_per_second="0.5", batches_per_second="0.1") as guarded:
         mine, yours = guarded.token("admin"), guarded.token("admin")
         assert guarded.get("/api/v1/runs", mine).status_code == 200
@@ -176,11 +176,12 @@ def test_a_caller_who_asks_too_often_is_told_when_to_come_again(tmp_path: Path) 
         assert guarded.get("/healthz").status_code == 200
 
 
-def test_the_hooks_show_their_token(guarded: Guarded) -> None:
+def test_the_hooks_send_their_token(guarded: Guarded) -> None:
     lines = [encode(RunRecord("hooked", "hooked")), encode(step(1))]
-    for token, fate in ((None, "retry"), ("wrong", "retry"), (guarded.token("ingest"), "accepted")):
+    valid = guarded.token("ingest")
+    for token, outcome in ((None, "retry"), ("wrong", "retry"), (valid, "accepted")):
         client = Client(guarded.url, token)
-        assert client.post(lines).outcome == fate
+        assert client.post(lines).outcome == outcome
         client.close()
 
 
@@ -200,7 +201,7 @@ def test_the_hooks_show_their_token(guarded: Guarded) -> None:
         ("token", "127.0.0.1", "sqlite:///a.db", True),
     ],
 )
-def test_a_token_is_asked_for_unless_only_this_machine_comes_to_its_own_database(
+def test_a_token_is_required_except_on_loopback_with_the_embedded_database(
     access: str, host: str, db: str, asked: bool
 ) -> None:
     assert (
@@ -208,27 +209,27 @@ def test_a_token_is_asked_for_unless_only_this_machine_comes_to_its_own_database
     )
 
 
-def test_by_default_nobody_needs_a_token_on_this_machine(tmp_path: Path) -> None:
+def test_by_default_no_token_is_required_on_this_machine(tmp_path: Path) -> None:
     with running_service(tmp_path / "a.db", access="auto") as service:
         assert service.post(batch("r", [step(1)])).status_code == 200
         assert service.get("/runs").status_code == 200
 
 
-def test_beyond_this_machine_it_listens_once_there_is_a_token(tmp_path: Path) -> None:
+def test_it_listens_on_other_addresses_once_a_token_exists(tmp_path: Path) -> None:
     database = tmp_path / "a.db"
-    made = _run("token", "create", "ana", "--scope", "read", "--db", f"sqlite:///{database}")
-    secret = made.stdout.strip()
-    assert secret.startswith(tokens.PREFIX) and secret not in made.stderr
+    created = _run("token", "create", "ana", "--scope", "read", "--db", f"sqlite:///{database}")
+    secret = created.stdout.strip()
+    assert secret.startswith(tokens.PREFIX) and secret not in created.stderr
     with running_service(database, access="auto", host="0.0.0.0") as service:
         reach = f"http://127.0.0.1:{service.port}"
-        here = Guarded(service, Store(f"sqlite:///{database}"))
+        guarded = Guarded(service, Store(f"sqlite:///{database}"))
         service.url = reach
-        assert here.get("/api/v1/runs").status_code == 401
-        assert here.get("/api/v1/runs", secret).status_code == 200
-        here.store.close()
+        assert guarded.get("/api/v1/runs").status_code == 401
+        assert guarded.get("/api/v1/runs", secret).status_code == 200
+        guarded.store.close()
 
 
-def test_after_the_last_token_was_revoked_it_does_not_listen_beyond(tmp_path: Path) -> None:
+def test_without_a_valid_token_it_does_not_listen_on_other_addresses(tmp_path: Path) -> None:
     db = ("--db", f"sqlite:///{tmp_path / 'a.db'}")
     _run("token", "create", "ana", "--scope", "read", *db)
     token = _run("token", "list", *db).stdout.split()[0]

@@ -1,4 +1,4 @@
-"""Connections that send nothing, too slowly, half, or no HTTP are bounded and counted."""
+"""Connections that send nothing, too slowly, incompletely or no HTTP are limited and counted."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ def ended(service: Service, reason: str) -> float:
 
 
 @pytest.mark.parametrize("sent", [b"", HEADER, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"])
-def test_a_connection_on_which_nothing_more_comes_is_closed(quick: Service, sent: bytes) -> None:
+def test_an_idle_connection_is_closed(quick: Service, sent: bytes) -> None:
     began = time.monotonic()
     with connect(quick) as connection:
         connection.sendall(sent)
-        told = answer(connection)
+        response = answer(connection)
     assert time.monotonic() - began < 6
-    assert told.startswith({b"": b"", HEADER: b"HTTP/1.1 408"}.get(sent, b"HTTP/1.1 200"))
+    assert response.startswith({b"": b"", HEADER: b"HTTP/1.1 408"}.get(sent, b"HTTP/1.1 200"))
 
 
-def test_a_header_that_trickles_is_ended_and_counted(quick: Service) -> None:
+def test_a_slow_header_is_ended_and_counted(quick: Service) -> None:
     before = ended(quick, "header_timeout")
     with connect(quick) as connection:
         connection.sendall(HEADER)
@@ -86,26 +86,26 @@ def test_a_header_that_trickles_is_ended_and_counted(quick: Service) -> None:
     assert time.monotonic() - began < 5 and ended(quick, "header_timeout") == before + 1
 
 
-def test_a_body_below_the_minimum_rate_is_ended_with_the_way_out(quick: Service) -> None:
+def test_a_body_below_the_minimum_rate_is_ended_with_the_settings_to_change(quick: Service) -> None:
     before = ended(quick, "body_timeout")
     with connect(quick) as connection:
         connection.sendall(HEADER + LINES + b"Content-Length: 100000\r\n\r\n")
         began = time.monotonic()
         connection.setblocking(False)
-        told = b""
-        while not told and time.monotonic() - began < 10:
+        response = b""
+        while not response and time.monotonic() - began < 10:
             connection.send(b" ")
             time.sleep(0.05)
             try:
-                told = connection.recv(65_536)
+                response = connection.recv(65_536)
             except BlockingIOError:
                 continue
-    assert told.startswith(b"HTTP/1.1 408") and b"GRADLEDGER_BODY_MIN_RATE" in told
+    assert response.startswith(b"HTTP/1.1 408") and b"GRADLEDGER_BODY_MIN_RATE" in response
     assert time.monotonic() - began < 6
     assert (ended(quick, "body_timeout"), ended(quick, "aborted")) == (before + 1, 0)
 
 
-def test_a_slow_but_honest_upload_is_taken(quick: Service) -> None:
+def test_a_slow_upload_above_the_minimum_rate_is_accepted(quick: Service) -> None:
     body = batch("slow", map(fair_step, range(1, 40)))
     rate, pieces = 2_000, []
     for at in range(0, len(body), rate // 4):
@@ -133,7 +133,7 @@ def test_a_stream_of_events_outlasts_every_timeout(quick: Service) -> None:
         assert any('"step":4' in line for line in lines)
 
 
-def test_an_answer_that_nobody_reads_is_ended(quick: Service) -> None:
+def test_a_response_that_is_not_read_is_ended(quick: Service) -> None:
     quick.post(batch("long", map(fair_step, range(1, 400))))
     before = ended(quick, "send_timeout")
     with closing(socket.socket()) as connection:
@@ -145,7 +145,7 @@ def test_an_answer_that_nobody_reads_is_ended(quick: Service) -> None:
         assert eventually(15, lambda: ended(quick, "send_timeout") == before + 1)
 
 
-def test_the_hooks_go_on_after_their_connection_was_idle(quick: Service) -> None:
+def test_the_hooks_continue_after_their_connection_was_idle(quick: Service) -> None:
     client = Client(quick.url)
     assert client.post([batch("hooked", [fair_step(1)])]).outcome == "accepted"
     time.sleep(3)
@@ -174,7 +174,7 @@ def cramped(tmp_path: Path) -> Iterator[tuple[int, int]]:
         process.terminate()
 
 
-def test_idle_sockets_lock_nobody_out(cramped: tuple[int, int]) -> None:
+def test_idle_connections_do_not_block_new_ones(cramped: tuple[int, int]) -> None:
     pid, port = cramped
     with ExitStack() as sockets:
         for _ in range(250):
@@ -202,12 +202,12 @@ def test_one_client_cannot_take_all_connections(tmp_path: Path) -> None:
             connection.sendall(stream)
             assert connection.recv(4096).startswith(b"HTTP/1.1 200")
         with connect(service, "127.0.0.3") as fifth:
-            told = answer(fifth)
-            assert told.startswith(b"HTTP/1.1 503") and b"retry-after: 2" in told.lower()
+            response = answer(fifth)
+            assert response.startswith(b"HTTP/1.1 503") and b"retry-after: 2" in response.lower()
         assert service.get("/runs").status_code == 200
 
 
-def test_a_trusted_proxy_has_no_bound_of_its_own(tmp_path: Path) -> None:
+def test_a_trusted_proxy_has_no_limit_per_client(tmp_path: Path) -> None:
     few = {"connections_per_client": "2", "trusted_proxies": "127.0.0.0/8"}
     with running_service(tmp_path / "a.db", 0, **few) as service, ExitStack() as sockets:
         open_ones = [sockets.enter_context(connect(service)) for _ in range(10)]

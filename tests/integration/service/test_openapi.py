@@ -1,4 +1,4 @@
-"""The OpenAPI document is asked everything it allows, by Schemathesis, of a real server."""
+"""Schemathesis sends requests from the OpenAPI document to a real server."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 def explore(url: str, folder: Path, *options: str) -> None:
-    """Let Schemathesis ask; fails with what it found."""
+    """Run Schemathesis; fails with its findings."""
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{url}/api/v1/openapi.json"]
     command += ["--exclude-path-regex", LEFT_OUT, "--max-examples", "15", "--seed", "4"]
     command += ["--request-timeout", "20", "--continue-on-failure", "--no-color"]
@@ -50,7 +50,7 @@ def explore(url: str, folder: Path, *options: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_no_request_breaks_it_and_every_answer_is_documented(
+def test_no_request_fails_and_every_response_is_documented(
     service: Service, tmp_path: Path
 ) -> None:
     explore(service.url, tmp_path, "--checks", ",".join(CHECKS))
@@ -59,14 +59,14 @@ def test_no_request_breaks_it_and_every_answer_is_documented(
 
 # a part of it at once: wrong tokens are guesses, and of those one may make only some
 @pytest.mark.parametrize("part", ["/alerts", "/runs", "^(?!.*(/alerts|/runs))"])
-def test_a_token_is_asked_for_wherever_the_document_says_so(tmp_path: Path, part: str) -> None:
+def test_a_token_is_required_wherever_the_document_requires_one(tmp_path: Path, part: str) -> None:
     with guarded_service(tmp_path, reads_per_second="0") as guarded:
         guarded.send(batch("r1", [step(1)]), ADMIN)
         bearer = f"Authorization: Bearer {ADMIN}"
         checks = "ignored_auth,status_code_conformance"
         few = ("--phases", "fuzzing", "--max-examples", "5")
-        told = ("--checks", checks, "--header", bearer, "--include-path-regex", part)
-        explore(guarded.url, tmp_path, *told, *few)
+        options = ("--checks", checks, "--header", bearer, "--include-path-regex", part)
+        explore(guarded.url, tmp_path, *options, *few)
 
 
 def test_the_example_in_the_document_is_a_batch(service: Service) -> None:

@@ -1,4 +1,4 @@
-"""Pages of strangers in a user's browser: they can neither read here nor change anything."""
+"""Pages of other sites in a user's browser can neither read nor change anything."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def ask(service: Service, host: str, path: str = "/api/v1/runs") -> httpx2.Response:
-    """Ask under the name of a host."""
+    """Send a request with this host name."""
     return httpx2.get(service.url + path, headers={"Host": host})
 
 
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "127.0.0.1:4777", "[::1]:4777", "localhost", "LocalHost:1", "10.1.2.3"]
 )
-def test_addresses_and_localhost_are_ours(service: Service, host: str) -> None:
+def test_addresses_and_localhost_are_allowed(service: Service, host: str) -> None:
     assert ask(service, host).status_code == 200
 
 
 @pytest.mark.parametrize("host", ["monitor.example", "runs.example:443", "Monitor.Example."])
-def test_a_name_that_was_said_is_ours(service: Service, host: str) -> None:
+def test_a_configured_host_name_is_allowed(service: Service, host: str) -> None:
     assert ask(service, host).status_code == 200
 
 
@@ -55,22 +55,22 @@ def test_a_name_that_was_said_is_ours(service: Service, host: str) -> None:
     ],
 )
 @pytest.mark.parametrize("path", ["/", "/api/v1/runs", "/healthz"])
-def test_under_a_name_that_is_not_ours_nothing_is_told(
-    service: Service, host: str, path: str
-) -> None:
+def test_other_host_names_are_refused(service: Service, host: str, path: str) -> None:
     answer = ask(service, host, path)
     assert answer.status_code == 421
     assert "GRADLEDGER_ALLOWED_HOSTS" in answer.json()["detail"]
 
 
-def test_who_shows_a_token_may_use_any_name(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_request_with_a_token_can_use_any_host(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     with guarded_service(tmp_path_factory.mktemp("named")) as guarded:
         assert guarded.get("/api/v1/runs", ADMIN, Host="node17.cluster").status_code == 200
         assert guarded.get("/api/v1/runs", "wrong", Host="node17.cluster").status_code == 401
         assert guarded.get("/api/v1/runs", Host="node17.cluster").status_code == 421
 
 
-def test_every_host_is_ours_where_that_was_said() -> None:
+def test_a_wildcard_allows_every_host() -> None:
     assert is_own_host("anything.example", ["*"])
     assert host_from_header("[2001:db8::1]:80") == "2001:db8::1"
     assert not is_own_host(host_from_header("127.0.0.1/login?"), ["*"])
@@ -94,12 +94,12 @@ def test_every_host_is_ours_where_that_was_said() -> None:
         *("[::1", "[::1]x", "[a/b]", "[]", ":80", "", "-a", "\u00e4.example"),
     ],
 )
-def test_what_is_no_host_names_none(header: str) -> None:
+def test_an_invalid_host_header_names_no_host(header: str) -> None:
     assert host_from_header(header) == ""
 
 
 @pytest.mark.parametrize(
-    "told",
+    "headers",
     [
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
@@ -109,37 +109,37 @@ def test_what_is_no_host_names_none(header: str) -> None:
     ],
     ids=str,
 )
-def test_a_page_of_another_site_changes_nothing(service: Service, told: dict[str, str]) -> None:
+def test_a_page_of_another_site_changes_nothing(service: Service, headers: dict[str, str]) -> None:
     run = batch("foreign", [step(1)])
-    known = "/api/v1/runs/foreign/findings/loop.double_step/acknowledgement"
+    acknowledgement = "/api/v1/runs/foreign/findings/loop.double_step/acknowledgement"
     for method, path, body in (
         ("POST", RECORDS, run),
-        ("PUT", known, b'{"note": "n"}'),
+        ("PUT", acknowledgement, b'{"note": "n"}'),
         ("POST", "/logout", b""),
         ("POST", "/login", b"token=x"),
     ):
-        headers = {**NDJSON, **told}
-        answer = httpx2.request(method, service.url + path, content=body, headers=headers)
+        sent = {**NDJSON, **headers}
+        answer = httpx2.request(method, service.url + path, content=body, headers=sent)
         assert answer.status_code == 403, path
         assert "another site" in answer.json()["detail"]
     assert service.get("/runs/foreign").status_code == 404
 
 
-@pytest.mark.parametrize("told", [{"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}])
-def test_our_own_pages_and_people_may(service: Service, told: dict[str, str]) -> None:
-    assert service.post(batch("own", [step(1)]), **told).status_code == 200
+@pytest.mark.parametrize("headers", [{"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}])
+def test_own_pages_and_programs_are_allowed(service: Service, headers: dict[str, str]) -> None:
+    assert service.post(batch("own", [step(1)]), **headers).status_code == 200
 
 
-def test_an_old_browser_says_only_the_origin(service: Service) -> None:
+def test_an_old_browser_sends_only_the_origin(service: Service) -> None:
     assert service.post(batch("old", [step(1)]), Origin=service.url).status_code == 200
 
 
-def test_a_page_elsewhere_may_be_left_by_a_link_to_us(service: Service) -> None:
+def test_a_link_from_another_site_is_allowed(service: Service) -> None:
     answer = httpx2.get(f"{service.url}/", headers={"Sec-Fetch-Site": "cross-site"})
     assert answer.status_code == 200
 
 
-def test_no_answer_may_be_read_by_scripts_of_other_sites(service: Service) -> None:
+def test_scripts_of_other_sites_cannot_read_responses(service: Service) -> None:
     headers = {"Origin": "https://evil.example"}
     answer = httpx2.get(f"{service.url}/api/v1/runs", headers=headers)
     assert not [name for name in answer.headers if name.startswith("access-control")]

@@ -1,4 +1,4 @@
-"""What people choose on a running service holds for all processes on its database, and is said."""
+"""Overrides on a running service apply to all processes on its database, and are reported."""
 
 from __future__ import annotations
 
@@ -40,47 +40,47 @@ def services(backend: str, database: str) -> Iterator[list[Service]]:
         yield [stack.enter_context(running_service(database)) for _ in several]
 
 
-def put(service: Service, path: str, **said: object) -> httpx2.Response:
-    """Choose."""
-    return httpx2.put(service.url + path, json=said, timeout=30)
+def put(service: Service, path: str, **body: object) -> httpx2.Response:
+    """Update the overrides."""
+    return httpx2.put(service.url + path, json=body, timeout=30)
 
 
 def get(service: Service, path: str) -> Any:
-    """What is chosen."""
+    """The overrides and the effective values."""
     return httpx2.get(service.url + path, timeout=30).json()
 
 
-def trained(service: Service, first: int, last: int) -> Any:
-    """The verdict once these steps, all of them unfair, were sent and judged."""
+def verdict_after(service: Service, first: int, last: int) -> Any:
+    """The verdict after these steps, all of them unfair, were sent and evaluated."""
     assert service.post(batch("r", [step(n) for n in range(first, last + 1)])).status_code == 200
     assert eventually(60, lambda: bool(service.get("/runs/r").json()["steps"] == last))
     return service.get("/runs/r/verdict").json()
 
 
-def test_another_threshold_holds_from_the_next_step_in_every_process(
+def test_a_threshold_applies_from_the_next_step_in_every_process(
     services: list[Service],
 ) -> None:
     one, other = services[0], services[-1]
-    assert [f["severity"] for f in trained(other, 1, 5)["findings"]] == ["error"]
+    assert [f["severity"] for f in verdict_after(other, 1, 5)["findings"]] == ["error"]
     assert put(one, RULES, thresholds={UNEQUAL: {"error": 0.9}}).status_code == 200
-    told = trained(other, 6, 6)
-    assert [(f["severity"], f["steps"]) for f in told["findings"]] == [("warning", 6)]
-    assert told["coverage"][UNEQUAL] == "finding: evaluated with error = 0.9 (default 0.05)"
+    verdict = verdict_after(other, 6, 6)
+    assert [(f["severity"], f["steps"]) for f in verdict["findings"]] == [("warning", 6)]
+    assert verdict["coverage"][UNEQUAL] == "finding: evaluated with error = 0.9 (default 0.05)"
     assert put(one, RULES, thresholds={}).status_code == 200
-    told = trained(other, 7, 7)
-    assert [f["severity"] for f in told["findings"]] == ["error"]
-    assert told["coverage"][UNEQUAL] == "finding"
+    verdict = verdict_after(other, 7, 7)
+    assert [f["severity"] for f in verdict["findings"]] == ["error"]
+    assert verdict["coverage"][UNEQUAL] == "finding"
 
 
-def test_a_rule_that_is_switched_off_says_so_from_the_next_step(services: list[Service]) -> None:
-    trained(services[-1], 1, 3)
+def test_a_rule_that_is_off_is_reported_from_the_next_step(services: list[Service]) -> None:
+    verdict_after(services[-1], 1, 3)
     put(services[0], RULES, off=[UNEQUAL])
-    told = trained(services[-1], 4, 4)
-    assert told["findings"] == []
-    assert told["coverage"][UNEQUAL] == "not_applicable: switched off in the settings"
+    verdict = verdict_after(services[-1], 4, 4)
+    assert verdict["findings"] == []
+    assert verdict["coverage"][UNEQUAL] == "not_applicable: switched off in the settings"
 
 
-def test_a_restart_finds_what_was_chosen(database: str) -> None:
+def test_overrides_survive_a_restart(database: str) -> None:
     with running_service(database) as service:
         put(service, RULES, off=["clip.always_engaged"], thresholds={"norm.spike": {"z": 6}})
         put(service, RETENTION, keep_detail_days=7)
@@ -92,21 +92,21 @@ def test_a_restart_finds_what_was_chosen(database: str) -> None:
     assert before[1]["keep_detail_days"] == {"value": 7.0, "default": 30.0, "set_in": None}
 
 
-def test_what_is_not_said_stays_as_it_is(services: list[Service]) -> None:
+def test_absent_fields_stay_unchanged(services: list[Service]) -> None:
     service = services[0]
     put(service, RULES, off=[UNEQUAL], thresholds={"norm.spike": {"z": 6}})
     put(service, RULES, thresholds={"norm.spike": {"least": 2, "z": 4}})  # 4 is the default
     with closing(Store(service.database)) as store:
-        kept = overrides.read(store, overrides.RULES)
-    assert kept.value == {"off": [UNEQUAL], "thresholds": {"norm.spike": {"least": 2.0}}}
-    assert kept.revision == 2
+        stored = overrides.read(store, overrides.RULES)
+    assert stored.value == {"off": [UNEQUAL], "thresholds": {"norm.spike": {"least": 2.0}}}
+    assert stored.revision == 2
     put(service, RETENTION, keep_detail_days=7, keep_steps_days=70)
-    told = put(service, RETENTION, keep_steps_days=None).json()
-    assert [told[name]["value"] for name in DAYS] == [7.0, 365.0]
+    response = put(service, RETENTION, keep_steps_days=None).json()
+    assert [response[name]["value"] for name in DAYS] == [7.0, 365.0]
 
 
 @pytest.mark.parametrize(
-    ("path", "said", "field", "way_out"),
+    ("path", "body", "field", "reason"),
     [
         (RULES, {"off": ["norm.spikes"]}, "off", "gradledger rules"),
         (RULES, {"off": ["norm.*"]}, "off", "gradledger rules"),
@@ -121,58 +121,58 @@ def test_what_is_not_said_stays_as_it_is(services: list[Service]) -> None:
     ],
     ids=str,
 )
-def test_a_choice_that_makes_no_sense_is_refused_by_field(
-    service: Service, path: str, said: dict[str, object], field: str, way_out: str
+def test_an_invalid_override_is_refused_with_the_field(
+    service: Service, path: str, body: dict[str, object], field: str, reason: str
 ) -> None:
     before = get(service, path)
-    answer = put(service, path, **said)
+    answer = put(service, path, **body)
     assert answer.status_code == 422
     (error,) = answer.json()["errors"]
-    assert error["field"].endswith(field) and way_out in error["reason"]
+    assert error["field"].endswith(field) and reason in error["reason"]
     assert get(service, path) == before
 
 
-def test_of_two_who_choose_at_once_the_second_is_told(services: list[Service]) -> None:
-    seen = get(services[0], RULES)["revision"]
-    assert put(services[0], RULES, off=[UNEQUAL], revision=seen).status_code == 200
-    answer = put(services[-1], RULES, off=[], revision=seen)
-    assert answer.status_code == 409 and "somebody else" in answer.json()["detail"]
+def test_of_two_concurrent_updates_the_second_is_refused(services: list[Service]) -> None:
+    revision = get(services[0], RULES)["revision"]
+    assert put(services[0], RULES, off=[UNEQUAL], revision=revision).status_code == 200
+    answer = put(services[-1], RULES, off=[], revision=revision)
+    assert answer.status_code == 409 and "have changed" in answer.json()["detail"]
     assert [r["rule"] for r in get(services[-1], RULES)["rules"] if r["off"]] == [UNEQUAL]
 
 
-def test_many_who_choose_at_once_are_counted_one_by_one(database: str) -> None:
+def test_of_many_concurrent_writes_one_succeeds(database: str) -> None:
     with closing(Store(database)) as store:
         store.migrate()
-        taken = []
+        results = []
 
-        def choose() -> None:
+        def write() -> None:
             try:
                 overrides.write(store, "rules", {}, 0.0, expected_revision=0)
-                taken.append(True)
+                results.append(True)
             except overrides.OverridesChanged:
-                taken.append(False)
+                results.append(False)
 
-        threads = [threading.Thread(target=choose) for _ in range(8)]
+        threads = [threading.Thread(target=write) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert sorted(taken) == [False] * 7 + [True]
+        assert sorted(results) == [False] * 7 + [True]
 
 
-# ---------------------------------------------------------------- who decides
+# ---------------------------------------------------------------- precedence
 
-GIVEN = 'rules_off = ["clip.*"]\nkeep_steps_days = 90\n[thresholds."norm.spike"]\nz = 5\n'
+OPERATOR = 'rules_off = ["clip.*"]\nkeep_steps_days = 90\n[thresholds."norm.spike"]\nz = 5\n'
 
 
-def test_what_the_operator_set_stays_above_what_is_chosen(database: str, tmp_path: Path) -> None:
+def test_settings_of_the_operator_take_precedence(database: str, tmp_path: Path) -> None:
     with running_service(database) as service:
         put(service, RULES, off=[UNEQUAL], thresholds={"norm.spike": {"z": 6, "least": 2}})
         put(service, RETENTION, keep_detail_days=7, keep_steps_days=70)
     file = tmp_path / "given.toml"
-    file.write_text(GIVEN)
-    given = {"config": str(file), "keep_detail_days": "14"}
-    with running_service(database, 0, **given) as service:
+    file.write_text(OPERATOR)
+    settings = {"config": str(file), "keep_detail_days": "14"}
+    with running_service(database, 0, **settings) as service:
         rules, retention = get(service, RULES), get(service, RETENTION)
         assert [r["rule"] for r in rules["rules"] if r["off"]] == ["clip.always_engaged"]
         assert rules["off_set_in"] == str(file)
@@ -185,55 +185,55 @@ def test_what_the_operator_set_stays_above_what_is_chosen(database: str, tmp_pat
             "set_in": str(file),
         }
         assert retention["keep_detail_days"]["set_in"] == "GRADLEDGER_KEEP_DETAIL_DAYS"
-        for path, said in (
+        for path, body in (
             (RULES, {"off": []}),
             (RULES, {"thresholds": {"norm.spike": {"z": 7}}}),
             (RETENTION, {"keep_steps_days": 1}),
         ):
-            answer = put(service, path, **said)
+            answer = put(service, path, **body)
             assert answer.status_code == 409 and str(file) in answer.json()["detail"]
         page = httpx2.get(f"{service.url}/settings").text
         assert 'name="norm.spike.least"' in page and 'name="norm.spike.z"' not in page
         assert 'type="checkbox"' not in page and f"set in <code>{file}</code>" in page
-        # what lies under it holds again once the operator no longer says anything
+        # the stored values apply again once the operator no longer sets any
         assert put(service, RULES, thresholds={}).status_code == 200
-        told = configured(database, tmp_path, **given)
-    assert f'GRADLEDGER_RULES_OFF=["clip.*"]  ({file})' in told
-    assert f'GRADLEDGER_THRESHOLDS={{"norm.spike": {{"z": 5.0}}}}  ({file})' in told
-    assert "GRADLEDGER_KEEP_DETAIL_DAYS=14.0  (GRADLEDGER_KEEP_DETAIL_DAYS)" in told
-    told = configured(database, tmp_path)
-    assert f'GRADLEDGER_RULES_OFF=["{UNEQUAL}"]  (the database)' in told
-    assert 'GRADLEDGER_THRESHOLDS={"norm.spike": {"z": 6.0}}  (the database)' in told
-    assert "GRADLEDGER_KEEP_STEPS_DAYS=70.0  (the database)" in told
+        lines = configured(database, tmp_path, **settings)
+    assert f'GRADLEDGER_RULES_OFF=["clip.*"]  ({file})' in lines
+    assert f'GRADLEDGER_THRESHOLDS={{"norm.spike": {{"z": 5.0}}}}  ({file})' in lines
+    assert "GRADLEDGER_KEEP_DETAIL_DAYS=14.0  (GRADLEDGER_KEEP_DETAIL_DAYS)" in lines
+    lines = configured(database, tmp_path)
+    assert f'GRADLEDGER_RULES_OFF=["{UNEQUAL}"]  (the database)' in lines
+    assert 'GRADLEDGER_THRESHOLDS={"norm.spike": {"z": 6.0}}  (the database)' in lines
+    assert "GRADLEDGER_KEEP_STEPS_DAYS=70.0  (the database)" in lines
 
 
-def configured(database: str, home: Path, **given: str) -> list[str]:
-    """What `gradledger config` prints of a database."""
-    named = {f"GRADLEDGER_{name.upper()}": value for name, value in given.items()}
+def configured(database: str, home: Path, **settings: str) -> list[str]:
+    """The output of `gradledger config` for a database."""
+    named = {f"GRADLEDGER_{name.upper()}": value for name, value in settings.items()}
     env = {**os.environ, "HOME": str(home), "GRADLEDGER_DB": database, **named}
     done = gradledger("config", environment=env)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
-def test_thresholds_of_two_places_are_told_apart(database: str, tmp_path: Path) -> None:
+def test_thresholds_from_two_sources_are_listed_by_source(database: str, tmp_path: Path) -> None:
     with running_service(database) as service:
         put(service, RULES, thresholds={"norm.spike": {"least": 2}})
-    told = configured(database, tmp_path, thresholds='{"norm.spike": {"z": 5}}')
+    lines = configured(database, tmp_path, thresholds='{"norm.spike": {"z": 5}}')
     where = "the database: norm.spike.least; GRADLEDGER_THRESHOLDS: norm.spike.z"
-    assert [line for line in told if line.endswith(f"({where})")]
+    assert [line for line in lines if line.endswith(f"({where})")]
 
 
-def test_without_its_database_the_configuration_is_told_all_the_same(tmp_path: Path) -> None:
+def test_without_its_database_the_configuration_is_still_printed(tmp_path: Path) -> None:
     nowhere = "postgresql+psycopg://me:hidden@127.0.0.1:1/none"
-    told = configured(nowhere, tmp_path)
-    assert told[0].startswith("# what was chosen in the service is not known")
-    assert "GRADLEDGER_RULES_OFF=[]  (default)" in told and "hidden" not in "".join(told)
+    lines = configured(nowhere, tmp_path)
+    assert lines[0].startswith("# what was chosen in the service is not known")
+    assert "GRADLEDGER_RULES_OFF=[]  (default)" in lines and "hidden" not in "".join(lines)
     assert configured(f"sqlite:///{tmp_path / 'none.db'}", tmp_path)[0].endswith("(default)")
     assert not (tmp_path / "none.db").exists()
 
 
-def test_what_a_newer_version_chose_is_passed_over(store: Store) -> None:
+def test_overrides_of_a_newer_version_are_ignored(store: Store) -> None:
     thresholds = {"norm.new": {"a": 1}, "norm.spike": {"z": 6, "new": 1}}
     newer = {"off": ["norm.spike", "norm.new"], "thresholds": thresholds}
     overrides.write(store, overrides.RULES, newer, 0.0, None)
@@ -241,10 +241,10 @@ def test_what_a_newer_version_chose_is_passed_over(store: Store) -> None:
     assert choices == RuleOverrides(("norm.spike",), {"norm.spike": {"z": 6}})
 
 
-# ---------------------------------------------------------------- who may
+# ---------------------------------------------------------------- authorization
 
 
-def test_only_an_admin_may_choose_and_no_other_site(tmp_path: Path) -> None:
+def test_only_an_admin_can_change_overrides_and_no_other_site(tmp_path: Path) -> None:
     with guarded_service(tmp_path) as guarded:
         reader = guarded.token("read")
         for path in (RULES, RETENTION):
@@ -263,35 +263,35 @@ def test_only_an_admin_may_choose_and_no_other_site(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- retention
 
 
-def test_the_next_pass_keeps_for_as_long_as_is_chosen_then(services: list[Service]) -> None:
+def test_the_next_retention_pass_uses_the_new_retention(services: list[Service]) -> None:
     service = services[0]
-    trained(service, 1, 50)
+    verdict_after(service, 1, 50)
     service.post(batch("r", [EndRecord(2_000.0, [50])]))
-    with closing(Store(service.database)) as store:  # the judge keeps its memory of what ended
+    with closing(Store(service.database)) as store:  # a finished run keeps a snapshot
         assert eventually(60, lambda: maintenance.rows(store)["snapshots"] == 1)
     vacuum = "db", "vacuum", "--db", service.database
     assert "deleted 0 records" in gradledger(*vacuum).stdout
     put(service, RETENTION, keep_detail_days=1e-9)
-    told = gradledger(*vacuum).stdout
-    assert "deleted 38 records" in told, told  # all but five around the first and the last
+    output = gradledger(*vacuum).stdout
+    assert "deleted 38 records" in output, output  # all but five around the first and the last
 
 
-def test_the_service_asks_again_for_every_pass(
+def test_the_service_reads_the_retention_for_every_pass(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gradledger_monitor.workers.retention.EVERY_SECONDS", 0.05)
     send(store, map(step, range(1, 51)))
     Evaluator(store).evaluate_pending()
-    house = RetentionWorker(store, RuntimeOverrides(Settings.model_construct(), store))
-    house.start()
+    worker = RetentionWorker(store, RuntimeOverrides(Settings.model_construct(), store))
+    worker.start()
     try:
         overrides.write(store, overrides.RETENTION, {"keep_detail_days": 1e-9}, 0.0, None)
         assert eventually(60, lambda: not step_records(store, "r", 0, 25))
     finally:
-        house.stop()
+        worker.stop()
 
 
-def test_a_run_whose_records_are_gone_is_judged_by_what_is_chosen_from_there_on(
+def test_a_run_with_pruned_records_is_evaluated_with_the_overrides_from_then_on(
     store: Store,
 ) -> None:
     send(store, map(step, range(1, 51)))
