@@ -95,4 +95,4 @@ def test_the_optimizer_is_chosen_when_there_are_several(page: Page, service: Ser
 def test_an_unknown_run_gets_a_page_that_leads_back(page: Page, service: Service) -> None:
     answer = service.get("/../../runs/nobody")
     assert answer.status_code == 404
-    assert "There is no such run" in answer.text
+    assert "Run not found" in answer.text
