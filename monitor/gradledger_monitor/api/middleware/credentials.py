@@ -74,4 +74,5 @@ class CredentialStore:
         if self._admin is None:
             return None
         # the id depends on the secret, so that a new secret ends the sessions of the old one
-        return Token(f"set-{sha256(self._admin).hexdigest()[:8]}", "from the settings", SCOPES, 0.0)
+        id_ = f"set-{sha256(self._admin).hexdigest()[:8]}"
+        return Token(id_, name="from the settings", scopes=tuple(SCOPES), created=0.0)

@@ -17,7 +17,8 @@ from sqlalchemy import Row, insert, select, update
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.tables import tokens
 
-SCOPES = ("ingest", "read", "admin")
+# Each scope, and what it permits.
+SCOPES = {"ingest": "send records", "read": "view runs", "admin": "everything"}
 PREFIX = "gradledger_"  # lets scanners for leaked secrets recognise a token
 RANDOM_BYTES = 32
 
