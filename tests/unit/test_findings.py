@@ -30,7 +30,7 @@ def step(number: int, terms: list[Term]) -> StepFacts:
 
 
 def steps(*runs: tuple[int, list[Term]]) -> list[StepFacts]:
-    """So many steps of each."""
+    """Runs of steps, each with its number of steps and its terms."""
     chosen = [terms for count, terms in runs for _ in range(count)]
     return [step(number, terms) for number, terms in enumerate(chosen, 1)]
 
@@ -100,7 +100,7 @@ def test_a_cause_mutes_its_symptom_but_does_not_hide_it() -> None:
     assert evaluation.verdict == "suspect"
 
 
-def test_a_run_that_was_never_measured_is_incomplete_and_says_why() -> None:
+def test_a_run_that_was_never_measured_is_incomplete_with_the_reason() -> None:
     blind = [facts(record(means(10, 30), n, skipped=False, sync="unknown")) for n in (1, 2)]
     evaluation = judged(blind)
     assert evaluation.verdict == "incomplete"
@@ -119,7 +119,7 @@ def test_what_was_measured_once_counts_as_covered() -> None:
     assert evaluation.verdict == "balanced"
 
 
-def test_optimizers_are_judged_apart() -> None:
+def test_optimizers_are_evaluated_separately() -> None:
     state = RunState(RunInfo("r", "n", optimizers=["SGD", "Adam"]))
     for number in (1, 2):
         for optimizer, terms in enumerate((RIGHT, WRONG)):
@@ -143,7 +143,7 @@ class Content(Rule):
         return OK
 
 
-def test_a_rule_with_a_bug_says_so_and_silences_nobody() -> None:
+def test_a_rule_with_a_bug_reports_it_and_silences_no_other() -> None:
     class Silent(Content):
         @classmethod
         def id(cls) -> str:
@@ -164,8 +164,8 @@ def test_a_rule_that_fails_later_does_not_stay_ok() -> None:
     state = RunState(RunInfo("r", "n"), rules=[Fails], history_rules=[])
     for number in (1, 2):
         state.add_facts(step(number, RIGHT))
-    (said,) = state.result().coverage.values()
-    assert said == "not_measured: the rule failed: ZeroDivisionError: a bug"
+    (coverage,) = state.result().coverage.values()
+    assert coverage == "not_measured: the rule failed: ZeroDivisionError: a bug"
 
 
 class Deferring(Rule):
@@ -213,16 +213,21 @@ def test_a_rule_whose_texts_cannot_be_built_failed() -> None:
     }
 
 
-def test_judging_again_changes_nothing() -> None:
+def test_evaluating_again_changes_nothing() -> None:
     course = steps((3, RIGHT), (2, WRONG), (4, means(7, 9)), (1, means(5, 5, share=1.0)))
     assert asdict(judged(course)) == asdict(judged(course))
     state = RunState(course[0].run)
-    asked = []
+    results = []
     for each in course:
         state.add_facts(each)
-        asked.append(asdict(state.result()))
-    assert asked[-1] == asdict(judged(course))
-    assert asked[0] == asdict(judged(course[:1]))
+        results.append(asdict(state.result()))
+    assert results[-1] == asdict(judged(course))
+    assert results[0] == asdict(judged(course[:1]))
+
+
+def test_preconditions_of_one_name_are_one() -> None:
+    preconditions = {rule.precondition for rule in RULES}
+    assert len({precondition.name for precondition in preconditions}) == len(preconditions)
 
 
 def test_every_rule_has_its_own_id() -> None:
@@ -254,13 +259,13 @@ class SharingToo(Sharing):
 
 def test_a_shared_precondition_is_evaluated_once_a_window_and_findings_still_resolve() -> None:
     course = steps((2, WRONG), (RESOLVED_AFTER, RIGHT), (1, WRONG))
-    state, seen = RunState(course[0].run, rules=[Sharing, SharingToo], history_rules=[]), []
+    state, lifecycles = RunState(course[0].run, rules=[Sharing, SharingToo], history_rules=[]), []
     evaluated_preconditions.clear()
     for each in course:
         state.add_facts(each)
-        seen.append({f.title: f.lifecycle for f in state.result().findings})
+        lifecycles.append({f.title: f.lifecycle for f in state.result().findings})
     both = ("Sharing", "SharingToo")
     assert len(evaluated_preconditions) == len(course)
-    assert seen[1] == dict.fromkeys(both, "ongoing")
-    assert seen[-2] == dict.fromkeys(both, "resolved")
-    assert seen[-1] == dict.fromkeys(both, "regressed")
+    assert lifecycles[1] == dict.fromkeys(both, "ongoing")
+    assert lifecycles[-2] == dict.fromkeys(both, "resolved")
+    assert lifecycles[-1] == dict.fromkeys(both, "regressed")

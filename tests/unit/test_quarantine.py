@@ -35,7 +35,7 @@ def overflow() -> None:
 
 
 class Breaks(str):
-    """A number that passes for one of the wire, and breaks whatever computes with it."""
+    """A number that passes for one of the wire, and breaks every computation with it."""
 
     error: Exception = OverflowError("cannot convert float infinity to integer")
 
@@ -52,51 +52,51 @@ class Unprintable(Breaks):
 
 
 def arrived(number: int, fair: bool = True) -> ArrivedStep:
-    made = fair_step(number) if fair else step(number)
-    return ArrivedStep(0, number, 1.0, {0: accepted(made)})
+    record = fair_step(number) if fair else step(number)
+    return ArrivedStep(0, number, 1.0, {0: accepted(record)})
 
 
 def broken(number: int, kind: type[Breaks] = Breaks) -> ArrivedStep:
     """A step whose ranks' records cannot be merged."""
-    made = arrived(number)
-    made.records[0].micro_batches[0].terms[0].weight = kind("0.1")  # type: ignore[assignment]
-    return made
+    arrived_step = arrived(number)
+    arrived_step.records[0].micro_batches[0].terms[0].weight = kind("0.1")  # type: ignore[assignment]
+    return arrived_step
 
 
 def undiagnosed(number: int) -> ArrivedStep:
     """A step that can be merged, and whose balance cannot be explained."""
-    made = arrived(number)
-    for batch in made.records[0].micro_batches:
+    arrived_step = arrived(number)
+    for batch in arrived_step.records[0].micro_batches:
         term = batch.terms[0]
         term.weight = 3 / 40
         term.coefficient = Breaks("3.0")  # type: ignore[assignment]
-    return made
+    return arrived_step
 
 
 def undrawn(number: int) -> ArrivedStep:
-    """A step of which one figure cannot be computed that is charted and that no rule asks for."""
-    made = arrived(number)
-    made.records[0].noise = [Breaks("1.0"), Breaks("1.0")]  # type: ignore[list-item]
-    return made
+    """A step with one charted metric that cannot be computed and that no rule reads."""
+    arrived_step = arrived(number)
+    arrived_step.records[0].noise = [Breaks("1.0"), Breaks("1.0")]  # type: ignore[list-item]
+    return arrived_step
 
 
 @pytest.mark.parametrize("breaks", [broken, undiagnosed])
-def test_a_step_that_breaks_a_computation_is_quarantined_and_the_run_goes_on(
+def test_a_step_that_breaks_a_computation_is_quarantined_and_the_run_continues(
     breaks: Callable[[int], ArrivedStep],
 ) -> None:
     state = RunState(INFO)
-    seen = [state.add_step(one) for one in (arrived(1), breaks(2), arrived(3, fair=False))]
-    assert isinstance(seen[0], StepFacts) and isinstance(seen[2], StepFacts)
-    assert seen[1] == QuarantinedStep(0, 2, 1_002.0, 1, REASON)
+    results = [state.add_step(one) for one in (arrived(1), breaks(2), arrived(3, fair=False))]
+    assert isinstance(results[0], StepFacts) and isinstance(results[2], StepFacts)
+    assert results[1] == QuarantinedStep(0, 2, 1_002.0, 1, REASON)
     assert state.position.reached == {0: 3}
-    row = EvaluatedStep.of(seen[1])
+    row = EvaluatedStep.of(results[1])
     assert (row.step, row.ranks, row.metrics, row.failure) == (2, 1, {}, REASON)
     (finding,) = state.result().findings
     assert (finding.rule, finding.first_step) == ("reduction.token_weights_unequal", 3)
 
 
 @pytest.mark.parametrize("breaks", [broken, undiagnosed])
-def test_no_rule_calls_a_run_right_of_which_it_missed_a_step(
+def test_no_rule_reports_ok_for_a_run_with_a_missed_step(
     breaks: Callable[[int], ArrivedStep],
 ) -> None:
     state = RunState(INFO)
@@ -109,7 +109,7 @@ def test_no_rule_calls_a_run_right_of_which_it_missed_a_step(
     assert {node.reason for node in evaluation.tree if node.status == "not_measured"} >= {REASON}
 
 
-def test_rules_take_a_quarantined_step_for_a_gap() -> None:
+def test_a_quarantined_step_is_a_gap_for_rules() -> None:
     gaps: list[int] = []
 
     class Counts(Rule):
@@ -125,7 +125,7 @@ def test_rules_take_a_quarantined_step_for_a_gap() -> None:
     assert len(gaps) == 1
 
 
-def test_a_fold_that_goes_on_from_a_snapshot_reports_the_same() -> None:
+def test_a_restored_state_reports_the_same() -> None:
     steps = [arrived(1), broken(2), arrived(3), arrived(4, fair=False), arrived(5)]
     whole, first = RunState(INFO), RunState(INFO)
     for one in steps:
@@ -147,21 +147,21 @@ def test_running_out_of_memory_is_no_property_of_a_step() -> None:
         state.add_step(broken(2, OutOfMemory))
 
 
-def test_figures_that_cannot_be_computed_leave_the_judgement_alone() -> None:
+def test_metrics_that_cannot_be_computed_do_not_change_the_result() -> None:
     right, state = RunState(INFO), RunState(INFO)
     right.add_step(arrived(2))
-    seen = state.add_step(undrawn(2))
-    assert isinstance(seen, StepFacts)
-    row = EvaluatedStep.of(seen)
+    result = state.add_step(undrawn(2))
+    assert isinstance(result, StepFacts)
+    row = EvaluatedStep.of(result)
     assert (row.metrics, row.failure) == ({}, REASON)
     assert asdict(state.result()) == asdict(right.result())
 
 
 def test_the_error_is_stored_in_bounds_and_printable() -> None:
-    seen = RunState(INFO).add_step(broken(2, Unprintable))
-    assert isinstance(seen, QuarantinedStep)
-    assert len(seen.reason) < 600 and seen.reason.isprintable()
-    assert "\\x1b[31m\\x00xxx" in seen.reason
+    result = RunState(INFO).add_step(broken(2, Unprintable))
+    assert isinstance(result, QuarantinedStep)
+    assert len(result.reason) < 600 and result.reason.isprintable()
+    assert "\\x1b[31m\\x00xxx" in result.reason
 
 
 # ---------------------------------------------------------------- one rule that raises
@@ -215,8 +215,8 @@ class RaisesInTimeout(Calm):
 )
 def test_a_rule_that_raises_is_not_measured_and_silences_no_other(broken: type[Rule]) -> None:
     name(broken, "test.broken")
-    evaluation = judged_with([*RULES[:4], broken, *RULES[4:]], HISTORY_RULES)
-    alone = judged_with(RULES, HISTORY_RULES)
+    evaluation = evaluate_with([*RULES[:4], broken, *RULES[4:]], HISTORY_RULES)
+    alone = evaluate_with(RULES, HISTORY_RULES)
     why = "not_measured: the rule failed: OverflowError: cannot convert float infinity to integer"
     assert evaluation.coverage.pop("test.broken") == why
     assert evaluation.coverage == alone.coverage
@@ -244,23 +244,22 @@ def test_a_rule_on_the_course_that_raises_silences_no_other() -> None:
             yield 1, OK
             overflow()
 
-    evaluation = judged_with(RULES, [Broken, *HISTORY_RULES])
+    evaluation = evaluate_with(RULES, [Broken, *HISTORY_RULES])
     assert evaluation.coverage.pop("test.course").startswith("not_measured: the rule failed")
-    assert evaluation.coverage == judged_with(RULES, HISTORY_RULES).coverage
+    assert evaluation.coverage == evaluate_with(RULES, HISTORY_RULES).coverage
 
 
 def name(rule: type[Rule], called: str) -> None:
     rule.id = classmethod(lambda _: called)  # type: ignore[method-assign, assignment]
 
 
-def judged_with(
+def evaluate_with(
     rules: list[type[Rule]] | tuple[type[Rule], ...],
     course: list[type[HistoryRule]] | tuple[type[HistoryRule], ...],
 ) -> EvaluationResult:
-    """What rules report on three steps, a gap and a silence."""
+    """The result of three steps, a gap and an inactivity."""
     state = RunState(INFO, rules=rules, history_rules=course)
-    see: Callable[[ArrivedStep], object] = lambda one: state.add_step(one)  # noqa: E731
     for number in (1, 2, 5):
-        see(arrived(number, fair=number < 5))
+        state.add_step(arrived(number, fair=number < 5))
     state.add_inactivity(0, 5, Inactivity(100.0, [], None))
     return state.result()

@@ -1,4 +1,4 @@
-"""What a person switches off or sets otherwise takes effect, and is said."""
+"""Overrides of rules take effect, and results state them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from helpers.batches import step as unfair_step
 RULE = "reduction.token_weights_unequal"
 
 
-def judged(choices: RuleOverrides) -> EvaluationResult:
+def evaluate(overrides: RuleOverrides) -> EvaluationResult:
     run = RunInfo("r", "n", optimizers=["SGD"])
-    state = RunState(run, choices)
+    state = RunState(run, overrides)
     for number in (1, 2):
         record = schema.decoder.decode(records.encode(unfair_step(number)))
         assert isinstance(record, schema.StepRecord)
@@ -32,52 +32,54 @@ def judged(choices: RuleOverrides) -> EvaluationResult:
     return state.result()
 
 
-def test_a_rule_that_is_off_finds_nothing_and_says_that_it_is_off() -> None:
-    evaluation = judged(RuleOverrides(off=("reduction.token*",)))
+def test_a_rule_that_is_off_finds_nothing_and_is_listed_as_off() -> None:
+    evaluation = evaluate(RuleOverrides(off=("reduction.token*",)))
     assert evaluation.findings == []
     assert evaluation.coverage[RULE] == "not_applicable: switched off in the settings"
 
 
 def test_another_threshold_gives_another_severity() -> None:
-    assert [f.severity for f in judged(RuleOverrides()).findings] == ["error"]
-    milder = judged(RuleOverrides(thresholds={RULE: {"error": 0.9}}))
+    assert [f.severity for f in evaluate(RuleOverrides()).findings] == ["error"]
+    milder = evaluate(RuleOverrides(thresholds={RULE: {"error": 0.9}}))
     assert [f.severity for f in milder.findings] == ["warning"]
     assert milder.coverage[RULE] == "finding: evaluated with error = 0.9 (default 0.05)"
 
 
-def test_a_threshold_that_is_its_default_is_not_worth_a_word() -> None:
-    same = judged(RuleOverrides(thresholds={RULE: {"error": 0.05}}))
+def test_a_threshold_equal_to_its_default_is_not_listed() -> None:
+    same = evaluate(RuleOverrides(thresholds={RULE: {"error": 0.05}}))
     assert same.coverage[RULE] == "finding"
 
 
 def test_several_thresholds_are_listed() -> None:
-    said = judged(RuleOverrides(thresholds={RULE: {"error": 0.9, "warning": 0.2}})).coverage[RULE]
-    assert said.endswith("with error = 0.9 (default 0.05), warning = 0.2 (default 0.01)")
+    coverage = evaluate(RuleOverrides(thresholds={RULE: {"error": 0.9, "warning": 0.2}})).coverage[
+        RULE
+    ]
+    assert coverage.endswith("with error = 0.9 (default 0.05), warning = 0.2 (default 0.01)")
 
 
-def test_an_answer_tells_whether_something_was_chosen_for_its_rule() -> None:
-    assert is_overridden(judged(RuleOverrides(off=(RULE,))).coverage[RULE])
-    assert is_overridden(judged(RuleOverrides(thresholds={RULE: {"error": 0.9}})).coverage[RULE])
-    assert not is_overridden(judged(RuleOverrides()).coverage[RULE])
-    assert not is_overridden(judged(RuleOverrides()).coverage["ddp.replica_drift"])
+def test_coverage_states_whether_a_rule_is_overridden() -> None:
+    assert is_overridden(evaluate(RuleOverrides(off=(RULE,))).coverage[RULE])
+    assert is_overridden(evaluate(RuleOverrides(thresholds={RULE: {"error": 0.9}})).coverage[RULE])
+    assert not is_overridden(evaluate(RuleOverrides()).coverage[RULE])
+    assert not is_overridden(evaluate(RuleOverrides()).coverage["ddp.replica_drift"])
 
 
-def test_all_choices_that_cannot_be_are_named_and_none_that_can() -> None:
+def test_all_invalid_overrides_are_listed_and_no_valid_one() -> None:
     right: dict[str, dict[str, float]] = {RULE: {"error": 0.9}, "norm.spike": {"z": 5.0}}
     assert list(RuleOverrides(off=("clip.*",), thresholds=right).problems(rules_by_id())) == []
     wrong = RuleOverrides(thresholds={"a.b": {"c": 1.0}, **right, "d.e": {"f": 1.0}})
-    assert [place for place, _ in wrong.problems(rules_by_id())] == [
+    assert [path for path, _ in wrong.problems(rules_by_id())] == [
         ("thresholds", "a.b"),
         ("thresholds", "d.e"),
     ]
 
 
-def test_the_terminal_says_what_was_chosen() -> None:
-    said = io.StringIO()
-    choices = RuleOverrides(off=("clip.*",), thresholds={RULE: {"error": 0.9}})
-    console(said).print(report("r", 2, 1, judged(choices)))
-    assert "1 rule switched off in the settings: clip.always_engaged" in said.getvalue()
-    assert f"{RULE}: evaluated with error = 0.9 (default 0.05)" in said.getvalue()
+def test_the_terminal_lists_overrides() -> None:
+    output = io.StringIO()
+    overrides = RuleOverrides(off=("clip.*",), thresholds={RULE: {"error": 0.9}})
+    console(output).print(report("r", 2, 1, evaluate(overrides)))
+    assert "1 rule switched off in the settings: clip.always_engaged" in output.getvalue()
+    assert f"{RULE}: evaluated with error = 0.9 (default 0.05)" in output.getvalue()
 
 
 @pytest.mark.parametrize("rule", rules_by_id().values(), ids=lambda rule: rule.id())

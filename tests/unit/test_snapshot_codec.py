@@ -33,10 +33,10 @@ RUN = RunInfo("r", "a run", 1, ["SGD"])
 INCIDENTS = recorded(Path(__file__).parents[1] / "fixtures" / "records")
 
 
-def incident(seen: list[bytes]) -> tuple[RunInfo, list[ArrivedStep]]:
+def incident(recorded_ranks: list[bytes]) -> tuple[RunInfo, list[ArrivedStep]]:
     """A recorded script as the evaluator gets it: the run, and its steps in order."""
     info, steps = RUN, dict[tuple[int, int], dict[int, schema.StepRecord]]()
-    for rank, body in enumerate(seen):
+    for rank, body in enumerate(recorded_ranks):
         for line in map(schema.decoder.decode, body.splitlines()):
             if isinstance(line, schema.RunRecord) and not rank:
                 info = RunInfo(
@@ -95,8 +95,8 @@ def test_the_recorded_scripts_change_the_state_of_every_rule_that_has_one() -> N
     fresh = RunState(RUN)
     fresh.add_step(ArrivedStep(0, 1, 1.0, {0: schema.StepRecord(optimizer=0, step=1, time=1.0)}))
     untouched, moved = rules_of(fresh), set[str]()
-    for seen in INCIDENTS.values():
-        info, steps = incident(seen)
+    for recorded_ranks in INCIDENTS.values():
+        info, steps = incident(recorded_ranks)
         state = RunState(info)
         for one in steps:
             state.add_step(one)

@@ -51,10 +51,10 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_a_step_that_cannot_be_evaluated_is_stored_with_the_reason(
     store: Store, broken: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    looks: list[EvaluationPass] = []
+    passes: list[EvaluationPass] = []
     send(store, map(fair_step, range(1, 6)))
     with caplog.at_level(logging.ERROR):
-        Evaluator(store, listener=looks.append).evaluate_pending()
+        Evaluator(store, listener=passes.append).evaluate_pending()
     assert judged(store) == 5
     expected = queries.QuarantinedStep(0, BROKEN, REASON)
     assert queries.quarantined_steps(store, "r") == queries.QuarantinedSteps(1, [expected])
@@ -66,9 +66,9 @@ def test_a_step_that_cannot_be_evaluated_is_stored_with_the_reason(
     drawn = curves.curves(store, "r")
     assert drawn["step"] == [1, 2, 3, 4, 5]
     assert drawn["norm"] == [1.0, 1.0, None, 1.0, 1.0]
-    assert [look.quarantined for look in looks] == [1]
+    assert [each.quarantined for each in passes] == [1]
     metrics = Metrics(store, lambda: 0)
-    metrics.count_evaluation(looks[0].steps, looks[0].seconds, looks[0].quarantined)
+    metrics.count_evaluation(passes[0].steps, passes[0].seconds, passes[0].quarantined)
     assert b"gradledger_quarantined_steps_total 1.0" in metrics.text()
     assert REASON in caplog.text
 
@@ -76,7 +76,7 @@ def test_a_step_that_cannot_be_evaluated_is_stored_with_the_reason(
 def test_a_restart_and_a_replay_report_the_same(store: Store, broken: pytest.MonkeyPatch) -> None:
     for number in range(1, 5):
         send(store, [fair_step(number)])
-        Evaluator(store).evaluate_pending()  # each a process of its own
+        Evaluator(store).evaluate_pending()  # each like a separate process
     send(store, map(fair_step, range(1, 5)), run="at-once")
     Evaluator(store).evaluate_pending()
     answers = [queries.evaluation(store, run) for run in ("r", "at-once")]
@@ -108,22 +108,22 @@ def test_of_many_quarantined_steps_the_first_are_listed_and_all_are_counted(
     monkeypatch.setattr(balance_diagnosis, "diagnose", lambda *_: 1 / 0)
     send(store, map(fair_step, range(1, 13)))
     Evaluator(store).evaluate_pending()
-    found = queries.quarantined_steps(store, "r", most=3)
-    assert (found.count, [one.step for one in found.steps]) == (12, [1, 2, 3])
+    listed = queries.quarantined_steps(store, "r", most=3)
+    assert (listed.count, [one.step for one in listed.steps]) == (12, [1, 2, 3])
 
 
 # ---------------------------------------------------------------- pages, API and metrics
 
 
-def test_pages_api_and_metrics_say_which_step_and_why(broken: pytest.MonkeyPatch) -> None:
+def test_pages_api_and_metrics_show_the_step_and_the_reason(broken: pytest.MonkeyPatch) -> None:
     with private_service(RuleOverrides()) as service, ExitStack() as pages:
         body = batch("r", map(fair_step, range(1, 6)))
         headers = {"Content-Type": "application/x-ndjson"}
         httpx2.post(f"{service.url}/api/v1/records", content=body, headers=headers, timeout=60)
         service.evaluate_all()
         get = pages.enter_context(httpx2.Client(base_url=service.url, timeout=60)).get
-        found = get("/api/v1/runs/r/quarantined").json()
-        assert found == {"count": 1, "steps": [{"optimizer": 0, "step": 3, "reason": REASON}]}
+        document = get("/api/v1/runs/r/quarantined").json()
+        assert document == {"count": 1, "steps": [{"optimizer": 0, "step": 3, "reason": REASON}]}
         assert get(f"/api/v1/runs/r/steps/0/{BROKEN}").json()["failure"] == REASON
         assert get("/api/v1/runs/r/steps/0/4").json()["failure"] is None
         coverage = get("/api/v1/runs/r/verdict").json()["coverage"]
@@ -153,18 +153,18 @@ def test_a_step_that_cannot_even_be_merged_has_a_page(monkeypatch: pytest.Monkey
 # ---------------------------------------------------------------- extreme numbers
 
 
-def lines(steps: Sequence[dict[str, Any]], **said: Any) -> bytes:
-    run = encode(RunRecord("r", name="a run", optimizers=["S\0GD"], **said))
-    return run + b"".join(msgspec.json.encode(each) + b"\n" for each in steps)
+def lines(steps: Sequence[dict[str, Any]], **run: Any) -> bytes:
+    header = encode(RunRecord("r", name="a run", optimizers=["S\0GD"], **run))
+    return header + b"".join(msgspec.json.encode(each) + b"\n" for each in steps)
 
 
 def extreme(number: int, value: Any) -> dict[str, Any]:
     """A window in which every figure is made of one number."""
     fields = window(number, sync="none", wrapper=None, norm=value, lr=value, noise=[value, value])
-    for made in fields["micro_batches"]:
-        made["loss"] = made["scale"] = value
-        made["terms"][0] |= {"weight": value, "class_weight": value, "kind": "a\0#b"}
-        made["terms"][0] |= {"weight_min": value, "weight_max": value, "tokens": 2**53}
+    for micro_batch in fields["micro_batches"]:
+        micro_batch["loss"] = micro_batch["scale"] = value
+        micro_batch["terms"][0] |= {"weight": value, "class_weight": value, "kind": "a\0#b"}
+        micro_batch["terms"][0] |= {"weight_min": value, "weight_max": value, "tokens": 2**53}
     for event in fields["events"]:
         event |= {"norm": value, "limit": value}
     return fields

@@ -1,6 +1,6 @@
-"""Where the saved evaluation state cannot be used, a run is evaluated again, or says why not.
+"""If a snapshot cannot be used, a run is evaluated again, or a note states why that is impossible.
 
-On both databases: whatever happened to the state, the verdict never gets better by it.
+On both databases: whatever happened to the snapshot, the verdict never gets better by it.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def upgrade(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
 
 def row(store: Store, run: str = "r") -> RunRow:
     """The run as the API shows it."""
-    found = get_run(store, run)
-    assert found is not None
-    return found
+    result = get_run(store, run)
+    assert result is not None
+    return result
 
 
 def change(store: Store, alter: Callable[[bytes], bytes]) -> None:
@@ -62,14 +62,14 @@ def change(store: Store, alter: Callable[[bytes], bytes]) -> None:
     with store.writing() as connection:
         c = tables.snapshots.c
         for run, level, state in connection.execute(select(c.run, c.level, c.state)).all():
-            here = update(tables.snapshots).where(c.run == run, c.level == level)
-            connection.execute(here.values(state=alter(state)))
+            statement = update(tables.snapshots).where(c.run == run, c.level == level)
+            connection.execute(statement.values(state=alter(state)))
 
 
 def flip(state: bytes) -> bytes:
     """One bit is wrong."""
-    place, bit = random.Random(len(state)).randrange(len(state)), 1 << 3
-    return state[:place] + bytes([state[place] ^ bit]) + state[place + 1 :]
+    index, bit = random.Random(len(state)).randrange(len(state)), 1 << 3
+    return state[:index] + bytes([state[index] ^ bit]) + state[index + 1 :]
 
 
 def remove(store: Store) -> None:
@@ -89,7 +89,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 
 @pytest.fixture(params=DAMAGES)
 def damage(request: pytest.FixtureRequest) -> tuple[Damage, str]:
-    """A way to lose a state, and what is said of it."""
+    """A way to lose a state, and a word of the note on it."""
     return DAMAGES[request.param]
 
 
@@ -103,28 +103,26 @@ def live_run(store: Store, first: int = 1, last: int = 400) -> None:
 
 
 def prune(store: Store) -> None:
-    """Give up all records that may go."""
+    """Prune all records that can be pruned."""
     assert run_retention(store, DETAIL, RuleOverrides()).records > 300
 
 
 def unequal(store: Store) -> Finding:
     """The finding on the weights."""
-    (found,) = (f for f in evaluation(store, "r").findings if f.rule == UNEQUAL)
-    return found
+    (finding,) = (f for f in evaluation(store, "r").findings if f.rule == UNEQUAL)
+    return finding
 
 
 # ---------------------------------------------------------------- all records are there
 
 
-def test_an_intact_state_is_restored_and_nothing_is_said(store: Store) -> None:
+def test_an_intact_state_is_restored_without_a_note(store: Store) -> None:
     live_run(store)
     live_run(store, 401, 450)
     assert (row(store).earlier_version, row(store).evaluation_note) == (False, None)
 
 
-def test_a_lost_state_is_made_again_from_the_records(
-    store: Store, damage: tuple[Damage, str]
-) -> None:
+def test_a_lost_state_is_rebuilt_from_the_records(store: Store, damage: tuple[Damage, str]) -> None:
     live_run(store)
     before = evaluation(store, "r"), curves(store, "r")
     damage[0](store)
@@ -176,17 +174,17 @@ def test_findings_of_pruned_steps_outlive_a_lost_state(
 ) -> None:
     live_run(store)
     prune(store)
-    before, known = evaluation(store, "r"), unequal(store)
+    before, carried = evaluation(store, "r"), unequal(store)
     damage[0](store)
     live_run(store, 401, 450)
-    assert judged(store) == 450 and unequal(store) == known
+    assert judged(store) == 450 and unequal(store) == carried
     assert evaluation(store, "r").verdict == before.verdict == "broken"
     assert evaluation(store, "r").coverage == before.coverage
     assert row(store).earlier_version
     note = str(row(store).evaluation_note)
     assert note.startswith("Evaluated by an earlier version up to step 400: ") and damage[1] in note
     live_run(store, 451, 500)  # by another evaluator, which restores what the last one saved
-    assert judged(store) == 500 and unequal(store) == known
+    assert judged(store) == 500 and unequal(store) == carried
     assert str(row(store).evaluation_note) == note
 
 
@@ -195,13 +193,13 @@ def test_an_upgrade_keeps_the_findings_of_pruned_steps(
 ) -> None:
     live_run(store)
     prune(store)
-    known = unequal(store)
+    before = unequal(store)
     upgrade()
     send(store, [step(n) for n in range(401, 411)])
     Evaluator(store).evaluate_pending()
-    found = unequal(store)
-    assert (found.first_step, found.steps, found.last_step) == (known.first_step, 60, 410)
-    assert (known.lifecycle, found.lifecycle, found.since_step) == ("resolved", "ongoing", 401)
+    after = unequal(store)
+    assert (after.first_step, after.steps, after.last_step) == (before.first_step, 60, 410)
+    assert (before.lifecycle, after.lifecycle, after.since_step) == ("resolved", "ongoing", 401)
     assert evaluation(store, "r").verdict == "broken" and row(store).earlier_version
 
 
@@ -231,9 +229,9 @@ def test_where_the_results_are_lost_too_the_verdict_is_not_balanced(store: Store
         connection.execute(delete(tables.evaluations))
     send(store, [fair_step(n) for n in range(401, 451)])
     Evaluator(store).evaluate_pending()
-    found = evaluation(store, "r")
-    assert found.verdict == "incomplete" and row(store).earlier_version
-    assert found.coverage[UNEQUAL] == "not_measured: the results of an earlier evaluation are lost"
+    result = evaluation(store, "r")
+    assert result.verdict == "incomplete" and row(store).earlier_version
+    assert result.coverage[UNEQUAL] == "not_measured: the results of an earlier evaluation are lost"
 
 
 def test_a_finding_of_a_rule_that_is_gone_stays(store: Store) -> None:
@@ -245,8 +243,8 @@ def test_a_finding_of_a_rule_that_is_gone_stays(store: Store) -> None:
         connection.execute(update(tables.evaluations).values(coverage={}))
     for first in (401, 451):
         live_run(store, first, first + 49)
-        (found,) = evaluation(store, "r").findings
-        assert (found.rule, found.first_step, found.steps) == ("reduction.retired", 150, 50)
+        (finding,) = evaluation(store, "r").findings
+        assert (finding.rule, finding.first_step, finding.steps) == ("reduction.retired", 150, 50)
         assert evaluation(store, "r").verdict == "broken"
 
 
@@ -273,15 +271,15 @@ def test_records_stay_until_a_state_of_this_version_replaces_them(
     upgrade()
     prune(store)
     with store.reading() as connection:
-        made = connection.scalars(
+        evaluators = connection.scalars(
             select(tables.snapshots.c.evaluator).where(tables.snapshots.c.level == -1)
         )
-        assert list(made) == [evaluator_version.version()]
+        assert list(evaluators) == [evaluator_version.version()]
     live_run(store, 401, 450)
     assert unequal(store) == before.findings[0] and not row(store).earlier_version
 
 
-def test_the_api_and_the_page_say_how_the_evaluation_came_about(store: Store) -> None:
+def test_the_api_and_the_page_show_the_note(store: Store) -> None:
     live_run(store)
     prune(store)
     remove(store)
@@ -289,10 +287,10 @@ def test_the_api_and_the_page_say_how_the_evaluation_came_about(store: Store) ->
     note = row(store).evaluation_note
     url = store.engine.url.render_as_string(hide_password=False)
     with running_service(url) as service:
-        found = httpx2.get(f"{service.url}/api/v1/runs/r").json()
-        assert found["earlier_version"] is True and found["evaluation_note"] == note
+        document = httpx2.get(f"{service.url}/api/v1/runs/r").json()
+        assert document["earlier_version"] is True and document["evaluation_note"] == note
         (listed,) = httpx2.get(f"{service.url}/api/v1/runs").json()["runs"]
-        assert listed == found
+        assert listed == document
         page = httpx2.get(f"{service.url}/runs/r").text
         assert f'<p class="small" id="evaluation-note">{note}</p>' in page
 
@@ -309,7 +307,7 @@ def spoil(store: Store, run: str) -> None:
         )
 
 
-def test_a_run_that_fails_stops_no_other_and_is_tried_ever_less_often(store: Store) -> None:
+def test_a_run_that_fails_stops_no_other_and_is_tried_less_and_less_often(store: Store) -> None:
     clock = Clock()
     evaluator = Evaluator(store, now=clock)
     send(store, [fair_step(1)], run="bad")
