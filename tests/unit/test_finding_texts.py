@@ -94,6 +94,20 @@ def padded() -> list[StepFacts]:
     ]
 
 
+def first_tokens_counted() -> list[StepFacts]:
+    """A causal language model whose divisor counts the first token of each sequence, too."""
+    window = [term(11, 1 / (12 * 4), "sum", size=12) for _ in range(4)]
+    return [facts(record(window, number)) for number in (1, 2, 3)]
+
+
+def bare_mean_that_varies() -> list[StepFacts]:
+    """A mean of unknown elements whose balance differs from step to step."""
+    return [
+        facts(record([replace(term(50, b / 50), kind="MeanBackward0")], number))
+        for number, b in enumerate((0.7, 0.5, 0.6), 1)
+    ]
+
+
 def with_a_term_undivided() -> list[StepFacts]:
     """A right loss, to which every micro-batch adds a penalty that is not divided by K."""
     penalty = replace(term(8, 0.01 / 8, undivided=True, coefficient=0.01), kind=SQUARES)
@@ -159,6 +173,8 @@ CASES: dict[str, list[StepFacts]] = {
     "averaged by hand, and divided again": by_hand(0.5, 20),
     "unequal between micro-batches and ranks": everywhere_unequal(),
     "divided by padding": padded(),
+    "divided by first tokens, too": first_tokens_counted(),
+    "a bare mean that varies": bare_mean_that_varies(),
     "never synchronised": on_ranks(lambda n: n[0], synced=False),
     "the scaler bypassed": scaled(events=[UPDATE]),
     "clipped before unscaling": scaled(

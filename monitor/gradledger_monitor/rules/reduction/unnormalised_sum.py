@@ -62,11 +62,11 @@ class UnnormalisedSum(Rule):
         """Every token weighs 1, up to a division by ranks or micro-batches."""
         if not shows(window, "sum"):
             return OK
-        n, b, by = tokens(window), balance(window), factor(window)
+        n, b, excess = tokens(window), balance(window), factor(window)
         earlier = [past.tokens for past in window.past if past.tokens]
         follows = any(abs(n / tokens - 1) > TOKENS_DIFFER for tokens in earlier)
         cross_entropy = all(s.loss_term.kind.startswith("NllLoss") for s in window.facts.terms)
-        constant = constant_factor_effect(by, window.facts)
+        constant = constant_factor_effect(excess, window.facts)
         effect = changing_factor_effect(window.facts) if follows else constant
         changes = " The number of tokens differs between windows." if follows else ""
         return finding(
@@ -78,6 +78,6 @@ class UnnormalisedSum(Rule):
             FIX,
             balance=round(b, 6),
             tokens=as_count(n),
-            factor=round(by, 6),
+            factor=round(excess, 6),
             follows_tokens=follows,
         )

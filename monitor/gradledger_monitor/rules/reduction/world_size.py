@@ -76,19 +76,19 @@ class WorldSize(Rule):
             return OK
         if window.balance.pattern == "world_or_weight":
             return _ambiguous(window, ranks)
-        by = factor(window)
-        size = "small" if by < 1 else "large"
-        by_hand = window.facts.all_reduce_factor
+        excess = factor(window)
+        size = "small" if excess < 1 else "large"
+        loop_factor = window.facts.all_reduce_factor
         return finding(
             "warning",
             f"The gradient is {ranks} times too {size}: a factor of the world size",
             f"The balance over {ranks} ranks is {significant(balance(window))}{_cause(window)}. "
-            f"{constant_factor_effect(by, window.facts)}.",
-            FIX if by_hand is None else FIX_BY_HAND,
+            f"{constant_factor_effect(excess, window.facts)}.",
+            FIX if loop_factor is None else FIX_BY_HAND,
             balance=round(balance(window), 6),
             world_size=ranks,
-            factor=round(by, 6),
-            combined_by_hand=None if by_hand is None else round(by_hand, 6),
+            factor=round(excess, 6),
+            combined_by_hand=None if loop_factor is None else round(loop_factor, 6),
         )
 
 
@@ -109,12 +109,12 @@ def _ambiguous(window: Window, ranks: int) -> Outcome:
 
 
 def _cause(window: Window) -> str:
-    by_hand, by = window.facts.all_reduce_factor, factor(window)
-    if by_hand is not None:
+    loop_factor, excess = window.facts.all_reduce_factor, factor(window)
+    if loop_factor is not None:
         return (
-            f": the loop multiplies the sum of the ranks' gradients by {significant(by_hand)}; "
-            f"the right factor for this loss is {significant(by_hand / by)}"
+            f": the loop multiplies the sum of the ranks' gradients by {significant(loop_factor)}; "
+            f"the right factor for this loss is {significant(loop_factor / excess)}"
         )
-    operation = "division" if by < 1 else "multiplication"
+    operation = "division" if excess < 1 else "multiplication"
     averaged = ", and the ranks' gradients are averaged" if window.facts.averaged else ""
     return f", which matches one {operation} too many by the world size{averaged}"

@@ -63,8 +63,8 @@ class WrongDenominator(Rule):
         if not shows(window, "wandering", "padding"):
             return OK
         b, n = balance(window), tokens(window)
-        by = factor(window)
-        divisor = n / by if by else math.inf  # a declared scale may be as large as a float
+        excess = factor(window)
+        divisor = n / excess if excess else math.inf  # a declared scale may be as large as a float
         positions = window.balance.pattern == "padding"
         return finding(
             "warning",
