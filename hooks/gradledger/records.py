@@ -38,7 +38,7 @@ class Term:
     size: int | None = None  # elements of the target, including ignored ones
     rows: int | None = None  # size of the first dimension of the target
     samples: int | None = None  # of a flattened target, if the graph proves their number
-    positions: int | None = None  # elements of the target, not counting its last dimension
+    positions: int | None = None  # product of the target dimensions except the last
     weight: float | None = None
     weight_min: float | None = None
     weight_max: float | None = None
