@@ -96,3 +96,10 @@ def test_an_unknown_run_gets_a_page_that_leads_back(page: Page, service: Service
     answer = service.get("/../../runs/nobody")
     assert answer.status_code == 404
     assert "Run not found" in answer.text
+
+
+def test_a_click_switches_the_theme_once(page: Page, service: Service) -> None:
+    service.post(batch("r1", steps(1, 2)))
+    open_run(page, "r1", 2)  # its script imports the one that handles the click
+    page.get_by_role("button", name="Theme: Auto").click()
+    expect(page.get_by_role("button", name="Theme: Light")).to_be_visible()

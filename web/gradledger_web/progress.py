@@ -40,9 +40,10 @@ class Progress:
         """The rate as text."""
         if self.rate is None:
             return formatting.NOT_MEASURED
-        if self.rate >= 1:
-            return f"{formatting.figure(self.rate, 3)} steps/s"
-        return f"{formatting.figure(1 / self.rate, 3)} s/step"
+        if self.rate < 1:
+            return f"{formatting.figure(1 / self.rate, 3)} s/step"
+        steps = formatting.figure(self.rate, 3)
+        return f"{steps} step/s" if steps == "1" else f"{steps} steps/s"
 
 
 def progress_of(run: RunRow, rate: float | None) -> Progress:
