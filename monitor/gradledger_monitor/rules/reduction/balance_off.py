@@ -58,7 +58,7 @@ class BalanceOff(Rule):
         return finding(
             "info",
             f"The balance is {significant(b)}, not {significant(declared(window))}",
-            f"{_history(window)}, and no recognised mistake explains it. {factor_effect(window)}.",
+            f"{_history(window)}. No recognised mistake explains it. {factor_effect(window)}.",
             FIX,
             balance=round(b, 6),
             factor=round(factor(window), 6),
@@ -68,7 +68,7 @@ class BalanceOff(Rule):
 def _history(window: Window) -> str:
     if varies(window):
         return (
-            f"The balance is {significant(balance(window))} in this window, and differs between "
+            f"The balance is {significant(balance(window))} in this window and differs between "
             "windows"
         )
     return f"The balance is {significant(balance(window))}, as in earlier windows"

@@ -19,7 +19,8 @@ from gradledger_monitor.rules.reduction.common import (
 from gradledger_monitor.rules.rule import OK, Rule, Window, as_count, counted, finding
 
 FIX = """\
-# divide by the number of targets that count in this window, after the shift of a causal LM
+# divide by the number of targets that count in this window;
+# if the model shifts the labels (causal LM), count labels[:, 1:]
 tokens = sum((labels != -100).sum() for _, labels in window)
 loss = F.cross_entropy(logits, labels, reduction="sum") / tokens"""
 
