@@ -1,4 +1,4 @@
-"""A service that asks for tokens, and those who have one."""
+"""A service that requires tokens, and callers with and without them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Guarded:
         return httpx2.request(method, self.url + path, headers=headers, timeout=30, **options)
 
     def get(self, path: str, token: str | None = None, **headers: str) -> httpx2.Response:
-        """Ask for a path."""
+        """GET a path."""
         return self.ask("GET", path, token, headers=headers)
 
     def send(self, body: bytes, token: str | None = None) -> httpx2.Response:
@@ -59,9 +59,9 @@ class Guarded:
 
 @contextmanager
 def guarded_service(folder: Path, **settings: str) -> Iterator[Guarded]:
-    """A service on its embedded database that asks for tokens, for the length of a block."""
-    told = {"access": "token", "admin_token": ADMIN, **settings}
-    with running_service(folder / "gradledger.db", 0, **told) as service:
+    """A service on its embedded database that requires tokens, for the duration of a block."""
+    options = {"access": "token", "admin_token": ADMIN, **settings}
+    with running_service(folder / "gradledger.db", 0, **options) as service:
         store = Store(f"sqlite:///{folder / 'gradledger.db'}")
         try:
             yield Guarded(service, store)

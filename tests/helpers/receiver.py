@@ -1,9 +1,9 @@
-"""Somebody else's server that alerts are sent to: a real process, which can misbehave, die, return.
+"""A receiver of alerts: a separate process, which can misbehave, be killed and restart.
 
-It verifies signatures with the package that receivers use, and writes down all that comes, before
-it answers, in a file that outlives it. A behaviour is a list of answers: each request takes the
-next, and the last stays. An answer says ``status``, ``headers``, ``delay`` (seconds before it),
-``hang`` (never answers) or ``close`` (hangs up).
+It verifies signatures with the package that receivers use. Before it responds, it appends each
+request to a file. A behaviour is a list of responses: each request takes the next, and the last
+one repeats. A response has ``status``, ``headers``, ``delay`` (seconds before it), ``hang`` (never
+responds) or ``close`` (closes the connection).
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Receiver:
             cwd=Path(__file__).parent.parent,
         )
         assert self.process.stdout is not None
-        with self.process.stdout as said:
-            self.port = int(said.readline())
+        with self.process.stdout as output:
+            self.port = int(output.readline())
 
     def vanish(self) -> None:
         """End it, as a machine that loses its power."""
@@ -75,21 +75,21 @@ class Receiver:
         return [json.loads(line) for line in lines]
 
     def alerts(self) -> list[dict[str, Any]]:
-        """What came and was not a test, each id once, as it was first said."""
-        said = {one["id"]: one["body"] for one in reversed(self.got())}
-        first = reversed(said.values())
+        """The alerts without tests, each id once, as first received."""
+        bodies = {one["id"]: one["body"] for one in reversed(self.got())}
+        first = reversed(bodies.values())
         return [body for body in first if body["type"] == "gradledger.alert"]
 
     def channel(self, name: str = "hook", **more: Any) -> dict[str, Any]:
-        """What a person would set to be told here."""
+        """The configuration of a channel to this receiver."""
         return {"kind": "webhook", "name": name, "url": self.url, "secrets": [self.secret], **more}
 
 
 @contextmanager
-def receiving(folder: Path, **said: Any) -> Iterator[Receiver]:
-    """A receiver for the length of a block."""
+def receiving(folder: Path, **options: Any) -> Iterator[Receiver]:
+    """A receiver for the duration of a block."""
     folder.mkdir(parents=True, exist_ok=True)
-    receiver = Receiver(folder, **said)
+    receiver = Receiver(folder, **options)
     receiver.behave(*FINE)
     receiver.start()
     try:
@@ -129,7 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST
 
     def _note(self, body: bytes) -> None:
-        said = {
+        request = {
             "at": time.time(),
             "path": self.path,
             "method": self.command,
@@ -140,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
             "body": json.loads(body or b"null"),
         }
         with (self.folder / "received.jsonl").open("a") as log:
-            log.write(json.dumps(said) + "\n")
+            log.write(json.dumps(request) + "\n")
 
     def _verified(self, body: bytes) -> bool:
         try:
@@ -151,9 +151,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _next(self) -> dict[str, Any]:
         since, *answers = json.loads((self.folder / "behaviour.json").read_text())
-        given = _Handler.plan[1] if _Handler.plan[0] == since else 0
-        _Handler.plan = (since, given + 1)
-        answer: dict[str, Any] = answers[min(given, len(answers) - 1)]
+        count = _Handler.plan[1] if _Handler.plan[0] == since else 0
+        _Handler.plan = (since, count + 1)
+        answer: dict[str, Any] = answers[min(count, len(answers) - 1)]
         return answer
 
     def log_message(self, format: str, *args: Any) -> None:

@@ -180,7 +180,7 @@ def test_the_command_line_tests_lists_and_replays(service: Service, receiver: Re
     assert eventually(PATIENCE, lambda: times(receiver, dead["id"]) == 2)
     assert not messages(service, state="dead")
     missing = gradledger(service, receiver, "test", "nobody")
-    assert missing.returncode == 2 and "there is hook" in missing.stderr
+    assert missing.returncode == 2 and "Channels: hook" in missing.stderr
 
 
 def test_resolutions_and_regressions_are_sent(service: Service, receiver: Receiver) -> None:

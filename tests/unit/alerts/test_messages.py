@@ -11,8 +11,8 @@ import pytest
 from gradledger_monitor.alerts import chart_png, markdown, payload
 from gradledger_monitor.alerts.backoff import DELAYS, next_attempt
 from gradledger_monitor.alerts.channels import alertmanager
+from gradledger_monitor.alerts.channels.http_post import result_of_status
 from gradledger_monitor.alerts.configuration import parse_channel, redacted_url
-from gradledger_monitor.alerts.http_post import result_of_status
 from gradledger_monitor.alerts.payload import MAX_BYTES, PageUrls, RunSummary
 from gradledger_monitor.alerts.planner import AlertItem, Reason
 from gradledger_monitor.config.redaction import redacted

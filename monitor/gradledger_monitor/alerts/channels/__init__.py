@@ -1,1 +1,1 @@
-"""The kinds of channels. Each module sends one document once and returns the result."""
+"""The kinds of channels, each of which sends one document once, and what they share."""

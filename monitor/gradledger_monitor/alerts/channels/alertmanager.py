@@ -9,10 +9,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+from gradledger_monitor.alerts.channels.http_post import post
 from gradledger_monitor.alerts.channels.webhook import json_headers
 from gradledger_monitor.alerts.configuration import Alertmanager
 from gradledger_monitor.alerts.egress_policy import EgressPolicy
-from gradledger_monitor.alerts.http_post import post
 from gradledger_monitor.alerts.payload import Document, encoded
 from gradledger_monitor.store.alerts.outbox import DeliveryResult
 

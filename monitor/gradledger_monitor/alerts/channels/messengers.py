@@ -14,9 +14,9 @@ import anyio
 from anyio.abc import Process
 
 from gradledger_monitor.alerts import markdown
+from gradledger_monitor.alerts.channels.http_post import MAX_DETAIL
 from gradledger_monitor.alerts.configuration import Apprise
 from gradledger_monitor.alerts.egress_policy import EgressPolicy
-from gradledger_monitor.alerts.http_post import MAX_DETAIL
 from gradledger_monitor.alerts.payload import Document, worst_severity
 from gradledger_monitor.common.sanitize import printable
 from gradledger_monitor.store.alerts.outbox import DeliveryResult

@@ -7,9 +7,9 @@ from datetime import datetime, timezone
 from standardwebhooks import Webhook as Signer
 
 import gradledger
+from gradledger_monitor.alerts.channels.http_post import post
 from gradledger_monitor.alerts.configuration import Alertmanager, Webhook
 from gradledger_monitor.alerts.egress_policy import EgressPolicy
-from gradledger_monitor.alerts.http_post import post
 from gradledger_monitor.alerts.payload import Document, encoded
 from gradledger_monitor.store.alerts.outbox import DeliveryResult
 
