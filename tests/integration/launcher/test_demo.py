@@ -46,10 +46,14 @@ def test_an_interrupted_demo_leaves_no_process_running(environ: dict[str, str], 
     ) as process:
         assert process.stdout
         output = iter(process.stdout.readline, "")
-        url = next(line for line in output if "dashboard is up" in line).rsplit(" ", 1)[1].strip()
+        url = (
+            next(line for line in output if line.startswith("Dashboard: "))
+            .rsplit(" ", 1)[1]
+            .strip()
+        )
         assert listens(url)
         assert "step    1" in next(line for line in output if "step" in line)
         process.send_signal(sent)
-        assert process.stdout.read().endswith("ended\n")
+        assert process.stdout.read().endswith("stopped\n")
         assert process.wait(timeout=30) == 0
     assert not listens(url)
