@@ -28,7 +28,7 @@ PACKAGE = Path("monitor/gradledger_monitor")
 # msgspec reads the annotations of these classes, and mypyc drops parts of them.
 MODEL = (
     *("batch_size", "chart_metrics", "losses", "manual_all_reduce", "numbers", "objectives"),
-    *("step_facts", "token_ledger"),
+    *("step_facts", "token_ledger", "tolerances"),
 )
 EVALUATION = ("rule_outcomes", "rule_evaluation", "run_state", "step_completeness")
 NOT_PER_STEP = ("__init__", "definition", "catalogue", "overrides", "docs", "state")  # in rules

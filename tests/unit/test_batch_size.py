@@ -1,4 +1,4 @@
-"""How many samples and tokens a step is made of: counted where it shows, else unknown."""
+"""The batch size of a step in samples and tokens: counted if the record shows it, else None."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from helpers.facts import facts, record, term
 
 
 def rows(samples: int, length: int, **more: Any) -> Term:
-    """A loss over so many sequences, four tokens of which are padding."""
+    """A loss over ``samples`` sequences; four of the tokens are padding."""
     tokens = samples * length - 4
     return term(tokens, 1 / 100, rows=samples, size=samples * length, **more)
 
@@ -28,7 +28,7 @@ def test_samples_and_tokens_are_added_up_over_micro_batches_and_ranks() -> None:
     assert step.batch_tokens == 124 + 76 + 124 + 60
 
 
-def test_a_flat_target_does_not_say_whether_its_rows_are_samples() -> None:
+def test_a_flat_target_does_not_show_whether_its_rows_are_samples() -> None:
     step = facts(record([term(32, 1 / 32)]))  # as many rows as elements
     assert of_each(step) == [None]
     assert step.samples is None
@@ -55,7 +55,7 @@ def test_chunks_of_one_loss_add_up_in_tokens_and_hide_the_samples() -> None:
     assert (step.samples, step.batch_tokens) == (None, 248)
 
 
-def test_what_was_thrown_away_is_no_part_of_the_batch() -> None:
+def test_discarded_micro_batches_are_not_part_of_the_batch() -> None:
     sent = record([rows(8, 16), rows(4, 16)])
     sent.micro_batches[1].fresh = True
     assert facts(sent).samples == 4
@@ -68,10 +68,10 @@ def test_without_every_rank_or_any_micro_batch_nothing_is_known() -> None:
     assert (empty.samples, empty.batch_tokens) == (None, None)
 
 
-def test_the_loader_tells_samples_from_tokens_where_it_gave_each_micro_batch() -> None:
+def test_the_loader_shows_the_samples_if_each_micro_batch_is_one_of_its_batches() -> None:
     flat = [term(32, 1 / 64), term(32, 1 / 64)]
     assert facts(record(flat, batches=2, batch_size=32)).samples == 64  # a classifier's rows
     assert facts(record(flat, batches=2, batch_size=8)).samples == 16  # sequences of four tokens
     assert facts(record(flat, batches=1, batch_size=32)).samples is None  # a batch cut in two
     assert facts(record(flat, batches=2, batch_size=24)).samples is None  # another loader's
-    assert facts(record([rows(8, 16)], batches=3, batch_size=7)).samples == 8  # seen, not told
+    assert facts(record([rows(8, 16)], batches=3, batch_size=7)).samples == 8  # the graph decides

@@ -31,8 +31,8 @@ def test_any_bytes(body: bytes) -> None:
 
 
 @given(st.dictionaries(fields, json_values, max_size=6), types)
-def test_any_json_under_the_right_names(said: dict[str, object], kind: str) -> None:
-    accounted(HEAD + msgspec.json.encode({**said, "type": kind}))
+def test_any_json_under_the_right_names(members: dict[str, object], kind: str) -> None:
+    accounted(HEAD + msgspec.json.encode({**members, "type": kind}))
 
 
 @given(step_records, st.randoms(use_true_random=False), st.integers(1, 8))
@@ -41,14 +41,14 @@ def test_a_record_with_some_bytes_changed(
 ) -> None:
     body = bytearray(HEAD + encode(record))
     for _ in range(changes):
-        place = chance.randrange(len(body))
+        position = chance.randrange(len(body))
         match chance.randrange(3):
             case 0:
-                body[place] = chance.randrange(256)
+                body[position] = chance.randrange(256)
             case 1:
-                del body[place]
+                del body[position]
             case _:
-                body[place:place] = chance.choice(
+                body[position:position] = chance.choice(
                     [b"1e999", b"-", b"NaN", b'"', b"[", b"\n", b"{}"]
                 )
     accounted(bytes(body))

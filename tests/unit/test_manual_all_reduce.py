@@ -18,11 +18,12 @@ SUM = [4.0, -1.0, 0.25, 0.0]
 
 
 def step(*applied: list[float], left: Any = LEFT, **more: Any) -> StepFacts:
-    """Ranks whose last backward left something, and whose optimizer got something else."""
-    known: dict[str, Any] = {"post_factor": None, "sync": "unknown", "collectives_after": 4, **more}
+    """A step of ranks with the samples ``left`` after backward and ``applied`` at the step."""
+    fields: dict[str, Any] = {"post_factor": None, "sync": "unknown", "collectives_after": 4}
+    fields |= more
     return facts(
         *(
-            record([term(10, 1 / 10)], samples=Samples(before, after), **known)
+            record([term(10, 1 / 10)], samples=Samples(before, after), **fields)
             for before, after in zip(left, applied, strict=True)
         )
     )
@@ -35,11 +36,11 @@ def scaled(factor: float) -> list[float]:
 
 @given(st.floats(1e-6, 1e6))
 def test_one_factor_over_all_coordinates_is_found(factor: float) -> None:
-    seen = step(scaled(factor), scaled(factor))
-    assert seen.all_reduce_factor == pytest.approx(factor)
-    assert seen.unmeasured is None
-    assert seen.ledger is not None
-    assert (seen.ledger.tokens, seen.ledger.balance) == pytest.approx((20, 2 * factor))
+    merged = step(scaled(factor), scaled(factor))
+    assert merged.all_reduce_factor == pytest.approx(factor)
+    assert merged.unmeasured is None
+    assert merged.ledger is not None
+    assert (merged.ledger.tokens, merged.ledger.balance) == pytest.approx((20, 2 * factor))
 
 
 @pytest.mark.parametrize(
@@ -54,26 +55,26 @@ def test_one_factor_over_all_coordinates_is_found(factor: float) -> None:
         (([], []), ([], []), "too few of the sampled gradients"),
     ],
 )
-def test_what_proves_nothing_is_not_measured_and_says_why(
+def test_samples_without_proof_leave_the_step_unmeasured_with_a_reason(
     applied: Any, left: Any, reason: str
 ) -> None:
-    seen = step(*applied, left=left)
-    assert seen.all_reduce_factor is None
-    assert seen.ledger is None
-    assert reason in str(seen.unmeasured)
-    assert judged([seen]).verdict == "incomplete"
+    merged = step(*applied, left=left)
+    assert merged.all_reduce_factor is None
+    assert merged.ledger is None
+    assert reason in str(merged.unmeasured)
+    assert judged([merged]).verdict == "incomplete"
 
 
 def test_what_cancels_between_the_ranks_may_be_off_by_the_rounding_of_its_parts() -> None:
     left = ([1.0, 2.0, 3.0, 1e4], [1.0, 2.0, 3.0, -1e4])
-    seen = step(*([1.0, 2.0, 3.0, 1e-3],) * 2, left=left)
-    assert seen.all_reduce_factor == pytest.approx(0.5)
+    merged = step(*([1.0, 2.0, 3.0, 1e-3],) * 2, left=left)
+    assert merged.all_reduce_factor == pytest.approx(0.5)
 
 
 def test_a_rank_that_sent_no_sample_leaves_the_step_unmeasured() -> None:
     one = record([term(10, 1 / 10)], sync="unknown", post_factor=None, collectives_after=4)
-    seen = facts(replace(one, samples=Samples(LEFT[0], SUM)), one)
-    assert seen.unmeasured == "rank 0: how the ranks' gradients were combined was not seen"
+    merged = facts(replace(one, samples=Samples(LEFT[0], SUM)), one)
+    assert merged.unmeasured == "rank 0: how the ranks' gradients were combined was not seen"
 
 
 def ddp(norm: float, **more: Any) -> StepRecord:
@@ -83,11 +84,11 @@ def ddp(norm: float, **more: Any) -> StepRecord:
     return sent
 
 
-def test_a_loss_that_is_told_after_backward_does_not_hide_that_nothing_is_synchronised() -> None:
+def test_a_loss_reduced_after_backward_does_not_hide_missing_synchronisation() -> None:
     assert accused(judged([facts(ddp(1.0), ddp(2.0))])) == {"ddp.never_synced": 2}
 
 
-def test_equal_gradients_may_have_been_combined_and_nobody_is_accused() -> None:
-    seen = facts(ddp(1.0), ddp(1.0))
-    assert seen.unmeasured is None
-    assert "ddp.never_synced" not in accused(judged([seen]))
+def test_equal_gradients_may_have_been_combined_and_give_no_finding() -> None:
+    merged = facts(ddp(1.0), ddp(1.0))
+    assert merged.unmeasured is None
+    assert "ddp.never_synced" not in accused(judged([merged]))

@@ -24,10 +24,10 @@ def ends(rank_gradients: list[list[float]], mean: list[float] | None) -> list[Ac
     sums = [
         [sum(column) / K for column in zip(*rank_gradients[: n + 1], strict=True)] for n in range(K)
     ]
-    seen = [
+    samples = [
         AccumulatedSample(values, fresh=n == 0, combined=False) for n, values in enumerate(sums)
     ]
-    return seen if mean is None else [*seen[:-1], AccumulatedSample(mean, False, True)]
+    return samples if mean is None else [*samples[:-1], AccumulatedSample(mean, False, True)]
 
 
 def a_step(chance: random.Random, ranks: int, number: int) -> StepFacts:

@@ -27,11 +27,11 @@ def test_the_page_of_settings_is_what_would_be_written_now() -> None:
 def test_every_metric_is_explained(tmp_path: Path) -> None:
     store = Store(f"sqlite:///{tmp_path / 'a.db'}")
     store.migrate()
-    found = Metrics(store, lambda: 0).text().decode()
+    exposed = Metrics(store, lambda: 0).text().decode()
     store.close()
-    told = set(re.findall(r"^\| `(gradledger_\w+)`", PAGE, re.MULTILINE))
-    made = set(re.findall(r"^# TYPE (\w+)", found, re.MULTILINE))
-    assert told == {name for name in made if not name.endswith("_created")}
+    documented = set(re.findall(r"^\| `(gradledger_\w+)`", PAGE, re.MULTILINE))
+    names = set(re.findall(r"^# TYPE (\w+)", exposed, re.MULTILINE))
+    assert documented == {name for name in names if not name.endswith("_created")}
 
 
 @pytest.mark.parametrize("line", COMMANDS)

@@ -1,4 +1,4 @@
-"""What one step's records amount to: every figure is right, or absent with a reason."""
+"""The facts of one step: every metric is right, or absent with a reason."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_averaged_ranks_share_one_ledger_in_which_each_counts_once() -> None:
     assert (step.ledger.tokens, step.ledger.balance) == pytest.approx((80, 1))
 
 
-def test_ranks_that_share_no_gradient_are_judged_alone() -> None:
+def test_ranks_that_share_no_gradient_have_separate_ledgers() -> None:
     step = facts(record(FAIR), record(means(1, 2)))
     assert step.ledger is not None
     assert (step.ledger.tokens, step.ledger.balance) == pytest.approx((40, 1))
@@ -73,17 +73,17 @@ def test_what_happens_after_backward_is_in_the_balance_and_clipping_is_not(
 def test_the_true_loss_weighs_tokens_and_the_reported_one_does_not() -> None:
     sent = record(means(10, 30))
     sent.micro_batches[0].loss, sent.micro_batches[1].loss = 4.0 / 2, 2.0 / 2
-    figures = chart_metrics(facts(sent))
-    assert figures["loss_reported"] == pytest.approx(3.0)
-    assert figures["loss_token"] == pytest.approx((10 * 4 + 30 * 2) / 40)
+    metrics = chart_metrics(facts(sent))
+    assert metrics["loss_reported"] == pytest.approx(3.0)
+    assert metrics["loss_token"] == pytest.approx((10 * 4 + 30 * 2) / 40)
 
 
 def test_a_scaled_loss_is_reported_as_the_script_knows_it() -> None:
     sent = record([term(10, 1024 / 10)], post_factor=1 / 1024)
     sent.micro_batches[0].loss, sent.micro_batches[0].scale = 2048.0, 1024.0
-    figures = chart_metrics(facts(sent))
-    assert (figures["loss_reported"], figures["loss_token"]) == pytest.approx((2, 2))
-    assert (figures["balance"], figures["scale"]) == pytest.approx((1, 1024))
+    metrics = chart_metrics(facts(sent))
+    assert (metrics["loss_reported"], metrics["loss_token"]) == pytest.approx((2, 2))
+    assert (metrics["balance"], metrics["scale"]) == pytest.approx((1, 1024))
 
 
 def test_class_weights_may_be_what_the_loss_divides_by() -> None:
@@ -110,16 +110,16 @@ UNMEASURED = [
 
 
 @pytest.mark.parametrize(("spoil", "reason"), UNMEASURED)
-def test_a_window_that_was_not_wholly_seen_has_no_ledger_and_a_reason(
+def test_a_window_that_was_not_fully_observed_has_no_ledger_and_a_reason(
     spoil: Any, reason: str
 ) -> None:
     sent = record(means(10, 30))
     spoil(sent)
     step = facts(sent)
-    figures = chart_metrics(step)
+    metrics = chart_metrics(step)
     assert reason in (step.unmeasured or "")
     assert step.ledger is None
-    assert (figures["balance"], figures["misallocation"], figures["tokens"]) == (None, None, None)
+    assert (metrics["balance"], metrics["misallocation"], metrics["tokens"]) == (None, None, None)
 
 
 def test_the_rank_that_was_not_seen_is_named() -> None:
@@ -139,19 +139,19 @@ def test_without_the_factor_weights_are_known_relative_to_each_other_only(
     factor: float | None,
 ) -> None:
     step = facts(record(means(10, 30), post_factor=factor))
-    figures = chart_metrics(step)
-    assert figures["misallocation"] == pytest.approx(0.25)
-    assert figures["balance"] is None
+    metrics = chart_metrics(step)
+    assert metrics["misallocation"] == pytest.approx(0.25)
+    assert metrics["balance"] is None
     assert step.factor_unmeasured
 
 
-def test_a_figure_that_was_not_measured_is_absent_and_never_zero() -> None:
+def test_a_metric_that_was_not_measured_is_absent_and_never_zero() -> None:
     bare = StepRecord(0, 1, 1.0, [MicroBatch()])
-    figures = chart_metrics(facts(bare))
-    assert {name for name, value in figures.items() if value is not None} == {"micro_batches"}
+    metrics = chart_metrics(facts(bare))
+    assert {name for name, value in metrics.items() if value is not None} == {"micro_batches"}
 
 
-def test_half_precision_is_given_more_room() -> None:
+def test_half_precision_has_a_larger_tolerance() -> None:
     assert facts(record(FAIR)).tolerance < facts(record(FAIR, half_precision=True)).tolerance
 
 
@@ -175,14 +175,14 @@ def regression(tokens: int, *, constant: bool) -> MicroBatch:
     [((8, 8), (True, True), True), ((8, 8), (True, False), False), ((1, 1), (True, True), False)],
     ids=["real and fake", "a batch and another", "single samples"],
 )
-def test_losses_with_constant_targets_are_losses_of_their_own(
+def test_losses_with_constant_targets_are_separate_losses(
     tokens: tuple[int, int], constant: tuple[bool, bool], own: bool
 ) -> None:
     batches = [regression(n, constant=c) for n, c in zip(tokens, constant, strict=True)]
     assert facts(StepRecord(0, 1, 1.0, batches, post_factor=1.0)).separate_losses is own
 
 
-def test_the_norm_of_sharded_gradients_is_what_all_ranks_hold_together() -> None:
+def test_the_norm_of_sharded_gradients_is_over_all_ranks() -> None:
     parts = [record(FAIR, norm=norm, sharded=True, sync="averaged") for norm in (3.0, 4.0)]
     assert chart_metrics(facts(*parts))["norm"] == 5.0
     assert facts(parts[0], world_size=2).norm is None

@@ -37,13 +37,13 @@ def test_balance_and_misallocation_are_those_of_the_tokens_one_by_one(
 
 
 @given(windows)
-def test_each_line_of_the_account_says_what_it_is_about(lines: list[WeightedTokens]) -> None:
+def test_each_entry_names_its_rank_micro_batch_and_term(lines: list[WeightedTokens]) -> None:
     ledger = build_ledger(lines)
     assert ledger is not None
-    said = [
+    lines_of_entries = [
         WeightedTokens(e.rank, e.micro_batch, e.term, e.tokens, e.weight) for e in ledger.entries
     ]
-    assert said == lines
+    assert lines_of_entries == lines
 
 
 @given(windows)
@@ -92,7 +92,7 @@ def test_equal_weights_are_never_misallocated(tokens: list[int]) -> None:
 
 
 @given(st.lists(counts, min_size=2, max_size=12))
-def test_a_mean_of_means_misallocates_as_its_formula_says(tokens: list[int]) -> None:
+def test_a_mean_of_means_misallocates_as_its_formula_predicts(tokens: list[int]) -> None:
     assume(len(set(tokens)) > 1)
     k, n = len(tokens), sum(tokens)
     ledger = build_ledger([WeightedTokens(0, i, "t", m, 1 / (k * m)) for i, m in enumerate(tokens)])

@@ -69,7 +69,7 @@ def test_the_type_in_the_line_is_the_tag_that_is_accepted() -> None:
 
 
 @given(step_records)
-def test_every_step_that_can_be_sent_is_accepted_and_says_the_same(sent: Any) -> None:
+def test_every_step_that_can_be_sent_is_accepted_unchanged(sent: Any) -> None:
     got = schema.decoder.decode(records.encode(sent))
     assert isinstance(got, schema.StepRecord)
     assert _spelled(sent) == msgspec.to_builtins(got)

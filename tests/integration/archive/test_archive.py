@@ -1,4 +1,4 @@
-"""A run as a file: nothing of it is lost, and any store says the same of it."""
+"""A run as a file: nothing of it is lost, and it is the same in any store."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ UNEQUAL = "reduction.token_weights_unequal"
 
 def stored(url: str) -> Store:
     """An empty store."""
-    made = Store(url)
-    made.migrate()
-    return made
+    store = Store(url)
+    store.migrate()
+    return store
 
 
 def body(path: Path) -> list[str]:
-    """The lines of an archive but for the first and the last, which tell of the file itself."""
+    """The lines of an archive without the first and the last, which describe the file itself."""
     with zstandard.open(path, "rt") as file:
         text: str = file.read()
     return text.splitlines()[1:-1]
 
 
-def said(store: Store) -> tuple[EvaluationResult, Curves]:
-    """What is shown of the run."""
+def shown(store: Store) -> tuple[EvaluationResult, Curves]:
+    """The evaluation and the curves of the run."""
     return evaluation(store, "r", now=2_000.0), curves(store, "r")
 
 
@@ -83,7 +83,7 @@ def test_it_comes_back_whole_on_sqlite_and_on_postgres(origin: Store, tmp_path: 
     with running_postgres() as server:
         for url in (f"sqlite:///{tmp_path / 'other.db'}", server.create()):
             other = taken_in(path, url)
-            assert said(other) == said(origin)
+            assert shown(other) == shown(origin)
             assert listing.tags_of(other, ["r"]) == {"r": ["mine"]}
             export(other, "r", again)
             assert body(again) == body(path)
@@ -102,11 +102,11 @@ def test_it_is_known_by_its_first_bytes_whatever_it_is_called(
 def test_importing_again_changes_nothing(origin: Store, tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl.zst"
     export(origin, "r", path)
-    before = said(origin)
+    before = shown(origin)
     restored = restore(origin, path)
     assert (restored.stored, restored.refused) == (0, 0)
     evaluate_pending(origin, 0)
-    assert said(origin) == before
+    assert shown(origin) == before
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_of_a_pruned_run_findings_and_verdict_are_kept_and_marked(
     with running_postgres() as server:
         for url in (f"sqlite:///{tmp_path / 'other.db'}", server.create()):
             other = taken_in(path, url)
-            assert said(other) == said(pruned)
+            assert shown(other) == shown(pruned)
             origin, imported = row(pruned), row(other)
             assert (imported.verdict, imported.steps, imported.tokens) == ("broken", 420, 16_800)
             assert not origin.earlier_version and imported.earlier_version
@@ -143,8 +143,8 @@ def test_of_a_pruned_run_findings_and_verdict_are_kept_and_marked(
             assert sorted(body(again)) == sorted(body(path))
             send(other, [step(n) for n in range(421, 431)])
             evaluate_pending(other, 0)
-            (found,) = evaluation(other, "r").findings
-            assert (found.first_step, found.since_step, found.steps) == (150, 421, 60)
+            (finding,) = evaluation(other, "r").findings
+            assert (finding.first_step, finding.since_step, finding.steps) == (150, 421, 60)
             other.close()
 
 
@@ -258,13 +258,13 @@ def test_an_unknown_run_leaves_no_file(origin: Store, tmp_path: Path) -> None:
 
 def row(store: Store) -> RunRow:
     """The run as the API shows it."""
-    found = get_run(store, "r")
-    assert found is not None
-    return found
+    run = get_run(store, "r")
+    assert run is not None
+    return run
 
 
 def closed(path: Path, lines: list[str]) -> Path:
-    """An archive of these lines, and the one that tells how many they are."""
+    """An archive of these lines, with the closing line."""
     text = "".join(f"{line}\n" for line in lines)
     digest = hashlib.sha256(text.encode()).hexdigest()
     end = json.dumps({"type": "close", "lines": len(lines), "sha256": digest})
@@ -278,7 +278,7 @@ def rewritten(path: Path, lines: list[str]) -> Path:
     return path
 
 
-def test_a_damaged_archive_is_said_to_be_one(origin: Store, tmp_path: Path) -> None:
+def test_a_damaged_archive_is_refused_with_a_reason(origin: Store, tmp_path: Path) -> None:
     path, bad = tmp_path / "r.jsonl.zst", tmp_path / "bad.jsonl.zst"
     export(origin, "r", path)
     with zstandard.open(path, "rt") as file:

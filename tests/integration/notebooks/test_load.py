@@ -24,14 +24,14 @@ parquet = pytest.importorskip("pyarrow.parquet")
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A database of two runs."""
-    made = f"sqlite:///{tmp_path_factory.mktemp('store') / 'g.db'}"
-    store = Store(made)
+    database = f"sqlite:///{tmp_path_factory.mktemp('store') / 'g.db'}"
+    store = Store(database)
     store.migrate()
     send(store, [*map(step, range(1, 31)), EvalRecord(10, 1.0, {"a": 1.0, "b": 2.0})], run="bad")
     send(store, [*map(fair_step, range(1, 31)), EndRecord(1.0, [30])], run="good", name="<b>")
     evaluate_pending(store, 0)
     store.close()
-    return made
+    return database
 
 
 def test_all_runs_of_a_database(url: str) -> None:
