@@ -38,6 +38,7 @@ lint: $(READY)  ## ruff, the architecture contracts, the types of the scripts, t
 	@test -x $(BIN)/deno || { echo "deno is missing: $(BIN)/pip install --group dev" >&2; exit 1; }
 	$(BIN)/deno check --quiet --config web/deno.json web/gradledger_web/static/*.js
 	$(BIN)/deno lint --quiet --config web/deno.json web/gradledger_web/static
+	$(BIN)/pytest -q -p no:cacheprovider tests/language
 
 type: $(READY)  ## mypy --strict
 	$(BIN)/mypy
@@ -45,7 +46,7 @@ type: $(READY)  ## mypy --strict
 # More workers than cores: most tests wait for a process of theirs to start. The order of files is
 # that of tests/conftest.py, the longest first.
 unit: $(READY) tools  ## pytest alone; museum, docs, frameworks and examples have targets of their own
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(addprefix --ignore tests/,compiled museum docs examples)
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(addprefix --ignore tests/,compiled museum docs examples language)
 
 # Older versions of packages use names that newer Python versions and packages call deprecated.
 lowest: .venvs/lowest/.ready tools  ## the service on the lowest versions of its dependencies that pyproject.toml allows

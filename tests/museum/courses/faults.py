@@ -118,7 +118,7 @@ ILLNESSES = (
         _only(**{**POINTS, "precision": "fp16"}), _infinite(6),
     ),
     Illness(
-        "clip.always_engaged", "the limit lies far below every norm", 240, (),
+        "clip.always_engaged", "the limit is far below every norm", 240, (),
         _only(**{**POINTS, "clip": 100.0}), _tight,
     ),
     Illness(
