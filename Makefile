@@ -25,10 +25,10 @@ COMPILED_TESTS := tests/compiled tests/unit tests/integration/service/test_evalu
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(READY)  ## watch a real bug being named, live (EXIT=1 ends by itself)
+demo: $(READY)  ## train a model with a bug and without, live on the dashboard (EXIT=1 ends by itself)
 	@$(BIN)/gradledger demo $(if $(EXIT),--exit)
 
-test: lint type unit  ## everything that must hold: linters, types, architecture, tests
+test: lint type unit  ## linters, types, architecture contracts, tests
 
 # ruff's cache does not see that a folder came to be which makes a module ours.
 lint: $(READY)  ## ruff, the architecture contracts, the types of the scripts, the language
@@ -52,7 +52,7 @@ unit: $(READY) tools  ## pytest alone; museum, docs, frameworks and examples hav
 lowest: .venvs/lowest/.ready tools  ## the service on the lowest versions of its dependencies that pyproject.toml allows
 	OMP_NUM_THREADS=1 .venvs/lowest/bin/python -m pytest -n 2 --dist loadfile -W ignore::DeprecationWarning $(LOWEST_TESTS)
 
-compiled: build/compiled/.ready  ## facts and rules as a service may have them, in C: the same tests
+compiled: build/compiled/.ready  ## model and rules compiled to C: the same tests
 	PYTHONPATH=build/compiled $(BIN)/pytest -n 2 $(COMPILED_TESTS)
 
 museum: $(READY)  ## the bug museum: what is found and what is left alone, written to docs/detection.md
@@ -66,7 +66,7 @@ courses: $(READY)  ## long healthy runs and faulty ones: how often alarmed, how 
 zoo: $(READY)  ## unusual programs, each without the hooks and with them: the same in all (ONLY=threads, UNDER=python)
 	cd tests && ../$(BIN)/python -m zoo.run --jobs 2 $(if $(ONLY),--only '$(ONLY)') $(if $(UNDER),--python '$(UNDER)')
 
-zero-code: $(READY) $(TRAINERS:%=.venvs/%/.ready)  ## the published Trainer bug and its fix, told apart
+zero-code: $(READY) $(TRAINERS:%=.venvs/%/.ready)  ## the published Trainer bug is found, and its fix is balanced
 	$(BIN)/pytest -v tests/frameworks/zero_code/published_bug.py
 
 missing-division: $(READY) $(HEADS:%=.venvs/%/.ready)  ## Trainer of transformers 4.57, 5.0 and 5.23: 18 model heads against their true gradients; 10 minutes
@@ -113,7 +113,7 @@ bench: $(READY) .venvs/peers/.ready build/compiled/.ready  ## what the hooks cos
 security: $(VENV)/.security  ## bandit on the source; what is left out, and why, is in pyproject.toml
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive hooks monitor web migrations deploy .ci
 
-audit: $(VENV)/.security  ## known vulnerabilities of what is installed; asks PyPI, and says so where it cannot
+audit: $(VENV)/.security  ## known vulnerabilities of what is installed; queries PyPI; reports if it cannot
 	@$(BIN)/python .ci/audit.py
 
 fuzz: $(READY)  ## the record decoder against a coverage-guided fuzzer (SECONDS=60)
@@ -164,9 +164,9 @@ $(READY): pyproject.toml
 	$(@D)/bin/pip install --quiet --group dist
 	@touch $@
 
-# What a wheel with compiled facts and rules holds, to be found before what lies here.
+# The content of a wheel with a compiled model and rules. It comes before the source on the path.
 build/compiled/.ready: $(READY) deploy/compile.py $(shell find hooks monitor web migrations -name '*.py')
-	@echo "compiling facts and rules (two minutes)"
+	@echo "compiling the model and the rules (two minutes)"
 	@rm -rf $(@D)
 	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 $(BIN)/pip install --quiet --no-deps --target $(@D) .
 	@touch $@
