@@ -34,6 +34,8 @@ def byte_size(size: float) -> str:
 def _scaled(value: float) -> tuple[str, str]:
     """Three digits and the SI prefix: 999,999 is 1M, not 1000k."""
     rounded = float(f"{value:.3g}")
+    if math.isinf(rounded):  # the largest floats
+        rounded = value
     order = min(int(math.log10(max(abs(rounded), 1))) // 3, len(_PREFIXES) - 1)
     return f"{rounded / 1000**order:.6g}", _PREFIXES[order]
 
