@@ -28,14 +28,14 @@ BEHIND_THE_BAR = """(() => {
 def page(browser: Browser, service: Service) -> Iterator[Page]:
     """A page on the service. Only a refused form may cause an error in the console."""
     context = browser.new_context(base_url=service.url, viewport={"width": 1280, "height": 900})
-    made = context.new_page()
+    page = context.new_page()
     complaints: list[str] = []
-    made.on(
+    page.on(
         "console",
         lambda message: complaints.append(message.text) if message.type == "error" else None,
     )
-    made.on("pageerror", lambda error: complaints.append(str(error)))
-    yield made
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    yield page
     context.close()
     assert [text for text in complaints if f"a status of {REFUSED}" not in text] == []
 
