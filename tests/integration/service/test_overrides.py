@@ -227,7 +227,7 @@ def test_thresholds_from_two_sources_are_listed_by_source(database: str, tmp_pat
 def test_without_its_database_the_configuration_is_still_printed(tmp_path: Path) -> None:
     nowhere = "postgresql+psycopg://me:hidden@127.0.0.1:1/none"
     lines = configured(nowhere, tmp_path)
-    assert lines[0].startswith("# what was chosen in the service is not known")
+    assert lines[0].startswith("# the settings in the database cannot be read")
     assert "GRADLEDGER_RULES_OFF=[]  (default)" in lines and "hidden" not in "".join(lines)
     assert configured(f"sqlite:///{tmp_path / 'none.db'}", tmp_path)[0].endswith("(default)")
     assert not (tmp_path / "none.db").exists()
