@@ -1,1 +1,1 @@
-"""From steps to findings and a verdict: the state of an evaluation and how it moves on (pure)."""
+"""Evaluates the steps of a run: its state, snapshots of it, findings and a verdict (pure)."""
