@@ -46,10 +46,10 @@ def test_what_was_stored_before_there_was_a_dictionary_is_still_read() -> None:
 
 
 def test_threads_pack_at_the_same_time() -> None:
-    made = [accepted(fair_step(n, tokens=(n, 2 * n, 3))) for n in range(1, 200)]
+    originals = [accepted(fair_step(n, tokens=(n, 2 * n, 3))) for n in range(1, 200)]
     with ThreadPoolExecutor(8) as pool:
-        packed = list(pool.map(pack_record, made * 20))
-        assert [read_record(raw) for raw in pool.map(unpack_record, packed)] == made * 20
+        packed = list(pool.map(pack_record, originals * 20))
+        assert [read_record(raw) for raw in pool.map(unpack_record, packed)] == originals * 20
 
 
 def test_a_record_takes_less_than_half_of_what_zlib_made_of_it() -> None:
@@ -77,6 +77,6 @@ def test_huge_records_are_packed_in_several_parts() -> None:
 
 
 def test_records_packed_together_take_less_than_half_of_what_each_takes() -> None:
-    made = [(n, accepted(fair_step(n, tokens=(n, 2 * n, 3)))) for n in range(1, 257)]
-    alone = sum(len(pack_record(record)) for _, record in made)
-    assert sum(len(packed) for _, packed in pack_records(made)) < alone / 2
+    originals = [(n, accepted(fair_step(n, tokens=(n, 2 * n, 3)))) for n in range(1, 257)]
+    alone = sum(len(pack_record(record)) for _, record in originals)
+    assert sum(len(packed) for _, packed in pack_records(originals)) < alone / 2

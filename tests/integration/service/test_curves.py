@@ -68,7 +68,7 @@ def test_spikes_survive_however_few_points_are_drawn(long_run: Store) -> None:
 
 
 @pytest.mark.parametrize("points", [150, 5_000])
-def test_a_point_says_the_extremes_and_the_mean_of_exactly_its_steps(
+def test_a_point_has_the_extremes_and_the_mean_of_exactly_its_steps(
     long_run: Store, points: int
 ) -> None:
     thinned = drawn(long_run, points=points)
@@ -79,10 +79,12 @@ def test_a_point_says_the_extremes_and_the_mean_of_exactly_its_steps(
         assert at == 0 or first == ends[at - 1][1] + 1
         covered = range(first, last + 1)
         for name, figure in (("norm", norm), ("loss_reported", loss)):
-            known = [value for n in covered if (value := figure(n)) is not None]
-            assert thinned[f"{name}_low"][at] == min(known)
-            assert thinned[f"{name}_high"][at] == max(known)
-            assert thinned[name][at] == pytest.approx(math.fsum(known) / len(known), rel=1e-12)
+            measured = [value for n in covered if (value := figure(n)) is not None]
+            assert thinned[f"{name}_low"][at] == min(measured)
+            assert thinned[f"{name}_high"][at] == max(measured)
+            assert thinned[name][at] == pytest.approx(
+                math.fsum(measured) / len(measured), rel=1e-12
+            )
 
 
 def rarely(number: int) -> float | None:
@@ -100,9 +102,9 @@ def test_a_mean_counts_each_bucket_as_often_as_the_figure_was_measured(
     drawn = curves.curves(store, "long", points=points)
     ends = zip(drawn["first"], drawn["step"], drawn["loss_token"], strict=True)
     for first, last, mean in ends:
-        known = [value for n in range(first, last + 1) if (value := rarely(n)) is not None]
-        assert (mean is None) == (not known)
-        assert not known or mean == pytest.approx(math.fsum(known) / len(known), rel=1e-12)
+        measured = [value for n in range(first, last + 1) if (value := rarely(n)) is not None]
+        assert (mean is None) == (not measured)
+        assert not measured or mean == pytest.approx(math.fsum(measured) / len(measured), rel=1e-12)
     everywhere = [value for n in steps if (value := rarely(n)) is not None]
     if points == 1:
         assert drawn["loss_token"] == pytest.approx([math.fsum(everywhere) / len(everywhere)])
@@ -161,7 +163,7 @@ def test_tokens_are_counted_from_the_beginning_of_the_run(long_run: Store, first
     assert part["tokens_total"] == [10.0 * last for last in part["step"]]
 
 
-def test_a_run_that_is_judged_step_by_step_has_the_curves_of_one_judged_at_once(
+def test_a_run_evaluated_step_by_step_has_the_curves_of_one_evaluated_at_once(
     store: Store,
 ) -> None:
     for number in range(1, 200):
@@ -179,28 +181,30 @@ def _buckets(store: Store, run: int) -> Sequence[tuple[object, ...]]:
     columns = [column for column in tables.buckets.c if column.name != "run"][1:]
     query = tables.buckets.select().with_only_columns(*columns).order_by(columns[0])
     with store.reading() as connection:
-        found = connection.execute(query.where(tables.buckets.c.run == run))
-        return [tuple(row) for row in found]
+        result = connection.execute(query.where(tables.buckets.c.run == run))
+        return [tuple(row) for row in result]
 
 
 def test_evaluations_are_drawn_by_name(store: Store) -> None:
-    told = [EvalRecord(n, float(n), {"loss": 3.0 / n, "accuracy": 1 - 1 / n}) for n in (10, 20)]
-    store_batch(store, decode.read(batch("r", told)), 1.0)
-    found = curves.eval_curves(store, "r")
-    assert list(found) == ["accuracy", "loss"]
-    assert (found["loss"]["step"], found["loss"]["mean"]) == ([10, 20], [0.3, 0.15])
+    sent_records = [
+        EvalRecord(n, float(n), {"loss": 3.0 / n, "accuracy": 1 - 1 / n}) for n in (10, 20)
+    ]
+    store_batch(store, decode.read(batch("r", sent_records)), 1.0)
+    result = curves.eval_curves(store, "r")
+    assert list(result) == ["accuracy", "loss"]
+    assert (result["loss"]["step"], result["loss"]["mean"]) == ([10, 20], [0.3, 0.15])
     assert curves.eval_curves(store, "r", Span(0, 11, 20))["loss"]["step"] == [20]
 
 
-def test_which_micro_batch_communicated_is_told_of_evenly_spread_steps(store: Store) -> None:
+def test_patterns_of_collectives_are_of_evenly_spread_steps(store: Store) -> None:
     records = [
         StepRecord(0, n, float(n), [MicroBatch(collectives=c) for c in (0, 0, n)])
         for n in range(1, 101)
     ]
     store_batch(store, decode.read(batch("r", records)), 1.0)
-    found = patterns.collectives(store, "r", Span(0), 5)
-    assert found.step == [1, 25, 50, 75, 100]
-    assert found.collectives == [[0, 0, n] for n in found.step]
+    result = patterns.collectives(store, "r", Span(0), 5)
+    assert result.step == [1, 25, 50, 75, 100]
+    assert result.collectives == [[0, 0, n] for n in result.step]
     assert patterns.collectives(store, "r", Span(1), 5).step == []
 
 

@@ -90,7 +90,7 @@ def test_a_run_goes_on_and_late_records_are_refused_with_the_reason(store: Store
     assert (bad.first_step, bad.steps) == (150, 1)
 
 
-def test_what_was_judged_before_is_kept_when_all_else_is_judged_again(store: Store) -> None:
+def test_pruned_findings_stay_when_all_other_steps_are_evaluated_again(store: Store) -> None:
     live_run(store, Evaluator(store))
     before = evaluation(store, "r")
     house(store, DETAIL)
@@ -118,7 +118,7 @@ def test_a_run_that_crashed_long_ago_is_given_up_too(store: Store) -> None:
         assert connection.scalar(select(func.max(tables.progress.c.pruned))) == 8
 
 
-def test_the_commands_say_what_there_is_and_take_room_back(database: str) -> None:
+def test_the_commands_list_rows_and_reclaim_space(database: str) -> None:
     def run(*said: str) -> str:
         kept = {"GRADLEDGER_KEEP_DETAIL_DAYS": "1", "GRADLEDGER_KEEP_STEPS_DAYS": "0"}
         done = gradledger("db", *said, "--db", database, environment={**os.environ, **kept})

@@ -58,11 +58,11 @@ def test_with_a_run_go_its_steps(store: Store) -> None:
 def test_services_that_start_at_the_same_moment_make_the_tables_once(database: str) -> None:
     environment = {**os.environ, "GRADLEDGER_DB": database}
     started = [Command(["db", "upgrade"], environment) for _ in range(4)]
-    said = []
+    outputs = []
     for one in started:
         with one.output:
-            said.append(one.output.read())
-    assert [one.wait(60) for one in started] == [0] * 4, said
+            outputs.append(one.output.read())
+    assert [one.wait(60) for one in started] == [0] * 4, outputs
 
 
 def test_migrating_again_changes_nothing(store: Store) -> None:
@@ -141,7 +141,7 @@ def test_two_processes_may_write_at_once(store: Store) -> None:
     assert curves(store, "r")["step"] == list(range(1, 21))
 
 
-def test_rank_zero_describes_the_run_whoever_comes_first(store: Store) -> None:
+def test_rank_zero_describes_the_run_in_any_order_of_arrival(store: Store) -> None:
     send(store, batch("r", [], rank=1, world_size=2, name="of one", config={"seed": 1}))
     send(store, batch("r", [], rank=0, world_size=2, name="of zero", config={"seed": 0}))
     send(store, batch("r", [], rank=1, world_size=2, name="of one", config={"seed": 1}))
