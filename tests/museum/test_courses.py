@@ -32,6 +32,6 @@ def test_a_healthy_run_of_which_some_steps_are_watched_is_not_alarmed() -> None:
 def test_a_fault_is_named_after_its_onset() -> None:
     kind = next(kind for kind in ILLNESSES if kind.rule == "norm.spike")
     setting = dataclasses.replace(kind.setting(1), steps=SHORT)
-    found = evaluate_history(setting, kind.fault(100)).loud
-    assert found.keys() & {kind.rule, *kind.also}
-    assert 100 <= min(found.values()) <= 100 + kind.within
+    first_steps = evaluate_history(setting, kind.fault(100)).loud
+    assert first_steps.keys() & {kind.rule, *kind.also}
+    assert 100 <= min(first_steps.values()) <= 100 + kind.within
