@@ -12,6 +12,7 @@ from gradledger_monitor.common.json_floats import json_safe
 from gradledger_monitor.common.sanitize import sanitize
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.reports.incident import Cost, Incident
+from gradledger_monitor.reports.terminal import step_span
 from gradledger_monitor.reports.verdict_json import verdict_json
 from gradledger_monitor.store.steps.curves import Curves
 from gradledger_web import assets, charts, formatting, glossary, headline
@@ -188,9 +189,8 @@ def _rows(incident: Incident) -> list[tuple[int, str, str, str]]:
 
 def _finding(finding: Finding) -> Iterator[str]:
     yield from ("", f"### {_escaped(finding.title)}", "")
-    steps = f"{finding.steps} of steps {finding.first_step} to {finding.last_step}"
     cause = f", a symptom of `{finding.inhibited_by}`" if finding.inhibited_by else ""
-    yield f"`{finding.rule}`, {finding.severity}, {finding.lifecycle}, {steps}{cause}"
+    yield f"`{finding.rule}`, {finding.severity}, {finding.lifecycle}, {step_span(finding)}{cause}"
     yield from ("", _escaped(finding.summary), "")
     for fact in glossary.facts(finding.evidence):
         yield f"- {_escaped(fact.label)}: {_escaped(fact.text)}"

@@ -66,7 +66,7 @@ def _finding(finding: Finding) -> RenderableType:
 
 
 def _details(finding: Finding) -> Iterator[Text]:
-    yield Text(f"{finding.rule}, {_steps(finding)}", style="dim")
+    yield Text(f"{finding.rule}, {step_span(finding)}", style="dim")
     if finding.inhibited_by:
         yield Text(f"a symptom of {finding.inhibited_by}", style="dim")
     if finding.acknowledged:
@@ -106,7 +106,8 @@ def _overrides(evaluation: EvaluationResult) -> Iterator[Text]:
             yield Text(f"\n{rule}: {text[text.index(EVALUATED_WITH) :]}", style="yellow")
 
 
-def _steps(finding: Finding) -> str:
+def step_span(finding: Finding) -> str:
+    """The steps of a finding: all of a range, or some of it."""
     if finding.first_step == finding.last_step:
         return f"step {finding.first_step}"
     span = f"steps {finding.first_step} to {finding.last_step}"
