@@ -214,19 +214,19 @@ def test_a_run_of_short_steps_is_sampled_and_evaluated_without_delay(
         subprocess.run(command, env=ours | {"GRADLEDGER_URL": service.url}, check=True)
         run = evaluated_run(service, seconds=PATIENCE / 3)
         first = service.get(f"/runs/{run['id']}/series?last=256").json()["step"]
-        watched = sum(service.get(f"/runs/{run['id']}/series").json()["steps"])
+        sampled = sum(service.get(f"/runs/{run['id']}/series").json()["steps"])
         later = service.get(f"/runs/{run['id']}/series?first=200&max_points=5000").json()["step"]
         before, after = next((a, b) for a, b in pairwise(later) if b > a + 1)
         page = httpx2.get(f"{service.url}/runs/{run['id']}").text
         steps = f"{service.url}/runs/{run['id']}/steps/0/"
-        looked_at = httpx2.get(f"{steps}{before}").text
-        let_pass = httpx2.get(f"{steps}{before + 1}")
-    assert f'/steps/0/{after}">Step {after}<' in looked_at
-    assert (let_pass.status_code, f'/steps/0/{before}"' in let_pass.text) == (404, True)
+        recorded_page = httpx2.get(f"{steps}{before}").text
+        skipped_page = httpx2.get(f"{steps}{before + 1}")
+    assert f'/steps/0/{after}">Step {after}<' in recorded_page
+    assert (skipped_page.status_code, f'/steps/0/{before}"' in skipped_page.text) == (404, True)
     assert run["verdict"] == "broken"
     assert first == list(range(1, 257))
-    assert 256 < watched < run["steps"] <= 3000
-    assert "of them watched" in page
+    assert 256 < sampled < run["steps"] <= 3000
+    assert "tokens in sampled steps" in page
 
 
 def evaluated_run(service: Service, seconds: float) -> dict[str, Any]:
