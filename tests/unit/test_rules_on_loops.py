@@ -20,7 +20,7 @@ def finding_of(rule: str, *steps: StepFacts) -> Finding | None:
     return next((f for f in judged(steps).findings if f.rule == rule), None)
 
 
-def thrown_away(norm: float | None = None, loss: float = 1.0) -> Finding | None:
+def discarded_windows(norm: float | None = None, loss: float = 1.0) -> Finding | None:
     """Of two micro-batches the first was zeroed before the step; a clip saw a norm before."""
     step_record = record([term(10, 0.1), term(10, 0.1)], events=[Event("clip_norm", 1, norm=norm)])
     step_record.micro_batches[0].loss = loss
@@ -30,7 +30,7 @@ def thrown_away(norm: float | None = None, loss: float = 1.0) -> Finding | None:
 
 @pytest.mark.parametrize("norm", [None, 3.0])
 def test_micro_batches_that_no_step_used_are_reported(norm: float | None) -> None:
-    finding = thrown_away(norm)
+    finding = discarded_windows(norm)
     assert finding is not None
     assert finding.summary == (
         "The gradients of 1 micro-batch (10 tokens) were zeroed before any optimizer stepped on "
@@ -39,9 +39,9 @@ def test_micro_batches_that_no_step_used_are_reported(norm: float | None) -> Non
 
 
 def test_a_loop_that_had_a_reason_to_discard_them_is_left_alone() -> None:
-    assert thrown_away(math.inf) is None
-    assert thrown_away(math.nan) is None
-    assert thrown_away(loss=math.nan) is None
+    assert discarded_windows(math.inf) is None
+    assert discarded_windows(math.nan) is None
+    assert discarded_windows(loss=math.nan) is None
 
 
 def test_a_loop_that_also_steps_after_one_micro_batch_accumulates_nothing_to_discard() -> None:

@@ -89,7 +89,7 @@ def test_the_finding_states_which_factor_the_loop_applies_and_which_would_be_rig
     (finding,) = judged(facts(ranks, "never divided")).findings
     assert "multiplies the sum of the ranks' gradients by 1; " in finding.summary
     assert "the right factor for this loss is 0.5" in finding.summary
-    assert finding.evidence["combined_by_hand"] == 1
+    assert finding.evidence["loop_factor"] == 1
     (finding,) = judged(facts(ranks, "own count")).findings
     assert finding.evidence["differ"] == "between ranks"
 

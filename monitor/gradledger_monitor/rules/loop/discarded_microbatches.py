@@ -72,8 +72,8 @@ class DiscardedMicrobatches(Rule):
             f"The gradients of {counted(len(lost), 'micro-batch')} ({counted(tokens, 'token')}) "
             "were zeroed before any optimizer stepped on them, so this data was not used.",
             FIX,
-            thrown_away=len(lost),
-            tokens_thrown_away=tokens,
+            discarded=len(lost),
+            discarded_tokens=tokens,
             micro_batches=len(record.micro_batches),
         )
 

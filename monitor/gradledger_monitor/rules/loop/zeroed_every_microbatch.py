@@ -86,8 +86,8 @@ class ZeroedEveryMicrobatch(Rule):
             "optimizer.",
             FIX,
             micro_batches=total,
-            thrown_away=len(lost),
-            tokens_thrown_away=tokens,
+            discarded=len(lost),
+            discarded_tokens=tokens,
         )
 
 

@@ -88,7 +88,7 @@ class WorldSize(Rule):
             balance=round(balance(window), 6),
             world_size=ranks,
             factor=round(excess, 6),
-            combined_by_hand=None if loop_factor is None else round(loop_factor, 6),
+            loop_factor=None if loop_factor is None else round(loop_factor, 6),
         )
 
 
