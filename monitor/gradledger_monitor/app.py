@@ -13,6 +13,7 @@ import gradledger
 from gradledger_monitor.alerts.assembly import Alerts
 from gradledger_monitor.api import problem_handlers
 from gradledger_monitor.api.app_state import State
+from gradledger_monitor.api.live_events import EVALUATED, LiveEvents, publish
 from gradledger_monitor.api.middleware.access import RECORDS, Access, confirm_route
 from gradledger_monitor.api.middleware.connection_log import ConnectionLog
 from gradledger_monitor.api.middleware.credentials import CredentialStore
@@ -23,8 +24,7 @@ from gradledger_monitor.api.middleware.request_log import RequestLog
 from gradledger_monitor.api.middleware.security_headers import SecurityHeaders
 from gradledger_monitor.api.openapi import OPENAPI, describe
 from gradledger_monitor.api.routers import PAGES, ROUTES
-from gradledger_monitor.api.routes import ingest, live
-from gradledger_monitor.api.routes.live import LiveEvents
+from gradledger_monitor.api.routes import ingest
 from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.ingest.admission import LargeBatchSlot, MemoryBudget
 from gradledger_monitor.ingest.bounds import Bounds
@@ -76,7 +76,7 @@ def _assemble(settings: Settings) -> State:
 
     def on_evaluated(result: EvaluationPass) -> None:
         metrics.count_evaluation(result.steps, result.seconds, result.quarantined)
-        live.publish(pubsub, result)
+        publish(pubsub, result)
         delivery_worker.wake()
 
     ingest_priority, overrides = IngestPriority(), RuntimeOverrides(settings, store)
@@ -89,7 +89,7 @@ def _assemble(settings: Settings) -> State:
         yield_to_ingest=ingest_priority.yield_to_batches,
     )
     pubsub.subscribe(ingest.RECORDS, lambda _: evaluator.wake())
-    pubsub.subscribe(live.EVALUATED, live_events.on_message)
+    pubsub.subscribe(EVALUATED, live_events.on_message)
     pubsub.on_gap(lambda: live_events.catch_up(store))
     return State(
         settings=settings,

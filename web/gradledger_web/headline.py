@@ -33,7 +33,8 @@ def summarize(evaluation: EvaluationResult, steps: int) -> Summary:
     ordered = sorted(evaluation.findings, key=_reading_order)
     causes = [finding for finding in ordered if finding.inhibited_by is None]
     symptoms = [finding for finding in ordered if finding.inhibited_by is not None]
-    return Summary(*_sentence_and_detail(evaluation, causes, steps), causes, symptoms)
+    sentence, detail = _sentence_and_detail(evaluation, causes, steps)
+    return Summary(sentence=sentence, detail=detail, causes=causes, symptoms=symptoms)
 
 
 def _reading_order(finding: Finding) -> tuple[bool, int]:

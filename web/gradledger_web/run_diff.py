@@ -37,7 +37,7 @@ _TOLERANCE = 0.02  # medians of two equal trainings differ by less
 
 
 @dataclass(frozen=True)
-class ComparedRun:
+class RunMedians:
     """One run with the medians of its figures: over the whole run, and over its last steps."""
 
     run: RunRow
@@ -60,7 +60,7 @@ class DiffRow:
     differs: bool
 
 
-def measured_rows(runs: Sequence[ComparedRun]) -> list[DiffRow]:
+def measured_rows(runs: Sequence[RunMedians]) -> list[DiffRow]:
     """What was measured of the training loops: effective batch and learning rate first."""
     rows = [
         *_median_rows(_BATCH_AND_RATE, [compared.medians for compared in runs]),
@@ -70,7 +70,7 @@ def measured_rows(runs: Sequence[ComparedRun]) -> list[DiffRow]:
     return [row for row in rows if _is_measured(row)]
 
 
-def result_rows(runs: Sequence[ComparedRun]) -> list[DiffRow]:
+def result_rows(runs: Sequence[RunMedians]) -> list[DiffRow]:
     """Verdicts, steps, and the figures at the end of the runs."""
     rows = _median_rows(_RESULTS, [compared.last_medians for compared in runs])
     return [
@@ -80,7 +80,7 @@ def result_rows(runs: Sequence[ComparedRun]) -> list[DiffRow]:
     ]
 
 
-def finding_rows(runs: Sequence[ComparedRun]) -> list[DiffRow]:
+def finding_rows(runs: Sequence[RunMedians]) -> list[DiffRow]:
     """The rules with findings, and the runs that have them."""
     rules = sorted({rule for compared in runs for rule in compared.root_rules})
     return [
@@ -89,12 +89,12 @@ def finding_rows(runs: Sequence[ComparedRun]) -> list[DiffRow]:
     ]
 
 
-def config_rows(runs: Sequence[ComparedRun]) -> list[DiffRow]:
+def config_rows(runs: Sequence[RunMedians]) -> list[DiffRow]:
     """The configurations that the scripts reported, differences first."""
     return _mapping_rows([compared.run.config for compared in runs])
 
 
-def environment_rows(runs: Sequence[ComparedRun]) -> list[DiffRow]:
+def environment_rows(runs: Sequence[RunMedians]) -> list[DiffRow]:
     """The environments of the runs, differences first."""
     return _mapping_rows([compared.run.environment for compared in runs])
 
@@ -132,7 +132,7 @@ def _is_measured(row: DiffRow) -> bool:
 # ---------------------------------------------------------------- changes as text
 
 
-def changes(runs: Sequence[ComparedRun]) -> list[str]:
+def changes(runs: Sequence[RunMedians]) -> list[str]:
     """The changes from each run to the next: verdict, findings, batch, learning rate, config."""
     sentences: list[str] = []
     for before, after in pairwise(runs):
@@ -141,7 +141,7 @@ def changes(runs: Sequence[ComparedRun]) -> list[str]:
     return sentences
 
 
-def _changes(before: ComparedRun, after: ComparedRun) -> list[str]:
+def _changes(before: RunMedians, after: RunMedians) -> list[str]:
     medians = (_median_change(key, name, before, after) for key, name in _BATCH_AND_RATE)
     return [
         *_verdict_change(before, after),
@@ -151,14 +151,14 @@ def _changes(before: ComparedRun, after: ComparedRun) -> list[str]:
     ]
 
 
-def _verdict_change(before: ComparedRun, after: ComparedRun) -> list[str]:
+def _verdict_change(before: RunMedians, after: RunMedians) -> list[str]:
     if before.evaluation.verdict == after.evaluation.verdict:
         return []
     old, new = VERDICTS[before.evaluation.verdict], VERDICTS[after.evaluation.verdict]
     return [f"the verdict changed from {old.lower()} to {new.lower()}"]
 
 
-def _finding_changes(before: ComparedRun, after: ComparedRun) -> list[str]:
+def _finding_changes(before: RunMedians, after: RunMedians) -> list[str]:
     titles = {
         finding.rule: finding.title.rstrip(".")
         for compared in (before, after)
@@ -169,7 +169,7 @@ def _finding_changes(before: ComparedRun, after: ComparedRun) -> list[str]:
     return [f"new: {titles[rule]}" for rule in new] + [f"gone: {titles[rule]}" for rule in gone]
 
 
-def _median_change(key: str, name: str, before: ComparedRun, after: ComparedRun) -> str | None:
+def _median_change(key: str, name: str, before: RunMedians, after: RunMedians) -> str | None:
     old, new = before.medians.get(key), after.medians.get(key)
     if not old or not new or abs(new / old - 1) <= _TOLERANCE:
         return None

@@ -13,10 +13,10 @@ from starlette.types import Scope
 
 from gradledger_monitor.alerts.assembly import Alerts
 from gradledger_monitor.alerts.delivery_worker import DeliveryWorker
+from gradledger_monitor.api.live_events import LiveEvents
 from gradledger_monitor.api.middleware.connection_log import ConnectionLog
 from gradledger_monitor.api.middleware.credentials import CredentialStore
 from gradledger_monitor.api.middleware.rate_limits import RateLimiter
-from gradledger_monitor.api.routes.live import LiveEvents
 from gradledger_monitor.common.pubsub import PubSub
 from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.ingest.admission import LargeBatchSlot, MemoryBudget

@@ -55,7 +55,7 @@ class LedgerEntry(BaseModel):
     share: float  # of the window's gradient weight
 
 
-class Ledger(BaseModel):
+class LedgerDocument(BaseModel):
     """The ledger of one window over all ranks: N, B, d and their entries."""
 
     tokens: float
@@ -74,7 +74,7 @@ class StepDocument(BaseModel):
     step: int
     complete: bool
     figures: dict[str, float | None]
-    ledger: Ledger | None
+    ledger: LedgerDocument | None
     failure: str | None = None
     records: dict[int, dict[str, Any]]
 

@@ -24,7 +24,7 @@ Kind = Literal[
 
 
 @dataclass(frozen=True)
-class Event:
+class TimelineEvent:
     """An event at a step; ``time`` in Unix seconds, if it is known."""
 
     step: int
@@ -37,7 +37,7 @@ class Event:
 class Timeline:
     """Events in order, and the number of omitted ones, which are further from the onset."""
 
-    shown: list[Event]
+    shown: list[TimelineEvent]
     omitted: int
 
 
@@ -54,32 +54,37 @@ def timeline(
         *_findings(evaluation.findings),
         *_measured(store, run, optimizer),
         *_evaluations(store, run.id, onset or run.steps),
-        *(Event(c.step, c.time, "checkpoint", f"checkpoint saved {c.path}".strip()) for c in saved),
+        *(
+            TimelineEvent(c.step, c.time, "checkpoint", f"checkpoint saved {c.path}".strip())
+            for c in saved
+        ),
     ]
     center = run.steps if onset is None else onset
     events.sort(key=lambda e: (e.kind != "finding", abs(e.step - center)))
     shown = sorted(events[:MOST_EVENTS], key=lambda e: (e.step, e.kind != "finding", e.time or 0.0))
-    start = Event(0, run.started, "run", "run started")
+    start = TimelineEvent(0, run.started, "run", "run started")
     return Timeline([start, *shown, *_end(run)], max(len(events) - MOST_EVENTS, 0))
 
 
-def _end(run: RunRow) -> Iterator[Event]:
+def _end(run: RunRow) -> Iterator[TimelineEvent]:
     if run.ended:
-        yield Event(run.steps, None, "run", "run ended")
+        yield TimelineEvent(run.steps, None, "run", "run ended")
 
 
-def _findings(findings: Iterable[Finding]) -> Iterator[Event]:
+def _findings(findings: Iterable[Finding]) -> Iterator[TimelineEvent]:
     for finding in findings:
         cause = f" (a symptom of {finding.inhibited_by})" if finding.inhibited_by else ""
         text = f"{finding.rule}: {finding.title}{cause}"
-        yield Event(finding.first_step, None, "finding", text)
+        yield TimelineEvent(finding.first_step, None, "finding", text)
         if finding.since_step > finding.first_step:
-            yield Event(finding.since_step, None, "finding", f"{finding.rule} appeared again")
+            yield TimelineEvent(
+                finding.since_step, None, "finding", f"{finding.rule} appeared again"
+            )
         if finding.lifecycle == "resolved":
-            yield Event(finding.last_step, None, "finding", f"{finding.rule} last seen")
+            yield TimelineEvent(finding.last_step, None, "finding", f"{finding.rule} last seen")
 
 
-def _measured(store: Store, run: RunRow, optimizer: int) -> Iterator[Event]:
+def _measured(store: Store, run: RunRow, optimizer: int) -> Iterator[TimelineEvent]:
     key = (store, run.id, optimizer)
     for change in event_queries.changes(*key, "scale"):
         yield _change(change, "scale", "loss scale")
@@ -90,9 +95,11 @@ def _measured(store: Store, run: RunRow, optimizer: int) -> Iterator[Event]:
     for change in event_queries.jumps(*key, "lr", RATE_FACTOR):
         yield _change(change, "rate", "learning rate")
     for first, last, time in event_queries.step_ranges(event_queries.incomplete_steps(*key)):
-        yield Event(first, time, "ranks", f"records of some ranks missing for {_span(first, last)}")
+        yield TimelineEvent(
+            first, time, "ranks", f"records of some ranks missing for {_span(first, last)}"
+        )
     for first, last, time in event_queries.step_ranges(event_queries.skipped_steps(*key)):
-        yield Event(first, time, "skipped", f"GradScaler skipped {_span(first, last)}")
+        yield TimelineEvent(first, time, "skipped", f"GradScaler skipped {_span(first, last)}")
     yield from _pauses(store, run, optimizer)
 
 
@@ -100,21 +107,23 @@ def _span(first: int, last: int) -> str:
     return f"steps {first} to {last}" if last > first else f"step {first}"
 
 
-def _change(change: Change, kind: Kind, name: str) -> Event:
+def _change(change: Change, kind: Kind, name: str) -> TimelineEvent:
     before, now = formatting.figure(change.before), formatting.figure(change.now)
-    return Event(change.step, change.time, kind, f"{name}: {before} to {now}")
+    return TimelineEvent(change.step, change.time, kind, f"{name}: {before} to {now}")
 
 
-def _pauses(store: Store, run: RunRow, optimizer: int) -> Iterator[Event]:
+def _pauses(store: Store, run: RunRow, optimizer: int) -> Iterator[TimelineEvent]:
     usual = event_queries.usual_seconds(store, run.id, optimizer)
     for pause in event_queries.pauses(store, run.id, optimizer, usual):
         restarted = _process_restarted(store, run.id, optimizer, pause.step)
         cause = "process restarted" if restarted else "pause"
         seconds = formatting.duration(pause.now - pause.before)
-        yield Event(pause.step, pause.time, "pause", f"{cause}: {seconds} since the previous step")
+        yield TimelineEvent(
+            pause.step, pause.time, "pause", f"{cause}: {seconds} since the previous step"
+        )
     for quiet in event_queries.inactive_periods(store, run.id, optimizer):
         text = f"no step for {formatting.duration(quiet.seconds)}"
-        yield Event(quiet.after, None, "pause", text)
+        yield TimelineEvent(quiet.after, None, "pause", text)
 
 
 def _process_restarted(store: Store, run: str, optimizer: int, step: int) -> bool:
@@ -129,7 +138,7 @@ def _process_restarted(store: Store, run: str, optimizer: int, step: int) -> boo
     )
 
 
-def _evaluations(store: Store, run: str, around: int) -> Iterator[Event]:
+def _evaluations(store: Store, run: str, around: int) -> Iterator[TimelineEvent]:
     metrics: dict[int, list[str]] = {}
     times: dict[int, float] = {}
     for metric in event_queries.eval_metrics_near(store, run, around):
@@ -137,4 +146,4 @@ def _evaluations(store: Store, run: str, around: int) -> Iterator[Event]:
         metrics.setdefault(metric.step, []).append(f"{metric.name} {value}")
         times.setdefault(metric.step, metric.time)
     for step, texts in metrics.items():
-        yield Event(step, times[step], "evaluation", ", ".join(sorted(texts)))
+        yield TimelineEvent(step, times[step], "evaluation", ", ".join(sorted(texts)))

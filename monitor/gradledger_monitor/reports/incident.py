@@ -9,7 +9,7 @@ from gradledger_monitor.common import clock
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.findings import SEVERITIES, EvaluationResult, Finding
 from gradledger_monitor.model.step_facts import IMPORTED_FROM
-from gradledger_monitor.reports.events import Event, timeline
+from gradledger_monitor.reports.events import TimelineEvent, timeline
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import checkpoints, event_queries, queries
 from gradledger_monitor.store.runs.queries import RunRow, UnknownRun
@@ -52,7 +52,7 @@ class Incident:
     checkpoints: list[schema.CheckpointRecord]
     cost: Cost | None
     losses: list[Losses]
-    events: list[Event]
+    events: list[TimelineEvent]
     omitted_events: int
     whole: Curves
     around: Curves

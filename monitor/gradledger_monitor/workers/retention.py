@@ -8,7 +8,7 @@ import threading
 from gradledger_monitor.common import clock
 from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.admin import retention
-from gradledger_monitor.store.admin.retention import Policy, RemovedRows
+from gradledger_monitor.store.admin.retention import RemovedRows, RetentionPolicy
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.evaluation.claims import claims_for
 from gradledger_monitor.workers.evaluator import Evaluator
@@ -20,7 +20,7 @@ EVERY_SECONDS = 3_600.0
 RETENTION_CLAIM = 0  # claimed like a run; no run has this key
 
 
-def run_retention(store: Store, policy: Policy, overrides: RuleOverrides) -> RemovedRows:
+def run_retention(store: Store, policy: RetentionPolicy, overrides: RuleOverrides) -> RemovedRows:
     """Remove what is older than the policy allows, unless another process is doing so."""
     claims = claims_for(store)
     try:

@@ -14,7 +14,7 @@ from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store.admin import overrides
 from gradledger_monitor.store.admin.overrides import RETENTION, RULES, StoredOverrides
-from gradledger_monitor.store.admin.retention import Policy
+from gradledger_monitor.store.admin.retention import RetentionPolicy
 from gradledger_monitor.store.database import Store
 
 UNKNOWN_SOURCE = "how it was started"
@@ -39,10 +39,10 @@ class RuntimeOverrides:
         }
         return _without_unknown(RuleOverrides(tuple(sorted(off)), thresholds))
 
-    def policy(self) -> Policy:
+    def policy(self) -> RetentionPolicy:
         """The effective retention policy."""
         detail_days, steps_days = (self.days(name) for name in DAYS)
-        return Policy(detail_days=detail_days, steps_days=steps_days)
+        return RetentionPolicy(detail_days=detail_days, steps_days=steps_days)
 
     def days(self, name: str) -> float:
         """The effective value of a setting of the retention policy."""

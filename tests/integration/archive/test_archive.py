@@ -19,7 +19,7 @@ from gradledger_monitor.archive.reader import is_archive, restore
 from gradledger_monitor.archive.writer import export
 from gradledger_monitor.model.findings import Acknowledgement, EvaluationResult
 from gradledger_monitor.rules.overrides import RuleOverrides
-from gradledger_monitor.store.admin.retention import Policy
+from gradledger_monitor.store.admin.retention import RetentionPolicy
 from gradledger_monitor.store.alerts import acknowledgements
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import listing, tags
@@ -119,7 +119,7 @@ def pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
         steps = range(begin, begin + 50)
         send(store, [step(n) if 150 <= n < 200 else fair_step(n) for n in steps])
         evaluator.evaluate_pending()
-    run_retention(store, Policy(detail_days=1e-9, steps_days=1e-9), RuleOverrides())
+    run_retention(store, RetentionPolicy(detail_days=1e-9, steps_days=1e-9), RuleOverrides())
     send(store, [fair_step(n) for n in range(401, 421)])
     evaluate_pending(store, 0)
     return store

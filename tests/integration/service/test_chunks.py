@@ -14,7 +14,7 @@ from sqlalchemy import Row, select
 
 from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store import tables
-from gradledger_monitor.store.admin.retention import Policy
+from gradledger_monitor.store.admin.retention import RetentionPolicy
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.evaluation.pending import next_steps, run_status
 from gradledger_monitor.store.packing import unpack_records
@@ -190,7 +190,7 @@ def test_a_rank_far_behind_holds_up_no_more_than_its_own_steps(
 def test_a_batch_across_what_was_given_up_is_stored_where_it_still_can_be(store: Store) -> None:
     send(store, map(fair_step, range(1, 101)))
     Evaluator(store).evaluate_pending()
-    assert run_retention(store, Policy(1e-9, 0), RuleOverrides()).records == 100
+    assert run_retention(store, RetentionPolicy(1e-9, 0), RuleOverrides()).records == 100
     send(store, map(fair_step, range(111, 121)))
     late = send(store, map(fair_step, range(91, 116)))
     assert (late.stored, late.duplicates, late.refused.count) == (10, 5, 10)
@@ -203,8 +203,8 @@ def test_a_batch_across_what_was_given_up_is_stored_where_it_still_can_be(store:
 def test_a_chunk_around_a_finding_is_cut_down_to_it(store: Store) -> None:
     send(store, [step(n) if n in (40, 300) else fair_step(n) for n in range(1, 401)])
     Evaluator(store).evaluate_pending()
-    removed = run_retention(store, Policy(1e-9, 0), RuleOverrides())
+    removed = run_retention(store, RetentionPolicy(1e-9, 0), RuleOverrides())
     assert spans(store) == [(35, 45), (295, 305)]
     assert removed.records == 400 - 11 - 11
-    assert run_retention(store, Policy(1e-9, 0), RuleOverrides()).records == 0
+    assert run_retention(store, RetentionPolicy(1e-9, 0), RuleOverrides()).records == 0
     assert spans(store) == [(35, 45), (295, 305)]

@@ -16,7 +16,7 @@ from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store import tables
 from gradledger_monitor.store.admin import maintenance, overrides
-from gradledger_monitor.store.admin.retention import Policy
+from gradledger_monitor.store.admin.retention import RetentionPolicy
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import evaluation, step_records
 from gradledger_monitor.workers.evaluator import Evaluator
@@ -296,7 +296,7 @@ def test_a_run_with_pruned_records_is_evaluated_with_the_overrides_from_then_on(
 ) -> None:
     send(store, map(step, range(1, 51)))
     Evaluator(store).evaluate_pending()
-    run_retention(store, Policy(1e-9, 0), RuleOverrides())
+    run_retention(store, RetentionPolicy(1e-9, 0), RuleOverrides())
     with store.reading() as connection:
         assert (
             connection.scalar(tables.progress.select().with_only_columns(tables.progress.c.pruned))

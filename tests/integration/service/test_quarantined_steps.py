@@ -56,7 +56,7 @@ def test_a_step_that_cannot_be_evaluated_is_stored_with_the_reason(
     with caplog.at_level(logging.ERROR):
         Evaluator(store, listener=passes.append).evaluate_pending()
     assert judged(store) == 5
-    expected = queries.QuarantinedStep(0, BROKEN, REASON)
+    expected = queries.QuarantineEntry(0, BROKEN, REASON)
     assert queries.quarantined_steps(store, "r") == queries.QuarantinedSteps(1, [expected])
     assert queries.step_failure(store, "r", 0, BROKEN) == REASON
     assert queries.step_failure(store, "r", 0, 4) is None
@@ -129,7 +129,7 @@ def test_pages_api_and_metrics_show_the_step_and_the_reason(broken: pytest.Monke
         coverage = get("/api/v1/runs/r/verdict").json()["coverage"]
         assert coverage["reduction.missing_division"] == f"not_measured: {REASON}"
         run_page, step_page = get("/runs/r").text, get(f"/runs/r/steps/0/{BROKEN}").text
-        assert f"S{REASON[1:]}" in run_page and "1 step that could not be evaluated" in run_page
+        assert f"S{REASON[1:]}" in run_page and "1 step could not be evaluated" in run_page
         assert f"S{REASON[1:]}." in step_page
         assert "gradledger_quarantined_steps_total" in get("/metrics").text
         assert get("/api/v1/runs/nobody/quarantined").status_code == 404

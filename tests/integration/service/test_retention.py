@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 
 from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store import tables
-from gradledger_monitor.store.admin.retention import Policy, RemovedRows
+from gradledger_monitor.store.admin.retention import RemovedRows, RetentionPolicy
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.packing import unpack_records
 from gradledger_monitor.store.runs.queries import evaluation, step_records
@@ -20,8 +20,8 @@ from helpers.batches import EvalRecord, fair_step, step
 from helpers.command import gradledger
 from helpers.sending import judged, send
 
-EVERYTHING = Policy(detail_days=1e-9, steps_days=1e-9)  # all that may go, goes
-DETAIL = Policy(detail_days=1e-9, steps_days=0)
+EVERYTHING = RetentionPolicy(detail_days=1e-9, steps_days=1e-9)  # all that may go, goes
+DETAIL = RetentionPolicy(detail_days=1e-9, steps_days=0)
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradledger_monitor.store.evaluation.snapshots.EVERY_STEPS", 16)
 
 
-def house(store: Store, policy: Policy) -> RemovedRows:
+def house(store: Store, policy: RetentionPolicy) -> RemovedRows:
     """Keep house."""
     return run_retention(store, policy, RuleOverrides())
 
@@ -105,8 +105,8 @@ def test_what_is_young_stays(store: Store) -> None:
     with store.writing() as connection:
         connection.execute(tables.runs.update().values(last_seen=4e9))
         connection.execute(tables.snapshots.update().values(taken=4e9))
-    assert house(store, Policy()) == RemovedRows(0, 0)
-    assert house(store, Policy(0, 0)) == RemovedRows(0, 0)
+    assert house(store, RetentionPolicy()) == RemovedRows(0, 0)
+    assert house(store, RetentionPolicy(0, 0)) == RemovedRows(0, 0)
     assert len(left(store)) == 100
 
 

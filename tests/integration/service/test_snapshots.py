@@ -16,7 +16,7 @@ from gradledger_monitor.evaluation import evaluator_version
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.store import tables
-from gradledger_monitor.store.admin.retention import Policy
+from gradledger_monitor.store.admin.retention import RetentionPolicy
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import RunRow, evaluation, get_run
 from gradledger_monitor.store.steps.curves import curves
@@ -26,7 +26,7 @@ from helpers.batches import EvalRecord, fair_step, step
 from helpers.sending import Clock, judged, send
 from helpers.service import running_service
 
-DETAIL = Policy(detail_days=1e-9, steps_days=0)
+DETAIL = RetentionPolicy(detail_days=1e-9, steps_days=0)
 UNEQUAL = "reduction.token_weights_unequal"
 
 Damage = Callable[[Store], None]

@@ -17,7 +17,7 @@ from gradledger_monitor.store.steps import curves
 from gradledger_monitor.store.steps.curves import Curves, Span
 from gradledger_web import charts, run_diff
 from gradledger_web.formatting import segment
-from gradledger_web.run_diff import ComparedRun
+from gradledger_web.run_diff import RunMedians
 
 router = APIRouter(include_in_schema=False)
 
@@ -51,11 +51,11 @@ def compare(store: StoreDep, run: Runs = None) -> HTMLResponse:
     )
 
 
-def _compared(store: Store, run: RunRow) -> ComparedRun:
+def _compared(store: Store, run: RunRow) -> RunMedians:
     whole = curves.curves(store, run.id, points=POINTS)
     last = queries.last_evaluated_steps(store, run.id).get(0, 0)
     end = curves.curves(store, run.id, Span(0, max(last - LAST_STEPS, 0), None))
-    return ComparedRun(run, queries.evaluation(store, run.id), _medians(whole), _medians(end))
+    return RunMedians(run, queries.evaluation(store, run.id), _medians(whole), _medians(end))
 
 
 def _medians(curve: Curves) -> dict[str, float | None]:
@@ -63,7 +63,7 @@ def _medians(curve: Curves) -> dict[str, float | None]:
     return {name: median(values) if values else None for name, values in measured.items()}
 
 
-def _tables(runs: list[ComparedRun]) -> list[tuple[str, list[run_diff.DiffRow]]]:
+def _tables(runs: list[RunMedians]) -> list[tuple[str, list[run_diff.DiffRow]]]:
     tables = [
         ("Training, as measured", run_diff.measured_rows(runs)),
         ("Results", run_diff.result_rows(runs)),

@@ -1,136 +1,34 @@
-"""Live events: pages get an event when more steps of their run were evaluated."""
+"""The stream of live events: pages get one when more steps of their run are evaluated."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
 
 import anyio
 import msgspec
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy.exc import OperationalError
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
+from gradledger_monitor.api.app_state import State, StateDep
+from gradledger_monitor.api.live_events import EVALUATED, Event, current_events
 from gradledger_monitor.api.middleware.credentials import Caller, CredentialStore, caller
 from gradledger_monitor.api.schemas import problems
 from gradledger_monitor.common.problems import Problem
-from gradledger_monitor.common.pubsub import PubSub
-from gradledger_monitor.model.findings import EvaluationResult
-from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
-from gradledger_monitor.workers.evaluator import EvaluationPass
-
-if TYPE_CHECKING:
-    from gradledger_monitor.api.app_state import State
 
 router = APIRouter(prefix="/api/v1/runs", tags=["live"])
 
-EVALUATED = "evaluated"
 PING_SECONDS = 15
 VALID_SECONDS = 15.0  # between two checks whether the session or token of a stream is still valid
 GRACE_SECONDS = 3.0
 
-Event = dict[str, Any]
-
-
-class _RunEvent(msgspec.Struct):
-    """An event of a run, as processes exchange it."""
-
-    run: str
-    event: Event
-
-
-_decoder = msgspec.json.Decoder(_RunEvent)
-
-
-def publish(pubsub: PubSub, result: EvaluationPass) -> None:
-    """Publish the result of an evaluation pass to the pages that any process serves."""
-    if result.evaluation is None:
-        return
-    summary = _summary(result.evaluation)
-    for optimizer, step in result.reached.items():
-        event = {"optimizer": optimizer, "step": step, **summary}
-        message = msgspec.json.encode(_RunEvent(result.run, event)).decode()
-        pubsub.publish(EVALUATED, f"{result.run} {optimizer}", message)
-
-
-class Subscription:
-    """The unsent events of one page: at most one per optimizer, the newest."""
-
-    def __init__(self) -> None:
-        self._events: dict[int, Event] = {}
-        self._changed = anyio.Event()
-
-    def put(self, events: list[Event]) -> None:
-        """Add events; they replace unsent ones of the same optimizers."""
-        self._events |= {event["optimizer"]: event for event in events}
-        self._changed.set()
-
-    async def get(self, shutdown: anyio.Event) -> list[Event]:
-        """The unsent events, as soon as there are any; none if the service shuts down."""
-        async with anyio.create_task_group() as tasks:
-            for event in (self._changed, shutdown):
-                tasks.start_soon(_cancel_after, event, tasks.cancel_scope)
-        self._changed = anyio.Event()
-        events, self._events = list(self._events.values()), {}
-        return events
-
-
-async def _cancel_after(event: anyio.Event, scope: anyio.CancelScope) -> None:
-    await event.wait()
-    scope.cancel()
-
-
-class LiveEvents:
-    """Passes events from any thread to the subscribed pages."""
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._subscriptions: dict[str, set[Subscription]] = {}
-
-    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set the event loop that serves the pages."""
-        self._loop = loop
-
-    def on_message(self, message: str) -> None:
-        """Pass on an event that this or another process published."""
-        decoded = _decoder.decode(message)
-        self._pass_on(decoded.run, [decoded.event])
-
-    def catch_up(self, store: Store) -> None:
-        """Send the current state to all pages, because messages may have been missed."""
-        for run in list(self._subscriptions):
-            self._pass_on(run, _current_events(store, run))
-
-    def _pass_on(self, run: str, events: list[Event]) -> None:
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._deliver, run, events)
-
-    def _deliver(self, run: str, events: list[Event]) -> None:
-        for subscription in self._subscriptions.get(run, ()):
-            subscription.put(events)
-
-    @contextmanager
-    def subscribed(self, run: str) -> Iterator[Subscription]:
-        """Subscribe to a run for the duration of the block."""
-        subscription = Subscription()
-        self._subscriptions.setdefault(run, set()).add(subscription)
-        try:
-            yield subscription
-        finally:
-            self._subscriptions[run].discard(subscription)
-            if not self._subscriptions[run]:
-                del self._subscriptions[run]
-
 
 @router.get("/{run}/events", response_class=EventSourceResponse, responses=problems(404))
-async def get_events(request: Request, run: str = Path(max_length=128)) -> EventSourceResponse:
+async def get_events(service: StateDep, run: str = Path(max_length=128)) -> EventSourceResponse:
     """Server-sent events: the current state, then ``evaluated`` after each evaluation."""
-    service: State = request.app.state.service
     if await run_in_threadpool(queries.get_run, service.store, run) is None:
         raise Problem(404, f"There is no run {run!r}.")
     shutdown = anyio.Event()
@@ -147,7 +45,7 @@ async def _stream(
 ) -> AsyncIterator[ServerSentEvent]:
     # subscribe before reading the current state: no event between the two is missed
     with service.live_events.subscribed(run) as subscription:
-        for event in await run_in_threadpool(_current_events, service.store, run):
+        for event in await run_in_threadpool(current_events, service.store, run):
             yield _evaluated(event)
         checked = time.monotonic()
         while not shutdown.is_set():
@@ -174,13 +72,3 @@ async def _has_expired(credentials: CredentialStore, subscriber: Caller | None) 
 
 def _evaluated(event: Event) -> ServerSentEvent:
     return ServerSentEvent(msgspec.json.encode(event).decode(), event=EVALUATED)
-
-
-def _summary(evaluation: EvaluationResult) -> Event:
-    return {"verdict": evaluation.verdict, "findings": len(evaluation.findings)}
-
-
-def _current_events(store: Store, run: str) -> list[Event]:
-    summary = _summary(queries.evaluation(store, run))
-    reached = queries.last_evaluated_steps(store, run)
-    return [{"optimizer": o, "step": step, **summary} for o, step in reached.items()]

@@ -112,4 +112,4 @@ def _evaluated(merged: step_facts.StepFacts) -> dict[str, Any]:
 
 
 def _ledger(ledger: Ledger) -> dict[str, Any]:
-    return {name: getattr(ledger, name) for name in schemas.Ledger.model_fields}
+    return {name: getattr(ledger, name) for name in schemas.LedgerDocument.model_fields}

@@ -28,7 +28,7 @@ app = typer.Typer(no_args_is_help=True, help="Test channels, list alerts, send t
 NOT_DELIVERED = 1
 
 
-class State(str, Enum):
+class AlertState(str, Enum):
     """The state of an alert; dead ones are not retried."""
 
     waiting = "waiting"
@@ -85,7 +85,7 @@ def channels(db: DatabaseOption = None) -> None:
 
 @app.command("list")
 def list_(
-    state: Annotated[State | None, typer.Option(help="Only alerts in this state.")] = None,
+    state: Annotated[AlertState | None, typer.Option(help="Only alerts in this state.")] = None,
     channel: Annotated[str | None, typer.Option(help="Only alerts of this channel.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="The number of alerts, newest first.")] = 20,
     as_json: Annotated[

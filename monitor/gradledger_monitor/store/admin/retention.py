@@ -34,7 +34,7 @@ SLICE = 4_096  # steps removed in one transaction, so that ingest does not wait 
 
 
 @dataclass(frozen=True)
-class Policy:
+class RetentionPolicy:
     """For how many days data is kept; 0: for ever."""
 
     detail_days: float = 30.0
@@ -54,7 +54,7 @@ class RemovedRows:
         return self
 
 
-def runs_without_snapshot(store: Store, policy: Policy, now: float) -> list[str]:
+def runs_without_snapshot(store: Store, policy: RetentionPolicy, now: float) -> list[str]:
     """Runs whose records are old enough to be removed, but that have no current snapshot yet."""
     if not policy.detail_days:
         return []
@@ -70,7 +70,7 @@ def _of_run() -> ColumnElement[bool]:
     return snapshots.c.run == runs.c.key
 
 
-def prune(store: Store, policy: Policy, now: float) -> RemovedRows:
+def prune(store: Store, policy: RetentionPolicy, now: float) -> RemovedRows:
     """Remove what is older than the policy allows."""
     removed = RemovedRows()
     with store.reading() as connection:

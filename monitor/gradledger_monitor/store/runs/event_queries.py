@@ -152,7 +152,9 @@ def inactive_periods(store: Store, run: str, optimizer: int) -> list[InactivePer
         query = query.where(of_run, inactivity.c.optimizer == optimizer).order_by(
             inactivity.c.after
         )
-        return [InactivePeriod(*row) for row in connection.execute(query.limit(MOST))]
+        return [
+            InactivePeriod(row.after, row.seconds) for row in connection.execute(query.limit(MOST))
+        ]
 
 
 def eval_metrics_near(store: Store, run: str, around: int) -> list[EvalMetric]:

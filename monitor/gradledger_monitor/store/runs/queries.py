@@ -117,7 +117,7 @@ def step_records(store: Store, run: str, optimizer: int, step: int) -> dict[int,
 
 
 @dataclass(frozen=True)
-class QuarantinedStep:
+class QuarantineEntry:
     """A step that could not be evaluated; ``reason`` is a sentence that names it."""
 
     optimizer: int
@@ -130,7 +130,7 @@ class QuarantinedSteps:
     """The number of quarantined steps of a run, and the first of them."""
 
     count: int
-    steps: list[QuarantinedStep]
+    steps: list[QuarantineEntry]
 
 
 MOST_QUARANTINED = 100  # that are listed
@@ -143,7 +143,7 @@ def quarantined_steps(store: Store, run: str, most: int = MOST_QUARANTINED) -> Q
     first = select(*columns).where(*of_run).order_by(*columns[:2]).limit(most)
     with store.reading() as connection:
         steps = [
-            QuarantinedStep(optimizer=row.optimizer, step=row.step, reason=row.failure)
+            QuarantineEntry(optimizer=row.optimizer, step=row.step, reason=row.failure)
             for row in connection.execute(first)
         ]
         if len(steps) < most:
