@@ -56,7 +56,7 @@ def test_one_run_or_nine_cannot_be_compared(service: Service) -> None:
         runs = "&".join(f"run={number}" for number in range(count))
         answer = service.get(f"/../../compare?{runs}")
         assert answer.status_code == 404
-        assert f"these are {count}" in answer.text
+        assert f"You selected {count}." in answer.text
 
 
 LONG = 2_500

@@ -45,7 +45,7 @@ def test_a_real_run_is_watched_understood_and_acknowledged(
     expect(finding.locator(".sketch svg").first).to_be_visible()
     finding.get_by_text("Acknowledge or snooze").click()
     finding.get_by_label("Note").fill("a test of ours")
-    finding.get_by_label("For").select_option("hour")
+    finding.get_by_label("For").select_option("1")
     finding.get_by_role("button", name="Acknowledge").press("Enter")
     expect(page.locator(".acknowledged")).to_contain_text("a test of ours")
     rule = "reduction.token_weights_unequal"

@@ -97,7 +97,7 @@ def test_what_was_typed_is_kept_when_a_form_is_refused(page: Page, service: Serv
     expect(field(page, "norm.spike.z")).to_have_value("0,5")
     expect(field(page, "norm.spike.least")).to_have_value("2")
     expect(page.get_by_label("norm.nonfinite is disabled")).to_be_checked()
-    expect(field(page, "norm.spike.z-error")).to_contain_text("'0,5' is no number: write it like")
+    expect(field(page, "norm.spike.z-error")).to_contain_text("'0,5' is not a number")
     expect(field(page, "norm.spike.steps-error")).to_contain_text("a whole number from 1 to 1,000")
     assert violations(page) == []
     page.emulate_media(color_scheme="dark")
@@ -119,7 +119,7 @@ def test_retention_that_makes_no_sense_is_refused_by_field(page: Page, service: 
     with refused(page):
         save(page, "retention")
     expect(field(page, "keep_detail_days-error")).to_contain_text("from 0 to 36,500; 0 keeps all")
-    expect(field(page, "keep_steps_days-error")).to_contain_text("'soon' is no number")
+    expect(field(page, "keep_steps_days-error")).to_contain_text("'soon' is not a number")
     expect(field(page, "keep_steps_days")).to_have_value("soon")
 
 
@@ -130,7 +130,7 @@ def test_a_concurrent_change_is_shown_beside_the_input(page: Page, service: Serv
     field(page, "norm.spike.z").fill("6")
     with refused(page):
         save(page, "rules")
-    expect(page.get_by_role("alert")).to_contain_text("changed by somebody else")
+    expect(page.get_by_role("alert")).to_contain_text("These settings have changed")
     expect(field(page, "norm.spike.z")).to_have_value("6")
     expect(field(page, "norm.spike.z-note")).to_contain_text("now 8")
     save(page, "rules")  # knowing what is there

@@ -142,7 +142,11 @@ def test_right_loops_in_several_threads_are_balanced(made_in: str) -> None:
             )
         )
     assert {step.optimizer for step in recorded.steps} == {0, 1, 2}
-    assert recorded.evaluation().verdict == "balanced"
+    result = recorded.evaluation()
+    assert result.findings == []
+    # Until the thread of an optimizer is known, a backward elsewhere at that moment may look like
+    # one of its own. Such a step is not measured.
+    assert result.verdict == "balanced" or (made_in == "main" and result.verdict == "incomplete")
 
 
 def test_a_model_of_the_main_thread_may_be_trained_in_another() -> None:
