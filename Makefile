@@ -160,7 +160,9 @@ $(READY): pyproject.toml
 	@touch $@
 
 .venvs/dist/.ready: pyproject.toml
+	@echo "preparing $(@D) (once, a minute)"
 	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --upgrade pip
 	$(@D)/bin/pip install --quiet --group dist
 	@touch $@
 
