@@ -99,10 +99,6 @@ class DeliveryWorker:
         """Start the thread."""
         self._thread.start()
 
-    def works(self) -> bool:
-        """Whether the thread is alive."""
-        return self._thread.is_alive()
-
     def wake(self) -> None:
         """Plan now, because something changed. Callable from any thread."""
         loop, wakeup = self._loop, self._wakeup
