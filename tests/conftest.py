@@ -10,6 +10,7 @@ import hypothesis
 import pytest
 
 from gradledger import guard
+from helpers import forkserver
 
 # A test looks at every step of its loops, however short they are, unless that is its subject.
 os.environ["GRADLEDGER_OVERHEAD"] = "full"
@@ -21,6 +22,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # How long an example takes is the machine's affair, not the code's.
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the fork servers in the process that starts the workers: they serve all of them."""
+    if not hasattr(config, "workerinput"):
+        config.add_cleanup(forkserver.launch())
+
 
 Swallowed = list[tuple[str, BaseException]]
 

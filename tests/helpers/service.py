@@ -12,7 +12,8 @@ from pathlib import Path
 
 import httpx2
 
-from helpers.command import Command
+from helpers import command
+from helpers.forkserver import Python
 
 START_SECONDS = 90.0  # a busy machine is no failure
 
@@ -21,7 +22,7 @@ START_SECONDS = 90.0  # a busy machine is no failure
 class Service:
     """One running ``gradledger serve`` and the database it works on."""
 
-    process: Command
+    process: Python
     url: str
     database: str
     output: list[str] = field(default_factory=list)
@@ -60,11 +61,11 @@ def start_service(database: Path | str, port: int = 0, **settings: str) -> Servi
     url = f"sqlite:///{database}" if isinstance(database, Path) else database
     settings = {"access": "open", **settings}
     named = {f"GRADLEDGER_{name.upper()}": value for name, value in settings.items()}
-    process = Command(["serve", "--db", url, "--port", str(port)], {**os.environ, **named})
+    process = command.start(["serve", "--db", url, "--port", port], {**os.environ, **named})
     watchdog = threading.Timer(START_SECONDS, process.kill)
     watchdog.start()
     output: list[str] = []
-    for line in process.output:
+    for line in process.stdout:
         output.append(line)
         if line.startswith("gradledger listens on "):
             watchdog.cancel()
@@ -72,12 +73,12 @@ def start_service(database: Path | str, port: int = 0, **settings: str) -> Servi
             threading.Thread(target=_collect, args=(service,), daemon=True).start()
             return service
     watchdog.cancel()
-    process.output.close()
+    process.stdout.close()
     raise RuntimeError(f"the service did not start:\n{''.join(output)}")
 
 
 def _collect(service: Service) -> None:
-    with service.process.output as lines:
+    with service.process.stdout as lines:
         service.output.extend(lines)
 
 

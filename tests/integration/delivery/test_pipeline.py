@@ -394,10 +394,10 @@ def test_steps_that_overflow_the_queue_are_counted_and_training_is_not_slowed(tr
         late.ready = True
         assert eventually(60, lambda: not training.pipeline._queue)
         training.steps(1)
+        assert eventually(60, lambda: len(service.steps()) == training.number - 100)
         training.end()
         last = [record for record in service.taken if record["type"] == "step"][-1]
         assert last["dropped"] == 100
-        assert len(service.steps()) == training.number - 100
 
 
 # ---------------------------------------------------------------------- pending values, heartbeats

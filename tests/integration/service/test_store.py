@@ -20,8 +20,8 @@ from gradledger_monitor.store.runs.queries import get_run, list_runs, run_info
 from gradledger_monitor.store.steps.curves import curves
 from gradledger_monitor.store.steps.ingest import store_batch
 from gradledger_monitor.workers.evaluator import evaluate_pending
+from helpers import command
 from helpers.batches import batch, step
-from helpers.command import Command
 from helpers.versions import to_version
 
 
@@ -57,12 +57,9 @@ def test_with_a_run_go_its_steps(store: Store) -> None:
 
 def test_services_that_start_at_the_same_moment_make_the_tables_once(database: str) -> None:
     environment = {**os.environ, "GRADLEDGER_DB": database}
-    started = [Command(["db", "upgrade"], environment) for _ in range(4)]
-    outputs = []
-    for one in started:
-        with one.output:
-            outputs.append(one.output.read())
-    assert [one.wait(60) for one in started] == [0] * 4, outputs
+    started = [command.start(["db", "upgrade"], environment) for _ in range(4)]
+    outputs = [process.communicate(60)[0] for process in started]
+    assert [process.returncode for process in started] == [0] * 4, outputs
 
 
 def test_migrating_again_changes_nothing(store: Store) -> None:
