@@ -15,11 +15,13 @@ LOWEST_TESTS := tests/unit/alerts tests/unit/web \
 	$(addprefix tests/unit/test_,wire.py hostile_batches.py packing.py rebuilt_urls.py operations_page.py) \
 	$(addprefix tests/integration/service/test_,access.py login.py other_sites.py operations.py serving.py \
 		ingest_refuses_bad_input.py store.py overrides.py) \
-	tests/integration/alerts/test_channel_kinds.py tests/integration/deploy
+	tests/integration/alerts/test_channel_kinds.py tests/integration/deploy tests/e2e/deploy
+# The order of files is that of tests/conftest.py, the longest first.
+PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 COMPILED_TESTS := tests/compiled tests/unit tests/integration/service/test_evaluation.py tests/integration/service/test_evaluation_continues.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo attack test lint type unit lowest compiled museum courses zoo zero-code missing-division frameworks examples docs coverage mutants bench screenshots security audit fuzz dist tools clean
+.PHONY: help demo attack test test-fast e2e lint type unit lowest compiled museum courses zoo zero-code missing-division frameworks examples docs coverage mutants bench screenshots security audit fuzz dist tools clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -28,7 +30,13 @@ help:  ## list the targets
 demo: $(READY)  ## train a model with a bug and without, live on the dashboard (EXIT=1 ends by itself)
 	@$(BIN)/gradledger demo $(if $(EXIT),--exit)
 
-test: lint type unit  ## linters, types, architecture contracts, tests
+test: lint type unit  ## linters, types, architecture contracts, tests: what to run before each push
+
+test-fast: $(READY)  ## tests/unit alone
+	$(BIN)/pytest $(PARALLEL) tests/unit
+
+e2e: $(READY) tools  ## cold starts, the deployment, generated requests, the zoo's own tests
+	$(BIN)/pytest $(PARALLEL) tests/e2e
 
 # ruff's cache does not see that a folder came to be which makes a module ours.
 lint: $(READY)  ## ruff, the architecture contracts, the types of the scripts, the language
@@ -43,10 +51,8 @@ lint: $(READY)  ## ruff, the architecture contracts, the types of the scripts, t
 type: $(READY)  ## mypy --strict
 	$(BIN)/mypy
 
-# More workers than cores: most tests wait for a process of theirs to start. The order of files is
-# that of tests/conftest.py, the longest first.
-unit: $(READY) tools  ## pytest alone; museum, docs, frameworks and examples have targets of their own
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(addprefix --ignore tests/,compiled museum docs examples language)
+unit: $(READY) tools  ## pytest alone; e2e, museum, docs, frameworks and examples have targets of their own
+	$(BIN)/pytest $(PARALLEL) tests/unit tests/integration tests/browser
 
 # Older versions of packages use names that newer Python versions and packages call deprecated.
 lowest: .venvs/lowest/.ready tools  ## the service on the lowest versions of its dependencies that pyproject.toml allows

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,3 +35,11 @@ def environment(name: str, secrets: Path) -> dict[str, str]:
     """What a service's container has in its environment; its secrets lie in a folder."""
     said: dict[str, str] = service(name)["environment"]
     return {key: str(value).replace(SECRETS, f"{secrets}/") for key, value in said.items()}
+
+
+def make_secrets(folder: Path) -> Path:
+    """The folder of secrets that `deploy/make-secrets` writes."""
+    shutil.copy(ROOT / "deploy" / "make-secrets", folder)
+    for _ in range(2):  # the second time changes nothing
+        subprocess.run([folder / "make-secrets"], check=True)
+    return folder / "secrets"

@@ -16,10 +16,16 @@ from typer.testing import CliRunner
 from gradledger_monitor.cli import app
 from gradledger_monitor.config.settings import Settings, setting_names
 from gradledger_monitor.config.sources import SECRET_SETTINGS, environment_variable
-from helpers.compose import FILE, ROOT, SECRETS, compose, environment, service
+from helpers.compose import FILE, ROOT, SECRETS, compose, environment, make_secrets, service
 
 SERVICES = sorted(compose()["services"])
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
+
+
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The secrets of a deployment."""
+    return make_secrets(tmp_path_factory.mktemp("deploy"))
 
 
 def test_it_keeps_to_the_compose_specification() -> None:

@@ -21,7 +21,7 @@ import httpx2
 import pytest
 
 from helpers.batches import batch, eventually, step
-from helpers.compose import ROOT, environment, service
+from helpers.compose import ROOT, environment, make_secrets, service
 from helpers.postgres import running_postgres
 from helpers.service import Service, running_service
 
@@ -43,6 +43,12 @@ class Deployment:
         """Make a request of the proxy, as the owner."""
         headers = {"Authorization": f"Bearer {self.token}", **NDJSON}
         return httpx2.request(method, self.url + path, headers=headers, timeout=30, **options)
+
+
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The secrets of a deployment."""
+    return make_secrets(tmp_path_factory.mktemp("deploy"))
 
 
 @pytest.fixture(scope="module")

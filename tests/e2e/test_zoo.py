@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,7 @@ from zoo.processes import HOOKS
 from zoo.run import Runner, Trial
 from zoo.surroundings import Surroundings
 
-HARMFUL = {p.path.stem: p for p in programs(folder=Path(__file__).parent / "harmful")}
+HARMFUL = {p.path.stem: p for p in programs(folder=PROGRAMS.parent / "harmful")}
 NOBODY = Surroundings({"dead": "http://127.0.0.1:9"})
 
 
