@@ -45,6 +45,7 @@ _SERVE = f"""
 import sys
 sys.path[0] = {str(Path(__file__).parents[1])!r}
 from helpers.forkserver import main
+sys.path[0] = ""
 main(sys.argv[1], int(sys.argv[2]))
 """
 

@@ -1,35 +1,29 @@
-"""Starts a script once for each rank, and reads what each of them wrote."""
+"""Starts a script once for each rank, and reads the output of each."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from helpers.forkserver import Python
+from helpers.patience import HANGS
+
 TESTS = Path(__file__).parent.parent
-SECONDS = 240
 
 
 def play(script: Path, folder: Path, ranks: int = 2) -> list[Any]:
-    """``python script RANK STORE OUTPUT`` on every rank; no word of gradledger's is let pass."""
+    """``python script RANK STORE OUTPUT`` on every rank; the hooks print nothing."""
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    outputs = [folder / f"rank{rank}.pt" for rank in range(ranks)]
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(folder / "store"), str(output)],
-            env=environ,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, output in enumerate(outputs)
+    environ = {**os.environ, "PYTHONPATH": path}
+    store, outputs = folder / "store", [folder / f"rank{rank}.pt" for rank in range(ranks)]
+    processes = [
+        Python([script, rank, store, output], environ) for rank, output in enumerate(outputs)
     ]
-    complaints = [process.communicate(timeout=SECONDS)[1] for process in started]
-    for process, complaint in zip(started, complaints, strict=True):
-        assert process.returncode == 0, "\n".join(complaints)
-        assert "gradledger" not in complaint, complaint
+    stderr = [process.communicate(HANGS)[1] for process in processes]
+    for process, text in zip(processes, stderr, strict=True):
+        assert process.wait() == 0, "\n".join(stderr)
+        assert "gradledger" not in text, text
     return [torch.load(output) for output in outputs]

@@ -8,7 +8,6 @@ Not a test itself: the tests start two of these and judge what both wrote.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -128,7 +127,6 @@ def main(rank: int, store: str, output: str) -> None:
     rows["twenty steps"] = with_and_without(rank)
     torch.save(rows, output)
     dist.destroy_process_group()
-    time.sleep(0.3)  # gloo's worker thread must not drop its last work while Python ends
 
 
 if __name__ == "__main__":

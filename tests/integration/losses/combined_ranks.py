@@ -8,7 +8,6 @@ Not a test itself: the tests start two of these and judge what both wrote.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -194,7 +193,6 @@ def main(rank: int, store: str, output: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
     torch.save(rows(windows(WINDOWS, seed=rank)), output)
     dist.destroy_process_group()
-    time.sleep(0.3)  # gloo's worker thread must not drop its last work while Python ends
 
 
 if __name__ == "__main__":

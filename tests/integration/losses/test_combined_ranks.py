@@ -33,7 +33,7 @@ RankResults = dict[str, dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[RankResults]:
-    """What each rank of combined_ranks.py wrote."""
+    """The output of each rank of combined_ranks.py."""
     return play(Path(__file__).parent / "combined_ranks.py", tmp_path_factory.mktemp("ranks"))
 
 

@@ -13,7 +13,7 @@ from gradledger_monitor.model.step_facts import StepFacts
 from helpers.ranks import play
 from helpers.training import accused, facts_of, judged, steps_of
 
-RANKS, STEPS = 2, 20
+RANKS, STEPS = 2, 8
 UNEQUAL = "reduction.token_weights_unequal"
 COSTS = {"hsdp": {"ddp.missing_no_sync": 2}}  # it reduces each time, which FSDP may mean
 
@@ -22,15 +22,13 @@ RankResults = dict[tuple[str, bool], dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[RankResults]:
-    """What each rank of parallel_ranks.py wrote."""
+    """The output of each rank of parallel_ranks.py."""
     return play(Path(__file__).parent / "parallel_ranks.py", tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("right", [True, False])
 @pytest.mark.parametrize("name", ["by_hand", "comm_hook", "fsdp2", "hsdp", "fsdp1"])
-def test_twenty_steps_end_in_the_same_bits(
-    ranks: list[RankResults], name: str, right: bool
-) -> None:
+def test_training_ends_in_the_same_bits(ranks: list[RankResults], name: str, right: bool) -> None:
     for results in ranks:
         loop = results[name, right]
         assert len(steps_of(loop["lines"])) == STEPS
@@ -49,7 +47,7 @@ def test_sharded_ranks_are_evaluated(ranks: list[RankResults], name: str) -> Non
 
 @pytest.mark.parametrize("right", [True, False])
 @pytest.mark.parametrize("name", ["by_hand", "comm_hook"])
-def test_nobody_is_accused_where_the_combining_is_not_seen(
+def test_there_is_no_false_finding_where_the_combining_is_not_observed(
     ranks: list[RankResults], name: str, right: bool
 ) -> None:
     rules, verdict = _answer(ranks, name, right)
