@@ -23,6 +23,7 @@ import json
 import os
 import runpy
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -76,10 +77,7 @@ class Python:
             "cwd": str(cwd or Path.cwd()),
             "teardown": teardown,
         }
-        self._server = socket.socket(socket.AF_UNIX)
-        self._server.connect(str(_folder() / server))
-        socket.send_fds(self._server, [b"."], [writers[0], writers[-1]])
-        self._server.sendall(json.dumps(request).encode() + b"\n")
+        self._server = _request(_folder() / server, request, [writers[0], writers[-1]])
         for writer in writers:
             os.close(writer)
         readers = [open(reader, errors="replace") for reader, _ in pipes]  # noqa: SIM115
@@ -170,6 +168,18 @@ def run(
     return subprocess.CompletedProcess([*map(str, arguments)], process.wait(), out, err)
 
 
+def executable(folder: Path, server: str = "training") -> Path:
+    """A program ``python`` whose process is a fork, for a command that starts Python by itself.
+
+    It passes on SIGINT and SIGTERM, and ends as the fork does.
+    """
+    path = folder / "python"
+    command = shlex.join([sys.executable, "-IS", __file__, str(_folder() / server)])
+    path.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
 def launch() -> Callable[[], None]:
     """Start the servers, for this process and those that inherit its environment.
 
@@ -198,8 +208,36 @@ def _folder() -> Path:
     return Path(os.environ[FOLDER])
 
 
+def _request(server: Path, request: dict[str, Any], streams: list[int]) -> socket.socket:
+    """Start a program; its process id and then its exit status are the lines of the answer."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(str(server))
+    socket.send_fds(connection, [b"."], streams)
+    connection.sendall(json.dumps(request).encode() + b"\n")
+    return connection
+
+
 def _read(stream: io.TextIOWrapper, into: dict[io.TextIOWrapper, str]) -> None:
     into[stream] = stream.read()
+
+
+# ---------------------------------------------------------------------- in the executable
+
+
+def _stand_in(server: str, *arguments: str) -> int:
+    """Run a program as a fork in place of this process; its exit status."""
+    request = {
+        "arguments": arguments, "env": dict(os.environ), "cwd": os.getcwd(), "teardown": False,
+    }  # fmt: skip
+    with _request(Path(server), request, [1, 2]) as connection, connection.makefile("r") as answers:
+        program = int(answers.readline())
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda number, _: os.kill(program, number))
+        status = int(answers.readline())
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    return status
 
 
 # ---------------------------------------------------------------------- in the server
@@ -327,3 +365,7 @@ def _open_streams(streams: Sequence[int]) -> None:
         )
         setattr(sys, name, text)
         setattr(sys, f"__{name}__", text)
+
+
+if __name__ == "__main__":
+    sys.exit(_stand_in(*sys.argv[1:]))

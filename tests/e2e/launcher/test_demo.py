@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import signal
 import socket
-import subprocess
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 from gradledger_monitor.demo.service import daemon
-
-from .conftest import GRADLEDGER
+from helpers import command
+from helpers.patience import HANGS
 
 
 def listens(url: str) -> bool:
@@ -39,21 +38,12 @@ def test_a_port_in_use_is_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_no_process_running(environ: dict[str, str], sent: int) -> None:
-    env = {**environ, "GRADLEDGER_PORT": "0"}
-    command = [*GRADLEDGER, "demo"]
-    with subprocess.Popen(
-        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout
-        output = iter(process.stdout.readline, "")
-        url = (
-            next(line for line in output if line.startswith("Dashboard: "))
-            .rsplit(" ", 1)[1]
-            .strip()
-        )
-        assert listens(url)
-        assert "step    1" in next(line for line in output if "step" in line)
-        process.send_signal(sent)
-        assert process.stdout.read().endswith("stopped\n")
-        assert process.wait(timeout=30) == 0
+    process = command.start(["demo"], {**environ, "GRADLEDGER_PORT": "0"})
+    lines = iter(process.stdout.readline, "")
+    url = next(line for line in lines if line.startswith("Dashboard: ")).split()[-1]
+    assert listens(url)
+    assert "step    1" in next(line for line in lines if "step" in line)
+    process.send_signal(sent)
+    assert process.communicate(HANGS)[0].endswith("stopped\n")
+    assert process.returncode == 0
     assert not listens(url)

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree as xml
 
-from .conftest import Launch
-from .test_check import CLASSIC, UNEQUAL, train
+from helpers.launching import CLASSIC, UNEQUAL, Launch, train
 
 
 def test_every_output_contains_the_bug_and_a_baseline_allows_it(

@@ -9,13 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Launch
+from helpers.launching import STARTED, Launch, bare_environment
 
-STARTED = """
-import torch, sys
-import gradledger.session
-print(gradledger.__file__, gradledger.session._session is not None)
-"""
 OTHER_PYTHONS = ["3.10", "3.12", "3.13"]
 
 
@@ -37,12 +32,6 @@ def modules_and_path(done: subprocess.CompletedProcess[str]) -> tuple[set[str], 
     """The modules and the path that a script printed."""
     modules, path = json.loads(done.stdout)
     return set(modules), path
-
-
-def test_the_hooks_start_once_torch_is_imported(launch: Launch) -> None:
-    done = launch("run", "--", sys.executable, "-c", STARTED)
-    assert done.stdout.endswith(" True\n")
-    assert done.stderr == ""
 
 
 def test_a_process_without_torch_loads_no_module_of_gradledger(
@@ -153,19 +142,6 @@ def test_a_failing_start_is_one_line_and_the_program_continues(
     assert "gradledger: not started (KeyError: 'theirs')" in done.stderr
 
 
-def test_a_folder_named_gradledger_does_not_hide_the_hooks(launch: Launch, tmp_path: Path) -> None:
-    (tmp_path / "gradledger").mkdir()
-    done = launch("run", "--", sys.executable, "-c", STARTED)
-    assert done.stdout.endswith(" True\n"), done.stderr
-
-
-def test_an_environment_without_gradledger_is_observed_too(launch: Launch, tmp_path: Path) -> None:
-    target = bare_environment(tmp_path / "target", with_torch=True)
-    done = launch("run", "--", target, "-c", STARTED)
-    assert done.stdout.endswith(" True\n"), done.stderr
-    assert done.stderr == ""
-
-
 def test_nothing_else_of_the_launchers_environment_leaks_into_the_targets(
     launch: Launch, tmp_path: Path
 ) -> None:
@@ -177,7 +153,7 @@ def test_nothing_else_of_the_launchers_environment_leaks_into_the_targets(
 
 
 def test_children_of_a_shell_script_are_reached(launch: Launch, tmp_path: Path) -> None:
-    (tmp_path / "job.sh").write_text(f"{sys.executable} script.py\n")
+    (tmp_path / "job.sh").write_text("python script.py\n")
     script(tmp_path, STARTED)
     assert launch("run", "--", "bash", "job.sh").stdout.endswith(" True\n")
 
@@ -198,14 +174,3 @@ def path_of_autostart() -> str:
     from gradledger import autostart  # noqa: PLC0415
 
     return str(autostart.PATH)
-
-
-def bare_environment(folder: Path, with_torch: bool = False) -> Path:
-    """A new environment without gradledger, which may use the installed torch."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    if with_torch:
-        import torch  # noqa: PLC0415
-
-        site = next((folder / "lib").glob("python*/site-packages"))
-        (site / "torch.pth").write_text(str(Path(torch.__file__).parents[1]))
-    return folder / "bin" / "python"

@@ -1,0 +1,63 @@
+"""`gradledger run` and `gradledger check` on interpreters that import torch themselves."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from helpers.launching import (
+    CLASSIC,
+    CORRECTED,
+    STARTED,
+    UNEQUAL,
+    Launch,
+    bare_environment,
+    train,
+    verdict,
+)
+
+
+def test_the_hooks_start_once_torch_is_imported(launch: Launch) -> None:
+    done = launch("run", "--", sys.executable, "-c", STARTED)
+    assert done.stdout.endswith(" True\n")
+    assert done.stderr == ""
+
+
+def test_a_folder_named_gradledger_does_not_hide_the_hooks(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "gradledger").mkdir()
+    done = launch("run", "--", sys.executable, "-c", STARTED)
+    assert done.stdout.endswith(" True\n"), done.stderr
+
+
+def test_an_environment_without_gradledger_is_observed_too(launch: Launch, tmp_path: Path) -> None:
+    target = bare_environment(tmp_path / "target")
+    site = next(target.parents[1].glob("lib/python*/site-packages"))
+    (site / "torch.pth").write_text(str(Path(torch.__file__).parents[1]))
+    done = launch("run", "--", target, "-c", STARTED)
+    assert done.stdout.endswith(" True\n"), done.stderr
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(("loop", "status", "rules"), [(CLASSIC, 1, [UNEQUAL]), (CORRECTED, 0, [])])
+def test_a_training_is_checked(
+    launch: Launch, tmp_path: Path, loop: str, status: int, rules: list[str]
+) -> None:
+    command = train(loop, 6, python=sys.executable)
+    done = launch("check", "--json", tmp_path / "v.json", "--", *command)
+    report = verdict(tmp_path / "v.json")
+    assert done.returncode == status, done.stderr
+    assert [finding["rule"] for finding in report["findings"]] == rules
+    assert (report["steps"], report["ranks"], done.stdout) == (6, 1, "trained 6\n")
+
+
+def test_the_ranks_of_one_command_are_one_run(launch: Launch, tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    command = [*torchrun, *train(CLASSIC, 4)[1:]]
+    done = launch("check", "--json", tmp_path / "v.json", "--", *command)
+    report = verdict(tmp_path / "v.json")
+    assert done.returncode == 1, done.stderr
+    assert (report["run"], report["steps"], report["ranks"]) == ("train", 4, 2)
+    assert UNEQUAL in [finding["rule"] for finding in report["findings"]]
