@@ -13,6 +13,7 @@ import httpx2
 
 from gradledger_monitor.store.admin import tokens
 from gradledger_monitor.store.database import Store
+from helpers import http
 from helpers.service import Service, running_service
 
 ADMIN = "an-admin-token-of-at-least-32-characters"
@@ -46,7 +47,7 @@ class Guarded:
         """Make a request, with a token or without."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         headers |= options.pop("headers", {})
-        return httpx2.request(method, self.url + path, headers=headers, timeout=30, **options)
+        return http.request(method, self.url + path, headers=headers, timeout=30, **options)
 
     def get(self, path: str, token: str | None = None, **headers: str) -> httpx2.Response:
         """GET a path."""

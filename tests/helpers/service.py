@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx2
 
-from helpers import command
+from helpers import command, http
 from helpers.forkserver import Python
 
 START_SECONDS = 90.0  # a busy machine is no failure
@@ -46,11 +46,11 @@ class Service:
         """Send a body of JSON lines."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         told = {"Content-Type": "application/x-ndjson", **named}
-        return httpx2.post(f"{self.url}/api/v1/records", content=body, headers=told, timeout=60)
+        return http.post(f"{self.url}/api/v1/records", content=body, headers=told, timeout=60)
 
     def get(self, path: str) -> httpx2.Response:
         """Ask for a path below /api/v1."""
-        return httpx2.get(f"{self.url}/api/v1{path}", timeout=30)
+        return http.get(f"{self.url}/api/v1{path}", timeout=30)
 
 
 def start_service(database: Path | str, port: int = 0, **settings: str) -> Service:

@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from gradledger_monitor.ingest import decode
@@ -22,7 +21,7 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import UnknownRun, evaluation
 from gradledger_monitor.store.steps.ingest import store_batch
 from gradledger_monitor.workers.evaluator import evaluate_pending
-from helpers import command
+from helpers import command, http
 from helpers.batches import batch, eventually, fair_step, step
 from helpers.guarded import ADMIN, guarded_service
 from helpers.service import Service
@@ -118,15 +117,15 @@ def of_the_run(service: Service) -> dict[str, Any] | None:
 
 
 def test_put_and_delete_over_http(service: Service, url: str) -> None:
-    answer = httpx2.put(url, json={"note": " known <b>well</b> ", "by": "Ada"})
+    answer = http.put(url, json={"note": " known <b>well</b> ", "by": "Ada"})
     assert answer.status_code == 200, answer.text
     assert answer.json()["note"] == "known <b>well</b>"
     assert of_the_run(service) == answer.json()
-    page = httpx2.get(f"{service.url}/runs/a").text
+    page = http.get(f"{service.url}/runs/a").text
     assert "by Ada" in page and "known &lt;b&gt;well&lt;/b&gt;" in page
-    assert httpx2.delete(url).status_code == 204
+    assert http.delete(url).status_code == 204
     assert of_the_run(service) is None
-    assert httpx2.delete(url).status_code == 404
+    assert http.delete(url).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -142,7 +141,7 @@ def test_put_and_delete_over_http(service: Service, url: str) -> None:
 def test_an_invalid_request_is_refused_with_the_field(
     url: str, body: dict[str, Any], field: str
 ) -> None:
-    answer = httpx2.put(url, json=body)
+    answer = http.put(url, json=body)
     assert answer.status_code == 422
     assert [error["field"] for error in answer.json()["errors"]] == [field]
 
@@ -150,7 +149,7 @@ def test_an_invalid_request_is_refused_with_the_field(
 def test_an_unknown_run_or_finding_is_named(service: Service, url: str) -> None:
     for run, rule in (("nobody", RULE), ("a", "loop.double_step")):
         unknown = f"{service.url}/api/v1/runs/{run}/findings/{rule}/acknowledgement"
-        answer = httpx2.put(unknown, json={"note": "known"})
+        answer = http.put(unknown, json={"note": "known"})
         assert answer.status_code == 404 and run in answer.json()["detail"]
 
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from gradledger.delivery.http_client import Client
+from helpers import http
 from helpers.batches import batch, eventually, step
 from helpers.service import Service, running_service
 
@@ -42,7 +42,7 @@ class Slow:
 
     def _send(self) -> None:
         url = f"{self._service.url}/api/v1/records"
-        answer = httpx2.post(url, content=self._parts(), headers=LINES, timeout=60)
+        answer = http.post(url, content=self._parts(), headers=LINES, timeout=60)
         self.statuses.append(answer.status_code)
 
     def _parts(self) -> Iterator[bytes]:

@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from gradledger.delivery.http_client import Client
 from gradledger_monitor.ingest import bounds
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import get_run
+from helpers import http
 from helpers.batches import batch, fair_step, step
 from helpers.proc import memory, reset_peak_memory
 from helpers.service import Service, running_service
@@ -104,7 +104,7 @@ def test_others_are_served_while_the_most_costly_batches_are_decoded(bounded: Se
     for thread in attackers:
         thread.start()
     waits = []
-    with httpx2.Client(timeout=30) as client:
+    with http.client(timeout=30) as client:
         while any(thread.is_alive() for thread in attackers):
             began = time.monotonic()
             assert client.get(f"{bounded.url}/healthz").status_code == 200

@@ -16,6 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gradledger.delivery.http_client import Client
+from helpers import http
 from helpers.batches import batch, eventually, fair_step
 from helpers.proc import descriptors
 from helpers.service import Service, running_service
@@ -54,7 +55,7 @@ def answer(connection: socket.socket) -> bytes:
 
 def ended(service: Service, reason: str) -> float:
     """How many connections ended for a reason."""
-    text = httpx2.get(f"{service.url}/metrics").text
+    text = http.get(f"{service.url}/metrics").text
     return next(
         sample.value
         for family in text_string_to_metric_families(text)
@@ -119,13 +120,13 @@ def test_a_slow_upload_above_the_minimum_rate_is_accepted(quick: Service) -> Non
 
     headers = {"Content-Type": "application/x-ndjson", "Content-Length": str(len(body))}
     url = f"{quick.url}/api/v1/records"
-    done = httpx2.post(url, content=slowly(), headers=headers, timeout=30)
+    done = http.post(url, content=slowly(), headers=headers, timeout=30)
     assert done.json() == {"stored": 39, "duplicates": 0}
 
 
 def test_a_stream_of_events_outlasts_every_timeout(quick: Service) -> None:
     wait = httpx2.Timeout(5, read=30)
-    with httpx2.stream("GET", f"{quick.url}/api/v1/runs/r/events", timeout=wait) as stream:
+    with http.stream("GET", f"{quick.url}/api/v1/runs/r/events", timeout=wait) as stream:
         lines = stream.iter_lines()
         assert next(lines) == "event: evaluated"
         time.sleep(6)  # longer than each of them
@@ -183,7 +184,7 @@ def test_idle_connections_do_not_block_new_ones(cramped: tuple[int, int]) -> Non
         headers = {"Content-Type": "application/x-ndjson"}
         url = f"http://127.0.0.1:{port}"
         body = batch("r", [fair_step(1)])  # from the same address
-        posted = httpx2.post(f"{url}/api/v1/records", content=body, headers=headers, timeout=30)
+        posted = http.post(f"{url}/api/v1/records", content=body, headers=headers, timeout=30)
         assert posted.status_code == 200
         with socket.create_connection(("127.0.0.1", port), 30, ("127.0.0.2", 0)) as other:
             other.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")

@@ -7,7 +7,6 @@ import threading
 import time
 from pathlib import Path
 
-import httpx2
 from sqlalchemy import insert, select
 
 from gradledger_monitor.ingest import decode
@@ -16,6 +15,7 @@ from gradledger_monitor.store.runs.queries import evaluation, get_run, list_runs
 from gradledger_monitor.store.steps.ingest import store_batch
 from gradledger_monitor.store.tables import facts, runs
 from gradledger_monitor.workers.evaluator import Evaluator
+from helpers import http
 from helpers.batches import batch, eventually, fair_step, step
 from helpers.postgres import running_postgres
 from helpers.sending import Clock, judged, send
@@ -35,7 +35,7 @@ class Streaming(threading.Thread):
         self.statuses: dict[int, int] = {}
 
     def run(self) -> None:
-        with httpx2.Client(timeout=30) as client:
+        with http.client(timeout=30) as client:
             while not self.enough.is_set():
                 body = batch("streamed", [fair_step(self.sent + 1)])
                 url = f"{self._service.url}/api/v1/records"

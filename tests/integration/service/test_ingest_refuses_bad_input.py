@@ -13,6 +13,7 @@ import pytest
 import zstandard
 
 from gradledger.records import encode
+from helpers import http
 from helpers.batches import EndRecord, batch, step
 from helpers.service import Service
 
@@ -142,7 +143,7 @@ def test_a_body_of_100_mb_is_refused_without_keeping_it(service: Service) -> Non
             yield b" " * 2**20
 
     url = f"{service.url}/api/v1/records"
-    unannounced = httpx2.post(url, content=stream(), headers=headers, timeout=60)
+    unannounced = http.post(url, content=stream(), headers=headers, timeout=60)
     announced = service.post(sent + b" " * (100 * 2**20))
     for response in (unannounced, announced):
         assert f"{32 * 2**20:,} bytes" in the_problem(response, 413)["detail"]
@@ -235,20 +236,20 @@ def test_an_empty_body_is_refused(service: Service) -> None:
 def test_every_other_error_is_a_problem_document_too(
     service: Service, method: str, path: str, status: int
 ) -> None:
-    the_problem(httpx2.request(method, service.url + path), status)
+    the_problem(http.request(method, service.url + path), status)
 
 
 def test_half_a_request_leaves_the_service_alive(service: Service) -> None:
     with socket.create_connection(("127.0.0.1", service.port)) as connection:
         head = b"POST /api/v1/records HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
         connection.sendall(head + b"Content-Length: 1000\r\n\r\n" + batch("half", [step(1)])[:50])
-    assert httpx2.get(f"{service.url}/readyz").json() == {"status": "ready"}
+    assert http.get(f"{service.url}/readyz").json() == {"status": "ready"}
     assert service.get("/runs/half").status_code == 404
 
 
 def test_every_answer_carries_the_security_headers(service: Service) -> None:
     for path in ("/healthz", "/nowhere", "/api/v1/runs", "/"):
-        headers = httpx2.get(service.url + path).headers
+        headers = http.get(service.url + path).headers
         assert "script-src 'self'" in headers["content-security-policy"]
         assert "unsafe" not in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff"
@@ -262,9 +263,9 @@ def test_a_clean_batch_is_acknowledged(service: Service) -> None:
 
 def test_bodies_that_are_no_batch_are_small_and_say_how_long_they_are(service: Service) -> None:
     known = f"{service.url}/api/v1/runs/r/findings/loop.double_step/acknowledgement"
-    large = httpx2.put(known, json={"note": "n" * 2**17})
+    large = http.put(known, json={"note": "n" * 2**17})
     assert f"{2**16:,} bytes" in the_problem(large, 413)["detail"]
-    endless = httpx2.put(known, content=iter([b"{"]))
+    endless = http.put(known, content=iter([b"{"]))
     assert "Content-Length" in the_problem(endless, 411)["detail"]
 
 
@@ -288,12 +289,12 @@ def test_no_path_leads_to_a_file_that_is_not_meant(service: Service, path: str) 
 
 
 def test_a_method_that_an_address_lacks_names_all_that_it_has(service: Service) -> None:
-    answer = httpx2.patch(f"{service.url}/api/v1/settings/rules")
+    answer = http.patch(f"{service.url}/api/v1/settings/rules")
     assert the_problem(answer, 405) and answer.headers["allow"] == "GET, PUT"
 
 
 @pytest.mark.parametrize("body", [{"revision": False}, {"keep_detail_days": True}])
 def test_a_boolean_is_no_number(service: Service, body: dict[str, bool]) -> None:
-    answer = httpx2.put(f"{service.url}/api/v1/settings/retention", json=body)
+    answer = http.put(f"{service.url}/api/v1/settings/retention", json=body)
     (error,) = the_problem(answer, 422)["errors"]
     assert error["field"].startswith("body.")

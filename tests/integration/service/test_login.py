@@ -12,6 +12,7 @@ import pytest
 from gradledger_monitor.api.middleware.credentials import COOKIE, SESSION_SECONDS
 from gradledger_monitor.api.routes.live import VALID_SECONDS
 from gradledger_monitor.store.admin import sessions, tokens
+from helpers import http
 from helpers.batches import batch, step
 from helpers.guarded import ADMIN, Guarded, guarded_service
 
@@ -186,7 +187,7 @@ def test_a_stream_of_events_ends_with_its_session(tmp_path: Path) -> None:
         guarded.send(batch("r1", [step(1)]), ADMIN)
         session = cookie(guarded, ADMIN)
         url = f"{guarded.url}/api/v1/runs/r1/events"
-        with httpx2.stream("GET", url, headers=session, timeout=2 * VALID_SECONDS) as stream:
+        with http.stream("GET", url, headers=session, timeout=2 * VALID_SECONDS) as stream:
             assert stream.status_code == 200
             guarded.ask("POST", "/logout", headers=session)
             deadline = time.monotonic() + 2 * VALID_SECONDS

@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from gradledger_monitor.store.evaluation.claims import SPACE
+from helpers import http
 from helpers.batches import EndRecord, batch, eventually, fair_step, step
 from helpers.postgres import Postgres
 from helpers.receiver import Receiver, receiving
@@ -99,7 +100,7 @@ class Claims(threading.Thread):
 def send(services: list[Service], run: str) -> None:
     """A run's two ranks, each batch to another service, as behind a load balancer."""
     make = step if run.endswith(("0", "5")) else fair_step
-    with httpx2.Client(timeout=30) as client:
+    with http.client(timeout=30) as client:
         for at in range(0, STEPS, PER_BATCH):
             records = [make(number) for number in range(at + 1, at + PER_BATCH + 1)]
             for record in records:
@@ -193,7 +194,7 @@ def test_a_page_of_one_service_sees_what_another_took_in(url: str) -> None:
         first.post(batch("live", [step(1)]))
         assert eventually(60, lambda: bool(second.get("/runs/live").json().get("steps") == 1))
         page = f"{second.url}/api/v1/runs/live/events"
-        with httpx2.stream("GET", page, timeout=60) as response:
+        with http.stream("GET", page, timeout=60) as response:
             told = (json.loads(s[6:]) for s in response.iter_lines() if s.startswith("data: "))
             assert next(told)["step"] == 1
             for number in range(2, 6):

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gradledger import __version__
 from gradledger.records import encode
+from helpers import http
 from helpers.batches import EndRecord, batch, eventually, step
 from helpers.command import gradledger
 from helpers.service import Service, running_service
@@ -33,7 +33,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 def metrics(service: Service) -> dict[str, float]:
     """All samples by name and labels."""
-    text = httpx2.get(f"{service.url}/metrics").text
+    text = http.get(f"{service.url}/metrics").text
     return {
         sample.name + json.dumps(sample.labels, sort_keys=True): sample.value
         for family in text_string_to_metric_families(text)
@@ -76,8 +76,8 @@ def test_metrics_say_what_came_and_what_became_of_it(service: Service) -> None:
 def test_addresses_nobody_thought_of_make_no_metrics_of_their_own(service: Service) -> None:
     before = len(metrics(service))
     for number in range(5):
-        httpx2.get(f"{service.url}/nowhere/{number}")
-        httpx2.request(f"ODD{number}", f"{service.url}/nowhere")
+        http.get(f"{service.url}/nowhere/{number}")
+        http.request(f"ODD{number}", f"{service.url}/nowhere")
         service.get(f"/runs/nobody-{number}")
     assert len(metrics(service)) - before < 4 * 18  # a histogram each: 404, 405 and the run's route
 
@@ -93,11 +93,9 @@ def test_every_request_has_an_id_that_its_log_line_has_too(service: Service) -> 
 
 def test_the_id_of_a_proxy_is_kept_if_it_makes_sense(service: Service) -> None:
     sent = {"X-Request-ID": "proxy-7.42"}
-    assert (
-        httpx2.get(f"{service.url}/healthz", headers=sent).headers["x-request-id"] == "proxy-7.42"
-    )
+    assert http.get(f"{service.url}/healthz", headers=sent).headers["x-request-id"] == "proxy-7.42"
     for odd in ("a b", "x" * 65, '"}{"level":"error', "\x1b[31m"):
-        answer = httpx2.get(f"{service.url}/healthz", headers={"X-Request-ID": odd})
+        answer = http.get(f"{service.url}/healthz", headers={"X-Request-ID": odd})
         assert answer.headers["x-request-id"] != odd
 
 
@@ -130,7 +128,7 @@ def test_a_request_that_fails_is_found_by_its_id(tmp_path: Path) -> None:
 
 def test_text_for_people_has_one_line_for_one_event(tmp_path: Path) -> None:
     with running_service(tmp_path / "a.db", log_level="info", log_format="text") as service:
-        httpx2.get(f"{service.url}/a%0ab%1b[0m")
+        http.get(f"{service.url}/a%0ab%1b[0m")
         assert eventually(60, lambda: any("/a\\nb\\x1b" in line for line in service.output))
         assert "\x1b" not in "".join(service.output)
 

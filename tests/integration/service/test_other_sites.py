@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from gradledger_monitor.common.hosts import host_from_header, is_own_host
+from helpers import http
 from helpers.batches import batch, step
 from helpers.guarded import ADMIN, Guarded, guarded_service
 from helpers.service import Service, running_service
@@ -27,7 +28,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 def ask(service: Service, host: str, path: str = "/api/v1/runs") -> httpx2.Response:
     """Send a request with this host name."""
-    return httpx2.get(service.url + path, headers={"Host": host})
+    return http.get(service.url + path, headers={"Host": host})
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,7 @@ def test_a_page_of_another_site_changes_nothing(service: Service, headers: dict[
         ("POST", "/login", b"token=x"),
     ):
         sent = {**NDJSON, **headers}
-        answer = httpx2.request(method, service.url + path, content=body, headers=sent)
+        answer = http.request(method, service.url + path, content=body, headers=sent)
         assert answer.status_code == 403, path
         assert "another site" in answer.json()["detail"]
     assert service.get("/runs/foreign").status_code == 404
@@ -135,17 +136,17 @@ def test_an_old_browser_sends_only_the_origin(service: Service) -> None:
 
 
 def test_a_link_from_another_site_is_allowed(service: Service) -> None:
-    answer = httpx2.get(f"{service.url}/", headers={"Sec-Fetch-Site": "cross-site"})
+    answer = http.get(f"{service.url}/", headers={"Sec-Fetch-Site": "cross-site"})
     assert answer.status_code == 200
 
 
 def test_scripts_of_other_sites_cannot_read_responses(service: Service) -> None:
     headers = {"Origin": "https://evil.example"}
-    answer = httpx2.get(f"{service.url}/api/v1/runs", headers=headers)
+    answer = http.get(f"{service.url}/api/v1/runs", headers=headers)
     assert not [name for name in answer.headers if name.startswith("access-control")]
     assert answer.headers["cross-origin-resource-policy"] == "same-origin"
     asked = {**headers, "Access-Control-Request-Method": "POST"}
-    assert httpx2.options(service.url + RECORDS, headers=asked).status_code in (403, 405)
+    assert http.options(service.url + RECORDS, headers=asked).status_code in (403, 405)
 
 
 def test_a_guarded_service_hides_its_cookie_from_other_sites(

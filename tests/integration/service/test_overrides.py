@@ -22,6 +22,7 @@ from gradledger_monitor.store.runs.queries import evaluation, step_records
 from gradledger_monitor.workers.evaluator import Evaluator
 from gradledger_monitor.workers.retention import RetentionWorker, run_retention
 from gradledger_monitor.workers.runtime_overrides import DAYS, RuntimeOverrides
+from helpers import http
 from helpers.batches import EndRecord, batch, eventually, step
 from helpers.command import gradledger
 from helpers.guarded import ADMIN, guarded_service
@@ -42,12 +43,12 @@ def services(backend: str, database: str) -> Iterator[list[Service]]:
 
 def put(service: Service, path: str, **body: object) -> httpx2.Response:
     """Update the overrides."""
-    return httpx2.put(service.url + path, json=body, timeout=30)
+    return http.put(service.url + path, json=body, timeout=30)
 
 
 def get(service: Service, path: str) -> Any:
     """The overrides and the effective values."""
-    return httpx2.get(service.url + path, timeout=30).json()
+    return http.get(service.url + path, timeout=30).json()
 
 
 def verdict_after(service: Service, first: int, last: int) -> Any:
@@ -192,7 +193,7 @@ def test_settings_of_the_operator_take_precedence(database: str, tmp_path: Path)
         ):
             answer = put(service, path, **body)
             assert answer.status_code == 409 and str(file) in answer.json()["detail"]
-        page = httpx2.get(f"{service.url}/settings").text
+        page = http.get(f"{service.url}/settings").text
         assert 'name="norm.spike.least"' in page and 'name="norm.spike.z"' not in page
         assert 'type="checkbox"' not in page and f"set in <code>{file}</code>" in page
         # the stored values apply again once the operator no longer sets any

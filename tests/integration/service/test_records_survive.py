@@ -12,6 +12,7 @@ import httpx2
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import step_records
 from gradledger_monitor.store.steps.curves import curves
+from helpers import http
 from helpers.batches import EndRecord, EvalRecord, batch, eventually, step
 from helpers.service import Service, running_service, start_service
 
@@ -41,7 +42,7 @@ class Sender(threading.Thread):
             self.attempts += 1
             try:
                 url = f"{self.url}/api/v1/records"
-                response = httpx2.post(url, content=body, headers=headers, timeout=10)
+                response = http.post(url, content=body, headers=headers, timeout=10)
             except httpx2.TransportError:
                 time.sleep(0.05)
                 continue

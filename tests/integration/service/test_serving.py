@@ -13,13 +13,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from sqlalchemy import text
 
 from gradledger_monitor.api.schemas import FindingList, RunList, StepDocument, VerdictDocument
 from gradledger_monitor.store.admin import maintenance
 from gradledger_monitor.store.database import Store
+from helpers import http
 from helpers.batches import batch, eventually, step
 from helpers.command import gradledger
 from helpers.service import Service, running_service
@@ -38,7 +38,7 @@ def test_pages_are_told_of_every_judgement(service: Service) -> None:
     service.post(batch("live", [step(1)]))
     assert eventually(60, lambda: bool(service.get("/runs/live").json()["steps"] == 1))
     url = f"{service.url}/api/v1/runs/live/events"
-    with httpx2.stream("GET", url, timeout=10) as response:
+    with http.stream("GET", url, timeout=10) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         told = events(response.iter_lines())
         first = next(told)
@@ -85,7 +85,7 @@ def test_asked_to_end_it_ends_cleanly_with_a_page_still_open(tmp_path: Path) -> 
 
         def look() -> None:
             url = f"{service.url}/api/v1/runs/open/events"
-            with httpx2.stream("GET", url, timeout=30) as response:
+            with http.stream("GET", url, timeout=30) as response:
                 for _ in response.iter_lines():
                     opened.set()
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 
-import httpx2
 import pytest
 from sqlalchemy import delete, func, select, update
 
@@ -22,6 +21,7 @@ from gradledger_monitor.store.runs.queries import RunRow, evaluation, get_run
 from gradledger_monitor.store.steps.curves import curves
 from gradledger_monitor.workers.evaluator import LONGEST_QUARANTINE, QUARANTINE, Evaluator
 from gradledger_monitor.workers.retention import run_retention
+from helpers import http
 from helpers.batches import EvalRecord, fair_step, step
 from helpers.sending import Clock, judged, send
 from helpers.service import running_service
@@ -287,11 +287,11 @@ def test_the_api_and_the_page_show_the_note(store: Store) -> None:
     note = row(store).evaluation_note
     url = store.engine.url.render_as_string(hide_password=False)
     with running_service(url) as service:
-        document = httpx2.get(f"{service.url}/api/v1/runs/r").json()
+        document = http.get(f"{service.url}/api/v1/runs/r").json()
         assert document["earlier_version"] is True and document["evaluation_note"] == note
-        (listed,) = httpx2.get(f"{service.url}/api/v1/runs").json()["runs"]
+        (listed,) = http.get(f"{service.url}/api/v1/runs").json()["runs"]
         assert listed == document
-        page = httpx2.get(f"{service.url}/runs/r").text
+        page = http.get(f"{service.url}/runs/r").text
         assert f'<p class="small" id="evaluation-note">{note}</p>' in page
 
 

@@ -12,11 +12,11 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from subprocess import CalledProcessError
 
-import httpx2
 import psycopg
 import pytest
 
 from gradledger_monitor.store.database import Store
+from helpers import http
 from helpers.batches import batch, eventually, fair_step
 from helpers.command import gradledger
 from helpers.disks import mounted
@@ -129,7 +129,7 @@ def stack() -> Iterator[ExitStack]:
 def not_ready(service: Service) -> str:
     """Why the service is not ready; empty if it is."""
     began = time.monotonic()
-    answer = httpx2.get(f"{service.url}/readyz", timeout=30)
+    answer = http.get(f"{service.url}/readyz", timeout=30)
     assert time.monotonic() - began < 5
     return "" if answer.status_code == 200 else str(answer.json()["detail"])
 
@@ -213,12 +213,12 @@ def test_postgres_that_cannot_be_written_makes_it_not_ready(postgres: Postgres) 
 
 def test_many_who_ask_cause_one_probe(tmp_path: Path) -> None:
     with running_service(tmp_path / "a.db", reads_per_second="0") as service:
-        httpx2.get(f"{service.url}/readyz")
+        http.get(f"{service.url}/readyz")
         time.sleep(5.1)  # for which a result holds
         before, began = written(service.process.pid), time.monotonic()
         with ThreadPoolExecutor(16) as pool:
             url = f"{service.url}/readyz"
-            answers = list(pool.map(lambda _: httpx2.get(url).status_code, range(200)))
+            answers = list(pool.map(lambda _: http.get(url).status_code, range(200)))
         assert answers == [200] * 200
         probes = 2 + (time.monotonic() - began) / 5
         assert 0 < written(service.process.pid) - before < probes * 300_000 + 200 * 1_000
