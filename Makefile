@@ -21,7 +21,7 @@ PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 COMPILED_TESTS := tests/compiled tests/unit tests/integration/service/test_evaluation.py tests/integration/service/test_evaluation_continues.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo attack test test-fast e2e lint type unit lowest compiled museum courses zoo zero-code missing-division frameworks examples docs coverage mutants bench screenshots security audit fuzz dist tools clean
+.PHONY: help demo attack test test-fast e2e lint type unit lowest compiled museum courses zoo zero-code missing-division frameworks examples docs coverage mutants bench screenshots security audit fuzz dist sbom image tools clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -129,8 +129,14 @@ fuzz: $(READY)  ## the record decoder against a coverage-guided fuzzer (SECONDS=
 attack: $(READY)  ## attack real service processes: one table of tries and losses (SECONDS=60, ONLY=bombs)
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m attack.run --seconds $(SECONDS) $(addprefix --only ,$(ONLY))
 
-dist: .venvs/dist/.ready  ## sdist and wheel in dist/, checked, installed into empty environments, and run there
+dist: .venvs/dist/.ready  ## sdist, wheel and SBOM in dist/, checked, and installed by pip, pipx and uvx
 	.ci/dist .venvs/dist/bin "$(TORCH)"
+
+sbom: .venvs/dist/.ready  ## the packages of the service as CycloneDX, in dist/; make dist writes it too
+	.ci/sbom .venvs/dist/bin .
+
+image:  ## the container image gradledger:VERSION, with Docker, Podman or Buildah
+	deploy/build-image
 
 clean:  ## remove what this file made
 	rm -rf $(VENV) .venvs build/compiled dist

@@ -1,6 +1,6 @@
 """Generates the reference from the code when the documentation is built.
 
-MkDocs calls `on_files`; each page is a function below.
+MkDocs calls `on_config` and `on_files`; each page is a function below.
 """
 
 from __future__ import annotations
@@ -25,6 +25,12 @@ from gradledger_monitor.cli import app as commands_app
 from gradledger_monitor.config.settings import Settings
 
 METHODS = ("get", "put", "post", "patch", "delete")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """State the version at the foot of each page."""
+    config.copyright = f"gradledger {gradledger.__version__}"
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import yaml
 from sqlalchemy import make_url
 from typer.testing import CliRunner
 
+import gradledger
 from gradledger_monitor.cli import app
 from gradledger_monitor.config.settings import Settings, setting_names
 from gradledger_monitor.config.sources import SECRET_SETTINGS, environment_variable
@@ -156,7 +158,7 @@ def test_all_images_are_pinned_by_the_documented_command(tmp_path: Path) -> None
     assert all(image.endswith(f"@{digest}") for image in images), images
     froms = [line.split()[1] for line in DOCKERFILE.read_text().splitlines() if line[:5] == "FROM "]
     assert froms == [f"${{{name}}}" for name in args]
-    defaults = {line for line in DOCKERFILE.read_text().splitlines() if line.startswith("ARG ")}
+    defaults = set(re.findall(r"^ARG PYTHON.*", DOCKERFILE.read_text(), re.M))
     unpinned = service("monitor")["build"]["args"]
     assert defaults == {f"ARG {name}={image}" for name, image in unpinned.items()}
 
@@ -201,10 +203,36 @@ def test_what_the_proxy_mounts_is_there_and_runs() -> None:
     assert service("monitor")["environment"]["GRADLEDGER_TRUSTED_PROXIES"] == inside != outside
 
 
+def test_the_image_has_the_health_check_of_the_compose_file() -> None:
+    options, _, command = _dockerfile()["HEALTHCHECK"].partition(" CMD ")
+    check = service("monitor")["healthcheck"]
+    assert yaml.safe_load(command) == check["test"][1:]
+    assert options.split() == [
+        f"--interval={check['interval']}",
+        f"--timeout={check['timeout']}",
+        f"--start-period={check['start_period']}",
+    ]
+
+
+@pytest.mark.parametrize("printed", ["gradledger {version}", "gradledger 9.9"])
+def test_the_image_gets_the_version_of_the_package(printed: str, tmp_path: Path) -> None:
+    """With an engine that prints its arguments, and one version for `docker run`."""
+    docker = tmp_path / "docker"
+    output = printed.format(version=gradledger.__version__)
+    docker.write_text(f'#!/bin/sh\n[ "$1" = run ] && echo "{output}" || echo "$@"\n')
+    docker.chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = [ROOT / "deploy" / "build-image"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
+    assert f"--build-arg VERSION={gradledger.__version__} " in done.stdout
+    assert 'org.opencontainers.image.version="${VERSION}"' in _dockerfile()["LABEL"]
+    assert done.returncode == (1 if "9.9" in printed else 0), done.stderr
+
+
 def _dockerfile() -> dict[str, Any]:
     """The last of each instruction."""
-    found: dict[str, Any] = {}
-    for line in DOCKERFILE.read_text().splitlines():
+    instructions: dict[str, Any] = {}
+    for line in re.sub(r"\\\n\s*", "", DOCKERFILE.read_text()).splitlines():
         word, _, rest = line.partition(" ")
-        found[word] = yaml.safe_load(rest) if rest.startswith("[") else rest
-    return found
+        instructions[word] = yaml.safe_load(rest) if rest.startswith("[") else rest
+    return instructions
