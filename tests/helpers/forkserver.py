@@ -337,13 +337,16 @@ def _execute_and_exit(arguments: Sequence[str]) -> NoReturn:
         if status and not isinstance(exit.code, int):
             sys.stderr.write(f"{exit.code}\n")
     except BaseException as error:
-        status = 1
+        status = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
         sys.excepthook(type(error), error, error.__traceback__)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
+    if status == -signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     os._exit(status & 0xFF)
 
 

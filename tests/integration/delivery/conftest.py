@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
+from gradledger import autostart
 from helpers.batches import eventually
+from helpers.forkserver import Python
 from helpers.patience import HANGS
 from helpers.service import Service
 
-# The beginning of every script: `train` takes optimizer steps of two micro-batches. An optimizer
-# imports PyTorch's compiler, which takes a second and is replaced by a stub.
-PRELUDE = """
-import os, signal, sys, time, types
+# The beginning of every script: `train` takes optimizer steps of two micro-batches. The end waits
+# for a slow service, and a script that waits until a time limit of the end hangs.
+PRELUDE = f"""
+import os, signal, sys, time
+from pathlib import Path
 import torch
 import torch.nn.functional as F
 import gradledger
+from gradledger.delivery import pipeline, uploader
 
 torch.set_num_threads(1)
-
-def without_compiler():
-    nothing = types.SimpleNamespace(disable=lambda f, *_, **__: f, graph_break=lambda: None)
-    torch._dynamo = sys.modules["torch._dynamo"] = nothing
+pipeline.EXIT_SECONDS = pipeline.EXIT_SECONDS_UNANSWERED = {2 * HANGS}
+pipeline.EXIT_SECONDS_UNSAVED = {2 * HANGS}
 
 def train(steps, pause=0.0):
-    without_compiler()
     model = torch.nn.Linear(4, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(steps):
@@ -42,17 +42,15 @@ def train(steps, pause=0.0):
         optimizer.step()
         optimizer.zero_grad()
         time.sleep(pause)
+
+def wait_until(happened):
+    while not happened():
+        time.sleep(0.01)
+
+def on_disk():
+    texts = [path.read_text() for path in Path("spool").rglob("*.jsonl")]
+    return sum(text.count('"type":"step"') for text in texts)
 """
-WITH_HOOKS = [sys.executable, "-m", "gradledger.cli", "run", "--"]
-
-
-@dataclass
-class ScriptResult:
-    """The result of a script."""
-
-    status: int
-    out: str
-    err: str
 
 
 @dataclass
@@ -60,60 +58,67 @@ class Scripts:
     """Runs scripts in one folder with one spool."""
 
     folder: Path
-    started: list[subprocess.Popen[str]] = field(default_factory=list)
+    started: list[Python] = field(default_factory=list)
 
     @property
     def spool(self) -> Path:
         """The folder for records that they cannot send."""
         return self.folder / "spool"
 
-    def start(self, code: str, url: str, *command: str, **environ: str) -> subprocess.Popen[str]:
-        """Start a script, under ``gradledger run`` unless another command is given."""
+    def write(self, code: str) -> Path:
+        """A script that begins with the prelude."""
         path = self.folder / f"script{len(list(self.folder.glob('script*.py')))}.py"
         path.write_text(PRELUDE + code)
+        return path
+
+    def environment(self, url: str, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The environment of a script, without the hooks."""
         env = {k: v for k, v in os.environ.items() if not k.startswith("GRADLEDGER_")}
         env |= {"GRADLEDGER_URL": url, "GRADLEDGER_SPOOL": str(self.spool), "OMP_NUM_THREADS": "1"}
         env["GRADLEDGER_OVERHEAD"] = "full"  # else steps as short as these are sampled
         env["GRADLEDGER_ON_FINDING"] = "off"  # no output except messages about delivery
-        words = [*(command or (*WITH_HOOKS, sys.executable)), str(path)]
-        process = subprocess.Popen(
-            words,
-            env={**env, **environ},
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        return {**env, **(environ or {})}
+
+    def start(
+        self,
+        code: str,
+        url: str,
+        *arguments: str,
+        hooks: bool = True,
+        teardown: bool = False,
+        environ: Mapping[str, str] | None = None,
+    ) -> Python:
+        """Start a script, with ``hooks`` as ``gradledger run`` does."""
+        path, env = self.write(code), self.environment(url, environ)
+        if hooks:
+            env = autostart.environment(env, [sys.executable, str(path), *arguments])
+        process = Python([path, *arguments], env, self.folder, teardown=teardown)
         self.started.append(process)
         return process
 
     def end(self) -> None:
         """Kill the processes that a failed test left running, with their children."""
         for process in self.started:
-            if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
+            process.end_session()
 
-    def run(self, code: str, url: str, *command: str, **environ: str) -> ScriptResult:
+    def run(
+        self,
+        code: str,
+        url: str,
+        *arguments: str,
+        hooks: bool = True,
+        teardown: bool = False,
+        environ: Mapping[str, str] | None = None,
+    ) -> CompletedProcess[str]:
         """Run a script until it ends."""
-        process = self.start(code, url, *command, **environ)
+        process = self.start(code, url, *arguments, hooks=hooks, teardown=teardown, environ=environ)
         out, err = process.communicate(timeout=HANGS)
-        return ScriptResult(process.returncode, out, err)
+        return CompletedProcess([code, *arguments], process.wait(), out, err)
 
     def on_disk(self) -> int:
         """The number of steps in the spool."""
         texts = [path.read_bytes() for path in self.spool.rglob("*.jsonl")]
         return sum(text.count(b'"type":"step"') for text in texts)
-
-    def gradledger(self, *words: object) -> ScriptResult:
-        """Run a gradledger command."""
-        command = [sys.executable, "-m", "gradledger.cli", *map(str, words)]
-        env = {k: v for k, v in os.environ.items() if not k.startswith("GRADLEDGER_")}
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=HANGS, env=env, cwd=self.folder
-        )
-        return ScriptResult(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture
@@ -125,10 +130,16 @@ def scripts(tmp_path: Path) -> Iterator[Scripts]:
 
 
 @pytest.fixture
-def nowhere() -> str:
-    """The address of a service that is down."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return f"http://127.0.0.1:{free.getsockname()[1]}"
+def nowhere() -> Iterator[str]:
+    """The address of a service that is down.
+
+    Until a test starts a server there, no other process gets this port: the socket is bound, does
+    not listen, and allows others to bind explicitly.
+    """
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{reserved.getsockname()[1]}"
 
 
 def stored(service: Service) -> dict[str, list[int]]:

@@ -11,12 +11,21 @@ from gradledger.records import EndRecord, RunRecord, encode
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
 from gradledger_monitor.store.runs.queries import step_records
+from helpers import command
 from helpers.batches import batch, step
 from helpers.service import running_service
 
-from .conftest import Scripts, all_stored
+from .conftest import all_stored
 
 ENDED = EndRecord(9.0, [30])
+
+
+@pytest.fixture(autouse=True)
+def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands run in a folder of their own, without settings."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("GRADLEDGER_DB", "GRADLEDGER_URL", "GRADLEDGER_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
@@ -32,26 +41,24 @@ def spool(tmp_path: Path) -> Path:
 
 
 def test_a_folder_is_imported_into_a_service_and_a_second_import_changes_nothing(
-    scripts: Scripts, spool: Path
+    spool: Path,
 ) -> None:
     with running_service(spool.parent / "gradledger.db") as service:
-        done = scripts.gradledger("import", spool, "--url", service.url)
-        assert (done.status, done.err) == (0, "")
+        done = command.gradledger("import", spool, "--url", service.url)
+        assert (done.returncode, done.stderr) == (0, "")
         summary = "3 files, 35 records: 35 stored, 0 already there, 0 refused\n"
-        assert done.out == summary
+        assert done.stdout == summary
         assert all_stored(service, 30, 5)
-        again = scripts.gradledger("import", spool, "--url", service.url)
-        assert "0 stored, 35 already there, 0 refused" in again.out
+        again = command.gradledger("import", spool, "--url", service.url)
+        assert "0 stored, 35 already there, 0 refused" in again.stdout
     assert len(list(spool.rglob("*.jsonl"))) == 3
 
 
-def test_a_file_is_imported_into_a_database_and_removed_with_remove(
-    scripts: Scripts, spool: Path
-) -> None:
+def test_a_file_is_imported_into_a_database_and_removed_with_remove(spool: Path) -> None:
     database = f"sqlite:///{spool.parent / 'other.db'}"
     files = sorted(spool.rglob("a.*"))
-    done = scripts.gradledger("import", "--db", database, "--remove", *files)
-    assert (done.status, done.err) == (0, "")
+    done = command.gradledger("import", "--db", database, "--remove", *files)
+    assert (done.returncode, done.stderr) == (0, "")
     assert not any(path.exists() for path in files)
     store = Store(database)
     assert [bool(step_records(store, "a", 0, number)) for number in (1, 30, 31)] == [
@@ -64,37 +71,37 @@ def test_a_file_is_imported_into_a_database_and_removed_with_remove(
     store.close()
 
 
-def test_a_file_that_is_still_written_is_read_and_stays(scripts: Scripts, tmp_path: Path) -> None:
+def test_a_file_that_is_still_written_is_read_and_stays(tmp_path: Path) -> None:
     path = tmp_path / "living.jsonl"
     living = SpoolFile.create(path)
     living.append(encode(RunRecord("living", "living")), [encode(step(1))])
     database = f"sqlite:///{tmp_path / 'other.db'}"
-    done = scripts.gradledger("import", path, "--db", database, "--remove")
-    assert done.status == 0
-    assert "1 stored" in done.out
-    assert "a process may still write it" in done.err
+    done = command.gradledger("import", path, "--db", database, "--remove")
+    assert done.returncode == 0
+    assert "1 stored" in done.stdout
+    assert "a process may still write it" in done.stderr
     assert path.exists()
     living.close()
 
 
-def test_refused_records_are_reported_and_the_file_stays(scripts: Scripts, spool: Path) -> None:
+def test_refused_records_are_reported_and_the_file_stays(spool: Path) -> None:
     path = spool / "odd.jsonl"
     path.write_bytes(b'{"type": "odd"}\n' + batch("c", [step(1)]))
-    done = scripts.gradledger(
+    done = command.gradledger(
         "import", path, "--db", f"sqlite:///{spool.parent / 'other.db'}", "--remove"
     )
-    assert done.status == 1
-    assert "1 stored, 0 already there, 1 refused" in done.out
-    assert "odd.jsonl: 1 refused" in done.err
+    assert done.returncode == 1
+    assert "1 stored, 0 already there, 1 refused" in done.stdout
+    assert "odd.jsonl: 1 refused" in done.stderr
     assert path.exists()
 
 
 def test_a_service_that_is_down_is_reported_and_nothing_is_removed(
-    scripts: Scripts, spool: Path, nowhere: str
+    spool: Path, nowhere: str
 ) -> None:
-    done = scripts.gradledger("import", spool, "--url", nowhere, "--remove")
-    assert done.status == 1
-    assert "the destination accepts no records (ConnectionRefusedError" in done.err
+    done = command.gradledger("import", spool, "--url", nowhere, "--remove")
+    assert done.returncode == 1
+    assert "the destination accepts no records (ConnectionRefusedError" in done.stderr
     assert len(list(spool.rglob("*.jsonl"))) == 3
 
 
@@ -107,5 +114,5 @@ def test_a_service_that_is_down_is_reported_and_nothing_is_removed(
         ["import", ".", "--db", "sqlite://", "--url", "http://there:1"],
     ],
 )
-def test_bad_usage_exits_2(scripts: Scripts, words: list[str]) -> None:
-    assert scripts.gradledger(*words).status == 2
+def test_bad_usage_exits_2(words: list[str]) -> None:
+    assert command.gradledger(*words).returncode == 2

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 from pathlib import Path
 
 import pytest
 
+from gradledger.delivery import pipeline
 from helpers.batches import eventually
 from helpers.patience import HANGS
 from helpers.service import running_service
@@ -17,15 +17,16 @@ from helpers.service import running_service
 from .conftest import Scripts, all_stored
 
 STEPS = 12
-# A killed process loses the records of its last tick, so these scripts wait for two ticks.
+SAVED = f"wait_until(lambda: on_disk() == {STEPS})\n"
+# A killed process loses the records of its last tick, so these scripts wait until theirs are saved.
 ENDS = {
     "returns": ("", 0),
     "raises": ("raise RuntimeError('mine')", 1),
     "exits": ("sys.exit(3)", 3),
-    "is asked to end": ("time.sleep(1); os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+    "is asked to end": (f"{SAVED}os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
     "is interrupted": ("os.kill(os.getpid(), signal.SIGINT); time.sleep(60)", -signal.SIGINT),
-    "leaves at once": ("time.sleep(1); os._exit(4)", 4),
-    "is killed": ("time.sleep(1); os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+    "leaves at once": (f"{SAVED}os._exit(4)", 4),
+    "is killed": (f"{SAVED}os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
 }
 
 WITHOUT_A_CLOSE = ("leaves at once", "is asked to end", "is killed")
@@ -36,10 +37,10 @@ def test_with_the_service_down_every_step_is_on_the_disk(
     end: str, scripts: Scripts, nowhere: str
 ) -> None:
     code, status = ENDS[end]
-    done = scripts.run(f"train({STEPS})\n{code}", nowhere)
-    assert done.status == status
+    done = scripts.run(f"train({STEPS})\n{code}", nowhere, teardown=True)
+    assert done.returncode == status
     assert scripts.on_disk() == STEPS
-    assert done.err.count("gradledger:") == (0 if end in WITHOUT_A_CLOSE else 1)
+    assert done.stderr.count("gradledger:") == (0 if end in WITHOUT_A_CLOSE else 1)
 
 
 @pytest.mark.parametrize("end", ["returns", "raises", "is interrupted"])
@@ -48,9 +49,9 @@ def test_with_the_service_up_every_step_is_stored(
 ) -> None:
     code, status = ENDS[end]
     with running_service(tmp_path / "gradledger.db") as service:
-        done = scripts.run(f"train({STEPS})\n{code}", service.url)
-        assert done.status == status
-        assert "gradledger" not in done.err
+        done = scripts.run(f"train({STEPS})\n{code}", service.url, teardown=True)
+        assert done.returncode == status
+        assert "gradledger" not in done.stderr
         assert all_stored(service, STEPS)
         (run,) = service.get("/runs").json()["runs"]
         assert run["ended"]
@@ -79,64 +80,64 @@ def test_the_next_training_sends_the_files_of_a_killed_one_to_the_same_service(
     assert scripts.on_disk() == STEPS
     port = int(nowhere.rsplit(":", 1)[1])
     with running_service(tmp_path / "gradledger.db", port) as service:
-        assert scripts.run("train(3)\ntime.sleep(1)", service.url).err == ""
+        code = "train(3)\nwait_until(lambda: not list(Path('spool').rglob('*.jsonl')))"
+        assert scripts.run(code, service.url).stderr == ""
         assert all_stored(service, 3, STEPS)
     assert scripts.on_disk() == 0
     assert not list(scripts.spool.rglob("*.jsonl"))
 
 
-def test_a_service_that_never_answers_delays_neither_the_training_nor_its_end(
-    scripts: Scripts,
-) -> None:
+def test_a_service_that_never_answers_does_not_delay_the_end(scripts: Scripts) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel accepts, nobody answers
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        code = """
-ledger = gradledger.watch()
-train(30, pause=0.05)
-began = time.monotonic()
-ledger.close()
-print(time.monotonic() - began)
+        code = f"""
+from gradledger.session import current
+pipeline.EXIT_SECONDS_UNANSWERED = {pipeline.EXIT_SECONDS_UNANSWERED}
+uploader.UNANSWERED_SECONDS = 0.05
+train(30)
+wait_until(lambda: current()._pipeline._uploader.unanswered)
 """
-        done = scripts.run(code, url)
-    assert done.status == 0
-    assert float(done.out) < 0.6
+        assert scripts.run(code, url).returncode == 0
     assert scripts.on_disk() == 30
+    assert pipeline.EXIT_SECONDS_UNANSWERED <= 0.2
 
 
-def test_a_training_with_all_records_sent_ends_in_under_200_ms(
+def test_a_training_with_all_records_sent_ends_without_waiting_for_a_time_limit_or_a_tick(
     scripts: Scripts, tmp_path: Path
 ) -> None:
-    code = """
+    code = f"""
+pipeline.TICK_SECONDS = uploader.HEARTBEAT_SECONDS = {2 * HANGS}
 for _ in range(4):
     with gradledger.watch():
-        train(30, pause=0.02)
-        began = time.monotonic()
-    print(time.monotonic() - began)
+        train(30)
 """
     with running_service(tmp_path / "gradledger.db") as service:
-        took = map(float, scripts.run(code, service.url).out.split())
+        assert scripts.run(code, service.url).returncode == 0
         assert all_stored(service, 30, 30, 30, 30)
-    assert sorted(took)[1] < 0.2
 
 
-def test_a_killed_training_loses_at_most_the_last_ticks(scripts: Scripts, nowhere: str) -> None:
+def test_a_killed_training_loses_at_most_the_last_two_ticks(scripts: Scripts, nowhere: str) -> None:
     process = scripts.start(
         """
-for _ in range(10_000):
-    print(time.monotonic(), flush=True)
-    train(1)
-    time.sleep(0.01)
+tick, steps = pipeline.Pipeline._tick, 0
+
+def counted(self):
+    before = steps
+    tick(self)
+    print(before, flush=True)
+
+pipeline.Pipeline._tick = counted
+while True:
+    train(1, pause=0.002)
+    steps += 1
 """,
         nowhere,
     )
-    assert process.stdout is not None
-    began = [float(process.stdout.readline())]
-    while began[-1] - began[0] < 1.5:
-        began.append(float(process.stdout.readline()))
+    at_ticks = [int(process.stdout.readline()) for _ in range(5)]
     process.kill()
-    began += map(float, process.communicate()[0].splitlines())
-    # steps that ended two ticks earlier, with a margin for a busy machine
-    assert scripts.on_disk() >= sum(began[-1] - each > 0.25 for each in began) - 1
+    at_ticks += map(int, process.communicate()[0].splitlines())
+    assert scripts.on_disk() >= at_ticks[-2] > 0
+    assert 2 * pipeline.TICK_SECONDS <= 0.2
 
 
 # ---------------------------------------------------------------------- several runs
@@ -153,7 +154,7 @@ train(4)
 ledger.close()
 """
     with running_service(tmp_path / "gradledger.db") as service:
-        assert scripts.run(code, service.url, sys.executable).err == ""
+        assert scripts.run(code, service.url, hooks=False).stderr == ""
         assert all_stored(service, 2, 3, 4)
         names = {run["name"] for run in service.get("/runs").json()["runs"]}
         assert {"run 2", "run 3"} < names
@@ -188,8 +189,8 @@ def test_a_forked_child_records_nothing_until_it_calls_watch_and_then_is_a_separ
     scripts: Scripts, tmp_path: Path
 ) -> None:
     with running_service(tmp_path / "gradledger.db") as service:
-        done = scripts.run(FORKS, service.url, sys.executable)
-        assert (done.status, done.err) == (0, "")
+        done = scripts.run(FORKS, service.url, hooks=False)
+        assert (done.returncode, done.stderr) == (0, "")
 
         def stored_runs() -> set[tuple[str, int, bool]]:
             runs = service.get("/runs").json()["runs"]

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from gradledger.delivery import pipeline
 from gradledger.delivery.http_client import Client, UploadResult
 from gradledger.delivery.proxies import Proxy, ProxyError, parse_proxy, proxy_for
 from gradledger.records import RunRecord, encode
 from gradledger.settings import Settings
-from helpers.batches import eventually, step
+from helpers.batches import step
 from helpers.misbehaving import Server, server, takes
 from helpers.proxy import connect, running_proxy
 
@@ -147,10 +148,9 @@ def test_a_training_reaches_its_service_through_a_proxy(scripts: Scripts) -> Non
         done = scripts.run(
             "train(3)",
             "http://service.test:4777",
-            HTTP_PROXY=f"http://{proxy.address}",
-            NO_PROXY="",
+            environ={"HTTP_PROXY": f"http://{proxy.address}", "NO_PROXY": ""},
         )
-        assert (done.status, done.err) == (0, "")
+        assert (done.returncode, done.stderr) == (0, "")
         assert service.steps() == [1, 2, 3]
         assert proxy.heads
 
@@ -219,14 +219,14 @@ def test_a_service_over_tls_is_reached_through_a_tunnel_that_sees_nothing(
 def test_a_proxy_that_never_answers_does_not_delay_the_end(scripts: Scripts) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         proxy = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        code = """
-train(30, pause=0.05)
-import atexit, gradledger.session
-began = time.monotonic()
-gradledger.session.current().close()
-print(time.monotonic() - began)
+        code = f"""
+from gradledger.session import current
+pipeline.EXIT_SECONDS_UNANSWERED = {pipeline.EXIT_SECONDS_UNANSWERED}
+uploader.UNANSWERED_SECONDS = 0.05
+train(30)
+wait_until(lambda: current()._pipeline._uploader.unanswered)
 """
-        done = scripts.run(code, "https://service.test", HTTPS_PROXY=proxy, NO_PROXY="")
-    assert done.status == 0
-    assert float(done.out) < 1.0
-    assert eventually(5, lambda: scripts.on_disk() == 30)
+        environ = {"HTTPS_PROXY": proxy, "NO_PROXY": ""}
+        done = scripts.run(code, "https://service.test", environ=environ)
+    assert done.returncode == 0
+    assert scripts.on_disk() == 30

@@ -1,21 +1,21 @@
 """A system without ``fcntl``, ``fork`` and positioned reads, such as Windows, loses no records.
 
-Windows is simulated: before gradledger is imported, the missing functions are removed,
+Windows is simulated: before gradledger is imported again, the missing functions are removed,
 ``msvcrt.locking`` is implemented with Linux locks, and open files can be neither renamed nor
 deleted.
 """
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Mapping
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
 from helpers.misbehaving import says, server, takes
-from helpers.patience import HANGS
 
-from .conftest import Scripts
+from .conftest import PRELUDE, Scripts
 
 HIDDEN = """
 import errno, fcntl, glob, os, select, signal, struct, sys, types
@@ -57,10 +57,18 @@ class Hidden:
         if name == "fcntl" or name == "msvcrt":
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-del sys.modules["fcntl"]
+for name in [name for name in sys.modules if name.split(".")[0] in ("gradledger", "fcntl")]:
+    del sys.modules[name]
 sys.meta_path.insert(0, Hidden())
 """
 WINDOWS = HIDDEN + "sys.modules['msvcrt'] = types.SimpleNamespace(locking=locking, LK_NBLCK=2)\n"
+# Wait until the uploader has searched for files of ended processes.
+SEARCHES = """
+search, searches = uploader.Uploader._send_leftover_files, []
+uploader.Uploader._send_leftover_files = lambda self: searches.append(search(self))
+train(3)
+wait_until(lambda: searches)
+"""
 TRAINS = """
 import gradledger
 gradledger.watch()
@@ -68,43 +76,44 @@ train({steps})
 """
 
 
-def start(scripts: Scripts, system: str, code: str, url: str) -> tuple[int, str, str]:
+def run(
+    scripts: Scripts,
+    system: str,
+    code: str,
+    url: str,
+    environ: Mapping[str, str] | None = None,
+) -> CompletedProcess[str]:
     """Run a script on such a system."""
-    # After the change: the prelude of all scripts imports gradledger.
-    done = scripts.run(f"exec({code!r})", url, sys.executable, "-c", first(system))
-    return done.status, done.out, done.err
-
-
-def first(system: str) -> str:
-    """Change the system, then run the script that the command line names."""
-    return f"{system}\nimport runpy\nrunpy.run_path(sys.argv[1], run_name='__main__')\n"
+    # After the change, the prelude of all scripts imports gradledger again.
+    program = f"{system}\nexec({PRELUDE + code!r})"
+    return scripts.run(program, url, hooks=False, environ=environ)
 
 
 @pytest.mark.parametrize("system", [WINDOWS, HIDDEN], ids=["windows", "no locks at all"])
 def test_unsent_records_are_on_the_disk(system: str, scripts: Scripts, nowhere: str) -> None:
-    status, _, err = start(scripts, system, TRAINS.format(steps=12), nowhere)
-    assert status == 0, err
+    done = run(scripts, system, TRAINS.format(steps=12), nowhere)
+    assert done.returncode == 0, done.stderr
     assert scripts.on_disk() == 12
-    assert err.count("gradledger:") == err.count("\n") == 1
+    assert done.stderr.count("gradledger:") == done.stderr.count("\n") == 1
 
 
 def test_a_later_process_sends_the_files_of_an_earlier_one(scripts: Scripts) -> None:
     with server(says(500)) as service:
-        assert start(scripts, WINDOWS, TRAINS.format(steps=12), service.url)[0] == 0
+        assert run(scripts, WINDOWS, TRAINS.format(steps=12), service.url).returncode == 0
         assert scripts.on_disk() == 12
         service.behaviour = takes
-        code = TRAINS.format(steps=3) + "time.sleep(1.5)\n"
-        assert start(scripts, WINDOWS, code, service.url)[::2] == (0, "")
+        code = TRAINS.format(steps=3) + "wait_until(lambda: not [*Path('spool').rglob('*.jsonl')])"
+        done = run(scripts, WINDOWS, code, service.url)
+        assert (done.returncode, done.stderr) == (0, "")
         assert sorted(map(str, service.steps())) == sorted(map(str, [*range(1, 13), 1, 2, 3]))
     assert list(scripts.spool.rglob("*.jsonl")) == []
 
 
 def test_without_locks_no_process_takes_a_file_that_may_have_an_owner(scripts: Scripts) -> None:
     with server(says(500)) as service:
-        assert start(scripts, HIDDEN, TRAINS.format(steps=12), service.url)[0] == 0
+        assert run(scripts, HIDDEN, TRAINS.format(steps=12), service.url).returncode == 0
         service.behaviour = takes
-        code = TRAINS.format(steps=3) + "time.sleep(1)\n"
-        assert start(scripts, HIDDEN, code, service.url)[0] == 0
+        assert run(scripts, HIDDEN, TRAINS.format(steps=0) + SEARCHES, service.url).returncode == 0
         assert service.steps() == [1, 2, 3]
     assert scripts.on_disk() == 12
 
@@ -146,24 +155,16 @@ print("held")
 def test_files_are_locked_thinned_taken_and_marked_as_refused(
     scripts: Scripts, nowhere: str
 ) -> None:
-    status, out, err = start(scripts, WINDOWS, FILES, nowhere)
-    assert (status, out) == (0, "held\n"), err
+    done = run(scripts, WINDOWS, FILES, nowhere)
+    assert (done.returncode, done.stdout) == (0, "held\n"), done.stderr
 
 
 def test_the_default_folder_stores_unsent_records(
     scripts: Scripts, nowhere: str, tmp_path: Path
 ) -> None:
     """``~/.gradledger`` is made private where there are owners and modes, and made anyway."""
-    code = first(WINDOWS)
-    command = (sys.executable, "-c", code)
-    process = scripts.start(
-        f"exec({TRAINS.format(steps=12)!r})",
-        nowhere,
-        *command,
-        HOME=str(tmp_path),
-        GRADLEDGER_SPOOL="",
-    )
-    _, err = process.communicate(timeout=HANGS)
-    assert process.returncode == 0, err
+    home = {"HOME": str(tmp_path), "GRADLEDGER_SPOOL": ""}
+    done = run(scripts, WINDOWS, TRAINS.format(steps=12), nowhere, home)
+    assert done.returncode == 0, done.stderr
     left = list((tmp_path / ".gradledger" / "spool").rglob("*.jsonl"))
     assert sum(path.read_bytes().count(b'"type":"step"') for path in left) == 12
