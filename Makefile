@@ -16,9 +16,13 @@ LOWEST_TESTS := tests/unit/alerts tests/unit/web \
 	$(addprefix tests/integration/service/test_,access.py login.py other_sites.py operations.py serving.py \
 		ingest_refuses_bad_input.py store.py overrides.py) \
 	tests/integration/alerts/test_channel_kinds.py tests/integration/deploy tests/e2e/deploy
-# The order of files is that of tests/conftest.py, the longest first.
-PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
+# Three workers on two cores, because tests wait for processes. The short files of tests/unit go last,
+# so that no worker is left alone with a long one.
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 COMPILED_TESTS := tests/compiled tests/unit tests/integration/service/test_evaluation.py tests/integration/service/test_evaluation_continues.py
+
+# Without it, each of hundreds of processes would compile the sources again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo attack test test-fast e2e lint type unit lowest compiled museum courses zoo zero-code missing-division frameworks examples docs coverage mutants bench screenshots security audit fuzz dist sbom image tools clean
@@ -30,7 +34,9 @@ help:  ## list the targets
 demo: $(READY)  ## train a model with a bug and without, live on the dashboard (EXIT=1 ends by itself)
 	@$(BIN)/gradledger demo $(if $(EXIT),--exit)
 
-test: lint type unit  ## linters, types, architecture contracts, tests: what to run before each push
+test: $(READY) tools  ## linters, types, architecture contracts, tests: what to run before each push
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint type
+	@$(MAKE) --no-print-directory unit
 
 test-fast: $(READY)  ## tests/unit alone
 	$(BIN)/pytest $(PARALLEL) tests/unit
@@ -52,7 +58,7 @@ type: $(READY)  ## mypy --strict
 	$(BIN)/mypy
 
 unit: $(READY) tools  ## pytest alone; e2e, museum, docs, frameworks and examples have targets of their own
-	$(BIN)/pytest $(PARALLEL) tests/unit tests/integration tests/browser
+	$(BIN)/pytest $(PARALLEL) tests/browser tests/integration tests/unit
 
 # Older versions of packages use names that newer Python versions and packages call deprecated.
 lowest: .venvs/lowest/.ready tools  ## the service on the lowest versions of its dependencies that pyproject.toml allows

@@ -49,22 +49,3 @@ def swallowed(request: pytest.FixtureRequest) -> Iterator[Swallowed]:
     elif caught:
         where, error = caught[0]
         raise AssertionError(f"swallowed by {where}: {error!r}") from error
-
-
-# Files that take a minute or more are begun first: else one worker is left alone with the last.
-LONG = {
-    *(
-        "test_check",
-        "test_identity",
-        "test_faults",
-        "test_openapi",
-        "test_process_end",
-        "test_disks",
-    ),
-    *("test_delivery", "test_pipeline", "test_channels_and_links", "test_records_survive"),
-}
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order files; what is in one stays in its order."""
-    items.sort(key=lambda item: item.path.stem not in LONG)
