@@ -97,3 +97,12 @@ def test_the_documentation_builds_and_refers_to_everything(tmp_path: Path) -> No
     commands = (tmp_path / "reference" / "commands.html").read_text()
     root = typer.main.get_command(app)
     assert [name for name in getattr(root, "commands", {}) if name not in commands] == []
+
+
+def test_make_dist_runs_every_way_to_install() -> None:
+    page = (ROOT / "docs" / "installation.md").read_text()
+    ways = re.findall(r"^    (pipx?|uv tool|uvx) .*'gradledger(\[.+?\])'", page, re.M)
+    assert {tool for tool, _ in ways} == {"pip", "pipx", "uv tool", "uvx"}
+    script = (ROOT / ".ci" / "dist").read_text().replace('"', "")
+    for tool, extras in ways:
+        assert re.search(rf"/{tool} .*{re.escape(extras)}", script), (tool, extras)

@@ -21,6 +21,10 @@ from gradledger_monitor.reports.terminal import console
 
 STEPS = 160
 UNEQUAL = "reduction.token_weights_unequal"
+DEFAULT_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",  # the dashboard stays responsive on two cores
+    "PYTHONWARNINGS": "ignore:Failed to initialize NumPy",  # PyTorch warns where NumPy is absent
+}
 
 
 class DemoFailed(Exception):
@@ -82,8 +86,7 @@ def _trained(service: Daemon, accumulate: str) -> DemoResult:
     launcher += ["--project", "demo", "--name", f"byte-lm {accumulate}", "--"]
     script = [sys.executable, str(SCRIPT), "--accumulate", accumulate]
     command = [*launcher, *script, "--steps", str(STEPS)]
-    # One thread, so that the dashboard stays responsive on two cores.
-    env = {"OMP_NUM_THREADS": "1", **os.environ, "GRADLEDGER_RUN": run}
+    env = {**DEFAULT_ENVIRONMENT, **os.environ, "GRADLEDGER_RUN": run}
     status = subprocess.call(command, env=env)
     if status:
         raise DemoFailed(f"the training ended with status {status}")
