@@ -1,4 +1,8 @@
-"""Starts a script once for each rank, and reads the output of each."""
+"""Starts a script once for each rank, and reads the output of each.
+
+A rank leaves its process group as it is. The destructor of one that uses gloo may wait for a thread
+that waits for the GIL.
+"""
 
 from __future__ import annotations
 

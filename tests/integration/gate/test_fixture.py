@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
+
+from helpers import forkserver
+from helpers.patience import HANGS
 
 TESTS = """
 import pytest, torch
@@ -56,15 +57,12 @@ def test_what_the_training_raises_comes_through(assert_balanced):
 
 def test_the_fixture_of_an_installed_gradledger(tmp_path: Path) -> None:
     (tmp_path / "test_training.py").write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-q"]
     env = {k: v for k, v in os.environ.items() if not k.startswith("GRADLEDGER_")}
-    done = subprocess.run(
-        [*command, "-p", "no:cacheprovider", str(tmp_path)],
-        env={**env, "OMP_NUM_THREADS": "1", "GRADLEDGER_URL": "http://127.0.0.1:1"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
+    done = forkserver.run(
+        ["-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path],
+        {**env, "GRADLEDGER_URL": "http://127.0.0.1:1"},
+        tmp_path,
+        timeout=HANGS,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "6 passed" in done.stdout

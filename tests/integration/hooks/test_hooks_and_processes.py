@@ -7,25 +7,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gradledger
+from gradledger import autostart
+from helpers import forkserver
 from helpers.batches import eventually
 from helpers.patience import HANGS
 from helpers.service import running_service
 
 
-def python(code: str, **environ: str) -> str:
-    """The output of a separate process."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **environ},
-        capture_output=True,
-        text=True,
-        timeout=HANGS,
-    )
+def python(code: str) -> str:
+    """The output of an interpreter that starts cold."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.strip()
 
 
-def test_importing_gradledger_imports_nothing_that_costs() -> None:
+def test_importing_gradledger_imports_the_standard_library_alone() -> None:
     loaded = python(
         "import sys; before = set(sys.modules); import gradledger;"
         "print(*sorted(m for m in set(sys.modules) - before if '.' not in m))"
@@ -34,8 +31,7 @@ def test_importing_gradledger_imports_nothing_that_costs() -> None:
 
 
 def test_the_public_names_are_these() -> None:
-    names = python("import gradledger; print(*gradledger.__all__)")
-    assert names == "FindingError Ledger __version__ load watch"
+    assert gradledger.__all__ == ["FindingError", "Ledger", "__version__", "load", "watch"]
 
 
 # The data set's workers train too, and so does a child that is forked by hand.
@@ -80,13 +76,11 @@ def test_forked_children_send_nothing_and_disturb_nothing(tmp_path: Path) -> Non
     script = tmp_path / "forks.py"
     script.write_text(FORKS)
     with running_service(tmp_path / "gradledger.db") as service:
-        run = [sys.executable, "-m", "gradledger.cli", "run", "--url", service.url, "--"]
-        done = subprocess.run(
-            [*run, sys.executable, script], capture_output=True, text=True, timeout=HANGS
-        )
+        environ = autostart.environment(os.environ, ["forks.py"], url=service.url)
+        done = forkserver.run([script], environ, timeout=HANGS, teardown=True)
         assert (done.returncode, done.stderr) == (0, "")
         (row,) = service.get("/runs").json()["runs"]
         assert row["optimizers"] == ["SGD"]
         series = f"/runs/{row['id']}/series"
-        assert eventually(60, lambda: service.get(series).json()["step"] == [1, 2, 3, 4, 5])
-        assert eventually(60, lambda: service.get("/runs").json()["runs"][0]["ended"])
+        assert eventually(HANGS, lambda: service.get(series).json()["step"] == [1, 2, 3, 4, 5])
+        assert eventually(HANGS, lambda: service.get("/runs").json()["runs"][0]["ended"])

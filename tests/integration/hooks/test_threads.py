@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from gradledger.capture.windows import SHARED, STRAY
+from helpers import forkserver
 from helpers.patience import HANGS
 from helpers.training import (
     Batches,
@@ -26,10 +28,9 @@ from helpers.training import (
     windows,
 )
 
-# In a separate process: what is tested here has ended in a segmentation fault.
+# In a separate process: a defect that this test detects ended in a segmentation fault.
 MANY_THREADS = """
 import sys, threading
-sys.path[:0] = {path!r}
 import torch
 from gradledger.capture.recorder import Recorder
 from helpers.training import tiny_model, windows
@@ -45,15 +46,16 @@ def weights(threads):
         worker.join()
     return [torch.cat([p.detach().flatten() for p in m.parameters()]) for m in models]
 
-alone = weights({threads})
+threads = int(sys.argv[1])
+alone = weights(threads)
 steps = []
 recorder = Recorder(steps.append)
 recorder.install()
-observed = weights({threads})
+observed = weights(threads)
 recorder.uninstall()
 assert all(torch.equal(a, b) for a, b in zip(alone, observed, strict=True))
 measured = [step for step in steps if step.observed]
-assert len(measured) >= {threads} * 36, (len(measured), len(steps))
+assert len(measured) >= threads * 36, (len(measured), len(steps))
 """
 
 
@@ -108,12 +110,12 @@ def unmeasured(recorded: Recording) -> str:
 
 
 @pytest.mark.parametrize("threads", [2, 4, 8])
-def test_threads_get_the_same_bits_with_and_without_the_hooks(threads: int) -> None:
-    code = MANY_THREADS.format(path=sys.path, threads=threads)
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=HANGS, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+def test_threads_get_the_same_bits_with_and_without_the_hooks(threads: int, tmp_path: Path) -> None:
+    script = tmp_path / "threads.py"
+    script.write_text(MANY_THREADS)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = forkserver.run([script, threads], environ, timeout=HANGS)
+    assert (process.returncode, process.stderr) == (0, "")
 
 
 def test_each_thread_is_evaluated_separately() -> None:

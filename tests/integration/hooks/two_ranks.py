@@ -126,7 +126,6 @@ def main(rank: int, store: str, output: str) -> None:
     rows["averaged again, K = R"] = train(ROWS["averaged again"], data, k=2)
     rows["twenty steps"] = with_and_without(rank)
     torch.save(rows, output)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

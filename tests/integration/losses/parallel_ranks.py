@@ -146,7 +146,6 @@ def main(rank: int, store: str, output: str) -> None:
         (loop.__name__, right): both(loop, right, rank) for loop in LOOPS for right in (True, False)
     }
     torch.save(results, output)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
