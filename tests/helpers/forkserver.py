@@ -341,9 +341,9 @@ def _execute_and_exit(arguments: Sequence[str]) -> NoReturn:
         sys.excepthook(type(error), error, error.__traceback__)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):
-            stream.flush()
+    for stream in ("stdout", "stderr"):
+        with suppress(Exception):  # a program may delete or close it
+            getattr(sys, stream).flush()
     if status == -signal.SIGINT:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
