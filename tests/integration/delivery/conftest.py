@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -13,6 +14,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from gradledger import autostart
+from gradledger.delivery import pipeline
 from helpers.batches import eventually
 from helpers.forkserver import Python
 from helpers.patience import HANGS
@@ -117,8 +119,16 @@ class Scripts:
 
     def on_disk(self) -> int:
         """The number of steps in the spool."""
-        texts = [path.read_bytes() for path in self.spool.rglob("*.jsonl")]
-        return sum(text.count(b'"type":"step"') for text in texts)
+        return len(step_lines(self.spool))
+
+
+def step_lines(spool: Path) -> list[bytes]:
+    """The step records in a spool."""
+    lines: list[bytes] = []
+    for path in sorted(spool.rglob("*.jsonl")):
+        with suppress(FileNotFoundError):  # sent in the meantime
+            lines += path.read_bytes().splitlines()
+    return [line for line in lines if b'"type":"step"' in line]
 
 
 @pytest.fixture
@@ -140,6 +150,16 @@ def nowhere() -> Iterator[str]:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{reserved.getsockname()[1]}"
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipeline with short ticks, whose end has no time limit unless the test sets one."""
+    monkeypatch.setattr(pipeline, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(pipeline, "READY_SECONDS", HANGS)
+    monkeypatch.setattr(pipeline, "EXIT_SECONDS", HANGS)
+    monkeypatch.setattr(pipeline, "EXIT_SECONDS_UNANSWERED", HANGS)
+    monkeypatch.setattr(pipeline, "EXIT_SECONDS_UNSAVED", HANGS)
 
 
 def stored(service: Service) -> dict[str, list[int]]:

@@ -28,6 +28,8 @@ from helpers.misbehaving import server, takes
 
 from .test_pipeline import Pending
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 THREADS, STEPS, ROUNDS = 8, 40, 25
 
 
@@ -95,7 +97,7 @@ def test_threads_with_simultaneous_first_records_start_one_pipeline(tmp_path: Pa
             assert sorted(map(int, map(str, service.steps()))) == list(
                 range(1, THREADS * STEPS + 1)
             )
-            assert eventually(5, lambda: not alive())
+            assert eventually(60, lambda: not alive())
 
 
 @pytest.mark.usefixtures("impatient")
@@ -121,7 +123,7 @@ def test_a_close_during_puts_loses_no_earlier_record(
             assert all(arrived[number] == 1 for number in range(1, STEPS + 1))
             ends = [record for record in service.taken if record["type"] == "end"]
             assert ends == [{"type": "end", "time": 9.0, "steps": [number]}]
-            assert eventually(5, lambda: not alive())
+            assert eventually(60, lambda: not alive())
     assert list(tmp_path.rglob("*.jsonl")) == []
 
 
@@ -225,8 +227,8 @@ def test_a_script_that_joins_all_threads_does_not_join_ours(tmp_path: Path) -> N
     before = threading.enumerate()
     pipeline = new_pipeline("http://127.0.0.1:9", tmp_path)
     pipeline.put(Pending(step_record(1)))
-    assert eventually(5, lambda: running() == ["pipeline", "uploader"])
+    assert eventually(60, lambda: running() == ["pipeline", "uploader"])
     assert threading.enumerate() == before
     assert threading.active_count() == len(before)
     pipeline.close(EndRecord(9.0, [1]))
-    assert eventually(5, lambda: not running())
+    assert eventually(60, lambda: not running())
