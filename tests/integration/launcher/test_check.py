@@ -66,6 +66,7 @@ def test_a_missing_command_exits_3(launch: Launch) -> None:
     done = launch("check", "--", "no-such-command")
     assert done.returncode == 3
     assert "no-such-command" in done.stderr
+    assert "no optimizer step" not in done.stderr
 
 
 def test_a_command_that_does_not_train_exits_4(launch: Launch, tmp_path: Path) -> None:

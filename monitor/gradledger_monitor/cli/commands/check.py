@@ -298,12 +298,13 @@ def _print(runs: list[CheckedRun], ended: child_process.ExitResult | None, reaso
     output = console(sys.stderr)
     for run in runs:
         output.print(report(run.name, run.steps, run.ranks, run.evaluation))
+    if ended is None:
+        output.print("gradledger: the command did not start", style="bold red")
+        return
     if not runs:
         message = f"gradledger: no optimizer step was recorded: {reason}"
         output.print(message, markup=False, soft_wrap=True)
-    if ended is None:
-        output.print("gradledger: the command did not start", style="bold red")
-    elif _failed(ended):
+    if _failed(ended):
         failure = "interrupted" if ended.interrupted else f"the command failed: {ended}"
         output.print(f"gradledger: {failure}", style="bold red")
 
