@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 from playwright.sync_api import Page, expect
 
 from helpers.batches import batch, eventually, fair_step, step
 from helpers.charts import until
 from helpers.seeded import judged
-from helpers.service import Service
+from helpers.service import Service, running_service
+
+LONG = 2_500
 
 
-def two_runs(service: Service) -> None:
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service with two short runs and two long ones; the tests only read."""
+    with running_service(tmp_path_factory.mktemp("compared") / "gradledger.db") as running:
+        send_short_runs(running)
+        send_long_runs(running)
+        for run, steps in (("wrong", 8), ("right", 2), ("quick", LONG), ("slow", LONG)):
+            assert eventually(60, judged(running, run, steps))
+        yield running
+
+
+def send_short_runs(service: Service) -> None:
     """One with the classic mistake, one without and with a larger batch."""
     wrong, right = [step(n) for n in range(1, 9)], [fair_step(n, tokens=(40, 60)) for n in (1, 2)]
     service.post(batch("wrong", wrong, name="before", config={"lr": 0.1, "seed": 1}))
     service.post(batch("right", right, name="after", config={"lr": 0.2, "seed": 1}))
-    for run, steps in (("wrong", 8), ("right", 2)):
-        assert eventually(30, judged(service, run, steps))
 
 
-def test_runs_are_picked_in_the_list_and_compared(page: Page, service: Service) -> None:
-    two_runs(service)
+def send_long_runs(service: Service) -> None:
+    """Of which each point of a chart stands for several steps; one steps half as fast."""
+    for run, seconds, tokens in (("quick", 1.0, (10, 30)), ("slow", 2.0, (5, 15))):
+        steps = [fair_step(n, tokens=tokens) for n in range(1, LONG + 1)]
+        for n, record in enumerate(steps, 1):
+            record.time = 1_000.0 + seconds * n
+        for begin in range(0, LONG, 500):
+            service.post(batch(run, steps[begin : begin + 500], name=run))
+
+
+def test_runs_are_selected_in_the_list_and_compared(page: Page) -> None:
     page.goto("/")
     expect(page.locator(".picked")).to_be_hidden()
     for name in ("before", "after"):
@@ -29,8 +52,7 @@ def test_runs_are_picked_in_the_list_and_compared(page: Page, service: Service) 
     expect(page.get_by_role("heading", name="Compare 2 runs")).to_be_visible()
 
 
-def test_changes_are_listed_and_differences_come_first(page: Page, service: Service) -> None:
-    two_runs(service)
+def test_changes_are_listed_differences_come_first_and_charts_show_both_runs(page: Page) -> None:
     page.goto("/compare?run=wrong&run=right")
     changes = page.locator(".changes")
     expect(changes).to_contain_text("the verdict changed from broken to balanced")
@@ -41,14 +63,9 @@ def test_changes_are_listed_and_differences_come_first(page: Page, service: Serv
     assert first.startswith("effective batch")
     expect(page.locator("tr.differs", has_text="lr")).to_be_visible()
     expect(page.locator("tr.differs", has_text="seed")).to_have_count(0)
-
-
-def test_the_charts_of_both_are_in_the_same_plots(page: Page, service: Service) -> None:
-    two_runs(service)
-    page.goto("/compare?run=wrong&run=right")
     expect(page.locator("#charts[data-ready]")).to_be_visible(timeout=60_000)
     lengths = 'document.querySelector("#chart-balance .plot").data.map(({ x }) => x.length)'
-    until(page, lengths, [8, 2])
+    until(page, lengths, [8, 2])  # both runs in the same plot
 
 
 def test_one_run_or_nine_cannot_be_compared(service: Service) -> None:
@@ -59,23 +76,10 @@ def test_one_run_or_nine_cannot_be_compared(service: Service) -> None:
         assert f"You selected {count}." in answer.text
 
 
-LONG = 2_500
 IN_SIGHT = """document.querySelector("#chart-balance .plot").data.map(({ x }) => {
   const [from, to] = document.querySelector("#chart-balance .plot").layout.xaxis.range;
   return x.filter((each) => each >= from && each <= to).length;
 })"""
-
-
-def two_long_runs(service: Service) -> None:
-    """Of which each point of a chart stands for several steps; one steps half as fast."""
-    for run, seconds, tokens in (("quick", 1.0, (10, 30)), ("slow", 2.0, (5, 15))):
-        steps = [fair_step(n, tokens=tokens) for n in range(1, LONG + 1)]
-        for n, record in enumerate(steps, 1):
-            record.time = 1_000.0 + seconds * n
-        for begin in range(0, LONG, 500):
-            service.post(batch(run, steps[begin : begin + 500], name=run))
-    for run in ("quick", "slow"):
-        assert eventually(60, judged(service, run, LONG))
 
 
 ZOOMS: list[tuple[str, tuple[float, float], list[int]]] = [
@@ -85,8 +89,7 @@ ZOOMS: list[tuple[str, tuple[float, float], list[int]]] = [
 ]
 
 
-def test_a_zoom_is_at_full_resolution_on_every_axis(page: Page, service: Service) -> None:
-    two_long_runs(service)
+def test_a_zoom_is_at_full_resolution_on_every_axis(page: Page) -> None:
     page.goto("/compare?run=quick&run=slow")
     expect(page.locator("#charts[data-ready]")).to_be_visible(timeout=60_000)
     plot = 'document.querySelector("#chart-balance .plot")'

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -13,15 +12,15 @@ from helpers.guarded import ADMIN, Guarded, guarded_service
 from helpers.service import Service
 
 
-@pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[Guarded]:
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     """A service that requires tokens, with one run."""
-    with guarded_service(tmp_path) as service:
+    with guarded_service(tmp_path_factory.mktemp("guarded")) as service:
         service.send(batch("r1", [step(1), step(2)]), ADMIN)
         yield service
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def service(guarded: Guarded) -> Service:
     """The service of the page."""
     return guarded.service

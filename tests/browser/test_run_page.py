@@ -14,56 +14,47 @@ def steps(first: int, last: int) -> list[StepRecord]:
     return [step(number) for number in range(first, last + 1)]
 
 
-def test_the_run_page_names_the_bug_its_size_and_its_fix(page: Page, service: Service) -> None:
-    service.post(batch("r1", steps(1, 5), name="mean of means"))
-    open_run(page, "r1", 5)
+def test_the_run_page_shows_the_bug_its_size_and_its_fix(page: Page, service: Service) -> None:
+    service.post(batch("wrong", steps(1, 5), name="mean of means"))
+    open_run(page, "wrong", 5)
     expect(page.locator("#verdict")).to_contain_text("Broken")
     expect(page.locator("#verdict")).to_contain_text("Token weights differ between micro-batches")
     finding = page.locator('[data-rule="reduction.token_weights_unequal"]')
     expect(finding).to_contain_text("25.0%")  # tokens 10 and 30, half the weight each
     expect(finding.get_by_role("link", name="step 1")).to_be_visible()
     expect(finding.locator("pre")).to_contain_text('reduction="sum"')
-
-
-def test_the_fix_is_copied_with_one_click(page: Page, service: Service) -> None:
-    service.post(batch("r1", steps(1, 2)))
-    open_run(page, "r1", 2)
-    fix = page.locator(".finding pre").inner_text()
-    page.get_by_role("button", name="Copy the fix").click()
+    fix = finding.locator("pre").inner_text()
+    finding.get_by_role("button", name="Copy the fix").click()
     expect(page.get_by_text("Copied", exact=True)).to_be_visible()
     assert page.evaluate("navigator.clipboard.readText()").strip() == fix.strip()
 
 
-def test_charts_grow_without_a_reload_and_keep_the_zoom(page: Page, service: Service) -> None:
-    service.post(batch("r1", steps(1, 20)))
-    open_run(page, "r1", 20)
+def test_charts_grow_without_a_reload_and_keep_the_zoom_until_it_is_reset(
+    page: Page, service: Service
+) -> None:
+    service.post(batch("growing", steps(1, 20)))
+    open_run(page, "growing", 20)
+    reset = page.get_by_role("button", name="Reset zoom")
+    expect(reset).to_be_hidden()
     page.evaluate("window.stillHere = true")
     shown = zoom(page)
     zoomed(page, shown)
     for first in (21, 31):
-        service.post(batch("r1", steps(first, first + 9)))
+        service.post(batch("growing", steps(first, first + 9)))
         points(page, first + 9)
     assert page.evaluate("window.stillHere") is True
     zoomed(page, shown)
     expect(page.locator("#verdict")).to_contain_text("40")
-
-
-def test_reset_zoom_shows_the_whole_run_again(page: Page, service: Service) -> None:
-    service.post(batch("r1", steps(1, 20)))
-    open_run(page, "r1", 20)
-    reset = page.get_by_role("button", name="Reset zoom")
-    expect(reset).to_be_hidden()
-    zoomed(page, zoom(page))
     reset.click()
-    shows_all(page, 20)
+    shows_all(page, 40)
     expect(reset).to_be_hidden()
 
 
 def test_a_run_that_breaks_is_broken_on_the_open_page(page: Page, service: Service) -> None:
-    service.post(batch("r1", [fair_step(n) for n in range(1, 4)]))
-    open_run(page, "r1", 3)
+    service.post(batch("breaking", [fair_step(n) for n in range(1, 4)]))
+    open_run(page, "breaking", 3)
     expect(page.locator("#verdict")).to_contain_text("Balanced")
-    service.post(batch("r1", steps(4, 8)))
+    service.post(batch("breaking", steps(4, 8)))
     expect(page.locator("#verdict")).to_contain_text("Broken", timeout=15_000)
     expect(page.locator(".finding h3")).to_contain_text("Token weights differ")
 
@@ -72,8 +63,8 @@ def test_what_was_not_measured_is_shown_as_such_with_its_reason(
     page: Page, service: Service
 ) -> None:
     unseen = MicroBatch(loss=1.0, missing={"terms": "the loss is inside torch.compile"})
-    service.post(batch("r1", [StepRecord(0, n, 1_000.0 + n, [unseen]) for n in (1, 2)]))
-    open_run(page, "r1", 2)
+    service.post(batch("unmeasured", [StepRecord(0, n, 1_000.0 + n, [unseen]) for n in (1, 2)]))
+    open_run(page, "unmeasured", 2)
     expect(page.locator("#verdict")).to_contain_text("Incomplete")
     node = page.locator(".tree .is-not_measured", has_text="reduction contract")
     expect(node).to_contain_text("the loss is inside torch.compile")
@@ -83,8 +74,8 @@ def test_what_was_not_measured_is_shown_as_such_with_its_reason(
 
 def test_the_optimizer_is_chosen_when_there_are_several(page: Page, service: Service) -> None:
     both = [fair_step(1), fair_step(2), step(1, optimizer=1)]
-    service.post(batch("r1", both, optimizers=["AdamW", "SGD"]))
-    open_run(page, "r1", 2)
+    service.post(batch("two-optimizers", both, optimizers=["AdamW", "SGD"]))
+    open_run(page, "two-optimizers", 2)
     # when it comes later, it may push the link from under the click
     expect(page.locator(".finding")).to_be_visible()
     page.get_by_role("link", name="SGD").click()
@@ -99,7 +90,7 @@ def test_an_unknown_run_gets_a_page_that_leads_back(page: Page, service: Service
 
 
 def test_a_click_switches_the_theme_once(page: Page, service: Service) -> None:
-    service.post(batch("r1", steps(1, 2)))
-    open_run(page, "r1", 2)  # its script imports the one that handles the click
+    service.post(batch("themed", steps(1, 2)))
+    open_run(page, "themed", 2)  # its script imports the one that handles the click
     page.get_by_role("button", name="Theme: Auto").click()
     expect(page.get_by_role("button", name="Theme: Light")).to_be_visible()

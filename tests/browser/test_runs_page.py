@@ -8,26 +8,6 @@ from helpers.batches import EndRecord, batch, fair_step, step
 from helpers.service import Service
 
 
-def test_an_empty_dashboard_shows_the_command(page: Page, service: Service) -> None:
-    page.goto("/")
-    commands = page.locator("pre").all_inner_texts()
-    assert f"gradledger run --url {service.url} -- python train.py" in commands
-    assert "gradledger demo" in commands
-
-
-def test_the_command_is_copied_with_one_click(page: Page, service: Service) -> None:
-    page.goto("/")
-    page.get_by_role("button", name="Copy the demo command").click()
-    expect(page.get_by_text("Copied", exact=True)).to_be_visible()
-    assert page.evaluate("navigator.clipboard.readText()") == "gradledger demo"
-
-
-def test_the_first_run_appears_without_a_reload(page: Page, service: Service) -> None:
-    page.goto("/")
-    service.post(batch("r1", [fair_step(1)], name="first light"))
-    expect(page.get_by_role("link", name="first light")).to_be_visible(timeout=15_000)
-
-
 def test_each_run_shows_its_verdict_and_what_is_wrong_with_it(page: Page, service: Service) -> None:
     service.post(batch("bad", [step(1), step(2)], name="mean of means"))
     service.post(batch("good", [fair_step(1), EndRecord(2_000.0)], name="corrected"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -24,20 +25,30 @@ BEHIND_THE_BAR = """(() => {
 })()"""
 
 
+@pytest.fixture(autouse=True)
+def default_settings(service: Service) -> None:
+    """Each test begins with the defaults."""
+    put(service, "rules", {"off": [], "thresholds": {}})
+    put(service, "retention", {"keep_detail_days": None, "keep_steps_days": None})
+
+
 @pytest.fixture
-def page(browser: Browser, service: Service) -> Iterator[Page]:
-    """A page on the service. Only a refused form may cause an error in the console."""
-    context = browser.new_context(base_url=service.url, viewport={"width": 1280, "height": 900})
-    page = context.new_page()
-    complaints: list[str] = []
-    page.on(
-        "console",
-        lambda message: complaints.append(message.text) if message.type == "error" else None,
-    )
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    yield page
-    context.close()
-    assert [text for text in complaints if f"a status of {REFUSED}" not in text] == []
+def errors() -> Iterator[list[str]]:
+    """Only a refused form may cause an error of the page."""
+    errors: list[str] = []
+    yield errors
+    assert [text for text in errors if f"a status of {REFUSED}" not in text] == []
+
+
+def put(service: Service, section: str, settings: dict[str, Any]) -> None:
+    """Change a section by the API."""
+    answer = httpx2.put(f"{service.url}/api/v1/settings/{section}", json=settings, timeout=30)
+    assert answer.status_code == 200
+
+
+def revision(service: Service) -> int:
+    """How often the rules were changed."""
+    return int(service.get("/settings/rules").json()["revision"])
 
 
 @contextmanager
@@ -59,6 +70,7 @@ def save(page: Page, section: str) -> None:
 
 
 def test_a_threshold_and_a_disabled_rule_are_set_and_reset(page: Page, service: Service) -> None:
+    before = revision(service)
     page.goto("/settings")
     field(page, "norm.spike.z").fill("6")
     page.get_by_label("clip.always_engaged is disabled").check()
@@ -68,13 +80,16 @@ def test_a_threshold_and_a_disabled_rule_are_set_and_reset(page: Page, service: 
     expect(field(page, "norm.spike.z-note")).to_have_text("set; default 4")
     expect(page.get_by_label("clip.always_engaged is disabled")).to_be_checked()
     expect(page.locator("#rules .save")).to_contain_text("Last saved")
+    expect(page.locator("#rules [name=revision]")).to_have_value(str(before + 1))
     field(page, "norm.spike.z").fill("")  # the default
     page.get_by_label("clip.always_engaged is disabled").uncheck()
     save(page, "rules")
     expect(field(page, "norm.spike.z")).to_have_value("4")
     expect(page.get_by_label("clip.always_engaged is disabled")).not_to_be_checked()
     payload = service.get("/settings/rules").json()
-    assert payload["revision"] == 2 and not [rule for rule in payload["rules"] if rule["off"]]
+    assert payload["revision"] == before + 2 and not [
+        rule for rule in payload["rules"] if rule["off"]
+    ]
 
 
 def test_retention_is_chosen(page: Page, service: Service) -> None:
@@ -85,7 +100,8 @@ def test_retention_is_chosen(page: Page, service: Service) -> None:
     assert service.get("/settings/retention").json()["keep_detail_days"]["value"] == 7.5
 
 
-def test_what_was_typed_is_kept_when_a_form_is_refused(page: Page, service: Service) -> None:
+def test_a_refused_form_keeps_the_input(page: Page, service: Service) -> None:
+    before = revision(service)
     page.emulate_media(color_scheme="light")
     page.goto("/settings")
     field(page, "norm.spike.z").fill("0,5")
@@ -104,7 +120,7 @@ def test_what_was_typed_is_kept_when_a_form_is_refused(page: Page, service: Serv
     assert violations(page, *OF_COLOURS) == []
     page.get_by_role("alert").get_by_role("link", name="norm.spike.z").press("Enter")
     assert page.evaluate("location.hash") == "#norm.spike.z"
-    assert service.get("/settings/rules").json()["revision"] == 0
+    assert revision(service) == before
     field(page, "norm.spike.z").fill("0.5")
     field(page, "norm.spike.steps").fill("25")
     save(page, "rules")
@@ -125,8 +141,7 @@ def test_retention_that_makes_no_sense_is_refused_by_field(page: Page, service: 
 
 def test_a_concurrent_change_is_shown_beside_the_input(page: Page, service: Service) -> None:
     page.goto("/settings")
-    concurrent = {"thresholds": {"norm.spike": {"z": 8}}}
-    assert httpx2.put(f"{service.url}/api/v1/settings/rules", json=concurrent).status_code == 200
+    put(service, "rules", {"thresholds": {"norm.spike": {"z": 8}}})
     field(page, "norm.spike.z").fill("6")
     with refused(page):
         save(page, "rules")
@@ -166,7 +181,7 @@ def test_the_field_that_the_keyboard_is_at_is_never_behind_the_bar(page: Page) -
 
 def test_the_run_page_lists_the_changed_rules(page: Page, service: Service) -> None:
     overrides = {"off": ["clip.always_engaged"], "thresholds": {"norm.spike": {"z": 6}}}
-    httpx2.put(f"{service.url}/api/v1/settings/rules", json=overrides)
+    put(service, "rules", overrides)
     service.post(batch("r", [step(1)]))
     assert eventually(60, judged(service, "r", 1))
     page.goto("/runs/r")

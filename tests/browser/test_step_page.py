@@ -11,11 +11,11 @@ from helpers.service import Service
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 
-def test_the_ledger_sets_share_of_gradient_against_share_of_tokens(
+def test_the_ledger_compares_share_of_gradient_with_share_of_tokens(
     page: Page, service: Service
 ) -> None:
-    service.post(batch("r1", [step(1, tokens=(10, 30))]))
-    page.goto("/runs/r1/steps/0/1")
+    service.post(batch("unequal", [step(1, tokens=(10, 30))]))
+    page.goto("/runs/unequal/steps/0/1")
     first, second = (
         page.locator(".ledger tbody tr").nth(n).inner_text().split("\t") for n in (0, 1)
     )
@@ -25,27 +25,22 @@ def test_the_ledger_sets_share_of_gradient_against_share_of_tokens(
     expect(page.locator(".sentence")).to_contain_text(
         "25.0% of the tokens and 50.0% of the gradient"
     )
-
-
-def test_the_picture_draws_both_shares_of_every_micro_batch(page: Page, service: Service) -> None:
-    service.post(batch("r1", [step(1, tokens=(10, 30))]))
-    page.goto("/runs/r1/steps/0/1")
-    expect(page.locator(".plot .bars path")).to_have_count(4)
+    expect(page.locator(".plot .bars path")).to_have_count(4)  # both shares of each micro-batch
     shares = page.evaluate('document.querySelector(".plot").data.map((bar) => bar.y)')
     assert shares == [[0.25, 0.75], [0.5, 0.5]]
 
 
 def test_a_fair_step_has_equal_weights(page: Page, service: Service) -> None:
-    service.post(batch("r1", [fair_step(1)]))
-    page.goto("/runs/r1/steps/0/1")
+    service.post(batch("fair", [fair_step(1)]))
+    page.goto("/runs/fair/steps/0/1")
     expect(page.locator(".sentence")).to_have_text("All tokens of this step have equal weight.")
 
 
 def test_a_step_that_some_ranks_have_not_reported_is_called_incomplete(
     page: Page, service: Service
 ) -> None:
-    service.post(batch("r1", [step(1)], world_size=2))
-    page.goto("/runs/r1/steps/0/1")
+    service.post(batch("partial", [step(1)], world_size=2))
+    page.goto("/runs/partial/steps/0/1")
     expect(page.get_by_text("1 of 2 ranks reported")).to_be_visible()
     expect(page.locator(".sentence")).to_contain_text("not measured")
 
@@ -53,14 +48,14 @@ def test_a_step_that_some_ranks_have_not_reported_is_called_incomplete(
 def test_a_point_of_a_chart_and_the_step_field_both_open_the_ledger(
     page: Page, service: Service
 ) -> None:
-    service.post(batch("r1", [step(n) for n in (1, 2, 3)]))
-    open_run(page, "r1", 3)
+    service.post(batch("three-steps", [step(n) for n in (1, 2, 3)]))
+    open_run(page, "three-steps", 3)
     page.get_by_label("Ledger of step").fill("2")
     page.get_by_role("button", name="Open").press("Enter")
     expect(page.get_by_role("heading", name="Ledger of step 2")).to_be_visible()
     page.get_by_role("link", name="Step 3").click()
     expect(page.get_by_role("heading", name="Ledger of step 3")).to_be_visible()
-    open_run(page, "r1", 3)
+    open_run(page, "three-steps", 3)
     page.locator("#chart-misallocation").scroll_into_view_if_needed()
     plot = page.locator("#chart-misallocation .nsewdrag")
     plot.scroll_into_view_if_needed()

@@ -130,7 +130,7 @@ const serverHtml = new Map();
 function isInUse(region) {
   const selection = getSelection();
   const focused = document.activeElement;
-  const types = focused !== null && region.contains(focused) && inputOf(focused).type !== "checkbox";
+  const types = focused !== null && region.contains(focused) && !focused.matches("[type=checkbox], .copy");
   return types || (selection !== null && !selection.isCollapsed && selection.containsNode(region, true));
 }
 
@@ -145,7 +145,9 @@ function replace(region, fresh) {
   copyUserState(region, fresh);
   updateTimes(fresh);
   const focused = region.contains(document.activeElement) ? inputOf(document.activeElement).value : null;
+  const copyButton = all(".copy", region).findIndex((button) => button === document.activeElement);
   region.replaceWith(fresh);
+  all(".copy", fresh)[copyButton]?.focus({ preventScroll: true });
   if (focused) inputOf(fresh.querySelector(`input[value="${CSS.escape(focused)}"]`))?.focus();
 }
 
