@@ -5,6 +5,7 @@ VENV   ?= .venv
 TORCH  ?= torch==2.13.0
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+INSTALL = .venvs/uv/bin/uv pip install --quiet --python $(VENV)
 SECONDS := 60
 TRAINERS := transformers-4.45 transformers-5
 HEADS := transformers-4.57 transformers-5.0 transformers-5
@@ -35,7 +36,7 @@ demo: $(READY)  ## train a model with a bug and without, live on the dashboard (
 	@$(BIN)/gradledger demo $(if $(EXIT),--exit)
 
 test: $(READY) tools  ## linters, types, architecture contracts, tests: what to run before each push
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint type
+	@$(MAKE) --no-print-directory --jobs 2 lint type
 	@$(MAKE) --no-print-directory unit
 
 test-fast: $(READY)  ## tests/unit alone
@@ -49,7 +50,6 @@ lint: $(READY)  ## ruff, the architecture contracts, the types of the scripts, t
 	$(BIN)/ruff check --no-cache
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
-	@test -x $(BIN)/deno || { echo "deno is missing: $(BIN)/pip install --group dev" >&2; exit 1; }
 	$(BIN)/deno check --quiet --config web/deno.json web/gradledger_web/static/*.js
 	$(BIN)/deno lint --quiet --config web/deno.json web/gradledger_web/static
 	$(BIN)/pytest -q -p no:cacheprovider tests/language
@@ -98,7 +98,7 @@ coverage: $(READY)  ## lines and branches that no unit test reaches: a map, not 
 	$(BIN)/pytest tests/unit --cov --cov-report=term-missing:skip-covered
 
 mutants: $(READY)  ## changes to the ledger and the rules that no test notices; an hour (ONLY='*rules.norm*')
-	@$(BIN)/pip install --quiet --group mutation
+	@$(INSTALL) --group mutation
 	tests/mutation/run $(BIN) $(if $(ONLY),'$(ONLY)')
 
 screenshots: $(READY) tools  ## the README's pictures, of real trainings
@@ -122,14 +122,14 @@ bench: $(READY) .venvs/peers/.ready build/compiled/.ready  ## what the hooks cos
 	$(BENCH)service_peers.py --peers $(PEERS) --long 100000 --json build/bench/24-peers.json
 	$(BENCH)page.py build/bench docs/performance.md
 
-security: $(VENV)/.security  ## bandit on the source; what is left out, and why, is in pyproject.toml
+security: $(READY)  ## bandit on the source; what is left out, and why, is in pyproject.toml
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive hooks monitor web migrations deploy .ci
 
-audit: $(VENV)/.security  ## known vulnerabilities of what is installed; queries PyPI; reports if it cannot
+audit: $(READY)  ## known vulnerabilities of what is installed; queries PyPI; reports if it cannot
 	@$(BIN)/python .ci/audit.py
 
 fuzz: $(READY)  ## the record decoder against a coverage-guided fuzzer (SECONDS=60)
-	@$(BIN)/pip install --quiet --group fuzz
+	@$(INSTALL) --group fuzz
 	cd tests && ../$(BIN)/python -m fuzz.decoder -max_total_time=$(SECONDS)
 
 attack: $(READY)  ## attack real service processes: one table of tries and losses (SECONDS=60, ONLY=bombs)
@@ -147,70 +147,25 @@ image:  ## the container image gradledger:VERSION, with Docker, Podman or Builda
 clean:  ## remove what this file made
 	rm -rf $(VENV) .venvs build/compiled dist
 
-# torch goes first and alone: its version is ours to choose, a dependency's choice may be gigabytes.
-$(READY): pyproject.toml
+# An environment that fits is left alone, and its file .ready too.
+ENVIRONMENT = @.ci/environment $(1) $(@D) $(PYTHON) "$(TORCH)"
+$(READY): .venvs/uv/.ready FORCE
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("gradledger needs Python 3.10")'
-	@echo "preparing $(VENV) (once, some minutes)"
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet "$(TORCH)"
-	$(BIN)/pip install --quiet --editable . --group dev
-	@touch $@
+	$(call ENVIRONMENT,dev)
 
-# Without gradledger on purpose: zero-code means that nothing is installed there.
-.venvs/%/.ready: tests/frameworks/zero_code/%.txt
-	@echo "preparing $(@D) (once, a minute)"
-	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --upgrade pip
-	$(@D)/bin/pip install --quiet --requirement $<
-	@touch $@
+.venvs/uv/.ready: FORCE
+	$(call ENVIRONMENT,uv)
 
-# Direct dependencies at their floors; theirs in turn as new as those allow.
-.venvs/lowest/.ready: pyproject.toml
-	@echo "preparing $(@D) (once, a minute)"
-	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --upgrade pip
-	$(@D)/bin/pip install --quiet --group lowest
-	$(@D)/bin/uv pip compile --quiet --resolution lowest-direct --python $(@D)/bin/python \
-		--extra monitor --extra postgres --extra alerts --output-file $(@D)/floors.txt pyproject.toml
-	$(@D)/bin/pip install --quiet --requirement $(@D)/floors.txt --constraint $(@D)/floors.txt --group service-tests
-	$(@D)/bin/pip install --quiet --no-deps --editable .
-	@touch $@
+.venvs/%/.ready: .venvs/uv/.ready FORCE
+	$(call ENVIRONMENT,$*)
 
-.venvs/dist/.ready: pyproject.toml
-	@echo "preparing $(@D) (once, a minute)"
-	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --upgrade pip
-	$(@D)/bin/pip install --quiet --group dist
-	@touch $@
+FORCE:
 
 # The content of a wheel with a compiled model and rules. It comes before the source on the path.
 build/compiled/.ready: $(READY) deploy/compile.py $(shell find hooks monitor web migrations -name '*.py')
-	@echo "compiling the model and the rules (two minutes)"
+	@echo "compiling the model and the rules (a minute)"
 	@rm -rf $(@D)
-	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 $(BIN)/pip install --quiet --no-deps --target $(@D) .
-	@touch $@
-
-$(VENV)/.security: $(READY)
-	$(BIN)/pip install --quiet --group security
-	@touch $@
-
-.venvs/frameworks/.ready: tests/frameworks/requirements.txt pyproject.toml
-	@echo "preparing $(@D) (once, some minutes)"
-	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --upgrade pip
-	$(@D)/bin/pip install --quiet "$(TORCH)"
-	$(@D)/bin/pip install --quiet --requirement $< --editable '.[monitor]'
-	@touch $@
-
-# One environment with everything that is measured beside the hooks, and the hooks themselves.
-.venvs/peers/.ready: bench/peers-training.txt
-	@echo "preparing $(@D) (once, some minutes)"
-	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --upgrade pip
-	$(@D)/bin/pip install --quiet "$(TORCH)"
-	$(@D)/bin/pip install --quiet --requirement $<
-	$(@D)/bin/pip install --quiet --no-deps --editable .
+	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 $(INSTALL) --no-deps --target $(@D) .
 	@touch $@
 
 tools:
