@@ -9,7 +9,6 @@ responds) or ``close`` (closes the connection).
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import threading
 import time
@@ -21,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from standardwebhooks import Webhook, WebhookVerificationError
+
+from helpers.forkserver import Python
 
 SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OLD_SECRET = "whsec_" + "C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
@@ -34,7 +35,7 @@ class Receiver:
     folder: Path
     secret: str = SECRET
     port: int = 0
-    process: subprocess.Popen[str] | None = None
+    process: Python | None = None
     log: Path = field(init=False)
 
     def __post_init__(self) -> None:
@@ -48,22 +49,15 @@ class Receiver:
 
     def start(self) -> None:
         """Start it, on the port that it had before."""
-        command = [sys.executable, "-m", "helpers.receiver", str(self.folder), str(self.port)]
-        self.process = subprocess.Popen(
-            [*command, self.secret],
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parent.parent,
-        )
-        assert self.process.stdout is not None
-        with self.process.stdout as output:
-            self.port = int(output.readline())
+        command = ["-m", "helpers.receiver", self.folder, self.port, self.secret]
+        tests = Path(__file__).parent.parent
+        self.process = Python(command, cwd=tests, server="service", merged=True)
+        self.port = int(self.process.stdout.readline())
 
     def vanish(self) -> None:
         """End it, as a machine that loses its power."""
         if self.process is not None:
-            self.process.kill()
-            self.process.wait()
+            self.process.end_session()
 
     def behave(self, *answers: dict[str, Any]) -> None:
         """How it answers from now on."""

@@ -23,10 +23,11 @@ def receiver(tmp_path: Path) -> Iterator[Receiver]:
 
 
 def sending_to(receiver: Receiver, **more: Any) -> dict[str, Any]:
-    """Settings of a service that sends to this receiver, with short retry delays."""
+    """Settings of a service that sends to this receiver, with short delays."""
     settings: dict[str, Any] = {
         "alert_channels": [receiver.channel()],
         "alert_networks": "127.0.0.0/8",
+        "alert_group_wait": 0.1,
         "alert_retries": [0.2, 0.3, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5],
         **more,
     }

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -18,6 +17,7 @@ from gradledger_monitor.alerts.channels import alertmanager, messengers, webhook
 from gradledger_monitor.alerts.configuration import Alertmanager, Apprise, Webhook, parse_channel
 from gradledger_monitor.alerts.egress_policy import EgressPolicy
 from gradledger_monitor.store.alerts.outbox import DeliveryResult
+from helpers import forkserver
 from helpers.receiver import OLD_SECRET, SECRET, Receiver
 
 LOOPBACK = EgressPolicy.allowing(["127.0.0.0/8"])
@@ -139,10 +139,12 @@ def test_a_url_that_apprise_does_not_support_is_reported() -> None:
     assert failed.outcome == "failed" and "Apprise does not support this URL" in failed.detail
 
 
-def test_the_service_does_not_load_apprise() -> None:
-    code = "import sys, gradledger_monitor.app; print([m for m in sys.modules if 'apprise' in m])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "[]\n", done
+def test_the_service_does_not_load_apprise(tmp_path: Path) -> None:
+    script = tmp_path / "modules.py"
+    script.write_text("import sys, gradledger_monitor.app\nprint(*sys.modules)")
+    modules = forkserver.run([script], server="service").stdout.split()
+    assert "gradledger_monitor.app" in modules
+    assert [module for module in modules if "apprise" in module] == []
 
 
 # ---------------------------------------------------------------- Alertmanager

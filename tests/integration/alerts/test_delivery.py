@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
+from functools import partial
 from pathlib import Path
 
 import httpx2
 
 from helpers.batches import batch, eventually, fair_step, step
-from helpers.receiver import Receiver, receiving
-from helpers.service import running_service, start_service
+from helpers.receiver import FINE, Receiver, receiving
+from helpers.service import Service, running_service, start_service
 from integration.alerts.conftest import PATIENCE, messages, sending_to
 
 RULE = "reduction.token_weights_unequal"
@@ -145,16 +145,25 @@ def test_a_message_whose_attempts_all_fail_is_dead_and_counted(
 def test_every_alert_is_delivered_under_one_id_although_the_service_is_killed(
     receiver: Receiver, tmp_path: Path
 ) -> None:
-    receiver.behave({"status": 204, "delay": 0.15})
     settings = sending_to(receiver, alert_timeout=5)
-    runs = [f"r{number}" for number in range(6)]
-    for number, name in enumerate(runs):
+
+    def is_received(service: Service, run: str) -> bool:
+        return run in runs_received(receiver)
+
+    def is_delivered(service: Service, run: str) -> bool:
+        delivered = messages(service, state="delivered")
+        return run in [one["document"]["data"]["run"]["id"] for one in delivered]
+
+    moments = {"before": None, "while": is_received, "after": is_delivered}  # it is sent
+    for run, moment in moments.items():
+        receiver.behave({"status": 204, "delay": 2.0 if moment is is_received else 0.0})
         service = start_service(tmp_path / "a.db", **settings)
-        service.post(batch(name, [step(1)]))
-        time.sleep(0.05 * number)  # before, during and after sending
+        service.post(batch(run, [step(1)]))
+        assert moment is None or eventually(PATIENCE, partial(moment, service, run))
         service.kill()
+    receiver.behave(*FINE)
     with running_service(tmp_path / "a.db", **settings) as service:
-        assert eventually(PATIENCE, lambda: set(runs_received(receiver)) == set(runs))
+        assert eventually(PATIENCE, lambda: set(runs_received(receiver)) == set(moments))
         assert eventually(PATIENCE, lambda: not messages(service, state="waiting"))
     ids: dict[str, set[str]] = {}
     for one in receiver.got():
