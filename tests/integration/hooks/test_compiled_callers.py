@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from helpers.training import (
+    LENGTHS,
+    Batches,
     Recording,
     accused,
     cross_entropy,
@@ -22,17 +25,10 @@ from helpers.training import (
 
 Step = Callable[[], Any]
 Graphs = tuple[dict[str, int], ...]
+Shapes = tuple[tuple[tuple[int, ...], ...], ...]  # as LENGTHS
+Autograd = Callable[[], AbstractContextManager[Any]]
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the compiler's own, with or without hooks
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler() -> Iterator[None]:
-    """Nothing that an earlier test compiled."""
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    yield
-    torch._dynamo.reset()
 
 
 def graphs() -> Graphs:
@@ -101,26 +97,27 @@ def with_everything(
 PROGRAMS = {each.__name__: each for each in (with_clip, with_optimizer, with_everything)}
 
 
-def train(
-    program: str, autograd: Callable[[], AbstractContextManager[Any]] = nullcontext
-) -> list[Tensor]:
-    """Four windows."""
+def train(program: str, data: list[Batches], autograd: Autograd) -> list[Tensor]:
+    """The parameters that a training leaves."""
     model = tiny_model()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     step = PROGRAMS.get(program, whole_step)(model, optimizer)
     with autograd():
-        for window in windows(4):
+        for window in data:
             step(window, sum(map(tokens, window)))
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
-def both(
-    program: str, autograd: Callable[[], AbstractContextManager[Any]] = nullcontext
+@cache
+def train_twice(
+    program: str, shapes: Shapes = LENGTHS, autograd: Autograd = nullcontext
 ) -> Recording:
     """Train without and with the hooks; weights and graphs must be the same."""
-    alone, graphs_alone = train(program, autograd), graphs()
+    graphs()
+    data = windows(4, lengths=shapes)
+    alone, graphs_alone = train(program, data, autograd), graphs()
     with recording() as recorded:
-        observed, graphs_observed = train(program, autograd), graphs()
+        observed, graphs_observed = train(program, data, autograd), graphs()
     assert all(torch.equal(a, b) for a, b in zip(alone, observed, strict=True))
     assert graphs_observed[1:] == graphs_alone[1:]
     # none of ours; Dynamo leaves out the frames around a compiled step, where hooks break no graph
@@ -130,24 +127,25 @@ def both(
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_compiled_callers_get_the_same_graphs_and_weights(program: str) -> None:
-    recorded = both(program)
+    recorded = train_twice(program)
     assert len(recorded.steps) == 4
     assert accused(recorded.evaluation()) == {}
 
 
 def test_a_compiled_clip_is_not_measured_rather_than_taken_for_a_division() -> None:
-    evaluation = both("with_clip").evaluation()
+    evaluation = train_twice("with_clip").evaluation()
     reason = "not_measured: clipping runs inside a compiled function, where it cannot be seen"
     assert evaluation.coverage["reduction.wrong_denominator"] == reason
     assert evaluation.verdict == "incomplete"
 
 
 def test_a_compiled_optimizer_step_is_evaluated() -> None:
-    assert both("with_optimizer").evaluation().verdict == "balanced"
+    assert train_twice("with_optimizer").evaluation().verdict == "balanced"
 
 
 def test_compiled_autograd_does_not_compile_our_hooks() -> None:
-    """Hooks of nodes would be new objects in each backward, and each would be compiled anew."""
+    """Hooks of nodes would be new objects in each backward, and each would be compiled again."""
     module = torch._dynamo.compiled_autograd
-    recorded = both("eager", lambda: module._enable(compiled))
+    one_shape = (((5, 3), (5, 3)),)
+    recorded = train_twice("eager", one_shape, lambda: module._enable(compiled))
     assert "compiled autograd" in recorded.evaluation().coverage["reduction.token_weights_unequal"]

@@ -6,6 +6,7 @@ import shutil
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from helpers.training import (
 # the compiler looks at the .grad of activations
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 
-STEPS = 6
+STEPS = 8
 UNEQUAL = "reduction.token_weights_unequal"
 
 Loop = Callable[[nn.Module, list[Batches]], None]
@@ -240,33 +241,33 @@ def run(loop: Loop, watched: AbstractContextManager[object], steps: int) -> list
     return [*model.parameters(), torch.get_rng_state()]
 
 
-@pytest.mark.parametrize("loop", [*RIGHT, *WRONG])
-def test_twenty_steps_end_in_the_same_bits(loop: Loop) -> None:
+@cache
+def run_twice(loop: Loop, steps: int = STEPS) -> Recording:
+    """With the hooks and without, which must leave the same bits."""
     recorded = Recording()
-    watched, alone = run(loop, recording(recorded), 20), run(loop, nullcontext(), 20)
-    assert len(recorded.records()) >= 20
+    watched, alone = run(loop, recording(recorded), steps), run(loop, nullcontext(), steps)
     for ours, theirs in zip(watched, alone, strict=True):
         assert torch.equal(ours, theirs)
+    return recorded
 
 
 @pytest.mark.parametrize("loop", RIGHT)
-def test_a_right_loop_is_balanced(loop: Loop) -> None:
-    recorded = Recording()
-    run(loop, recording(recorded), STEPS)
+def test_a_right_loop_ends_in_the_same_bits_and_is_balanced(loop: Loop) -> None:
+    recorded = run_twice(loop)
+    assert len(recorded.steps) >= STEPS
     assert answer(recorded) == ({}, "balanced")
 
 
 @pytest.mark.parametrize("loop", WRONG)
-def test_a_mean_of_means_is_named(loop: Loop) -> None:
-    recorded = Recording()
-    run(loop, recording(recorded), STEPS)
+def test_a_mean_of_means_ends_in_the_same_bits_and_is_named(loop: Loop) -> None:
+    recorded = run_twice(loop)
+    assert len(recorded.steps) == STEPS
     assert answer(recorded) == ({UNEQUAL: 1}, "broken")
 
 
 def test_the_normalised_gradient_has_the_true_balance() -> None:
     """torchtune: every token weighs 1, then all are divided by their number and clipped."""
-    recorded = Recording()
-    run(torchtune, recording(recorded), STEPS)
+    recorded = run_twice(torchtune)
     for facts, window in zip(recorded.facts(), windows(STEPS), strict=True):
         assert facts.ledger is not None
         assert facts.ledger.tokens == count(window)
@@ -278,10 +279,7 @@ def test_a_model_compiled_for_real_ends_in_the_same_bits() -> None:
     def loop(model: nn.Module, data: list[Batches]) -> None:
         _compiled(model, data, "inductor", "sum")
 
-    recorded = Recording()
     with warnings.catch_warnings():  # the compiler's own
         warnings.simplefilter("ignore")
-        watched, alone = run(loop, recording(recorded), 3), run(loop, nullcontext(), 3)
-    for ours, theirs in zip(watched, alone, strict=True):
-        assert torch.equal(ours, theirs)
+        recorded = run_twice(loop, 3)
     assert answer(recorded) == ({}, "balanced")
