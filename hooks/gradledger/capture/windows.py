@@ -37,7 +37,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator, Set
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -64,6 +64,13 @@ _fix_weakref: Any = getattr(torch.Tensor, "_fix_weakref", None)
 # Limits of memory, for a loop that never steps.
 MAX_OPEN_MICRO_BATCHES = 4096
 MAX_OPEN_EVENTS = 512
+
+
+class _DroppedOptimizer(NamedTuple):
+    """The part of a window that the records need after the script has dropped the optimizer."""
+
+    name: str
+    steps: int
 
 
 class OptimizerWindow:
@@ -234,7 +241,7 @@ class OpenWindows:
         self.several_threads = False  # more than one thread trains
         self._backwards = backwards or Backwards()
         self._by_optimizer: dict[int, OptimizerWindow] = {}
-        self._numbered: list[OptimizerWindow] = []
+        self._numbered: list[OptimizerWindow | _DroppedOptimizer] = []
         self._strays: dict[int, int] = {}  # by thread: backwards that reached no optimizer
 
     def __iter__(self) -> Iterator[OptimizerWindow]:
@@ -376,3 +383,5 @@ class OpenWindows:
         for key, window in list(self._by_optimizer.items()):
             if window.optimizer is None:
                 del self._by_optimizer[key]
+                if window.index is not None:
+                    self._numbered[window.index] = _DroppedOptimizer(window.name, window.steps)

@@ -46,6 +46,28 @@ def by_hand(optimizer: Optimizer) -> LRScheduler:
     return ByHand(optimizer, lambda epoch: 1.0)
 
 
+def by_super(optimizer: Optimizer) -> LRScheduler:
+    """A scheduler whose ``step`` calls that of the base class."""
+
+    class BySuper(ExponentialLR):
+        def step(self, epoch: int | None = None) -> None:
+            super().step()
+
+    return BySuper(optimizer, 0.9)
+
+
+def of_a_late_class(optimizer: Optimizer) -> LRScheduler:
+    """A subclass of a class that was defined after the hooks, too; both define ``step``."""
+    parent = type(by_super(optimizer))
+
+    class Child(parent):  # type: ignore[misc, valid-type]
+        def step(self, epoch: int | None = None) -> None:
+            super().step()
+
+    scheduler: LRScheduler = Child(optimizer, 0.9)
+    return scheduler
+
+
 def sequence(optimizer: Optimizer) -> LRScheduler:
     """Two in a row."""
     warm, then = ConstantLR(optimizer, 0.5, 2), ExponentialLR(optimizer, 0.9)
@@ -73,7 +95,10 @@ class OnPlateau:
         self._inner.step(1.0)
 
 
-@pytest.mark.parametrize("make", [exponential, sequence, chain, OnPlateau, halved, by_hand])
+@pytest.mark.parametrize(
+    "make",
+    [exponential, sequence, chain, OnPlateau, halved, by_hand, by_super, of_a_late_class],
+)
 def test_one_call_is_one_event(make: Make) -> None:
     """Whatever schedulers step inside; as under ``gradledger run``, where hooks come first."""
     with recording() as recorded:
@@ -89,6 +114,23 @@ def test_one_call_is_one_event(make: Make) -> None:
             schedule.step()
     events = [[e.op for e in record.events if e.op == "schedule"] for record in recorded.records()]
     assert events == [[], ["schedule"], ["schedule"], ["schedule"]]
+
+
+def test_a_class_that_is_defined_between_steps_is_observed_from_its_first_object_on() -> None:
+    with recording() as recorded:
+        model = tiny_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        schedule = exponential(optimizer)
+        for number, window in enumerate(windows(5)):
+            if number == 2:
+                schedule = by_hand(optimizer)
+            for batch in window:
+                cross_entropy(model, batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
+    counts = [[e.op for e in r.events].count("schedule") for r in recorded.records()]
+    assert counts == [0, 1, 2, 1, 1]  # the third window holds the first step of a new scheduler
 
 
 def test_a_warning_shows_the_line_of_the_script() -> None:
