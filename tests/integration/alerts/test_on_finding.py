@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,16 +14,20 @@ import torch
 import torch.nn.functional as F
 
 import gradledger
-from gradledger.on_finding import ReportedFinding
+from gradledger.delivery import pipeline
+from gradledger.on_finding import FindingHandler, ReportedFinding
 from gradledger.settings import Settings
+from helpers import forkserver
 from helpers.batches import eventually
+from helpers.command import gradledger as run_command
+from helpers.launching import CLASSIC, train
+from helpers.patience import HANGS
 from helpers.service import Service, running_service
 
 RULE = "reduction.token_weights_unequal"
 UNEQUAL, EQUAL = (2, 30), (5, 5)
-MANY = 3_000  # steps, more than any test needs
-PAUSE = 0.02
-TRAIN = Path(__file__).parent.parent / "launcher" / "scripts" / "train.py"
+MANY = 100_000  # steps, more than any test needs
+PAUSE = 0.002
 
 _runs = itertools.count()
 
@@ -40,7 +41,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture(autouse=True)
 def run(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The id of the run in this test, without a spool."""
+    """The id of the run in this test, without a spool; its end waits for the service."""
+    monkeypatch.setattr(pipeline, "EXIT_SECONDS", HANGS)
+    monkeypatch.setattr(pipeline, "EXIT_SECONDS_UNANSWERED", HANGS)
     name = f"run-{next(_runs)}"
     monkeypatch.setenv("GRADLEDGER_RUN", name)
     monkeypatch.setenv("GRADLEDGER_SPOOL", "off")
@@ -67,23 +70,35 @@ class Training:
             self.steps += 1
             time.sleep(PAUSE)
 
-    def until(self, text: str, capture: pytest.CaptureFixture[str], seconds: float = 30) -> str:
-        """Train until a text is on stderr; return all of stderr until then."""
-        output, end = "", time.monotonic() + seconds
-        while text not in output and time.monotonic() < end:
-            self.train(5)
-            output += capture.readouterr().err
-        return output
+    def train_until(self, happened: Callable[[], object], rows: tuple[int, ...] = UNEQUAL) -> None:
+        """Train until something happens."""
+        while not happened():
+            assert self.steps < MANY
+            self.train(5, rows)
+
+
+@pytest.fixture
+def received(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The rules of the findings that the service sends to the training."""
+    rules: list[str] = []
+    handle = FindingHandler.on_findings
+
+    def on_findings(self: FindingHandler, findings: Any) -> None:
+        handle(self, findings)
+        rules.extend(finding["rule"] for finding in findings)
+
+    monkeypatch.setattr(FindingHandler, "on_findings", on_findings)
+    return rules
 
 
 def test_by_default_a_finding_is_printed_once_and_training_continues(
-    service: Service, run: str, capfd: pytest.CaptureFixture[str]
+    service: Service, run: str, received: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     training = Training(service.url)
     with training.ledger:
-        output = training.until(RULE, capfd)
+        training.train_until(lambda: received)
         training.train(20)
-    output += capfd.readouterr().err
+    output = capfd.readouterr().err
     assert output.startswith("gradledger: ") and output.count(RULE) == 1
     assert output.count("\n") == 1 and f"{service.url}/runs/{run}" in output
 
@@ -101,14 +116,15 @@ def test_stop_raises_at_a_step_and_the_script_can_continue(service: Service, run
         training.train(10)
     name = raised.value.finding.url.rpartition("/")[2]  # several trainings of one process count on
     verdict = partial(service.get, f"/runs/{name}/verdict")
-    assert eventually(60, lambda: verdict().json()["steps"] == training.steps + 1)
+    assert eventually(HANGS, lambda: verdict().json()["steps"] == training.steps + 1)
 
 
-def test_stop_applies_to_errors_or_also_to_warnings(service: Service) -> None:
+def test_stop_applies_to_errors_or_also_to_warnings(service: Service, received: list[str]) -> None:
     slight = (28, 30)  # a misallocation that is only worth a warning
     training = Training(service.url, on_finding="stop")
     with training.ledger:
-        training.train(40, slight)
+        training.train_until(lambda: received, slight)
+        training.train(5, slight)
     training = Training(service.url, on_finding="stop:warning")
     with training.ledger, pytest.raises(gradledger.FindingError, match="warning since step 1"):
         training.train(MANY, slight)
@@ -128,15 +144,31 @@ def test_a_function_gets_the_finding_on_the_training_thread(service: Service) ->
 
 
 def test_off_prints_nothing_and_a_healthy_run_is_never_stopped(
-    service: Service, capfd: pytest.CaptureFixture[str]
+    service: Service, run: str, received: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     training = Training(service.url, on_finding="off")
     with training.ledger:
-        training.train(40)
+        training.train_until(lambda: any(each["findings"] for each in verdicts(service, run)))
+        training.train(5)
     healthy = Training(service.url, on_finding="stop:info")
     with healthy.ledger:
-        healthy.train(40, EQUAL)
+        healthy.train(20, EQUAL)
+        healthy.train_until(
+            lambda: any(
+                each["steps"] >= 20 and not each["findings"] for each in verdicts(service, run)
+            ),
+            EQUAL,
+        )
+        healthy.train(5, EQUAL)
+    assert received == []
     assert capfd.readouterr().err == ""
+
+
+def verdicts(service: Service, run: str) -> list[dict[str, Any]]:
+    """The verdicts on the trainings of one test."""
+    ids = [each["id"] for each in service.get("/runs").json()["runs"]]
+    own = [each for each in ids if each.startswith(f"{run}-")]
+    return [service.get(f"/runs/{each}/verdict").json() for each in own]
 
 
 def test_an_invalid_value_is_refused_or_ignored(capfd: pytest.CaptureFixture[str]) -> None:
@@ -153,11 +185,9 @@ def test_without_a_service_nothing_is_stopped() -> None:
         training.train(30)
 
 
-def test_a_check_stops_at_the_first_finding_and_fails_for_it() -> None:
-    check = [sys.executable, "-m", "gradledger_monitor.cli", "check", "--stop", "--"]
-    command = [*check, sys.executable, str(TRAIN), "mean-of-means", str(MANY), str(PAUSE)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
+def test_a_check_stops_at_the_first_finding_and_fails_for_it(tmp_path: Path) -> None:
+    training = train(CLASSIC, MANY, PAUSE, python=str(forkserver.executable(tmp_path)))
+    done = run_command("check", "--stop", "--", *training, seconds=HANGS)
     assert done.returncode == 1, done.stderr
     assert "FindingError" in done.stderr and "trained" not in done.stdout
     assert "the command failed" in done.stderr and RULE in done.stderr
