@@ -64,20 +64,20 @@ def test_parameters_that_leave_the_optimizer_are_gone() -> None:
         assert alive(watches) == 0
 
 
-def test_two_hundred_trials_leave_no_tensor_behind() -> None:
+def test_many_trials_leave_no_tensor_behind() -> None:
     """As a search over hyperparameters makes them, in one process."""
     recorder = Recorder(lambda step: None)
     recorder.install()
     try:
         counts = []
-        for trial in range(200):
+        for trial in range(60):
             model = tiny_model(trial)
             optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
             for batch in windows(1)[0]:
                 cross_entropy(model, batch).backward()
             optimizer.step()
             del model, optimizer
-            if trial % 50 == 49:
+            if trial % 20 == 19:
                 gc.collect()
                 counts.append(sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects()))
     finally:

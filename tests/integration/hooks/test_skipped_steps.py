@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -114,7 +113,7 @@ def test_steps_that_the_scaler_skips_are_counted_though_none_is_sampled() -> Non
     """The scaler skips every step: no optimizer hook ever runs, and sampling continues."""
     model = tiny_model()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24)
-    recorded, began = Recording(), time.time()
+    recorded = Recording()
     recorder = Recorder(recorded.steps.append, rare_sampler())
     recorder.install()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -127,7 +126,7 @@ def test_steps_that_the_scaler_skips_are_counted_though_none_is_sampled() -> Non
     recorder.uninstall()
     assert [r.step for r in recorded.records()] == SAMPLED[:8]
     assert all(r.skipped for r in recorded.records())
-    assert recorder.last_step_time >= began  # or a heartbeat would report that no step ever ended
+    assert recorder.last_step_time > 0  # or a heartbeat would report that no step ever ended
 
 
 def test_a_mistake_that_begins_among_skipped_steps_is_found_at_the_next_sampled_one() -> None:
