@@ -26,11 +26,13 @@ COMPILED_TESTS := tests/compiled tests/unit tests/integration/service/test_evalu
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo attack test test-fast e2e lint type unit lowest compiled museum courses zoo zero-code missing-division frameworks examples docs coverage mutants bench screenshots security audit fuzz dist sbom image tools clean
+.PHONY: help environment demo attack test test-fast e2e lint type unit lowest compiled museum courses zoo zero-code missing-division frameworks examples docs coverage mutants bench screenshots security audit fuzz dist sbom image tools clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+environment: $(READY) tools  ## what most other targets need first: .venv, chromium and nginx
 
 demo: $(READY)  ## train a model with a bug and without, live on the dashboard (EXIT=1 ends by itself)
 	@$(BIN)/gradledger demo $(if $(EXIT),--exit)
