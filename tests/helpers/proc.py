@@ -20,3 +20,9 @@ def reset_peak_memory(pid: int) -> None:
 def descriptors(pid: int) -> int:
     """How many files and sockets a process has open."""
     return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time that a process has used, in all its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -54,6 +54,7 @@ CHOICES = RuleOverrides(
     | {"clip.always_engaged": {"span": 3, "share": 0.0}}
 )
 LONGEST_INT = 2**63 - 1
+DRAWN = set[str]()  # most windows share most of their series: each is drawn once
 
 Step = dict[int, schema.StepRecord]
 ANY_STEP = st.one_of(plausible_steps(), plausible_steps(), plausible_steps(), accepted_steps)
@@ -128,10 +129,16 @@ def check_charts(rows: Sequence[EvaluatedStep]) -> None:
     for figure in rows[0].metrics if rows else ():
         values = [row.metrics[figure] for row in rows]
         json.loads(msgspec.json.encode(values), parse_constant=no_constant)
-        if figure in evidence_svg.LABELS:
-            evidence_svg.line_chart(figure, steps, values, steps[0], steps[-1])
-        for log in (False, True):
-            plot(Frame(figure, log), steps, [Curve(figure, "#000", values)])
+        if (drawing := repr((figure, values))) not in DRAWN:
+            DRAWN.add(drawing)
+            draw(figure, steps, values)
+
+
+def draw(figure: str, steps: list[int], values: list[float | None]) -> None:
+    if figure in evidence_svg.LABELS:
+        evidence_svg.line_chart(figure, steps, values, steps[0], steps[-1])
+    for log in (False, True):
+        plot(Frame(figure, log), steps, [Curve(figure, "#000", values)])
 
 
 def no_constant(name: str) -> Any:

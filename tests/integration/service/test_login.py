@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,6 @@ import httpx2
 import pytest
 
 from gradledger_monitor.api.middleware.credentials import COOKIE, SESSION_SECONDS
-from gradledger_monitor.api.routes.live import VALID_SECONDS
 from gradledger_monitor.store.admin import sessions, tokens
 from helpers import http
 from helpers.batches import batch, step
@@ -187,12 +187,11 @@ def test_a_stream_of_events_ends_with_its_session(tmp_path: Path) -> None:
         guarded.send(batch("r1", [step(1)]), ADMIN)
         session = cookie(guarded, ADMIN)
         url = f"{guarded.url}/api/v1/runs/r1/events"
-        with http.stream("GET", url, headers=session, timeout=2 * VALID_SECONDS) as stream:
+        with http.stream("GET", url, headers=session, timeout=60) as stream:
             assert stream.status_code == 200
             guarded.ask("POST", "/logout", headers=session)
-            deadline = time.monotonic() + 2 * VALID_SECONDS
-            for _ in stream.iter_lines():  # until the service ends it; pings come every 15 seconds
-                assert time.monotonic() < deadline
+            pings = (line for line in stream.iter_lines() if line.startswith(":"))
+            assert len(list(itertools.islice(pings, 4))) < 4  # one each 15 seconds
 
 
 def test_invalid_tokens_in_the_form_are_rate_limited(tmp_path: Path) -> None:

@@ -208,12 +208,12 @@ def test_asked_to_end_it_stores_what_it_had_begun_to_take_in(tmp_path: Path) -> 
         connection.sendall(f"{head}Content-Type: application/x-ndjson\r\n\r\n".encode())
         connection.sendall(body[:half])
         assert eventually(60, lambda: metrics(service)["gradledger_ingest_queue{}"] == 0)
-        ended = threading.Thread(target=lambda: answered.append(str(service.stop(15)).encode()))
+        ended = threading.Thread(target=lambda: answered.append(str(service.stop()).encode()))
         ended.start()
         assert eventually(60, lambda: not _listens(service.port))
         connection.sendall(body[half:])
         assert b" 200 " in connection.recv(4096).split(b"\r\n")[0]
-        ended.join(20)
+        ended.join(60)
         connection.close()
     assert answered == [b"0"]
     with running_service(tmp_path / "a.db") as service:

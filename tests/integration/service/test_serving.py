@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -23,8 +21,6 @@ from helpers import http
 from helpers.batches import batch, eventually, step
 from helpers.command import gradledger
 from helpers.service import Service, running_service
-
-SERVE = [sys.executable, "-m", "gradledger_monitor.cli", "serve"]
 
 
 def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
@@ -91,24 +87,25 @@ def test_asked_to_end_it_ends_cleanly_with_a_page_still_open(tmp_path: Path) -> 
 
         page = threading.Thread(target=look)
         page.start()
-        assert opened.wait(10)
-        assert service.stop(8) == 0
-        page.join(10)
+        assert opened.wait(60)
+        assert service.stop() == 0
+        page.join(60)
         assert not page.is_alive()
-    assert "Traceback" not in "".join(service.output)
+    output = "".join(service.output)
+    assert "Traceback" not in output and "graceful shutdown exceeded" not in output
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com"])
 def test_it_does_not_listen_beyond_this_machine_unasked(tmp_path: Path, host: str) -> None:
-    command = [*SERVE, "--db", f"sqlite:///{tmp_path / 'a.db'}", "--port", "0", "--host", host]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    done = gradledger(
+        "serve", "--db", f"sqlite:///{tmp_path / 'a.db'}", "--port", 0, "--host", host
+    )
     assert done.returncode == 2 and "--insecure" in done.stderr
     assert not (tmp_path / "a.db").exists()
 
 
-def test_a_port_in_use_is_said_and_ends_the_process(service: Service, tmp_path: Path) -> None:
-    command = [*SERVE, "--db", f"sqlite:///{tmp_path / 'a.db'}", "--port", str(service.port)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+def test_a_port_in_use_is_named_and_ends_the_process(service: Service, tmp_path: Path) -> None:
+    done = gradledger("serve", "--db", f"sqlite:///{tmp_path / 'a.db'}", "--port", service.port)
     assert done.returncode != 0 and "address already in use" in done.stderr
 
 
@@ -140,7 +137,7 @@ def test_one_step_can_be_looked_at_whole(service: Service) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("variable", "text"),
     [
         ({"GRADLEDGER_PORT": "many"}, "GRADLEDGER_PORT"),
         ({"GRADLEDGER_DB": "nonsense"}, "URL"),
@@ -149,12 +146,11 @@ def test_one_step_can_be_looked_at_whole(service: Service) -> None:
         ({"GRADLEDGER_DB": "postgresql+asyncpg://host/name"}, "gradledger[monitor,postgres]"),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_named_and_ends_the_process(
-    said: dict[str, str], why: str
+def test_an_invalid_setting_is_named_and_ends_the_process(
+    variable: dict[str, str], text: str
 ) -> None:
-    environment = {**os.environ, **said, "COLUMNS": "200"}
-    done = subprocess.run(SERVE, capture_output=True, text=True, timeout=30, env=environment)
-    assert done.returncode == 2 and why in done.stderr and "Traceback" not in done.stderr
+    done = gradledger("serve", environment={**os.environ, **variable, "COLUMNS": "200"})
+    assert done.returncode == 2 and text in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("command", [["serve"], ["db", "upgrade"], ["token", "list"]], ids=" ".join)
