@@ -1,8 +1,11 @@
-"""Records stored as ingest stores them, and time as a test tells it."""
+"""Stores, records stored as ingest stores them, and a clock that a test sets."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from gradledger.records import Record
@@ -13,8 +16,24 @@ from gradledger_monitor.store.steps.ingest import StoreResult, store_batch
 from helpers.batches import batch
 
 
+@cache
+def _migrated() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "empty.db"
+        store = Store(f"sqlite:///{path}")
+        store.migrate()
+        store.close()
+        return path.read_bytes()
+
+
+def new_store(path: Path) -> Store:
+    """An empty store in a new file: a copy of one that was migrated."""
+    path.write_bytes(_migrated())
+    return Store(f"sqlite:///{path}")
+
+
 class Clock:
-    """Time as the test tells it."""
+    """A clock that the test sets."""
 
     def __init__(self, time: float = 10_000.0) -> None:
         self.time = time

@@ -8,6 +8,7 @@ import hashlib
 import json
 import pickle
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +29,10 @@ from gradledger_monitor.store.steps.curves import Curves, curves
 from gradledger_monitor.workers.evaluator import Evaluator, evaluate_pending
 from gradledger_monitor.workers.retention import run_retention
 from helpers.batches import EndRecord, EvalRecord, fair_step, step
-from helpers.postgres import running_postgres
-from helpers.sending import judged, send
+from helpers.postgres import Postgres, running_postgres
+from helpers.sending import judged, new_store, send
 
 UNEQUAL = "reduction.token_weights_unequal"
-
-
-def stored(url: str) -> Store:
-    """An empty store."""
-    store = Store(url)
-    store.migrate()
-    return store
 
 
 def body(path: Path) -> list[str]:
@@ -56,7 +50,7 @@ def shown(store: Store) -> tuple[EvaluationResult, Curves]:
 @pytest.fixture
 def origin(tmp_path: Path) -> Store:
     """A run of two ranks and 30 steps, judged, tagged and acknowledged."""
-    store = stored(f"sqlite:///{tmp_path / 'origin.db'}")
+    store = new_store(tmp_path / "origin.db")
     for rank in (0, 1):
         records = [step(n, sync="averaged") for n in range(1, 31)]
         records[10].norm = float("inf")
@@ -68,26 +62,41 @@ def origin(tmp_path: Path) -> Store:
     return store
 
 
-def taken_in(path: Path, url: str) -> Store:
-    """An archive, in a new store and judged there."""
-    store = stored(url)
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    """A server for databases."""
+    with running_postgres() as server:
+        yield server
+
+
+def stores(folder: Path, postgres: Postgres) -> Iterator[Store]:
+    """An empty store of each kind."""
+    yield new_store(folder / "other.db")
+    store = Store(postgres.create())
+    store.migrate()
+    yield store
+
+
+def import_archive(path: Path, store: Store) -> Store:
+    """The store, with an archive and its evaluation."""
     assert restore(store, path).refused == 0
     while evaluate_pending(store, 0):
         pass
     return store
 
 
-def test_it_comes_back_whole_on_sqlite_and_on_postgres(origin: Store, tmp_path: Path) -> None:
+def test_it_comes_back_whole_on_sqlite_and_on_postgres(
+    origin: Store, tmp_path: Path, postgres: Postgres
+) -> None:
     path, again = tmp_path / "r.jsonl.zst", tmp_path / "again.jsonl.zst"
     assert export(origin, "r", path).steps == 60
-    with running_postgres() as server:
-        for url in (f"sqlite:///{tmp_path / 'other.db'}", server.create()):
-            other = taken_in(path, url)
-            assert shown(other) == shown(origin)
-            assert listing.tags_of(other, ["r"]) == {"r": ["mine"]}
-            export(other, "r", again)
-            assert body(again) == body(path)
-            other.close()
+    for other in stores(tmp_path, postgres):
+        import_archive(path, other)
+        assert shown(other) == shown(origin)
+        assert listing.tags_of(other, ["r"]) == {"r": ["mine"]}
+        export(other, "r", again)
+        assert body(again) == body(path)
+        other.close()
 
 
 def test_it_is_known_by_its_first_bytes_whatever_it_is_called(
@@ -109,11 +118,22 @@ def test_importing_again_changes_nothing(origin: Store, tmp_path: Path) -> None:
     assert shown(origin) == before
 
 
-@pytest.fixture
-def pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A run of 420 steps of which 150 to 199 are unequal, and whose first records are pruned."""
-    monkeypatch.setattr("gradledger_monitor.store.evaluation.snapshots.EVERY_STEPS", 16)
-    store = stored(f"sqlite:///{tmp_path / 'origin.db'}")
+@pytest.fixture(scope="module")
+def pruned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A run of 420 steps of which 150 to 199 are unequal, and whose first records are pruned.
+
+    Tests read it only.
+    """
+    store = new_store(tmp_path_factory.mktemp("pruned") / "origin.db")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("gradledger_monitor.store.evaluation.snapshots.EVERY_STEPS", 16)
+        store_pruned_run(store)
+    yield store
+    store.close()
+
+
+def store_pruned_run(store: Store) -> None:
+    """Store and evaluate the run of ``pruned``."""
     evaluator = Evaluator(store)
     for begin in range(1, 401, 50):
         steps = range(begin, begin + 50)
@@ -122,42 +142,45 @@ def pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     run_retention(store, RetentionPolicy(detail_days=1e-9, steps_days=1e-9), RuleOverrides())
     send(store, [fair_step(n) for n in range(401, 421)])
     evaluate_pending(store, 0)
-    return store
+
+
+@pytest.fixture
+def archive(pruned: Store, tmp_path: Path) -> Path:
+    """The archive of the pruned run."""
+    path = tmp_path / "r.jsonl.zst"
+    export(pruned, "r", path)
+    return path
 
 
 def test_of_a_pruned_run_findings_and_verdict_are_kept_and_marked(
-    pruned: Store, tmp_path: Path
+    pruned: Store, tmp_path: Path, postgres: Postgres
 ) -> None:
     path, again = tmp_path / "r.jsonl.zst", tmp_path / "again.jsonl.zst"
     assert export(pruned, "r", path).steps < 100
-    with running_postgres() as server:
-        for url in (f"sqlite:///{tmp_path / 'other.db'}", server.create()):
-            other = taken_in(path, url)
-            assert shown(other) == shown(pruned)
-            origin, imported = row(pruned), row(other)
-            assert (imported.verdict, imported.steps, imported.tokens) == ("broken", 420, 16_800)
-            assert not origin.earlier_version and imported.earlier_version
-            assert "up to step 420" in str(imported.evaluation_note)
-            assert "the run was imported" in str(imported.evaluation_note)
-            export(other, "r", again)
-            assert sorted(body(again)) == sorted(body(path))
-            send(other, [step(n) for n in range(421, 431)])
-            evaluate_pending(other, 0)
-            (finding,) = evaluation(other, "r").findings
-            assert (finding.first_step, finding.since_step, finding.steps) == (150, 421, 60)
-            other.close()
+    for other in stores(tmp_path, postgres):
+        import_archive(path, other)
+        assert shown(other) == shown(pruned)
+        origin, imported = row(pruned), row(other)
+        assert (imported.verdict, imported.steps, imported.tokens) == ("broken", 420, 16_800)
+        assert not origin.earlier_version and imported.earlier_version
+        assert "up to step 420" in str(imported.evaluation_note)
+        assert "the run was imported" in str(imported.evaluation_note)
+        export(other, "r", again)
+        assert sorted(body(again)) == sorted(body(path))
+        send(other, [step(n) for n in range(421, 431)])
+        evaluate_pending(other, 0)
+        (finding,) = evaluation(other, "r").findings
+        assert (finding.first_step, finding.since_step, finding.steps) == (150, 421, 60)
+        other.close()
 
 
-def test_no_evaluation_state_is_in_an_archive(pruned: Store, tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl.zst"
-    export(pruned, "r", path)
-    tables = {line["table"] for line in map(json.loads, body(path)) if line["type"] == "row"}
+def test_no_evaluation_state_is_in_an_archive(archive: Path) -> None:
+    tables = {line["table"] for line in map(json.loads, body(archive)) if line["type"] == "row"}
     assert tables == {"evaluation", "facts", "finding", "progress", "steps", "buckets"}
 
 
-def test_the_state_in_an_archive_of_version_1_is_not_read(pruned: Store, tmp_path: Path) -> None:
-    path, victim = tmp_path / "r.jsonl.zst", tmp_path / "victim"
-    export(pruned, "r", path)
+def test_the_state_in_an_archive_of_version_1_is_not_read(archive: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
 
     class Harmful:
         def __reduce__(self) -> Any:
@@ -165,7 +188,7 @@ def test_the_state_in_an_archive_of_version_1_is_not_read(pruned: Store, tmp_pat
 
     state = base64.b64encode(zlib.compress(pickle.dumps(Harmful()))).decode()
     values = {"level": -1, "steps": 400, "taken": 1.0, "stamp": "0" * 64, "state": state}
-    old = [line for line in body(path) if '"table":"finding"' not in line]
+    old = [line for line in body(archive) if '"table":"finding"' not in line]
     old = [line for line in old if '"table":"evaluation"' not in line]
     manifest = {"type": "archive", "version": 1, "run": "r", "name": "a", "exported": 1.0}
     reached = base64.b64encode(b"\x81\x00\x00").decode()
@@ -173,10 +196,8 @@ def test_the_state_in_an_archive_of_version_1_is_not_read(pruned: Store, tmp_pat
         {**manifest, "written_by": "before"},
         {"type": "row", "table": "snapshots", "values": {**values, "reached": reached}},
     ]
-    other = taken_in(
-        closed(tmp_path / "old.jsonl.zst", [*map(json.dumps, lines), *old]),
-        f"sqlite:///{tmp_path / 'other.db'}",
-    )
+    path = closed(tmp_path / "old.jsonl.zst", [*map(json.dumps, lines), *old])
+    other = import_archive(path, new_store(tmp_path / "other.db"))
     assert not victim.exists() and judged(other) == 420
     assert row(other).earlier_version and evaluation(other, "r").verdict == "incomplete"
 
@@ -196,56 +217,48 @@ def test_the_state_in_an_archive_of_version_1_is_not_read(pruned: Store, tmp_pat
     ],
 )
 def test_a_finding_of_an_archive_is_checked(
-    pruned: Store, tmp_path: Path, field: str, value: Any
+    archive: Path, tmp_path: Path, field: str, value: Any
 ) -> None:
-    path = tmp_path / "r.jsonl.zst"
-    export(pruned, "r", path)
-    with zstandard.open(path, "rt") as file:
+    with zstandard.open(archive, "rt") as file:
         lines = [json.loads(line) for line in file.read().splitlines()[:-1]]
     (finding,) = (line for line in lines if line.get("table") == "finding")
     finding["values"][field] = value
-    other = stored(f"sqlite:///{tmp_path / 'other.db'}")
+    other = new_store(tmp_path / "other.db")
     with pytest.raises(ValueError, match=field if field != "evidence" else "finding"):
-        restore(other, closed(path, list(map(json.dumps, lines))))
+        restore(other, closed(archive, list(map(json.dumps, lines))))
     assert listing.tags_of(other, ["r"]) == {}
     with pytest.raises(UnknownRun):
         evaluation(other, "r")
 
 
-def test_a_finding_that_an_archive_has_twice_is_refused(pruned: Store, tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl.zst"
-    export(pruned, "r", path)
-    with zstandard.open(path, "rt") as file:
+def test_a_finding_that_an_archive_has_twice_is_refused(archive: Path, tmp_path: Path) -> None:
+    with zstandard.open(archive, "rt") as file:
         lines = file.read().splitlines()[:-1]
     at = next(n for n, line in enumerate(lines) if '"table":"finding"' in line)
-    other = stored(f"sqlite:///{tmp_path / 'other.db'}")
+    other = new_store(tmp_path / "other.db")
     with pytest.raises(DamagedArchive, match=f"two findings of {UNEQUAL} on optimizer 0"):
-        restore(other, closed(path, [*lines[:at], lines[at], *lines[at:]]))
+        restore(other, closed(archive, [*lines[:at], lines[at], *lines[at:]]))
 
 
 def test_a_run_that_is_known_by_name_only_takes_the_imported_verdict(
-    pruned: Store, tmp_path: Path
+    archive: Path, tmp_path: Path
 ) -> None:
-    path = tmp_path / "r.jsonl.zst"
-    export(pruned, "r", path)
-    other = stored(f"sqlite:///{tmp_path / 'other.db'}")
+    other = new_store(tmp_path / "other.db")
     send(other, [])
     evaluate_pending(other, 0)
-    restore(other, path)
+    restore(other, archive)
     evaluate_pending(other, 0)
     assert row(other).verdict == "broken" and row(other).earlier_version
 
 
 def test_an_imported_verdict_does_not_replace_one_that_was_reached_here(
-    pruned: Store, tmp_path: Path
+    archive: Path, tmp_path: Path
 ) -> None:
-    path = tmp_path / "r.jsonl.zst"
-    export(pruned, "r", path)
-    other = stored(f"sqlite:///{tmp_path / 'other.db'}")
+    other = new_store(tmp_path / "other.db")
     send(other, [fair_step(n) for n in range(1, 421)])
     evaluate_pending(other, 0)
     before = evaluation(other, "r")
-    restore(other, path)
+    restore(other, archive)
     evaluate_pending(other, 0)
     assert evaluation(other, "r") == before and not row(other).earlier_version
 
@@ -291,7 +304,7 @@ def test_a_damaged_archive_is_refused_with_a_reason(origin: Store, tmp_path: Pat
         "reads up to 3": [newer, *whole[1:]],
         "begin with a manifest": whole[1:],
     }
-    store = stored(f"sqlite:///{tmp_path / 'other.db'}")
+    store = new_store(tmp_path / "other.db")
     for reason, lines in wrong.items():
         with pytest.raises(DamagedArchive, match=reason):
             restore(store, rewritten(bad, lines))
@@ -312,10 +325,10 @@ def test_a_row_that_an_archive_cannot_hold_is_refused(origin: Store, tmp_path: P
 
 
 def test_thousands_of_records_stream(tmp_path: Path) -> None:
-    origin = stored(f"sqlite:///{tmp_path / 'origin.db'}")
+    origin = new_store(tmp_path / "origin.db")
     send(origin, [fair_step(n) for n in range(1, 4_001)])
     path = tmp_path / "r.jsonl.zst"
     written = export(origin, "r", path)
     assert dataclasses.astuple(written) == (4_000 + 2, 4_000)
-    other = taken_in(path, f"sqlite:///{tmp_path / 'other.db'}")
+    other = import_archive(path, new_store(tmp_path / "other.db"))
     assert judged(other) == 4_000

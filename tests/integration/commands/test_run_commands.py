@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import evaluation
 from gradledger_monitor.workers.evaluator import evaluate_pending
 from helpers.batches import EndRecord, batch, fair_step, step
-from helpers.sending import send
+from helpers.sending import new_store, send
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
 UNEQUAL = "reduction.token_weights_unequal"
@@ -27,17 +28,22 @@ def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with a healthy and a broken run."""
-    url = f"sqlite:///{tmp_path / 'g.db'}"
-    store = Store(url)
-    store.migrate()
+    path = tmp_path_factory.mktemp("runs") / "g.db"
+    store = new_store(path)
     send(store, [*map(step, range(1, 31)), EndRecord(1.0, [30])], run="bad", name="after")
     send(store, [*map(fair_step, range(1, 31)), EndRecord(1.0, [30])], run="good", name="before")
     evaluate_pending(store, 0)
     store.close()
-    return url
+    return path
+
+
+@pytest.fixture
+def url(database: Path, tmp_path: Path) -> str:
+    """A copy of the database."""
+    return f"sqlite:///{shutil.copy(database, tmp_path)}"
 
 
 def command(*arguments: object) -> Result:
