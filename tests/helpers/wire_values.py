@@ -95,7 +95,7 @@ def values_of(kind: inspect.Type) -> st.SearchStrategy[Any]:
 
 
 def _texts(least: int, most: int) -> st.SearchStrategy[str]:
-    known = [text for text in TEXTS if least <= len(text) <= most]
+    known = [text for text in (*TEXTS, "", "\N{PILE OF POO}" * most) if least <= len(text) <= most]
     return st.sampled_from(known) | st.text(min_size=least, max_size=min(most, 20))
 
 
