@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 import torch
 
 from gradledger_monitor.rules.docs import rules_by_id
+from helpers.command import gradledger
 from helpers.patience import HANGS
 from museum.evaluation import counts
 from museum.labels import HERE, WITHOUT_EXHIBIT, Piece, collection
@@ -88,9 +88,8 @@ def _checked(piece: Piece, output: Path) -> dict[str, int]:
     launcher = [] if piece.ranks == 1 else ["-m", "torch.distributed.run", "--standalone"]
     ranks = [] if piece.ranks == 1 else [f"--nproc_per_node={piece.ranks}"]
     train = [sys.executable, *launcher, *ranks, str(piece.script)]
-    command = [sys.executable, "-m", "gradledger_monitor.cli", "check", "--json", str(output), "--"]
     environment = os.environ | {"PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, *train], env=environment, timeout=HANGS, check=False)
+    gradledger("check", "--json", output, "--", *train, environment=environment, seconds=HANGS)
     rows = json.loads(output.read_text())["findings"]
     causes = [f for f in rows if not f["inhibited_by"]]
     findings: dict[str, int] = {}
