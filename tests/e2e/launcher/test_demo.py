@@ -1,4 +1,4 @@
-"""`gradledger demo` without its trainings; `make demo EXIT=1` runs all of it in CI."""
+"""`gradledger demo` without its trainings; `make dist` runs all of it in CI."""
 
 from __future__ import annotations
 
