@@ -60,6 +60,14 @@ class Postgres:
         self._server.start()
 
 
+def _unsynced(postgres: Postgres) -> Postgres:
+    """The server, which does not wait for the disk: no test cuts the power of the machine."""
+    postgres.execute(sql.SQL("ALTER SYSTEM SET fsync = off"))
+    postgres.execute(sql.SQL("ALTER SYSTEM SET full_page_writes = off"))
+    postgres.execute(sql.SQL("SELECT pg_reload_conf()::int"))
+    return postgres
+
+
 def _name(url: str) -> sql.Identifier:
     return sql.Identifier(url.partition("?")[0].rpartition("/")[2])
 
@@ -74,6 +82,6 @@ def running_postgres() -> Iterator[Postgres]:
     with tempfile.TemporaryDirectory(prefix="gl-pg-") as folder:
         server = get_server(Path(folder) / "data")
         try:
-            yield Postgres(server)
+            yield _unsynced(Postgres(server))
         finally:
             server.cleanup()
