@@ -395,6 +395,8 @@ class OpenStep:
     @staticmethod
     def _factor_after(clip: Event, record: StepRecord) -> float:
         """What the gradients were multiplied by between the clip and the step."""
+        if record.post_factor == 0:
+            return 0.0  # zeroed
         until_clip = (clip.factor or 0.0) * clip_coefficient(clip)
         if not until_clip or record.post_factor is None:
             return 1.0

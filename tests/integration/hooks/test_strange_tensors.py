@@ -297,3 +297,33 @@ def test_operations_of_watch_and_resume_are_hidden_from_modes() -> None:
     finally:
         recorder.uninstall()
     assert log == []
+
+
+def test_losses_of_a_micro_batch_without_elements_are_observed() -> None:
+    model = tiny_model()
+    with recording() as recorded:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for rows in (0, 3):
+            targets = torch.zeros(rows, dtype=torch.long)
+            losses = nn.functional.cross_entropy(
+                model(torch.randn(rows, INPUTS)), targets, reduction="none"
+            )
+            (losses.sum() / 3).backward()
+        optimizer.step()
+    assert accused(recorded.evaluation()) == {}
+    assert recorded.evaluation().verdict == "balanced"
+
+
+def test_the_norm_is_zero_if_clipped_gradients_are_zeroed_before_the_step() -> None:
+    model = tiny_model()
+    with recording() as recorded:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        cross_entropy(model, windows(1)[0][0]).backward()
+        for index, parameter in enumerate(model.parameters()):
+            assert parameter.grad is not None
+            parameter.grad *= 2.0**index  # no common factor, as after an all-reduce
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.zero_grad()
+        optimizer.step()
+    assert recorded.records()[0].norm == 0
+    assert "loop.zeroed_before_step" in accused(recorded.evaluation())

@@ -168,6 +168,8 @@ def _summary(gradient: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor
     if valid is not None and valid.shape == counted.shape:
         counted = counted & valid
     size = weights.abs()
+    if not size.numel():
+        return torch.tensor([0.0, 0.0, math.inf, 0.0], dtype=weights.dtype, device=weights.device)
     least = torch.where(counted, size, math.inf).min()
     most = torch.where(counted, size, 0.0).max()
     total = torch.where(counted, weights, 0.0).sum()
