@@ -69,11 +69,11 @@ def test_one_loss_has_one_objective() -> None:
 def test_class_weights_are_a_separate_unit() -> None:
     mean = [term(4, 0.25, class_weight=8.0)]
     assert shown(objectives(mean)) == [
-        ("main", "tokens", 4, 1.0),
         ("main", "class_weight", 8.0, 1.0),
+        ("main", "tokens", 4, 1.0),
     ]
     total = [term(4, 0.25, "sum", class_weight=8.0)]
-    assert shown(objectives(total))[1] == ("main", "class_weight", 8.0, 2.0)
+    assert shown(objectives(total))[0] == ("main", "class_weight", 8.0, 2.0)
 
 
 def test_a_sum_over_elements_may_be_meant_for_each_row_or_position() -> None:

@@ -186,6 +186,11 @@ def test_windows_between_which_no_update_ran_are_reported() -> None:
     )  # not seen: 2 and 3
 
 
+def test_a_second_step_between_an_update_and_the_next_window_hides_no_update() -> None:
+    second = record([], 2, events=[Event("update", 0)])
+    assert finding_of("missing_update", scaled(1, STEP), second, scaled(3, STEP)) is None
+
+
 def test_a_backward_without_the_scale_is_reported_where_the_scaler_steps_or_skips() -> None:
     def half(*events: Event, **more: Any) -> Finding | None:
         window = scaled(1, *events, **more)

@@ -30,6 +30,13 @@ def test_the_ledger_of_one_rank_is_that_of_its_terms() -> None:
     assert [e.relative for e in step.ledger.entries] == pytest.approx([2, 2 / 3])
 
 
+def test_a_factor_after_ddp_applies_to_the_tokens_of_all_ranks() -> None:
+    ranks = [record([term(10, 1.0)], sync="averaged", post_factor=f) for f in (1 / 10, 1 / 20)]
+    ledger = facts(*ranks).ledger
+    assert ledger is not None
+    assert (ledger.balance, ledger.misallocation) == pytest.approx((1.0, 0.0))  # of rank 0
+
+
 def test_averaged_ranks_share_one_ledger_in_which_each_counts_once() -> None:
     right = [term(10, 2 / 80), term(30, 2 / 80)]  # sum / N * R
     step = facts(record(right, sync="averaged"), record(right, sync="averaged"))

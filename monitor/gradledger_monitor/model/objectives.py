@@ -72,10 +72,20 @@ def candidate_objectives(terms: list[WeightedTerm]) -> Iterator[Objective]:
     if not terms:
         return
     for name, group in _groups(terms):
-        for unit in ("tokens", "class_weight", "rows", "positions"):
+        for unit in _possible_units(group):
             objective = _objective(name, unit, group)
             if objective is not None:
                 yield objective
+
+
+def _possible_units(group: list[WeightedTerm]) -> tuple[str, ...]:
+    """The units that the author may have meant, the most likely first.
+
+    A class-weighted loss is a sum over class weights: PyTorch divides its mean by their sum.
+    """
+    if all(t.loss_term.class_weight for t in group):
+        return "class_weight", "tokens", "rows", "positions"
+    return "tokens", "class_weight", "rows", "positions"
 
 
 def _groups(terms: list[WeightedTerm]) -> Iterator[tuple[str, list[WeightedTerm]]]:

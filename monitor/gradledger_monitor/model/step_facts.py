@@ -224,7 +224,11 @@ class StepFacts:
         """All terms of the window that have tokens, with the weight of each of their tokens."""
         terms: list[WeightedTerm] = []
         for rank, record in self._accounted.items():
-            rank_factor = self.shared_factors[rank] / (self.run.world_size if self.averaged else 1)
+            # DDP averages in backward: what a rank multiplies its gradients by afterwards, it
+            # multiplies the tokens of all ranks by. The balance is that of the lowest rank.
+            factor_of = rank if self.all_reduce is not None else self.lowest_rank
+            rank_factor = self.shared_factors[factor_of]
+            rank_factor /= self.run.world_size if self.averaged else 1
             for index, micro_batch in self.applied_by_rank[rank]:
                 factor = rank_factor
                 if record.post_factor is None:

@@ -9,7 +9,7 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.number_text import significant
-from gradledger_monitor.rules.rule import OK, Rule, Window, finding
+from gradledger_monitor.rules.rule import OK, Precondition, Rule, Window, finding
 from gradledger_monitor.rules.scaler.common import SCALER_IN_USE
 from gradledger_monitor.rules.state import declare
 
@@ -17,6 +17,14 @@ FIX = """\
 if torch.isfinite(norm):
     scaler.step(optimizer)
 scaler.update()                  # also if the step is skipped"""
+
+
+def _no_scaler_and_no_update(window: Window) -> Outcome | None:
+    return None if window.facts.calls("update") else SCALER_IN_USE.unmet(window)
+
+
+# A window without a backward, such as a second step, may hold the update of the one before.
+SCALER_CALLED = Precondition("a GradScaler is in use or updated", _no_scaler_and_no_update)
 
 
 class MissingUpdate(Rule):
@@ -45,7 +53,7 @@ class MissingUpdate(Rule):
     espnet/espnet#2362, Haian-Jin/LVSM#19, Azure/MS-AMP#45
     """
 
-    precondition = SCALER_IN_USE
+    precondition = SCALER_CALLED
 
     state = declare(_stepped=bool)
 
