@@ -7,6 +7,8 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 INSTALL = .venvs/uv/bin/uv pip install --quiet --python $(VENV)
 SECONDS := 60
+N := 1000
+SEED := 1
 TRAINERS := transformers-4.45 transformers-5
 HEADS := transformers-4.57 transformers-5.0 transformers-5
 BENCH  := OMP_NUM_THREADS=1 $(BIN)/python bench/
@@ -26,7 +28,7 @@ COMPILED_TESTS := tests/compiled tests/unit tests/integration/service/test_evalu
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo attack test test-fast e2e lint type unit lowest compiled museum courses zoo zero-code missing-division frameworks examples docs coverage mutants bench screenshots security audit fuzz dist sbom image tools clean
+.PHONY: help environment demo attack test test-fast e2e lint type unit lowest compiled museum courses oracle zoo zero-code missing-division frameworks examples docs coverage mutants bench screenshots security audit fuzz dist sbom image tools clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -60,7 +62,7 @@ type: $(READY)  ## mypy --strict
 	$(BIN)/mypy
 
 unit: $(READY) tools  ## pytest alone; e2e, museum, docs, frameworks and examples have targets of their own
-	$(BIN)/pytest $(PARALLEL) tests/browser tests/integration tests/unit
+	$(BIN)/pytest $(PARALLEL) tests/browser tests/integration tests/oracle tests/unit
 
 # Older versions of packages use names that newer Python versions and packages call deprecated.
 lowest: .venvs/lowest/.ready tools  ## the service on the lowest versions of its dependencies that pyproject.toml allows
@@ -76,6 +78,9 @@ museum: $(READY)  ## the bug museum: what is found and what is left alone, writt
 
 courses: $(READY)  ## long healthy runs and faulty ones: how often alarmed, how many found; minutes
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m museum.courses.measure --write ../docs/detection.md
+
+oracle: $(READY)  ## generated programs, each compared with its computed truth (N=1000, SEED=1, ONLY=layout:ddp, SHRINK=1, WRITE=1)
+	cd tests && ../$(BIN)/python -m oracle.run $(N) --seed $(SEED) --only '$(ONLY)' $(if $(SHRINK),--shrink) $(if $(WRITE),--write ../docs/detection.md)
 
 zoo: $(READY)  ## unusual programs, each without the hooks and with them: the same in all (ONLY=threads, UNDER=python)
 	cd tests && ../$(BIN)/python -m zoo.run --jobs 2 $(if $(ONLY),--only '$(ONLY)') $(if $(UNDER),--python '$(UNDER)')

@@ -11,6 +11,14 @@ COMMAND = "make museum"
 CHAPTER = "## Long runs"  # written by museum.courses.measure, and kept
 
 
+def replace_chapter(document: str, chapter: str) -> str:
+    """``document`` with ``chapter`` in place of the one with the same heading, or at the end."""
+    heading = chapter.partition("\n")[0]
+    before, _, rest = document.partition(f"{heading}\n")
+    _, mark, after = rest.partition("\n## ")
+    return f"{before.rstrip()}\n\n{chapter.rstrip()}\n" + (f"\n## {after}" if mark else "")
+
+
 def _of(results: list[PieceResult], kind: str) -> list[PieceResult]:
     return [v for v in results if v.piece.kind == kind]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import runpy
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,13 @@ from museum.truth import tape
 from museum.truth.seen import Step, look
 
 
-def with_hooks(script: Path, output: Path, step_sampler: StepSampler | None = None) -> None:
-    """Write what would be sent, line by line."""
+def with_hooks(
+    script: Path,
+    output: Path,
+    step_sampler: StepSampler | None = None,
+    then: Callable[[dict[str, Any]], None] | None = None,
+) -> None:
+    """Write what would be sent, line by line. ``then`` gets the script's names at its end."""
     faults: list[BaseException] = []
     guard.reporter = lambda where, error: faults.append(error)
     steps: list[OpenStep] = []
@@ -32,6 +38,8 @@ def with_hooks(script: Path, output: Path, step_sampler: StepSampler | None = No
     try:
         names = runpy.run_path(str(script), run_name="__main__")
         recorder.finish()  # while the script's names are alive, as at the interpreter's exit
+        if then is not None:
+            then(names)
         names.clear()
     finally:
         recorder.uninstall()
@@ -68,4 +76,16 @@ def _launched() -> dict[str, str]:
     return dict(os.environ)
 
 
-WATCHES = {"records": with_hooks, "in_part": in_part, "witness": with_witness}
+def with_truth(script: Path, output: Path) -> None:
+    """Write the records, and what the truth of a generated program is computed from."""
+    from oracle.observing import with_truth as observe  # noqa: PLC0415 - for generated programs alone
+
+    observe(script, output)
+
+
+WATCHES = {
+    "records": with_hooks,
+    "in_part": in_part,
+    "witness": with_witness,
+    "truth": with_truth,
+}

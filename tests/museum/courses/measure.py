@@ -30,7 +30,7 @@ from museum.courses.faults import ILLNESSES, onset
 from museum.courses.settings import Setting, draw
 from museum.courses.training import Course, Fault, healthy, train
 from museum.evaluation import LOUD
-from museum.tables import CHAPTER
+from museum.tables import CHAPTER, replace_chapter
 
 COMMAND = "python -m museum.courses.measure --write ../docs/detection.md"
 Task = tuple[int, int | None]  # the number of a setting, and which illness it gets
@@ -209,8 +209,7 @@ def main() -> int:
     told = chapter(outcomes, f"{COMMAND} --healthy {asked.healthy} --each {asked.each}{part}")
     sys.stdout.write(told)
     if asked.write:
-        before = asked.write.read_text().partition(CHAPTER)[0]
-        asked.write.write_text(before + told)
+        asked.write.write_text(replace_chapter(asked.write.read_text(), told))
     healthy = [one for one in outcomes if one.illness is None]
     return int(sum(bool(one.loud) for one in healthy) >= 0.02 * max(1, len(healthy)))
 

@@ -1,0 +1,151 @@
+"""What must be said of a program: from the truth alone, by one table.
+
+Read this file as carefully as a rule: it decides what a right answer is. Where the arithmetic has
+the same consequence for several mistakes, each of their rules is an answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from oracle.program import Program
+from oracle.truth import Account, TrueStep, Truth
+
+UNEQUAL = "reduction.token_weights_unequal"
+WRONG = "reduction.wrong_denominator"
+MISSING = "reduction.missing_division"
+DOUBLE = "reduction.double_division"
+PARTIAL = "reduction.partial_window"
+WORLD = "reduction.world_size"
+SUM = "reduction.unnormalised_sum"
+DRIFT = "ddp.replica_drift"
+OFF = "reduction.balance_off"  # of severity info: never required
+
+MISALLOCATION = 0.01  # from here on a finding is a warning (DESIGN section 6)
+
+# Mistakes of mechanics, and the rules that name them. They are proved by ``_is_real``.
+MISTAKES = {
+    "never_zeroed": {"loop.grads_not_zeroed"},
+    "zeroed_every_micro_batch": {"loop.zeroed_every_microbatch"},
+    "zeroed_before_step": {"loop.zeroed_before_step", "loop.no_gradients"},
+    "stepped_every_micro_batch": {"loop.step_every_microbatch"},
+    "stepped_twice": {"loop.double_step"},
+    "clipped_every_micro_batch": {"loop.clip_every_microbatch"},
+    "scheduled_every_micro_batch": {"scheduler.step_every_microbatch"},
+    "scaler_bypassed": {"scaler.step_bypassed"},
+    "clipped_before_unscale": {"scaler.clip_before_unscale"},
+    "first_unscaled": {"scaler.unscaled_backward"},
+    "unscaled_inside": {"scaler.unscale_mid_window"},
+    "synced_every_micro_batch": {"ddp.missing_no_sync"},
+    "never_synced": {"ddp.never_synced"},
+    "first_synced": {"ddp.wrong_microbatch_synced"},
+    "same_data": {"ddp.duplicate_data"},
+}
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """A right answer names one of ``required``, if there are any, and nothing beyond ``allowed``.
+
+    ``unknown`` says why the truth does not decide: then any answer is right.
+    """
+
+    required: frozenset[str] = frozenset()
+    allowed: frozenset[str] = frozenset()
+    unknown: str = ""
+    reasons: list[str] = field(default_factory=list)
+
+
+def expectation(program: Program, truth: Truth) -> Expectation:
+    """The table."""
+    if program.normalisation == "sequence":
+        return Expectation(unknown="a mean of each sequence may be intended")
+    if program.mistake != "none":
+        named = frozenset(MISTAKES[program.mistake])
+        return Expectation(named, named | _consequences(program), reasons=[program.mistake])
+    if program.objective == "class_weights" and program.data == "equal":
+        return Expectation(unknown="a mean over tokens or over class weights may be intended")
+    if truth.steps != truth.windows:
+        return Expectation(unknown=f"{truth.steps} steps of {truth.windows} windows")
+    if any(not step.accounts for step in truth.true_steps):
+        return Expectation(unknown="the applied gradient is not one of its window's elements")
+    rules, reasons = _reductions(program, truth)
+    if not truth.replicas_equal:
+        rules, reasons = rules | {DRIFT}, [*reasons, "the ranks apply different gradients"]
+    if program.objective == "squared_error" and _halved(truth):
+        return Expectation(unknown="half a squared error may be intended")
+    severe = rules - {OFF}
+    rules |= _batch_rules(truth)
+    return Expectation(severe, rules, reasons=reasons)
+
+
+def _halved(truth: Truth) -> bool:
+    return all(abs(s.accounts["squared_error"].balance - 0.5) < 1e-3 for s in truth.true_steps)
+
+
+def _batch_rules(truth: Truth) -> frozenset[str]:
+    """The number of rows of a step is random here, so that it may change and stay so by chance."""
+    rows = [step.rows for step in truth.true_steps]
+    return frozenset({"batch.changed_without_lr"} if max(rows) >= 1.5 * min(rows) else ())
+
+
+def _consequences(program: Program) -> frozenset[str]:
+    """What else is true of a program with its mistake."""
+    if program.mistake == "clipped_every_micro_batch" and program.precision == "scaler":
+        return frozenset({"scaler.clip_before_unscale"})
+    return frozenset()
+
+
+def _reductions(program: Program, truth: Truth) -> tuple[frozenset[str], list[str]]:
+    rules: set[str] = set()
+    reasons = []
+    steps = [step for step in truth.true_steps if step.accounts]
+    for name in steps[0].accounts if steps else ():
+        accounts = [(step, step.accounts[name]) for step in steps]
+        named = _misallocated(program, accounts) | _divisors(program, accounts)
+        if named:
+            balances = ", ".join(f"{account.balance:.4g}" for _, account in accounts)
+            uneven = max(account.misallocation for _, account in accounts)
+            reasons.append(f"{name}: B = {balances}; d up to {uneven:.1%}")
+        rules |= named
+    return frozenset(rules), reasons
+
+
+def _misallocated(program: Program, accounts: list[tuple[TrueStep, Account]]) -> set[str]:
+    tolerance = 0.03 if program.precision == "bfloat16" else MISALLOCATION
+    uneven = any(account.misallocation >= tolerance for _, account in accounts)
+    return {UNEQUAL} if uneven else set()
+
+
+def _divisors(program: Program, accounts: list[tuple[TrueStep, Account]]) -> set[str]:
+    """Rules that name what the balance of one objective is off by."""
+    ranks = program.ranks
+    k = program.k
+    rules = {
+        rule
+        for rule, factors in {
+            MISSING: [float(step.micro_batches) for step, _ in accounts],
+            DOUBLE: [step.micro_batches / k**2 for step, _ in accounts],
+            PARTIAL: [step.micro_batches / k for step, _ in accounts],
+            SUM: [account.tokens for _, account in accounts],
+        }.items()
+        if _fits(program, accounts, factors)
+    }
+    if ranks > 1 and any(_fits(program, accounts, [f] * len(accounts)) for f in (ranks, 1 / ranks)):
+        rules.add(WORLD)
+    if ranks > 1 and _fits(program, accounts, [a.tokens / ranks for _, a in accounts]):
+        rules.add(SUM)
+    if _fits(program, accounts, [1.0] * len(accounts)):
+        return set()
+    balances = [account.balance for _, account in accounts]
+    constant = max(balances) - min(balances) <= _tolerance(program) * max(map(abs, balances))
+    return rules or ({OFF} if constant else {WRONG})
+
+
+def _fits(program: Program, accounts: list[tuple[TrueStep, Account]], factors: list[float]) -> bool:
+    pairs = zip(accounts, factors, strict=True)
+    return all(abs(a.balance - f) <= _tolerance(program) * f for (_, a), f in pairs)
+
+
+def _tolerance(program: Program) -> float:
+    return 2e-2 if program.precision == "bfloat16" else 2e-3

@@ -1,0 +1,261 @@
+"""What each objective is: as the text of a script, and as the loss of every element (truth).
+
+An element is what a mean of the objective divides by: a token, a row, a pair. A script holds
+``mean`` or ``total`` of one micro-batch and ``count``, in the words that people use; ``elements``
+says the same independently, element by element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+INPUTS, HIDDEN, CLASSES = 8, 16, 7
+IGNORED = -100
+
+Batch = tuple[Tensor, ...]
+Elements = tuple[Tensor, Tensor]  # the loss of each, and its mass: what it counts in a mean
+
+
+@dataclass(frozen=True)
+class Objective:
+    """``setup`` precedes the others; all speak of ``outputs`` and the ``batch`` of a script."""
+
+    batch: str  # the kind of micro-batch, a key of ``BATCHES``
+    mean: str
+    total: str
+    count: str
+    elements: Callable[[Tensor, Batch], Elements]
+    setup: str = ""
+    imports: str = ""
+
+
+# Texts of the functions that make a micro-batch from the lengths of its rows.
+BATCHES = {
+    "sentences": '''
+def micro_batch(lengths, generator):
+    """Padded sentences: features, and labels with -100 where there is no token."""
+    features = torch.randn(len(lengths), max(lengths), 8, generator=generator)
+    labels = torch.randint(0, 7, features.shape[:2], generator=generator)
+    for row, length in enumerate(lengths):
+        labels[row, length:] = -100
+    return features, labels
+''',
+    "labels": '''
+def micro_batch(lengths, generator):
+    """One row for each token."""
+    features = torch.randn(sum(lengths), 8, generator=generator)
+    return features, torch.randint(0, 7, (sum(lengths),), generator=generator)
+''',
+    "values": '''
+def micro_batch(lengths, generator):
+    """A regression: seven values for each row."""
+    features = torch.randn(sum(lengths), 8, generator=generator)
+    return features, torch.randn(sum(lengths), 7, generator=generator)
+''',
+    "bits": '''
+def micro_batch(lengths, generator):
+    """Seven yes-or-no answers for each row."""
+    features = torch.randn(sum(lengths), 8, generator=generator)
+    return features, torch.randint(0, 2, (sum(lengths), 7), generator=generator).float()
+''',
+    "teacher": '''
+def micro_batch(lengths, generator):
+    """The probabilities of a teacher for each row."""
+    features = torch.randn(sum(lengths), 8, generator=generator)
+    return features, torch.randn(sum(lengths), 7, generator=generator).softmax(-1)
+''',
+    "actions": '''
+def micro_batch(lengths, generator):
+    """States, actions and their advantages."""
+    features = torch.randn(sum(lengths), 8, generator=generator)
+    actions = torch.randint(0, 7, (sum(lengths),), generator=generator)
+    return features, actions, torch.randn(sum(lengths), generator=generator)
+''',
+    "pairs": '''
+def micro_batch(lengths, generator):
+    """Features of a prompt, with a preferred and a rejected answer."""
+    features = torch.randn(sum(lengths), 8, generator=generator)
+    chosen = torch.randint(0, 7, (sum(lengths),), generator=generator)
+    return features, chosen, (chosen + 1) % 7
+''',
+}
+
+
+def _even(losses: Tensor) -> Elements:
+    losses = losses.flatten()
+    return losses, torch.ones_like(losses)
+
+
+def _cross_entropy(outputs: Tensor, labels: Tensor, **options: Any) -> Tensor:
+    outputs, labels = outputs.flatten(0, -2), labels.flatten()
+    valid = labels != IGNORED
+    return F.cross_entropy(outputs[valid], labels[valid], reduction="none", **options)
+
+
+def _class_weighted(outputs: Tensor, batch: Batch) -> Elements:
+    weights = torch.linspace(0.5, 2, CLASSES, dtype=outputs.dtype)[batch[1]]
+    return _cross_entropy(outputs, batch[1]), weights
+
+
+def _focal(outputs: Tensor, batch: Batch) -> Elements:
+    losses = _cross_entropy(outputs, batch[1])
+    return _even((1 - torch.exp(-losses)) ** 2 * losses)
+
+
+def _divergence(outputs: Tensor, batch: Batch) -> Elements:
+    log_p = F.log_softmax(outputs, -1)
+    return _even(F.kl_div(log_p, batch[1].to(log_p), reduction="none").sum(-1))
+
+
+def _policy(outputs: Tensor, batch: Batch) -> Elements:
+    return _even(_cross_entropy(outputs, batch[1]) * batch[2])
+
+
+def _preference(outputs: Tensor, batch: Batch) -> Elements:
+    chosen, rejected = (-_cross_entropy(outputs, labels) for labels in batch[1:])
+    return _even(-F.logsigmoid(0.5 * (chosen - rejected)))
+
+
+_TOKENS = "(labels != -100).sum()"
+_FLAT = "outputs.flatten(0, 1), labels.flatten()"
+
+OBJECTIVES = {
+    "cross_entropy": Objective(
+        "labels",
+        "F.cross_entropy(outputs, labels)",
+        'F.cross_entropy(outputs, labels, reduction="sum")',
+        "len(labels)",
+        lambda outputs, batch: _even(_cross_entropy(outputs, batch[1])),
+    ),
+    "ignore_index": Objective(
+        "sentences",
+        f"F.cross_entropy({_FLAT})",
+        f'F.cross_entropy({_FLAT}, ignore_index=-100, reduction="sum")',
+        _TOKENS,
+        lambda outputs, batch: _even(_cross_entropy(outputs, batch[1])),
+    ),
+    "masked": Objective(
+        "sentences",
+        "(losses * mask).sum() / mask.sum()",
+        "(losses * mask).sum()",
+        _TOKENS,
+        lambda outputs, batch: _even(_cross_entropy(outputs, batch[1])),
+        """
+mask = (labels != -100).float()
+losses = F.cross_entropy(outputs.transpose(1, 2), labels.clamp(min=0), reduction="none")
+""",
+    ),
+    "log_probs": Objective(
+        "labels",
+        "-picked.mean()",
+        "-picked.sum()",
+        "len(labels)",
+        lambda outputs, batch: _even(_cross_entropy(outputs, batch[1])),
+        "picked = outputs.log_softmax(-1).gather(-1, labels.unsqueeze(-1))",
+    ),
+    "smoothed": Objective(
+        "labels",
+        "F.cross_entropy(outputs, labels, label_smoothing=0.1)",
+        'F.cross_entropy(outputs, labels, label_smoothing=0.1, reduction="sum")',
+        "len(labels)",
+        lambda outputs, batch: _even(_cross_entropy(outputs, batch[1], label_smoothing=0.1)),
+    ),
+    "class_weights": Objective(
+        "labels",
+        "F.cross_entropy(outputs, labels, weight=class_weights)",
+        'F.cross_entropy(outputs, labels, weight=class_weights, reduction="sum")',
+        "class_weights[labels].sum()",
+        _class_weighted,
+        "class_weights = torch.linspace(0.5, 2, 7)",
+    ),
+    "chunked": Objective(
+        "labels",
+        "total / len(labels)",
+        "total",
+        "len(labels)",
+        lambda outputs, batch: _even(_cross_entropy(outputs, batch[1])),
+        """
+chunks = zip(outputs.chunk(2), labels.chunk(2))
+total = sum(F.cross_entropy(part, answers, reduction="sum") for part, answers in chunks)
+""",
+    ),
+    "focal": Objective(
+        "labels",
+        "focal.mean()",
+        "focal.sum()",
+        "len(labels)",
+        _focal,
+        """
+entropy = F.cross_entropy(outputs, labels, reduction="none")
+focal = (1 - torch.exp(-entropy)) ** 2 * entropy
+""",
+    ),
+    "squared_error": Objective(
+        "values",
+        "F.mse_loss(outputs, labels)",
+        'F.mse_loss(outputs, labels, reduction="sum")',
+        "labels.numel()",
+        lambda outputs, batch: _even((outputs - batch[1].to(outputs)) ** 2),
+    ),
+    "binary": Objective(
+        "bits",
+        "F.binary_cross_entropy_with_logits(outputs, labels)",
+        'F.binary_cross_entropy_with_logits(outputs, labels, reduction="sum")',
+        "labels.numel()",
+        lambda outputs, batch: _even(
+            F.binary_cross_entropy_with_logits(outputs, batch[1].to(outputs), reduction="none")
+        ),
+    ),
+    "divergence": Objective(
+        "teacher",
+        'F.kl_div(outputs.log_softmax(-1), labels, reduction="batchmean")',
+        'F.kl_div(outputs.log_softmax(-1), labels, reduction="sum")',
+        "len(labels)",
+        _divergence,
+    ),
+    "policy": Objective(
+        "actions",
+        "-(log_prob * batch[2]).mean()",
+        "-(log_prob * batch[2]).sum()",
+        "len(labels)",
+        _policy,
+        "log_prob = torch.distributions.Categorical(logits=outputs).log_prob(labels)",
+    ),
+    "preference": Objective(
+        "pairs",
+        "losses.mean()",
+        "losses.sum()",
+        "len(labels)",
+        _preference,
+        """
+log_probs = outputs.log_softmax(-1)
+chosen, rejected = (log_probs.gather(-1, each.unsqueeze(-1)) for each in batch[1:])
+losses = -F.logsigmoid(0.5 * (chosen - rejected))
+""",
+    ),
+}
+
+# A second term of the loss: its mean and its sum over one micro-batch.
+AUXILIARIES = {
+    "z_loss": ("0.1 * {z}.mean()", "0.1 * {z}.sum()"),
+    "second_head": (
+        "0.3 * F.cross_entropy({second}, {labels})",
+        '0.3 * F.cross_entropy({second}, {labels}, reduction="sum")',
+    ),
+}
+PENALTY = "0.01 * sum(p.square().sum() for p in model.parameters())"
+
+
+def auxiliary_elements(name: str, outputs: Tensor, second: Tensor | None, batch: Batch) -> Elements:
+    """The elements of a second term that has as many as the first."""
+    if name == "z_loss":
+        valid = batch[1] != IGNORED
+        return _even(0.1 * outputs[valid].logsumexp(-1).square())
+    assert second is not None
+    return _even(0.3 * _cross_entropy(second, batch[1]))

@@ -1,0 +1,116 @@
+"""Compares what gradledger says of a program with what must be said of it (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gradledger_monitor.evaluation.decision_tree import QUESTIONS
+from gradledger_monitor.model.findings import EvaluationResult
+from gradledger_monitor.model.step_facts import StepFacts
+from oracle.expectation import Expectation
+from oracle.program import Program
+from oracle.truth import Truth
+
+Kind = Literal["right", "either", "missed", "accused", "untrue", "not_measured", "failed"]
+KINDS: tuple[Kind, ...] = (
+    "right",
+    "either",
+    "missed",
+    "accused",
+    "untrue",
+    "not_measured",
+    "failed",
+)
+WRONG_KINDS = ("missed", "accused", "untrue", "failed")
+
+# Choices whose programs are known to get wrong answers, and why. They are counted as wrong in every
+# table; only the exit status of a run leaves them out. Remove an entry with its cause.
+KNOWN = {
+    "auxiliary:penalty": "a penalty on the parameters is taken for the objective of the window",
+    "objective:focal": "weights are read at the cross entropy, not at the mean over its function",
+    "objective:preference": "as of the focal loss",
+    "objective:policy": "as of the focal loss; its advantages hide a missing division",
+    "objective:chunked": "two parts of one loss are taken for two tasks in some windows",
+    "objective:divergence": "the classes of a distribution are counted as tokens",
+}
+_STRUCTURAL = {question.node for question in QUESTIONS if question.structural}
+SEVERE = ("warning", "error")
+EXACT = 1e-3  # DESIGN section 2
+EXACT_IN_HALF = 3e-2
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One program: the kind of its outcome, and why in one line."""
+
+    program: Program
+    kind: Kind
+    why: str
+    verdict: str
+    findings: tuple[str, ...]
+
+    @property
+    def known(self) -> bool:
+        """Whether a wrong answer is known for one of the choices."""
+        return any(f"{name}:{choice}" in KNOWN for name, choice in self.program.choices.items())
+
+
+def outcome(
+    program: Program,
+    truth: Truth,
+    expected: Expectation,
+    facts: Sequence[StepFacts],
+    evaluation: EvaluationResult,
+) -> Outcome:
+    """The comparison."""
+    causes = [f for f in evaluation.findings if f.inhibited_by is None and f.severity in SEVERE]
+    named = tuple(sorted({finding.rule for finding in causes}))
+
+    def of(kind: Kind, why: str) -> Outcome:
+        return Outcome(program, kind, why, evaluation.verdict, named)
+
+    if expected.unknown:
+        return of("either", expected.unknown)
+    expected_text = "; ".join(expected.reasons)
+    wrong = set(named) - expected.allowed
+    if wrong:
+        return of("accused", f"{', '.join(sorted(wrong))} [{expected_text or 'a right program'}]")
+    untrue = _untrue(program, truth, facts) if program.mistake == "none" else ""
+    if untrue:
+        return of("untrue", untrue)
+    if expected.required and not expected.required & set(named):
+        wanted = f"{' or '.join(sorted(expected.required))} [{expected_text}]"
+        reason = _not_measured(evaluation, expected)
+        return of("not_measured", f"{reason} [{wanted}]") if reason else of("missed", wanted)
+    if not expected.required and evaluation.verdict == "incomplete":
+        unclear = [
+            node.reason
+            for node in evaluation.tree
+            if node.node in _STRUCTURAL and node.status == "not_measured"
+        ]
+        return of("not_measured", "; ".join(unclear))
+    return of("right", "")
+
+
+def _not_measured(evaluation: EvaluationResult, expected: Expectation) -> str:
+    """Why none of the required rules could be evaluated, if so."""
+    states = [evaluation.coverage.get(rule, "") for rule in sorted(expected.required)]
+    unmeasured = [state for state in states if state.startswith("not_measured")]
+    return unmeasured[0] if unmeasured else ""
+
+
+def _untrue(program: Program, truth: Truth, facts: Sequence[StepFacts]) -> str:
+    """A ledger that differs from the truth in a number, if there is one."""
+    tolerance = EXACT_IN_HALF if program.precision == "bfloat16" else EXACT
+    for fact, step in zip(facts, truth.true_steps, strict=False):
+        account = step.accounts.get(program.objective)
+        if fact.ledger is None or account is None:
+            continue
+        if abs(fact.ledger.balance / account.balance - 1) > tolerance:
+            return f"step {fact.step}: B = {fact.ledger.balance:.5g}, truly {account.balance:.5g}"
+        if abs(fact.ledger.misallocation - account.misallocation) > tolerance:
+            true = account.misallocation
+            return f"step {fact.step}: d = {fact.ledger.misallocation:.5f}, truly {true:.5f}"
+    return ""

@@ -1,0 +1,130 @@
+"""Generates programs, runs them with the hooks, and compares every answer with the truth.
+
+    python -m oracle.run [N] [--seed SEED] [--only layout:ddp,loop:tail] [--jobs 2] [--shrink]
+                         [--script N] [--write docs/detection.md --label STATE]
+
+Run from ``tests/``. The exit status is 1 if an answer is wrong that is not known to be
+(``outcome.KNOWN``). ``--script 7`` prints the text of
+the eighth program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from queue import Queue
+
+from helpers.facts import judged
+from museum.evaluation import facts_of
+from museum.stage import Stage
+from museum.tables import replace_chapter
+from oracle.expectation import expectation
+from oracle.observing import read
+from oracle.outcome import KINDS, WRONG_KINDS, Outcome, outcome
+from oracle.program import DIMENSIONS, Program, draw
+from oracle.report import chapter
+from oracle.shrinking import shrunk
+from oracle.truth import truth_of
+from oracle.writing import script
+
+
+def outcome_of(stage: Stage, program: Program) -> Outcome:
+    """Run one program and compare."""
+    with tempfile.TemporaryDirectory(prefix="gl-oracle-") as folder:
+        path = Path(folder) / "program.py"
+        path.write_text(script(program))
+        path.with_suffix(".json").write_text(json.dumps(asdict(program)))
+        played = stage.play(path, program.ranks, "truth")
+    if played.failed:
+        return Outcome(program, "failed", played.printed.strip()[-400:], "", ())
+    ranks = [read(recorded) for recorded in played.recorded]
+    facts = facts_of([records for records, _ in ranks])
+    if not facts:
+        return Outcome(program, "missed", "no step was recorded", "", ())
+    truth = truth_of([observed for _, observed in ranks], program.precision == "bfloat16")
+    return outcome(program, truth, expectation(program, truth), facts, judged(facts))
+
+
+def outcomes(programs: list[Program], jobs: int, shrink: bool) -> Iterator[tuple[Outcome, Outcome]]:
+    """All in order, as they come: the outcome of each, and of its smallest form."""
+    stages: Queue[Stage] = Queue()
+    for _ in range(jobs):
+        stages.put(Stage())
+
+    def one(program: Program) -> tuple[Outcome, Outcome]:
+        stage = stages.get()
+        try:
+            first = outcome_of(stage, program)
+            if not shrink or first.kind not in WRONG_KINDS:
+                return first, first
+            return first, shrunk(first, functools.partial(outcome_of, stage))
+        finally:
+            stages.put(stage)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from pool.map(one, programs)
+    while not stages.empty():
+        stages.get().close()
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("programs", type=int, nargs="?", default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", help="choices that all programs have")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--shrink", action="store_true", help="show the smallest failing forms")
+    parser.add_argument("--script", type=int, help="print the text of this program, and end")
+    parser.add_argument("--write", type=Path, help="replace the chapter in this file")
+    parser.add_argument(
+        "--label", default=time.strftime("%Y-%m-%d"), help="of the state, in the chapter's history"
+    )
+    options = parser.parse_args()
+    try:
+        programs = list(itertools.islice(draw(options.seed, options.only), options.programs))
+    except ValueError as error:
+        parser.error(str(error))
+    if options.script is not None:
+        sys.stdout.write(script(programs[options.script]))
+        return 0
+    began, results = time.monotonic(), []
+    for number, (result, smallest) in enumerate(outcomes(programs, options.jobs, options.shrink)):
+        results.append(result)
+        if result.kind in (*WRONG_KINDS, "not_measured"):
+            sys.stdout.write(_line(number, smallest))
+            sys.stdout.flush()
+    rate = len(programs) / (time.monotonic() - began)
+    counts: Counter[str] = Counter(result.kind for result in results)
+    table = ", ".join(f"{counts[kind]} {kind}" for kind in KINDS)
+    sys.stdout.write(f"{len(programs)} programs, {rate:.1f} per second: {table}\n")
+    if options.write:
+        written = options.write.read_text()
+        only = f" ONLY={options.only}" if options.only else ""
+        command = f"make oracle N={options.programs} SEED={options.seed}{only} WRITE=1"
+        text = chapter(results, command, options.label, written)
+        options.write.write_text(replace_chapter(written, text))
+    wrong = [result for result in results if result.kind in WRONG_KINDS]
+    sys.stdout.write(f"{sum(result.known for result in wrong)} of {len(wrong)} wrong are known\n")
+    return any(not result.known for result in wrong)
+
+
+def _line(number: int, result: Outcome) -> str:
+    simplest = {name: next(iter(choices)) for name, choices in DIMENSIONS.items()}
+    choices = result.program.choices.items()
+    differing = ", ".join(f"{k}:{v}" for k, v in choices if v != simplest[k])
+    return f"{number} {result.kind}: {result.why}\n    {differing or 'the simplest program'}\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""The oracle itself: its truth agrees with closed formulas, and its comparison can fail."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from gradledger_monitor.model.findings import EvaluationResult
+from gradledger_monitor.model.step_facts import StepFacts
+from helpers.facts import judged
+from museum.evaluation import facts_of
+from museum.stage import Stage
+from oracle.expectation import MISSING, UNEQUAL, Expectation, expectation
+from oracle.observing import Columns, Observed, read
+from oracle.outcome import Outcome, outcome
+from oracle.program import DIMENSIONS, STEPS, Program, draw, is_valid
+from oracle.report import wilson
+from oracle.run import outcome_of
+from oracle.shrinking import shrunk
+from oracle.truth import Truth, truth_of
+from oracle.writing import script
+
+SIMPLEST = Program(5, **{name: next(iter(weights)) for name, weights in DIMENSIONS.items()})
+
+Played = tuple[list[Observed], Truth, list[StepFacts]]
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    started = Stage()
+    yield started
+    started.close()
+
+
+def play(stage: Stage, folder: Path, program: Program) -> Played:
+    assert is_valid(program)
+    path = folder / "program.py"
+    path.write_text(script(program))
+    path.with_suffix(".json").write_text(json.dumps(asdict(program)))
+    played = stage.play(path, program.ranks, "truth")
+    assert not played.failed, played.printed
+    ranks = [read(recorded) for recorded in played.recorded]
+    observed = [each for _, each in ranks]
+    return observed, truth_of(observed, False), facts_of([records for records, _ in ranks])
+
+
+# For the numbers of tokens of the micro-batches of one rank: the weight of a token in each of them.
+NORMALISATIONS: dict[str, Callable[[list[int]], list[float]]] = {
+    "window": lambda n: [1 / sum(n)] * len(n),
+    "share": lambda n: [1 / sum(n)] * len(n),
+    "mean_k": lambda n: [1 / len(n) / each for each in n],
+    "never": lambda n: [1 / each for each in n],
+    "twice": lambda n: [1 / len(n) ** 2 / each for each in n],
+    "sum": lambda n: [1.0] * len(n),
+}
+
+
+@pytest.mark.parametrize("layout", ["one", "ddp"])
+@pytest.mark.parametrize("normalisation", NORMALISATIONS)
+def test_the_truth_agrees_with_the_formula_of_a_normalisation(
+    normalisation: str, layout: str, stage: Stage, tmp_path: Path
+) -> None:
+    program = replace(SIMPLEST, normalisation=normalisation, layout=layout, data="unequal")
+    ranks, truth, _ = play(stage, tmp_path, program)
+    assert truth.replicas_equal
+    assert len(truth.true_steps) == STEPS
+    for index, step in enumerate(truth.true_steps):
+        lines = []  # the tokens of each micro-batch of each rank, and their weight
+        for rank in ranks:
+            counts = [len(each) for each in _micro_batches(rank.columns[index]["cross_entropy"])]
+            weights = NORMALISATIONS[normalisation](counts)
+            lines += [(n, w / len(ranks)) for n, w in zip(counts, weights, strict=True)]
+        tokens, balance = sum(n for n, _ in lines), sum(n * w for n, w in lines)
+        misallocation = sum(abs(n * w / balance - n / tokens) for n, w in lines) / 2
+        account = step.accounts["cross_entropy"]
+        assert account.tokens == tokens
+        assert account.balance == pytest.approx(balance, rel=1e-4)
+        assert account.misallocation == pytest.approx(misallocation, abs=1e-4)
+
+
+def _micro_batches(columns: Columns) -> list[list[int]]:
+    indices = columns.micro_batches.tolist()
+    return [[*group] for _, group in itertools.groupby(indices)]
+
+
+def test_ranks_that_divide_by_their_own_count_after_ddp_drift(stage: Stage, tmp_path: Path) -> None:
+    program = replace(SIMPLEST, normalisation="after_backward", layout="ddp", data="unequal")
+    _, truth, _ = play(stage, tmp_path, program)
+    assert not truth.replicas_equal
+    assert "ddp.replica_drift" in expectation(program, truth).required
+
+
+def test_a_gradient_that_holds_an_earlier_window_has_no_account(
+    stage: Stage, tmp_path: Path
+) -> None:
+    _, truth, _ = play(stage, tmp_path, replace(SIMPLEST, mistake="never_zeroed"))
+    assert truth.true_steps[0].accounts
+    assert not any(step.accounts for step in truth.true_steps[1:])
+
+
+def test_programs_are_the_same_for_the_same_seed_and_reach_every_choice() -> None:
+    programs = list(itertools.islice(draw(3), 3000))
+    assert programs == list(itertools.islice(draw(3), 3000))
+    for dimension, choices in DIMENSIONS.items():
+        assert {program.choices[dimension] for program in programs} == set(choices)
+
+
+def test_scripts_can_be_parsed_and_do_not_know_gradledger() -> None:
+    for program in itertools.islice(draw(4), 300):
+        text = script(program)
+        ast.parse(text)
+        assert "gradledger" not in text
+
+
+def test_choices_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(ValueError, match="no dimension 'layuot'; there are loop, "):
+        next(draw(1, "layuot:ddp"))
+    with pytest.raises(ValueError, match="layout has no 'dpp', only one, ddp, all_reduce"):
+        next(draw(1, "layout:dpp"))
+    with pytest.raises(ValueError, match="no program has layout:one,mistake:never_synced"):
+        next(draw(1, "layout:one,mistake:never_synced"))
+
+
+@pytest.fixture(scope="module")
+def divided(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """A program without a mistake."""
+    return play(stage, tmp_path_factory.mktemp("divided"), SIMPLEST)
+
+
+@pytest.fixture(scope="module")
+def undivided(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """A program that does not divide by K."""
+    program = replace(SIMPLEST, normalisation="never")
+    return play(stage, tmp_path_factory.mktemp("undivided"), program)
+
+
+def test_each_kind_of_answer_is_told_apart(divided: Played, undivided: Played) -> None:
+    def kind(played: Played, expected: Expectation, judged_by: Played | None = None) -> str:
+        _, truth, facts = played
+        evaluation: EvaluationResult = judged((judged_by or played)[2])
+        return outcome(SIMPLEST, truth, expected, facts, evaluation).kind
+
+    missing = expectation(SIMPLEST, undivided[1])
+    assert missing.required == {MISSING}
+    assert expectation(SIMPLEST, divided[1]).required == frozenset()
+    assert kind(divided, Expectation()) == "right"
+    assert kind(undivided, missing) == "right"
+    assert kind(undivided, Expectation()) == "accused"
+    assert kind(undivided, Expectation(frozenset({UNEQUAL}), frozenset({UNEQUAL}))) == "accused"
+    assert kind(divided, missing) == "missed"
+    assert kind((divided[0], undivided[1], divided[2]), Expectation()) == "untrue"
+    assert kind(undivided, Expectation(unknown="its intention")) == "either"
+
+
+def test_a_failing_program_is_reduced_to_the_choices_that_matter() -> None:
+    def run(program: Program) -> Outcome:
+        wrong = program.objective == "focal" and program.layout == "ddp"
+        return Outcome(program, "missed" if wrong else "right", "", "balanced", ())
+
+    failing = next(p for p in draw(5, "objective:focal,layout:ddp") if p.mistake != "none")
+    smallest = shrunk(run(failing), run).program
+    differing = {
+        name for name, choice in smallest.choices.items() if choice != SIMPLEST.choices[name]
+    }
+    assert differing == {"objective", "layout"}
+
+
+def test_intervals_are_those_of_wilson() -> None:
+    low, high = wilson(8, 10)  # Brown, Cai and DasGupta 2001, table of intervals
+    assert (round(low, 3), round(high, 3)) == (0.490, 0.943)
+
+
+@pytest.mark.parametrize("choices", ["layout:one", "layout:ddp,objective:cross_entropy"])
+def test_simple_programs_get_right_answers(choices: str, stage: Stage) -> None:
+    results = [outcome_of(stage, program) for program in itertools.islice(draw(7, choices), 6)]
+    assert [(r.kind, r.why, r.program) for r in results if r.kind != "right" and not r.known] == []
