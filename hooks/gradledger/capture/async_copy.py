@@ -126,6 +126,6 @@ def _record_event(device: torch.device) -> Any:
         event: Any = torch.cuda.Event()
         event.record(torch.cuda.current_stream(device))
         return event
-    event = torch.Event(device)  # other accelerators: torch 2.6 and later
+    event = torch.Event(device)
     event.record(torch.accelerator.current_stream(device))
     return event

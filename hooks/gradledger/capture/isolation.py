@@ -23,7 +23,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _ORDINARY_TYPES = (torch.Tensor, Parameter)
 _ABSTRACT = ("FakeTensor", "FunctionalTensor")
-_DTENSOR_MODULES = ("torch.distributed.tensor", "torch.distributed._tensor")
 
 
 def _private(name: str) -> Any:
@@ -139,11 +138,8 @@ def is_dtensor(tensor: Any) -> bool:
     """Whether it is a DTensor. If no module of DTensor is imported, there is none."""
     if type(tensor) in _ORDINARY_TYPES:
         return False
-    for name in _DTENSOR_MODULES:
-        kind = getattr(sys.modules.get(name), "DTensor", None)
-        if kind is not None and isinstance(tensor, kind):
-            return True
-    return False
+    kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    return kind is not None and isinstance(tensor, kind)
 
 
 def local_part(tensor: Any) -> Any:

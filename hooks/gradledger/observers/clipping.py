@@ -1,6 +1,6 @@
 """Observes clipping by norm and by value, also of functions that the script imported by name.
 
-PyTorch 2.6 and later clip in ``_clip_grads_with_norm_``; older versions in ``clip_grad_norm_``.
+``clip_grad_norm_`` and the script's own clipping call ``_clip_grads_with_norm_``.
 """
 
 from __future__ import annotations
@@ -32,11 +32,7 @@ class Clipping(Observer):
 
     def install(self) -> None:
         """Wrap the function that multiplies gradients by the clipping coefficient."""
-        if hasattr(clip_grad, "_clip_grads_with_norm_"):
-            self.patch(clip_grad, "_clip_grads_with_norm_", self._wrap_with_norm)
-        else:
-            self.patch(clip_grad, "clip_grad_norm_", self._wrap_norm)
-            self.patch(torch.nn.utils, "clip_grad_norm_", self._wrap_norm)
+        self.patch(clip_grad, "_clip_grads_with_norm_", self._wrap_with_norm)
         self.patch(clip_grad, "clip_grad_value_", self._wrap_value)
         self.patch(torch.nn.utils, "clip_grad_value_", self._wrap_value)
 
@@ -49,15 +45,6 @@ class Clipping(Observer):
             return original(parameters, max_norm, total_norm, *args, **kwargs)
 
         return _clip_grads_with_norm_
-
-    def _wrap_norm(self, original: Any) -> Any:
-        def clip_grad_norm_(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
-            parameters = _as_list(parameters)
-            total_norm = original(parameters, max_norm, *args, **kwargs)
-            self.run_guarded(self._add_event, "clip_norm", parameters, max_norm, total_norm)
-            return total_norm
-
-        return clip_grad_norm_
 
     def _wrap_value(self, original: Any) -> Any:
         def clip_grad_value_(parameters: Any, clip_value: float, *args: Any, **kwargs: Any) -> Any:

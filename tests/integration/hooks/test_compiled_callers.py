@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from helpers.pytorch import since
 from helpers.training import (
     LENGTHS,
     Batches,
@@ -125,13 +126,19 @@ def train_twice(
     return recorded
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+whole_clip = since("2.10", "Dynamo cannot compile clip_grad_norm_ as one graph")
+
+
+@pytest.mark.parametrize(
+    "program", [pytest.param("with_clip", marks=whole_clip), "with_optimizer", "with_everything"]
+)
 def test_compiled_callers_get_the_same_graphs_and_weights(program: str) -> None:
     recorded = train_twice(program)
     assert len(recorded.steps) == 4
     assert accused(recorded.evaluation()) == {}
 
 
+@whole_clip
 def test_a_compiled_clip_is_not_measured_rather_than_taken_for_a_division() -> None:
     evaluation = train_twice("with_clip").evaluation()
     reason = "not_measured: clipping runs inside a compiled function, where it cannot be seen"

@@ -196,6 +196,7 @@ def test_a_closure_is_a_window_of_its_own() -> None:
     assert [f.micro_batches for f in recorded.facts()] == [4] * 4
 
 
+@pytest.mark.filterwarnings("ignore:Converting a tensor")  # by the LBFGS of PyTorch 2.8
 def test_lbfgs_evaluates_its_closure_many_times() -> None:
     model = tiny_model()
     with recording() as recorded:

@@ -119,4 +119,4 @@ def test_nothing_untrue_is_claimed_without(module: str, name: str, tmp_path: Pat
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = forkserver.run([script, module, name], environ, timeout=HANGS)
     assert process.returncode == 0, process.stderr
-    assert process.stdout.strip() in HONEST
+    assert process.stdout.splitlines()[-1] in HONEST  # Gloo prints, too

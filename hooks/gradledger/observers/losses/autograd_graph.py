@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from torch.autograd.function import BackwardCFunction
 
 from gradledger.capture.isolation import is_plain
+from gradledger.observers.losses.saved_hooks import has_unpack_hook
 from gradledger.records import Reduction
 
 MAX_NODES = 400
@@ -320,7 +321,7 @@ def signed(saved: Any) -> list[int]:
 def _constant_factor(node: Any) -> float | None:
     """The constant factor of a product. A number is saved as a 0-dim CPU tensor in a graph."""
     raw = getattr(node, "_raw_saved_other", None)
-    if raw is None or has_unpack_hook(raw):
+    if raw is None or has_unpack_hook(node, raw):
         return None
     other = getattr(node, "_saved_other", None)
     if isinstance(other, (int, float)):
@@ -328,11 +329,6 @@ def _constant_factor(node: Any) -> float | None:
     if other is None or other.dim() or not other.is_cpu or not is_plain(other):
         return None
     return None if other.requires_grad or other.is_complex() else float(other)
-
-
-def has_unpack_hook(saved: Any) -> bool:
-    """Whether reading a ``SavedTensor`` would call code of the script; True if unknown."""
-    return getattr(saved, "unpack_hook", saved) is not None
 
 
 def _below(node: Any, names: frozenset[str]) -> bool:

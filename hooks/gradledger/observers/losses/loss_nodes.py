@@ -21,11 +21,11 @@ from gradledger.observers.losses.autograd_graph import (
     REDUCTIONS,
     SOFT_CROSS_ENTROPY,
     LossNode,
-    has_unpack_hook,
     signed,
     soft_target_side,
 )
 from gradledger.observers.losses.sample_counts import sample_count
+from gradledger.observers.losses.saved_hooks import has_unpack_hook
 from gradledger.records import Reduction
 
 _REDUCTION_NAMES: tuple[Reduction, ...] = ("none", "mean", "sum")
@@ -263,13 +263,13 @@ def _ignored(node: Any) -> int:
 def _is_hidden(node: Any, name: str) -> bool:
     """Whether a saved-tensor hook holds a saved tensor."""
     raw = getattr(node, "_raw_saved_" + name, None)
-    return raw is not None and has_unpack_hook(raw)
+    return raw is not None and has_unpack_hook(node, raw)
 
 
 def _saved(node: Any, name: str) -> torch.Tensor | None:
     """The saved tensor; None if there is none that can be read, or a saved-tensor hook holds it."""
     raw = getattr(node, "_raw_saved_" + name, None)
-    if raw is None or has_unpack_hook(raw):
+    if raw is None or has_unpack_hook(node, raw):
         return None
     value: torch.Tensor | None = getattr(node, "_saved_" + name, None)
     return value if value is None or is_plain(value) else None

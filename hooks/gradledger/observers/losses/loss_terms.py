@@ -19,6 +19,7 @@ from gradledger.capture.async_copy import Deferred
 from gradledger.capture.isolation import is_plain, isolated, local_part, never_compile
 from gradledger.capture.open_records import OpenMicroBatch, OpenTerm
 from gradledger.observers.base import Observer
+from gradledger.observers.losses import saved_hooks
 from gradledger.observers.losses.autograd_graph import (
     REDUCTIONS,
     LossNode,
@@ -73,6 +74,14 @@ class LossTerms(Observer):
     def __init__(self) -> None:
         super().__init__()
         self._thread = _ThreadDeclaration()
+
+    def install(self) -> None:
+        """Note where saved-tensor hooks are active, if this PyTorch does not report them."""
+        if not saved_hooks.reported and saved_hooks.observable:
+            saved_hooks.begin()
+            scope = torch.autograd.graph.saved_tensors_hooks
+            self.patch(scope, "__enter__", _noting(saved_hooks.entered), always=True)
+            self.patch(scope, "__exit__", _noting(saved_hooks.left), always=True)
 
     def declare(self, tokens: Any, reduction: Literal["mean", "sum"], scale: float) -> None:
         """Declare the loss of the next backward on this thread."""
@@ -184,6 +193,20 @@ class LossTerms(Observer):
         undo = watch_declared(node, output, term, declared.scale, self._guard_hook)
         micro_batch.undo.append(undo)
         micro_batch.terms.append(term)
+
+
+def _noting(note: Callable[[], None]) -> Callable[[Any], Any]:
+    """A wrapper that calls ``note``; without the recorder's lock, like ``_EngineHook``."""
+
+    def wrap(original: Any) -> Any:
+        def method(*args: Any) -> Any:
+            result = original(*args)
+            note()
+            return result
+
+        return method
+
+    return wrap
 
 
 def _graph_of(root: Any) -> Any:
