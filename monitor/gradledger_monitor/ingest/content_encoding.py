@@ -62,12 +62,14 @@ def _zstd(body: bytes, limit: int) -> Iterator[bytes]:
 if sys.version_info >= (3, 14):
     _WINDOW = {zstd.DecompressionParameter.window_log_max: WINDOW_BYTES.bit_length() - 1}
 
-    class _ZstdFrame(zstd.ZstdDecompressor):
+    class _ZstdFrame:
         def __init__(self) -> None:
-            super().__init__(options=_WINDOW)
+            self._frame = zstd.ZstdDecompressor(options=_WINDOW)  # a final class
+            self.eof, self.unused_data = False, b""
 
         def parts(self, body: bytes, limit: int) -> Iterator[bytes]:
-            yield self.decompress(body, limit)
+            yield self._frame.decompress(body, limit)
+            self.eof, self.unused_data = self._frame.eof, self._frame.unused_data
 
 else:
 
