@@ -28,7 +28,7 @@ COMPILED_TESTS := tests/compiled tests/unit tests/integration/service/test_evalu
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo attack test test-fast e2e lint type unit lowest compiled museum courses oracle zoo zero-code missing-division frameworks examples docs coverage mutants bench screenshots security audit fuzz dist sbom image tools clean
+.PHONY: help environment demo attack test test-fast e2e lint type unit lowest matrix compiled museum courses oracle zoo zero-code missing-division frameworks examples docs coverage mutants bench screenshots security audit fuzz dist sbom image tools clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -67,6 +67,10 @@ unit: $(READY) tools  ## pytest alone; e2e, museum, docs, frameworks and example
 # Older versions of packages use names that newer Python versions and packages call deprecated.
 lowest: .venvs/lowest/.ready tools  ## the service on the lowest versions of its dependencies that pyproject.toml allows
 	OMP_NUM_THREADS=1 .venvs/lowest/bin/python -m pytest -n 2 --dist loadfile -W ignore::DeprecationWarning $(LOWEST_TESTS)
+
+matrix: .venvs/uv/.ready  ## the hooks on older and newer Pythons and PyTorches, one table (PYTHONS="3.10 3.13" TORCHES="2.6.0 2.8.0" WRITE=1); hours
+	@.venvs/uv/bin/python tests/matrix/run.py $(if $(PYTHONS),--pythons "$(PYTHONS)") $(if $(TORCHES),--torches "$(TORCHES)") \
+		$(if $(WRITE),--write docs/compatibility.md)
 
 compiled: build/compiled/.ready  ## model and rules compiled to C: the same tests
 	PYTHONPATH=build/compiled $(BIN)/pytest -n 2 $(COMPILED_TESTS)

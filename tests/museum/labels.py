@@ -69,6 +69,21 @@ def collection() -> list[Piece]:
     return [*_incidents(), *_lookalikes()]
 
 
+def one_for_each_rule(pieces: list[Piece]) -> Iterator[Piece]:
+    """The first incident of each rule."""
+    shown: set[str] = set()
+    for piece in pieces:
+        if piece.kind == "incident" and piece.label.expected not in shown:
+            shown.add(piece.label.expected)
+            yield piece
+
+
+def core(pieces: list[Piece]) -> list[Piece]:
+    """The first incident of each rule, with its twin."""
+    first = {piece.label for piece in one_for_each_rule(pieces)}
+    return [piece for piece in pieces if piece.label in first]
+
+
 def _incidents() -> Iterator[Piece]:
     for labels in sorted(HERE.glob("exhibits/*/labels.toml")):
         for name, label in _read(labels).items():

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import argparse
 import gzip
-from collections.abc import Iterator
 from pathlib import Path
 
-from museum.labels import Piece, collection
+from museum.labels import collection, one_for_each_rule
 from museum.stage import Stage
 
 RUN = b'"type":"run"'
@@ -33,15 +32,6 @@ def _ranks(path: Path) -> list[bytes]:
             ranks.append([])
         ranks[-1].append(line)
     return [b"".join(lines) for lines in ranks]
-
-
-def one_for_each_rule(pieces: list[Piece]) -> Iterator[Piece]:
-    """The first incident of each rule."""
-    shown: set[str] = set()
-    for piece in pieces:
-        if piece.kind == "incident" and piece.label.expected not in shown:
-            shown.add(piece.label.expected)
-            yield piece
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Judges the museum and prints what was found, as a table or as JSON.
 
-    python -m museum.run [--only TEXT] [--jobs 2] [--in-part] [--json OUT]
+    python -m museum.run [--only TEXT] [--core] [--jobs 2] [--in-part] [--json OUT]
                          [--write docs/detection.md]
 
 Run from ``tests/``. The exit status is 1 when an incident is missed or a healthy script accused;
@@ -18,7 +18,7 @@ from pathlib import Path
 from queue import Queue
 
 from museum.evaluation import PieceResult, evaluate
-from museum.labels import Piece, collection
+from museum.labels import Piece, collection, core
 from museum.stage import Stage
 from museum.tables import CHAPTER, as_json, document, summary
 
@@ -54,6 +54,7 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--only", default="", help="scripts whose family/name holds this")
+    parser.add_argument("--core", action="store_true", help="one incident of each rule, its twin")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--in-part", action="store_true", help="watch two steps of every four")
     parser.add_argument("--json", type=Path, help="write every result here")
@@ -61,6 +62,8 @@ def main() -> int:
     options = parser.parse_args()
     results = []
     pieces = [piece for piece in collection() if options.only in piece.name]
+    if options.core:
+        pieces = core(pieces)
     for result in evaluate_all(pieces, options.jobs, "in_part" if options.in_part else "records"):
         results.append(result)
         if not result.correct:
