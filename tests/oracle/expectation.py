@@ -1,4 +1,4 @@
-"""What must be said of a program: from the truth alone, by one table.
+"""The right answer for a program: from the truth alone, by one table.
 
 Read this file as carefully as a rule: it decides what a right answer is. Where the arithmetic has
 the same consequence for several mistakes, each of their rules is an answer.

@@ -1,4 +1,4 @@
-"""Compares what gradledger says of a program with what must be said of it (pure)."""
+"""Compares the answer of gradledger for a program with the right one (pure)."""
 
 from __future__ import annotations
 
