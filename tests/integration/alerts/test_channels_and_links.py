@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from helpers import command
+from helpers import command, http
 from helpers.batches import batch, eventually, fair_step, step
 from helpers.receiver import OLD_SECRET, SECRET, Receiver
 from helpers.service import Service, running_service
@@ -31,12 +31,12 @@ def service(receiver: Receiver, tmp_path: Path) -> Iterator[Service]:
 
 def put(service: Service, path: str, content: Any) -> httpx2.Response:
     """PUT to the alerts API."""
-    return httpx2.put(f"{service.url}/api/v1/alerts{path}", json=content, timeout=30)
+    return http.put(f"{service.url}/api/v1/alerts{path}", json=content, timeout=30)
 
 
 def post(service: Service, path: str) -> httpx2.Response:
     """POST to the alerts API."""
-    return httpx2.post(f"{service.url}/api/v1/alerts{path}", timeout=30)
+    return http.post(f"{service.url}/api/v1/alerts{path}", timeout=30)
 
 
 def test_a_channel_is_created_tested_and_used(service: Service, receiver: Receiver) -> None:
@@ -57,7 +57,7 @@ def test_a_secret_is_shown_only_once(service: Service, receiver: Receiver) -> No
     config = {"url": receiver.url + "/hidden-in-the-path", "bearer": "a-bearer-token"}
     put(service, "/channels/provided", {**config, "secrets": [SECRET, OLD_SECRET]})
     put(service, "/channels/slack", {"kind": "apprise", "url": "slack://hidden-in-the-path/b/c"})
-    text = service.get("/alerts/channels").text + httpx2.get(f"{service.url}/settings").text
+    text = service.get("/alerts/channels").text + http.get(f"{service.url}/settings").text
     channels = service.get("/alerts/channels").json()["channels"]
     assert [channel["secrets"] for channel in channels] == [1, 2, 0]
     assert not [word for word in (*SECRETS, secret) if word in text]
@@ -119,20 +119,20 @@ def link(receiver: Receiver, tmp_path: Path) -> Iterator[str]:
 
 
 def test_the_link_alone_permits_acknowledging_and_a_get_changes_nothing(link: str) -> None:
-    page = httpx2.get(link)
+    page = http.get(link)
     assert page.status_code == 200 and RULE in page.text and "Acknowledged" not in page.text
-    assert "Acknowledged" not in httpx2.get(link).text
-    response = httpx2.post(link, data={"do": "acknowledge", "note": "<b>fine</b>", "by": "Ada"})
+    assert "Acknowledged" not in http.get(link).text
+    response = http.post(link, data={"do": "acknowledge", "note": "<b>fine</b>", "by": "Ada"})
     assert response.status_code == 200
     assert "Acknowledged by Ada: &lt;b&gt;fine&lt;/b&gt;" in re.sub(r"\s+", " ", response.text)
 
 
 def test_a_snooze_needs_no_note_and_has_an_end(link: str) -> None:
-    response = httpx2.post(link, data={"do": "snooze", "hours": "8"})
+    response = http.post(link, data={"do": "snooze", "hours": "8"})
     assert response.status_code == 200 and "until" in response.text
     assert "Snoozed for 8 hours" in response.text
     for wrong in ({"do": "snooze", "hours": "9"}, {"do": "acknowledge"}, {}):
-        assert httpx2.post(link, data=wrong).status_code == 422
+        assert http.post(link, data=wrong).status_code == 422
 
 
 def test_forged_links_and_other_sites_are_refused(link: str) -> None:
@@ -140,12 +140,12 @@ def test_forged_links_and_other_sites_are_refused(link: str) -> None:
     # altered at its start, because some bits of its last character are not used
     altered = f"{signed}.{'A' if signature[0] != 'A' else 'B'}{signature[1:]}"
     for forged in (altered, link + "x", signed, link[:-40]):
-        assert httpx2.get(forged).status_code == 404
-        assert httpx2.post(forged, data={"do": "snooze", "hours": "8"}).status_code == 404
+        assert http.get(forged).status_code == 404
+        assert http.post(forged, data={"do": "snooze", "hours": "8"}).status_code == 404
     foreign = {"Sec-Fetch-Site": "cross-site"}
     snooze = {"do": "snooze", "hours": "8"}
-    assert httpx2.post(link, data=snooze, headers=foreign).status_code == 403
-    assert "Acknowledged" not in httpx2.get(link).text
+    assert http.post(link, data=snooze, headers=foreign).status_code == 403
+    assert "Acknowledged" not in http.get(link).text
 
 
 # ---------------------------------------------------------------- the command line
@@ -203,6 +203,6 @@ def test_a_message_links_to_the_run_and_the_rule(service: Service, receiver: Rec
     assert eventually(PATIENCE, lambda: bool(receiver.alerts()))
     data = receiver.alerts()[0]["data"]
     for url, text in ((data["run"]["url"], "a run"), (data["findings"][0]["rule_url"], RULE)):
-        page = httpx2.get(url.replace("http://127.0.0.1:0", service.url))
+        page = http.get(url.replace("http://127.0.0.1:0", service.url))
         assert page.status_code == 200 and text in page.text, url
-    assert httpx2.get(f"{service.url}/rules/nobody.knows").status_code == 404
+    assert http.get(f"{service.url}/rules/nobody.knows").status_code == 404

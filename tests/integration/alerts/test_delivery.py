@@ -6,8 +6,7 @@ import json
 from functools import partial
 from pathlib import Path
 
-import httpx2
-
+from helpers import http
 from helpers.batches import batch, eventually, fair_step, step
 from helpers.receiver import FINE, Receiver, receiving
 from helpers.service import Service, running_service, start_service
@@ -116,8 +115,8 @@ def test_410_disables_a_channel_until_it_is_enabled_and_replayed(
         receiver.behave({"status": 204})
         (dead,) = messages(service, state="dead")
         url = f"{service.url}/api/v1/alerts"
-        assert httpx2.put(f"{url}/channels/hook/switch", json={"on": True}).status_code == 200
-        assert httpx2.post(f"{url}/{dead['id']}/replay").status_code == 200
+        assert http.put(f"{url}/channels/hook/switch", json={"on": True}).status_code == 200
+        assert http.post(f"{url}/{dead['id']}/replay").status_code == 200
         assert eventually(PATIENCE, lambda: {"r", "s"} == set(runs_received(receiver)))
         ids = [dead["id"], dead["id"]]
         assert eventually(PATIENCE, lambda: ids == [i for i in _ids(receiver) if i == dead["id"]])
@@ -135,7 +134,7 @@ def test_a_message_whose_attempts_all_fail_is_dead_and_counted(
         assert [one["status"] for one in dead["attempts"]] == [500, 500, 500]
 
         def has(metric: str) -> bool:
-            return metric in httpx2.get(f"{service.url}/metrics").text
+            return metric in http.get(f"{service.url}/metrics").text
 
         failed = 'gradledger_alert_attempts_total{channel="hook",outcome="failed"} 3.0'
         assert eventually(PATIENCE, lambda: has(failed))
