@@ -126,7 +126,7 @@ def train_twice(
     return recorded
 
 
-whole_clip = since("2.10", "Dynamo cannot compile clip_grad_norm_ as one graph")
+whole_clip = since("2.13", "Dynamo cannot compile clip_grad_norm_ as one graph")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ RANKS, STEPS = 2, 8
 UNEQUAL = "reduction.token_weights_unequal"
 COSTS = {"hsdp": {"ddp.missing_no_sync": 2}}  # it reduces each time, which FSDP may mean
 
-FSDP2 = pytest.param("fsdp2", marks=since("2.10", "FSDP2 adds gradients up with gloo"))
+FSDP2 = pytest.param("fsdp2", marks=since("2.13", "FSDP2 with gloo is not tested: 2.8 adds up"))
 
 RankResults = dict[tuple[str, bool], dict[str, Any]]
 
