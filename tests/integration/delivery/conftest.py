@@ -171,4 +171,4 @@ def stored(service: Service) -> dict[str, list[int]]:
 def all_stored(service: Service, *counts: int) -> bool:
     """Whether there is one run per count, with the steps 1 to that count, in any order."""
     wanted = sorted(list(range(1, count + 1)) for count in counts)
-    return eventually(60, lambda: sorted(stored(service).values()) == wanted)
+    return eventually(HANGS, lambda: sorted(stored(service).values()) == wanted)

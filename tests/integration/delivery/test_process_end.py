@@ -24,7 +24,7 @@ ENDS = {
     "raises": ("raise RuntimeError('mine')", 1),
     "exits": ("sys.exit(3)", 3),
     "is asked to end": (f"{SAVED}os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
-    "is interrupted": ("os.kill(os.getpid(), signal.SIGINT); time.sleep(60)", -signal.SIGINT),
+    "is interrupted": ("os.kill(os.getpid(), signal.SIGINT); signal.pause()", -signal.SIGINT),
     "leaves at once": (f"{SAVED}os._exit(4)", 4),
     "is killed": (f"{SAVED}os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
 }
@@ -62,7 +62,7 @@ def test_with_the_service_up_a_killed_training_has_sent_every_step(
     scripts: Scripts, tmp_path: Path
 ) -> None:
     with running_service(tmp_path / "gradledger.db") as service:
-        process = scripts.start(f"train({STEPS})\ntime.sleep(60)", service.url)
+        process = scripts.start(f"train({STEPS})\nsignal.pause()", service.url)
         assert all_stored(service, STEPS)
         assert eventually(60, lambda: scripts.on_disk() == 0)  # a slow answer has come
         os.killpg(process.pid, signal.SIGKILL)

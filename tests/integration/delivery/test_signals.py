@@ -57,7 +57,7 @@ signal.signal(signal.SIGTERM, stop)
 train(3)
 try:
     os.write(1, b"ready\n")
-    time.sleep(60)
+    time.sleep(600)
 except Terminated:
     print("saved")
 signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -188,11 +188,11 @@ def test_a_hostile_meta_yaml_is_refused(
     shutil.copytree(LOGS / "mlflow/mlruns", tmp_path / "mlruns")
     (path,) = (tmp_path / "mlruns/0").glob("*/meta.yaml")
     path.write_text(meta)
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(UnreadableLog, match=re.escape(str(path))) as error:
         store_file(store, tmp_path / "mlruns")
     assert reason in str(error.value)
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_names_of_an_mlflow_run_are_read_as_yaml(store: Store, tmp_path: Path) -> None:
