@@ -29,6 +29,7 @@ from gradledger_monitor.common import clock
 from gradledger_monitor.store.alerts import outbox
 from gradledger_monitor.store.alerts.outbox import ClaimedAlert, DeliveryResult
 from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.failures import log_failure
 from gradledger_monitor.store.steps import curves
 from gradledger_monitor.store.steps.curves import Span
 
@@ -125,8 +126,9 @@ class DeliveryWorker:
                 try:
                     for message in await to_thread.run_sync(self._claim):
                         tasks.start_soon(self._deliver, message)
-                except Exception:  # the database may be down for a while; the thread must survive
-                    log.exception("planning alerts failed; retry in %g s", POLL_SECONDS)
+                except Exception as error:  # the thread must survive an outage of the database
+                    what = f"planning alerts failed and is tried again in {POLL_SECONDS:g} s"
+                    log_failure(log, error, what)
                 with anyio.move_on_after(POLL_SECONDS):
                     await wakeup.wait()
             tasks.cancel_scope.deadline = anyio.current_time() + SHUTDOWN_SECONDS

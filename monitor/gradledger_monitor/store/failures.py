@@ -5,6 +5,8 @@ SQLite raises them as several classes, so they are recognised by their text.
 
 from __future__ import annotations
 
+import logging
+
 from sqlalchemy.exc import DatabaseError, OperationalError
 
 _REASONS = {
@@ -44,6 +46,14 @@ def public_reason(error: DatabaseError) -> str:
 def is_outage(error: DatabaseError) -> bool:
     """Whether an error means that the database cannot be used, and is not a bug."""
     return isinstance(error, OperationalError) or unusable(error) is not None
+
+
+def log_failure(log: logging.Logger, error: Exception, what: str) -> None:
+    """Log that ``what`` failed: one line for an outage of the database, else a traceback."""
+    if isinstance(error, DatabaseError) and is_outage(error):
+        log.error("%s; the database cannot be used: %s", what, error.orig)
+    else:
+        log.error(what, exc_info=error)
 
 
 def _is_lock_timeout(reason: str) -> bool:

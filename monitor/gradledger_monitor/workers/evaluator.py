@@ -36,7 +36,7 @@ from gradledger_monitor.store.evaluation.results import (
     commit,
     save_snapshot,
 )
-from gradledger_monitor.store.failures import is_outage
+from gradledger_monitor.store.failures import is_outage, log_failure
 from gradledger_monitor.workers import evaluation_restore
 
 log = logging.getLogger(__name__)
@@ -129,10 +129,7 @@ class Evaluator:
                 self._claims.refresh()
                 self._evaluate_all()
             except Exception as error:  # the evaluator must survive an outage of the database
-                if isinstance(error, DatabaseError) and is_outage(error):
-                    log.error("the evaluator waits for the database: %s", error.orig)
-                else:
-                    log.exception("the evaluator could not read pending runs; it will try again")
+                log_failure(log, error, "the evaluator could not read pending runs and tries again")
             self._wake.wait(self._interval)
             self._wake.clear()
         self._claims.abandon()

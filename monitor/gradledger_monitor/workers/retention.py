@@ -11,6 +11,7 @@ from gradledger_monitor.store.admin import retention
 from gradledger_monitor.store.admin.retention import RemovedRows, RetentionPolicy
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.evaluation.claims import claims_for
+from gradledger_monitor.store.failures import log_failure
 from gradledger_monitor.workers.evaluator import Evaluator
 from gradledger_monitor.workers.runtime_overrides import RuntimeOverrides
 
@@ -65,5 +66,5 @@ class RetentionWorker:
                 policy, rules = self._overrides.policy(), self._overrides.rule_overrides()
                 removed = run_retention(self._store, policy, rules)
                 log.info("retention removed %d records, %d steps", removed.records, removed.steps)
-            except Exception:  # the database may be unreachable for a while
-                log.exception("retention failed; retry in an hour")
+            except Exception as error:  # the database may be unreachable for a while
+                log_failure(log, error, "retention failed and is tried again in an hour")

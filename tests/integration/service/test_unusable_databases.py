@@ -103,7 +103,7 @@ def test_a_database_locked_while_serving_answers_503_and_then_continues(tmp_path
             assert service.get("/runs").status_code == 200  # readers wait for no writer
         assert eventually(60, lambda: accepts(service))
         assert crowd(service, 24) == {200: 24}
-        assert "Traceback" not in "".join(line for line in service.output if "request_id" in line)
+        assert "Traceback" not in "".join(service.output)
 
 
 def test_a_locked_table_on_postgres_answers_503_and_then_continues(postgres: Postgres) -> None:
@@ -235,7 +235,7 @@ def test_a_run_is_evaluated_after_an_outage(
         evaluator = Evaluator(store, interval=0.1)
         with locked(tmp_path / "a.db"):
             evaluator.start()
-            assert eventually(60, lambda: "waits for the database" in caplog.text)
+            assert eventually(60, lambda: "the database" in caplog.text)
         try:
             assert eventually(60, lambda: judged(store) == 3)
         finally:
