@@ -17,11 +17,14 @@ from .conftest import Scripts, all_stored
 RANKS = """
 import torch.distributed as dist
 
+groups = []
+
 def train_ranks(steps, store=None):
     # a file store, which keeps the keys of the last group as a launcher's store does
     method = store and f"file://{os.getcwd()}/{store}"
     ranks = dict(rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
     dist.init_process_group("gloo", init_method=method, **(ranks if store else {}))
+    groups.append(dist.group.WORLD)  # its destructor can wait for a thread that waits for the GIL
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(steps):
@@ -30,7 +33,6 @@ def train_ranks(steps, store=None):
         optimizer.zero_grad()
     dist.barrier()
     dist.destroy_process_group()
-    time.sleep(0.3)  # gloo's worker may still hold the last collective
 """
 
 
