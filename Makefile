@@ -26,6 +26,8 @@ COMPILED_TESTS := tests/compiled tests/unit tests/integration/service/test_evalu
 
 # Without it, each of hundreds of processes would compile the sources again.
 unexport PYTHONDONTWRITEBYTECODE
+# uv trusts the certificates of the system, as pip does: a company may have a package index.
+export UV_SYSTEM_CERTS := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help environment demo attack test test-fast e2e lint type unit lowest matrix compiled museum courses oracle zoo zero-code missing-division frameworks examples docs coverage mutants bench screenshots security audit fuzz dist sbom image tools clean
