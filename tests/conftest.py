@@ -15,9 +15,10 @@ from helpers import forkserver
 # A test looks at every step of its loops, however short they are, unless that is its subject.
 os.environ["GRADLEDGER_OVERHEAD"] = "full"
 
-# Begun in the background, a process ignores Ctrl-C and hands that on to what it starts: there are
-# tests of what Ctrl-C does.
+# Started in the background, or by nohup, a process ignores signals, and so do those that it starts.
+# There are tests of what these signals do.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # How long an example takes is the machine's affair, not the code's.
 hypothesis.settings.register_profile("patient", deadline=None)

@@ -107,7 +107,8 @@ def test_others_are_served_while_the_most_costly_batches_are_decoded(bounded: Se
             assert client.get(f"{bounded.url}/healthz").status_code == 200
             answered += 1
     assert set(statuses) <= {200, 413, 429}
-    assert answered > 20  # one per batch at the most, if decoding blocked the event loop
+    # If decoding blocked the event loop, there would be one answer between two batches.
+    assert answered > len(attackers) + 1
 
 
 def test_a_batch_that_takes_too_long_is_refused_and_nothing_of_it_is_stored(
