@@ -37,6 +37,17 @@ def test_a_factor_after_ddp_applies_to_the_tokens_of_all_ranks() -> None:
     assert (ledger.balance, ledger.misallocation) == pytest.approx((1.0, 0.0))  # of rank 0
 
 
+def test_a_rank_without_a_sample_does_not_change_the_relative_weights() -> None:
+    ranks = [record([term(10, 1024 / 10)], sync="averaged", post_factor=1 / 1024) for _ in "01"]
+    ranks[1].post_factor, ranks[1].missing = None, {"post_factor": "no sample"}
+    for sent in ranks:
+        sent.micro_batches[0].scale = 1024.0
+    step = facts(*ranks)
+    assert step.factor_unmeasured == "no sample"
+    assert step.ledger is not None
+    assert step.ledger.misallocation == 0
+
+
 def test_averaged_ranks_share_one_ledger_in_which_each_counts_once() -> None:
     right = [term(10, 2 / 80), term(30, 2 / 80)]  # sum / N * R
     step = facts(record(right, sync="averaged"), record(right, sync="averaged"))

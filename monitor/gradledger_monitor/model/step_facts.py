@@ -223,15 +223,16 @@ class StepFacts:
     def _terms(self) -> list[WeightedTerm]:
         """All terms of the window that have tokens, with the weight of each of their tokens."""
         terms: list[WeightedTerm] = []
-        for rank, record in self._accounted.items():
+        for rank in self._accounted:
             # DDP averages in backward: what a rank multiplies its gradients by afterwards, it
             # multiplies the tokens of all ranks by. The balance is that of the lowest rank.
             factor_of = rank if self.all_reduce is not None else self.lowest_rank
             rank_factor = self.shared_factors[factor_of]
             rank_factor /= self.run.world_size if self.averaged else 1
+            is_unmeasured = self.records[factor_of].post_factor is None
             for index, micro_batch in self.applied_by_rank[rank]:
                 factor = rank_factor
-                if record.post_factor is None:
+                if is_unmeasured:
                     factor *= _unscale_factor(micro_batch)
                 for name, part, term in _named(micro_batch.terms):
                     tokens = term.tokens
