@@ -13,13 +13,11 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import Queue
 
 from museum.evaluation import PieceResult, evaluate
 from museum.labels import Piece, collection, core
-from museum.stage import Stage
+from museum.stage import Stage, on_stages
 from museum.tables import CHAPTER, as_json, document, summary
 
 
@@ -33,21 +31,7 @@ def result_of(stage: Stage, piece: Piece, watch: str = "records") -> PieceResult
 
 def evaluate_all(pieces: list[Piece], jobs: int, watch: str) -> Iterator[PieceResult]:
     """All results in order, as they come."""
-    stages: Queue[Stage] = Queue()
-
-    def one(piece: Piece) -> PieceResult:
-        stage = stages.get()
-        try:
-            return result_of(stage, piece, watch)
-        finally:
-            stages.put(stage)
-
-    for _ in range(jobs):
-        stages.put(Stage())
-    with ThreadPoolExecutor(jobs) as pool:
-        yield from pool.map(one, pieces)
-    while not stages.empty():
-        stages.get().close()
+    yield from on_stages(lambda stage, piece: result_of(stage, piece, watch), pieces, jobs)
 
 
 def main() -> int:

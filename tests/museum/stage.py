@@ -17,10 +17,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Queue
+from typing import TypeVar
 
+T = TypeVar("T")
+R = TypeVar("R")
 SECONDS = 60.0  # that a script may take
 
 TESTS = Path(__file__).parents[1]
@@ -72,6 +77,25 @@ class Stage:
         self._server.stdin.close()
         self._server.stdout.close()
         self._server.wait(SECONDS)
+
+
+def on_stages(run: Callable[[Stage, T], R], items: Iterable[T], jobs: int) -> Iterator[R]:
+    """The results of all items in order, as they come; ``jobs`` stages run side by side."""
+    stages: Queue[Stage] = Queue()
+    for _ in range(jobs):
+        stages.put(Stage())
+
+    def one(item: T) -> R:
+        stage = stages.get()
+        try:
+            return run(stage, item)
+        finally:
+            stages.put(stage)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from pool.map(one, items)
+    while not stages.empty():
+        stages.get().close()
 
 
 def _read(path: Path) -> bytes:

@@ -23,7 +23,7 @@ OFF = "reduction.balance_off"  # of severity info: never required
 
 MISALLOCATION = 0.01  # from here on a finding is a warning (DESIGN section 6)
 
-# Mistakes of mechanics, and the rules that name them. They are proved by ``_is_real``.
+# Mistakes of mechanics, which a script has by construction, and the rules that name them.
 MISTAKES = {
     "never_zeroed": {"loop.grads_not_zeroed"},
     "zeroed_every_micro_batch": {"loop.zeroed_every_microbatch"},

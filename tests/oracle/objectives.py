@@ -32,7 +32,6 @@ class Objective:
     count: str
     elements: Callable[[Tensor, Batch], Elements]
     setup: str = ""
-    imports: str = ""
 
 
 # Texts of the functions that make a micro-batch from the lengths of its rows.
@@ -172,7 +171,6 @@ losses = F.cross_entropy(outputs.transpose(1, 2), labels.clamp(min=0), reduction
         'F.cross_entropy(outputs, labels, weight=class_weights, reduction="sum")',
         "class_weights[labels].sum()",
         _class_weighted,
-        "class_weights = torch.linspace(0.5, 2, 7)",
     ),
     "chunked": Objective(
         "labels",

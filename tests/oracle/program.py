@@ -115,9 +115,14 @@ class Program:
         return {name: str(value) for name, value in asdict(self).items() if name != "seed"}
 
 
-_ONE_RANK = {"synced_every_micro_batch", "never_synced", "first_synced", "same_data"}
-_SCALER = {"scaler_bypassed", "clipped_before_unscale", "first_unscaled", "unscaled_inside"}
-_INSIDE = {"first_synced", "first_unscaled", "unscaled_inside"}
+_DDP_MISTAKES = {"synced_every_micro_batch", "never_synced", "first_synced", "same_data"}
+_SCALER_MISTAKES = {
+    "scaler_bypassed",
+    "clipped_before_unscale",
+    "first_unscaled",
+    "unscaled_inside",
+}
+_INSIDE_WINDOW = {"first_synced", "first_unscaled", "unscaled_inside"}
 _WINDOWED = {"windows", "function", "tail"}  # loops that step on a short last window
 
 
@@ -125,15 +130,15 @@ def is_valid(p: Program) -> bool:
     """Whether the choices have a meaning together."""
     several = p.k > 1
     conditions = [
-        p.mistake not in _ONE_RANK or p.layout == "ddp",
-        p.mistake not in _SCALER or p.precision == "scaler",
+        p.mistake not in _DDP_MISTAKES or p.layout == "ddp",
+        p.mistake not in _SCALER_MISTAKES or p.precision == "scaler",
         # with `unscale_` for the clipping, a plain step is right
         p.mistake != "scaler_bypassed" or p.clipping == "none",
         p.mistake != "clipped_before_unscale" or p.clipping == "window",
         p.mistake != "clipped_every_micro_batch" or p.clipping == "window",
         p.mistake != "scheduled_every_micro_batch" or p.schedule == "cosine",
         # such a mistake does nothing where a window is one micro-batch
-        several or ("every_micro_batch" not in p.mistake and p.mistake not in _INSIDE),
+        several or ("every_micro_batch" not in p.mistake and p.mistake not in _INSIDE_WINDOW),
         several or p.normalisation not in ("twice", "never"),
         p.data != "short_window" or (p.loop in _WINDOWED and p.k > 2),
         p.data != "growing_k" or (p.loop in ("windows", "function") and p.normalisation != "twice"),

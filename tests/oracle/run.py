@@ -4,8 +4,7 @@
                          [--script N] [--write docs/detection.md --label STATE]
 
 Run from ``tests/``. The exit status is 1 if an answer is wrong that is not known to be
-(``outcome.KNOWN``). ``--script 7`` prints the text of
-the eighth program.
+(``outcome.KNOWN``). ``--script 7`` prints the text of the eighth program.
 """
 
 from __future__ import annotations
@@ -19,62 +18,70 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from queue import Queue
 
+from gradledger_monitor.model.step_facts import StepFacts
 from helpers.facts import judged
 from museum.evaluation import facts_of
-from museum.stage import Stage
+from museum.stage import Stage, on_stages
 from museum.tables import replace_chapter
 from oracle.expectation import expectation
-from oracle.observing import read
+from oracle.observing import Observed, read
 from oracle.outcome import KINDS, WRONG_KINDS, Outcome, outcome
 from oracle.program import DIMENSIONS, Program, draw
 from oracle.report import chapter
 from oracle.shrinking import shrunk
-from oracle.truth import truth_of
+from oracle.truth import Truth, truth_of
 from oracle.writing import script
 
 
-def outcome_of(stage: Stage, program: Program) -> Outcome:
-    """Run one program and compare."""
+@dataclass(frozen=True)
+class PlayedProgram:
+    """A program that ended: what its ranks observed, its truth, and what the hooks recorded."""
+
+    observed: list[Observed]
+    truth: Truth
+    facts: list[StepFacts]
+
+
+def play(stage: Stage, program: Program) -> PlayedProgram:
+    """Run one program with the hooks. Raises RuntimeError with its output if it fails."""
     with tempfile.TemporaryDirectory(prefix="gl-oracle-") as folder:
         path = Path(folder) / "program.py"
         path.write_text(script(program))
         path.with_suffix(".json").write_text(json.dumps(asdict(program)))
         played = stage.play(path, program.ranks, "truth")
     if played.failed:
-        return Outcome(program, "failed", played.printed.strip()[-400:], "", ())
+        raise RuntimeError(played.printed.strip())
     ranks = [read(recorded) for recorded in played.recorded]
-    facts = facts_of([records for records, _ in ranks])
-    if not facts:
+    observed = [each for _, each in ranks]
+    truth = truth_of(observed, program.precision == "bfloat16")
+    return PlayedProgram(observed, truth, facts_of([records for records, _ in ranks]))
+
+
+def outcome_of(stage: Stage, program: Program) -> Outcome:
+    """Run one program and compare."""
+    try:
+        played = play(stage, program)
+    except RuntimeError as error:
+        return Outcome(program, "failed", str(error)[-400:], "", ())
+    if not played.facts:
         return Outcome(program, "missed", "no step was recorded", "", ())
-    truth = truth_of([observed for _, observed in ranks], program.precision == "bfloat16")
-    return outcome(program, truth, expectation(program, truth), facts, judged(facts))
+    expected = expectation(program, played.truth)
+    return outcome(program, played.truth, expected, played.facts, judged(played.facts))
 
 
 def outcomes(programs: list[Program], jobs: int, shrink: bool) -> Iterator[tuple[Outcome, Outcome]]:
     """All in order, as they come: the outcome of each, and of its smallest form."""
-    stages: Queue[Stage] = Queue()
-    for _ in range(jobs):
-        stages.put(Stage())
 
-    def one(program: Program) -> tuple[Outcome, Outcome]:
-        stage = stages.get()
-        try:
-            first = outcome_of(stage, program)
-            if not shrink or first.kind not in WRONG_KINDS:
-                return first, first
-            return first, shrunk(first, functools.partial(outcome_of, stage))
-        finally:
-            stages.put(stage)
+    def one(stage: Stage, program: Program) -> tuple[Outcome, Outcome]:
+        first = outcome_of(stage, program)
+        if not shrink or first.kind not in WRONG_KINDS:
+            return first, first
+        return first, shrunk(first, functools.partial(outcome_of, stage))
 
-    with ThreadPoolExecutor(jobs) as pool:
-        yield from pool.map(one, programs)
-    while not stages.empty():
-        stages.get().close()
+    yield from on_stages(one, programs, jobs)
 
 
 def main() -> int:

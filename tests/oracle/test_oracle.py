@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import ast
 import itertools
-import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
-from gradledger_monitor.model.findings import EvaluationResult
-from gradledger_monitor.model.step_facts import StepFacts
 from helpers.facts import judged
-from museum.evaluation import facts_of
 from museum.stage import Stage
 from oracle.expectation import MISSING, UNEQUAL, Expectation, expectation
-from oracle.observing import Columns, Observed, read
+from oracle.observing import Columns
 from oracle.outcome import Outcome, outcome
-from oracle.program import DIMENSIONS, STEPS, Program, draw, is_valid
+from oracle.program import DIMENSIONS, STEPS, Program, draw
 from oracle.report import wilson
-from oracle.run import outcome_of
+from oracle.run import PlayedProgram, outcome_of, play
 from oracle.shrinking import shrunk
-from oracle.truth import Truth, truth_of
 from oracle.writing import script
 
 SIMPLEST = Program(5, **{name: next(iter(weights)) for name, weights in DIMENSIONS.items()})
-
-Played = tuple[list[Observed], Truth, list[StepFacts]]
 
 
 @pytest.fixture(scope="module")
@@ -36,18 +28,6 @@ def stage() -> Iterator[Stage]:
     started = Stage()
     yield started
     started.close()
-
-
-def play(stage: Stage, folder: Path, program: Program) -> Played:
-    assert is_valid(program)
-    path = folder / "program.py"
-    path.write_text(script(program))
-    path.with_suffix(".json").write_text(json.dumps(asdict(program)))
-    played = stage.play(path, program.ranks, "truth")
-    assert not played.failed, played.printed
-    ranks = [read(recorded) for recorded in played.recorded]
-    observed = [each for _, each in ranks]
-    return observed, truth_of(observed, False), facts_of([records for records, _ in ranks])
 
 
 # For the numbers of tokens of the micro-batches of one rank: the weight of a token in each of them.
@@ -64,10 +44,11 @@ NORMALISATIONS: dict[str, Callable[[list[int]], list[float]]] = {
 @pytest.mark.parametrize("layout", ["one", "ddp"])
 @pytest.mark.parametrize("normalisation", NORMALISATIONS)
 def test_the_truth_agrees_with_the_formula_of_a_normalisation(
-    normalisation: str, layout: str, stage: Stage, tmp_path: Path
+    normalisation: str, layout: str, stage: Stage
 ) -> None:
     program = replace(SIMPLEST, normalisation=normalisation, layout=layout, data="unequal")
-    ranks, truth, _ = play(stage, tmp_path, program)
+    played = play(stage, program)
+    ranks, truth = played.observed, played.truth
     assert truth.replicas_equal
     assert len(truth.true_steps) == STEPS
     for index, step in enumerate(truth.true_steps):
@@ -89,17 +70,15 @@ def _micro_batches(columns: Columns) -> list[list[int]]:
     return [[*group] for _, group in itertools.groupby(indices)]
 
 
-def test_ranks_that_divide_by_their_own_count_after_ddp_drift(stage: Stage, tmp_path: Path) -> None:
+def test_ranks_that_divide_by_their_own_count_after_ddp_drift(stage: Stage) -> None:
     program = replace(SIMPLEST, normalisation="after_backward", layout="ddp", data="unequal")
-    _, truth, _ = play(stage, tmp_path, program)
+    truth = play(stage, program).truth
     assert not truth.replicas_equal
     assert "ddp.replica_drift" in expectation(program, truth).required
 
 
-def test_a_gradient_that_holds_an_earlier_window_has_no_account(
-    stage: Stage, tmp_path: Path
-) -> None:
-    _, truth, _ = play(stage, tmp_path, replace(SIMPLEST, mistake="never_zeroed"))
+def test_a_gradient_that_holds_an_earlier_window_has_no_account(stage: Stage) -> None:
+    truth = play(stage, replace(SIMPLEST, mistake="never_zeroed")).truth
     assert truth.true_steps[0].accounts
     assert not any(step.accounts for step in truth.true_steps[1:])
 
@@ -128,33 +107,33 @@ def test_choices_that_do_not_exist_are_refused() -> None:
 
 
 @pytest.fixture(scope="module")
-def divided(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Played:
+def divided(stage: Stage) -> PlayedProgram:
     """A program without a mistake."""
-    return play(stage, tmp_path_factory.mktemp("divided"), SIMPLEST)
+    return play(stage, SIMPLEST)
 
 
 @pytest.fixture(scope="module")
-def undivided(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Played:
+def undivided(stage: Stage) -> PlayedProgram:
     """A program that does not divide by K."""
-    program = replace(SIMPLEST, normalisation="never")
-    return play(stage, tmp_path_factory.mktemp("undivided"), program)
+    return play(stage, replace(SIMPLEST, normalisation="never"))
 
 
-def test_each_kind_of_answer_is_told_apart(divided: Played, undivided: Played) -> None:
-    def kind(played: Played, expected: Expectation, judged_by: Played | None = None) -> str:
-        _, truth, facts = played
-        evaluation: EvaluationResult = judged((judged_by or played)[2])
-        return outcome(SIMPLEST, truth, expected, facts, evaluation).kind
+def test_each_kind_of_answer_is_told_apart(
+    divided: PlayedProgram, undivided: PlayedProgram
+) -> None:
+    def kind(played: PlayedProgram, expected: Expectation) -> str:
+        evaluation = judged(played.facts)
+        return outcome(SIMPLEST, played.truth, expected, played.facts, evaluation).kind
 
-    missing = expectation(SIMPLEST, undivided[1])
+    missing = expectation(SIMPLEST, undivided.truth)
     assert missing.required == {MISSING}
-    assert expectation(SIMPLEST, divided[1]).required == frozenset()
+    assert expectation(SIMPLEST, divided.truth).required == frozenset()
     assert kind(divided, Expectation()) == "right"
     assert kind(undivided, missing) == "right"
     assert kind(undivided, Expectation()) == "accused"
     assert kind(undivided, Expectation(frozenset({UNEQUAL}), frozenset({UNEQUAL}))) == "accused"
     assert kind(divided, missing) == "missed"
-    assert kind((divided[0], undivided[1], divided[2]), Expectation()) == "untrue"
+    assert kind(replace(divided, truth=undivided.truth), Expectation()) == "untrue"
     assert kind(undivided, Expectation(unknown="its intention")) == "either"
 
 

@@ -88,18 +88,13 @@ def _lengths(p: Program, rank: int) -> Lengths:
     if p.data == "empty_micro_batch":
         for window in windows:
             window[chance.randrange(len(window))] = [0, 0]
-    return [[_padded(p, rows) for rows in window] for window in windows]
+    return windows
 
 
 def _rows(p: Program, chance: random.Random) -> list[int]:
     if p.data == "equal":
         return [3, 3]
     return [chance.randint(1, 6) for _ in range(chance.randint(1, 2))]
-
-
-def _padded(p: Program, rows: list[int]) -> list[int]:
-    """A micro-batch without tokens still has a place for one."""
-    return rows if any(rows) or p.objective == "masked" or p.objective == "ignore_index" else [1]
 
 
 def _model(p: Program) -> str:
@@ -238,7 +233,6 @@ def _forward(p: Program) -> list[str]:
 def _loss(p: Program) -> list[str]:
     objective = OBJECTIVES[p.objective]
     lines = objective.setup.strip("\n").splitlines() if objective.setup else []
-    lines = [line for line in lines if not line.startswith("class_weights =")]
     mean, total = objective.mean, objective.total
     if p.normalisation == "sequence":
         lines.append(_rows_setup(p))
