@@ -46,6 +46,11 @@ class Term:
     undivided: bool | None = None  # no division between the root of backward and this term
     coefficient: float | None = None  # product of constant factors between the root and this term
     head: int | None = None  # cross entropies that share their last projection have the same number
+    elements: int | None = None  # under the outermost reduction, where that is not the loss itself
+    element_weight: float | None = None  # the gradient of one of them, including the loss scale
+    of: str | None = None  # the loss node inside, if the counted elements are a function of one
+    nonlinear: bool = False  # a non-linear function of a scalar is between the root and this term
+    penalty: bool = False  # a function of parameters alone
     missing: dict[str, str] = field(default_factory=dict)
 
 

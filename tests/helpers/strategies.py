@@ -33,6 +33,11 @@ terms = st.builds(
     class_weight=maybe_number,
     undivided=maybe_flag,
     coefficient=maybe_number,
+    elements=maybe_count,
+    element_weight=maybe_number,
+    of=st.none() | words,
+    nonlinear=st.booleans(),
+    penalty=st.booleans(),
     missing=missing,
 )
 micro_batches = st.builds(

@@ -46,6 +46,11 @@ class Term(Struct, gc=False, kw_only=True, omit_defaults=True):
     undivided: bool | None = None
     coefficient: Number | None = None
     head: Count | None = None
+    elements: Count | None = None
+    element_weight: Number | None = None
+    of: Name | None = None
+    nonlinear: bool = False
+    penalty: bool = False
     missing: Missing = {}
 
 
