@@ -35,7 +35,6 @@ _no_dispatch: Any = _private("_DisableTorchDispatch")
 _is_functional: Any = getattr(torch, "_is_functional_tensor", None)
 _dynamo: Any = getattr(_private("_dynamo"), "eval_frame", None)
 _set_compiler: Any = getattr(_dynamo, "set_eval_frame", None)
-_compiler: Any = getattr(_dynamo, "get_eval_frame_callback", lambda: None)
 
 
 def never_compile(function: F) -> F:
@@ -66,6 +65,21 @@ def skip_in_stacklevel(function: F) -> F:
     name = f"{code.co_filename} [like importlib._bootstrap]"
     function.__code__ = code.replace(co_filename=name)
     return function
+
+
+@never_compile
+def _compiler() -> Any:
+    """The callback with which Dynamo compiles this thread's frames; None outside compiled code.
+
+    Dynamo's own getter is not used: that of PyTorch 2.6 returns a reference that it does not own.
+    Some thousand calls would free None, one call the callback.
+    """
+    if _set_compiler is None:
+        return None
+    callback = _set_compiler(None)
+    if callback is not None:
+        _set_compiler(callback)
+    return callback
 
 
 class _OutsideModes:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 
 import torch
 from torch import nn
 
+from gradledger.capture.isolation import isolated
 from gradledger.capture.recorder import Recorder
 from helpers.training import cross_entropy, recording, tiny_model, windows
 
@@ -83,3 +85,12 @@ def test_many_trials_leave_no_tensor_behind() -> None:
     finally:
         recorder.uninstall()
     assert counts == [counts[0]] * len(counts)
+
+
+def test_the_hooks_free_no_reference_of_none() -> None:
+    """Freeing None ends the process. Since Python 3.12, None has no number of references."""
+    before = sys.getrefcount(None)
+    for _ in range(1000):
+        with isolated():
+            pass
+    assert abs(sys.getrefcount(None) - before) < 100

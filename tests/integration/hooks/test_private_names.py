@@ -99,7 +99,7 @@ NAMES = [
     ("C", "_current_graph_task_id"),
     ("C", "_len_torch_dispatch_stack"),
     ("C", "_DisableTorchDispatch"),
-    ("C", "_dynamo.eval_frame.get_eval_frame_callback"),
+    ("C", "_dynamo.eval_frame.set_eval_frame"),
     (CLIP, "_clip_grads_with_norm_"),
     (SCHEDULER, "_enable_get_lr_call"),
     (SCALER, "_scale"),

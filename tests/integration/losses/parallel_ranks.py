@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from helpers.pytorch import FSDP2_ON_A_CPU, older_than
 from helpers.training import (
     Batches,
     Recording,
@@ -117,7 +118,9 @@ def fsdp1(model: nn.Module, data: list[Batches], right: bool) -> Any:
         optimizer.zero_grad()
 
 
-LOOPS: list[Loop] = [by_hand, comm_hook, fsdp2, hsdp, fsdp1]
+LOOPS: list[Loop] = [by_hand, comm_hook, fsdp1]
+if not older_than(FSDP2_ON_A_CPU):
+    LOOPS += [fsdp2, hsdp]
 
 
 def run(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gradledger_monitor.model.step_facts import StepFacts
-from helpers.pytorch import since
+from helpers.pytorch import FSDP2_ON_A_CPU, since
 from helpers.ranks import play
 from helpers.training import accused, facts_of, judged, steps_of
 
@@ -18,7 +18,10 @@ RANKS, STEPS = 2, 8
 UNEQUAL = "reduction.token_weights_unequal"
 COSTS = {"hsdp": {"ddp.missing_no_sync": 2}}  # it reduces each time, which FSDP may mean
 
-FSDP2 = pytest.param("fsdp2", marks=since("2.13", "FSDP2 with gloo is not tested: 2.8 adds up"))
+FSDP2, HSDP = (
+    pytest.param(name, marks=since(FSDP2_ON_A_CPU, "FSDP2 fails or adds gradients up with gloo"))
+    for name in ("fsdp2", "hsdp")
+)
 
 RankResults = dict[tuple[str, bool], dict[str, Any]]
 
@@ -30,7 +33,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[RankResults]:
 
 
 @pytest.mark.parametrize("right", [True, False])
-@pytest.mark.parametrize("name", ["by_hand", "comm_hook", "fsdp2", "hsdp", "fsdp1"])
+@pytest.mark.parametrize("name", ["by_hand", "comm_hook", FSDP2, HSDP, "fsdp1"])
 def test_training_ends_in_the_same_bits(ranks: list[RankResults], name: str, right: bool) -> None:
     for results in ranks:
         loop = results[name, right]
@@ -41,7 +44,7 @@ def test_training_ends_in_the_same_bits(ranks: list[RankResults], name: str, rig
             assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("name", [FSDP2, "hsdp", "fsdp1"])
+@pytest.mark.parametrize("name", [FSDP2, HSDP, "fsdp1"])
 def test_sharded_ranks_are_evaluated(ranks: list[RankResults], name: str) -> None:
     costs = COSTS.get(name, {})
     assert _answer(ranks, name, True) == (costs, "balanced")
@@ -60,7 +63,7 @@ def test_there_is_no_false_finding_where_the_combining_is_not_observed(
     )
 
 
-@pytest.mark.parametrize("name", ["comm_hook", FSDP2, "hsdp", "fsdp1"])
+@pytest.mark.parametrize("name", ["comm_hook", FSDP2, HSDP, "fsdp1"])
 def test_the_norm_is_the_whole_gradients_however_it_is_kept(
     ranks: list[RankResults], name: str
 ) -> None:
