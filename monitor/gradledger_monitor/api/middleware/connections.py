@@ -13,7 +13,7 @@ import ipaddress
 import logging
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -69,10 +69,15 @@ class Guard:
     """Admits connections, and ends those that take too long. Use it only in the event loop."""
 
     def __init__(
-        self, limits: Limits, connection_log: ConnectionLog, exempt: Sequence[str] = ()
+        self,
+        limits: Limits,
+        connection_log: ConnectionLog,
+        exempt: Sequence[str] = (),
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits = limits
         self.connection_log = connection_log
+        self.now = now
         self._exempt = [ipaddress.ip_network(text, strict=False) for text in _networks(exempt)]
         # in the order in which their phases began: the longest wait comes first
         self._open: OrderedDict[BoundedProtocol, None] = OrderedDict()
@@ -125,12 +130,13 @@ class Guard:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             try:
-                self._sweep()
+                self.sweep()
             except Exception:  # in one connection; the limits of all others must still apply
                 log.exception("checking connections failed; retry in %g s", SWEEP_SECONDS)
 
-    def _sweep(self) -> None:
-        now = time.monotonic()
+    def sweep(self) -> None:
+        """End the connections that have taken too long."""
+        now = self.now()
         for connection in list(self._open):
             connection.end_if_late(now)
         self.connection_log.report()
@@ -164,7 +170,7 @@ class BoundedProtocol(H11Protocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.phase: Phase = "idle"
-        self.since = time.monotonic()
+        self.since = self.guard.now()
         self.received = 0  # bytes in this phase
         self.ended = False
         self.host = ""
@@ -216,7 +222,7 @@ class BoundedProtocol(H11Protocol):
     # ------------------------------------------------------------------ phases
 
     def _enter(self, phase: Phase) -> None:
-        self.phase, self.since, self.received = phase, time.monotonic(), 0
+        self.phase, self.since, self.received = phase, self.guard.now(), 0
         self.guard.entered_phase(self)
 
     def _note_phase(self) -> None:

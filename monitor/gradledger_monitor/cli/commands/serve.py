@@ -95,8 +95,7 @@ def _raise_descriptors() -> int:
     return most
 
 
-def _run(service: FastAPI, current: Settings) -> None:
-    descriptors = _raise_descriptors()
+def _server_config(service: FastAPI, current: Settings, descriptors: int) -> uvicorn.Config:
     most = current.max_connections or connections.max_connections(descriptors)
     limits = connections.Limits(
         connections=most,
@@ -109,8 +108,7 @@ def _run(service: FastAPI, current: Settings) -> None:
     )
     connection_log = service.state.service.connection_log
     guard = connections.Guard(limits, connection_log, current.trusted_proxies)
-    quiet_uvicorn()
-    config = uvicorn.Config(
+    return uvicorn.Config(
         service,
         http=connections.protocol(guard),
         ws="none",
@@ -125,10 +123,14 @@ def _run(service: FastAPI, current: Settings) -> None:
         timeout_graceful_shutdown=SECONDS_TO_FINISH,
         server_header=False,
     )
+
+
+def _run(service: FastAPI, current: Settings) -> None:
+    quiet_uvicorn()
+    server = _Server(_server_config(service, current, _raise_descriptors()))
     for number in (signal.SIGINT, signal.SIGTERM):
         # uvicorn shuts down on these signals, then raises them again: ignore the second one.
         signal.signal(number, lambda *_: None)
-    server = _Server(config)
     collect_seldom()
     server.run()
     if not server.started:
