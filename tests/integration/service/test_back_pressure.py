@@ -1,78 +1,73 @@
-"""A service that gets more than it can store asks its senders to wait, and grows no further."""
+"""A service that receives more than it can store makes senders retry; its memory is bounded."""
 
 from __future__ import annotations
 
+import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gradledger.delivery.http_client import Client
-from helpers import http
-from helpers.batches import batch, eventually, step
+from helpers.batches import batch, step
+from helpers.patience import HANGS
 from helpers.service import Service, running_service
 
-LINES = {"Content-Type": "application/x-ndjson"}
 ROOM = 64 * 2**10
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Service]:
-    """A service with room for 64 KiB of batches."""
+    """A service with 64 KiB of memory for batches."""
     with running_service(tmp_path / "gradledger.db", ingest_queue_bytes=str(ROOM)) as service:
         yield service
 
 
 class Slow:
-    """A sender in the middle of a large batch, until it is let go on."""
+    """A sender in the middle of a large batch, until ``finish``."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._body = batch("slow", [step(1)]) + b" " * (ROOM - 8_192)
-        self.statuses: list[int] = []
-        self._begin()
+        body = batch("slow", [step(1)]) + b" " * (ROOM - 8_192)
+        head = (
+            "POST /api/v1/records HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+            f"Content-Type: application/x-ndjson\r\nContent-Length: {len(body) + 1}\r\n\r\n"
+        )
+        self._connection = socket.create_connection(("127.0.0.1", service.port), HANGS)
+        self._connection.sendall(head.encode())
+        assert self._connection.recv(4_096).startswith(b"HTTP/1.1 100")  # it reads the body
+        self._connection.sendall(body)
 
-    def _begin(self) -> None:
-        self._go_on = threading.Event()
-        self._thread = threading.Thread(target=self._send, daemon=True)
-        self._thread.start()
-        time.sleep(0.5)  # it is refused itself if anybody has room at the moment it comes
-
-    def _send(self) -> None:
-        url = f"{self._service.url}/api/v1/records"
-        answer = http.post(url, content=self._parts(), headers=LINES, timeout=60)
-        self.statuses.append(answer.status_code)
-
-    def _parts(self) -> Iterator[bytes]:
-        yield self._body
-        self._go_on.wait()
-        yield b"\n"
-
-    def wait(self) -> None:
-        """Until what was sent so far has taken its room."""
-        assert eventually(60, self._is_in_the_way)
-
-    def _is_in_the_way(self) -> bool:
+    def blocks_others(self) -> bool:
+        """Whether its batch takes up the memory. If another batch came first, it was refused."""
         probe = batch("probe", []) + b" " * 16_384
-        if self._service.post(probe).status_code == 429:
-            return True
-        self.finish()
-        self._begin()
-        return False
+        return self._service.post(probe).status_code == 429
 
     def finish(self) -> int:
-        """Send the rest; the answer's status."""
-        self._go_on.set()
-        self._thread.join()
-        return self.statuses[-1]
+        """Send the rest; the status of the response."""
+        with self._connection:
+            self._connection.sendall(b"\n")
+            return int(self._connection.recv(4_096).split()[1])
+
+    def close(self) -> None:
+        """Break off."""
+        self._connection.close()
 
 
-def test_a_full_queue_asks_to_come_again_and_then_takes_it(small: Service) -> None:
-    slow = Slow(small)
+def slow_sender(service: Service) -> Slow:
+    """A sender whose batch takes up the memory of the service."""
+    for _ in range(20):
+        slow = Slow(service)
+        if slow.blocks_others():
+            return slow
+        slow.close()
+    raise AssertionError("the service accepts other batches")
+
+
+def test_a_full_queue_refuses_a_batch_and_accepts_it_later(small: Service) -> None:
+    slow = slow_sender(small)
     body = batch("second", [step(1)]) + b" " * 16_384
-    slow.wait()
     answer = small.post(body)
     assert answer.headers["retry-after"] == "2"
     assert answer.headers["content-type"] == "application/problem+json"
@@ -81,11 +76,10 @@ def test_a_full_queue_asks_to_come_again_and_then_takes_it(small: Service) -> No
     assert small.post(body).status_code == 200
 
 
-def test_the_hooks_wait_as_long_as_they_are_asked_to(small: Service) -> None:
-    slow = Slow(small)
+def test_the_hooks_retry_after_the_interval_in_the_response(small: Service) -> None:
     lines = batch("hooked", [step(n, tokens=tuple(range(n, n + 400))) for n in range(1, 40)])
     client = Client(small.url)
-    slow.wait()
+    slow = slow_sender(small)
     answer = client.post([lines])
     assert (answer.outcome, answer.retry_after) == ("retry", 2.0)
     assert slow.finish() == 200
@@ -93,7 +87,7 @@ def test_the_hooks_wait_as_long_as_they_are_asked_to(small: Service) -> None:
     client.close()
 
 
-def test_a_batch_that_is_alone_finds_room_however_large_it_is(small: Service) -> None:
+def test_a_batch_without_others_is_accepted_whatever_its_size(small: Service) -> None:
     assert small.post(batch("large", [step(1)]) + b" " * (4 * ROOM)).status_code == 200
 
 
