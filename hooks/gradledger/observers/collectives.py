@@ -200,7 +200,7 @@ class Collectives(Observer):
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Record how this window's gradients were combined over the ranks."""
-        if not dist.is_initialized() or dist.get_world_size() == 1:
+        if _world_size() == 1:
             return
         if self._backwards.overlapped or _world is None:
             reason = THREADS if self._backwards.overlapped else UNCOUNTED
@@ -244,6 +244,11 @@ class Collectives(Observer):
             return {}
         outside = len(parameters) - len(synced)
         return {"wrapper": "ddp", "sync_bytes": _bytes(synced), "outside": outside}
+
+
+def _world_size() -> int:
+    """The number of ranks: 1 without a process group, or in a PyTorch built without them."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def _is_hybrid(module: Any) -> bool:
