@@ -72,7 +72,7 @@ lowest: .venvs/lowest/.ready tools  ## the service on the lowest versions of its
 
 matrix: .venvs/uv/.ready  ## the hooks on older and newer Pythons and PyTorches, one table (PYTHONS="3.10 3.13" TORCHES="2.6.0 2.8.0" WRITE=1); hours
 	@.venvs/uv/bin/python tests/matrix/run.py $(if $(PYTHONS),--pythons "$(PYTHONS)") $(if $(TORCHES),--torches "$(TORCHES)") \
-		$(if $(WRITE),--write docs/compatibility.md)
+		$(if $(JOBS),--jobs $(JOBS)) $(if $(DISCARD),--discard) $(if $(WRITE),--write docs/compatibility.md)
 
 compiled: build/compiled/.ready  ## model and rules compiled to C: the same tests
 	PYTHONPATH=build/compiled $(BIN)/pytest -n 2 $(COMPILED_TESTS)

@@ -1,11 +1,12 @@
 """Tests the hooks on several versions of Python and PyTorch, and prints one table.
 
     python tests/matrix/run.py [--pythons "3.10 /path/to/python3.14"] [--torches "2.6.0 2.8.0"]
-                               [--every-pair] [--jobs 2] [--write docs/compatibility.md]
+                               [--every-pair] [--jobs 2] [--discard] [--write docs/compatibility.md]
 
 It needs ``uv`` in the environment of its interpreter. Each PyTorch is tested on the first Python
 that has a wheel of it, and each Python with the newest PyTorch that has one; ``--every-pair`` tests
-all pairs. An environment is built once and kept in ``.venvs/matrix``; logs are in ``build/matrix``.
+all pairs. An environment is built once and kept in ``.venvs/matrix``, or deleted after its tests
+(``--discard``); logs are in ``build/matrix``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -63,6 +65,7 @@ def main() -> int:
     parser.add_argument("--torches", default=TORCHES, help="versions, the oldest first")
     parser.add_argument("--every-pair", action="store_true", help="test all pairs of versions")
     parser.add_argument("--jobs", type=int, default=1, help="test processes at a time")
+    parser.add_argument("--discard", action="store_true", help="delete each environment after use")
     parser.add_argument("--write", type=Path, help="write the table into this page")
     options = parser.parse_args()
     pythons = list(find_pythons(options.pythons.split()))
@@ -74,10 +77,12 @@ def main() -> int:
             pair = Pair(python.version, torch)
             if pair in wanted and table[pair] != NO_WHEEL:
                 table[pair] = run(python, torch, options.jobs)
+                if options.discard:
+                    shutil.rmtree(environment(pair), ignore_errors=True)
+                if options.write:  # after each, because all pairs take hours
+                    write(options.write, table)
                 report(f"Python {pair.python}, PyTorch {torch}: {table[pair]}")
     report("\n" + markdown(table))
-    if options.write:
-        write(options.write, table)
     return int(any("failed" in result for result in table.values()))
 
 
@@ -117,9 +122,8 @@ def chosen(table: Table) -> set[Pair]:
 
 def run(python: Python, torch: str, jobs: int) -> str:
     """Test one pair; the text of its cell."""
-    name = f"python{python.version}-torch{torch}"
-    folder = ROOT / ".venvs" / "matrix" / name
-    log = ROOT / "build" / "matrix" / f"{name}.txt"
+    folder = environment(Pair(python.version, torch))
+    log = ROOT / "build" / "matrix" / f"{folder.name}.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
     try:
         build(folder, python, torch)
@@ -136,11 +140,16 @@ def run(python: Python, torch: str, jobs: int) -> str:
     return result(tests, exhibits, log)
 
 
+def environment(pair: Pair) -> Path:
+    """The folder of a pair's environment."""
+    return ROOT / ".venvs" / "matrix" / f"python{pair.python}-torch{pair.torch}"
+
+
 def execute(command: Sequence[object], folder: Path, output: IO[str]) -> int:
     """Run a command of the tests; its exit status."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
     words = [str(word) for word in command]
-    return subprocess.call(words, cwd=folder, env=environment, stdout=output, stderr=output)
+    return subprocess.call(words, cwd=folder, env=environ, stdout=output, stderr=output)
 
 
 def result(tests: int, exhibits: int, log: Path) -> str:
