@@ -89,15 +89,12 @@ def test_misallocation_decides_how_bad_it_is(terms: list[Term], severity: str) -
     assert only(judged(steps((3, terms))))["severity"] == severity
 
 
-def test_a_cause_mutes_its_symptom_but_does_not_hide_it() -> None:
+def test_a_mean_of_means_that_is_not_divided_is_broken_in_both_ways() -> None:
+    """The division repairs no weight, so neither finding is a symptom of the other."""
     evaluation = judged(steps((2, means(10, 30, share=1.0))))
-    muted = {finding.rule: finding.inhibited_by for finding in evaluation.findings}
-    assert muted == {
-        MissingDivision.id(): None,
-        TokenWeightsUnequal.id(): MissingDivision.id(),
-    }
-    assert evaluation.findings[0].rule == MissingDivision.id()
-    assert evaluation.verdict == "suspect"
+    causes = {finding.rule: finding.inhibited_by for finding in evaluation.findings}
+    assert causes == {MissingDivision.id(): None, TokenWeightsUnequal.id(): None}
+    assert evaluation.verdict == "broken"
 
 
 def test_a_run_that_was_never_measured_is_incomplete_with_the_reason() -> None:

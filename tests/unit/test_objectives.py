@@ -9,7 +9,7 @@ import pytest
 
 from gradledger.records import StepRecord, Term
 from gradledger_monitor.model import tolerances
-from gradledger_monitor.model.objectives import Objective, candidate_objectives, weights_vary
+from gradledger_monitor.model.objectives import Objective, Reading, objectives_of, weights_vary
 from gradledger_monitor.model.token_ledger import Ledger
 from helpers.facts import accepted, facts, record, term
 
@@ -44,13 +44,13 @@ def test_weights_that_are_not_known_do_not_vary() -> None:
 
 
 def objectives(*micro_batches: Term | list[Term], **more: Any) -> list[Objective]:
-    """All candidate objectives of one window."""
+    """The objectives of one window."""
     return facts(record(micro_batches, **more)).objectives
 
 
 def shown(listed: list[Objective]) -> list[tuple[str, str, float, float]]:
     """Name, unit, number of units and balance of each."""
-    return [(r.name, r.unit, r.ledger.tokens, round(r.ledger.balance, 9)) for r in listed]
+    return [(o.name, o.reading.unit, o.ledger.tokens, round(o.ledger.balance, 9)) for o in listed]
 
 
 def other(like: Term, kind: str, **changes: Any) -> Term:
@@ -58,108 +58,128 @@ def other(like: Term, kind: str, **changes: Any) -> Term:
     return dataclasses.replace(like, kind=kind, **changes)
 
 
+def squares(like: Term, **changes: Any) -> Term:
+    """The same as a squared error."""
+    return other(like, "MseLossBackward0", **changes)
+
+
+CE, MSE = "NllLossBackward0#0", "MseLossBackward0#0"
+
+
 def test_without_a_term_there_is_no_objective() -> None:
-    assert list(candidate_objectives([])) == []
+    assert objectives_of([], 1e-3, 1.0) == []
 
 
-def test_one_loss_has_one_objective() -> None:
-    assert shown(objectives(term(10, 0.1), term(30, 0.01))) == [("main", "tokens", 40, 1.3)]
+def test_one_loss_is_one_objective() -> None:
+    assert shown(objectives(term(10, 0.1), term(30, 0.01))) == [(CE, "tokens", 40, 1.3)]
 
 
-def test_class_weights_are_a_separate_unit() -> None:
-    mean = [term(4, 0.25, class_weight=8.0)]
-    assert shown(objectives(mean)) == [
-        ("main", "class_weight", 8.0, 1.0),
-        ("main", "tokens", 4, 1.0),
-    ]
-    total = [term(4, 0.25, "sum", class_weight=8.0)]
-    assert shown(objectives(total))[0] == ("main", "class_weight", 8.0, 2.0)
+def test_the_unit_in_which_the_contract_holds_is_shown() -> None:
+    by_class = [term(n, 1 / 24, "sum", class_weight=w) for n, w in ((4, 8.0), (6, 16.0))]
+    assert shown(objectives(*by_class)) == [(CE, "class_weight", 24, 1.0)]
+    for units, unit in (({"rows": 3}, "rows"), ({"positions": 3}, "positions")):
+        loss = squares(term(12, 1 / 3, "sum", **{"rows": 4, "positions": 4, **units}))
+        assert shown(objectives(loss)) == [(MSE, unit, 3, 1.0)]
+    summed_classes = squares(term(12, 1 / 3, "none", elements=3, element_weight=1 / 3))
+    assert shown(objectives(summed_classes)) == [(MSE, "elements", 3, 1.0)]
 
 
-def test_a_sum_over_elements_may_be_meant_for_each_row_or_position() -> None:
-    loss = other(term(12, 0.5, "sum", rows=3, positions=4), "MseLossBackward0")
-    assert shown(objectives(loss)) == [
-        ("main", "tokens", 12, 6.0),
-        ("main", "rows", 3, 1.5),
-        ("main", "positions", 4, 2.0),
-    ]
-    assert len(objectives(other(loss, "MseLossBackward0", reduction="mean"))) == 1
-    assert len(objectives(other(loss, "NllLoss2DBackward0"))) == 1
+def test_a_mean_or_a_cross_entropy_is_not_meant_for_each_row() -> None:
+    for loss in (squares(term(12, 1 / 3, rows=3)), term(12, 1 / 3, "sum", rows=3, positions=3)):
+        assert objectives(loss)[0].reading.unit == "tokens"
 
 
-def test_a_unit_that_one_term_lacks_gives_no_objective() -> None:
-    loss = other(term(12, 0.5, "sum", rows=3, positions=4), "MseLossBackward0")
-    without = dataclasses.replace(loss, rows=None)
-    assert [r.unit for r in objectives(loss, without)] == ["tokens", "positions"]
+def test_a_unit_that_one_term_lacks_is_not_shown() -> None:
+    loss = squares(term(12, 1 / 6, "sum", rows=3, positions=4))
+    assert objectives(loss, loss)[0].reading.unit == "rows"
+    assert objectives(loss, dataclasses.replace(loss, rows=None))[0].reading.unit == "tokens"
 
 
-def test_the_heaviest_loss_comes_first_and_alone_and_all_together_last() -> None:
-    light, heavy = term(10, 0.01), other(term(10, 0.09), "MseLossBackward0")
+def test_masked_elements_are_not_meant() -> None:
+    """A mean over all positions has a balance of 1 in those, and every mask another share."""
+    masked = [term(n, 1 / 24, "none", elements=12, element_weight=1 / 24) for n in (6, 3)]
+    assert shown(objectives(*masked)) == [(CE, "tokens", 9, 0.375)]
+
+
+def test_an_objective_that_its_loss_weighs_inside_is_shown_in_elements() -> None:
+    advantages = {"weight_min": 0.0, "weight_max": 0.3, "elements": 12}
+    loss = term(10, 0.05, "none", element_weight=1 / 24, **advantages)
+    assert shown(objectives(loss, loss)) == [(CE, "elements", 24, 1.0)]
+
+
+def test_the_heaviest_loss_comes_first() -> None:
+    light, heavy = term(10, 0.01), squares(term(10, 0.08))
     assert shown(objectives([light, heavy])) == [
-        ("main", "tokens", 10, 0.9),
-        ("main", "tokens", 10, 0.1),
-        ("all", "tokens", 20, 1.0),
+        (MSE, "tokens", 10, 0.8),
+        (CE, "tokens", 10, 0.1),
     ]
 
 
 def test_of_equally_heavy_losses_the_first_by_name_comes_first() -> None:
-    one, two = term(10, 0.05), other(term(10, 0.05), "MseLossBackward0")
-    heads = [r.ledger.entries[0].term for r in objectives([one, two])]
-    assert heads[:2] == ["MseLossBackward0#0", "NllLossBackward0#0"]
+    one, two = term(10, 0.05), squares(term(10, 0.05))
+    assert [o.name for o in objectives([one, two])] == [MSE, CE]
 
 
 def test_weights_are_compared_as_they_were_applied_over_all_micro_batches() -> None:
     """A sign or a second micro-batch makes a loss no lighter."""
-    negative = other(term(10, -0.06), "MseLossBackward0")
-    listed = objectives([term(10, 0.04), negative], [term(10, 0.01), negative])
-    assert listed[0].ledger.entries[0].term == "MseLossBackward0#0"
-
-
-def test_a_loss_that_is_heavy_in_an_early_micro_batch_only_is_heavy_in_the_window() -> None:
-    squares = [other(term(10, weight), "MseLossBackward0") for weight in (0.09, 0.01)]
-    listed = objectives([term(10, 0.02), squares[0]], [term(10, 0.02), squares[1]])
-    assert listed[0].ledger.entries[0].term == "MseLossBackward0#0"
+    negative = squares(term(10, -0.06))
+    assert objectives([term(10, 0.04), negative], [term(10, 0.01), negative])[0].name == MSE
+    early = [squares(term(10, weight)) for weight in (0.09, 0.01)]
+    assert objectives([term(10, 0.02), early[0]], [term(10, 0.02), early[1]])[0].name == MSE
 
 
 def test_the_loss_scale_that_is_taken_out_of_the_gradient_makes_a_loss_no_heavier() -> None:
     """Without a measured factor, each micro-batch's own scale is taken out."""
-    squares = other(term(10, 64 * 0.01), "MseLossBackward0")
-    step = record([squares, term(10, 0.03)], post_factor=None)
+    step = record([squares(term(10, 64 * 0.01)), term(10, 0.03)], post_factor=None)
     step.micro_batches[0].scale = 64.0
-    listed = facts(step).objectives
-    assert [r.ledger.entries[0].term for r in listed[:2]] == [
-        "NllLossBackward0#0",
-        "MseLossBackward0#0",
-    ]
+    assert [o.name for o in facts(step).objectives] == [CE, MSE]
+
+
+def test_before_an_even_loss_whose_balance_is_off_comes_one_that_is_fair() -> None:
+    undivided = squares(term(10, 0.1))
+    assert [o.name for o in objectives(*[[term(10, 0.05), undivided]] * 2)] == [CE, MSE]
+
+
+def test_a_loss_that_is_uneven_stays_before_one_that_is_fair() -> None:
+    """Its weights are the mistake, and not its size."""
+    terms = [[term(n, 0.7 / n), squares(term(4, 0.125))] for n in (10, 30)]
+    assert [o.name for o in objectives(*terms)] == [CE, MSE]
+
+
+def test_a_penalty_has_no_tokens_and_comes_last_whatever_its_weight() -> None:
+    penalty = Term("SumBackward0", "sum", elements=500, element_weight=9.0, penalty=True)
+    listed = objectives([term(10, 0.1), penalty, penalty])
+    assert shown(listed) == [(CE, "tokens", 10, 1.0), ("penalty#0", "tokens", 1, 9.0)]
 
 
 def test_two_terms_on_one_head_are_parts_or_tasks_and_more_are_parts() -> None:
-    two = [term(10, 0.05, head=1), term(30, 0.01, head=1)]
-    assert shown(objectives(two)) == [
-        ("main", "tokens", 40, 0.8),
-        ("part", "tokens", 10, 0.5),
-        ("part", "tokens", 30, 0.3),
-    ]
-    assert shown(objectives([*two, term(5, 0.04, head=1)])) == [("main", "tokens", 45, 1.0)]
+    tasks = [term(10, 0.1, head=1), term(30, 1 / 30, head=1)]
+    assert objectives(tasks)[0].reading.of_part
+    assert shown(objectives([*tasks, term(5, 0.2, head=1)])) == [(CE, "tokens", 45, 3.0)]
 
 
-def test_losses_of_one_kind_on_several_heads_are_one_objective_too() -> None:
-    heads = [term(10, 0.05, head=1), term(30, 0.01, head=2)]
-    extra = other(term(5, 0.04), "MseLossBackward0", head=3)
-    assert [r[0] for r in shown(objectives(heads))] == ["main", "main", "kind"]
-    assert shown(objectives([*heads, extra]))[-2:] == [
-        ("kind", "tokens", 40, 0.8),
-        ("all", "tokens", 45, 1.0),
-    ]
+def test_two_sums_on_one_head_are_parts() -> None:
+    chunks = [term(10, 1 / 10, "sum", head=1), term(10, 1 / 10, "sum", head=1)]
+    assert shown(objectives(chunks)) == [(CE, "tokens", 20, 2.0)]
+
+
+def test_losses_that_are_fair_together_are_shown_as_one() -> None:
+    heads = [[term(10, 0.0125, head=1), term(30, 0.0125, head=2)]] * 2
+    step = facts(record(heads))
+    assert [o.name for o in step.objectives] == ["NllLossBackward0#1", CE]
+    assert step.objective is not None and step.objective is step.together
+    assert step.objective.ledger.tokens == 80
+    extra = [[*window, squares(term(5, 0.001, "sum"))] for window in heads]
+    assert facts(record(extra)).together is not None  # those of one kind
 
 
 def test_the_factor_after_backward_is_in_every_objective() -> None:
-    assert shown(objectives(term(10, 0.1), post_factor=0.5)) == [("main", "tokens", 10, 0.5)]
+    assert shown(objectives(term(10, 0.1), post_factor=0.5)) == [(CE, "tokens", 10, 0.5)]
 
 
 def test_an_objective_is_fair_only_if_it_is_even_and_its_balance_is_the_scale() -> None:
-    def objective(sent: StepRecord) -> Objective:
-        return facts(sent).objectives[0]
+    def objective(sent: StepRecord) -> Reading:
+        return facts(sent).objectives[0].reading
 
     even = objective(record([term(10, 0.2), term(10, 0.2)]))
     assert even.is_even(1e-3)
@@ -171,8 +191,8 @@ def test_an_objective_is_fair_only_if_it_is_even_and_its_balance_is_the_scale() 
 
 
 def test_an_objective_at_the_very_tolerance_is_still_fair() -> None:
-    def account(balance: float, misallocation: float) -> Objective:
-        return Objective("main", "tokens", Ledger(8, balance, misallocation, ()))
+    def account(balance: float, misallocation: float) -> Reading:
+        return Reading("tokens", Ledger(8, balance, misallocation, ()))
 
     assert account(1.25, 0.25).is_fair(0.25, 1.0)
     assert account(2.5, 0.25).is_fair(0.25, 2.0)

@@ -106,10 +106,10 @@ def test_a_scaled_loss_is_reported_as_the_script_knows_it() -> None:
 
 def test_class_weights_may_be_what_the_loss_divides_by() -> None:
     terms = [term(4, 1 / 12, "sum", class_weight=w) for w in (2.0, 10.0)]
-    reading = facts(record(terms)).objective
-    assert reading is not None
-    assert reading.unit == "class_weight"
-    assert reading.ledger.balance == pytest.approx(1)
+    objective = facts(record(terms)).objective
+    assert objective is not None
+    assert objective.reading.unit == "class_weight"
+    assert objective.ledger.balance == pytest.approx(1)
 
 
 UNMEASURED = [

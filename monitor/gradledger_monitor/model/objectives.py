@@ -1,9 +1,14 @@
-"""The objectives that a window may have been meant to optimise, each with its own ledger.
+"""The objectives of a window: its loss terms by their place in the loss, each with its own ledger.
 
-A script does not declare which of its losses the token-mean contract is about, nor what its author
-divides by. So a window has several candidate objectives: the main loss term alone, all terms of a
-kind, or all terms together; counted in tokens, class weights, rows or positions. If the contract
-holds for one of them, the run is right.
+A backward may start from several losses: a token cross entropy, a router loss, a penalty. Terms of
+the same place in the loss expression are one objective, and each objective is judged for itself: a
+term whose token count is constant states nothing about another.
+
+An objective is read in each unit that its author may have divided by: tokens, class weights, rows,
+positions, elements of the outermost reduction. If the contract holds in one of them, the objective
+is right. Weights that a loss itself gives the tokens of a micro-batch (advantages, a mean per
+sequence) are a choice of its author: such an objective is read in the elements that its outermost
+reduction weighs equally.
 """
 
 from __future__ import annotations
@@ -17,25 +22,7 @@ from gradledger_monitor.model import tolerances
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.token_ledger import Ledger, WeightedTokens, build_ledger
 
-
-@dataclass
-class Objective:
-    """One candidate: which of the window's terms count, and in which unit."""
-
-    name: str  # "main", "part", "kind" or "all"
-    unit: str  # "tokens", "class_weight", "rows" or "positions"
-    ledger: Ledger
-
-    def __init__(self, name: str, unit: str, ledger: Ledger) -> None:
-        self.name, self.unit, self.ledger = name, unit, ledger
-
-    def is_fair(self, tolerance: float, scale: float) -> bool:
-        """Whether the token-mean contract holds: d = 0 and B = ``scale``."""
-        return self.is_even(tolerance) and abs(self.ledger.balance / scale - 1) <= tolerance
-
-    def is_even(self, tolerance: float) -> bool:
-        """Whether every token has the same weight: d = 0."""
-        return self.ledger.misallocation <= tolerance
+PENALTY = "penalty"  # kind of the terms that depend on parameters alone
 
 
 @dataclass
@@ -45,6 +32,7 @@ class WeightedTerm(WeightedTokens):
     loss_term: Term
     positive: bool  # sign of the term's own weight; ``weight`` is its absolute value
     part: int  # number of the term among those of this name in the micro-batch, from 1
+    factor: float  # from the gradient at the loss node to the one that was applied
 
     def __init__(
         self,
@@ -56,96 +44,235 @@ class WeightedTerm(WeightedTokens):
         loss_term: Term,
         positive: bool,
         part: int,
+        factor: float,
     ) -> None:
         self.rank, self.micro_batch, self.term = rank, micro_batch, term
         self.tokens, self.weight = tokens, weight
         self.loss_term, self.positive, self.part = loss_term, positive, part
+        self.factor = factor
 
 
-def candidate_objectives(terms: list[WeightedTerm]) -> Iterator[Objective]:
-    """Each term alone, all terms of the heaviest one's kind, then all; each in every valid unit.
+@dataclass
+class Reading:
+    """One way to count an objective: the unit, and the ledger in this unit."""
 
-    The heaviest term in tokens comes first, if it has a ledger. Two terms on one head are parts of
-    one loss, or two tasks of one model, so both candidates are produced. More than two are parts:
-    chunks of one loss, or K forwards and one backward.
+    unit: str  # "tokens", "class_weight", "rows", "positions" or "elements"
+    ledger: Ledger
+    of_part: bool = False  # one of two terms on one head, which may be two tasks
+
+    def __init__(self, unit: str, ledger: Ledger, of_part: bool = False) -> None:
+        self.unit, self.ledger, self.of_part = unit, ledger, of_part
+
+    def is_fair(self, tolerance: float, scale: float) -> bool:
+        """Whether the token-mean contract holds: d = 0 and B = ``scale``."""
+        return self.is_even(tolerance) and abs(self.ledger.balance / scale - 1) <= tolerance
+
+    def is_even(self, tolerance: float) -> bool:
+        """Whether every token has the same weight: d = 0."""
+        return self.ledger.misallocation <= tolerance
+
+
+@dataclass
+class Objective:
+    """The terms of one place in the loss expression, or several losses together."""
+
+    name: str  # kind and number of the loss, e.g. NllLossBackward0#0; TOGETHER for several
+    terms: list[WeightedTerm]
+    reading: Reading  # the one that is shown
+    weighted_inside: bool  # the loss itself gives the tokens of a micro-batch different weights
+
+    def __init__(
+        self, name: str, terms: list[WeightedTerm], reading: Reading, weighted_inside: bool
+    ) -> None:
+        self.name, self.terms, self.reading = name, terms, reading
+        self.weighted_inside = weighted_inside
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger in the unit that is shown."""
+        return self.reading.ledger
+
+    @property
+    def kind(self) -> str:
+        """Name of the loss node."""
+        return self.terms[0].loss_term.kind
+
+    @property
+    def is_penalty(self) -> bool:
+        """Whether it is a function of parameters alone, which has no tokens."""
+        return self.terms[0].loss_term.penalty
+
+    @property
+    def is_nonlinear(self) -> bool:
+        """Whether a function of whole micro-batches (a root, a learned weight) sets its weights."""
+        return any(t.loss_term.nonlinear for t in self.terms)
+
+
+TOGETHER = "together"
+
+
+def objectives_of(terms: list[WeightedTerm], tolerance: float, scale: float) -> list[Objective]:
+    """The objectives of a window, the one with the most gradient weight first, penalties last.
+
+    If its balance is off, but its weights are even, an objective that is fair comes before it: a
+    further loss that is not divided may be the heaviest. ``tolerance``: relative, of weights.
+    ``scale``: the intended balance.
     """
-    if not terms:
-        return
-    for name, group in _groups(terms):
-        for unit in _possible_units(group):
-            objective = _objective(name, unit, group)
-            if objective is not None:
-                yield objective
+    found = []
+    for name in _heaviest_first(terms):
+        own = [t for t in terms if t.term == name]
+        objective = _objective(name, own, tolerance, scale)
+        if objective is not None:
+            found.append(objective)
+    if len(found) > 1 and found[0].reading.is_even(tolerance):
+        found.sort(key=lambda o: o.is_penalty or not o.reading.is_fair(tolerance, scale))
+    return found
 
 
-def _possible_units(group: list[WeightedTerm]) -> tuple[str, ...]:
-    """The units that the author may have meant, the most likely first.
+def fair_together(objectives: list[Objective], tolerance: float, scale: float) -> Objective | None:
+    """The losses that satisfy the contract together, as one objective; None if there are none.
 
-    A class-weighted loss is a sum over class weights: PyTorch divides its mean by their sum.
+    The mean of two heads weighs each with 1/2, and the tokens of both together with 1.
     """
-    if all(t.loss_term.class_weight for t in group):
-        return "class_weight", "tokens", "rows", "positions"
-    return "tokens", "class_weight", "rows", "positions"
+    for group in losses_together(objectives):
+        terms = [term for objective in group for term in objective.terms]
+        for reading in _readings(terms, weighted_inside=False):
+            if not reading.of_part and reading.is_fair(tolerance, scale):
+                return Objective(TOGETHER, terms, reading, weighted_inside=False)
+    return None
 
 
-def _groups(terms: list[WeightedTerm]) -> Iterator[tuple[str, list[WeightedTerm]]]:
-    names = _heaviest_first(terms)
-    kind = names[0].rpartition("#")[0]
-    for name in names:
-        yield "main", [t for t in terms if t.term == name] if len(names) > 1 else terms
-    if max([t.part for t in terms]) == 2:
-        for part in sorted({(t.term, t.part) for t in terms}):
-            yield "part", [t for t in terms if (t.term, t.part) == part]
-    if len(names) > 1:
-        of_kind = [t for t in terms if t.loss_term.kind == kind]
-        if len({t.term for t in of_kind}) > 1:
-            yield "kind", of_kind
-        if len(of_kind) < len(terms):
-            yield "all", terms
+def losses_together(objectives: list[Objective]) -> Iterator[list[Objective]]:
+    """Losses that may be meant as one: those of the first one's kind, then all."""
+    losses = [o for o in objectives if not o.is_penalty and not o.weighted_inside]
+    of_kind = [o for o in losses if o.kind == losses[0].kind]
+    if len(of_kind) > 1:
+        yield of_kind
+    if len(losses) > max(len(of_kind), 1):
+        yield losses
 
 
 def _heaviest_first(terms: list[WeightedTerm]) -> list[str]:
-    """Names of the terms by gradient weight, sum of n * w, descending."""
+    """Names of the terms by gradient weight, sum of n * w, descending; penalties after them."""
+    if not terms:
+        return []
     first = terms[0].term
     if all(t.term == first for t in terms):
         return [first]
     totals: dict[str, float] = {}
+    penalties = {t.term for t in terms if t.loss_term.penalty}
     for t in terms:
         totals[t.term] = totals.get(t.term, 0.0) + t.tokens * t.weight
-    return sorted(totals, key=lambda name: (-totals[name], name))
+    return sorted(totals, key=lambda name: (name in penalties, -totals[name], name))
 
 
-def _objective(name: str, unit: str, group: list[WeightedTerm]) -> Objective | None:
-    lines = group if unit == "tokens" else _in_units(unit, group)
-    ledger = build_ledger(lines) if lines else None
-    return None if ledger is None else Objective(name, unit, ledger)
+def _objective(
+    name: str, terms: list[WeightedTerm], tolerance: float, scale: float
+) -> Objective | None:
+    """The objective, in the reading that is shown. The order of the tests is the theory:
+
+    1. the first fair reading: if the contract holds in one unit, the objective is right;
+    2. else the first even one in tokens or class weights: only its divisor is wrong;
+    3. else, and if the loss itself weighs its tokens, the first.
+    """
+    inside = any(weights_vary(t.loss_term) for t in terms)
+    unfair = []
+    for reading in _readings(terms, inside):
+        if reading.is_fair(tolerance, scale):
+            return Objective(name, terms, reading, inside)
+        unfair.append(reading)
+    if not unfair:
+        return None
+    counted = [r for r in unfair if r.unit in _COUNTED and not inside]
+    even = (r for r in counted if r.is_even(tolerance))
+    return Objective(name, terms, next(even, unfair[0]), inside)
 
 
-def _in_units(unit: str, group: list[WeightedTerm]) -> list[WeightedTokens]:
+_COUNTED = ("tokens", "class_weight")
+
+
+def _readings(terms: list[WeightedTerm], weighted_inside: bool) -> Iterator[Reading]:
+    """The terms in each unit that their author may have meant, the most likely first.
+
+    Two means on one head are parts of one loss, or two tasks of one model, so each is read alone,
+    too. More than two are parts: chunks of one loss, or K forwards and one backward. So are sums.
+    """
+    units = _possible_units(terms, weighted_inside)
+    for unit in units:
+        ledger = _ledger(unit, terms)
+        if ledger is not None:
+            yield Reading(unit, ledger)
+    if max(t.part for t in terms) == 2 and any(t.loss_term.reduction == "mean" for t in terms):
+        for part in (1, 2):
+            of_part = [t for t in terms if t.part == part]
+            for unit in units:
+                ledger = _ledger(unit, of_part)
+                if ledger is not None:
+                    yield Reading(unit, ledger, of_part=True)
+
+
+def _possible_units(terms: list[WeightedTerm], weighted_inside: bool) -> tuple[str, ...]:
+    """The units that the author may have meant, the most likely first.
+
+    A class-weighted loss is a sum over class weights: PyTorch divides its mean by their sum.
+    """
+    if weighted_inside:
+        return "elements", "counted_elements", "tokens"
+    if all(t.loss_term.class_weight for t in terms):
+        return "class_weight", "tokens", "rows", "positions"
+    return "tokens", "class_weight", "rows", "positions", "elements"
+
+
+def _ledger(unit: str, terms: list[WeightedTerm]) -> Ledger | None:
+    lines = terms if unit == "tokens" else _in_units(unit, terms)
+    return build_ledger(lines) if lines else None
+
+
+def _in_units(unit: str, terms: list[WeightedTerm]) -> list[WeightedTokens]:
     """The lines in units other than tokens; none if a term has no such unit."""
+    if unit == "elements" and not _proportional(terms):
+        return []
     lines = []
-    for t in group:
-        units, weight = _units(t.loss_term, unit), t.weight
-        if units is None or not 0 < units < math.inf:  # class weights may be any number
+    for t in terms:
+        counted = _count_and_weight(t, unit)
+        if counted is None:
             return []
-        # a mean has a fixed total weight: with more units, each has less
-        if units != t.tokens and t.loss_term.reduction == "mean":
-            weight *= t.tokens / units
-        lines.append(WeightedTokens(t.rank, t.micro_batch, t.term, units, weight))
+        lines.append(WeightedTokens(t.rank, t.micro_batch, t.term, *counted))
     return lines
 
 
-def _units(term: Term, unit: str) -> float | None:
-    """How many of a unit the term has; None if its author cannot have meant that unit.
+def _proportional(terms: list[WeightedTerm]) -> bool:
+    """Whether the author may have meant elements: weights vary inside, or they count the same.
+
+    A mask makes fewer tokens than elements, by another share in each micro-batch; then only tokens
+    are meant. A sum over classes makes more, always by the same factor.
+    """
+    ratios = {(t.loss_term.elements or 0) / t.tokens for t in terms}
+    return len(ratios) == 1 or any(weights_vary(t.loss_term) for t in terms)
+
+
+def _count_and_weight(t: WeightedTerm, unit: str) -> tuple[float, float] | None:
+    """How many of a unit a term has, and the weight of each; None if there is no such unit.
 
     A class-weighted loss may divide by the sum of its class weights. A summed loss over elements
     (pixels, classes) may be meant per row or per position: its author chose the divisor.
     """
+    term, weight = t.loss_term, t.weight
+    if unit in ("elements", "counted_elements"):
+        each = number(term.element_weight)
+        count = term.elements if unit == "elements" else t.tokens
+        return None if each is None or not count else (float(count), abs(each) * t.factor)
+    mean = term.reduction == "mean"
     if unit == "class_weight":
-        return number(term.class_weight)
-    if term.reduction == "mean" or term.kind.startswith("NllLoss"):
+        units = number(term.class_weight)
+    elif mean or term.kind.startswith("NllLoss"):
+        units = None
+    else:
+        units = term.rows if unit == "rows" else term.positions
+    if units is None or not 0 < units < math.inf:  # class weights may be any number
         return None
-    return term.rows if unit == "rows" else term.positions
+    # a mean has a fixed total weight: with more units, each has less
+    return float(units), weight * t.tokens / units if mean and units != t.tokens else weight
 
 
 def weights_vary(term: Term) -> bool:

@@ -28,9 +28,11 @@ from gradledger_monitor.model.losses import mean_over_tokens, sum_of_roots
 from gradledger_monitor.model.manual_all_reduce import UNSEEN, ManualAllReduce
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import (
+    PENALTY,
     Objective,
     WeightedTerm,
-    candidate_objectives,
+    fair_together,
+    objectives_of,
     weights_vary,
 )
 from gradledger_monitor.model.token_ledger import Ledger, total
@@ -111,11 +113,11 @@ class StepFacts:
         self.unmeasured = self._unmeasured()
         self.factor_unmeasured = self._factor_unmeasured()
         self.terms = terms = self._terms()
-        # the loss gives the tokens of one micro-batch different weights by design
-        ranged = [t.loss_term for t in terms if t.loss_term.weight_min is not None]
-        self.weighted_inside = any(map(weights_vary, ranged))
-        self._objectives: list[Objective] | None = None  # computed on first access
-        self.objective = self._objective() if terms else None
+        intended = run.declared_scale or 1.0
+        # the one with the most gradient weight first
+        self.objectives = objectives_of(terms, self.tolerance, intended)
+        # several losses that satisfy the contract only together, e.g. the mean of two heads
+        self.together = self._together(intended)
 
     # ------------------------------------------------------------------ the plain facts
 
@@ -235,13 +237,20 @@ class StepFacts:
                 if is_unmeasured:
                     factor *= _unscale_factor(micro_batch)
                 for name, part, term in _named(micro_batch.terms):
-                    tokens = term.tokens
-                    if tokens and term.weight is not None:
-                        own = float(term.weight)
-                        weight, positive = abs(own) * factor, own > 0
+                    counted = _tokens_and_weight(term, part)
+                    if counted is not None:
+                        tokens, weight = counted
                         terms.append(
                             WeightedTerm(
-                                rank, index, name, float(tokens), weight, term, positive, part
+                                rank,
+                                index,
+                                name,
+                                tokens,
+                                abs(weight) * factor,
+                                term,
+                                weight > 0,
+                                part,
+                                factor,
                             )
                         )
         return terms
@@ -259,34 +268,20 @@ class StepFacts:
             and all(_has_constant_targets(m) for _, m in applied)
         ):
             return True
-        negative = {t.term for t in self.terms if not t.positive}
-        return bool(negative) and any(t.term in negative and t.positive for t in self.terms)
+        signed = [t for t in self.terms if not weights_vary(t.loss_term)]
+        negative = {t.term for t in signed if not t.positive}
+        return bool(negative) and any(t.term in negative and t.positive for t in signed)
+
+    def _together(self, intended: float) -> Objective | None:
+        if len(self.objectives) < 2 or self.objectives[0].reading.is_fair(self.tolerance, intended):
+            return None
+        return fair_together(self.objectives, self.tolerance, intended)
 
     @property
-    def objectives(self) -> list[Objective]:
-        """All objectives that the window may have, the most likely first."""
-        if self._objectives is None:
-            self._objectives = list(candidate_objectives(self.terms))
-        return self._objectives
-
-    def _objective(self) -> Objective | None:
-        """The objective that is shown. The order of the tests is the theory of the ledger:
-
-        1. the first fair candidate: one for which the contract holds proves the run right;
-        2. else, without sums of several kinds of terms ("all"), the first even candidate in tokens
-           or class weights: its weights are right, and only its divisor is wrong;
-        3. else the first candidate: the heaviest term, in tokens.
-        """
-        tolerance, scale = self.tolerance, self.run.declared_scale or 1.0
-        unfair = []
-        for objective in candidate_objectives(self.terms):
-            if objective.is_fair(tolerance, scale):
-                return objective  # most often the first: the others are not computed
-            unfair.append(objective)
-        self._objectives = unfair
-        single = [o for o in unfair if o.name != "all"]
-        counted = [o for o in single if o.unit in ("tokens", "class_weight")]
-        return next((o for o in counted if o.is_even(tolerance)), next(iter(single), None))
+    def objective(self) -> Objective | None:
+        """The objective that is shown: the one with the most gradient weight, or all of them if
+        they satisfy the contract together."""
+        return self.together or next(iter(self.objectives), None)
 
     @property
     def ledger(self) -> Ledger | None:
@@ -383,7 +378,7 @@ def _why_unmeasured(
     if record.sync == "unknown":
         return all_reduce.reason if all_reduce is not None else UNSEEN
     for _, micro_batch in applied:
-        terms = micro_batch.terms
+        terms = [term for term in micro_batch.terms if not term.penalty]
         if not terms:
             return micro_batch.missing.get("terms", "no loss term was seen")
         for term in terms:
@@ -395,6 +390,21 @@ def _why_unmeasured(
             elif not math.isfinite(float(weight)):
                 return "the gradient at the loss is not finite"
     return None
+
+
+def _tokens_and_weight(term: Term, part: int) -> tuple[float, float] | None:
+    """The tokens of a term and the weight of each; None if it has none, or they are not known.
+
+    A penalty has no tokens: it is one value for each micro-batch, summed over the parameters.
+    """
+    if term.penalty:
+        each, count = number(term.element_weight), term.elements
+        if part > 1 or each is None or not count:
+            return None
+        return 1.0, each * count if term.reduction == "mean" else each
+    if not term.tokens or term.weight is None:
+        return None
+    return float(term.tokens), float(term.weight)
 
 
 def _shared_factor(record: StepRecord) -> float:
@@ -426,7 +436,8 @@ def _named(terms: list[Term]) -> list[tuple[str, int, Term]]:
     """Terms with a name and a part number, e.g. NllLossBackward0#1: the second loss of its kind.
 
     Terms on one head with one coefficient are parts of one loss (chunks), numbered from 1. Two
-    tasks on one head usually differ in their coefficients. A term without a head is its own loss.
+    tasks on one head usually differ in their coefficients. A term without a head is its own loss;
+    the penalties with one coefficient, one for each parameter, are one.
     """
     if len(terms) == 1:
         return [(f"{terms[0].kind}#0", 1, terms[0])]
@@ -434,9 +445,11 @@ def _named(terms: list[Term]) -> list[tuple[str, int, Term]]:
     losses_by_kind: dict[str, dict[object, int]] = {}
     parts: dict[str, int] = {}
     for index, term in enumerate(terms):
-        losses = losses_by_kind.setdefault(term.kind, {})
-        loss = index if term.head is None else (term.head, number(term.coefficient))
-        name = f"{term.kind}#{losses.setdefault(loss, len(losses))}"
+        kind = PENALTY if term.penalty else term.kind
+        losses = losses_by_kind.setdefault(kind, {})
+        single = term.head is None and not term.penalty
+        loss = index if single else (term.head, number(term.coefficient))
+        name = f"{kind}#{losses.setdefault(loss, len(losses))}"
         parts[name] = parts.get(name, 0) + 1
         named.append((name, parts[name], term))
     return named

@@ -17,19 +17,25 @@ all positions counted  N/P     N tokens weigh 1/P each; P positions include igno
 =====================  ======  ==================================================================
 
 Several mistakes can give the same number. The tests run from the most specific evidence to the
-least specific: see ``_explain``. If nothing separates two explanations, the harmless one wins.
+least specific: see ``_explain``. If nothing separates two explanations, the harmless one wins. A
+bare number is a cause only if it explains every window with a wrong balance.
+
+Each objective of the window has its own diagnosis. That of the first, which has the most gradient
+weight, is about its balance. The balance of a further one contains its coefficient, which is only
+known where it can be read: there, only a division that the others have is missed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.objectives import Objective, WeightedTerm
+from gradledger_monitor.model.objectives import Objective, losses_together
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.model.token_ledger import total
 
 Pattern = Literal[
     "fair",
@@ -37,7 +43,7 @@ Pattern = Literal[
     "by_design",  # a contract other than the token mean, declared or chosen inside the loss
     "coefficient",  # a constant multiplier of the loss explains B
     "missing",  # B = K
-    "term_missing",  # B of one loss term is K times its coefficient
+    "term_missing",  # B of a further objective is K times its coefficient
     "double",  # B = 1/K
     "partial",  # B = k/K in a short or long window
     "world",  # B = R or 1/R
@@ -55,18 +61,21 @@ MOST_MICRO_BATCHES = 4096  # the largest m for which B = 1/m is read as a divisi
 OWN_LOSSES = "each backward has a separate loss (such as real and fake batches of a GAN critic)"
 PARTS_OR_TASKS = "several losses add up to one mean: parts of one loss or separate tasks, unknown"
 WEIGHTED_INSIDE = "the loss gives the tokens of one micro-batch different weights"
+NO_ELEMENTS = f'{WEIGHTED_INSIDE}; if that is intended, declare contract="sample"'
+NONLINEAR = "the loss is a non-linear function of whole micro-batches"
+ONE_MORE = "needs one more window"
+_BY_HISTORY: tuple[Pattern, ...] = ("pending", "constant", "wandering", "early_step")
 _ROUND = (1, 2, 3, 5)  # first digits of coefficients that people write
 
 
 @dataclass
 class Diagnosis:
-    """The pattern, the ratio that matched (K, 1/m, R, ...) and the objective that shows it."""
+    """The pattern, the objective that shows it, and the ratio that matched (K, 1/m, R, ...)."""
 
     pattern: Pattern
     reason: str = ""
     objective: Objective | None = None
     ratio: float = 1.0
-    term: str = ""
 
     def __init__(
         self,
@@ -74,10 +83,9 @@ class Diagnosis:
         reason: str = "",
         objective: Objective | None = None,
         ratio: float = 1.0,
-        term: str = "",
     ) -> None:
         self.pattern, self.reason, self.objective = pattern, reason, objective
-        self.ratio, self.term = ratio, term
+        self.ratio = ratio
 
 
 class Closed(NamedTuple):
@@ -101,20 +109,51 @@ class Closed(NamedTuple):
         )
 
 
-def diagnose(facts: StepFacts, past: Sequence[Closed]) -> Diagnosis:
-    """The one pattern that explains the window's balance."""
+def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
+    """The one pattern that explains the balance of each objective, the heaviest objective first.
+
+    One diagnosis without an objective if nothing of the window can be judged.
+    """
     reason = facts.unmeasured or facts.factor_unmeasured
     if reason:
-        return Diagnosis("unmeasured", reason)
+        return [Diagnosis("unmeasured", reason)]
     if facts.run.contract in ("sequence", "sample"):
-        return Diagnosis("by_design", f"the run declares one weight per {facts.run.contract}")
-    if facts.weighted_inside:
-        return Diagnosis("by_design", WEIGHTED_INSIDE)
+        return [Diagnosis("by_design", f"the run declares one weight per {facts.run.contract}")]
     if facts.separate_losses:
-        return Diagnosis("by_design", OWN_LOSSES)
-    if facts.objective is None:
-        return Diagnosis("unmeasured", reason_without_objective(facts))
-    return _explain(facts, facts.objective, past)
+        return [Diagnosis("by_design", OWN_LOSSES)]
+    if facts.together is not None:
+        return [Diagnosis("fair", objective=facts.together)]
+    if not facts.objectives:
+        return [Diagnosis("unmeasured", reason_without_objective(facts))]
+    main, *further = facts.objectives
+    first = _of_main(facts, main, past)
+    return [first, *[_of_further(facts, objective, first) for objective in further]]
+
+
+def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
+    if objective.weighted_inside and objective.reading.unit == "tokens":
+        return Diagnosis("unmeasured", NO_ELEMENTS, objective)
+    if objective.is_nonlinear and not _is_fair(facts, objective):
+        return Diagnosis("by_design", NONLINEAR, objective)
+    if objective.reading.of_part and not _is_fair(facts, objective):
+        return Diagnosis("unmeasured", PARTS_OR_TASKS, objective)
+    diagnosis = _explain(facts, objective, past)
+    if objective.weighted_inside and diagnosis.pattern in _BY_HISTORY:
+        return Diagnosis("by_design", WEIGHTED_INSIDE, objective)
+    return diagnosis
+
+
+def _of_further(facts: StepFacts, objective: Objective, main: Diagnosis) -> Diagnosis:
+    """A further objective: without the division by K that the main one has, or with its weight."""
+    if _is_fair(facts, objective):
+        return Diagnosis("fair", objective=objective)
+    if main.pattern == "fair" and _is_undivided(facts, objective):
+        return Diagnosis("term_missing", objective=objective, ratio=facts.micro_batches)
+    return Diagnosis("coefficient", objective=objective)
+
+
+def _is_fair(facts: StepFacts, objective: Objective) -> bool:
+    return objective.reading.is_fair(facts.tolerance, facts.run.declared_scale or 1.0)
 
 
 def reason_without_objective(facts: StepFacts) -> str:
@@ -129,39 +168,40 @@ def differs_from_earlier(balance: float, past: Sequence[Closed], tolerance: floa
     return any(abs(balance / earlier - 1) > VARIES * tolerance for earlier in _wrong_balances(past))
 
 
+def _wrong(past: Sequence[Closed]) -> list[Closed]:
+    return [c for c in past if c.balance is not None and c.pattern != "fair"]
+
+
 def _wrong_balances(past: Sequence[Closed]) -> list[float]:
-    return [c.balance for c in past if c.balance is not None and c.pattern != "fair"]
+    return [c.balance for c in _wrong(past) if c.balance is not None]
 
 
 def _explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
     """The first explanation that fits; the order is that of the evidence, the strongest first.
 
-    1. One term, then 2. fair: the main loss is fair (B = 1) while a further term is not divided.
-    3. Weights of single micro-batches (``_by_weights``). They separate what B alone does not: with
+    1. Fair: B = 1.
+    2. Weights of single micro-batches (``_by_weights``). They separate what B alone does not: with
        2 tokens in 2 micro-batches, a plain sum has B = N = K = 2.
-    4. The last fair window (``_partial``). It shows the K that the loop divides by. B = k/K of a
+    3. The last fair window (``_partial``). It shows the K that the loop divides by. B = k/K of a
        shorter window may equal 1/R or a coefficient, so this comes before both.
-    5. The ranks (``_by_ranks``), before a coefficient: authors multiply a loss by R on purpose or
-       by mistake. If a coefficient explains B = R as well, the finding is information.
-    6. Coefficients (``_by_coefficient``), before K, 1/K and 1/R: a constant in front of the loss
+    4. The ranks (``_by_ranks``), before a coefficient: authors multiply a loss by R on purpose or
+       by mistake.
+    5. Coefficients (``_by_coefficient``), before K, 1/K and 1/R: a constant in front of the loss
        explains any of these numbers, and is harmless.
-    7. Losses that are fair together: whether they belong together is not known.
-    8. Bare numbers (``_by_number``): B = R, 1/R, K, 1/K.
-    9. Earlier windows (``_by_history``).
+    6. Losses whose balances add up to 1: whether they belong together is not known.
+    7. Bare numbers (``_by_number``): B = R, 1/R, K, 1/K.
+    8. Earlier windows (``_by_history``).
     """
     balance = objective.ledger.balance / (facts.run.declared_scale or 1.0)
-    term = _undivided_term(facts, objective)
-    if term is not None:
-        return Diagnosis("term_missing", objective=objective, ratio=facts.micro_batches, term=term)
     if _Near(balance, facts.tolerance)(1.0):
         return Diagnosis("fair", objective=objective)
     return (
         _by_weights(facts, objective)
         or _partial(facts, objective, balance, past)
-        or _by_ranks(facts, objective, balance)
+        or _by_ranks(facts, objective, balance, past)
         or _by_coefficient(facts, objective, balance)
-        or _by_losses_together(facts, objective)
-        or _by_number(facts, objective, balance)
+        or _by_losses_together(facts)
+        or _by_number(facts, objective, balance, past)
         or _by_history(facts, objective, balance, past)
     )
 
@@ -180,19 +220,24 @@ def _partial(
     full = next((c.micro_batches for c in reversed(past) if c.pattern == "fair"), None)
     if full is None or full == k or not _Near(balance, facts.tolerance)(k / full):
         return None
+    if not _Explains(facts, past)(lambda micro_batches: micro_batches / full):
+        return None
     return Diagnosis("partial", objective=objective, ratio=k / full)
 
 
-def _by_ranks(facts: StepFacts, objective: Objective, balance: float) -> Diagnosis | None:
+def _by_ranks(
+    facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
+) -> Diagnosis | None:
     """B = R of averaged gradients, unless K = R too; or the measured factor of a loop's own sync.
 
     With K = R, B = R may also be a missing division by K: ``_by_number`` decides.
     """
     ranks, near = facts.run.world_size, _Near(balance, facts.tolerance)
     if facts.averaged and near(ranks) and facts.micro_batches != ranks:
-        ambiguous = _coefficient_explains(facts, objective, balance)
-        pattern: Pattern = "world_or_weight" if ambiguous else "world"
-        return Diagnosis(pattern, objective=objective, ratio=ranks)
+        if _coefficient_explains(facts, objective, balance):
+            return Diagnosis("world_or_weight", objective=objective, ratio=ranks)
+        world = Diagnosis("world", objective=objective, ratio=ranks)
+        return _if_consistent(facts, past, world, ranks)
     if _combined_off(facts, balance):
         return Diagnosis("world", objective=objective, ratio=round(balance, 6))
     return None
@@ -205,28 +250,67 @@ def _by_coefficient(facts: StepFacts, objective: Objective, balance: float) -> D
     return None
 
 
-def _by_losses_together(facts: StepFacts, objective: Objective) -> Diagnosis | None:
-    for together in _objectives_together(facts, objective):
-        if _Near(together.ledger.balance, facts.tolerance)(1.0):
-            return Diagnosis("unmeasured", PARTS_OR_TASKS)
+def _by_losses_together(facts: StepFacts) -> Diagnosis | None:
+    scale = facts.run.declared_scale or 1.0
+    for group in losses_together(facts.objectives):
+        balance = total([objective.ledger.balance for objective in group])
+        if _Near(balance / scale, facts.tolerance)(1.0):
+            return Diagnosis("unmeasured", PARTS_OR_TASKS, group[0])
     return None
 
 
-def _by_number(facts: StepFacts, objective: Objective, balance: float) -> Diagnosis | None:
+def _by_number(
+    facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
+) -> Diagnosis | None:
     """B = R or 1/R, then B = K or 1/K.
 
     With K = R the numbers coincide. A mean loss is then attributed to K. A summed loss is
     attributed to R: the usual form is a sum over N of all ranks, which DDP averages once more.
     """
     k, ranks, near = facts.micro_batches, facts.run.world_size, _Near(balance, facts.tolerance)
-    summed = _reductions(facts, objective) <= {"sum", "none"}
+    summed = _reductions(objective) <= {"sum", "none"}
     if ranks > 1 and (near(ranks) or near(1 / ranks)) and (summed or k != ranks):
-        return Diagnosis("world", objective=objective, ratio=round(balance, 6))
+        world = Diagnosis("world", objective=objective, ratio=round(balance, 6))
+        return _if_consistent(facts, past, world, ranks if near(ranks) else 1 / ranks)
     if k > 1 and near(k):
-        return Diagnosis("missing", objective=objective, ratio=k)
+        missing = Diagnosis("missing", objective=objective, ratio=k)
+        return _if_consistent(facts, past, missing, lambda micro_batches: micro_batches)
     if k > 1 and near(1 / k):
-        return Diagnosis("double", objective=objective, ratio=1 / k)
+        double = Diagnosis("double", objective=objective, ratio=1 / k)
+        return _if_consistent(facts, past, double, lambda micro_batches: 1 / micro_batches)
     return None
+
+
+def _if_consistent(
+    facts: StepFacts,
+    past: Sequence[Closed],
+    diagnosis: Diagnosis,
+    expected: Callable[[int], float] | float,
+) -> Diagnosis | None:
+    """The diagnosis if its number explains every wrong balance before this one, too.
+
+    Of a sum it must explain at least two: its divisor may be a count that is K times too small by
+    chance. A mean has the right count in it.
+    """
+    assert diagnosis.objective is not None
+    if not _wrong(past) and _reductions(diagnosis.objective) != {"mean"}:
+        return Diagnosis("pending", ONE_MORE, diagnosis.objective)
+    explains = _Explains(facts, past)
+    return diagnosis if explains(expected if callable(expected) else lambda _: expected) else None
+
+
+class _Explains:
+    """Whether a number, which may depend on K, is the balance of all earlier wrong windows."""
+
+    def __init__(self, facts: StepFacts, past: Sequence[Closed]) -> None:
+        self._facts, self._past = facts, past
+
+    def __call__(self, expected: Callable[[int], float]) -> bool:
+        scale, tolerance = self._facts.run.declared_scale or 1.0, self._facts.tolerance
+        return all(
+            _Near((closed.balance or 0.0) / scale, tolerance)(expected(closed.micro_batches or 1))
+            for closed in _wrong(self._past)
+        )
 
 
 def _by_history(
@@ -237,16 +321,17 @@ def _by_history(
     A varying B accuses only if the weights are even: uneven weights are another rule's finding.
     """
     if not _wrong_balances(past):
-        return Diagnosis("pending", "needs one more window", objective)
+        return Diagnosis("pending", ONE_MORE, objective)
     varies = differs_from_earlier(
         balance * (facts.run.declared_scale or 1.0), past, facts.tolerance
     )
-    if varies and objective.is_even(facts.tolerance) and not _is_bare_reduction(facts):
+    even = objective.reading.is_even(facts.tolerance)
+    if varies and even and not _is_bare_reduction(objective):
         return Diagnosis("wandering", objective=objective)
     divisor = _divisor(balance)
     single = len(facts.record.micro_batches) == 1
     whole = 1 < divisor <= MOST_MICRO_BATCHES and _Near(balance, facts.tolerance)(1 / divisor)
-    if single and whole and not varies and _is_one_divided_cross_entropy(facts):
+    if single and whole and not varies and _is_one_divided_cross_entropy(objective):
         return Diagnosis("early_step", objective=objective, ratio=1 / divisor)
     return Diagnosis("constant", objective=objective)
 
@@ -285,31 +370,21 @@ def _combined_off(facts: StepFacts, balance: float) -> bool:
     return any(near(r) and _Near(balance, facts.tolerance)(r) for r in (ranks, 1 / ranks))
 
 
-def _objectives_together(facts: StepFacts, objective: Objective) -> list[Objective]:
-    """Objectives that join the loss of this one with others."""
-    names = ("kind", "main") if objective.name == "part" else ("kind",)
-    return [r for r in facts.objectives if r.name in names]
+def _reductions(objective: Objective) -> set[str]:
+    return {term.loss_term.reduction for term in objective.terms}
 
 
-def _terms_of(facts: StepFacts, objective: Objective) -> list[WeightedTerm]:
-    terms = {line.term for line in objective.ledger.lines}
-    return [term for term in facts.terms if term.term in terms]
-
-
-def _reductions(facts: StepFacts, objective: Objective) -> set[str]:
-    return {term.loss_term.reduction for term in _terms_of(facts, objective)}
-
-
-def _is_bare_reduction(facts: StepFacts) -> bool:
+def _is_bare_reduction(objective: Objective) -> bool:
     """Whether the loss is a bare mean or sum, whose elements have an unknown meaning."""
-    return any(s.loss_term.kind.startswith(("MeanBackward", "SumBackward")) for s in facts.terms)
+    bare = ("MeanBackward", "SumBackward")
+    return any(term.loss_term.kind.startswith(bare) for term in objective.terms)
 
 
 def _is_sum(facts: StepFacts, objective: Objective) -> bool:
     """Every token weighs 1, or 1 averaged over ranks or micro-batches: nothing divides by N."""
     if (
-        _is_bare_reduction(facts)
-        or "mean" in _reductions(facts, objective)
+        _is_bare_reduction(objective)
+        or "mean" in _reductions(objective)
         or objective.ledger.tokens <= 1
     ):
         return False
@@ -324,7 +399,7 @@ def _divides_by_all_positions(facts: StepFacts, objective: Objective) -> bool:
 
     ``weight * positions * K`` is then 1 for every micro-batch; for averaged ranks, times R.
     """
-    terms = _terms_of(facts, objective)
+    terms = objective.terms
     ignored = any(term.loss_term.size != term.tokens for term in terms)
     if not ignored or any(not term.loss_term.size for term in terms):
         return False
@@ -335,7 +410,7 @@ def _divides_by_all_positions(facts: StepFacts, objective: Objective) -> bool:
 
 def _coefficient_explains(facts: StepFacts, objective: Objective, balance: float) -> bool:
     """B is the constant that the loss is multiplied by."""
-    coefficients = {number(term.loss_term.coefficient) for term in _terms_of(facts, objective)}
+    coefficients = {number(term.loss_term.coefficient) for term in objective.terms}
     if len(coefficients) != 1:
         return False
     coefficient = coefficients.pop()
@@ -344,43 +419,35 @@ def _coefficient_explains(facts: StepFacts, objective: Objective, balance: float
 
 def _is_half_squared_error(facts: StepFacts, objective: Objective, balance: float) -> bool:
     """Half the mean squared error, as textbooks write it; the half may also be 1/K or 1/R."""
-    kinds = {term.loss_term.kind for term in _terms_of(facts, objective)}
+    kinds = {term.loss_term.kind for term in objective.terms}
     return kinds == {"MseLossBackward0"} and _Near(balance, facts.tolerance)(0.5)
 
 
-def _is_one_divided_cross_entropy(facts: StepFacts) -> bool:
+def _is_one_divided_cross_entropy(objective: Objective) -> bool:
     """Each micro-batch has one term: a cross entropy that is divided by something."""
-    terms = [term.loss_term for term in facts.terms]
-    if len(terms) != len({(term.rank, term.micro_batch) for term in facts.terms}):
+    terms = [term.loss_term for term in objective.terms]
+    if len(terms) != len({(term.rank, term.micro_batch) for term in objective.terms}):
         return False
     return all(t.kind.startswith("NllLoss") and t.undivided is False for t in terms)
 
 
-def _undivided_term(facts: StepFacts, main: Objective) -> str | None:
-    """A further term whose mean is added on every micro-batch without the division by K.
+def _is_undivided(facts: StepFacts, objective: Objective) -> bool:
+    """Whether the mean of a further objective is added on every micro-batch without a division.
 
-    Its balance is then K times its coefficient, while that of the main term is 1. A coefficient
+    Its balance is then K times its coefficient, while that of the main one is 1. A coefficient
     that already contains the 1/K gives the same balance: see ``_is_undivided_coefficient``.
     """
-    names = {term.term for term in facts.terms}
-    if facts.micro_batches == 1 or len(names) == 1:
-        return None
-    if not main.is_fair(facts.tolerance, facts.run.declared_scale or 1.0):
-        return None
-    further = sorted(names - {line.term for line in main.ledger.lines})
-    return next((name for name in further if _is_undivided(facts, name)), None)
-
-
-def _is_undivided(facts: StepFacts, name: str) -> bool:
-    k = facts.micro_batches
-    terms = [term for term in facts.terms if term.term == name]
+    k, terms = facts.micro_batches, objective.terms
     coefficients = {number(term.loss_term.coefficient) for term in terms}
-    means = all(s.loss_term.reduction == "mean" and s.loss_term.undivided for s in terms)
-    if not means or len(terms) != k * len(facts.records) or len(coefficients) != 1:
+    means = all(
+        s.loss_term.undivided and (s.loss_term.reduction == "mean" or s.loss_term.penalty)
+        for s in terms
+    )
+    ranks = len({term.rank for term in terms})
+    if k == 1 or not means or len(terms) != k * ranks or len(coefficients) != 1:
         return False
     coefficient = coefficients.pop()
-    balance = sum(s.tokens * s.weight for s in terms)
-    near = _Near(balance, facts.tolerance)
+    near = _Near(objective.ledger.balance, facts.tolerance)
     return near(k * (coefficient or 1.0)) and _is_undivided_coefficient(coefficient, k)
 
 

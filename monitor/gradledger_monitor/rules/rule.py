@@ -24,7 +24,9 @@ class Window:
     def __init__(self, facts: StepFacts, past: Sequence[balance_diagnosis.Closed] = ()) -> None:
         self.facts = facts
         self.past = past
-        self.balance = balance_diagnosis.diagnose(facts, past)  # once, for all rules that read it
+        # of each objective, the heaviest first; once, for all rules that read it
+        self.diagnoses = balance_diagnosis.diagnose(facts, past)
+        self.balance = self.diagnoses[0]
 
     def closed(self) -> balance_diagnosis.Closed:
         """What later windows can look back on."""

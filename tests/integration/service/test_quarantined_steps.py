@@ -39,7 +39,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Break the evaluation of step 3 until the fixture is undone."""
     right = balance_diagnosis.diagnose
 
-    def diagnose(facts: StepFacts, *past: Any) -> balance_diagnosis.Diagnosis:
+    def diagnose(facts: StepFacts, *past: Any) -> list[balance_diagnosis.Diagnosis]:
         if facts.step == BROKEN:
             raise OverflowError("a computation that breaks")
         return right(facts, *past)

@@ -53,7 +53,8 @@ class UnevenMicrobatches(Rule):
         if len(set(counts.values())) == 1 or any(r.skipped for r in facts.records.values()):
             return OK
         scale = facts.run.declared_scale or 1.0
-        if facts.objective is not None and facts.objective.is_fair(facts.tolerance, scale):
+        objective = facts.objective
+        if objective is not None and objective.reading.is_fair(facts.tolerance, scale):
             return OK
         few, many = min(counts.values()), max(counts.values())
         return finding(

@@ -21,19 +21,19 @@ def no_mistake(window: Window) -> Outcome | None:
         return not_measured(diagnosis.reason)
     if diagnosis.pattern == "by_design":
         return not_applicable(diagnosis.reason)
-    return OK if diagnosis.pattern in _NO_MISTAKE else None
+    return OK if all(d.pattern in _NO_MISTAKE for d in window.diagnoses) else None
 
 
 BALANCE_OFF = Precondition("the balance is off", no_mistake)
 
 
 def shows(window: Window, *patterns: Pattern) -> bool:
-    """Whether the window's balance has one of these patterns."""
+    """Whether the balance of the heaviest objective has one of these patterns."""
     return window.balance.pattern in patterns
 
 
 def balance(window: Window) -> float:
-    """B of the objective that shows the pattern."""
+    """B of the objective with the most gradient weight."""
     assert window.balance.objective is not None
     return window.balance.objective.ledger.balance
 
@@ -55,7 +55,7 @@ def of_declared(window: Window) -> str:
 
 
 def tokens(window: Window) -> float:
-    """N of the objective that shows the pattern."""
+    """N of the objective with the most gradient weight."""
     assert window.balance.objective is not None
     return window.balance.objective.ledger.tokens
 

@@ -43,8 +43,6 @@ class DoubleDivision(Rule):
     modelscope/ms-swift#10117, modelscope/ms-swift#10116, huggingface/accelerate#3533
     """
 
-    inhibits = ("reduction.token_weights_unequal",)
-
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
+from gradledger_monitor.rules.objective_names import objective_name
 from gradledger_monitor.rules.reduction.common import BALANCE_OFF, declared, shows
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
@@ -44,26 +46,28 @@ class MissingDivision(Rule):
     NVIDIA/Megatron-LM#1532, fastai/fastai#3023
     """
 
-    inhibits = ("reduction.token_weights_unequal",)
-
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:
-        """B = K, or one term's balance K times its coefficient."""
-        if not shows(window, "missing", "term_missing"):
+        """B = K, or a further objective's balance K times its coefficient."""
+        if shows(window, "missing"):
+            return _of_all(window)
+        missing = next((d for d in window.diagnoses if d.pattern == "term_missing"), None)
+        if missing is None or missing.objective is None:
             return OK
-        return _of_one_term(window) if window.balance.pattern == "term_missing" else _of_all(window)
+        return _of_one(window, missing.objective)
 
 
-def _of_one_term(window: Window) -> Outcome:
-    k, term = window.facts.micro_batches, window.balance.term
+def _of_one(window: Window, objective: Objective) -> Outcome:
+    k, objectives = window.facts.micro_batches, window.facts.objectives
+    name, main = objective_name(objective, objectives), objective_name(objectives[0], objectives)
     return finding(
         "warning",
-        f"The loss term {term.rpartition('#')[0]} is not divided by K = {k}",
-        f"The main loss is normalised over the window, but the term {term} is added undivided on "
-        f"each of the {k} micro-batches. Its weight is {k} times its coefficient.",
+        f"The {name} is not divided by K = {k}",
+        f"The {main} is normalised over the window, but the {name} is added undivided on each of "
+        f"the {k} micro-batches. Its weight is {k} times its coefficient.",
         FIX,
-        term=term,
+        objective=name,
         factor=k,
         micro_batches=k,
     )

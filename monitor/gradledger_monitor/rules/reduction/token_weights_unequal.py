@@ -11,12 +11,14 @@ from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import Entry, total
 from gradledger_monitor.rules.balance_diagnosis import (
+    NONLINEAR,
     OWN_LOSSES,
     PARTS_OR_TASKS,
     WEIGHTED_INSIDE,
     reason_without_objective,
 )
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
+from gradledger_monitor.rules.objective_names import objective_name
 from gradledger_monitor.rules.rule import (
     OK,
     Rule,
@@ -85,33 +87,36 @@ class TokenWeightsUnequal(Rule):
         self._recent: deque[float] = deque(maxlen=self.recent)
 
     def evaluate(self, window: Window) -> Outcome:
-        """OK if weights are even under some objective; else the misallocation of the first."""
+        """OK if the weights of every objective are even in some unit; else the heaviest's d."""
         facts = window.facts
         if facts.unmeasured:
             return not_measured(facts.unmeasured)
         if facts.run.contract in ("sequence", "sample"):
             return not_applicable(f"the run declares one weight per {facts.run.contract}")
-        if facts.weighted_inside:
-            return not_applicable(WEIGHTED_INSIDE)
         if facts.separate_losses:
             return not_applicable(OWN_LOSSES)
-        objective = facts.objective
-        if objective is None:
+        if facts.objective is None:
             return not_measured(reason_without_objective(facts))
-        scale = facts.run.declared_scale or 1.0
-        if objective.name == "part" and not objective.is_fair(facts.tolerance, scale):
-            return not_measured(PARTS_OR_TASKS)
-        even = objective.is_even(facts.tolerance)
-        self._recent.append(0.0 if even else objective.ledger.misallocation)
-        if even or window.balance.pattern == "padding":
+        objectives = [] if facts.together else [o for o in facts.objectives if not o.is_penalty]
+        excuses = [_excuse(objective, facts) for objective in objectives]
+        if excuses and all(excuses):
+            return excuses[0] or OK
+        judged = [o for o, excuse in zip(objectives, excuses, strict=True) if excuse is None]
+        uneven = next((o for o in judged if not o.reading.is_even(facts.tolerance)), None)
+        share = 0.0 if uneven is None else _share(uneven, objectives)
+        self._recent.append(0.0 if uneven is None else uneven.ledger.misallocation * share)
+        if uneven is None or (uneven is objectives[0] and window.balance.pattern == "padding"):
             return OK
-        return deferred_finding(self._report, facts, objective, tuple(self._recent))
+        return deferred_finding(self._report, facts, uneven, share, tuple(self._recent))
 
     def _report(
-        self, facts: StepFacts, objective: Objective, history: tuple[float, ...]
+        self, facts: StepFacts, objective: Objective, share: float, history: tuple[float, ...]
     ) -> Outcome:
         ledger, entries = objective.ledger, objective.ledger.entries
         recent, steps = math.fsum(history) / len(history), len(history)
+        name = objective_name(objective, facts.objectives)
+        several = len(facts.objectives) > 1
+        of_loss = f" of the {name}" if several else ""
         severity: Severity = "info"
         if recent >= self.warning:
             severity = "error" if recent >= self.error else "warning"
@@ -120,14 +125,16 @@ class TokenWeightsUnequal(Rule):
         light = min(entries, key=lambda e: e.relative)
         where = _where(entries, facts.tolerance)
         summary = (
-            f"In step {facts.step}, {ledger.misallocation:.1%} of the gradient's weight is on the "
-            f"wrong tokens{average}. Weights differ {where}: {_contrast(heavy, light)}"
+            f"In step {facts.step}, {ledger.misallocation * share:.1%} of the gradient's weight is "
+            f"on the wrong tokens{of_loss}{average}. Weights differ {where}: "
+            f"{_contrast(heavy, light)}"
         )
         return finding(
             severity,
-            f"Token weights differ {where}",
+            f"Token weights{of_loss} differ {where}",
             summary + _loss_sentence(facts),
             FIX,
+            objective=name,
             misallocation=round(ledger.misallocation, 6),
             misallocation_recent=round(recent, 6),
             balance=None if facts.factor_unmeasured else round(ledger.balance, 6),
@@ -137,6 +144,25 @@ class TokenWeightsUnequal(Rule):
             loss_reported=facts.loss_reported,
             loss_token=facts.loss_token,
         )
+
+
+def _excuse(objective: Objective, facts: StepFacts) -> Outcome | None:
+    """Why an objective that is not even cannot be judged, or need not; None if it is judged."""
+    reading, scale = objective.reading, facts.run.declared_scale or 1.0
+    if objective.weighted_inside:
+        return not_applicable(WEIGHTED_INSIDE)
+    if objective.is_nonlinear and not reading.is_even(facts.tolerance):
+        return not_applicable(NONLINEAR)
+    if reading.of_part and not reading.is_fair(facts.tolerance, scale):
+        return not_measured(PARTS_OR_TASKS)
+    return None
+
+
+def _share(objective: Objective, objectives: list[Objective]) -> float:
+    """The objective's share of the gradient weight of all; 1 for the heaviest one."""
+    if objective is objectives[0]:
+        return 1.0
+    return objective.ledger.balance / total(o.ledger.balance for o in objectives)
 
 
 def _contrast(heavy: Entry, light: Entry) -> str:

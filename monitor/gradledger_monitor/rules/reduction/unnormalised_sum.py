@@ -65,7 +65,9 @@ class UnnormalisedSum(Rule):
         n, b, excess = tokens(window), balance(window), factor(window)
         earlier = [past.tokens for past in window.past if past.tokens]
         follows = any(abs(n / tokens - 1) > TOKENS_DIFFER for tokens in earlier)
-        cross_entropy = all(s.loss_term.kind.startswith("NllLoss") for s in window.facts.terms)
+        cross_entropy = all(
+            s.loss_term.kind.startswith("NllLoss") for s in window.facts.objectives[0].terms
+        )
         constant = constant_factor_effect(excess, window.facts)
         effect = changing_factor_effect(window.facts) if follows else constant
         changes = " The number of tokens differs between windows." if follows else ""

@@ -43,7 +43,7 @@ class WorldSize(Rule):
     **What it sees**
 
     With R ranks, the balance is 1/R or R instead of 1. If a constant R in front of the loss
-    explains the factor, it may be an intended weight: the finding is then information.
+    explains the factor, it may also be an intended weight: then declare it with ``scale=``.
 
     **Why it matters**
 
@@ -94,7 +94,7 @@ class WorldSize(Rule):
 
 def _ambiguous(window: Window, ranks: int) -> Outcome:
     return finding(
-        "info",
+        "warning",
         f"The loss is multiplied by {ranks}, which is also the number of ranks",
         f"The balance over {ranks} ranks is {significant(balance(window))}, and a constant in "
         "front of the loss explains it. If this constant is the world size, it is one factor too "
