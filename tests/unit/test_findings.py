@@ -112,7 +112,7 @@ def test_a_run_without_a_step_is_incomplete() -> None:
 
 def test_what_was_measured_once_counts_as_covered() -> None:
     evaluation = judged([facts(record([], 1)), *[step(n, RIGHT) for n in (2, 3)]])
-    assert evaluation.coverage[TokenWeightsUnequal.id()] == "ok"
+    assert evaluation.coverage[TokenWeightsUnequal.id()] == "ok: equal weights: cross entropy"
     assert evaluation.verdict == "balanced"
 
 

@@ -73,10 +73,12 @@ def verdict_meaning(evaluation: EvaluationResult, steps: int, ranks: int) -> str
     names = ", ".join(not_measured)
     if evaluation.verdict == "incomplete":
         return f"no problems in {extent}, but a required check was not measured: {names}"
+    judged = next((n.reason for n in evaluation.tree if n.node == "reduction" and n.reason), "")
+    balanced = f"no problems in {extent}" + (f"; {judged}" if judged else "")
     if not not_measured:
-        return f"no problems in {extent}"
+        return balanced
     checks = formatting.plural(len(not_measured), "optional check")
-    return f"no problems in {extent} ({checks} not measured: {names})"
+    return f"{balanced} ({checks} not measured: {names})"
 
 
 def _problems(evaluation: EvaluationResult) -> str:

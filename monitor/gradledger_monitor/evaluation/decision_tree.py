@@ -59,36 +59,36 @@ QUESTIONS: tuple[Question, ...] = (
 )
 
 
-def build_tree(coverage: Mapping[str, Outcome], structural: Set[str]) -> list[TreeNode]:
-    """Each question with its status; ``structural`` are the rules that every run must measure."""
-    return [_node(question, coverage, structural) for question in QUESTIONS]
+def build_tree(coverage: Mapping[str, Outcome], required: Set[str]) -> list[TreeNode]:
+    """Each question with its status; ``required`` are the rules that every run must measure."""
+    return [_node(question, coverage, required) for question in QUESTIONS]
 
 
-def _node(question: Question, coverage: Mapping[str, Outcome], structural: Set[str]) -> TreeNode:
+def _node(question: Question, coverage: Mapping[str, Outcome], required: Set[str]) -> TreeNode:
     outcomes = {rule: outcome for rule, outcome in coverage.items() if question.matches(rule)}
-    status = _status(outcomes, structural)
-    return TreeNode(question.node, question.text, status, _reason(status, outcomes, structural))
+    status = _status(outcomes, required)
+    return TreeNode(question.node, question.text, status, _reason(status, outcomes, required))
 
 
-def _status(outcomes: Mapping[str, Outcome], structural: Set[str]) -> Status:
-    """A finding comes first; then a structural rule without measurement; then ok."""
+def _status(outcomes: Mapping[str, Outcome], required: Set[str]) -> Status:
+    """A finding comes first; then a required rule without measurement; then ok."""
     if not outcomes:
         return "not_measured"
     statuses = {outcome.status for outcome in outcomes.values()}
     if "finding" in statuses:
         return "finding"
-    if any(outcomes[r].status == "not_measured" for r in outcomes if r in structural):
+    if any(outcomes[r].status == "not_measured" for r in outcomes if r in required):
         return "not_measured"
     return next(status for status in _STATUSES if status in statuses)
 
 
-def _reason(status: Status, outcomes: Mapping[str, Outcome], structural: Set[str]) -> str:
+def _reason(status: Status, outcomes: Mapping[str, Outcome], required: Set[str]) -> str:
     if status == "finding":
         return ", ".join(rule for rule, outcome in outcomes.items() if outcome.status == status)
-    if status == "ok":
-        return ""
+    if status == "ok":  # what a rule states of it: which objectives it judged
+        return "; ".join(o.reason for o in outcomes.values() if o.status == "ok" and o.reason)
     reasons = [
-        (rule not in structural, outcome.reason)
+        (rule not in required, outcome.reason)
         for rule, outcome in outcomes.items()
         if outcome.status == status
     ]

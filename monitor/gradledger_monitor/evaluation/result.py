@@ -27,7 +27,8 @@ def evaluation_result(
     findings = [replace(f, fix=framework_fixes.fix(run, f.rule, f.fix)) for f in findings]
     findings = by_importance(inhibit(findings, {r: rule.inhibits for r, rule in by_id.items()}))
     coverage = strongest_outcomes(outcomes)
-    tree = build_tree(coverage, {rule_id for rule_id, rule in by_id.items() if rule.kind == "S"})
+    required = {i for i, rule in by_id.items() if rule.kind == "S" and not rule.secondary}
+    tree = build_tree(coverage, required)
     severities = [f.severity for f in findings if counts(f, by_id.get(f.rule))]
     texts = {
         rule_id: coverage_text(outcome, by_id.get(rule_id), overrides)

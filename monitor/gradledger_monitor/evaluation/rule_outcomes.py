@@ -186,7 +186,7 @@ def outcome_of_coverage(text: str) -> Outcome:
     status, _, reason = text.partition(": ")
     reason = reason.partition(EVALUATED_WITH)[0].removesuffix("; ")
     if status == "ok":
-        return Outcome("ok")
+        return Outcome("ok", reason)
     if status in ("finding", "not_applicable"):
         return Outcome("not_applicable", reason)
     kind = Failure if _FAILURE_REASONS.match(reason) else Outcome

@@ -55,6 +55,9 @@ class RuleDefinition(metaclass=RuleMeta):
 
     # "S": exact counts and arithmetic; "T": statistical, needs a history and states which.
     kind: ClassVar[Literal["S", "T"]] = "S"
+    # Whether a verdict may be balanced although this rule could not be evaluated: it is about the
+    # data, and not about what is made of its gradients.
+    secondary: ClassVar[bool] = False
     # Rules whose findings this one explains, as patterns: "norm.*".
     inhibits: ClassVar[tuple[str, ...]] = ()
     # Whether the rule reads nothing but loss, norm, learning rate and loss scale by step, so that

@@ -89,6 +89,12 @@ OK = Outcome("ok")  # measured, and in order
 
 
 @lru_cache(maxsize=256)
+def ok(reason: str) -> Outcome:
+    """Measured, and in order; ``reason`` states what was judged."""
+    return Outcome("ok", reason)
+
+
+@lru_cache(maxsize=256)
 def not_applicable(reason: str) -> Outcome:
     """The rule does not apply to this run."""
     return Outcome("not_applicable", reason)

@@ -46,6 +46,8 @@ class SameOrderEachEpoch(Rule):
     pytorch/pytorch#31771, NVIDIA/tacotron2#241, huggingface/nanoVLM#124
     """
 
+    secondary = True
+
     least = Parameter(4, "smallest number of micro-batches that counts as an epoch")
 
     state = declare(_places=dict[float, int], _count=int, _distance=int, _matches=int)

@@ -55,6 +55,8 @@ class DuplicateData(Rule):
     PatrickHua/SimSiam#16, k2-fsa/icefall#1616
     """
 
+    secondary = True
+
     windows = Parameter(3, "windows in a row with equal fingerprints")
 
     precondition = SEVERAL_RANKS

@@ -20,7 +20,6 @@ from gradledger_monitor.rules.balance_diagnosis import (
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.objective_names import objective_name
 from gradledger_monitor.rules.rule import (
-    OK,
     Rule,
     Window,
     as_count,
@@ -29,6 +28,7 @@ from gradledger_monitor.rules.rule import (
     finding,
     not_applicable,
     not_measured,
+    ok,
 )
 from gradledger_monitor.rules.state import declare
 
@@ -100,13 +100,14 @@ class TokenWeightsUnequal(Rule):
         objectives = [] if facts.together else [o for o in facts.objectives if not o.is_penalty]
         excuses = [_excuse(objective, facts) for objective in objectives]
         if excuses and all(excuses):
-            return excuses[0] or OK
+            return next(filter(None, excuses))
+        balanced = _judged(facts, objectives, excuses)
         judged = [o for o, excuse in zip(objectives, excuses, strict=True) if excuse is None]
         uneven = next((o for o in judged if not o.reading.is_even(facts.tolerance)), None)
         share = 0.0 if uneven is None else _share(uneven, objectives)
         self._recent.append(0.0 if uneven is None else uneven.ledger.misallocation * share)
         if uneven is None or (uneven is objectives[0] and window.balance.pattern == "padding"):
-            return OK
+            return balanced
         return deferred_finding(self._report, facts, uneven, share, tuple(self._recent))
 
     def _report(
@@ -144,6 +145,22 @@ class TokenWeightsUnequal(Rule):
             loss_reported=facts.loss_reported,
             loss_token=facts.loss_token,
         )
+
+
+def _judged(
+    facts: StepFacts, objectives: list[Objective], excuses: list[Outcome | None]
+) -> Outcome:
+    """Equal weights: of which objectives, and why not of the others."""
+    if facts.together is not None:
+        return ok(f"equal weights: {objective_name(facts.together, facts.objectives)}")
+    names = [objective_name(objective, facts.objectives) for objective in objectives]
+    judged = [name for name, excuse in zip(names, excuses, strict=True) if excuse is None]
+    not_judged = [
+        f"not judged: {name} ({excuse.reason})"
+        for name, excuse in zip(names, excuses, strict=True)
+        if excuse is not None
+    ]
+    return ok("; ".join([f"equal weights: {', '.join(judged)}", *not_judged]))
 
 
 def _excuse(objective: Objective, facts: StepFacts) -> Outcome | None:
