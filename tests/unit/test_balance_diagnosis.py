@@ -268,6 +268,13 @@ def test_what_is_summed_cannot_be_divided_twice_by_as_many_micro_batches_as_ther
     assert pattern_and_ratio(step, *before(1 / 3, micro_batches=3)) == (pattern, ratio)
 
 
+def test_a_short_window_of_a_double_division_is_no_other_mistake() -> None:
+    """Each of 3 micro-batches is divided by 3 twice; so is the one of the last window."""
+    past = before(1 / 3, 1 / 3, micro_batches=3)
+    assert pattern_and_ratio(alone(1 / 9), *past) == ("double", 1 / 9)
+    assert pattern_and_ratio(alone(1 / 8), *past)[0] == "wandering"
+
+
 # ---------------------------------------------------------------------- parts, or tasks
 
 

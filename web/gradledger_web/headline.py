@@ -73,8 +73,8 @@ def verdict_meaning(evaluation: EvaluationResult, steps: int, ranks: int) -> str
     names = ", ".join(not_measured)
     if evaluation.verdict == "incomplete":
         return f"no problems in {extent}, but a required check was not measured: {names}"
-    judged = next((n.reason for n in evaluation.tree if n.node == "reduction" and n.reason), "")
-    balanced = f"no problems in {extent}" + (f"; {judged}" if judged else "")
+    evaluated = next((n.reason for n in evaluation.tree if n.node == "reduction" and n.reason), "")
+    balanced = f"no problems in {extent}" + (f"; {evaluated}" if evaluated else "")
     if not not_measured:
         return balanced
     checks = formatting.plural(len(not_measured), "optional check")

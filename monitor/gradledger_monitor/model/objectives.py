@@ -118,15 +118,15 @@ def objectives_of(terms: list[WeightedTerm], tolerance: float, scale: float) -> 
     further loss that is not divided may be the heaviest. ``tolerance``: relative, of weights.
     ``scale``: the intended balance.
     """
-    found = []
+    objectives = []
     for name in _heaviest_first(terms):
         own = [t for t in terms if t.term == name]
         objective = _objective(name, own, tolerance, scale)
         if objective is not None:
-            found.append(objective)
-    if len(found) > 1 and found[0].reading.is_even(tolerance):
-        found.sort(key=lambda o: o.is_penalty or not o.reading.is_fair(tolerance, scale))
-    return found
+            objectives.append(objective)
+    if len(objectives) > 1 and objectives[0].reading.is_even(tolerance):
+        objectives.sort(key=lambda o: o.is_penalty or not o.reading.is_fair(tolerance, scale))
+    return objectives
 
 
 def fair_together(objectives: list[Objective], tolerance: float, scale: float) -> Objective | None:

@@ -275,9 +275,13 @@ def _by_number(
     if k > 1 and near(k):
         missing = Diagnosis("missing", objective=objective, ratio=k)
         return _if_consistent(facts, past, missing, lambda micro_batches: micro_batches)
-    if k > 1 and near(1 / k):
-        double = Diagnosis("double", objective=objective, ratio=1 / k)
-        return _if_consistent(facts, past, double, lambda micro_batches: 1 / micro_batches)
+    usual = max([k, *[c.micro_batches for c in _wrong(past)]])
+    twice: list[Callable[[int], float]] = [lambda n: 1 / n, lambda n: n / usual**2]
+    for expected in twice:  # by the micro-batches of each window, or always by the usual K
+        if near(expected(k)):
+            double = Diagnosis("double", objective=objective, ratio=expected(k))
+            if (diagnosis := _if_consistent(facts, past, double, expected)) is not None:
+                return diagnosis
     return None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
@@ -19,7 +21,8 @@ class DoubleDivision(Rule):
 
     **What it sees**
 
-    The balance of the window is 1/K instead of 1.
+    The balance of the window is 1/K instead of 1; in a short window of k micro-batches, k/K
+    squared.
 
     **Why it matters**
 
@@ -49,15 +52,17 @@ class DoubleDivision(Rule):
         """B = 1/K."""
         if not shows(window, "double"):
             return OK
-        k = window.facts.micro_batches
+        k, ratio = window.facts.micro_batches, window.balance.ratio
+        divisor = round(math.sqrt(k / ratio))  # K; a short window holds fewer micro-batches
+        share = f"1/{k}" if k == divisor else f"{k}/{divisor**2}"
         return finding(
             "warning",
-            f"The loss is divided by K = {k} twice",
-            f"The balance is {significant(balance(window))} = 1/{k}{of_declared(window)}, which "
-            f"matches a loss that is divided by K twice: the gradient is {k} times too small. "
-            f"{constant_factor_effect(1 / k, window.facts)}.",
+            f"The loss is divided by K = {divisor} twice",
+            f"The balance is {significant(balance(window))} = {share}{of_declared(window)}, which "
+            f"matches a loss that is divided by K twice: the gradient is {significant(1 / ratio)} "
+            f"times too small. {constant_factor_effect(ratio, window.facts)}.",
             FIX,
             balance=round(balance(window), 6),
             micro_batches=k,
-            factor=1 / k,
+            factor=ratio,
         )

@@ -101,9 +101,9 @@ class TokenWeightsUnequal(Rule):
         excuses = [_excuse(objective, facts) for objective in objectives]
         if excuses and all(excuses):
             return next(filter(None, excuses))
-        balanced = _judged(facts, objectives, excuses)
-        judged = [o for o, excuse in zip(objectives, excuses, strict=True) if excuse is None]
-        uneven = next((o for o in judged if not o.reading.is_even(facts.tolerance)), None)
+        balanced = _even_weights(facts, objectives, excuses)
+        evaluated = [o for o, excuse in zip(objectives, excuses, strict=True) if excuse is None]
+        uneven = next((o for o in evaluated if not o.reading.is_even(facts.tolerance)), None)
         share = 0.0 if uneven is None else _share(uneven, objectives)
         self._recent.append(0.0 if uneven is None else uneven.ledger.misallocation * share)
         if uneven is None or (uneven is objectives[0] and window.balance.pattern == "padding"):
@@ -147,24 +147,24 @@ class TokenWeightsUnequal(Rule):
         )
 
 
-def _judged(
+def _even_weights(
     facts: StepFacts, objectives: list[Objective], excuses: list[Outcome | None]
 ) -> Outcome:
     """Equal weights: of which objectives, and why not of the others."""
     if facts.together is not None:
         return ok(f"equal weights: {objective_name(facts.together, facts.objectives)}")
     names = [objective_name(objective, facts.objectives) for objective in objectives]
-    judged = [name for name, excuse in zip(names, excuses, strict=True) if excuse is None]
-    not_judged = [
-        f"not judged: {name} ({excuse.reason})"
+    evaluated = [name for name, excuse in zip(names, excuses, strict=True) if excuse is None]
+    not_evaluated = [
+        f"not evaluated: {name} ({excuse.reason})"
         for name, excuse in zip(names, excuses, strict=True)
         if excuse is not None
     ]
-    return ok("; ".join([f"equal weights: {', '.join(judged)}", *not_judged]))
+    return ok("; ".join([f"equal weights: {', '.join(evaluated)}", *not_evaluated]))
 
 
 def _excuse(objective: Objective, facts: StepFacts) -> Outcome | None:
-    """Why an objective that is not even cannot be judged, or need not; None if it is judged."""
+    """Why the weights of an objective cannot be evaluated, or need not; None if they are."""
     reading, scale = objective.reading, facts.run.declared_scale or 1.0
     if objective.weighted_inside:
         return not_applicable(WEIGHTED_INSIDE)
