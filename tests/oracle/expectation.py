@@ -6,7 +6,7 @@ the same consequence for several mistakes, each of their rules is an answer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from oracle.program import Program
 from oracle.truth import Account, TrueStep, Truth
@@ -26,6 +26,7 @@ MISALLOCATION = 0.01  # from here on a finding is a warning (DESIGN section 6)
 # Mistakes of mechanics, which a script has by construction, and the rules that name them.
 MISTAKES = {
     "never_zeroed": {"loop.grads_not_zeroed"},
+    "second_never_zeroed": {"loop.grads_not_zeroed"},
     "zeroed_every_micro_batch": {"loop.zeroed_every_microbatch"},
     "zeroed_before_step": {"loop.zeroed_before_step", "loop.no_gradients"},
     "stepped_every_micro_batch": {"loop.step_every_microbatch"},
@@ -36,6 +37,7 @@ MISTAKES = {
     "clipped_before_unscale": {"scaler.clip_before_unscale"},
     "first_unscaled": {"scaler.unscaled_backward"},
     "unscaled_inside": {"scaler.unscale_mid_window"},
+    "updated_between": {"scaler.update_between_optimizers"},
     "synced_every_micro_batch": {"ddp.missing_no_sync"},
     "never_synced": {"ddp.never_synced"},
     "first_synced": {"ddp.wrong_microbatch_synced"},
@@ -43,44 +45,67 @@ MISTAKES = {
 }
 
 
+# What else is true of ranks that combine gradients wrongly: they drift, and why.
+DRIFTING = {"early": {"ddp.wrong_microbatch_synced"}}
+
+
 @dataclass(frozen=True)
 class Expectation:
     """A right answer names one of ``required``, if there are any, and nothing beyond ``allowed``.
 
-    ``unknown`` says why the truth does not decide: then any answer is right.
+    ``unknown`` says why the truth does not decide: then any answer is right. ``hidden`` says why
+    the hooks cannot see the loss: then "not measured" is right, too.
     """
 
     required: frozenset[str] = frozenset()
     allowed: frozenset[str] = frozenset()
     unknown: str = ""
-    reasons: list[str] = field(default_factory=list)
+    hidden: str = ""
+    reasons: tuple[str, ...] = ()
+
+    def __or__(self, other: Expectation) -> Expectation:
+        """Of a program with the mistakes of both."""
+        return Expectation(
+            self.required | other.required,
+            self.allowed | other.allowed,
+            self.unknown or other.unknown,
+            self.hidden or other.hidden,
+            self.reasons + other.reasons,
+        )
 
 
-def expectation(program: Program, truth: Truth) -> Expectation:
-    """The table."""
+def of_mistakes(program: Program) -> Expectation:
+    """The table of mistakes in the order of calls, and in which ranks get which data."""
+    named = frozenset(rule for mistake in program.mistakes for rule in MISTAKES[mistake])
+    return Expectation(named, named | _consequences(program), reasons=(*sorted(program.mistakes),))
+
+
+def of_arithmetic(program: Program, truth: Truth) -> Expectation:
+    """The table of everything else, from what a program without such a mistake applied."""
+    hidden = "the loss is compiled" if program.compile == "loss" else ""
     if program.normalisation == "sequence":
         return Expectation(unknown="a mean of each sequence may be intended")
-    if program.mistake != "none":
-        named = frozenset(MISTAKES[program.mistake])
-        return Expectation(named, named | _consequences(program), reasons=[program.mistake])
     if program.objective == "class_weights" and program.data == "equal":
         return Expectation(unknown="a mean over tokens or over class weights may be intended")
     if truth.steps != truth.windows:
         return Expectation(unknown=f"{truth.steps} steps of {truth.windows} windows")
-    if any(not step.accounts for step in truth.true_steps):
-        return Expectation(unknown="the applied gradient is not one of its window's elements")
-    rules, reasons = _reductions(program, truth)
-    if not truth.replicas_equal:
-        rules, reasons = rules | {DRIFT}, [*reasons, "the ranks apply different gradients"]
     if program.objective == "squared_error" and _halved(truth):
         return Expectation(unknown="half a squared error may be intended")
+    drifting = not truth.replicas_equal
+    if any(not step.accounts for step in truth.true_steps) and not drifting:
+        return Expectation(unknown="the applied gradient is not one of its window's elements")
+    rules, reasons = _reductions(program, truth)
+    if drifting:
+        rules |= {DRIFT, *DRIFTING.get(program.all_reduce, ())}
+        reasons.append("the ranks apply different gradients")
     severe = rules - {OFF}
     rules |= _batch_rules(truth)
-    return Expectation(severe, rules, reasons=reasons)
+    return Expectation(severe, rules, hidden=hidden, reasons=tuple(reasons))
 
 
 def _halved(truth: Truth) -> bool:
-    return all(abs(s.accounts["squared_error"].balance - 0.5) < 1e-3 for s in truth.true_steps)
+    accounts = [step.accounts["squared_error"] for step in truth.true_steps if step.accounts]
+    return bool(accounts) and all(abs(each.balance - 0.5) < 1e-3 for each in accounts)
 
 
 def _batch_rules(truth: Truth) -> frozenset[str]:
@@ -90,8 +115,8 @@ def _batch_rules(truth: Truth) -> frozenset[str]:
 
 
 def _consequences(program: Program) -> frozenset[str]:
-    """What else is true of a program with its mistake."""
-    if program.mistake == "clipped_every_micro_batch" and program.precision == "scaler":
+    """What else is true of a program with its mistakes."""
+    if "clipped_every_micro_batch" in program.mistakes and program.precision == "scaler":
         return frozenset({"scaler.clip_before_unscale"})
     return frozenset()
 
@@ -119,7 +144,7 @@ def _misallocated(program: Program, accounts: list[tuple[TrueStep, Account]]) ->
 
 def _divisors(program: Program, accounts: list[tuple[TrueStep, Account]]) -> set[str]:
     """Rules that name what the balance of one objective is off by."""
-    ranks = program.ranks
+    ranks = program.data_ranks
     k = program.k
     rules = {
         rule

@@ -83,6 +83,20 @@ def micro_batch(lengths, generator):
     chosen = torch.randint(0, 7, (sum(lengths),), generator=generator)
     return features, chosen, (chosen + 1) % 7
 ''',
+    "views": '''
+def micro_batch(lengths, generator):
+    """Two views of each row; the first of one belongs to the second of the same."""
+    features = torch.randn(sum(lengths), 2, 8, generator=generator)
+    return features, torch.arange(sum(lengths))
+''',
+    "speech": '''
+def micro_batch(lengths, generator):
+    """Eight frames for each row, and its letters: two to four."""
+    rows = sum(lengths)
+    features = torch.randn(rows, 8, 8, generator=generator)
+    letters = torch.randint(2, 5, (rows,), generator=generator)
+    return features, torch.randint(1, 7, (rows, 4), generator=generator), letters
+''',
 }
 
 
@@ -119,6 +133,18 @@ def _policy(outputs: Tensor, batch: Batch) -> Elements:
 def _preference(outputs: Tensor, batch: Batch) -> Elements:
     chosen, rejected = (-_cross_entropy(outputs, labels) for labels in batch[1:])
     return _even(-F.logsigmoid(0.5 * (chosen - rejected)))
+
+
+def _contrastive(outputs: Tensor, batch: Batch) -> Elements:
+    first, other = F.normalize(outputs, dim=-1).unbind(1)
+    return _even(F.cross_entropy(first @ other.T / 0.2, batch[1], reduction="none"))
+
+
+def _ctc(outputs: Tensor, batch: Batch) -> Elements:
+    log_probs, letters = outputs.log_softmax(-1).transpose(0, 1), batch[2]
+    frames = torch.full((len(letters),), len(log_probs))
+    losses = F.ctc_loss(log_probs, batch[1], frames, letters, reduction="none")
+    return _even(losses / letters)
 
 
 _TOKENS = "(labels != -100).sum()"
@@ -237,14 +263,41 @@ chosen, rejected = (log_probs.gather(-1, each.unsqueeze(-1)) for each in batch[1
 losses = -F.logsigmoid(0.5 * (chosen - rejected))
 """,
     ),
+    "contrastive": Objective(
+        "views",
+        "F.cross_entropy(similarity, labels)",
+        'F.cross_entropy(similarity, labels, reduction="sum")',
+        "len(labels)",
+        _contrastive,
+        """
+first, other = F.normalize(outputs, dim=-1).unbind(1)
+similarity = first @ other.T / 0.2
+""",
+    ),
+    "ctc": Objective(
+        "speech",
+        "F.ctc_loss(log_probs, labels, frames, letters)",
+        '(F.ctc_loss(log_probs, labels, frames, letters, reduction="none") / letters).sum()',
+        "len(labels)",
+        _ctc,
+        """
+log_probs, letters = outputs.log_softmax(-1).transpose(0, 1), batch[2]
+frames = torch.full((len(letters),), len(log_probs))
+""",
+    ),
 }
 
-# A second term of the loss: its mean and its sum over one micro-batch.
+# Further terms of the loss: the mean and its sum over one micro-batch.
 AUXILIARIES = {
     "z_loss": ("0.1 * {z}.mean()", "0.1 * {z}.sum()"),
     "second_head": (
         "0.3 * F.cross_entropy({second}, {labels})",
         '0.3 * F.cross_entropy({second}, {labels}, reduction="sum")',
+    ),
+    "adversary": (
+        "0.1 * F.binary_cross_entropy_with_logits(critic(outputs), torch.ones(len(outputs), 1))",
+        "0.1 * F.binary_cross_entropy_with_logits("
+        'critic(outputs), torch.ones(len(outputs), 1), reduction="sum")',
     ),
 }
 PENALTY = "0.01 * sum(p.square().sum() for p in model.parameters())"
@@ -255,5 +308,8 @@ def auxiliary_elements(name: str, outputs: Tensor, second: Tensor | None, batch:
     if name == "z_loss":
         valid = batch[1] != IGNORED
         return _even(0.1 * outputs[valid].logsumexp(-1).square())
+    if name == "adversary":
+        assert second is not None  # what the critic says of the outputs
+        return _even(0.1 * F.softplus(-second))
     assert second is not None
     return _even(0.3 * _cross_entropy(second, batch[1]))

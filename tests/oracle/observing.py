@@ -2,26 +2,33 @@
 
 In a forked child, as a ``watch`` of ``museum.stage``. What is kept beside the hooks knows nothing
 of them: the parameters and gradients at each optimizer step, and the gradient of each element of
-each objective at those parameters, in float64.
+each objective at those parameters, in float64. Parts of sharded tensors are gathered after the
+script has ended.
 """
 
 from __future__ import annotations
 
 import io
+import itertools
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch import Tensor, nn
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
-from museum.truth.seen import Step, look
 from museum.watching import with_hooks
 from oracle.objectives import OBJECTIVES, Batch, auxiliary_elements
-from oracle.program import Program
-from oracle.writing import CLIPPED_TO
+from oracle.program import SKIPPED, Program
+from oracle.writing.loops import CLIPPED_TO
+
+Values = dict[Tensor, Tensor]  # of parameters
 
 
 @dataclass
@@ -35,27 +42,61 @@ class Columns:
 
 @dataclass
 class Observed:
-    """One rank of one program."""
+    """One rank of one program; the lists have one entry for each window that is not skipped."""
 
-    windows: int
-    steps: int  # of the optimizer
-    sizes: list[int]  # micro-batches of each window
-    rows: list[int]  # of each window
-    padded: list[int]  # places of each window, padding included
-    applied: list[Tensor] = field(default_factory=list)  # [parameters] of each step, not clipped
-    columns: list[dict[str, Columns]] = field(default_factory=list)  # of each step
-    problem: str = ""
+    steps: int  # of the optimizer; of each, where there are two
+    micro_batches: list[int]
+    rows: list[int]
+    # [parameters], not clipped; with ``columns`` empty if there is not one step for each window
+    applied: list[Tensor] = field(default_factory=list)
+    columns: list[dict[str, Columns]] = field(default_factory=list)
+
+
+@dataclass
+class Step:
+    """One call of an optimizer's ``step``: its parameters before it, and the gradients it used."""
+
+    parameters: Values
+    gradients: Values
+
+
+class Steps:
+    """The steps of all optimizers.
+
+    Gradients are copied after the step, because a closure makes them in it.
+    """
+
+    def __init__(self) -> None:
+        self.all: list[Step] = []
+        self._handles = [
+            register_optimizer_step_pre_hook(self._before),
+            register_optimizer_step_post_hook(self._after),
+        ]
+
+    def close(self) -> None:
+        """Observe no more."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _before(self, optimizer: Optimizer, *_: Any) -> None:
+        self.all.append(Step({p: p.detach().clone() for p in _parameters(optimizer)}, {}))
+
+    def _after(self, optimizer: Optimizer, *_: Any) -> None:
+        gradients = {p: p.grad for p in _parameters(optimizer) if p.grad is not None}
+        self.all[-1].gradients = {p: g.detach().clone() for p, g in gradients.items()}
+
+
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def with_truth(script: Path, output: Path) -> None:
     """Write the records and an ``Observed`` to ``output``; ``read`` returns both."""
     program = Program(**json.loads(script.with_suffix(".json").read_text()))
-    steps: list[Step] = []
-    handle = register_optimizer_step_pre_hook(lambda optimizer, *_: steps.append(look(optimizer)))
-    names: dict[str, Any] = {}
+    steps, names = Steps(), dict[str, Any]()
     with_hooks(script, output, then=lambda left: names.update(left))
-    handle.remove()
-    torch.save((output.read_bytes(), _observed(program, names, steps)), output)
+    steps.close()
+    torch.save((output.read_bytes(), _observed(program, names, steps.all)), output)
 
 
 def read(recorded: bytes) -> tuple[bytes, Observed]:
@@ -65,45 +106,105 @@ def read(recorded: bytes) -> tuple[bytes, Observed]:
 
 
 def _observed(program: Program, names: dict[str, Any], steps: list[Step]) -> Observed:
-    windows = names["windows"]
+    windows = _windows(program, names["windows"])
+    parameters = list(names["net"].parameters())
+    of_net = [step for step in steps if step.parameters.keys() & set(parameters)]
+    optimizers = 2 if program.optimizers == "two" else 1
+    if program.skipped != "none":
+        del windows[SKIPPED]
     observed = Observed(
-        len(windows),
-        len(steps),
+        len(of_net) // optimizers,
         [len(window) for window in windows],
         [sum(len(batch[1]) for batch in window) for window in windows],
-        [sum(batch[1].numel() for batch in window) for window in windows],
     )
-    if len(steps) != len(windows):  # a mistake that needs no arithmetic
+    if len(of_net) != optimizers * len(windows):  # a mistake that needs no arithmetic
         return observed
-    norms = names.get("norms") or [0.0] * len(steps)
-    for step, window, norm in zip(steps, windows, norms[-len(steps) :], strict=True):
-        observed.applied.append(_flat(step) / min(1.0, CLIPPED_TO / (norm + 1e-6)))
-        observed.columns.append(_columns(program, names["net"], step, window))
+    norms = names.get("norms") or [0.0] * len(windows)
+    if program.skipped != "none" and len(norms) > len(windows):
+        del norms[SKIPPED]
+    critic, module = _Critic(names, steps), names["Net"]()
+    for w, (window, norm) in enumerate(zip(windows, norms[-len(windows) :], strict=True)):
+        step = _joined(of_net[optimizers * w : optimizers * (w + 1)])
+        gradients = [_whole(step.gradients.get(p, torch.zeros_like(p))) for p in parameters]
+        flat = torch.cat([gradient.double().flatten() for gradient in gradients])
+        observed.applied.append(flat / min(1.0, CLIPPED_TO / (norm + 1e-6)))
+        values = [_whole(step.parameters[p]).double().requires_grad_() for p in parameters]
+        net = _Net(module, values)
+        observed.columns.append(_columns(program, net, critic.at(w), window))
     return observed
 
 
-def _flat(step: Step) -> Tensor:
-    """The gradient of a step [parameters], in the order of ``net.parameters()``."""
-    pairs = zip(step.gradients, step.parameters, strict=True)
-    return torch.cat(
-        [(torch.zeros_like(p) if g is None else g).double().flatten() for g, p in pairs]
-    )
+def _windows(program: Program, windows: list[list[Batch]]) -> list[list[Batch]]:
+    """The micro-batches between the steps of the loop."""
+    k, stream = program.k, list(itertools.chain(*windows))
+    if program.loop == "off_by_one":
+        return [stream[:1], *(stream[i : i + k] for i in range(1, len(stream) - k + 1, k))]
+    if program.loop != "epochs":
+        return windows
+    steps, full = list[list[Batch]](), len(stream) // k * k
+    left: list[Batch] = []  # what the first epoch left behind, and the second begins with
+    for _ in range(2):
+        epoch = [stream[i : i + k] for i in range(0, full, k)]
+        epoch[0] = left + epoch[0]
+        steps, left = steps + epoch, stream[full:]
+    return steps
+
+
+def _joined(steps: list[Step]) -> Step:
+    joined = Step({}, {})
+    for step in steps:
+        joined.parameters |= step.parameters
+        joined.gradients |= step.gradients
+    return joined
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    gather = getattr(tensor, "full_tensor", None)
+    return tensor.detach() if gather is None else gather().detach()
+
+
+class _Critic:
+    """The module ``critic`` as it was when ``net`` was trained."""
+
+    def __init__(self, names: dict[str, Any], steps: list[Step]) -> None:
+        self._critic = names.get("critic")
+        if self._critic is not None:
+            own = list(self._critic.parameters())
+            last = Step({p: p.detach() for p in own}, {})
+            self._steps = [s for s in steps if s.parameters.keys() & set(own)] + [last]
+
+    def at(self, window: int) -> list[Tensor]:
+        """Its weight and bias: what its own step of the next window found."""
+        if self._critic is None:
+            return []
+        return [p.double() for p in self._steps[window + 1].parameters.values()]
+
+
+@dataclass
+class _Net:
+    """A module of the script at given parameters, as a function of them."""
+
+    module: nn.Module
+    values: list[Tensor]
+
+    def __call__(self, features: Tensor) -> Any:
+        names = [name for name, _ in self.module.named_parameters()]
+        leaves = dict(zip(names, self.values, strict=True))
+        return torch.func.functional_call(self.module, leaves, (features.double(),))
 
 
 def _columns(
-    program: Program, net: torch.nn.Module, step: Step, window: list[Batch]
+    program: Program, net: _Net, critic: list[Tensor], window: list[Batch]
 ) -> dict[str, Columns]:
-    named = [name for name, _ in net.named_parameters()]
-    leaves = dict(zip(named, (p.double().requires_grad_() for p in step.parameters), strict=True))
     parts: dict[str, list[tuple[Tensor, Tensor, int]]] = {}
     for index, batch in enumerate(window):
-        for objective, (losses, masses) in _elements(program, net, leaves, batch).items():
-            gradients = _gradients(losses, list(leaves.values()))
+        for objective, (losses, masses) in _elements(program, net, critic, batch).items():
+            gradients = _gradients(losses, net.values)
             parts.setdefault(objective, []).append((gradients, masses, index))
-    if program.auxiliary == "penalty":
-        penalty = 0.01 * sum((p.square().sum() for p in leaves.values()), torch.zeros(()))
+    if "penalty" in program.auxiliaries:
+        penalty = 0.01 * sum((p.square().sum() for p in net.values), torch.zeros(()))
         one = torch.ones(1, dtype=torch.double)
-        parts["penalty"] = [(_gradients(penalty.reshape(1), list(leaves.values())), one, 0)]
+        parts["penalty"] = [(_gradients(penalty.reshape(1), net.values), one, 0)]
     return {
         objective: Columns(
             torch.cat([gradients for gradients, _, _ in each]),
@@ -115,13 +216,16 @@ def _columns(
 
 
 def _elements(
-    program: Program, net: torch.nn.Module, leaves: dict[str, Tensor], batch: Batch
+    program: Program, net: _Net, critic: list[Tensor], batch: Batch
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    outputs = torch.func.functional_call(net, leaves, (batch[0].double(),))
+    outputs = net(batch[0])
     first, second = outputs if isinstance(outputs, tuple) else (outputs, None)
     elements = {program.objective: OBJECTIVES[program.objective].elements(first, batch)}
-    if program.auxiliary not in ("none", "penalty"):
-        elements[program.auxiliary] = auxiliary_elements(program.auxiliary, first, second, batch)
+    for term in program.auxiliaries:
+        if term == "adversary":
+            second = nn.functional.linear(first, *critic)
+        if term != "penalty":
+            elements[term] = auxiliary_elements(term, first, second, batch)
     return elements
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +12,7 @@ from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.step_facts import StepFacts
 from oracle.expectation import Expectation
 from oracle.program import Program
-from oracle.truth import Truth
+from oracle.truth import TrueStep, Truth
 
 Kind = Literal["right", "either", "missed", "accused", "untrue", "not_measured", "failed"]
 KINDS: tuple[Kind, ...] = (
@@ -33,6 +34,16 @@ KNOWN = {
     "objective:preference": "as of the focal loss",
     "objective:policy": "as of the focal loss; its advantages hide a missing division",
     "objective:chunked": "two parts of one loss are taken for two tasks in some windows",
+    "layout:tensor": "ranks of one tensor-parallel group are accused of duplicate data",
+    "layout:tensor_fsdp2": "as of tensor parallelism alone",
+    "all_reduce:early": "an all-reduce before the last backward is taken for one after it",
+    "all_reduce:without_biases": "an all-reduce of some parameters is taken for one of all",
+    "all_reduce:half_of_ranks": "the ledger refuses ranks that differ, but no rule names the drift",
+    "normalisation:samples": "in a window where B is K or N by chance, a rule names that",
+    "normalisation:stale_count": "with two terms, a divisor that varies is balance_off (info)",
+    "accumulate_in:buffers": "before an all-reduce by hand, moved gradients seem zeroed",
+    "loop:off_by_one": "windows that never divide are measured by a first one of one micro-batch",
+    "objective:contrastive": "with equal batches, no constant factor is named",
     "objective:divergence": "the classes of a distribution are counted as tokens",
 }
 _STRUCTURAL = {question.node for question in QUESTIONS if question.structural}
@@ -77,14 +88,16 @@ def outcome(
     wrong = set(named) - expected.allowed
     if wrong:
         return of("accused", f"{', '.join(sorted(wrong))} [{expected_text or 'a right program'}]")
-    untrue = _untrue(program, truth, facts) if program.mistake == "none" else ""
+    untrue = "" if program.mistakes else _untrue(program, truth, facts)
     if untrue:
         return of("untrue", untrue)
     if expected.required and not expected.required & set(named):
         wanted = f"{' or '.join(sorted(expected.required))} [{expected_text}]"
         reason = _not_measured(evaluation, expected)
+        if reason and expected.hidden:
+            return of("right", "")
         return of("not_measured", f"{reason} [{wanted}]") if reason else of("missed", wanted)
-    if not expected.required and evaluation.verdict == "incomplete":
+    if not expected.required and evaluation.verdict == "incomplete" and not expected.hidden:
         unclear = [
             node.reason
             for node in evaluation.tree
@@ -104,7 +117,7 @@ def _not_measured(evaluation: EvaluationResult, expected: Expectation) -> str:
 def _untrue(program: Program, truth: Truth, facts: Sequence[StepFacts]) -> str:
     """A ledger that differs from the truth in a number, if there is one."""
     tolerance = EXACT_IN_HALF if program.precision == "bfloat16" else EXACT
-    for fact, step in zip(facts, truth.true_steps, strict=False):
+    for fact, step in _with_truth(program, facts, truth):
         account = step.accounts.get(program.objective)
         if fact.ledger is None or account is None:
             continue
@@ -114,3 +127,15 @@ def _untrue(program: Program, truth: Truth, facts: Sequence[StepFacts]) -> str:
             true = account.misallocation
             return f"step {fact.step}: d = {fact.ledger.misallocation:.5f}, truly {true:.5f}"
     return ""
+
+
+def _with_truth(
+    program: Program, facts: Sequence[StepFacts], truth: Truth
+) -> Iterator[tuple[StepFacts, TrueStep]]:
+    """The facts of each step of each optimizer of the net, with its truth."""
+    steps = defaultdict[int, Iterator[TrueStep]](lambda: iter(truth.true_steps))
+    for fact in facts:
+        if fact.optimizer_name != "RMSprop" and not fact.record.skipped and not fact.record.empty:
+            step = next(steps[fact.optimizer], None)
+            if step is not None:
+                yield fact, step

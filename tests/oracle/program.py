@@ -1,17 +1,32 @@
-"""A training program as a choice along each dimension, and how choices are drawn."""
+"""A training program as a choice along each dimension, and how choices are drawn.
+
+The simplest choice of each dimension comes first.
+"""
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Set as AbstractSet
+from dataclasses import asdict, dataclass, fields, replace
 
 # How often a choice is drawn, relative to the others of its dimension.
 Weights = dict[str, int]
 
 DIMENSIONS: dict[str, Weights] = {
     # how micro-batches become windows
-    "loop": {"windows": 3, "function": 2, "counter": 2, "modulo": 3, "tail": 3},
+    "loop": {
+        "windows": 3,
+        "function": 2,
+        "iterator": 2,
+        "closure": 1,
+        "counter": 2,
+        "modulo": 3,
+        "tail": 3,
+        "off_by_one": 1,
+        "epochs": 1,
+    },
     # what each micro-batch's loss is
     "objective": {
         "cross_entropy": 6,
@@ -27,9 +42,18 @@ DIMENSIONS: dict[str, Weights] = {
         "divergence": 2,
         "policy": 2,
         "preference": 2,
+        "contrastive": 2,
+        "ctc": 2,
     },
-    # a second term of the loss
-    "auxiliary": {"none": 8, "penalty": 2, "z_loss": 2, "second_head": 2},
+    # further terms of the loss
+    "auxiliary": {
+        "none": 10,
+        "penalty": 2,
+        "z_loss": 2,
+        "second_head": 2,
+        "z_loss+penalty": 1,
+        "second_head+z_loss": 1,
+    },
     # what the loss is divided by
     "normalisation": {
         "window": 4,
@@ -45,20 +69,56 @@ DIMENSIONS: dict[str, Weights] = {
         "sequence": 2,
     },
     # how many elements the micro-batches have
-    "data": {"equal": 3, "unequal": 6, "empty_micro_batch": 2, "short_window": 2, "growing_k": 1},
+    "data": {
+        "equal": 3,
+        "unequal": 6,
+        "short_batch": 1,
+        "empty_micro_batch": 2,
+        "empty_rank": 1,
+        "short_window": 2,
+        "growing_k": 1,
+    },
     "accumulation": {"2": 3, "3": 2, "4": 4, "1": 1},
+    # where the gradients of a window are summed
+    "accumulate_in": {"grad": 12, "buffers": 1},
     "optimizer": {"sgd": 3, "adamw": 3},
+    # one of all parameters; one of each half; one more for an adversary that is trained in turns
+    "optimizers": {"one": 12, "two": 2, "adversary": 1},
     "clipping": {"none": 3, "window": 3},
     "precision": {"float32": 6, "bfloat16": 1, "scaler": 3},
+    # one step that the scaler, or a guard of the loop, skips because a gradient is not finite
+    "skipped": {"none": 12, "overflow": 2, "guard": 2},
     "schedule": {"none": 3, "cosine": 1},
     "checkpointing": {"none": 6, "non_reentrant": 1},
+    # what torch.compile gets: nothing, the model, or the model with its loss
+    "compile": {"none": 20, "model": 1, "loss": 1},
     # which processes train, and how they combine gradients
-    "layout": {"one": 6, "ddp": 3, "all_reduce": 1},
+    "layout": {
+        "one": 7,
+        "ddp": 5,
+        "ddp_of_4": 1,
+        "all_reduce": 2,
+        "all_reduce_of_4": 1,
+        "fsdp2": 1,
+        "hsdp": 1,
+        "tensor": 1,
+        "tensor_fsdp2": 1,
+        "context": 4,
+    },
+    # what a loop that combines gradients itself does
+    "all_reduce": {
+        "after_window": 6,
+        "sum_only": 1,
+        "early": 1,
+        "without_biases": 1,
+        "half_of_ranks": 2,
+    },
     # what the normalisation counts over where there is more than one rank
     "ranks_count": {"each": 1, "all": 2, "all_without_factor": 1},
     "mistake": {
-        "none": 24,
+        "none": 10,
         "never_zeroed": 1,
+        "second_never_zeroed": 1,
         "zeroed_every_micro_batch": 1,
         "zeroed_before_step": 1,
         "stepped_every_micro_batch": 1,
@@ -69,14 +129,28 @@ DIMENSIONS: dict[str, Weights] = {
         "clipped_before_unscale": 1,
         "first_unscaled": 1,
         "unscaled_inside": 1,
+        "updated_between": 1,
         "synced_every_micro_batch": 1,
         "never_synced": 1,
         "first_synced": 1,
         "same_data": 1,
     },
 }
+DIMENSIONS["second_mistake"] = {**DIMENSIONS["mistake"], "none": 4}
+PROCESSES = {
+    "one": 1,
+    "ddp": 2,
+    "ddp_of_4": 4,
+    "all_reduce": 2,
+    "all_reduce_of_4": 4,
+    "fsdp2": 2,
+    "hsdp": 4,
+    "tensor": 2,
+    "tensor_fsdp2": 4,
+    "context": 2,
+}
 STEPS = 6
-RANKS = 2
+SKIPPED = 2  # the window whose step is skipped, where one is
 
 
 @dataclass(frozen=True)
@@ -90,14 +164,20 @@ class Program:
     normalisation: str
     data: str
     accumulation: str
+    accumulate_in: str
     optimizer: str
+    optimizers: str
     clipping: str
     precision: str
+    skipped: str
     schedule: str
     checkpointing: str
+    compile: str
     layout: str
+    all_reduce: str
     ranks_count: str
     mistake: str
+    second_mistake: str
 
     @property
     def k(self) -> int:
@@ -106,8 +186,44 @@ class Program:
 
     @property
     def ranks(self) -> int:
-        """Data-parallel processes."""
-        return 1 if self.layout == "one" else RANKS
+        """Processes."""
+        return PROCESSES[self.layout]
+
+    @property
+    def ddp(self) -> bool:
+        """Whether DistributedDataParallel combines gradients."""
+        return self.layout in ("ddp", "ddp_of_4")
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether the loop combines gradients, as a mean."""
+        return self.layout in ("all_reduce", "all_reduce_of_4")
+
+    @property
+    def sharded(self) -> bool:
+        """Whether a process holds parts of the parameters."""
+        return self.layout in ("fsdp2", "hsdp", "tensor", "tensor_fsdp2")
+
+    @property
+    def tensor_ranks(self) -> int:
+        """Processes that compute one replica together, with the same data."""
+        return 2 if self.layout in ("tensor", "tensor_fsdp2") else 1
+
+    @property
+    def data_ranks(self) -> int:
+        """Processes, or groups of them, that have different tokens."""
+        return self.ranks // self.tensor_ranks
+
+    @property
+    def auxiliaries(self) -> list[str]:
+        """The further terms of the loss."""
+        terms = [] if self.auxiliary == "none" else self.auxiliary.split("+")
+        return [*terms, "adversary"] if self.optimizers == "adversary" else terms
+
+    @property
+    def mistakes(self) -> set[str]:
+        """The mistakes in the order of calls, or in which ranks get which data."""
+        return {self.mistake, self.second_mistake} - {"none"}
 
     @property
     def choices(self) -> dict[str, str]:
@@ -115,68 +231,146 @@ class Program:
         return {name: str(value) for name, value in asdict(self).items() if name != "seed"}
 
 
-_DDP_MISTAKES = {"synced_every_micro_batch", "never_synced", "first_synced", "same_data"}
-_SCALER_MISTAKES = {
-    "scaler_bypassed",
-    "clipped_before_unscale",
-    "first_unscaled",
-    "unscaled_inside",
+# Mistakes of the same part of a loop are not made together.
+_PARTS = {
+    "zeroing": {
+        "never_zeroed",
+        "second_never_zeroed",
+        "zeroed_every_micro_batch",
+        "zeroed_before_step",
+    },
+    "stepping": {"stepped_every_micro_batch", "stepped_twice"},
+    "clipping": {"clipped_every_micro_batch", "clipped_before_unscale"},
+    "scheduling": {"scheduled_every_micro_batch"},
+    "scaler": {"scaler_bypassed", "first_unscaled", "unscaled_inside", "updated_between"},
+    "ranks": {"synced_every_micro_batch", "never_synced", "first_synced", "same_data"},
 }
+_NEEDS_SCALER = _PARTS["scaler"] | {"clipped_before_unscale"}
 _INSIDE_WINDOW = {"first_synced", "first_unscaled", "unscaled_inside"}
-_WINDOWED = {"windows", "function", "tail"}  # loops that step on a short last window
+_WINDOWED = {"windows", "function", "iterator"}  # a window is in hand before it is trained
+_SHORT_WINDOWED = _WINDOWED | {"tail", "epochs"}
+_IGNORING = {"ignore_index", "masked"}
+_SEQUENCES = {"cross_entropy", "ignore_index", "masked", "log_probs"}
+_PLAIN = {"cross_entropy", "log_probs", "smoothed"}
 
 
 def is_valid(p: Program) -> bool:
     """Whether the choices have a meaning together."""
+    return not _violations(p)
+
+
+def _violations(p: Program) -> int:
+    """Conditions that are not met."""
+    of_mistakes = (each for mistake in p.mistakes for each in _of_mistake(p, mistake))
+    conditions = (_arithmetic(p), _mechanics(p), _layouts(p), of_mistakes, _of_two(p))
+    return sum(not each for each in itertools.chain(*conditions))
+
+
+def _arithmetic(p: Program) -> Iterator[bool]:
+    """Of objective, auxiliary, normalisation and data."""
     several = p.k > 1
-    conditions = [
-        p.mistake not in _DDP_MISTAKES or p.layout == "ddp",
-        p.mistake not in _SCALER_MISTAKES or p.precision == "scaler",
-        # with `unscale_` for the clipping, a plain step is right
-        p.mistake != "scaler_bypassed" or p.clipping == "none",
-        p.mistake != "clipped_before_unscale" or p.clipping == "window",
-        p.mistake != "clipped_every_micro_batch" or p.clipping == "window",
-        p.mistake != "scheduled_every_micro_batch" or p.schedule == "cosine",
-        # such a mistake does nothing where a window is one micro-batch
-        several or ("every_micro_batch" not in p.mistake and p.mistake not in _INSIDE_WINDOW),
-        several or p.normalisation not in ("twice", "never"),
-        p.data != "short_window" or (p.loop in _WINDOWED and p.k > 2),
-        p.data != "growing_k" or (p.loop in ("windows", "function") and p.normalisation != "twice"),
-        p.data != "empty_micro_batch" or (several and p.objective in _IGNORING),
-        # an empty micro-batch has no mean
-        p.data != "empty_micro_batch" or p.normalisation in ("window", "after_backward", "sum"),
-        p.normalisation != "sequence" or p.objective in _SEQUENCES,
-        p.normalisation != "padded" or p.objective in _IGNORING,
-        p.normalisation != "stale_count" or p.data != "equal",
-        p.normalisation not in ("samples",) or p.objective in _SEQUENCES,
-        p.auxiliary != "second_head" or p.objective in ("cross_entropy", "ignore_index"),
-        p.auxiliary != "z_loss" or p.objective in ("cross_entropy", "ignore_index"),
-        p.layout != "one" or p.ranks_count == "each",
-        p.ranks_count == "each" or p.normalisation in ("window", "share"),
-        p.layout != "all_reduce" or p.precision == "float32",
-        p.precision != "scaler" or p.clipping == "none" or p.normalisation != "after_backward",
-        # one mistake at a time: the arithmetic of a program with a mistake of mechanics is right
-        p.mistake == "none" or _is_right(p),
-        # PyTorch itself raises: the scaler has seen no gradient
-        p.mistake != "zeroed_before_step" or p.precision != "scaler",
-        p.mistake != "stepped_every_micro_batch" or p.normalisation == "mean_k",
-        p.checkpointing == "none" or p.layout == "one",
-    ]
-    return all(conditions)
+    yield several or p.normalisation not in ("twice", "never")
+    yield p.data != "short_window" or (p.loop in _SHORT_WINDOWED and p.k > 2)
+    yield p.data != "growing_k" or (
+        p.loop in ("windows", "function") and p.normalisation != "twice"
+    )
+    yield p.data != "empty_micro_batch" or (several and p.objective in _IGNORING)
+    yield p.data != "empty_rank" or (p.objective in _IGNORING and p.data_ranks > 1)
+    yield p.data != "empty_rank" or p.ranks_count != "each"
+    # an empty micro-batch has no mean
+    empty = p.data in ("empty_micro_batch", "empty_rank")
+    yield not empty or p.normalisation in ("window", "after_backward", "sum")
+    yield p.normalisation != "sequence" or p.objective in _SEQUENCES
+    yield p.normalisation != "padded" or p.objective in _IGNORING
+    yield p.normalisation != "stale_count" or p.data != "equal"
+    yield p.normalisation != "samples" or p.objective in _SEQUENCES
+    heads = {"second_head", "z_loss"} & set(p.auxiliaries)
+    yield not heads or p.objective in ("cross_entropy", "ignore_index")
 
 
-def _is_right(p: Program) -> bool:
+def _mechanics(p: Program) -> Iterator[bool]:
+    """Of how the loop of one process calls PyTorch."""
+    plain = p.precision == "float32" and p.layout == "one" and not p.mistakes
+    yield p.precision != "scaler" or p.clipping == "none" or p.normalisation != "after_backward"
+    yield p.checkpointing == "none" or p.layout == "one"
+    yield p.loop != "closure" or (
+        plain and (p.optimizers, p.skipped, p.accumulate_in) == ("one", "none", "grad")
+    )
+    yield p.loop not in ("off_by_one", "epochs") or (p.skipped == "none" and not p.mistakes)
+    yield p.loop != "off_by_one" or p.k > 1
+    yield p.loop != "epochs" or p.data != "short_window" or p.normalisation == "mean_k"
+    yield p.accumulate_in == "grad" or ((p.layout == "one" or p.by_hand) and not p.mistakes)
+    yield p.accumulate_in == "grad" or (p.optimizers, p.all_reduce) == ("one", "after_window")
+    yield p.optimizers != "two" or p.layout == "one" or p.ddp
+    yield p.optimizers != "adversary" or (plain and p.loop in _WINDOWED and p.skipped == "none")
+    yield p.optimizers != "adversary" or (p.objective in _PLAIN and p.compile == "none")
+    yield p.optimizers != "adversary" or p.normalisation in ("mean_k", "window", "never", "twice")
+    yield p.optimizers != "adversary" or p.auxiliary == "none"
+    yield p.skipped != "overflow" or (p.precision == "scaler" and not p.mistakes)
+    yield p.skipped != "guard" or (p.clipping == "window" and p.precision != "scaler")
+    yield p.skipped != "guard" or not p.mistakes
+    yield p.skipped == "none" or p.layout == "one" or p.ddp
+    yield p.compile == "none" or (plain and p.checkpointing == "none" and p.data != "growing_k")
+    yield p.compile != "loss" or (p.auxiliary == "none" and p.normalisation != "sequence")
+
+
+def _layouts(p: Program) -> Iterator[bool]:
+    """Of which processes there are and how they combine gradients."""
+    yield p.all_reduce == "after_window" or p.by_hand
+    yield p.all_reduce == "after_window" or p.ranks_count == "each"
+    yield p.all_reduce != "early" or p.k > 1
+    yield p.all_reduce != "early" or p.loop not in ("off_by_one", "epochs")
+    yield p.all_reduce != "half_of_ranks" or p.layout == "all_reduce_of_4"
+    yield p.data_ranks > 1 or p.ranks_count == "each"
+    yield p.ranks_count == "each" or p.normalisation in ("window", "share")
+    yield p.layout == "one" or p.ddp or p.precision == "float32"
+    # a norm of sharded parameters is no part of a loss of whole tensors
+    yield not p.sharded or "penalty" not in p.auxiliaries
+    yield not p.sharded or p.normalisation != "after_backward"
+    # of two parts of a short sentence, one may have no token and so no mean
+    yield p.layout != "context" or (p.objective in _IGNORING and p.auxiliary == "none")
+    yield p.layout != "context" or p.normalisation == "window"
+    yield p.layout != "context" or p.ranks_count != "all_without_factor"
+
+
+def _of_mistake(p: Program, mistake: str) -> Iterator[bool]:
+    """Of a mistake with the choices that it needs."""
+    yield mistake not in _PARTS["ranks"] or p.ddp
+    yield mistake not in _NEEDS_SCALER or p.precision == "scaler"
+    # with `unscale_` for the clipping, a plain step is right
+    yield mistake != "scaler_bypassed" or p.clipping == "none"
+    yield mistake != "clipped_before_unscale" or p.clipping == "window"
+    yield mistake != "clipped_every_micro_batch" or p.clipping == "window"
+    yield mistake != "scheduled_every_micro_batch" or p.schedule == "cosine"
+    # such a mistake does nothing where a window is one micro-batch
+    inside = "every_micro_batch" in mistake or mistake in _INSIDE_WINDOW
+    yield p.k > 1 or not inside
+    yield mistake not in ("second_never_zeroed", "updated_between") or p.optimizers == "two"
+    # PyTorch itself raises: the scaler has seen no gradient
+    yield mistake != "zeroed_before_step" or p.precision != "scaler"
+    # without the division, stepping every micro-batch is right
+    yield mistake != "stepped_every_micro_batch" or p.normalisation == "mean_k"
+    yield p.layout == "one" or p.ddp
+
+
+def _of_two(p: Program) -> Iterator[bool]:
+    """At most two mistakes, of which one may be in the arithmetic."""
+    yield p.second_mistake == "none" or p.mistake != p.second_mistake
+    yield p.mistake != "none" or p.second_mistake == "none"
+    yield all(len(p.mistakes & part) < 2 for part in _PARTS.values())
+    yield len(p.mistakes) < 2 or is_balanced(p)
+    # PyTorch itself raises: the scaler is updated, and no gradient was unscaled
+    yield not p.mistakes >= {"stepped_twice", "scaler_bypassed"}
+
+
+def is_balanced(p: Program) -> bool:
     """Whether every element gets the same weight, by construction."""
-    if p.ranks_count == "all_without_factor":
+    if p.ranks_count == "all_without_factor" or p.all_reduce != "after_window":
         return False
-    if p.data == "equal":
+    if p.data == "equal" and p.layout != "context":
         return p.normalisation in ("mean_k", "share", "window")
-    everywhere = p.layout == "one" or p.ranks_count == "all"
+    everywhere = p.data_ranks == 1 or p.ranks_count == "all"
     return p.data == "unequal" and p.normalisation in ("share", "window") and everywhere
-
-
-_IGNORING = {"ignore_index", "masked"}
-_SEQUENCES = {"cross_entropy", "ignore_index", "masked", "log_probs"}
 
 
 def draw(seed: int, only: str = "") -> Iterator[Program]:
@@ -185,18 +379,33 @@ def draw(seed: int, only: str = "") -> Iterator[Program]:
     All have the choices of ``only``, such as ``layout:ddp,loop:tail``. Raises ValueError if one
     does not exist, or if no program has them all.
     """
-    chance, fixed, refused = random.Random(f"{seed} {only}"), parsed(only), 0
-    while refused < 20_000:
-        choices = {
-            name: chance.choices([*weights], [*weights.values()])[0]
-            for name, weights in DIMENSIONS.items()
-        }
-        program = Program(chance.randrange(1 << 31), **{**choices, **fixed})
+    chance, fixed = random.Random(f"{seed} {only}"), parsed(only)
+    simplest = {name: next(iter(choices)) for name, choices in DIMENSIONS.items()}
+    refused = 0
+    while refused < 200:
+        start = Program(chance.randrange(1 << 31), **{**simplest, **fixed})
+        program = _varied(start, DIMENSIONS.keys() - fixed.keys(), chance)
         refused += 1
         if is_valid(program):
             refused = 0
             yield program
     raise ValueError(f"no program has {only}")
+
+
+def _varied(program: Program, dimensions: AbstractSet[str], chance: random.Random) -> Program:
+    """Draw a choice for each dimension, and make those that fit what was drawn before."""
+    drawn = [
+        (name, chance.choices([*weights], [*weights.values()])[0])
+        for name, weights in DIMENSIONS.items()
+        if name in dimensions
+    ]
+    chance.shuffle(drawn)
+    violations = _violations(program)
+    for name, choice in (*drawn, *drawn):  # again, because one choice may need another
+        candidate = replace(program, **{name: choice})  # type: ignore[arg-type]
+        if (count := _violations(candidate)) <= violations:
+            program, violations = candidate, count
+    return program
 
 
 def parsed(only: str) -> dict[str, str]:

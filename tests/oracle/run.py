@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gradledger_monitor.model.step_facts import StepFacts
@@ -26,10 +26,10 @@ from helpers.facts import judged
 from museum.evaluation import facts_of
 from museum.stage import Stage, on_stages
 from museum.tables import replace_chapter
-from oracle.expectation import expectation
+from oracle.expectation import Expectation, of_arithmetic, of_mistakes
 from oracle.observing import Observed, read
 from oracle.outcome import KINDS, WRONG_KINDS, Outcome, outcome
-from oracle.program import DIMENSIONS, Program, draw
+from oracle.program import DIMENSIONS, Program, draw, is_balanced
 from oracle.report import chapter
 from oracle.shrinking import shrunk
 from oracle.truth import Truth, truth_of
@@ -56,7 +56,7 @@ def play(stage: Stage, program: Program) -> PlayedProgram:
         raise RuntimeError(played.printed.strip())
     ranks = [read(recorded) for recorded in played.recorded]
     observed = [each for _, each in ranks]
-    truth = truth_of(observed, program.precision == "bfloat16")
+    truth = truth_of(program, observed)
     return PlayedProgram(observed, truth, facts_of([records for records, _ in ranks]))
 
 
@@ -68,8 +68,18 @@ def outcome_of(stage: Stage, program: Program) -> Outcome:
         return Outcome(program, "failed", str(error)[-400:], "", ())
     if not played.facts:
         return Outcome(program, "missed", "no step was recorded", "", ())
-    expected = expectation(program, played.truth)
+    expected = _expected(stage, program, played)
     return outcome(program, played.truth, expected, played.facts, judged(played.facts))
+
+
+def _expected(stage: Stage, program: Program, played: PlayedProgram) -> Expectation:
+    """Of a program with several mistakes, what is expected for each alone, united."""
+    if not program.mistakes:
+        return of_arithmetic(program, played.truth)
+    if is_balanced(program):
+        return of_mistakes(program)
+    alone = replace(program, mistake="none", second_mistake="none")
+    return of_mistakes(program) | of_arithmetic(alone, play(stage, alone).truth)
 
 
 def outcomes(programs: list[Program], jobs: int, shrink: bool) -> Iterator[tuple[Outcome, Outcome]]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from oracle.observing import Columns, Observed
+from oracle.program import Program
 
 FOREIGN = (
     2e-3  # relative residual above which a gradient is no combination of its window's elements
@@ -39,8 +40,7 @@ class TrueStep:
     """One optimizer step. ``accounts`` is empty if the gradient holds something foreign."""
 
     micro_batches: int
-    rows: int  # over all ranks, as is ``padded``
-    padded: int
+    rows: int  # over all ranks
     residual: float
     accounts: dict[str, Account]
 
@@ -49,22 +49,23 @@ class TrueStep:
 class Truth:
     """A whole program."""
 
-    windows: int
+    windows: int  # that are not skipped
     steps: int
     replicas_equal: bool  # all ranks applied the same gradient in all steps
     true_steps: list[TrueStep]
 
 
-def truth_of(ranks: list[Observed], in_half: bool) -> Truth:
+def truth_of(program: Program, ranks: list[Observed]) -> Truth:
     """From what each rank observed."""
-    first = ranks[0]
-    steps = [_true_step(ranks, index, in_half) for index in range(len(first.applied))]
+    first, in_half = ranks[0], program.precision == "bfloat16"
+    with_data = ranks[:: program.tensor_ranks]  # one rank of each replica
+    steps = [_true_step(with_data, index, in_half) for index in range(len(first.applied))]
     equal = all(
         torch.allclose(a, b, rtol=1e-4, atol=1e-7)
         for rank in ranks[1:]
         for a, b in zip(first.applied, rank.applied, strict=True)
     )
-    return Truth(first.windows, first.steps, equal, steps)
+    return Truth(len(first.micro_batches), first.steps, equal, steps)
 
 
 def _true_step(ranks: list[Observed], index: int, in_half: bool) -> TrueStep:
@@ -85,9 +86,8 @@ def _true_step(ranks: list[Observed], index: int, in_half: bool) -> TrueStep:
         own, weights = weights[: len(each.masses)], weights[len(each.masses) :]
         accounts[name] = _account(own, each.masses)
     return TrueStep(
-        ranks[0].sizes[index],
+        ranks[0].micro_batches[index],
         sum(rank.rows[index] for rank in ranks),
-        sum(rank.padded[index] for rank in ranks),
         residual,
         {} if foreign else accounts,
     )

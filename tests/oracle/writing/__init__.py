@@ -1,0 +1,39 @@
+"""Writes a program as a script: standalone, deterministic, and readable.
+
+The script keeps what the truth is computed from: ``net`` (the module) and its class ``Net``,
+``windows`` (the micro-batches of each window of its rank), and, where it has them, ``norms`` and
+``critic``.
+"""
+
+from __future__ import annotations
+
+from oracle.program import Program
+from oracle.writing import data, layouts, loops, model
+
+
+def script(program: Program) -> str:
+    """The text."""
+    parts = [
+        _head(program),
+        data.windows(program),
+        model.model(program),
+        model.optimizers(program),
+        data.totals(program),
+        loops.loop(program),
+        layouts.end(program),
+    ]
+    return "\n".join(part.strip("\n") + "\n" for part in parts if part)
+
+
+def _head(p: Program) -> str:
+    choices = ", ".join(f"{name} {choice}" for name, choice in p.choices.items())
+    standard = ["contextlib"] * p.ddp + ["itertools"] * (p.loop == "iterator")
+    standard += ["math"] * (p.skipped == "guard")
+    lines = [f'"""Seed {p.seed}: {choices}."""', ""]
+    lines += [f"import {name}" for name in standard] + [""] * bool(standard)
+    lines += ["import torch", *layouts.imports(p)]
+    lines += ["import torch.nn.functional as F", "from torch import nn"]
+    if p.checkpointing != "none":
+        lines += ["from torch.utils.checkpoint import checkpoint"]
+    lines += ["", "torch.set_num_threads(1)", f"torch.manual_seed({p.seed})"]
+    return "\n".join([*lines, *layouts.start(p), f"K = {p.k}"])

@@ -1,0 +1,67 @@
+"""The text of a script's model, optimizers and scaler."""
+
+from __future__ import annotations
+
+from oracle.program import STEPS, Program
+from oracle.writing import layouts
+
+_CLASSES = {
+    "sgd": "torch.optim.SGD({}, lr=0.05)",
+    "adamw": "torch.optim.AdamW({}, lr=0.01)",
+}
+
+
+def model(p: Program) -> str:
+    """``net``, and ``model``, which the loop calls."""
+    second = "second_head" in p.auxiliaries
+    heads = "        self.second = nn.Linear(16, 7)\n" if second else ""
+    returns = "self.head(hidden), self.second(hidden)" if second else "self.head(hidden)"
+    text = f"""
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(8, 16)
+        self.head = nn.Linear(16, 7)
+{heads}
+    def forward(self, features):
+        hidden = torch.tanh(self.body(features))
+        return {returns}
+
+
+net = Net()
+"""
+    if p.optimizers == "adversary":
+        text += "critic = nn.Linear(7, 1)\n"
+    compiled = 'torch.compile(net, backend="eager", dynamic=True)'
+    wrapped = compiled if p.compile == "model" else layouts.wrapped(p)
+    return text + layouts.shard(p) + f"model = {wrapped}\n"
+
+
+def names_of_optimizers(p: Program) -> list[str]:
+    """The variables of the optimizers of ``net``."""
+    return ["optimizer", "head_optimizer"] if p.optimizers == "two" else ["optimizer"]
+
+
+def optimizers(p: Program) -> str:
+    """Optimizers, and what follows them through the loop."""
+    made = _CLASSES[p.optimizer]
+    if p.optimizers == "two":
+        rest = "[p for name, p in net.named_parameters() if not name.startswith('body')]"
+        lines = [
+            f"optimizer = {made.format('net.body.parameters()')}",
+            f"head_optimizer = {made.format(rest)}",
+        ]
+    else:
+        lines = [f"optimizer = {made.format('model.parameters()')}"]
+    if p.optimizers == "adversary":
+        lines += ["critic_optimizer = torch.optim.RMSprop(critic.parameters(), lr=0.01)"]
+    if p.schedule == "cosine":
+        steps = STEPS * p.k if "scheduled_every_micro_batch" in p.mistakes else STEPS
+        lines += [f"scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, {steps})"]
+    if p.precision == "scaler":
+        lines += ['scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)']
+    if p.accumulate_in == "buffers":
+        lines += ["sums = {p: torch.zeros_like(p) for p in model.parameters()}"]
+    if p.clipping != "none":
+        lines += ["norms = []"]
+    return "\n".join(lines)
