@@ -37,6 +37,14 @@ class OpenTerm:
     undivided: bool | None = None
     coefficient: float | None = None
     head: int | None = None
+    elements: int | None = None
+    element_reduction: Reduction = "sum"
+    element_upstream: Deferred | None = None  # the gradient at the outermost reduction
+    of: str | None = None
+    nonlinear: bool = False
+    penalty: bool = False
+    uniform: bool = False  # the tokens are the elements: they have the same weight
+    per_token: bool = False  # ``upstream`` is that of a vector, also if ``reduction`` is not none
     upstream: Deferred | None = None  # scalar, or [tokens, total, least, most] of a vector
     target: Any = None  # the loss's target, held only until backward begins
     missing: dict[str, str] = field(default_factory=dict)
@@ -54,9 +62,13 @@ class OpenTerm:
             term.tokens = round(self.tokens.value())
         if self.class_weight is not None:
             term.class_weight = self.class_weight.value()
-        if self.upstream is None or self.upstream.has_no_copy:
+        term.of, term.nonlinear, term.penalty = self.of, self.nonlinear, self.penalty
+        self._resolve_elements(term)
+        if self.uniform and term.element_weight is not None:
+            term.weight = term.element_weight
+        elif self.upstream is None or self.upstream.has_no_copy:
             term.missing.setdefault("weight", "backward did not reach this loss node")
-        elif self.reduction == "none":
+        elif self.per_token or self.reduction == "none":
             _vector_weight(term, self.upstream.values())
         else:
             _scalar_weight(term, self.upstream.value())
@@ -64,7 +76,15 @@ class OpenTerm:
 
     def deferred(self) -> Iterator[Deferred]:
         """The values that are read later."""
-        yield from _present(self.tokens, self.class_weight, self.upstream)
+        yield from _present(self.tokens, self.class_weight, self.upstream, self.element_upstream)
+
+    def _resolve_elements(self, term: Term) -> None:
+        upstream = self.element_upstream
+        if self.elements is None or upstream is None or upstream.has_no_copy:
+            return
+        divisor = self.elements if self.element_reduction == "mean" else 1
+        if divisor:
+            term.elements, term.element_weight = self.elements, upstream.value() / divisor
 
 
 def _present(*items: object) -> Iterator[Deferred]:
@@ -130,7 +150,7 @@ class OpenMicroBatch:
 
     def is_half(self) -> bool:
         """Whether half precision between root and loss rounds the weights."""
-        values = [self.loss, *(term.upstream for term in self.terms)]
+        values = [self.loss, *(t.upstream or t.element_upstream for t in self.terms)]
         return any(value is not None and value.dtype in HALF for value in values)
 
     def deferred(self) -> Iterator[Deferred]:

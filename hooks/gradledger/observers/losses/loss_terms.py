@@ -20,19 +20,12 @@ from gradledger.capture.isolation import is_plain, isolated, local_part, never_c
 from gradledger.capture.open_records import OpenMicroBatch, OpenTerm
 from gradledger.observers.base import Observer
 from gradledger.observers.losses import saved_hooks
-from gradledger.observers.losses.autograd_graph import (
-    REDUCTIONS,
-    LossNode,
-    find_losses,
-    find_opaque,
-    head_of,
-)
-from gradledger.observers.losses.loss_nodes import (
-    DeclaredLoss,
-    open_term,
-    watch_declared,
-    watch_upstream,
-)
+from gradledger.observers.losses.autograd_graph import find_losses, find_opaque
+from gradledger.observers.losses.found_losses import LossNode
+from gradledger.observers.losses.loss_nodes import DeclaredLoss, open_term
+from gradledger.observers.losses.loss_patterns import head_of
+from gradledger.observers.losses.node_names import REDUCTIONS
+from gradledger.observers.losses.upstream import watch_declared, watch_upstream
 
 if TYPE_CHECKING:
     from gradledger.capture.windows import OptimizerWindow
@@ -143,7 +136,11 @@ class LossTerms(Observer):
         for root in roots:
             graph = _graph_of(root)
             if graph is not None and _is_readable(root):
-                losses = [loss for loss in find_losses(graph) if loss.name not in REDUCTIONS]
+                losses = [
+                    loss
+                    for loss in find_losses(graph)
+                    if loss.name not in REDUCTIONS and not loss.penalty
+                ]
                 terms = self._add_terms(micro_batch, losses)
                 _number_heads(losses[: len(terms)], terms)
                 for term in terms:

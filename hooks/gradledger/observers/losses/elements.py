@@ -1,0 +1,279 @@
+"""Finds the elements of a loss below its outermost reduction.
+
+Everything between the root of backward and the elements of a loss is linear in them. So the
+gradient that arrives at an element is exactly its weight, whatever it is divided by. The descent
+begins at the outermost reduction, the first mean or sum over more than one number, and passes
+through linear nodes: masks, weights, selections, means per sequence. It ends at
+
+- a loss node: the elements are counted there;
+- a custom function that returns a vector, because it may hide a loss;
+- any other node, because it is not linear: its outputs are the elements. Below it may be a loss
+  node (a focal loss, a preference loss), or a softmax whose rows are used (a divergence);
+- the sum of two losses for each element: their sums are the elements. If only one of the two
+  depends on a loss node, the descent follows that one;
+- single numbers, such as the stacked losses of several tasks: each is a separate loss.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.autograd.function import BackwardCFunction
+from torch.nn import Parameter
+
+from gradledger.observers.losses.found_losses import (
+    Edge,
+    Elements,
+    GraphPath,
+    LossNode,
+    Rows,
+    element_count,
+    graph_inputs,
+    is_number,
+    signed,
+)
+from gradledger.observers.losses.loss_patterns import loss_at
+from gradledger.observers.losses.node_names import (
+    ADDITIONS,
+    JOINS,
+    LAYERS,
+    LINEAR,
+    MODEL_NODES,
+    PARAMETER,
+    PRODUCTS,
+    REDUCTIONS,
+    RESHAPES,
+    SOFTMAXES,
+)
+
+MAX_INSIDE = 64  # nodes visited below one node that is not linear
+MAX_PARTS = 32  # of a ``cat`` or ``stack``, that are walked one by one
+
+_EVEN = RESHAPES | ADDITIONS  # they do not change the size of a weight
+_EVEN_ROWS = _EVEN | {"SumBackward0", "SumBackward1"}
+_BESIDE_ROWS = _EVEN | {"GatherBackward0"}  # between a softmax and the product with its targets
+
+
+@dataclass(slots=True)
+class Inside:
+    """What is below a node that is not linear."""
+
+    loss: LossNode | None = None  # the nearest
+    classes: int | None = None  # the dimension of a softmax whose entries are the elements
+    numbers: list[Edge] = field(default_factory=list)  # losses of a whole micro-batch
+
+
+@dataclass(slots=True)
+class _Position:
+    edge: Edge
+    path: GraphPath
+    trail: tuple[Any, ...]  # the nodes since the outermost reduction, which is the first
+    index: int  # of the input of the lowest of them that leads here
+    uniform: bool = True  # nothing since then gives elements different weights
+
+    def below(self, index: int, edge: Edge, uniform: bool = False) -> _Position:
+        """The position at an input of this node."""
+        node = self.edge.node
+        path = self.path.through(node, node.name())
+        return _Position(edge, path, (*self.trail, node), index, self.uniform and uniform)
+
+
+class Descent:
+    """The walk below one outermost reduction: its ``losses``, and the ``numbers`` to walk from.
+
+    ``owners`` are the losses of the reductions that passed a node: a second one does not pass it,
+    because the gradient below is that of both. ``spend`` counts a visited node, and returns False
+    if there were too many.
+    """
+
+    def __init__(
+        self,
+        reduction: Any,
+        path: GraphPath,
+        owners: dict[Any, list[LossNode]],
+        spend: Callable[[], bool],
+    ) -> None:
+        self.losses: list[LossNode] = []
+        self.numbers: list[tuple[Edge, GraphPath]] = []
+        self._reduction, self._path = reduction, path
+        self._owners, self._spend = owners, spend
+        ((index, edge),) = graph_inputs(reduction)
+        self._single = element_count(edge) == 1
+        self._positions = deque([_Position(edge, path, (reduction,), index)])
+
+    def run(self) -> None:
+        """Walk down until all positions are at elements."""
+        while self._positions and self._spend():
+            position = self._positions.popleft()
+            if not position.edge.shape:
+                self.numbers.append((position.edge, position.path))
+            elif not self._ends_at_loss(position):
+                self._go_on(position)
+
+    def _ends_at_loss(self, position: _Position) -> bool:
+        node = position.edge.node
+        loss = loss_at(node, node.name(), position.path)
+        if loss is None and self._is_hidden_loss(position):
+            loss = LossNode(node, node.name(), position.path)
+        if loss is not None:
+            self._add(loss, position)
+        return loss is not None
+
+    def _is_hidden_loss(self, position: _Position) -> bool:
+        """Whether a custom function returns the elements, and no loss node is below it."""
+        if not _is_custom(position.edge.node):
+            return False
+        return self._search_below(position.edge).loss is None
+
+    def _add(self, loss: LossNode, position: _Position) -> None:
+        loss.reduction, loss.link = self._reduction, (position.trail[-1], position.index)
+        self.losses.append(loss)
+
+    def _go_on(self, position: _Position) -> None:
+        node, name = position.edge.node, position.edge.node.name()
+        inputs = graph_inputs(node)
+        if name in JOINS:
+            if all(element_count(edge) == 1 for _, edge in inputs):
+                self.numbers += [(edge, position.path) for _, edge in inputs]
+                return
+            followed = [position.below(index, edge) for index, edge in inputs]
+            followed = followed if len(inputs) <= MAX_PARTS else []
+        else:
+            uniform = _keeps_even(node, _EVEN)
+            edges = self._linear_inputs(position.edge, inputs)
+            followed = [position.below(i, edge, uniform and len(inputs) == 1) for i, edge in edges]
+        if not followed:
+            self._end_at_elements(position)
+        elif node in self._owners:
+            for loss in self._owners[node]:
+                loss.reduction = None  # the elements of two reductions
+        else:
+            self._owners[node] = self.losses
+            self._positions += followed
+
+    def _linear_inputs(self, edge: Edge, inputs: list[tuple[int, Edge]]) -> list[tuple[int, Edge]]:
+        """The input of a node that its output is linear in; none if it is not."""
+        name = edge.node.name()
+        if _is_custom(edge.node):
+            return self._towards_loss(inputs)
+        if name in ADDITIONS and len(inputs) > 1:
+            return self._towards_loss(inputs)
+        if len(inputs) != 1 or not (name in LINEAR or name in PRODUCTS):
+            return []
+        is_divisor = name.startswith("DivBackward") and inputs[0][0] != 0
+        return [] if is_divisor else inputs
+
+    def _towards_loss(self, inputs: list[tuple[int, Edge]]) -> list[tuple[int, Edge]]:
+        leading = [each for each in inputs if self._search_below(each[1]).loss is not None]
+        return leading if len(leading) == 1 else []
+
+    def _end_at_elements(self, position: _Position) -> None:
+        inside = self._search_below(position.edge)
+        if inside.numbers:
+            self.numbers.append((position.edge, position.path))
+            return
+        elements = Elements(position.edge.shape, position.uniform, inside.loss)
+        if inside.classes is not None and inside.loss is None:
+            elements.rows = _rows(inside.classes, position.trail)
+        kind = self._reduction.name() if inside.loss is None else inside.loss.name
+        path = self._path if position.uniform else position.path
+        loss = LossNode(position.edge.node, kind, path, elements=elements)
+        loss.penalty = inside.loss is None and depends_on_parameters_alone(position.edge.node)
+        self._add(loss, position)
+
+    def _search_below(self, edge: Edge) -> Inside:
+        return search_below(edge, self._single, self._spend)
+
+
+def _is_custom(node: Any) -> bool:
+    """Whether it is a custom function of the script, not a compiled graph."""
+    return node.name() not in MODEL_NODES and isinstance(node, BackwardCFunction)
+
+
+def search_below(edge: Edge, single: bool, spend: Callable[[], bool]) -> Inside:
+    """Search below (and at) an output for a loss node, a softmax of its shape, and for numbers.
+
+    Numbers are stacked scalars, losses that are reduced, and, if the output is a ``single`` number
+    itself, full means and sums.
+    """
+    inside, shape = Inside(), edge.shape
+    queue, visited = deque([(edge, True)]), {edge.node}
+    while queue and len(visited) <= MAX_INSIDE and spend():
+        current, elementwise = queue.popleft()
+        node, name = current.node, current.node.name()
+        loss = loss_at(node, name, GraphPath())
+        is_number = not current.shape
+        if loss is not None and is_number:
+            inside.numbers.append(current)
+        elif loss is not None:
+            inside.loss = inside.loss or loss
+        elif name in SOFTMAXES:
+            if elementwise and current.shape == shape:
+                inside.classes = signed([node._saved_dim])[0] % len(shape)
+        elif single and is_number and name in REDUCTIONS:
+            inside.numbers.append(current)
+        elif name in JOINS and all(element_count(e) == 1 for _, e in graph_inputs(node)):
+            inside.numbers += [each for _, each in graph_inputs(node)]
+        elif name not in MODEL_NODES:
+            elementwise = elementwise and name not in RESHAPES
+            for _, below in graph_inputs(node):
+                if below.node not in visited:
+                    visited.add(below.node)
+                    queue.append((below, elementwise and below.shape == shape))
+    return inside
+
+
+def _keeps_even(node: Any, names: frozenset[str]) -> bool:
+    """Whether a node is one of ``names``, or a product with one number."""
+    return node.name() in names or (node.name() in PRODUCTS and is_number(node))
+
+
+def _rows(classes: int, trail: tuple[Any, ...]) -> Rows:
+    """The rows of a softmax, below the nodes of a trail."""
+    product = _product_above(trail)
+    even = all(node is product or _keeps_even(node, _EVEN_ROWS) for node in trail[1:])
+    return Rows(classes, product, even)
+
+
+def _product_above(trail: tuple[Any, ...]) -> Any:
+    """The lowest product with a tensor above a softmax, if it is next to it."""
+    for node in reversed(trail):
+        name = node.name()
+        if name in PRODUCTS and not is_number(node):
+            return node
+        if name not in _BESIDE_ROWS and name not in PRODUCTS:
+            break
+    return None
+
+
+def depends_on_parameters_alone(node: Any) -> bool:
+    """Whether a node is a function of parameters: no input of a layer is data.
+
+    An elementwise operation with data is recognised by its shape, which is not the parameter's.
+    """
+    queue, visited = deque([node]), {node}
+    while queue and len(visited) <= MAX_INSIDE:
+        current = queue.popleft()
+        if current.name() == PARAMETER:
+            if not isinstance(current.variable, Parameter):
+                return False
+        elif _has_data(current):
+            return False
+        for _, below in graph_inputs(current):
+            if below.node not in visited:
+                visited.add(below.node)
+                queue.append(below.node)
+    return not queue
+
+
+def _has_data(node: Any) -> bool:
+    """Whether an input of the node may be data: one that is not in the graph."""
+    name, inputs = node.name(), [edge for _, edge in graph_inputs(node)]
+    if not inputs or name == "EmbeddingBackward0" or isinstance(node, BackwardCFunction):
+        return True
+    if len(inputs) == len(node.next_functions):
+        return False
+    return name in LAYERS or element_count(Edge(node)) > max(map(element_count, inputs))

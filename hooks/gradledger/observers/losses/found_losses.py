@@ -1,0 +1,144 @@
+"""What the walk of a graph finds: loss nodes, and the operations above them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from gradledger.capture.isolation import is_plain
+from gradledger.observers.losses.saved_hooks import has_unpack_hook
+
+
+class GraphPath(NamedTuple):
+    """The operations between the root and a node.
+
+    ``divided`` states whether one is a division. ``coefficient`` is the product of the constant
+    factors; None if there are none, or if one cannot be read without waiting. ``nonlinear`` states
+    whether one is a non-linear function of a scalar.
+    """
+
+    divided: bool = False
+    coefficient: float | None = None
+    nonlinear: bool = False
+
+    def through(self, node: Any, name: str) -> GraphPath:
+        """The path continued through ``node``."""
+        if name.startswith("DivBackward"):
+            return DIVIDED if self is DIRECT else GraphPath(True, self.coefficient, self.nonlinear)
+        if name.startswith("MulBackward"):
+            constant = _constant_factor(node)
+            if constant is not None:
+                product = constant * (self.coefficient or 1.0)
+                return GraphPath(self.divided, product, self.nonlinear)
+        return self
+
+
+DIRECT = GraphPath()
+DIVIDED = GraphPath(divided=True)
+
+
+class Edge(NamedTuple):
+    """One output of a node, as the node above it refers to it."""
+
+    node: Any
+    output: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The output's shape."""
+        return shape_of(self.node, self.output)
+
+
+@dataclass(slots=True)
+class Rows:
+    """The elements are entries of a (log-)softmax: a token is one row of it.
+
+    ``product`` is the lowest product above it, with the probabilities of the targets; None if there
+    is none. ``even``: apart from it, only sums and numbers are below the outermost reduction.
+    """
+
+    dim: int  # of the classes
+    product: Any
+    even: bool
+
+
+@dataclass(slots=True)
+class Elements:
+    """The elements of a hand-written loss: the outputs of a node that is not linear.
+
+    ``uniform``: all have the weight that the outermost reduction gives them.
+    """
+
+    shape: tuple[int, ...]
+    uniform: bool
+    inside: LossNode | None = None  # the loss that they are a function of
+    rows: Rows | None = None
+
+
+@dataclass(slots=True)
+class LossNode:
+    """A loss node, and the path from the root to it.
+
+    ``node`` is the loss itself, or the node whose outputs are ``elements``. ``reduction`` is the
+    outermost reduction, if the loss itself is not; ``link`` is the lowest node between the two that
+    is linear, and the index of the input that leads to the loss.
+    """
+
+    node: Any
+    name: str
+    path: GraphPath
+    smoothed: Any = None  # the cross entropy inside, if the node adds label smoothing to it
+    reduction: Any = None
+    link: tuple[Any, int] | None = None
+    elements: Elements | None = None
+    penalty: bool = False  # a function of parameters alone
+
+
+def shape_of(node: Any, output: int = 0) -> tuple[int, ...]:
+    """The shape of one output of a node."""
+    return tuple(int(size) for size in node._input_metadata[output].shape)
+
+
+def element_count(edge: Edge) -> int:
+    """The number of elements of an output."""
+    return math.prod(edge.shape)
+
+
+def graph_inputs(node: Any) -> list[tuple[int, Edge]]:
+    """The inputs of a node that are in the graph, with their indices."""
+    return [
+        (index, Edge(below, output))
+        for index, (below, output) in enumerate(node.next_functions)
+        if below is not None
+    ]
+
+
+def signed(saved: Any) -> list[int]:
+    """Saved numbers; PyTorch returns negative ones as huge unsigned ones."""
+    return [int(n) - 2**64 if int(n) >= 2**63 else int(n) for n in saved]
+
+
+def is_number(node: Any) -> bool:
+    """Whether the other factor of a product is one number, not one for each element."""
+    other = _other(node)
+    return isinstance(other, (int, float)) or (other is not None and other.dim() == 0)
+
+
+def _constant_factor(node: Any) -> float | None:
+    """The constant factor of a product. A number is saved as a 0-dim CPU tensor in a graph."""
+    other = _other(node)
+    if isinstance(other, (int, float)):
+        return float(other)
+    if other is None or other.dim() or not other.is_cpu or not is_plain(other):
+        return None
+    return None if other.requires_grad or other.is_complex() else float(other)
+
+
+def _other(node: Any) -> Any:
+    """The factor or divisor outside the graph, as it was saved; None if it cannot be read."""
+    name = "self" if node.next_functions[0][0] is None else "other"
+    raw = getattr(node, "_raw_saved_" + name, None)
+    if raw is not None and has_unpack_hook(node, raw):
+        return None
+    return getattr(node, "_saved_" + name, None)

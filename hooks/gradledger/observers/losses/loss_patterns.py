@@ -1,0 +1,154 @@
+"""Recognises a loss at a node: a loss of PyTorch, or nodes that together are a cross entropy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradledger.observers.losses.found_losses import GraphPath, LossNode, shape_of, signed
+from gradledger.observers.losses.node_names import (
+    JOINS,
+    LOG_SOFTMAX,
+    LOGSUMEXP,
+    LOSS_NODES,
+    PICKS,
+    PROJECTIONS,
+    RESHAPES,
+    SOFT_CROSS_ENTROPY,
+)
+
+_SHIFTS = RESHAPES | {"SliceBackward0"}  # between a log_softmax and a pick
+_HEAD_DEPTH = 24  # nodes between a cross entropy and the projection that computes its logits
+
+
+def loss_at(node: Any, name: str, path: GraphPath) -> LossNode | None:
+    """The loss that this node is, if it is one."""
+    if name in LOSS_NODES or (name in PICKS and _picks_log_probabilities(node)):
+        return LossNode(node, name, path)
+    if name in ("SumBackward0", "SumBackward1") and soft_target_side(node) is not None:
+        return LossNode(node, SOFT_CROSS_ENTROPY, path)
+    if name == "AddBackward0":
+        smoothed = _label_smoothing(node)
+        if smoothed is not None:
+            return LossNode(node, smoothed.name(), path, smoothed)
+    if name == "SubBackward0":
+        pick = _pick_minus_logsumexp(node)
+        if pick is not None:
+            return LossNode(node, pick, path)
+    return None
+
+
+def head_of(loss: LossNode) -> Any:
+    """The source of the logits of a cross entropy: the parameter of the last projection.
+
+    The chunks of one loss share it, and so do several forwards of one model. If there is no
+    parameter, it is the node that computed the logits, which chunks share. None for other losses.
+    """
+    if loss.elements is not None:
+        return None if loss.elements.inside is None else head_of(loss.elements.inside)
+    node = loss.smoothed or loss.node
+    if not (node.name().startswith("NllLoss") or loss.name in (*PICKS, SOFT_CROSS_ENTROPY)):
+        return None
+    for _ in range(_HEAD_DEPTH):
+        below = node.next_functions[0][0] if node.next_functions else None
+        if node.name() in PROJECTIONS or below is None:
+            break
+        node = below
+    parameter = _parameter_of(node)
+    return node if parameter is None else parameter
+
+
+def soft_target_side(node: Any) -> int | None:
+    """The index of the factor with the probabilities, if ``node`` sums ``target * log_softmax``.
+
+    The sum must be over everything, or over the classes alone.
+    """
+    product = node.next_functions[0][0]
+    if product is None or product.name() != "MulBackward0":
+        return None
+    sides = [below for below, _ in product.next_functions]
+    for side, (logs, target) in enumerate((sides, sides[::-1])):
+        if target is None and logs is not None and logs.name() == LOG_SOFTMAX:
+            summed = getattr(node, "_saved_dim", None)
+            rank = len(node._saved_self_sym_sizes)
+            over = None if summed is None else [d % rank for d in signed(summed)]
+            return 1 - side if over in (None, [signed([logs._saved_dim])[0] % rank]) else None
+    return None
+
+
+def _picks_log_probabilities(node: Any) -> bool:
+    """Whether the node picks one entry of each row of a log_softmax."""
+    logs = _without(_SHIFTS, node.next_functions[0][0])
+    if logs is None:
+        return False
+    if logs.name() == LOG_SOFTMAX:
+        classes = signed([logs._saved_dim])[0]
+    elif logs.name() == "SubBackward0" and _is_logsumexp(logs.next_functions[-1][0]):
+        classes = -1
+    else:
+        return False
+    rows, picked = shape_of(logs), shape_of(node)
+    if not rows or len(picked) < 2:
+        return True
+    if node.name() == "GatherBackward0":
+        return len(picked) != len(rows) or picked[classes % len(rows)] <= 1
+    return picked[-1] != rows[-1]  # otherwise, a mask selects rows
+
+
+def _pick_minus_logsumexp(node: Any) -> str | None:
+    """The name of the pick, if the node is ``logits.gather(...) - logits.logsumexp(-1)``."""
+    (pick, _), (normaliser, _) = node.next_functions
+    pick = _without(RESHAPES, pick)
+    if pick is None or pick.name() not in PICKS or not _is_logsumexp(normaliser):
+        return None
+    name: str = pick.name()
+    return name
+
+
+def _is_logsumexp(node: Any) -> bool:
+    node = _without(RESHAPES | JOINS, node)  # one for each sequence, to save memory
+    return node is not None and node.name() == LOGSUMEXP
+
+
+def _without(names: frozenset[str], node: Any) -> Any:
+    """The first node on the way down that has another name."""
+    while node is not None and node.name() in names:
+        node = node.next_functions[0][0]
+    return node
+
+
+def _label_smoothing(node: Any) -> Any:
+    """The nll node inside ``(1 - eps) * nll + eps / C * smooth``, else None.
+
+    ``F.cross_entropy(label_smoothing=eps)`` is composed of these nodes (aten LossNLL.cpp); both
+    halves are above one log_softmax. A token's weight is that of the sum, not (1 - eps) of it.
+    """
+    halves = [below for below, _ in node.next_functions]
+    if len(halves) != 2 or any(h is None or not h.name().startswith("MulBackward") for h in halves):
+        return None
+    inner = [half.next_functions[0][0] for half in halves]
+    for nll, smooth in (inner, inner[::-1]):
+        if nll is None or smooth is None or not nll.name().startswith("NllLoss"):
+            continue
+        base = _log_softmax(nll)
+        if base is not None and _log_softmax(smooth) is base:
+            return nll
+    return None
+
+
+def _log_softmax(node: Any) -> Any:
+    for _ in range(12):
+        if node is None or node.name() == LOG_SOFTMAX:
+            return node
+        node = node.next_functions[0][0] if node.next_functions else None
+    return None
+
+
+def _parameter_of(projection: Any) -> Any:
+    for node, _ in reversed(projection.next_functions):  # the weight comes after the input
+        for _ in range(4):  # transposed, cast
+            if node is None or node.name() == "torch::autograd::AccumulateGrad":
+                break
+            node = node.next_functions[0][0] if len(node.next_functions) == 1 else None
+        if node is not None and node.name() == "torch::autograd::AccumulateGrad":
+            return node.variable
+    return None

@@ -1,0 +1,99 @@
+"""Names of autograd nodes, by what the walk does at them. A name that is not here is not linear."""
+
+from __future__ import annotations
+
+from gradledger.records import Reduction
+
+# Losses that PyTorch implements as one node.
+LOSS_NODES = frozenset(
+    {
+        "NllLossBackward0",
+        "NllLoss2DBackward0",
+        "MseLossBackward0",
+        "SmoothL1LossBackward0",
+        "HuberLossBackward0",
+        "BinaryCrossEntropyBackward0",
+        "BinaryCrossEntropyWithLogitsBackward0",
+        "KlDivBackward0",
+        "SoftMarginLossBackward0",
+        "MultiMarginLossBackward0",
+        "MultilabelMarginLossBackward0",
+        "CtcLossBackward0",
+    }
+)
+
+# Nodes that pick one log-probability per token: a hand-written cross entropy.
+PICKS = frozenset({"GatherBackward0", "IndexBackward0"})
+
+# The name of a cross entropy against probabilities: sum, product and log_softmax.
+SOFT_CROSS_ENTROPY = "SoftCrossEntropy"
+
+# Reductions: a hand-written loss ends in one of these.
+REDUCTIONS: dict[str, Reduction] = {
+    "MeanBackward0": "mean",
+    "MeanBackward1": "mean",
+    "SumBackward0": "sum",
+    "SumBackward1": "sum",
+}
+
+# Norms: a penalty may end in one of these.
+NORMS = frozenset(
+    {"LinalgVectorNormBackward0", "NormBackward0", "NormBackward1", "LinalgMatrixNormBackward0"}
+)
+
+LOG_SOFTMAX = "LogSoftmaxBackward0"
+SOFTMAXES = frozenset({LOG_SOFTMAX, "SoftmaxBackward0"})
+LOGSUMEXP = "LogsumexpBackward0"
+
+RESHAPES = frozenset(
+    {"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "AliasBackward0"}
+    | {"SqueezeBackward0", "SqueezeBackward1", "SqueezeBackward2", "UnsqueezeBackward0"}
+    | {"TransposeBackward0", "PermuteBackward0", "ToCopyBackward0", "CloneBackward0"}
+)
+
+# Nodes that pass some elements on, each at most as often as it occurs, or the same one repeatedly.
+SELECTIONS = frozenset(
+    {"SliceBackward0", "SelectBackward0", "IndexBackward0", "IndexSelectBackward0"}
+    | {"GatherBackward0", "TakeBackward0", "MaskedSelectBackward0", "TopkBackward0"}
+    | {"SortBackward0", "MaskedFillBackward0", "MaskedFillBackward1", "WhereBackward0"}
+    | {"IndexPutBackward0", "IndexPutImplBackward0", "torch::autograd::CopySlices"}
+    | {"SplitBackward0", "SplitWithSizesBackward0", "UnbindBackward0", "ExpandBackward0"}
+    | {"ScatterBackward0", "ScatterAddBackward0", "IndexAddBackward0", "ConstantPadNdBackward0"}
+    | {"FlipBackward0", "RollBackward0", "RepeatBackward0", "TrilBackward0", "TriuBackward0"}
+)
+
+# Linear if only one of their inputs is in the graph, and is not the divisor.
+PRODUCTS = frozenset({"MulBackward0", "MulBackward1", "DivBackward0", "DivBackward1"})
+SUMS = frozenset({*REDUCTIONS, "NansumBackward0", "DotBackward0"})
+ADDITIONS = frozenset(
+    {"AddBackward0", "AddBackward1", "SubBackward0", "SubBackward1"}
+    | {"RsubBackward0", "RsubBackward1", "NegBackward0"}
+)
+JOINS = frozenset({"CatBackward0", "StackBackward0"})
+LINEAR = RESHAPES | SELECTIONS | SUMS | ADDITIONS | JOINS
+
+# Nodes that a loop adds between its loss and backward, for K, the world size, a weight, or the loss
+# scale.
+SCALINGS = frozenset({"DivBackward0", "MulBackward0", "ToCopyBackward0"})
+
+# Nodes that compute logits.
+PROJECTIONS = frozenset({"AddmmBackward0", "MmBackward0", "BmmBackward0", "ConvolutionBackward0"})
+
+# Nodes of a layer: one of their inputs is data, or an activation.
+LAYERS = PROJECTIONS | {"BaddbmmBackward0", "EmbeddingBackward0", "MvBackward0"}
+
+PARAMETER = "torch::autograd::AccumulateGrad"
+
+# Nodes of a model: there is no loss below them.
+MODEL_NODES = (
+    LAYERS
+    | SOFTMAXES
+    | {
+        PARAMETER,
+        "NativeLayerNormBackward0",
+        "NativeBatchNormBackward0",
+        "CudnnBatchNormBackward0",
+        "ScaledDotProductFlashAttentionForCpuBackward0",
+        "CompiledFunctionBackward",
+    }
+)

@@ -1,0 +1,198 @@
+"""Reads the gradients that arrive at losses and at their elements: the weights.
+
+The gradient of an element is read where the lowest linear node above it passes it down. At the
+element itself it is the sum over all losses that use it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd.function import BackwardCFunction
+
+from gradledger.capture.async_copy import Deferred
+from gradledger.capture.open_records import OpenTerm
+from gradledger.observers.losses.found_losses import LossNode, Rows
+from gradledger.observers.losses.loss_nodes import HIDDEN, count_elements, valid_mask
+
+Hook = Callable[..., None]
+GuardHook = Callable[[Hook], Hook]  # returns a hook whose failures the script never sees
+
+
+def watch_upstream(
+    loss: LossNode, term: OpenTerm, has_grad_tensors: bool, guard_hook: GuardHook
+) -> list[Callable[[], None]]:
+    """Read the gradient that arrives at the loss. Returns functions that remove the hooks.
+
+    ``has_grad_tensors``: the gradient may be the caller's own tensor, so it must be copied.
+    """
+    node = loss.smoothed or loss.node
+    undo = []
+    if loss.reduction is not None:
+
+        def at_reduction(grads: tuple[Any, ...]) -> None:
+            if grads[0] is not None:
+                term.element_upstream = Deferred(grads[0], volatile=has_grad_tensors)
+
+        undo.append(loss.reduction.register_prehook(guard_hook(at_reduction)).remove)
+        if term.uniform:
+            return undo
+    custom = isinstance(node, BackwardCFunction) and loss.elements is None
+    if loss.elements is not None and loss.elements.rows is not None and loss.link is not None:
+        return undo + _watch_rows(loss.link, loss.elements.rows, term, guard_hook)
+    if loss.link is not None and not custom:
+        return [*undo, _watch_link(loss.link, valid_mask(loss), term, guard_hook)]
+    if term.reduction == "none" or term.tokens is None or custom:
+        return undo + _watch_both_sides(loss, term, guard_hook)
+
+    def before(grads: tuple[Any, ...]) -> None:
+        if grads[0] is not None:
+            term.upstream = Deferred(grads[0], volatile=has_grad_tensors)
+
+    return [*undo, loss.node.register_prehook(guard_hook(before)).remove]
+
+
+def _watch_link(
+    link: tuple[Any, int], valid: torch.Tensor | None, term: OpenTerm, guard_hook: GuardHook
+) -> Callable[[], None]:
+    """Read the gradient that the lowest linear node passes down to the elements."""
+    node, index = link
+
+    def after(gradients: tuple[Any, ...], _: Any) -> None:
+        gradient = gradients[index]
+        if gradient is not None and gradient.layout is torch.strided:
+            term.upstream = Deferred(_summary(gradient, valid))
+
+    undo: Callable[[], None] = node.register_hook(guard_hook(after)).remove
+    return undo
+
+
+def _watch_rows(
+    link: tuple[Any, int], rows: Rows, term: OpenTerm, guard_hook: GuardHook
+) -> list[Callable[[], None]]:
+    """Read the weights of the rows of a softmax, above the product with their targets.
+
+    A row whose entries all have no gradient (no probability, masked) does not count.
+    """
+    node, index = link
+    arrived: list[torch.Tensor] = []
+
+    def at_product(grads: tuple[Any, ...]) -> None:
+        if grads[0] is not None and grads[0].dim() > rows.dim:
+            arrived.append(_largest(grads[0], rows.dim))
+
+    def after(gradients: tuple[Any, ...], _: Any) -> None:
+        gradient = gradients[index]
+        weights = arrived.pop() if arrived else None
+        if gradient is None or gradient.layout is not torch.strided:
+            return
+        passed = _largest(gradient, rows.dim)
+        if rows.product is None:
+            weights = passed
+        if weights is not None and weights.shape == passed.shape:
+            term.upstream = Deferred(_summary(weights, passed != 0))
+
+    undo = [node.register_hook(guard_hook(after)).remove]
+    if rows.product is not None:
+        undo.append(rows.product.register_prehook(guard_hook(at_product)).remove)
+    return undo
+
+
+def _largest(gradient: torch.Tensor, dim: int) -> torch.Tensor:
+    """The entry of largest magnitude along a dimension, with its sign."""
+    entries = gradient.detach()
+    if not entries.shape[dim] or not entries.stride(dim):  # expanded: all are equal
+        return entries.sum(dim) if not entries.shape[dim] else entries.select(dim, 0)
+    least, most = entries.amin(dim), entries.amax(dim)
+    return torch.where(most > -least, most, least)
+
+
+def _watch_both_sides(
+    loss: LossNode, term: OpenTerm, guard_hook: GuardHook
+) -> list[Callable[[], None]]:
+    """Read the gradients at a loss with one weight per token, or whose tokens are not known yet.
+
+    If the node's targets are hidden, or only a custom function has them, the gradient that leaves
+    the node shows which tokens count: those whose gradient is not zero.
+    """
+    node = loss.smoothed or loss.node
+    vector, custom = term.reduction == "none", isinstance(node, BackwardCFunction)
+    valid = valid_mask(loss) if vector else None
+    arrived: list[torch.Tensor] = []
+
+    def before(grads: tuple[Any, ...]) -> None:
+        gradient = next((g for g in grads if g is not None), None)
+        if gradient is None:
+            return
+        if custom:
+            arrived.append(gradient.detach().clone())  # the function may change it in place
+        if vector:
+            term.upstream = Deferred(_summary(gradient, valid))
+        else:
+            term.upstream = Deferred(gradient, volatile=True)
+
+    def after(gradients: tuple[Any, ...], _: Any) -> None:
+        outgoing = next((g for g in gradients if g is not None), None)
+        if outgoing is None:
+            return
+        if custom:
+            _count_rows(term, arrived, outgoing)
+        else:
+            _count_outgoing(term, outgoing)
+
+    undo = [loss.node.register_prehook(guard_hook(before)).remove]
+    if custom or (term.tokens is None and term.missing.get("tokens") == HIDDEN):
+        undo.append(node.register_hook(guard_hook(after)).remove)
+    return undo
+
+
+def watch_declared(
+    node: Any, output: int, term: OpenTerm, scale: float, guard_hook: GuardHook
+) -> Callable[[], None]:
+    """Read the gradient that arrives at one output of the node that a declaration describes."""
+
+    def before(grads: tuple[Any, ...]) -> None:
+        if grads[output] is not None:
+            term.upstream = Deferred(grads[output].detach() * scale)
+
+    undo: Callable[[], None] = node.register_prehook(guard_hook(before)).remove
+    return undo
+
+
+def _count_rows(term: OpenTerm, arrived: list[torch.Tensor], outgoing: torch.Tensor) -> None:
+    """The tokens of a custom function: rows of its input with a gradient. It ignored the others."""
+    losses = arrived.pop() if arrived else outgoing
+    exact = outgoing.dtype != torch.float16  # there, a small gradient may underflow to zero
+    if exact and outgoing.dim() and losses.numel() and outgoing.numel() % losses.numel() == 0:
+        rows = outgoing.detach().reshape(losses.numel(), -1)
+        used = torch.linalg.vector_norm(rows, math.inf, dim=1).reshape(losses.shape) != 0
+        term.upstream = Deferred(_summary(losses, used))
+
+
+def _count_outgoing(term: OpenTerm, outgoing: torch.Tensor) -> None:
+    """The tokens of a loss whose targets are hidden: a cross entropy has a gradient per token."""
+    term.missing.pop("tokens", None)
+    if term.reduction == "none":
+        return
+    if term.kind.startswith("NllLoss"):
+        term.tokens = Deferred(torch.count_nonzero(outgoing.detach()))
+    else:
+        count_elements(term, tuple(outgoing.shape))
+
+
+def _summary(gradient: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
+    """[tokens that count, total weight, least |weight|, most |weight|] of a vector of weights."""
+    weights = gradient.detach().double() if gradient.device.type != "mps" else gradient.detach()
+    counted = weights != 0
+    if valid is not None and valid.shape == counted.shape:
+        counted = counted & valid
+    size = weights.abs()
+    if not size.numel():
+        return torch.tensor([0.0, 0.0, math.inf, 0.0], dtype=weights.dtype, device=weights.device)
+    least = torch.where(counted, size, math.inf).min()
+    most = torch.where(counted, size, 0.0).max()
+    total = torch.where(counted, weights, 0.0).sum()
+    return torch.stack([counted.sum().to(total.dtype), total, least, most])
