@@ -13,18 +13,14 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 # Programs that are started in a new interpreter, by the beginning of their names, and the reason.
 # Each costs two seconds to import torch, twice. All others are forked; they end as an interpreter
-# does, too.
+# does, too. All that are here end whole interpreters, most of them at the end of the script.
 COLD = {
     "distributed/sigterm": "what a fresh interpreter does with a signal is the subject",
     "distributed/torchrun": "ranks are fresh interpreters",
     "environment/address_space": "the limit counts all that the process has mapped",
     "exits/atexit": "what was registered before torch was imported is a part of the subject",
     "exits/daemon": "the end of a whole interpreter is the subject",
-    "exits/end_of_script": "the end of a whole interpreter is the subject",
     "exits/finalizers": "the end of a whole interpreter is the subject",
-    "exits/os_exit": "the end of a whole process is the subject",
-    "exits/threads_outlive": "the end of a whole interpreter is the subject",
-    "exits/uncaught_exception": "the end of a whole interpreter is the subject",
     "interpreter/flags": "an option of the interpreter is the subject",
     "interpreter/import_order": "the import of torch is the subject",
     "interpreter/own_sitecustomize": "the start of the interpreter is the subject",
@@ -39,22 +35,18 @@ COLD = {
     "processes/torch": "the import of torch is the subject",
     "signals/dispositions": "the dispositions that a process starts with are the subject",
     "signals/interrupt_default": "how a whole interpreter dies is the subject",
-    "signals/terminate_default": "how a whole interpreter dies is the subject",
-    "signals/terminate_saves": "how a whole interpreter ends is the subject",
     "threads/torch_imported": "the import of torch is the subject",
 }
 
 FLAGS = {
-    "interpreter/flags_optimize": ["-O"],
     "interpreter/flags_optimize_twice": ["-OO"],
-    "interpreter/flags_warnings_are_errors": ["-W", "error"],
-    "interpreter/flags_development": ["-X", "dev"],
+    "interpreter/flags_strict": ["-X", "dev", "-W", "error"],
     "interpreter/flags_isolated": ["-I"],
-    "interpreter/flags_ignore_environment": ["-E"],
     "interpreter/flags_unbuffered": ["-u"],
 }
 
-# Beginnings of the names of programs that are run thrice with the hooks: races show now and then.
+# Beginnings of the names of programs that are run thrice with the hooks, if they are forked: races
+# show now and then.
 RACES = ("processes/pool", "tensors/fake", "threads/")
 
 # Shell code that starts the interpreter, which is "$@".
@@ -143,7 +135,7 @@ class Program:
     @property
     def tries(self) -> int:
         """The number of runs with the hooks."""
-        return 3 if self.name.startswith(RACES) else 1
+        return 3 if self.name.startswith(RACES) and not self.cold else 1
 
     @property
     def status(self) -> int:

@@ -1,4 +1,4 @@
-"""Run with -I: no environment, no user site."""
+"""Run with -I: PYTHON* variables are ignored, as with -E, and there is no user site."""
 
 import sys
 

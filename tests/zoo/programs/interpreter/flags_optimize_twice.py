@@ -1,4 +1,4 @@
-"""Run with -OO: there are no docstrings."""
+"""Run with -OO: there are no assertions, as with -O, and no docstrings."""
 
 import sys
 

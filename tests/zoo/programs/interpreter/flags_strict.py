@@ -1,5 +1,6 @@
-"""Run with -W error."""
+"""Run with -X dev -W error: debug allocators, faulthandler, and each warning is an error."""
 
+import sys
 import warnings
 
 import torch
@@ -18,4 +19,9 @@ def train(steps=10):
 
 
 train()
-print(warnings.filters[0][0], model.weight.tolist())
+print(
+    sys.flags,
+    warnings.filters[0][0],
+    sys.path[0] == __file__.rpartition("/")[0],
+    model.weight.tolist(),
+)
