@@ -245,7 +245,7 @@ def _stand_in(server: str, *arguments: str) -> int:
 
 def main(name: str, descriptor: int) -> None:
     """Serve until standard input ends; returns in a program that is to be torn down, too."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors need no `wait`
+    signal.signal(signal.SIGCHLD, _reap)
     listener = socket.socket(fileno=descriptor)
     loaded = False
     while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
@@ -259,6 +259,13 @@ def main(name: str, descriptor: int) -> None:
             _supervise(connection)
             return
         connection.close()
+
+
+def _reap(*_: object) -> None:
+    """Wait for ended supervisors, so that this process is charged for the time of programs."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _load(modules: Sequence[str]) -> None:
