@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from gradledger_monitor.rules.docs import rules_by_id
+from helpers import forkserver
 from helpers.command import gradledger
 from helpers.patience import HANGS
 from museum.evaluation import counts
@@ -39,6 +40,12 @@ def stage() -> Iterator[Stage]:
     one.close()
 
 
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A program for commands that start one process: a fork. Forked ranks would share seeds."""
+    return str(forkserver.executable(tmp_path_factory.mktemp("bin")))
+
+
 @pytest.mark.parametrize("piece", PIECES, ids=lambda piece: piece.name)
 def test_a_mistake_is_named_and_a_healthy_script_left_alone(stage: Stage, piece: Piece) -> None:
     result = result_of(stage, piece)
@@ -56,9 +63,9 @@ def test_the_mistake_is_real_and_the_twin_is_without_it(stage: Stage, piece: Pie
 
 @pytest.mark.parametrize("piece", PIECES[::10], ids=lambda piece: piece.name)
 def test_the_whole_command_has_the_same_findings(
-    stage: Stage, piece: Piece, tmp_path: Path
+    stage: Stage, piece: Piece, python: str, tmp_path: Path
 ) -> None:
-    findings = _checked(piece, tmp_path / "verdict.json")
+    findings = _checked(piece, python, tmp_path / "verdict.json")
     assert findings == result_of(stage, piece).findings
 
 
@@ -83,11 +90,11 @@ def _testimonies(stage: Stage, script: Path, ranks: int) -> list[Testimony]:
     return [torch.load(io.BytesIO(each), weights_only=False) for each in played.recorded]
 
 
-def _checked(piece: Piece, output: Path) -> dict[str, int]:
+def _checked(piece: Piece, python: str, output: Path) -> dict[str, int]:
     """Findings of the command that a user would type."""
-    launcher = [] if piece.ranks == 1 else ["-m", "torch.distributed.run", "--standalone"]
-    ranks = [] if piece.ranks == 1 else [f"--nproc_per_node={piece.ranks}"]
-    train = [sys.executable, *launcher, *ranks, str(piece.script)]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    torchrun += [f"--nproc_per_node={piece.ranks}"]
+    train = [*([python] if piece.ranks == 1 else torchrun), str(piece.script)]
     environment = os.environ | {"PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}
     gradledger("check", "--json", output, "--", *train, environment=environment, seconds=HANGS)
     rows = json.loads(output.read_text())["findings"]
