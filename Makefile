@@ -22,7 +22,10 @@ LOWEST_TESTS := tests/unit/alerts tests/unit/web \
 # Four workers on two cores, because tests wait for processes: 285 s, three take 305 s. The short files of tests/unit go last,
 # so that no worker is left alone with a long one.
 PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
-COMPILED_TESTS := tests/compiled tests/unit tests/integration/service/test_evaluation.py tests/integration/service/test_evaluation_continues.py
+# Tests of what is compiled: those that import the packages which have such modules.
+COMPILED_TESTS = tests/compiled $(shell grep --recursive --files-with-matches --extended-regexp --include='test_*.py' \
+		'gradledger_monitor(\.| import )(evaluation|model|rules)' tests/unit) \
+	$(addprefix tests/integration/service/test_,evaluation.py evaluation_continues.py)
 
 # Without it, each of hundreds of processes would compile the sources again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -74,7 +77,7 @@ matrix: .venvs/uv/.ready  ## the hooks on older and newer Pythons and PyTorches,
 	@.venvs/uv/bin/python tests/matrix/run.py $(if $(PYTHONS),--pythons "$(PYTHONS)") $(if $(TORCHES),--torches "$(TORCHES)") \
 		$(if $(JOBS),--jobs $(JOBS)) $(if $(DISCARD),--discard) $(if $(WRITE),--write docs/compatibility.md)
 
-compiled: build/compiled/.ready  ## model and rules compiled to C: the same tests
+compiled: build/compiled/.ready  ## model and rules compiled to C, and their tests
 	PYTHONPATH=build/compiled $(BIN)/pytest -n 2 $(COMPILED_TESTS)
 
 museum: $(READY)  ## the bug museum: what is found and what is left alone, written to docs/detection.md
@@ -182,4 +185,4 @@ build/compiled/.ready: $(READY) deploy/compile.py $(shell find hooks monitor web
 	@touch $@
 
 tools:
-	@command -v chromium >/dev/null && command -v nginx >/dev/null || .ci/install-tools
+	@.ci/install-tools
