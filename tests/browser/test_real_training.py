@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from gradledger import autostart
 from helpers.charts import points
 from helpers.forkserver import Python
+from helpers.gate import Gate, new_gate
 from helpers.patience import HANGS
 from helpers.service import Service
 
@@ -17,9 +20,16 @@ STEPS = 40
 SCRIPT = Path(__file__).parents[1] / "integration" / "launcher" / "scripts" / "train.py"
 
 
-def training(service: Service, folder: Path) -> Python:
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    """The gate at half of the steps."""
+    with new_gate(tmp_path / "gate") as created:
+        yield created
+
+
+def training(service: Service, folder: Path, gate: Path) -> Python:
     """The classic mistake in plain PyTorch, in the environment of ``gradledger run``."""
-    arguments = [str(SCRIPT), "mean-of-means", str(STEPS), "0.05"]
+    arguments = [str(SCRIPT), "mean-of-means", str(STEPS), str(gate)]
     variables = {k: v for k, v in os.environ.items() if not k.startswith("GRADLEDGER_")}
     variables |= {"OMP_NUM_THREADS": "1", "GRADLEDGER_SPOOL": str(folder / "spool")}
     return Python(
@@ -28,18 +38,21 @@ def training(service: Service, folder: Path) -> Python:
 
 
 def test_a_run_is_watched_its_finding_acknowledged_and_its_ledger_opened(
-    page: Page, service: Service, tmp_path: Path
+    page: Page, service: Service, tmp_path: Path, gate: Gate
 ) -> None:
     page.goto("/")
-    process = training(service, tmp_path)
+    process = training(service, tmp_path, gate.path)
     try:
-        page.get_by_role("link", name="classic").click(timeout=90_000)
-        expect(page.locator("#verdict")).to_contain_text("Broken", timeout=60_000)
+        page.get_by_role("link", name="classic").click()
+        expect(page.locator("#verdict")).to_contain_text("Broken")
+        points(page, STEPS // 2)
+        gate.open()
         points(page, STEPS)  # without a reload
     finally:
+        gate.open()
         _, stderr = process.communicate(HANGS)
         assert process.returncode == 0, stderr
-    expect(page.locator("#verdict")).to_contain_text(f"{STEPS}", timeout=20_000)
+    expect(page.locator("#verdict")).to_contain_text(f"{STEPS}")
     suspect = page.locator(".tree .suspect a")
     expect(suspect).to_contain_text("Token weights differ")
     suspect.click()

@@ -54,9 +54,9 @@ def launcher(environ: dict[str, str], folder: Path) -> Launch:
     return launch
 
 
-def train(loop: str, steps: int, pause: float = 0.0, python: str = "python") -> list[str]:
+def train(loop: str, steps: int, python: str = "python") -> list[str]:
     """The command of a training."""
-    return [python, str(TRAIN), loop, str(steps), str(pause)]
+    return [python, str(TRAIN), loop, str(steps)]
 
 
 def verdict(path: Path) -> dict[str, Any]:

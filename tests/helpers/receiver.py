@@ -2,16 +2,16 @@
 
 It verifies signatures with the package that receivers use. Before it responds, it appends each
 request to a file. A behaviour is a list of responses: each request takes the next, and the last
-one repeats. A response has ``status``, ``headers``, ``delay`` (seconds before it), ``hang`` (never
-responds) or ``close`` (closes the connection).
+one repeats. A response has ``status``, ``headers``, ``hang`` (never responds) or ``close`` (closes
+the connection).
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +25,7 @@ from helpers.forkserver import Python
 
 SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OLD_SECRET = "whsec_" + "C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
+_behaviours = itertools.count(1)  # in the process of the test
 FINE: list[dict[str, Any]] = [{"status": 204}]
 
 
@@ -61,7 +62,7 @@ class Receiver:
 
     def behave(self, *answers: dict[str, Any]) -> None:
         """How it answers from now on."""
-        (self.folder / "behaviour.json").write_text(json.dumps([time.time(), *answers]))
+        (self.folder / "behaviour.json").write_text(json.dumps([next(_behaviours), *answers]))
 
     def got(self) -> list[dict[str, Any]]:
         """All that came, in order of arrival."""
@@ -100,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
     folder: Path
     secret: str
     lock = threading.Lock()
-    plan: tuple[float, int] = (0.0, 0)  # which behaviour, and how many answers it gave
+    plan = (0, 0)  # the number of the behaviour, and how many responses it has given
 
     def do_POST(self) -> None:
         """Write down, then behave."""
@@ -108,9 +109,8 @@ class _Handler(BaseHTTPRequestHandler):
         with self.lock:
             self._note(body)
             answer = self._next()
-        time.sleep(answer.get("delay", 0))
         if answer.get("hang"):
-            time.sleep(3600)
+            threading.Event().wait()
         if answer.get("close"):
             self.close_connection = True
             return
@@ -124,7 +124,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _note(self, body: bytes) -> None:
         request = {
-            "at": time.time(),
             "path": self.path,
             "method": self.command,
             "id": self.headers.get("webhook-id"),
@@ -144,9 +143,9 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def _next(self) -> dict[str, Any]:
-        since, *answers = json.loads((self.folder / "behaviour.json").read_text())
-        count = _Handler.plan[1] if _Handler.plan[0] == since else 0
-        _Handler.plan = (since, count + 1)
+        behaviour, *answers = json.loads((self.folder / "behaviour.json").read_text())
+        count = _Handler.plan[1] if _Handler.plan[0] == behaviour else 0
+        _Handler.plan = (behaviour, count + 1)
         answer: dict[str, Any] = answers[min(count, len(answers) - 1)]
         return answer
 

@@ -14,13 +14,12 @@ import httpx2
 
 from helpers import command, http
 from helpers.forkserver import Python
-
-START_SECONDS = 90.0  # a busy machine is no failure
+from helpers.patience import HANGS
 
 
 @dataclass
 class Service:
-    """One running ``gradledger serve`` and the database it works on."""
+    """One running ``gradledger serve`` and its database."""
 
     process: Python
     url: str
@@ -29,7 +28,7 @@ class Service:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port on which it listens."""
         return int(self.url.rsplit(":", 1)[1])
 
     def kill(self) -> None:
@@ -37,20 +36,20 @@ class Service:
         self.process.kill()
         self.process.wait()
 
-    def stop(self, seconds: float = 60.0) -> int:
-        """Ask it to end, and give its exit code."""
+    def stop(self) -> int:
+        """End it with SIGTERM; returns its exit status."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(seconds)
+        return self.process.wait(HANGS)
 
     def post(self, body: bytes, **headers: str) -> httpx2.Response:
         """Send a body of JSON lines."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        told = {"Content-Type": "application/x-ndjson", **named}
-        return http.post(f"{self.url}/api/v1/records", content=body, headers=told, timeout=60)
+        named = {"Content-Type": "application/x-ndjson", **named}
+        return http.post(f"{self.url}/api/v1/records", content=body, headers=named, timeout=HANGS)
 
     def get(self, path: str) -> httpx2.Response:
-        """Ask for a path below /api/v1."""
-        return http.get(f"{self.url}/api/v1{path}", timeout=30)
+        """Get a path below /api/v1."""
+        return http.get(f"{self.url}/api/v1{path}", timeout=HANGS)
 
 
 def start_service(database: Path | str, port: int = 0, **settings: str) -> Service:
@@ -62,7 +61,7 @@ def start_service(database: Path | str, port: int = 0, **settings: str) -> Servi
     settings = {"access": "open", **settings}
     named = {f"GRADLEDGER_{name.upper()}": value for name, value in settings.items()}
     process = command.start(["serve", "--db", url, "--port", port], {**os.environ, **named})
-    watchdog = threading.Timer(START_SECONDS, process.kill)
+    watchdog = threading.Timer(HANGS, process.kill)
     watchdog.start()
     output: list[str] = []
     for line in process.stdout:
@@ -73,7 +72,7 @@ def start_service(database: Path | str, port: int = 0, **settings: str) -> Servi
             threading.Thread(target=_collect, args=(service,), daemon=True).start()
             return service
     watchdog.cancel()
-    process.stdout.close()
+    process.end_session()
     raise RuntimeError(f"the service did not start:\n{''.join(output)}")
 
 

@@ -12,8 +12,6 @@ import pytest
 from helpers.receiver import Receiver, receiving
 from helpers.service import Service
 
-PATIENCE = 90.0  # seconds to wait for an event, so that a busy machine does not fail a test
-
 
 @pytest.fixture
 def receiver(tmp_path: Path) -> Iterator[Receiver]:

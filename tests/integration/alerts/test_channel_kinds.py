@@ -6,6 +6,7 @@ import copy
 import socket
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +14,23 @@ import anyio
 import pytest
 
 from gradledger_monitor.alerts import chart_png, payload
+from gradledger_monitor.alerts.assembly import Alerts
 from gradledger_monitor.alerts.channels import alertmanager, messengers, webhook
 from gradledger_monitor.alerts.configuration import Alertmanager, Apprise, Webhook, parse_channel
 from gradledger_monitor.alerts.egress_policy import EgressPolicy
+from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.store.alerts.outbox import DeliveryResult
+from gradledger_monitor.store.database import Store
 from helpers import forkserver
+from helpers.patience import HANGS
 from helpers.receiver import OLD_SECRET, SECRET, Receiver
 
 LOOPBACK = EgressPolicy.allowing(["127.0.0.0/8"])
 FENCED = "```\n# before: _a_\n\nb = 1\n```"
 TEST = payload.test_document("https://monitor.example", 1_000.0)
-PROCESS_TIMEOUT = 60.0  # a busy machine starts processes slowly
 
 
-def to_webhook(url: str, timeout: float = 5, **fields: Any) -> DeliveryResult:
+def to_webhook(url: str, timeout: float = HANGS, **fields: Any) -> DeliveryResult:
     """The result of one attempt to send a test."""
     channel = parse_channel({"name": "c", "url": url, "secrets": [SECRET], **fields})
     assert isinstance(channel, Webhook)
@@ -43,6 +47,25 @@ def test_all_secrets_sign_and_the_bearer_token_is_sent(receiver: Receiver) -> No
     assert to_webhook(receiver.url, secrets=[OLD_SECRET]).outcome == "delivered"
     assert [one["verified"] for one in receiver.got()] == [True, True, False]
     assert receiver.got()[0]["bearer"] == "Bearer word"
+
+
+def test_an_attempt_ends_at_the_timeout(receiver: Receiver) -> None:
+    receiver.behave({"hang": True})
+    result = to_webhook(receiver.url, timeout=0.25)
+    assert result == DeliveryResult("failed", "no response within 0.25 s")
+
+
+def test_retry_after_is_a_part_of_the_result(receiver: Receiver) -> None:
+    receiver.behave({"status": 429, "headers": {"retry-after": "77"}})
+    result = to_webhook(receiver.url)
+    assert (result.outcome, result.status, result.retry_after) == ("failed", 429, 77.0)
+
+
+def test_messages_are_sent_with_the_timeout_and_the_delays_of_the_settings(tmp_path: Path) -> None:
+    settings = Settings.model_construct(alert_timeout=3.5, alert_retries=[1.0, 2.0])
+    with closing(Store(f"sqlite:///{tmp_path / 'a.db'}")) as store:
+        options = Alerts(settings, "http://127.0.0.1", store).options
+    assert (options.timeout, options.delays) == (3.5, [1.0, 2.0])
 
 
 FakeDns = Callable[[list[str]], list[str]]
@@ -94,7 +117,7 @@ def to_messenger(
     """The result of one attempt to send, by default a test."""
     channel = Apprise.model_validate({"name": "c", "kind": "apprise", "url": url})
     return anyio.run(
-        messengers.send, channel, document, image, EgressPolicy.allowing(networks), PROCESS_TIMEOUT
+        messengers.send, channel, document, image, EgressPolicy.allowing(networks), HANGS
     )
 
 
@@ -153,7 +176,8 @@ def test_the_service_does_not_load_apprise(tmp_path: Path) -> None:
 def test_alertmanager_receives_alerts_at_its_api_path(receiver: Receiver) -> None:
     url = f"http://127.0.0.1:{receiver.port}/"
     channel = Alertmanager.model_validate({"name": "c", "kind": "alertmanager", "url": url})
-    assert anyio.run(alertmanager.send, channel, TEST, LOOPBACK, 5, 3_600.0).outcome == "delivered"
+    result = anyio.run(alertmanager.send, channel, TEST, LOOPBACK, HANGS, 3_600.0)
+    assert result.outcome == "delivered"
     (request,) = receiver.got()
     assert request["path"] == "/api/v2/alerts"
     assert request["body"][0]["labels"]["alertname"] == "gradledger.test"

@@ -14,9 +14,10 @@ import pytest
 
 from helpers import command, http
 from helpers.batches import batch, eventually, fair_step, step
+from helpers.patience import HANGS
 from helpers.receiver import OLD_SECRET, SECRET, Receiver
 from helpers.service import Service, running_service
-from integration.alerts.conftest import PATIENCE, messages, sending_to
+from integration.alerts.conftest import messages, sending_to
 
 RULE = "reduction.token_weights_unequal"
 SECRETS = (SECRET, OLD_SECRET, "hidden-in-the-path", "a-bearer-token")
@@ -31,12 +32,12 @@ def service(receiver: Receiver, tmp_path: Path) -> Iterator[Service]:
 
 def put(service: Service, path: str, content: Any) -> httpx2.Response:
     """PUT to the alerts API."""
-    return http.put(f"{service.url}/api/v1/alerts{path}", json=content, timeout=30)
+    return http.put(f"{service.url}/api/v1/alerts{path}", json=content, timeout=HANGS)
 
 
 def post(service: Service, path: str) -> httpx2.Response:
     """POST to the alerts API."""
-    return http.post(f"{service.url}/api/v1/alerts{path}", timeout=30)
+    return http.post(f"{service.url}/api/v1/alerts{path}", timeout=HANGS)
 
 
 def test_a_channel_is_created_tested_and_used(service: Service, receiver: Receiver) -> None:
@@ -48,7 +49,7 @@ def test_a_channel_is_created_tested_and_used(service: Service, receiver: Receiv
     (test,) = receiver.got()
     assert test["verified"] and test["body"]["type"] == "gradledger.test"
     service.post(batch("r", [step(1)]))
-    assert eventually(PATIENCE, lambda: len(receiver.alerts()) == 1)
+    assert eventually(HANGS, lambda: len(receiver.alerts()) == 1)
 
 
 def test_a_secret_is_shown_only_once(service: Service, receiver: Receiver) -> None:
@@ -78,7 +79,7 @@ def test_routes_filter_by_severity_rule_project_and_name(
     service.post(batch("1", [step(1)], name="big-run", project="theirs"))
     service.post(batch("2", [step(1)], name="big-run", project="mine"))
     service.post(batch("3", [step(1)], name="small-run", project="mine"))
-    assert eventually(PATIENCE, lambda: len(receiver.got()) == 4)
+    assert eventually(HANGS, lambda: len(receiver.got()) == 4)
     requests = sorted((r["path"], r["body"]["data"]["run"]["id"]) for r in receiver.got())
     assert requests == [("/hook/all", r) for r in "123"] + [("/hook/mine", "2")]
 
@@ -112,7 +113,7 @@ def link(receiver: Receiver, tmp_path: Path) -> Iterator[str]:
     guarded = {"access": "token", "admin_token": "t" * 40, "public_url": "https://monitor.example"}
     with running_service(tmp_path / "a.db", **sending_to(receiver, **guarded)) as running:
         running.post(batch("r", [step(1)]), Authorization=f"Bearer {'t' * 40}")
-        assert eventually(PATIENCE, lambda: bool(receiver.alerts()))
+        assert eventually(HANGS, lambda: bool(receiver.alerts()))
         (finding,) = receiver.alerts()[0]["data"]["findings"]
         assert finding["acknowledge_url"].startswith("https://monitor.example/alerts/answer/")
         yield finding["acknowledge_url"].replace("https://monitor.example", running.url)
@@ -177,7 +178,7 @@ def test_the_command_line_tests_lists_and_replays(service: Service, receiver: Re
     (dead,) = messages(service, state="dead")
     assert dead["id"] in gradledger(service, receiver, "list", "--state", "dead").stdout
     assert gradledger(service, receiver, "replay", dead["id"]).returncode == 0
-    assert eventually(PATIENCE, lambda: times(receiver, dead["id"]) == 2)
+    assert eventually(HANGS, lambda: times(receiver, dead["id"]) == 2)
     assert not messages(service, state="dead")
     missing = gradledger(service, receiver, "test", "nobody")
     assert missing.returncode == 2 and "Channels: hook" in missing.stderr
@@ -190,17 +191,17 @@ def test_resolutions_and_regressions_are_sent(service: Service, receiver: Receiv
         return [f["reason"] for one in receiver.alerts() for f in one["data"]["findings"]]
 
     service.post(batch("r", [step(1)]))
-    assert eventually(PATIENCE, lambda: reasons() == ["new"])
+    assert eventually(HANGS, lambda: reasons() == ["new"])
     service.post(batch("r", map(fair_step, range(2, 30))))
-    assert eventually(PATIENCE, lambda: reasons() == ["new", "resolved"])
+    assert eventually(HANGS, lambda: reasons() == ["new", "resolved"])
     service.post(batch("r", [step(30)]))
-    assert eventually(PATIENCE, lambda: reasons() == ["new", "resolved", "regressed"])
+    assert eventually(HANGS, lambda: reasons() == ["new", "resolved", "regressed"])
 
 
 def test_a_message_links_to_the_run_and_the_rule(service: Service, receiver: Receiver) -> None:
     put(service, "/channels/hook", {"url": receiver.url, "secrets": [SECRET]})
     service.post(batch("r", [step(1)]))
-    assert eventually(PATIENCE, lambda: bool(receiver.alerts()))
+    assert eventually(HANGS, lambda: bool(receiver.alerts()))
     data = receiver.alerts()[0]["data"]
     for url, text in ((data["run"]["url"], "a run"), (data["findings"][0]["rule_url"], RULE)):
         page = http.get(url.replace("http://127.0.0.1:0", service.url))

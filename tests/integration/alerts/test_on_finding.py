@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -14,8 +13,9 @@ import torch
 import torch.nn.functional as F
 
 import gradledger
-from gradledger.delivery import pipeline
+from gradledger.delivery import pipeline as delivery
 from gradledger.on_finding import FindingHandler, ReportedFinding
+from gradledger.session import current
 from gradledger.settings import Settings
 from helpers import forkserver
 from helpers.batches import eventually
@@ -27,7 +27,6 @@ from helpers.service import Service, running_service
 RULE = "reduction.token_weights_unequal"
 UNEQUAL, EQUAL = (2, 30), (5, 5)
 MANY = 100_000  # steps, more than any test needs
-PAUSE = 0.002
 
 _runs = itertools.count()
 
@@ -42,8 +41,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 @pytest.fixture(autouse=True)
 def run(monkeypatch: pytest.MonkeyPatch) -> str:
     """The id of the run in this test, without a spool; its end waits for the service."""
-    monkeypatch.setattr(pipeline, "EXIT_SECONDS", HANGS)
-    monkeypatch.setattr(pipeline, "EXIT_SECONDS_UNANSWERED", HANGS)
+    monkeypatch.setattr(delivery, "EXIT_SECONDS", HANGS)
+    monkeypatch.setattr(delivery, "EXIT_SECONDS_UNANSWERED", HANGS)
     name = f"run-{next(_runs)}"
     monkeypatch.setenv("GRADLEDGER_RUN", name)
     monkeypatch.setenv("GRADLEDGER_SPOOL", "off")
@@ -68,13 +67,20 @@ class Training:
             self.optimizer.step()
             self.optimizer.zero_grad()
             self.steps += 1
-            time.sleep(PAUSE)
 
     def train_until(self, happened: Callable[[], object], rows: tuple[int, ...] = UNEQUAL) -> None:
-        """Train until something happens."""
+        """Train until something happens, as fast as the service receives the records."""
+        session = current()
+        assert session is not None
+        pipeline = session._pipeline
         while not happened():
             assert self.steps < MANY
             self.train(5, rows)
+            assert eventually(HANGS, lambda: not pipeline._queue and not len(pipeline._buffer))
+
+    def train_on(self, rows: tuple[int, ...] = UNEQUAL) -> None:
+        """Train until something is raised."""
+        self.train_until(lambda: False, rows)
 
 
 @pytest.fixture
@@ -107,14 +113,14 @@ def test_stop_raises_at_a_step_and_the_script_can_continue(service: Service, run
     training = Training(service.url, on_finding="stop")
     with training.ledger:
         with pytest.raises(gradledger.FindingError) as raised:
-            training.train(MANY)
+            training.train_on()
         assert RULE in str(raised.value) and f"/runs/{run}" in str(raised.value)
         assert raised.value.finding.fix in str(raised.value)
         assert isinstance(raised.value, RuntimeError) and training.steps < MANY
-        training.optimizer.step()  # the window of the step that was stopped is still whole
+        training.optimizer.step()  # the window of the step that was stopped is still complete
         training.optimizer.zero_grad()
         training.train(10)
-    name = raised.value.finding.url.rpartition("/")[2]  # several trainings of one process count on
+    name = raised.value.finding.url.rpartition("/")[2]  # numbered: one process has several runs
     verdict = partial(service.get, f"/runs/{name}/verdict")
     assert eventually(HANGS, lambda: verdict().json()["steps"] == training.steps + 1)
 
@@ -127,7 +133,7 @@ def test_stop_applies_to_errors_or_also_to_warnings(service: Service, received: 
         training.train(5, slight)
     training = Training(service.url, on_finding="stop:warning")
     with training.ledger, pytest.raises(gradledger.FindingError, match="warning since step 1"):
-        training.train(MANY, slight)
+        training.train_on(slight)
 
 
 def test_a_function_gets_the_finding_on_the_training_thread(service: Service) -> None:
@@ -139,7 +145,7 @@ def test_a_function_gets_the_finding_on_the_training_thread(service: Service) ->
 
     training = Training(service.url, on_finding=on_finding)
     with training.ledger, pytest.raises(KeyError, match="enough"):
-        training.train(MANY)
+        training.train_on()
     assert [(f.rule, f.severity, f.since_step) for f in findings] == [(RULE, "error", 1)]
 
 
@@ -186,7 +192,7 @@ def test_without_a_service_nothing_is_stopped() -> None:
 
 
 def test_a_check_stops_at_the_first_finding_and_fails_for_it(tmp_path: Path) -> None:
-    training = train(CLASSIC, MANY, PAUSE, python=str(forkserver.executable(tmp_path)))
+    training = train(CLASSIC, MANY, python=str(forkserver.executable(tmp_path)))
     done = run_command("check", "--stop", "--", *training, seconds=HANGS)
     assert done.returncode == 1, done.stderr
     assert "FindingError" in done.stderr and "trained" not in done.stdout

@@ -45,8 +45,8 @@ def without_compiler() -> None:
     torch._dynamo = sys.modules["torch._dynamo"] = nothing  # type: ignore[assignment]
 
 
-def train(loop: str, steps: int, pause: float) -> None:
-    """Train for ``steps`` optimizer steps."""
+def train(loop: str, steps: int, gate: str) -> None:
+    """Train for ``steps`` optimizer steps; after half of them, wait for a line from ``gate``."""
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     torch.manual_seed(0)
     model: nn.Module = nn.Sequential(nn.Embedding(16, 8), nn.Linear(8, 16))
@@ -61,7 +61,9 @@ def train(loop: str, steps: int, pause: float) -> None:
         optimizer.zero_grad()
         backward(model, window_of(rank, step), ranks)
         optimizer.step()
-        time.sleep(pause)
+        if gate and step + 1 == steps // 2:
+            with open(gate) as lines:
+                lines.readline()
     sys.stdout.write(f"trained {steps}\n")
     if ranks > 1:
         dist.destroy_process_group()
@@ -69,4 +71,4 @@ def train(loop: str, steps: int, pause: float) -> None:
 
 
 if __name__ == "__main__":
-    train(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]) if len(sys.argv) > 3 else 0.0)
+    train(sys.argv[1], int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else "")
