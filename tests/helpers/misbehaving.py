@@ -1,6 +1,6 @@
-"""A server that is not what the hooks hope for: silent, refusing, or answering nonsense.
+"""A server that is silent, refuses, or sends invalid responses.
 
-It notes every record that it acknowledged, so that a test can tell what was really delivered.
+It has a list of every record that it acknowledged, so that a test can check what was delivered.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ Behaviour = Callable[["Server", socket.socket, bytes], None]
 
 @dataclass
 class Server:
-    """Listens on a free port; what it does with a request may be changed at any time."""
+    """Listens on a free port. Its behaviour can be changed at any time."""
 
     listening: socket.socket
     behaviour: Behaviour
-    requests: list[float] = field(default_factory=list)  # when each came
+    requests: list[bytes] = field(default_factory=list)  # the body of each
     taken: list[Record] = field(default_factory=list)
     connections: list[socket.socket] = field(default_factory=list)
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Its URL."""
         return f"http://127.0.0.1:{self.listening.getsockname()[1]}"
 
     def steps(self) -> list[object]:
@@ -40,7 +40,7 @@ class Server:
 
 @contextmanager
 def server(behaviour: Behaviour) -> Iterator[Server]:
-    """A server for the length of a block."""
+    """A server for the duration of a block."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         running = Server(listening, behaviour)
         thread = threading.Thread(target=_accept, args=(running,), daemon=True)
@@ -63,8 +63,8 @@ def _accept(running: Server) -> None:
 def _serve(running: Server, connection: socket.socket) -> None:
     with suppress(OSError, ValueError):
         while (body := _request(connection)) is not None:
-            running.requests.append(time.monotonic())
-            running.behaviour(running, connection, gzip.decompress(body))
+            running.requests.append(gzip.decompress(body))
+            running.behaviour(running, connection, running.requests[-1])
 
 
 def _request(connection: socket.socket) -> bytes | None:
@@ -92,12 +92,12 @@ def takes(running: Server, connection: socket.socket, body: bytes) -> None:
     """As the service does."""
     records = [json.loads(line) for line in body.splitlines()]
     running.taken += records
-    told = {"stored": len(records), "duplicates": 0}
-    says(200, json.dumps(told).encode())(running, connection, body)
+    result = {"stored": len(records), "duplicates": 0}
+    says(200, json.dumps(result).encode())(running, connection, body)
 
 
 def says(status: int, text: bytes = b"", **headers: str) -> Behaviour:
-    """Always one answer."""
+    """Always the same response."""
     lines = [f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items()]
     head = f"HTTP/1.1 {status} X\r\n{''.join(lines)}Content-Length: {len(text)}\r\n\r\n"
 
@@ -108,7 +108,7 @@ def says(status: int, text: bytes = b"", **headers: str) -> Behaviour:
 
 
 def is_silent(running: Server, connection: socket.socket, body: bytes) -> None:
-    """Takes the request and never answers."""
+    """Accepts the request and never responds."""
 
 
 def talks_nonsense(running: Server, connection: socket.socket, body: bytes) -> None:
@@ -117,14 +117,14 @@ def talks_nonsense(running: Server, connection: socket.socket, body: bytes) -> N
 
 
 def never_ends(running: Server, connection: socket.socket, body: bytes) -> None:
-    """An answer whose body goes on for ever."""
+    """A response whose body never ends."""
     connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
     while True:
         connection.sendall(b" " * 65536)
 
 
 def trickles(running: Server, connection: socket.socket, body: bytes) -> None:
-    """An answer of which one byte comes now and then."""
+    """A response of which one byte arrives every 50 ms, for ever."""
     connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
     while True:
         connection.sendall(b"x")
@@ -132,12 +132,12 @@ def trickles(running: Server, connection: socket.socket, body: bytes) -> None:
 
 
 def hangs_up(running: Server, connection: socket.socket, body: bytes) -> None:
-    """Closes the connection instead of an answer."""
+    """Closes the connection instead of responding."""
     connection.close()
 
 
 def takes_few(most: int) -> Behaviour:
-    """Takes batches of at most so many lines."""
+    """Accepts batches of at most this many lines."""
 
     def behave(running: Server, connection: socket.socket, body: bytes) -> None:
         small = body.count(b"\n") <= most
@@ -147,6 +147,6 @@ def takes_few(most: int) -> Behaviour:
 
 
 def takes_and_hangs_up(running: Server, connection: socket.socket, body: bytes) -> None:
-    """As a service that keeps no connection."""
+    """As a service that closes each connection after a response."""
     takes(running, connection, body)
     connection.close()

@@ -83,7 +83,7 @@ train(2)
         for name in bad:
             assert sum(name in line for line in messages) == 1
         assert "secret" not in done.stderr
-        assert eventually(60, lambda: len(service.get("/runs").json()["runs"]) == 1)
+        assert eventually(HANGS, lambda: len(service.get("/runs").json()["runs"]) == 1)
         (run,) = service.get("/runs").json()["runs"]
         assert run["name"] == "script0.py"
 

@@ -41,7 +41,7 @@ def assert_runs(service: Service, *steps: int, ranks: int = 2) -> None:
     assert all_stored(service, *steps)
     runs = service.get("/runs").json()["runs"]
     assert {run["world_size"] for run in runs} == {ranks}
-    assert eventually(60, lambda: all_ranks(service, ranks))
+    assert eventually(HANGS, lambda: all_ranks(service, ranks))
 
 
 def all_ranks(service: Service, ranks: int) -> bool:

@@ -25,6 +25,7 @@ from gradledger.settings import Settings
 from helpers.batches import eventually
 from helpers.batches import step as step_record
 from helpers.misbehaving import server, takes
+from helpers.patience import HANGS
 
 from .test_pipeline import Pending
 
@@ -97,7 +98,7 @@ def test_threads_with_simultaneous_first_records_start_one_pipeline(tmp_path: Pa
             assert sorted(map(int, map(str, service.steps()))) == list(
                 range(1, THREADS * STEPS + 1)
             )
-            assert eventually(60, lambda: not alive())
+            assert eventually(HANGS, lambda: not alive())
 
 
 @pytest.mark.usefixtures("impatient")
@@ -123,7 +124,7 @@ def test_a_close_during_puts_loses_no_earlier_record(
             assert all(arrived[number] == 1 for number in range(1, STEPS + 1))
             ends = [record for record in service.taken if record["type"] == "end"]
             assert ends == [{"type": "end", "time": 9.0, "steps": [number]}]
-            assert eventually(60, lambda: not alive())
+            assert eventually(HANGS, lambda: not alive())
     assert list(tmp_path.rglob("*.jsonl")) == []
 
 
@@ -227,8 +228,8 @@ def test_a_script_that_joins_all_threads_does_not_join_ours(tmp_path: Path) -> N
     before = threading.enumerate()
     pipeline = new_pipeline("http://127.0.0.1:9", tmp_path)
     pipeline.put(Pending(step_record(1)))
-    assert eventually(60, lambda: running() == ["pipeline", "uploader"])
+    assert eventually(HANGS, lambda: running() == ["pipeline", "uploader"])
     assert threading.enumerate() == before
     assert threading.active_count() == len(before)
     pipeline.close(EndRecord(9.0, [1]))
-    assert eventually(60, lambda: not running())
+    assert eventually(HANGS, lambda: not running())

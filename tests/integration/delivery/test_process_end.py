@@ -64,7 +64,7 @@ def test_with_the_service_up_a_killed_training_has_sent_every_step(
     with running_service(tmp_path / "gradledger.db") as service:
         process = scripts.start(f"train({STEPS})\nsignal.pause()", service.url)
         assert all_stored(service, STEPS)
-        assert eventually(60, lambda: scripts.on_disk() == 0)  # a slow answer has come
+        assert eventually(HANGS, lambda: scripts.on_disk() == 0)  # a slow answer has come
         os.killpg(process.pid, signal.SIGKILL)
         _, complaint = process.communicate(timeout=HANGS)
         assert process.returncode == -signal.SIGKILL and "gradledger" not in complaint
@@ -128,7 +128,7 @@ def counted(self):
 
 pipeline.Pipeline._tick = counted
 while True:
-    train(1, pause=0.002)
+    train(1)
     steps += 1
 """,
         nowhere,
@@ -196,4 +196,4 @@ def test_a_forked_child_records_nothing_until_it_calls_watch_and_then_is_a_separ
             runs = service.get("/runs").json()["runs"]
             return {(run["name"], run["steps"], run["ended"]) for run in runs}
 
-        assert eventually(60, lambda: stored_runs() == {("parent", 3, True), ("child", 5, True)})
+        assert eventually(HANGS, lambda: stored_runs() == {("parent", 3, True), ("child", 5, True)})

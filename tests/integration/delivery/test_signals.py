@@ -29,7 +29,7 @@ print(signal.set_wakeup_fd(-1))
 # Each script takes its steps, writes that it is ready, and waits for a signal. It writes without
 # a buffer, because a handler that prints must not interrupt a `print`.
 READY = "\ntrain(3)\nos.write(1, b'ready\\n')\n"
-SLEEPS = READY + f"time.sleep({2 * HANGS})\n"
+WAITS = READY + "while True:\n    signal.pause()\n"
 EXITS = """
 def save(number, frame):
     print("saved", number, flush=True)
@@ -42,7 +42,7 @@ signal.signal(signal.SIGUSR1, lambda *_: due.append("checkpoint"))
 train(3)
 os.write(1, b"ready\n")
 while not due:
-    train(1, pause=0.05)
+    train(1)
 print(*due)
 sys.exit(0)
 """
@@ -57,7 +57,7 @@ signal.signal(signal.SIGTERM, stop)
 train(3)
 try:
     os.write(1, b"ready\n")
-    time.sleep(600)
+    signal.pause()
 except Terminated:
     print("saved")
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -77,28 +77,28 @@ faulthandler.register(signal.SIGUSR1, file=open("stacks", "w"), all_threads=Fals
 train(3)
 os.write(1, b"ready\n")
 wait_until(lambda: os.path.getsize("stacks"))
-print("went on")
+print("continued")
 """
 PROGRAMS = {
-    "no handler": (SLEEPS, signal.SIGTERM),
+    "no handler": (WAITS, signal.SIGTERM),
     "a handler that exits": (
-        EXITS + HANDLES + SLEEPS,
+        EXITS + HANDLES + WAITS,
         signal.SIGTERM,
     ),
     "a handler set after training": (
-        EXITS + SLEEPS.replace("os.write", HANDLES + "os.write"),
+        EXITS + WAITS.replace("os.write", HANDLES + "os.write"),
         signal.SIGTERM,
     ),
-    "a handler that raises and goes on": (RAISES, signal.SIGTERM),
+    "a handler that raises, after which the script continues": (RAISES, signal.SIGTERM),
     "ignored, then ended by another": (
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        + SLEEPS.replace("os.write", "os.kill(os.getpid(), signal.SIGTERM)\nos.write"),
+        + WAITS.replace("os.write", "os.kill(os.getpid(), signal.SIGTERM)\nos.write"),
         signal.SIGHUP,
     ),
     "deferred until a checkpoint is written": (DEFERS, signal.SIGTERM),
-    "a checkpoint asked for, as by Slurm": (REQUEUES, signal.SIGUSR1),
+    "a request for a checkpoint, as by Slurm": (REQUEUES, signal.SIGUSR1),
     "stacks dumped by faulthandler": (DUMPS, signal.SIGUSR1),
-    "interrupted": (SLEEPS, signal.SIGINT),
+    "interrupted": (WAITS, signal.SIGINT),
 }
 
 
