@@ -49,7 +49,8 @@ class UnnormalisedSum(Rule):
     **When it is silent**
 
     The gradients are divided after backward; the loss is a bare sum of elements, whose unit is
-    not known; the run declares the factor with ``scale=``.
+    not known; the run declares the factor with ``scale=``. Beside another sum, as in the loss of
+    a variational autoencoder, the finding is information, unless it is a cross entropy.
 
     **Incidents**
 
@@ -65,14 +66,15 @@ class UnnormalisedSum(Rule):
         n, b, excess = tokens(window), balance(window), factor(window)
         earlier = [past.tokens for past in window.past if past.tokens]
         follows = any(abs(n / tokens - 1) > TOKENS_DIFFER for tokens in earlier)
-        cross_entropy = all(
-            s.loss_term.kind.startswith("NllLoss") for s in window.facts.objectives[0].terms
-        )
+        main, *further = window.facts.objectives
+        cross_entropy = main.kind.startswith("NllLoss")
+        # several sums may be a bound on a likelihood, which is a sum over its samples (a VAE)
+        likelihood = any(objective.kind.startswith("SumBackward") for objective in further)
         constant = constant_factor_effect(excess, window.facts)
         effect = changing_factor_effect(window.facts) if follows else constant
         changes = " The number of tokens differs between windows." if follows else ""
         return finding(
-            "warning" if follows or cross_entropy else "info",
+            "warning" if cross_entropy or (follows and not likelihood) else "info",
             "The summed loss is not divided by the number of tokens",
             f"The balance is {significant(b)} instead of {significant(declared(window))}, because "
             f"the average weight of the {n:,.0f} tokens is {significant(b / n)}.{changes} "

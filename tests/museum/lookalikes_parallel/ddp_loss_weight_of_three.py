@@ -1,4 +1,4 @@
-"""The loss has a weight of two, chosen long before anybody thought of two ranks."""
+"""The loss has a weight of three, which has nothing to do with the number of ranks."""
 
 import torch
 from torch import nn
@@ -6,7 +6,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from museum.parts import mlp, points, two_ranks
 
-LOSS_WEIGHT = 2.0
+LOSS_WEIGHT = 3.0
 
 with two_ranks() as rank:
     torch.manual_seed(20)
