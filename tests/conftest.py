@@ -27,6 +27,8 @@ hypothesis.settings.load_profile("patient")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start the fork servers in the process that starts the workers: they serve all of them."""
+    # Dynamo, about this patch version of Python
+    config.addinivalue_line("filterwarnings", "ignore:Guards may run slower on Python 3.13.0")
     if not hasattr(config, "workerinput"):
         config.add_cleanup(forkserver.launch())
 

@@ -304,6 +304,7 @@ def _run(request: dict[str, Any], streams: Sequence[int]) -> None:
     _open_streams(streams)
     _import_sitecustomize()
     if request["teardown"]:
+        gc.unfreeze()  # the tear-down collects everything, else C++ modules report leaks
         _execute(*request["arguments"])
     else:
         _execute_and_exit(request["arguments"])

@@ -157,7 +157,9 @@ def result(tests: int, exhibits: int, log: Path) -> str:
     text = log.read_text()
     if tests == exhibits == 0:
         return "passed"
-    failures = re.findall(r"^(?:FAILED|ERROR|incident|twin|look-alike) .*", text, re.MULTILINE)
+    failures = re.findall(
+        r"^(?:FAILED tests|ERROR tests|incident|twin|look-alike)\b.*", text, re.MULTILINE
+    )
     report("\n".join([*failures, f"see {log}"]))
     return f"{max(len(failures), 1)} failed"
 

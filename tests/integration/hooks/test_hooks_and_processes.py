@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import gradledger
 from gradledger import autostart
 from helpers import forkserver
@@ -58,7 +60,7 @@ class Trains(Dataset):
 torch.set_num_threads(1)
 model = torch.nn.Linear(3, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for batch in DataLoader(Trains(), batch_size=2, num_workers=2):
+for batch in DataLoader(Trains(), 2, num_workers=2, multiprocessing_context="fork"):
     model(batch).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -84,3 +86,33 @@ def test_forked_children_send_nothing_and_disturb_nothing(tmp_path: Path) -> Non
         series = f"/runs/{row['id']}/series"
         assert eventually(HANGS, lambda: service.get(series).json()["step"] == [1, 2, 3, 4, 5])
         assert eventually(HANGS, lambda: service.get("/runs").json()["runs"][0]["ended"])
+
+
+THREADS = """
+import os, threading
+import torch
+weight = torch.nn.Parameter(torch.ones(1))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+weight.sum().backward()
+optimizer.step()
+end = threading.Event()
+thread = threading.Thread(target=end.wait)
+thread.start()
+if os.fork() == 0:
+    os._exit(0)
+os.wait()
+end.set()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="before Python 3.12, fork does not warn")
+def test_a_program_with_threads_gets_the_warning_about_fork(tmp_path: Path) -> None:
+    """The test above shows that the hooks' threads alone cause no warning."""
+    script = tmp_path / "threads.py"
+    script.write_text(THREADS)
+    with running_service(tmp_path / "gradledger.db") as service:
+        environ = autostart.environment(os.environ, ["threads.py"], url=service.url)
+        done = forkserver.run([script], environ, timeout=HANGS)
+    assert done.returncode == 0
+    assert done.stderr.count("DeprecationWarning") == 1
