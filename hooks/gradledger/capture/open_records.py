@@ -69,7 +69,8 @@ class OpenTerm:
         elif self.upstream is None or self.upstream.has_no_copy:
             term.missing.setdefault("weight", "backward did not reach this loss node")
         elif self.per_token or self.reduction == "none":
-            _vector_weight(term, self.upstream.values())
+            if "tokens" not in term.missing:
+                _vector_weight(term, self.upstream.values())
         else:
             _scalar_weight(term, self.upstream.value())
         return term

@@ -136,10 +136,11 @@ class Descent:
         node, name = position.edge.node, position.edge.node.name()
         inputs = graph_inputs(node)
         if name in JOINS:
-            if all(element_count(edge) == 1 for _, edge in inputs):
-                self.numbers += [(edge, position.path) for _, edge in inputs]
+            numbers = _stacked_losses(inputs)
+            if numbers:
+                self.numbers += [(edge, position.path) for edge in numbers]
                 return
-            followed = [position.below(index, edge) for index, edge in inputs]
+            followed = [position.below(index, edge) for index, edge in inputs if edge.shape]
             followed = followed if len(inputs) <= MAX_PARTS else []
         else:
             uniform = _keeps_even(node, _EVEN)
@@ -215,9 +216,8 @@ def search_below(edge: Edge, single: bool, spend: Callable[[], bool]) -> Inside:
                 inside.classes = signed([node._saved_dim])[0] % len(shape)
         elif single and is_number and name in REDUCTIONS:
             inside.numbers.append(current)
-        elif name in JOINS and all(element_count(e) == 1 for _, e in graph_inputs(node)):
-            inside.numbers += [each for _, each in graph_inputs(node)]
         elif name not in MODEL_NODES:
+            inside.numbers += _stacked_losses(graph_inputs(node)) if name in JOINS else []
             elementwise = elementwise and name not in RESHAPES
             for _, below in graph_inputs(node):
                 if below.node not in visited:
@@ -229,6 +229,28 @@ def search_below(edge: Edge, single: bool, spend: Callable[[], bool]) -> Inside:
 def _keeps_even(node: Any, names: frozenset[str]) -> bool:
     """Whether a node is one of ``names``, or a product with one number."""
     return node.name() in names or (node.name() in PRODUCTS and is_number(node))
+
+
+def _stacked_losses(inputs: list[tuple[int, Edge]]) -> list[Edge]:
+    """The inputs of a ``stack`` or ``cat`` of single numbers, if they are losses."""
+    numbers = [edge for _, edge in inputs]
+    if any(element_count(edge) != 1 for edge in numbers):
+        return []
+    return numbers if any(map(_is_loss_number, numbers[:1])) else []
+
+
+def _is_loss_number(edge: Edge) -> bool:
+    """Whether a number is a loss node or a reduction, or a function of one."""
+    queue, visited = deque([edge]), {edge.node}
+    while queue and len(visited) <= MAX_INSIDE:
+        node = queue.popleft().node
+        if node.name() in REDUCTIONS or loss_at(node, node.name(), GraphPath()) is not None:
+            return True
+        for _, below in graph_inputs(node):
+            if below.node not in visited and element_count(below) == 1:
+                visited.add(below.node)
+                queue.append(below)
+    return False
 
 
 def _rows(classes: int, trail: tuple[Any, ...]) -> Rows:

@@ -70,6 +70,12 @@ def valid_mask(loss: LossNode) -> torch.Tensor | None:
     return None if target is None else target != _ignored(node)
 
 
+def hides_ignored(loss: LossNode) -> bool:
+    """Whether a saved-tensor hook holds the targets, of which some may be ignored."""
+    node = loss.smoothed or loss.node
+    return hasattr(node, "_saved_ignore_index") and _is_hidden(node, "target")
+
+
 def _saved_target(node: Any) -> torch.Tensor | None:
     """The targets of a hand-written or custom loss, if its node saved them."""
     target = _saved(node, "target")
@@ -125,10 +131,10 @@ def _elementwise_term(node: Any, name: str) -> OpenTerm:
     term.target = target
     if target is None:
         target = _saved(node, "self")
-    if target is None:
-        term.missing["tokens"] = HIDDEN
-    else:
+    if target is not None:
         count_elements(term, tuple(target.shape))
+    elif term.reduction != "none":
+        term.missing["tokens"] = HIDDEN
     return term
 
 
@@ -155,6 +161,8 @@ def _describe_inside(term: OpenTerm, inside: LossNode, loss: LossNode) -> None:
     """The loss that the elements are a function of. Elements of ignored targets do not count."""
     node = inside.smoothed or inside.node
     term.of, term.target = inside.name, _saved_target(node)
+    if hides_ignored(inside):
+        term.tokens, term.missing["tokens"] = None, HIDDEN
     mask = valid_mask(loss)
     if mask is None or loss.elements is None or tuple(mask.shape) != loss.elements.shape:
         return

@@ -16,7 +16,8 @@ from gradledger.observers.losses.node_names import (
     SOFT_CROSS_ENTROPY,
 )
 
-_SHIFTS = RESHAPES | {"SliceBackward0"}  # between a log_softmax and a pick
+# Between a log_softmax and a pick, or a pick and the rest.
+_SHIFTS = RESHAPES | {"SliceBackward0", "SelectBackward0"}
 _HEAD_DEPTH = 24  # nodes between a cross entropy and the projection that computes its logits
 
 
@@ -97,7 +98,7 @@ def _picks_log_probabilities(node: Any) -> bool:
 def _pick_minus_logsumexp(node: Any) -> str | None:
     """The name of the pick, if the node is ``logits.gather(...) - logits.logsumexp(-1)``."""
     (pick, _), (normaliser, _) = node.next_functions
-    pick = _without(RESHAPES, pick)
+    pick = _without(_SHIFTS, pick)
     if pick is None or pick.name() not in PICKS or not _is_logsumexp(normaliser):
         return None
     name: str = pick.name()
@@ -105,7 +106,7 @@ def _pick_minus_logsumexp(node: Any) -> str | None:
 
 
 def _is_logsumexp(node: Any) -> bool:
-    node = _without(RESHAPES | JOINS, node)  # one for each sequence, to save memory
+    node = _without(_SHIFTS | JOINS, node)  # one for each sequence, to save memory
     return node is not None and node.name() == LOGSUMEXP
 
 

@@ -16,7 +16,7 @@ from torch.autograd.function import BackwardCFunction
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.open_records import OpenTerm
 from gradledger.observers.losses.found_losses import LossNode, Rows
-from gradledger.observers.losses.loss_nodes import HIDDEN, count_elements, valid_mask
+from gradledger.observers.losses.loss_nodes import HIDDEN, count_elements, hides_ignored, valid_mask
 
 Hook = Callable[..., None]
 GuardHook = Callable[[Hook], Hook]  # returns a hook whose failures the script never sees
@@ -29,7 +29,6 @@ def watch_upstream(
 
     ``has_grad_tensors``: the gradient may be the caller's own tensor, so it must be copied.
     """
-    node = loss.smoothed or loss.node
     undo = []
     if loss.reduction is not None:
 
@@ -40,12 +39,12 @@ def watch_upstream(
         undo.append(loss.reduction.register_prehook(guard_hook(at_reduction)).remove)
         if term.uniform:
             return undo
-    custom = isinstance(node, BackwardCFunction) and loss.elements is None
+    by_rows = loss.elements is None and _counts_by_rows(loss, term)
     if loss.elements is not None and loss.elements.rows is not None and loss.link is not None:
         return undo + _watch_rows(loss.link, loss.elements.rows, term, guard_hook)
-    if loss.link is not None and not custom:
+    if loss.link is not None and not by_rows:
         return [*undo, _watch_link(loss.link, valid_mask(loss), term, guard_hook)]
-    if term.reduction == "none" or term.tokens is None or custom:
+    if term.reduction == "none" or term.tokens is None or by_rows:
         return undo + _watch_both_sides(loss, term, guard_hook)
 
     def before(grads: tuple[Any, ...]) -> None:
@@ -53,6 +52,13 @@ def watch_upstream(
             term.upstream = Deferred(grads[0], volatile=has_grad_tensors)
 
     return [*undo, loss.node.register_prehook(guard_hook(before)).remove]
+
+
+def _counts_by_rows(loss: LossNode, term: OpenTerm) -> bool:
+    """Whether only the gradient that leaves the loss shows which of its tokens count."""
+    if loss.name == "NllLossBackward0" and term.reduction == "none":
+        return hides_ignored(loss)
+    return isinstance(loss.node, BackwardCFunction)
 
 
 def _watch_link(
@@ -119,7 +125,7 @@ def _watch_both_sides(
     the node shows which tokens count: those whose gradient is not zero.
     """
     node = loss.smoothed or loss.node
-    vector, custom = term.reduction == "none", isinstance(node, BackwardCFunction)
+    vector, by_rows = term.reduction == "none", _counts_by_rows(loss, term)
     valid = valid_mask(loss) if vector else None
     arrived: list[torch.Tensor] = []
 
@@ -127,7 +133,7 @@ def _watch_both_sides(
         gradient = next((g for g in grads if g is not None), None)
         if gradient is None:
             return
-        if custom:
+        if by_rows:
             arrived.append(gradient.detach().clone())  # the function may change it in place
         if vector:
             term.upstream = Deferred(_summary(gradient, valid))
@@ -138,13 +144,13 @@ def _watch_both_sides(
         outgoing = next((g for g in gradients if g is not None), None)
         if outgoing is None:
             return
-        if custom:
+        if by_rows:
             _count_rows(term, arrived, outgoing)
         else:
             _count_outgoing(term, outgoing)
 
     undo = [loss.node.register_prehook(guard_hook(before)).remove]
-    if custom or (term.tokens is None and term.missing.get("tokens") == HIDDEN):
+    if by_rows or (term.tokens is None and term.missing.get("tokens") == HIDDEN):
         undo.append(node.register_hook(guard_hook(after)).remove)
     return undo
 
@@ -163,7 +169,7 @@ def watch_declared(
 
 
 def _count_rows(term: OpenTerm, arrived: list[torch.Tensor], outgoing: torch.Tensor) -> None:
-    """The tokens of a custom function: rows of its input with a gradient. It ignored the others."""
+    """The tokens of a vector of losses: rows of its input with a gradient; others are ignored."""
     losses = arrived.pop() if arrived else outgoing
     exact = outgoing.dtype != torch.float16  # there, a small gradient may underflow to zero
     if exact and outgoing.dim() and losses.numel() and outgoing.numel() % losses.numel() == 0:

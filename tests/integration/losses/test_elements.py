@@ -1,0 +1,341 @@
+"""The elements of a hand-written loss: their number and weights, against their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gradledger_monitor.ingest import schema
+from helpers.training import CLASSES, Truth, recording, tiny_model
+
+from .hand_written import (
+    NLL,
+    OBJECTIVES,
+    Loss,
+    Objective,
+    Rows,
+    entropies,
+    focal,
+    focal_of_ignored,
+    joined,
+    per_pair,
+)
+
+by_objective = pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=list(OBJECTIVES))
+
+
+def terms_of(loss: Callable[[nn.Module], Tensor], model: nn.Module) -> list[schema.Term]:
+    """The terms of one backward."""
+    with recording() as recorded:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        loss(model).backward()
+        optimizer.step()
+    (record,) = recorded.records()
+    return record.micro_batches[0].terms
+
+
+def terms_on(rows: Rows, loss: Loss, model: nn.Module | None = None) -> list[schema.Term]:
+    """The terms of one loss of a tiny model's logits."""
+    return terms_of(lambda each: loss(each(rows.inputs), rows), model or tiny_model())
+
+
+def true_weights(rows: Rows, loss: Loss, elements: Loss) -> Tensor:
+    """The one combination of the elements' gradients that is the gradient of the loss."""
+    model = tiny_model().double()
+    doubled = Rows(*(v.double() if v.is_floating_point() else v for v in vars(rows).values()))
+
+    def gradient(value: Tensor) -> Tensor:
+        parts = torch.autograd.grad(value, list(model.parameters()), retain_graph=True)
+        return torch.cat([part.flatten() for part in parts])
+
+    logits = model(doubled.inputs)
+    values = elements(logits, doubled).flatten()
+    gradients = torch.stack([gradient(value) for value in values])
+    used = gradients.norm(dim=1) > 0
+    applied = gradient(loss(logits, doubled))
+    return Truth.solve(values.detach()[used], gradients[used], applied).weights
+
+
+@by_objective
+@pytest.mark.parametrize("count", [2, 6, 10])
+def test_tokens_are_the_elements_with_a_gradient(objective: Objective, count: int) -> None:
+    rows = Rows.of(count)
+    weights = true_weights(rows, objective.loss, objective.tokens)
+    weights = weights[weights.abs() > 1e-9]
+    (term,) = terms_on(rows, objective.loss)
+    assert (term.kind, term.of) == (objective.kind, objective.of)
+    assert term.tokens == len(weights)
+    assert abs(float(term.weight or 0)) == pytest.approx(abs(float(weights.mean())), rel=1e-4)
+    if term.weight_min is not None:
+        assert term.weight_min == pytest.approx(float(weights.abs().min()), rel=1e-4)
+        assert term.weight_max == pytest.approx(float(weights.abs().max()), rel=1e-4)
+    else:
+        assert float(weights.std()) < 1e-6
+
+
+@by_objective
+@pytest.mark.parametrize("count", [2, 6])
+def test_elements_are_what_the_outermost_reduction_weighs(objective: Objective, count: int) -> None:
+    rows, model = Rows.of(count), tiny_model()
+    logits = model(rows.inputs)
+    reduced = (objective.reduced or objective.tokens)(logits, rows)
+    (term,) = terms_on(rows, objective.loss)
+    assert term.elements == reduced.numel()
+    assert isinstance(term.element_weight, float)
+    total, loss = (
+        torch.autograd.grad(value, list(model.parameters()), retain_graph=True)
+        for value in (reduced.sum(), objective.loss(logits, rows))
+    )
+    for one, applied in zip(total, loss, strict=True):
+        torch.testing.assert_close(one * term.element_weight, applied, rtol=1e-4, atol=1e-6)
+
+
+def shape_of_term(term: schema.Term) -> tuple[object, ...]:
+    """What names an objective: it must not depend on the micro-batch."""
+    described = (term.kind, term.reduction, term.of, term.undivided, term.coefficient)
+    return (*described, term.nonlinear, term.penalty, term.head, term.elements is None)
+
+
+@by_objective
+def test_a_micro_batch_of_one_row_has_the_same_objective(objective: Objective) -> None:
+    if objective.reduced is per_pair:
+        pytest.skip("a sequence has two rows")
+    one, many = (terms_on(Rows.of(count), objective.loss) for count in (1, 6))
+    assert list(map(shape_of_term, one)) == list(map(shape_of_term, many))
+
+
+@by_objective
+def test_the_gradients_are_those_of_a_run_without_hooks(objective: Objective) -> None:
+    rows = Rows.of(6)
+    observed, alone = tiny_model(), tiny_model()
+    terms_on(rows, objective.loss, observed)
+    objective.loss(alone(rows.inputs), rows).backward()
+    for ours, theirs in zip(observed.parameters(), alone.parameters(), strict=True):
+        assert ours.grad is not None and theirs.grad is not None
+        assert torch.equal(ours.grad, theirs.grad)
+
+
+# ---------------------------------------------------------------------- several losses, or none
+
+
+def described(loss: Loss) -> list[tuple[str, int | None, float]]:
+    """Kind, tokens and rounded weight of each term, on six rows."""
+    terms = terms_on(Rows.of(6), loss)
+    return [(t.kind, t.tokens, round(float(t.weight or 0), 4)) for t in terms]
+
+
+def test_parts_of_one_reduction_are_separate_terms() -> None:
+    assert described(lambda x, r: joined(x, r).mean()) == [(NLL, 3, 0.1667), (NLL, 3, 0.1667)]
+    assert all(t.elements is None for t in terms_on(Rows.of(6), lambda x, r: joined(x, r).mean()))
+
+
+def test_stacked_losses_are_separate_terms() -> None:
+    def loss(logits: Tensor, rows: Rows) -> Tensor:
+        first, second = entropies(logits, rows).mean(), focal(logits, rows).mean()
+        return torch.stack([first, second]).mean()
+
+    assert described(loss) == [(NLL, 6, 0.0833), (NLL, 6, 0.0833)]
+    assert [t.of for t in terms_on(Rows.of(6), loss)] == [None, NLL]
+
+
+def test_losses_in_a_dictionary_are_separate_terms() -> None:
+    def loss(logits: Tensor, rows: Rows) -> Tensor:
+        losses = {"a": focal(logits, rows).mean(), "b": F.mse_loss(logits, rows.teacher)}
+        return sum(losses.values(), torch.zeros(()))
+
+    assert sorted(described(loss)) == [("MseLossBackward0", 42, 0.0238), (NLL, 6, 0.1667)]
+
+
+def test_two_losses_of_one_vector_have_their_own_weights() -> None:
+    def loss(logits: Tensor, rows: Rows) -> Tensor:
+        losses = entropies(logits, rows)
+        return losses.mean() + 0.5 * losses.square().mean()
+
+    assert described(loss) == [(NLL, 6, 0.1667), (NLL, 6, 0.0833)]
+
+
+def test_two_reductions_of_one_masked_vector_are_counted_once() -> None:
+    def loss(logits: Tensor, rows: Rows) -> Tensor:
+        masked = entropies(logits, rows) * rows.mask
+        return masked.sum() / 5 + masked.mean()
+
+    assert described(loss) == [(NLL, 5, 0.3667)]
+    assert terms_on(Rows.of(6), loss)[0].elements is None
+
+
+def test_split_losses_are_counted_once() -> None:
+    def loss(logits: Tensor, rows: Rows) -> Tensor:
+        first, second = entropies(logits, rows).chunk(2)
+        return (first.sum() + second.sum()) / 6
+
+    assert described(loss) == [(NLL, 6, 0.1667)]
+
+
+def test_a_router_loss_counts_its_tokens() -> None:
+    """Load balancing: the mean probability of each expert, times the share that it got."""
+
+    def router(logits: Tensor, rows: Rows) -> Tensor:
+        probabilities = logits.softmax(-1)
+        share = F.one_hot(probabilities.argmax(-1), CLASSES).float().mean(0)
+        return F.cross_entropy(logits, rows.labels) + 0.1 * (probabilities.mean(0) * share).sum()
+
+    term, auxiliary = terms_on(Rows.of(6), router)
+    assert (term.kind, term.elements) == (NLL, None)
+    assert (auxiliary.kind, auxiliary.tokens, auxiliary.elements) == ("SumBackward0", 6, CLASSES)
+    assert float(auxiliary.element_weight or 0) == pytest.approx(0.1)
+
+
+def test_a_contrastive_loss_is_a_cross_entropy() -> None:
+    def loss(logits: Tensor, rows: Rows) -> Tensor:
+        others = F.normalize(rows.teacher, dim=-1)
+        similarities = F.normalize(logits, dim=-1) @ others.T / 0.07
+        return F.cross_entropy(similarities, torch.arange(len(logits)))
+
+    assert described(loss) == [(NLL, 6, 0.1667)]
+
+
+def test_a_surrogate_of_cached_gradients_has_one_element_per_number() -> None:
+    """GradCache: representations times gradients that were computed before."""
+    (term,) = terms_on(Rows.of(6), lambda x, r: (x * r.teacher).sum())
+    assert (term.kind, term.tokens, term.elements) == ("SumBackward0", 42, 42)
+    assert term.element_weight == 1.0
+    assert float(term.weight_max or 0) == pytest.approx(float(Rows.of(6).teacher.max()))
+
+
+# ---------------------------------------------------------------------- functions of a micro-batch
+
+
+def dice(logits: Tensor, rows: Rows) -> Tensor:
+    predicted = logits.sigmoid()
+    overlap = (predicted * rows.teacher).sum()
+    return 1 - (2 * overlap + 1) / (predicted.sum() + rows.teacher.sum() + 1)
+
+
+def uncertain(logits: Tensor, rows: Rows) -> Tensor:
+    """Two tasks, weighted by a learned uncertainty each."""
+    noise = torch.zeros(2, requires_grad=True)
+    losses = torch.stack([F.cross_entropy(logits, rows.labels), F.mse_loss(logits, rows.teacher)])
+    return (torch.exp(-noise) * losses + noise).sum()
+
+
+def uncertain_one(logits: Tensor, rows: Rows) -> Tensor:
+    noise = torch.zeros(1, requires_grad=True)
+    return (torch.exp(-noise) * focal(logits, rows).mean() + noise).sum()
+
+
+NONLINEAR: list[tuple[Loss, list[str]]] = [
+    (lambda x, r: F.mse_loss(x, r.teacher).sqrt(), ["MseLossBackward0"]),
+    (lambda x, r: torch.exp(F.cross_entropy(x, r.labels)), [NLL]),
+    (lambda x, r: 1 / F.cross_entropy(x, r.labels), [NLL]),
+    (
+        lambda x, r: F.cross_entropy(x, r.labels) * F.mse_loss(x, r.teacher),
+        [NLL, "MseLossBackward0"],
+    ),
+    (dice, ["SumBackward0", "SumBackward0"]),
+    (uncertain, [NLL, "MseLossBackward0"]),
+    (uncertain_one, [NLL]),
+]
+
+
+@pytest.mark.parametrize(("loss", "kinds"), NONLINEAR)
+def test_a_function_of_a_whole_micro_batch_is_not_linear(loss: Loss, kinds: list[str]) -> None:
+    terms = terms_on(Rows.of(6), loss)
+    assert [t.kind for t in terms] == kinds
+    assert all(t.nonlinear for t in terms)
+
+
+@by_objective
+def test_a_loss_with_constant_factors_is_linear(objective: Objective) -> None:
+    (term,) = terms_on(Rows.of(6), lambda x, r: 3 - objective.loss(x, r) * 0.5 / 4)
+    assert not term.nonlinear and not term.penalty
+
+
+# ---------------------------------------------------------------------- penalties
+
+Penalty = Callable[[nn.Module], Tensor]
+
+PENALTIES: dict[str, Penalty] = {
+    "L2": lambda m: sum_of(p.square().sum() for p in m.parameters()),
+    "L1": lambda m: sum_of(p.abs().sum() for p in m.parameters()),
+    "mean": lambda m: sum_of((p**2).mean() for p in m.parameters()),
+    "norms": lambda m: sum_of(p.norm() for p in m.parameters()),
+    "norm of norms": lambda m: torch.stack([p.norm() for p in m.parameters()]).norm(),
+    "EWC": lambda m: sum_of(
+        (torch.rand_like(p) * (p - p.detach()) ** 2).sum() for p in m.parameters()
+    ),
+    "all at once": lambda m: torch.cat([p.flatten() for p in m.parameters()]).square().sum(),
+    "orthogonal": lambda m: sum_of(
+        (p @ p.T - torch.eye(len(p))).square().sum() for p in m.parameters() if p.dim() == 2
+    ),
+}
+
+
+def sum_of(values: Iterable[Tensor]) -> Tensor:
+    return sum(values, torch.zeros(()))
+
+
+@pytest.mark.parametrize("penalty", PENALTIES.values(), ids=list(PENALTIES))
+def test_a_function_of_parameters_alone_is_a_penalty(penalty: Penalty) -> None:
+    rows = Rows.of(6)
+
+    def loss(model: nn.Module) -> Tensor:
+        return F.cross_entropy(model(rows.inputs), rows.labels) + 0.01 * penalty(model)
+
+    term, *penalties = terms_of(loss, tiny_model())
+    assert (term.kind, term.tokens, term.penalty) == (NLL, 6, False)
+    assert penalties and all(each.penalty for each in penalties)
+    assert all(each.coefficient == 0.01 for each in penalties)
+
+
+def activations(model: nn.Module, rows: Rows) -> Tensor:
+    layer = next(iter(model.children()))
+    loss: Tensor = 0.01 * layer(rows.inputs).abs().mean()
+    return loss
+
+
+def by_hand(model: nn.Module, rows: Rows) -> Tensor:
+    """A regression without a layer."""
+    weight = next(iter(model.parameters()))[:1]
+    return (weight * rows.inputs - 1).square().mean()
+
+
+@pytest.mark.parametrize("loss", [activations, by_hand])
+def test_a_function_of_data_is_no_penalty(loss: Callable[[nn.Module, Rows], Tensor]) -> None:
+    (term,) = terms_of(lambda model: loss(model, Rows.of(6)), tiny_model())
+    assert not term.penalty
+
+
+# ---------------------------------------------------------------------- hidden tensors
+
+
+@by_objective
+def test_no_tensor_that_a_hook_holds_is_unpacked(objective: Objective) -> None:
+    rows, unpacked = Rows.of(6), []
+
+    def unpack(value: Tensor) -> Tensor:
+        unpacked.append(torch._C._current_graph_task_id())
+        return value
+
+    with recording():
+        with torch.autograd.graph.saved_tensors_hooks(lambda value: value, unpack):
+            loss = objective.loss(tiny_model()(rows.inputs), rows)
+        loss.backward()
+    assert unpacked and -1 not in unpacked  # only backward itself did
+
+
+def test_ignored_elements_of_a_hidden_target_are_not_guessed() -> None:
+    rows = Rows.of(6)
+
+    def loss(model: nn.Module) -> Tensor:
+        with torch.autograd.graph.save_on_cpu():
+            return focal_of_ignored(model(rows.inputs), rows).mean()
+
+    (term,) = terms_of(loss, tiny_model())
+    assert term.tokens is None
+    assert "checkpointing" in term.missing["tokens"]
+    assert term.elements == 6
+    assert term.element_weight == pytest.approx(1 / 6)
