@@ -5,20 +5,32 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from gradledger import arguments, guard
+from gradledger import arguments, guard, torch_version
 from gradledger.on_finding import OnFinding, parse_policy
-from gradledger.session import Contract, Session, Settings, start
-from gradledger.settings import parse_overhead, parse_scale, parse_url, with_tags
+from gradledger.settings import (
+    Contract,
+    Settings,
+    parse_overhead,
+    parse_scale,
+    parse_url,
+    with_tags,
+)
+
+if TYPE_CHECKING:
+    from gradledger.session import Session
 
 T = TypeVar("T")
 
 
 class Ledger:
-    """A recorded run. A context manager; the end of the process closes it at the latest."""
+    """A recorded run. A context manager; the end of the process closes it at the latest.
 
-    def __init__(self, session: Session) -> None:
+    With a PyTorch that is not supported there is no session, and the methods do nothing.
+    """
+
+    def __init__(self, session: Session | None) -> None:
         self._session = session
 
     def log_eval(self, step: int, /, **values: float) -> None:
@@ -26,14 +38,16 @@ class Ledger:
 
         A value that is not a single number is omitted, with a message on standard error.
         """
-        self._session.log_eval(step, values)
+        if self._session is not None:
+            self._session.log_eval(step, values)
 
     def checkpoint(self, path: object = "", /, *, step: int | None = None) -> None:
         """Record that a checkpoint was saved, after the last optimizer step unless ``step`` is set.
 
         A post-mortem report then names the last good checkpoint. ``path`` is shown there.
         """
-        self._session.checkpoint(step, path)
+        if self._session is not None:
+            self._session.checkpoint(step, path)
 
     def micro_batch(
         self, *, tokens: Any, reduction: Literal["mean", "sum"], scale: float = 1.0
@@ -51,21 +65,25 @@ class Ledger:
         """
         if reduction not in ("mean", "sum"):
             raise ValueError(f"reduction={reduction!r} is invalid: use mean or sum")
-        with guard.fail_open("ledger.micro_batch"):
-            self._session.recorder.losses.declare(tokens, reduction, scale)
+        if self._session is not None:
+            with guard.fail_open("ledger.micro_batch"):
+                self._session.recorder.losses.declare(tokens, reduction, scale)
 
     def pause(self) -> None:
         """Remove the hooks until ``resume``; call it between two steps, before other code runs."""
-        self._session.recorder.uninstall()
+        if self._session is not None:
+            self._session.recorder.uninstall()
 
     def resume(self) -> None:
         """Install the hooks again. A window that ``pause`` interrupted is discarded."""
-        with guard.fail_open("ledger.resume"):
-            self._session.recorder.resume()
+        if self._session is not None:
+            with guard.fail_open("ledger.resume"):
+                self._session.recorder.resume()
 
     def close(self) -> None:
         """Remove every hook and deliver the remaining records."""
-        self._session.close()
+        if self._session is not None:
+            self._session.close()
 
     def __enter__(self) -> Ledger:
         return self
@@ -134,6 +152,10 @@ def watch(
     if overhead is not None:
         settings.overhead = _parse("overhead", parse_overhead, overhead)
     policy = None if on_finding is None else _parse("on_finding", parse_policy, on_finding)
+    if not torch_version.check():
+        return Ledger(None)
+    from gradledger.session import start  # noqa: PLC0415 (PyTorch 1 lacks names that it imports)
+
     session = start(settings)
     if policy is not None:  # set here because `start` returns a session that is already open
         session.set_policy(policy)

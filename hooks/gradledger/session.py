@@ -19,8 +19,6 @@ from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-import torch
-
 from gradledger import guard, identity, provenance
 from gradledger.autostart.path.gradledger_autostart import reach_stage
 from gradledger.capture.open_records import OpenStep
@@ -44,12 +42,6 @@ from gradledger.settings import DEFAULT_PROJECT, DEFAULT_URL, Contract, Settings
 from gradledger.stderr import write_line
 
 __all__ = ["DEFAULT_URL", "Contract", "Session", "Settings", "start", "start_from_environment"]
-
-OLDEST_TORCH = (2, 6)
-NOT_SUPPORTED = (
-    "not started (needs PyTorch {}.{} or newer".format(*OLDEST_TORCH)
-    + ", this is {}); the program runs without the hooks"
-)
 
 _runs = 0  # number of runs that this process has recorded
 
@@ -103,13 +95,10 @@ class Session:
     def open(self) -> None:
         """Install the hooks, and arrange for delivery when the process ends."""
         with guard.fail_open("the start"):
-            if _is_supported(torch.__version__):
-                # First: a step that the policy stops must leave its window open.
-                self.finding_handler.install()
-                self.recorder.install()
-                self._framework_callbacks.install()
-            else:
-                write_line(NOT_SUPPORTED.format(torch.__version__))
+            # First: a step that the policy stops must leave its window open.
+            self.finding_handler.install()
+            self.recorder.install()
+            self._framework_callbacks.install()
         atexit.register(self.close)
         # A forked multiprocessing worker ends without running atexit.
         self._finalize = Finalize(None, self.close, exitpriority=0)
@@ -246,12 +235,6 @@ class Session:
             return None
         backwards = self.recorder.backwards - last.backwards
         return HeartbeatRecord(now, now - self.recorder.last_step_time, backwards)
-
-
-def _is_supported(version: str) -> bool:
-    """Whether this version of PyTorch is supported; 2.6.0a0 is, which is a build before 2.6.0."""
-    major, minor = version.split(".")[:2]
-    return (int(major), int(minor)) >= OLDEST_TORCH
 
 
 _session: Session | None = None

@@ -40,7 +40,7 @@ def _holds(call: ast.Call, called: ast.Attribute) -> None:
     if owner == "gradledger":
         signature = inspect.signature(getattr(gradledger, called.attr))
     elif owner == "ledger":
-        signature = inspect.signature(getattr(Ledger(None), called.attr))  # type: ignore[arg-type]
+        signature = inspect.signature(getattr(Ledger(None), called.attr))
     else:
         return
     named = {keyword.arg: None for keyword in call.keywords if keyword.arg}

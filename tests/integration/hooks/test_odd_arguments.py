@@ -118,6 +118,7 @@ def test_every_optimizer_of_a_collection_is_watched(
     one, two = (torch.optim.SGD(model.parameters(), lr=0.1) for model in models)
     value, words = ways(one, two)[kind]
     with gradledger.watch(optimizer=value) as ledger:
+        assert ledger._session is not None
         tracked = [track.optimizer for track in ledger._session.recorder.windows]
         assert [id(each) for each in tracked] == [id(one), id(two)]
         for model, optimizer in zip(models, (one, two), strict=True):
@@ -132,6 +133,7 @@ def test_an_optimizer_given_as_the_model_is_watched(service: Server, capsys: Cap
     model = tiny_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with gradledger.watch(optimizer) as ledger:
+        assert ledger._session is not None
         assert [t.optimizer for t in ledger._session.recorder.windows] == [optimizer]
         train(optimizer, model)
     assert service.steps() == [1, 2]

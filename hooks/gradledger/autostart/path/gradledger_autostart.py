@@ -90,9 +90,12 @@ def start() -> None:
         return
     try:
         _load_package()
-        from gradledger import session
+        from gradledger import torch_version
 
-        session.start_from_environment()
+        if torch_version.check():
+            from gradledger import session
+
+            session.start_from_environment()
     except Exception as error:
         _write_line(f"{type(error).__name__}: {error}")
 
