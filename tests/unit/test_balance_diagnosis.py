@@ -148,7 +148,15 @@ def over_ranks(weight: float, reduction: str = "sum", **more: Any) -> StepFacts:
 @pytest.mark.parametrize("weight", [2.0, 1.0, 1 / 2])
 def test_a_sum_that_nothing_or_only_ranks_and_micro_batches_divide_is_a_sum(weight: float) -> None:
     """Averaged over two ranks they are 1, a half for R or K, and a quarter for both."""
-    assert pattern_and_ratio(over_ranks(weight)) == ("sum", 1.0)
+    assert pattern_and_ratio(over_ranks(weight, undivided=True)) == ("sum", 1.0)
+    assert pattern_and_ratio(over_ranks(weight)) == ("pending", 1.0)
+
+
+def test_a_weight_of_one_is_a_sum_only_if_the_tokens_of_every_window_have_it() -> None:
+    """A sum over samples, one of which a window may hold by chance, is divided by a count."""
+    one = facts(record([term(40, 1.0, "sum")]))
+    assert pattern_and_ratio(one, Closed(1, 50.0, 50.0, "pending")) == ("sum", 1.0)
+    assert pattern_and_ratio(one, Closed(1, 25.0, 50.0, "pending"))[0] == "wandering"
 
 
 @pytest.mark.parametrize("weight", [4.0, 8.0, 1 / 4, 1 / 8, 1.5])
@@ -158,7 +166,7 @@ def test_a_sum_that_something_else_divides_is_none(weight: float) -> None:
 
 def test_tokens_that_weigh_a_half_without_ranks_are_no_sum_divided_by_two() -> None:
     """Of four micro-batches, 1 and 1/4 are plain."""
-    tokens = [term(n, 1.0, "sum") for n in (40, 50, 60, 30)]
+    tokens = [term(n, 1.0, "sum", undivided=True) for n in (40, 50, 60, 30)]
     for weight, pattern in ((1.0, "sum"), (1 / 4, "sum"), (1 / 2, "pending"), (2.0, "pending")):
         for each in tokens:
             each.weight = weight
@@ -167,12 +175,13 @@ def test_tokens_that_weigh_a_half_without_ranks_are_no_sum_divided_by_two() -> N
 
 def test_a_mean_or_a_bare_loss_or_a_single_token_is_no_sum() -> None:
     assert pattern_and_ratio(alone(2.0, 2, reduction="mean")) == ("pending", 1.0)
-    assert pattern_and_ratio(alone(2.0, 2, reduction="sum")) == ("sum", 1.0)
+    assert pattern_and_ratio(alone(2.0, 2, reduction="sum", undivided=True)) == ("sum", 1.0)
     for kind in ("MeanBackward0", "SumBackward0"):
         bare = dataclasses.replace(term(40, 1.0, "sum"), kind=kind, rows=None, positions=None)
         assert pattern_and_ratio(facts(record([bare]))) == ("pending", 1.0)
     for tokens, pattern in ((1, "pending"), (2, "sum")):
-        step = facts(record([term(tokens, 1.0, "sum")]), declared_scale=4.0)
+        loss = term(tokens, 1.0, "sum", undivided=True)
+        step = facts(record([loss]), declared_scale=4.0)
         assert pattern_and_ratio(step) == (pattern, 1.0)
 
 
@@ -217,6 +226,11 @@ def combined(factor: float, weight: float, ranks: int = 2) -> StepFacts:
     return facts(
         *(record([term(10, weight)], samples=Samples(mine, total), **fields) for mine in left)
     )
+
+
+def test_a_balance_that_wanders_is_not_the_world_size_where_both_are_equal_once() -> None:
+    once = combined(1.0, 1 / 10, ranks=3)
+    assert pattern_and_ratio(once, *before(2.4, micro_batches=1))[0] != "world"
 
 
 @pytest.mark.parametrize(
@@ -333,6 +347,12 @@ def test_elements_that_weigh_equally_show_a_division_whatever_the_loss_gives_its
     """The mean over 12 elements, 10 of which have a gradient, in three micro-batches."""
     loss = weighed(10, balance, elements=12, element_weight=balance / 36)
     assert first(facts(record([loss] * 3))).pattern == pattern
+
+
+def test_a_divisor_that_wanders_is_named_unless_a_mask_may_be_in_the_count() -> None:
+    for tokens, pattern in ((12, "wandering"), (10, "by_design")):
+        loss = weighed(tokens, 0.7, elements=12, element_weight=0.7 / 24)
+        assert pattern_and_ratio(facts(record([loss] * 2)), *before(0.5))[0] == pattern
 
 
 def test_of_a_masked_sum_the_elements_with_a_gradient_may_be_what_it_divides_by() -> None:

@@ -87,7 +87,9 @@ def test_a_constant_balance_is_reported_beside_the_one_that_is_declared() -> Non
 
 
 def test_a_sum_is_too_large_by_what_is_left_of_it_without_the_scale() -> None:
-    finding = finding_of("reduction.unnormalised_sum", [record([term(50, 1.0, "sum")] * 4)])
+    finding = finding_of(
+        "reduction.unnormalised_sum", [record([term(50, 1.0, "sum", undivided=True)] * 4)]
+    )
     assert "The balance is 200 instead of 8," in finding.summary
     assert "effective learning rate is 25 times" in finding.summary
     assert (finding.evidence["balance"], finding.evidence["factor"]) == (200.0, 25.0)

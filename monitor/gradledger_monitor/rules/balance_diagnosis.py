@@ -138,9 +138,15 @@ def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
     if objective.reading.of_part and not _is_fair(facts, objective):
         return Diagnosis("unmeasured", PARTS_OR_TASKS, objective)
     diagnosis = _explain(facts, objective, past)
-    if objective.weighted_inside and diagnosis.pattern in _BY_HISTORY:
-        return Diagnosis("by_design", WEIGHTED_INSIDE, objective)
-    return diagnosis
+    if not objective.weighted_inside or diagnosis.pattern not in _BY_HISTORY:
+        return diagnosis
+    if diagnosis.pattern == "wandering" and _all_elements_count(objective):
+        return diagnosis  # no mask or advantage of zero leaves fewer tokens than elements
+    return Diagnosis("by_design", WEIGHTED_INSIDE, objective)
+
+
+def _all_elements_count(objective: Objective) -> bool:
+    return all(term.loss_term.elements == term.tokens for term in objective.terms)
 
 
 def _of_further(facts: StepFacts, objective: Objective, main: Diagnosis) -> Diagnosis:
@@ -196,7 +202,7 @@ def _explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
     if _Near(balance, facts.tolerance)(1.0):
         return Diagnosis("fair", objective=objective)
     return (
-        _by_weights(facts, objective)
+        _by_weights(facts, objective, past)
         or _partial(facts, objective, balance, past)
         or _by_ranks(facts, objective, balance, past)
         or _by_coefficient(facts, objective, balance)
@@ -206,10 +212,24 @@ def _explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
     )
 
 
-def _by_weights(facts: StepFacts, objective: Objective) -> Diagnosis | None:
+def _by_weights(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis | None:
     if _divides_by_all_positions(facts, objective):
         return Diagnosis("padding", objective=objective)
-    return Diagnosis("sum", objective=objective) if _is_sum(facts, objective) else None
+    if not _is_sum(facts, objective):
+        return None
+    weight = objective.ledger.balance / objective.ledger.tokens
+    equal = _Near(weight, facts.tolerance)
+    if not all(equal(earlier) for earlier in _mean_weights(past)):
+        return None  # the divisor is a count that was 1, or K, by chance
+    if not _wrong(past) and not all(term.loss_term.undivided for term in objective.terms):
+        return Diagnosis("pending", ONE_MORE, objective)
+    return Diagnosis("sum", objective=objective)
+
+
+def _mean_weights(past: Sequence[Closed]) -> list[float]:
+    """The mean weight of a token in each of the wrong windows."""
+    means = [(closed.balance or 0.0) / closed.tokens for closed in _wrong(past) if closed.tokens]
+    return [mean for mean in means if mean]
 
 
 def _partial(
@@ -239,7 +259,9 @@ def _by_ranks(
         world = Diagnosis("world", objective=objective, ratio=ranks)
         return _if_consistent(facts, past, world, ranks)
     if _combined_off(facts, balance):
-        return Diagnosis("world", objective=objective, ratio=round(balance, 6))
+        factor = ranks if balance > 1 else 1 / ranks
+        world = Diagnosis("world", objective=objective, ratio=round(balance, 6))
+        return world if _Explains(facts, past)(lambda _: factor) else None
     return None
 
 
