@@ -9,6 +9,8 @@ ways: ``records``, with the real hooks; ``in_part``, where they watch some of th
 from __future__ import annotations
 
 import faulthandler
+import gc
+import importlib
 import json
 import os
 import signal
@@ -17,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,12 +50,15 @@ class Played:
 
 
 class Stage:
-    """A server process that plays one script at a time."""
+    """A server process that plays one script at a time.
 
-    def __init__(self) -> None:
+    It imports ``modules`` once, which else each script would import by itself.
+    """
+
+    def __init__(self, modules: Sequence[str] = ()) -> None:
         environment = os.environ | {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "museum.stage"],
+            [sys.executable, "-m", "museum.stage", *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -79,11 +84,13 @@ class Stage:
         self._server.wait(SECONDS)
 
 
-def on_stages(run: Callable[[Stage, T], R], items: Iterable[T], jobs: int) -> Iterator[R]:
+def on_stages(
+    run: Callable[[Stage, T], R], items: Iterable[T], jobs: int, modules: Sequence[str] = ()
+) -> Iterator[R]:
     """The results of all items in order, as they come; ``jobs`` stages run side by side."""
     stages: Queue[Stage] = Queue()
     for _ in range(jobs):
-        stages.put(Stage())
+        stages.put(Stage(modules))
 
     def one(item: T) -> R:
         stage = stages.get()
@@ -109,6 +116,10 @@ def serve() -> None:
     """Answer one line with one line until the input ends."""
     from museum.watching import WATCHES  # noqa: PLC0415 - torch, in the server alone
 
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # else the first collection in each child copies all pages with objects
     for line in sys.stdin:
         asked = json.loads(line)
         answer = _play(

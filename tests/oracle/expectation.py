@@ -77,6 +77,8 @@ class Expectation:
 def of_mistakes(program: Program) -> Expectation:
     """The table of mistakes in the order of calls, and in which ranks get which data."""
     named = frozenset(rule for mistake in program.mistakes for rule in MISTAKES[mistake])
+    if "stepped_every_micro_batch" in program.mistakes and program.ddp:
+        named |= {"ddp.never_synced"}  # it steps on what no_sync kept local
     return Expectation(named, named | _consequences(program), reasons=(*sorted(program.mistakes),))
 
 
@@ -87,6 +89,8 @@ def of_arithmetic(program: Program, truth: Truth) -> Expectation:
         return Expectation(unknown="a mean of each sequence may be intended")
     if program.objective == "class_weights" and program.data == "equal":
         return Expectation(unknown="a mean over tokens or over class weights may be intended")
+    if program.objective in ("log_probs", "policy") and program.normalisation == "sum":
+        return Expectation(unknown="a sum of log-probabilities may be intended, as in REINFORCE")
     if truth.steps != truth.windows:
         return Expectation(unknown=f"{truth.steps} steps of {truth.windows} windows")
     if program.objective == "squared_error" and _halved(truth):
@@ -143,25 +147,26 @@ def _misallocated(program: Program, accounts: list[tuple[TrueStep, Account]]) ->
 
 
 def _divisors(program: Program, accounts: list[tuple[TrueStep, Account]]) -> set[str]:
-    """Rules that name what the balance of one objective is off by."""
-    ranks = program.data_ranks
-    k = program.k
-    rules = {
-        rule
-        for rule, factors in {
-            MISSING: [float(step.micro_batches) for step, _ in accounts],
-            DOUBLE: [step.micro_batches / k**2 for step, _ in accounts],
-            PARTIAL: [step.micro_batches / k for step, _ in accounts],
-            SUM: [account.tokens for _, account in accounts],
-        }.items()
-        if _fits(program, accounts, factors)
+    """Rules that name what the balance of one objective is off by.
+
+    A factor of the number of ranks may come on top of another.
+    """
+    ranks, k = program.data_ranks, program.k
+    divisors: dict[str, list[float]] = {
+        MISSING: [float(step.micro_batches) for step, _ in accounts],
+        DOUBLE: [step.micro_batches / k**2 for step, _ in accounts],
+        PARTIAL: [step.micro_batches / k for step, _ in accounts],
+        SUM: [account.tokens for _, account in accounts],
     }
-    if ranks > 1 and any(_fits(program, accounts, [f] * len(accounts)) for f in (ranks, 1 / ranks)):
-        rules.add(WORLD)
-    if ranks > 1 and _fits(program, accounts, [a.tokens / ranks for _, a in accounts]):
-        rules.add(SUM)
-    if _fits(program, accounts, [1.0] * len(accounts)):
+    ones = [1.0] * len(accounts)
+    if _fits(program, accounts, ones):
         return set()
+    rules = {rule for rule, factors in divisors.items() if _fits(program, accounts, factors)}
+    for world in (ranks, 1 / ranks) if ranks > 1 else ():
+        for rule, factors in {WORLD: ones, **divisors}.items():
+            if _fits(program, accounts, [world * factor for factor in factors]):
+                # that of a sum over each rank's tokens is no mistake of its own
+                rules |= {rule} if rule == SUM and world < 1 else {rule, WORLD}
     balances = [account.balance for _, account in accounts]
     constant = max(balances) - min(balances) <= _tolerance(program) * max(map(abs, balances))
     return rules or ({OFF} if constant else {WRONG})

@@ -30,6 +30,7 @@ WRONG_KINDS = ("missed", "accused", "untrue", "failed")
 # table; only the exit status of a run leaves them out. Remove an entry with its cause.
 KNOWN = {
     "auxiliary:penalty": "a penalty on the parameters is taken for the objective of the window",
+    "auxiliary:z_loss+penalty": "as of a penalty alone",
     "objective:focal": "weights are read at the cross entropy, not at the mean over its function",
     "objective:preference": "as of the focal loss",
     "objective:policy": "as of the focal loss; its advantages hide a missing division",
@@ -43,6 +44,7 @@ KNOWN = {
     "normalisation:stale_count": "with two terms, a divisor that varies is balance_off (info)",
     "accumulate_in:buffers": "before an all-reduce by hand, moved gradients seem zeroed",
     "loop:off_by_one": "windows that never divide are measured by a first one of one micro-batch",
+    "objective:ctc": "weights are those of a row's loss, not of its mean over letters",
     "objective:contrastive": "with equal batches, no constant factor is named",
     "objective:divergence": "the classes of a distribution are counted as tokens",
 }

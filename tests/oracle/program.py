@@ -26,6 +26,14 @@ DIMENSIONS: dict[str, Weights] = {
         "tail": 3,
         "off_by_one": 1,
         "epochs": 1,
+        # of frameworks: drawn only where they are asked for
+        "accelerate": 0,
+        "fabric": 0,
+        "lightning": 0,
+        "lightning_manual": 0,
+        "trainer_compute_loss": 0,
+        "trainer_loss_func": 0,
+        "trainer_head": 0,
     },
     # what each micro-batch's loss is
     "objective": {
@@ -94,12 +102,12 @@ DIMENSIONS: dict[str, Weights] = {
     "compile": {"none": 20, "model": 1, "loss": 1},
     # which processes train, and how they combine gradients
     "layout": {
-        "one": 7,
-        "ddp": 5,
-        "ddp_of_4": 1,
-        "all_reduce": 2,
-        "all_reduce_of_4": 1,
-        "fsdp2": 1,
+        "one": 20,
+        "ddp": 9,
+        "ddp_of_4": 2,
+        "all_reduce": 4,
+        "all_reduce_of_4": 2,
+        "fsdp2": 2,
         "hsdp": 1,
         "tensor": 1,
         "tensor_fsdp2": 1,
@@ -149,6 +157,9 @@ PROCESSES = {
     "tensor_fsdp2": 4,
     "context": 2,
 }
+FRAMEWORKS = {name for name, weight in DIMENSIONS["loop"].items() if not weight}
+# They divide each loss by K.
+DIVIDING = {"accelerate", "lightning", "trainer_compute_loss"}
 STEPS = 6
 SKIPPED = 2  # the window whose step is skipped, where one is
 
@@ -262,7 +273,8 @@ def is_valid(p: Program) -> bool:
 def _violations(p: Program) -> int:
     """Conditions that are not met."""
     of_mistakes = (each for mistake in p.mistakes for each in _of_mistake(p, mistake))
-    conditions = (_arithmetic(p), _mechanics(p), _layouts(p), of_mistakes, _of_two(p))
+    choices = (_arithmetic(p), _mechanics(p), _layouts(p), _of_framework(p))
+    conditions = (*choices, of_mistakes, _of_two(p))
     return sum(not each for each in itertools.chain(*conditions))
 
 
@@ -333,6 +345,23 @@ def _layouts(p: Program) -> Iterator[bool]:
     yield p.layout != "context" or p.ranks_count != "all_without_factor"
 
 
+def _of_framework(p: Program) -> Iterator[bool]:
+    """Of a loop that a framework runs: few choices, because each has its own way for the others."""
+    if p.loop not in FRAMEWORKS:
+        return
+    yield p.objective in (*_SEQUENCES, "smoothed", "squared_error", "binary")
+    yield p.auxiliary == "none"
+    yield p.data in ("equal", "unequal")
+    yield (p.layout, p.precision, p.clipping, p.schedule) == ("one", "float32", "none", "none")
+    yield (p.checkpointing, p.compile, p.skipped) == ("none", "none", "none")
+    yield (p.accumulate_in, p.optimizers) == ("grad", "one")
+    yield not p.mistakes
+    yield p.normalisation in ("window", "mean_k", "never", "twice", "sum")
+    # the Trainer counts the labels of a window; where it divides by K, it does not
+    yield p.loop != "trainer_compute_loss" or p.normalisation in ("mean_k", "twice", "sum")
+    yield p.loop not in DIVIDING or p.normalisation != "never"
+
+
 def _of_mistake(p: Program, mistake: str) -> Iterator[bool]:
     """Of a mistake with the choices that it needs."""
     yield mistake not in _PARTS["ranks"] or p.ddp
@@ -376,14 +405,15 @@ def is_balanced(p: Program) -> bool:
 def draw(seed: int, only: str = "") -> Iterator[Program]:
     """Programs without end, the same for the same arguments.
 
-    All have the choices of ``only``, such as ``layout:ddp,loop:tail``. Raises ValueError if one
-    does not exist, or if no program has them all.
+    All have the choices of ``only``, such as ``layout:ddp,loop:tail/modulo``. Raises ValueError if
+    one does not exist, or if no program has them all.
     """
     chance, fixed = random.Random(f"{seed} {only}"), parsed(only)
     simplest = {name: next(iter(choices)) for name, choices in DIMENSIONS.items()}
     refused = 0
     while refused < 200:
-        start = Program(chance.randrange(1 << 31), **{**simplest, **fixed})
+        choices = {name: chance.choice(each) for name, each in fixed.items()}
+        start = Program(chance.randrange(1 << 31), **{**simplest, **choices})
         program = _varied(start, DIMENSIONS.keys() - fixed.keys(), chance)
         refused += 1
         if is_valid(program):
@@ -408,15 +438,16 @@ def _varied(program: Program, dimensions: AbstractSet[str], chance: random.Rando
     return program
 
 
-def parsed(only: str) -> dict[str, str]:
-    """The choice of each dimension in ``layout:ddp,loop:tail``. Raises ValueError."""
+def parsed(only: str) -> dict[str, list[str]]:
+    """The choices of each dimension in ``layout:ddp,loop:tail/modulo``. Raises ValueError."""
     pairs = [pair.partition(":") for pair in only.split(",") if pair]
-    for name, _, choice in pairs:
+    for name, _, choices in pairs:
         if name not in DIMENSIONS:
             raise ValueError(f"no dimension {name!r}; there are {', '.join(DIMENSIONS)}")
-        if choice not in DIMENSIONS[name]:
-            raise ValueError(f"{name} has no {choice!r}, only {', '.join(DIMENSIONS[name])}")
-    return {name: choice for name, _, choice in pairs}
+        for choice in choices.split("/"):
+            if choice not in DIMENSIONS[name]:
+                raise ValueError(f"{name} has no {choice!r}, only {', '.join(DIMENSIONS[name])}")
+    return {name: choices.split("/") for name, _, choices in pairs}
 
 
 assert [*DIMENSIONS] == [field.name for field in fields(Program)][1:]

@@ -25,7 +25,7 @@ from oracle.observing import Columns
 from oracle.outcome import Outcome, outcome
 from oracle.program import DIMENSIONS, STEPS, Program, draw, parsed
 from oracle.report import wilson
-from oracle.run import PlayedProgram, outcome_of, play
+from oracle.run import IMPORTED, PlayedProgram, outcome_of, play
 from oracle.shrinking import shrunk
 from oracle.writing import script
 
@@ -34,7 +34,7 @@ SIMPLEST = Program(5, **{name: next(iter(weights)) for name, weights in DIMENSIO
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
-    started = Stage()
+    started = Stage(IMPORTED)
     yield started
     started.close()
 
@@ -116,7 +116,7 @@ def test_token_weights_are_equal_wherever_a_program_divides_by_all_tokens(
 
 
 def _simplest(choices: str) -> Program:
-    return replace(SIMPLEST, **parsed(choices))  # type: ignore[arg-type]
+    return replace(SIMPLEST, **{name: each for name, (each,) in parsed(choices).items()})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ The script keeps what the truth is computed from: ``net`` (the module) and its c
 
 from __future__ import annotations
 
-from oracle.program import Program
-from oracle.writing import data, layouts, loops, model
+from oracle.program import FRAMEWORKS, Program
+from oracle.writing import data, frameworks, layouts, loops, model
 
 
 def script(program: Program) -> str:
@@ -19,7 +19,7 @@ def script(program: Program) -> str:
         model.model(program),
         model.optimizers(program),
         data.totals(program),
-        loops.loop(program),
+        frameworks.loop(program) if program.loop in FRAMEWORKS else loops.loop(program),
         layouts.end(program),
     ]
     return "\n".join(part.strip("\n") + "\n" for part in parts if part)
@@ -31,7 +31,7 @@ def _head(p: Program) -> str:
     standard += ["math"] * (p.skipped == "guard")
     lines = [f'"""Seed {p.seed}: {choices}."""', ""]
     lines += [f"import {name}" for name in standard] + [""] * bool(standard)
-    lines += ["import torch", *layouts.imports(p)]
+    lines += ["import torch", *layouts.imports(p), *frameworks.imports(p)]
     lines += ["import torch.nn.functional as F", "from torch import nn"]
     if p.checkpointing != "none":
         lines += ["from torch.utils.checkpoint import checkpoint"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oracle.objectives import AUXILIARIES, OBJECTIVES, PENALTY
-from oracle.program import Program
+from oracle.program import DIVIDING, Program
 from oracle.writing import layouts
 
 
@@ -71,6 +71,8 @@ def _normalised(p: Program, mean: str, total: str) -> str:
     if p.normalisation in ("mean_k", "never", "twice", "sequence"):
         both = f"{mean} + {penalty}" if penalty else mean
         divided = {"never": "", "twice": " / K / K"}.get(p.normalisation, " / K")
+        if p.loop in DIVIDING:
+            divided = divided.removesuffix(" / K")
         return f"({both}){divided}" if divided else both
     text = {
         "share": f"({mean}) * ({OBJECTIVES[p.objective].count} / counts[w])",
@@ -78,7 +80,8 @@ def _normalised(p: Program, mean: str, total: str) -> str:
         "after_backward": total,
         "sum": total,
     }.get(p.normalisation, f"({total}) / counts[w]")
-    text += layouts.factor(p) if p.normalisation in ("share", "window") else ""
+    if p.normalisation in ("share", "window"):
+        text += layouts.factor(p) + " * K" * (p.loop in DIVIDING)
     if not penalty:
         return text
     again = " * counts[w]" if p.normalisation == "after_backward" else ""

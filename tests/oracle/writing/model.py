@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oracle.program import STEPS, Program
-from oracle.writing import layouts
+from oracle.writing import frameworks, layouts
 
 _CLASSES = {
     "sgd": "torch.optim.SGD({}, lr=0.05)",
@@ -16,17 +16,20 @@ def model(p: Program) -> str:
     second = "second_head" in p.auxiliaries
     heads = "        self.second = nn.Linear(16, 7)\n" if second else ""
     returns = "self.head(hidden), self.second(hidden)" if second else "self.head(hidden)"
+    forward = f"""
+    def forward(self, features):
+        hidden = torch.tanh(self.body(features))
+        return {returns}
+"""
+    if p.loop == "trainer_head":
+        forward = frameworks.head_forward(p)
     text = f"""
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.body = nn.Linear(8, 16)
         self.head = nn.Linear(16, 7)
-{heads}
-    def forward(self, features):
-        hidden = torch.tanh(self.body(features))
-        return {returns}
-
+{heads}{forward}
 
 net = Net()
 """
