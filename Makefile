@@ -10,6 +10,7 @@ SECONDS := 60
 N := 1000
 SEED := 1
 TRAINERS := transformers-4.45 transformers-5
+FRAMEWORK_LOOPS := accelerate/fabric/lightning/lightning_manual/trainer_compute_loss/trainer_loss_func/trainer_head
 HEADS := transformers-4.57 transformers-5.0 transformers-5
 BENCH  := OMP_NUM_THREADS=1 $(BIN)/python bench/
 PEERS  := .venvs/peers/bin/python
@@ -88,8 +89,8 @@ museum: $(READY)  ## the bug museum: what is found and what is left alone, writt
 courses: $(READY)  ## long healthy runs and faulty ones: how often alarmed, how many found; minutes
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m museum.courses.measure --write ../docs/detection.md
 
-oracle: $(READY)  ## generated programs, each compared with its computed truth (N=1000, SEED=1, ONLY=layout:ddp, SHRINK=1, WRITE=1)
-	cd tests && ../$(BIN)/python -m oracle.run $(N) --seed $(SEED) --only '$(ONLY)' $(if $(SHRINK),--shrink) $(if $(WRITE),--write ../docs/detection.md)
+oracle: $(READY)  ## generated programs, each compared with its computed truth (N=1000, SEED=1, MORE=50 of a random seed, ONLY=layout:ddp, SHRINK=1, WRITE=1)
+	cd tests && ../$(BIN)/python -m oracle.run $(N) --seed $(SEED) --only '$(ONLY)' $(if $(MORE),--random $(MORE)) $(if $(SHRINK),--shrink) $(if $(WRITE),--write ../docs/detection.md)
 
 zoo: $(READY)  ## unusual programs, each without the hooks and with them: the same in all (ONLY=threads, UNDER=python)
 	cd tests && ../$(BIN)/python -m zoo.run --jobs 2 $(if $(ONLY),--only '$(ONLY)') $(if $(UNDER),--python '$(UNDER)')
@@ -100,8 +101,9 @@ zero-code: $(READY) $(TRAINERS:%=.venvs/%/.ready)  ## the published Trainer bug 
 missing-division: $(READY) $(HEADS:%=.venvs/%/.ready)  ## Trainer of transformers 4.57, 5.0 and 5.23: 18 model heads against their true gradients; 10 minutes
 	$(BIN)/pytest -v tests/frameworks/zero_code/missing_division.py
 
-frameworks: .venvs/frameworks/.ready  ## Trainer, Accelerate and Lightning, watched
+frameworks: .venvs/frameworks/.ready  ## Trainer, Accelerate and Lightning, watched; and generated programs of their loops
 	OMP_NUM_THREADS=1 .venvs/frameworks/bin/python -m pytest -W ignore tests/frameworks
+	cd tests && ../.venvs/frameworks/bin/python -W ignore -m oracle.run 28 --jobs 1 --only loop:$(FRAMEWORK_LOOPS)
 
 examples: .venvs/frameworks/.ready  ## every example under `gradledger check`
 	.venvs/frameworks/bin/python -m pytest -W ignore tests/examples

@@ -99,7 +99,7 @@ DIMENSIONS: dict[str, Weights] = {
     "schedule": {"none": 3, "cosine": 1},
     "checkpointing": {"none": 6, "non_reentrant": 1},
     # what torch.compile gets: nothing, the model, or the model with its loss
-    "compile": {"none": 20, "model": 1, "loss": 1},
+    "compile": {"none": 40, "model": 1, "loss": 1},
     # which processes train, and how they combine gradients
     "layout": {
         "one": 20,

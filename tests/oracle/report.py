@@ -68,6 +68,8 @@ def _matrix(outcomes: Sequence[Outcome]) -> Iterable[str]:
     for dimension, choices in DIMENSIONS.items():
         for choice in choices:
             of_choice = [o for o in outcomes if o.program.choices[dimension] == choice]
+            if not of_choice:
+                continue
             counts = Counter(o.kind for o in of_choice)
             cells = " | ".join(str(counts[kind]) for kind in COLUMNS)
             low, high = wilson(counts["right"], len(of_choice) - counts["either"])

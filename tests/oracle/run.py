@@ -1,8 +1,7 @@
 """Generates programs, runs them with the hooks, and compares every answer with the truth.
 
     python -m oracle.run [N] [--seed SEED] [--only layout:ddp,loop:tail] [--jobs 2] [--shrink]
-                         [--random N]
-                         [--script N] [--write docs/detection.md --label STATE]
+                         [--random N] [--script N] [--write docs/detection.md --label STATE]
 
 Run from ``tests/``. The exit status is 1 if an answer to one of the N programs is wrong that is not
 known to be (``outcome.KNOWN``); those to ``--random`` programs are only listed.
