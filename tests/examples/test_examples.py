@@ -1,7 +1,7 @@
 """Every example does what it says: its commands run as they stand in it, and end as they should.
 
 Those whose packages are not installed are left out here; `make examples` has an environment for
-each.
+each. A command `python` is a fork; `torchrun` starts its ranks as new interpreters.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from helpers import forkserver
 
 FOLDER = Path(__file__).parents[2] / "examples"
 FRAMEWORKS = {"transformers", "accelerate", "lightning"}
@@ -47,7 +49,8 @@ def missing(path: Path) -> set[str]:
 def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """A command as a person types it where the examples are, with nobody's home."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith("GRADLEDGER_")}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    forks = forkserver.executable(folder).parent
+    path = os.pathsep.join([str(forks), str(Path(sys.executable).parent), os.environ["PATH"]])
     env = {**clean, "HOME": str(folder), "PATH": path, "OMP_NUM_THREADS": "1"}
     return subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, timeout=900)
 
