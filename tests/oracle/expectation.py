@@ -164,7 +164,8 @@ def _divisors(program: Program, accounts: list[tuple[TrueStep, Account]]) -> set
     rules = {rule for rule, factors in divisors.items() if _fits(program, accounts, factors)}
     for world in (ranks, 1 / ranks) if ranks > 1 else ():
         for rule, factors in {WORLD: ones, **divisors}.items():
-            if _fits(program, accounts, [world * factor for factor in factors]):
+            other = rule == WORLD or factors != ones
+            if other and _fits(program, accounts, [world * factor for factor in factors]):
                 # that of a sum over each rank's tokens is no mistake of its own
                 rules |= {rule} if rule == SUM and world < 1 else {rule, WORLD}
     balances = [account.balance for _, account in accounts]
