@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.findings import EvaluationResult
@@ -78,13 +79,16 @@ def _result(piece: Piece, evaluation: EvaluationResult, steps: int) -> PieceResu
     return PieceResult(piece, findings, evaluation.verdict, steps)
 
 
-def facts_of(recorded: list[bytes]) -> list[StepFacts]:
-    """The steps of all optimizers in the order of the clock, each with the records of all ranks."""
+def facts_of(recorded: list[bytes], **session: Any) -> list[StepFacts]:
+    """The steps of all optimizers in the order of the clock, each with the records of all ranks.
+
+    ``session`` is what a session knows beyond its records, by the names of ``RunInfo``.
+    """
     ranks = [[schema.decoder.decode(line) for line in each.splitlines()] for each in recorded]
     runs = [r for lines in ranks for r in lines if isinstance(r, schema.RunRecord)]
     if not runs:
         return []
-    info = RunInfo("run", runs[0].name, len(ranks), optimizers=runs[0].optimizers)
+    info = RunInfo("run", runs[0].name, len(ranks), optimizers=runs[0].optimizers, **session)
     steps = [
         (record.optimizer, record.step, rank, record)
         for rank, lines in enumerate(ranks)

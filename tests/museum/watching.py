@@ -83,9 +83,17 @@ def with_truth(script: Path, output: Path) -> None:
     observe(script, output)
 
 
+def with_proof(script: Path, output: Path) -> None:
+    """Write the records, and what a proof of a fix compares."""
+    from museum.fixes.proof import observe  # noqa: PLC0415 - for fixes alone
+
+    observe(script, output)
+
+
 WATCHES = {
     "records": with_hooks,
     "in_part": in_part,
     "witness": with_witness,
     "truth": with_truth,
+    "fix": with_proof,
 }

@@ -1,16 +1,27 @@
-"""Fixes for frameworks: Python code for an existing rule, chosen by the framework of the run."""
+"""Fixes: Python code for an existing rule, chosen by the loop, the ranks and the kind of loss."""
 
 from __future__ import annotations
 
 import ast
+from typing import Any
 
 import pytest
 
 from gradledger_monitor.model.step_facts import RunInfo
 from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_monitor.rules.framework_fixes import FRAMEWORK_FIXES, fix, framework
+from gradledger_monitor.rules.reduction import fixes
+from helpers.facts import facts, judged, record, term
 
 SNIPPETS = [(rule, name, code) for rule, by in FRAMEWORK_FIXES.items() for name, code in by.items()]
+REDUCTIONS = [
+    (loop, code)
+    for by_loop in vars(fixes).values()
+    if isinstance(by_loop, dict) and "plain" in by_loop
+    for loop, code in by_loop.items()
+]
+ACCELERATE = {"accelerate": "1.15.0"}
+BOTH = {**ACCELERATE, "transformers": "5.23.0"}
 
 
 @pytest.mark.parametrize(("rule", "name", "code"), SNIPPETS)
@@ -20,14 +31,19 @@ def test_every_idiom_is_python_for_a_rule_that_exists(rule: str, name: str, code
     ast.parse("def f():\n" + "\n".join(f"    {line}" for line in code.splitlines()))
 
 
+@pytest.mark.parametrize(("loop", "code"), REDUCTIONS)
+def test_every_fix_of_a_reduction_is_python(loop: str, code: str) -> None:
+    ast.parse("def f():\n" + "\n".join(f"    {line}" for line in code.splitlines()))
+
+
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
         (RunInfo("r", "n"), "plain"),
         (RunInfo("r", "n", config={"framework": "lightning"}), "lightning"),
-        (RunInfo("r", "n", environment={"accelerate": "1.15.0"}), "accelerate"),
+        (RunInfo("r", "n", environment=ACCELERATE), "accelerate"),
         # transformers imports accelerate; only the Trainer's callback shows that it runs the loop
-        (RunInfo("r", "n", environment={"accelerate": "1", "transformers": "5"}), "plain"),
+        (RunInfo("r", "n", environment=BOTH), "plain"),
     ],
 )
 def test_the_framework_is_the_one_whose_loop_it_is(run: RunInfo, expected: str) -> None:
@@ -37,4 +53,31 @@ def test_the_framework_is_the_one_whose_loop_it_is(run: RunInfo, expected: str) 
 def test_a_rule_without_an_idiom_keeps_its_own_fix() -> None:
     run = RunInfo("r", "n", config={"framework": "lightning"})
     assert fix(run, "loop.double_step", "once") == "once"
-    assert "automatic_optimization" in fix(run, "reduction.token_weights_unequal", "plain")
+    assert "unscales" in fix(run, "scaler.clip_before_unscale", "plain")
+
+
+def shown(run: dict[str, Any], kind: str = "NllLossBackward0", ranks: int = 1, **more: Any) -> str:
+    """The fix for a mean of unequal micro-batches."""
+    means = [term(10, 1 / 20, kind=kind), term(2, 1 / 4, kind=kind)]
+    steps = [facts(*[record(means, **more)] * ranks, **run)]
+    findings = judged(steps).findings
+    return next(f.fix for f in findings if f.rule == "reduction.token_weights_unequal")
+
+
+def test_a_fix_fits_the_loop_and_the_ranks() -> None:
+    assert shown({}) == fixes.TOKEN_MEAN["plain"]
+    assert shown({"environment": ACCELERATE}) == fixes.TOKEN_MEAN["accelerate"]
+    assert shown({}, ranks=2, sync="averaged") == fixes.TOKEN_MEAN["ranks"]
+    trainer = {"config": {"framework": "transformers"}}
+    assert shown(trainer) == fixes.TOKEN_MEAN["transformers"]
+    assert shown(trainer, ranks=2, sync="averaged") == fixes.SUM_OVER_WINDOW
+
+
+def test_the_fix_names_the_divisor_of_accelerate_if_it_may_call_backward() -> None:
+    assert shown({"environment": BOTH}) == fixes.TOKEN_MEAN["plain"] + fixes.NOTE_ACCELERATE
+
+
+@pytest.mark.parametrize("kind", ["CtcLossBackward0", "MseLossBackward0"])
+def test_another_loss_gets_no_cross_entropy(kind: str) -> None:
+    assert shown({}, kind=kind) == fixes.SUM_OVER_WINDOW
+    assert shown({"environment": ACCELERATE}, kind=kind) == fixes.SUM_OVER_WINDOW

@@ -1,61 +1,13 @@
-"""Fixes in the API of the framework that runs the loop; other loops get the rule's own snippet."""
+"""Fixes in the API of the framework that runs the loop; other loops get the rule's own snippet.
+
+The rules on reductions choose theirs in ``reduction/fixes.py``, by more than the framework.
+"""
 
 from __future__ import annotations
 
 from gradledger_monitor.model.step_facts import RunInfo
 
-_UPGRADE = """\
-# upgrade to transformers >= 4.46, which divides by the tokens of the whole window;
-# with several ranks, also set:
-TrainingArguments(..., average_tokens_across_devices=True)
-# in your own compute_loss, divide by num_items_in_batch:
-def compute_loss(self, model, inputs, num_items_in_batch=None, **kwargs):
-    loss_sum = F.cross_entropy(logits, labels, reduction="sum")
-    return loss_sum / num_items_in_batch"""
-
 FRAMEWORK_FIXES: dict[str, dict[str, str]] = {
-    "reduction.token_weights_unequal": {
-        "transformers": _UPGRADE,
-        "accelerate": """\
-# fetch whole windows ahead, so that the end of the loader does not end a window early:
-plugin = GradientAccumulationPlugin(num_steps=K, sync_with_dataloader=False)
-accelerator = Accelerator(gradient_accumulation_plugin=plugin)
-window = [next(batches) for _ in range(K)]
-tokens = sum((b["labels"] != -100).sum() for b in window)
-tokens = accelerator.gather(tokens).sum()
-for batch in window:
-    with accelerator.accumulate(model):
-        loss = F.cross_entropy(logits, labels, reduction="sum") / tokens
-        # undo Accelerate's division by K and DDP's division by the number of processes
-        accelerator.backward(loss * K * accelerator.num_processes)""",
-        "lightning": """\
-# switch automatic optimization off: it divides by accumulate_grad_batches
-self.automatic_optimization = False
-# in training_step, for each micro-batch of a window:
-self.manual_backward(F.cross_entropy(logits, labels, reduction="sum") / tokens_in_window)""",
-    },
-    "reduction.missing_division": {
-        "transformers": """\
-# divide by num_items_in_batch in the loss of the model, or let the Trainer divide by K:
-trainer.model_accepts_loss_kwargs = False""",
-        "accelerate": """\
-with accelerator.accumulate(model):
-    accelerator.backward(loss)                 # divides by K, unlike loss.backward()""",
-    },
-    "reduction.double_division": {
-        "transformers": """\
-# divide by num_items_in_batch only, not by self.args.gradient_accumulation_steps, too
-return loss_sum / num_items_in_batch""",
-        "accelerate": """\
-accelerator.backward(loss)                     # divides by K: do not divide the loss""",
-        "lightning": """\
-return loss    # do not divide: Lightning divides by accumulate_grad_batches""",
-    },
-    "reduction.partial_window": {
-        "transformers": """\
-# divide by the micro-batches in the window (transformers >= 4.53)
-loss = loss / self.current_gradient_accumulation_steps""",
-    },
     "scaler.clip_before_unscale": {
         "accelerate": """\
 if accelerator.sync_gradients:

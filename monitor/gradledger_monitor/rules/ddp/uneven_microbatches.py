@@ -5,11 +5,10 @@ from __future__ import annotations
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS
+from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
 
-FIX = """\
-tokens = all_reduce_sum(tokens_in_window)
-loss = F.cross_entropy(logits, labels, reduction="sum") * world_size / tokens"""
+FIX = TOKEN_MEAN["ranks"]
 
 
 class UnevenMicrobatches(Rule):
@@ -61,7 +60,7 @@ class UnevenMicrobatches(Rule):
             "error",
             "The ranks accumulate different numbers of micro-batches",
             f"The ranks hold {few} to {many} micro-batches in this window{_weights(facts)}.",
-            FIX,
+            token_mean(facts, facts.objective),
             micro_batches={str(rank): count for rank, count in list(counts.items())[:64]},
             misallocation=None if facts.ledger is None else round(facts.ledger.misallocation, 6),
         )

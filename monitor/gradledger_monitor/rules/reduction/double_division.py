@@ -8,12 +8,10 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.reduction.common import BALANCE_OFF, balance, of_declared, shows
+from gradledger_monitor.rules.reduction.fixes import ONE_DIVISION, factor_fix
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
-FIX = """\
-# the loss is already normalised over the window: do not divide it by K again
-loss = F.cross_entropy(logits, labels, reduction="sum") / tokens_in_window
-loss.backward()                      # not (loss / K).backward()"""
+FIX = ONE_DIVISION["plain"]
 
 
 class DoubleDivision(Rule):
@@ -61,7 +59,7 @@ class DoubleDivision(Rule):
             f"The balance is {significant(balance(window))} = {share}{of_declared(window)}, which "
             f"matches a loss that is divided by K twice: the gradient is {significant(1 / ratio)} "
             f"times too small. {constant_factor_effect(ratio, window.facts)}.",
-            FIX,
+            factor_fix(ONE_DIVISION, window.facts, window.balance.objective),
             balance=round(balance(window), 6),
             micro_batches=k,
             factor=ratio,

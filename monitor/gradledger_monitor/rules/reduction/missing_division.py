@@ -8,13 +8,16 @@ from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effe
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.objective_names import objective_name
 from gradledger_monitor.rules.reduction.common import BALANCE_OFF, declared, shows
+from gradledger_monitor.rules.reduction.fixes import (
+    MICRO_BATCH_MEAN,
+    factor_fix,
+)
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
-FIX = """\
-# divide the loss of each of the K micro-batches by K:
-(loss / K).backward()
-# or, if micro-batches hold different numbers of tokens:
-(F.cross_entropy(logits, labels, reduction="sum") / tokens_in_window).backward()"""
+FIX = MICRO_BATCH_MEAN["plain"]
+
+FIX_OF_ONE = """\
+# divide this loss term as the others: by K, or by what it counts in the whole window"""
 
 
 class MissingDivision(Rule):
@@ -66,7 +69,7 @@ def _of_one(window: Window, objective: Objective) -> Outcome:
         f"The {name} is not divided by K = {k}",
         f"The {main} is normalised over the window, but the {name} is added undivided on each of "
         f"the {k} micro-batches. Its weight is {k} times its coefficient.",
-        FIX,
+        FIX_OF_ONE,
         objective=name,
         factor=k,
         micro_batches=k,
@@ -82,7 +85,7 @@ def _of_all(window: Window) -> Outcome:
         f"The balance is {significant(objective.ledger.balance)} instead of "
         f"{significant(declared(window))}: the gradient is {k} times too large. "
         f"{constant_factor_effect(k, window.facts)}.",
-        FIX,
+        factor_fix(MICRO_BATCH_MEAN, window.facts, objective),
         balance=round(objective.ledger.balance, 6),
         micro_batches=k,
         factor=k,

@@ -11,12 +11,10 @@ from gradledger_monitor.rules.reduction.common import (
     of_declared,
     shows,
 )
+from gradledger_monitor.rules.reduction.fixes import WINDOW_LENGTH, factor_fix
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding
 
-FIX = """\
-# divide by the number of micro-batches in this window
-in_window = min(K, batches_in_epoch - first_batch_of_window)
-(loss / in_window).backward()"""
+FIX = WINDOW_LENGTH["plain"]
 
 
 class PartialWindow(Rule):
@@ -62,7 +60,7 @@ class PartialWindow(Rule):
             f"The last balanced window held {counted(full, 'micro-batch')}. This one holds {k}, "
             f"and its balance is {significant(balance(window))} = {k}/{full}{of_declared(window)}. "
             f"{intermittent_factor_effect(ratio, window.facts)}.",
-            FIX,
+            factor_fix(WINDOW_LENGTH, window.facts, window.balance.objective),
             balance=round(balance(window), 6),
             micro_batches=k,
             usual_micro_batches=full,

@@ -19,6 +19,7 @@ from gradledger_monitor.rules.balance_diagnosis import (
 )
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.objective_names import objective_name
+from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean
 from gradledger_monitor.rules.rule import (
     Rule,
     Window,
@@ -32,13 +33,7 @@ from gradledger_monitor.rules.rule import (
 )
 from gradledger_monitor.rules.state import declare
 
-FIX = """\
-# before: the mean of micro-batch means
-loss = F.cross_entropy(logits, labels) / K
-
-# after: the sum over tokens, divided by the tokens of the whole window, over all ranks
-tokens = sum((labels != -100).sum() for _, labels in window)
-loss = F.cross_entropy(logits, labels, reduction="sum") / tokens   # DDP: multiply by world_size"""
+FIX = TOKEN_MEAN["plain"]
 
 
 class TokenWeightsUnequal(Rule):
@@ -134,7 +129,7 @@ class TokenWeightsUnequal(Rule):
             severity,
             f"Token weights{of_loss} differ {where}",
             summary + _loss_sentence(facts),
-            FIX,
+            token_mean(facts, objective),
             objective=name,
             misallocation=round(ledger.misallocation, 6),
             misallocation_recent=round(recent, 6),

@@ -16,13 +16,10 @@ from gradledger_monitor.rules.reduction.common import (
     shows,
     tokens,
 )
+from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean
 from gradledger_monitor.rules.rule import OK, Rule, Window, as_count, finding
 
-FIX = """\
-loss = F.cross_entropy(logits, labels, reduction="sum") / tokens_in_window
-# or, once per window, before the step:
-for p in model.parameters():
-    p.grad.div_(tokens_in_window)"""
+FIX = TOKEN_MEAN["plain"]
 
 
 TOKENS_DIFFER = 0.02  # relative difference of two windows' token counts that is a change
@@ -79,7 +76,7 @@ class UnnormalisedSum(Rule):
             f"The balance is {significant(b)} instead of {significant(declared(window))}, because "
             f"the average weight of the {n:,.0f} tokens is {significant(b / n)}.{changes} "
             f"{effect}.",
-            FIX,
+            token_mean(window.facts, window.balance.objective),
             balance=round(b, 6),
             tokens=as_count(n),
             factor=round(excess, 6),

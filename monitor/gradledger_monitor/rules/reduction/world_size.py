@@ -12,12 +12,14 @@ from gradledger_monitor.rules.reduction.common import (
     no_mistake,
     shows,
 )
+from gradledger_monitor.rules.reduction.fixes import (
+    ONE_WORLD_SIZE_LESS,
+    ONE_WORLD_SIZE_MORE,
+    factor_fix,
+)
 from gradledger_monitor.rules.rule import OK, Precondition, Rule, Window, finding, not_applicable
 
-FIX = """\
-# DDP and FSDP average over ranks: multiply a globally normalised loss by the world size
-tokens = global_sum(tokens_in_window)            # over all ranks
-loss = F.cross_entropy(logits, labels, reduction="sum") * world_size / tokens"""
+FIX = ONE_WORLD_SIZE_MORE["ranks"]
 
 FIX_BY_HAND = """\
 # if each rank divides its loss by its own tokens: divide by the world size, once
@@ -84,7 +86,7 @@ class WorldSize(Rule):
             f"The gradient is {ranks} times too {size}: a factor of the world size",
             f"The balance over {ranks} ranks is {significant(balance(window))}{_cause(window)}. "
             f"{constant_factor_effect(excess, window.facts)}.",
-            FIX if loop_factor is None else FIX_BY_HAND,
+            _fix(window) if loop_factor is None else FIX_BY_HAND,
             balance=round(balance(window), 6),
             world_size=ranks,
             factor=round(excess, 6),
@@ -101,11 +103,16 @@ def _ambiguous(window: Window, ranks: int) -> Outcome:
         "many: the ranks' gradients are averaged already. If it is an intended weight, declare "
         f"scale={declared(window) * ranks:.6g}. "
         f"{constant_factor_effect(factor(window), window.facts)}.",
-        FIX,
+        _fix(window),
         balance=round(balance(window), 6),
         world_size=ranks,
         factor=round(factor(window), 6),
     )
+
+
+def _fix(window: Window) -> str:
+    fixes = ONE_WORLD_SIZE_MORE if factor(window) < 1 else ONE_WORLD_SIZE_LESS
+    return factor_fix(fixes, window.facts, window.balance.objective)
 
 
 def _cause(window: Window) -> str:

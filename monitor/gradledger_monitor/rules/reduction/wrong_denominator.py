@@ -16,13 +16,10 @@ from gradledger_monitor.rules.reduction.common import (
     tokens,
     varies,
 )
+from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean
 from gradledger_monitor.rules.rule import OK, Rule, Window, as_count, counted, finding
 
-FIX = """\
-# divide by the number of targets that count in this window;
-# if the model shifts the labels (causal LM), count labels[:, 1:]
-tokens = sum((labels != -100).sum() for _, labels in window)
-loss = F.cross_entropy(logits, labels, reduction="sum") / tokens"""
+FIX = TOKEN_MEAN["plain"]
 
 
 class WrongDenominator(Rule):
@@ -74,7 +71,7 @@ class WrongDenominator(Rule):
             else "The loss divisor is not the token count",
             f"The balance is {significant(b)} instead of {significant(declared(window))}: "
             f"{_cause(positions, divisor, n)}.{_changes(window)} {factor_effect(window)}.",
-            FIX,
+            token_mean(window.facts, window.balance.objective),
             balance=round(b, 6),
             tokens=as_count(n),
             divisor=round(divisor, 4),

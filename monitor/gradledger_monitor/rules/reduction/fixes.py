@@ -1,0 +1,185 @@
+"""Fixes of the reduction rules: chosen by the loop, the ranks and the kind of loss.
+
+Code is shown only for the combinations that `tests/museum/fixes` and `tests/frameworks/fixes` run
+and compare with the true gradient. All others get a comment that states what must hold. A comment
+that ends with a colon names the place of the lines below it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.step_facts import RunInfo, StepFacts
+from gradledger_monitor.rules.framework_fixes import framework
+
+# Who calls backward, and which divisions follow: of DDP and FSDP (ranks), of a framework (K).
+Loop = Literal["plain", "ranks", "accelerate", "transformers", "lightning", "unproved"]
+
+TOKEN_MEAN: dict[Loop, str] = {
+    "plain": """\
+# before the window:
+tokens = sum((labels != -100).sum() for _, labels in window)    # causal LM: labels[:, 1:]
+# for each micro-batch:
+loss = F.cross_entropy(logits, labels, reduction="sum") / tokens
+loss.backward()""",
+    "ranks": """\
+# before the window:
+tokens = sum((labels != -100).sum() for _, labels in window)    # causal LM: labels[:, 1:]
+dist.all_reduce(tokens)
+# for each micro-batch:
+loss = F.cross_entropy(logits, labels, reduction="sum") / tokens
+(loss * dist.get_world_size()).backward()                     # DDP and FSDP average over ranks""",
+    "accelerate": """\
+# where the Accelerator is created, so that the end of the loader does not end a window early:
+plugin = GradientAccumulationPlugin(num_steps=K, sync_with_dataloader=False)
+accelerator = Accelerator(gradient_accumulation_plugin=plugin)
+# before the window:
+window = [next(batches) for _ in range(K)]
+tokens = sum((labels != -100).sum() for _, labels in window)    # causal LM: labels[:, 1:]
+tokens = accelerator.gather(tokens).sum()
+# for each micro-batch:
+loss = F.cross_entropy(logits, labels, reduction="sum") / tokens
+# backward divides by K; the gradients are averaged over the processes
+accelerator.backward(loss * accelerator.gradient_accumulation_steps * accelerator.num_processes)""",
+    "transformers": """\
+# instead of a loss in the model, in compute_loss or in training_step (transformers >= 5):
+def token_mean(outputs, labels, num_items_in_batch):
+    logits, labels = outputs.logits[:, :-1], labels[:, 1:]      # causal LM; others: no shift
+    loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+    return loss / num_items_in_batch                            # labels of the whole window
+
+trainer = Trainer(..., compute_loss_func=token_mean)""",
+    "lightning": """\
+# in the LightningModule, where the loader returns whole windows:
+def __init__(self):
+    super().__init__()
+    self.automatic_optimization = False
+
+def training_step(self, window, index):
+    optimizer = self.optimizers()
+    tokens = sum((labels != -100).sum() for _, labels in window)
+    for inputs, labels in window:
+        loss = F.cross_entropy(self(inputs).flatten(0, 1), labels.flatten(), reduction="sum")
+        self.manual_backward(loss / tokens)
+    optimizer.step()
+    optimizer.zero_grad()
+# for the Trainer:
+loader = DataLoader(windows, batch_size=None)                   # windows: lists of micro-batches
+accumulate = {}                                                 # no accumulate_grad_batches""",
+}
+
+MICRO_BATCH_MEAN: dict[Loop, str] = {
+    "plain": """\
+# for each micro-batch:
+(loss / K).backward()                      # K micro-batches for each step""",
+    "ranks": """\
+# for each micro-batch:
+(loss / K).backward()                      # K micro-batches for each step""",
+    "accelerate": """\
+# where the Accelerator is created:
+accelerator = Accelerator(gradient_accumulation_steps=K)
+# for each micro-batch:
+with accelerator.accumulate(model):
+    loss = compute_loss(model, batch)
+    accelerator.backward(loss)             # divides by K, unlike loss.backward()
+    optimizer.step()                       # a prepared optimizer steps at the end of a window
+    optimizer.zero_grad()""",
+    "transformers": """\
+# let the Trainer divide the loss of the model, or of compute_loss, by K:
+trainer.model_accepts_loss_kwargs = False
+# in a training_step of your own, before backward:
+loss = loss / self.current_gradient_accumulation_steps""",
+    "lightning": """\
+# in manual optimization, for each micro-batch:
+self.manual_backward(loss / K)             # K micro-batches for each step""",
+}
+
+ONE_DIVISION: dict[Loop, str] = {
+    "plain": """\
+# for each micro-batch:
+loss.backward()                            # not (loss / K).backward(): it is divided already""",
+    "ranks": """\
+# for each micro-batch:
+loss.backward()                            # not (loss / K).backward(): it is divided already""",
+    "accelerate": """\
+# for each micro-batch:
+# backward divides by the accumulation steps; the loss is divided already
+accelerator.backward(loss * accelerator.gradient_accumulation_steps)""",
+    "lightning": """\
+# in automatic optimization:
+return loss * self.trainer.accumulate_grad_batches    # divided by Lightning, and already here
+# in manual optimization:
+self.manual_backward(loss)                            # not loss / K: it is divided already""",
+}
+
+ONE_WORLD_SIZE_MORE: dict[Loop, str] = {
+    "ranks": """\
+# for each micro-batch:
+(loss * dist.get_world_size()).backward()  # DDP and FSDP average over ranks""",
+    "accelerate": """\
+# for each micro-batch:
+accelerator.backward(loss * accelerator.num_processes)     # gradients are averaged over them""",
+}
+
+ONE_WORLD_SIZE_LESS: dict[Loop, str] = {
+    "ranks": """\
+# for each micro-batch:
+loss.backward()                            # not loss * world_size""",
+    "accelerate": """\
+# for each micro-batch:
+accelerator.backward(loss)                 # not loss * num_processes""",
+}
+
+WINDOW_LENGTH: dict[Loop, str] = {
+    "plain": """\
+# for each micro-batch:
+(loss / len(window)).backward()            # the micro-batches in this window, not always K""",
+}
+
+SUM_OVER_WINDOW = """\
+# Divide the sum of the loss by what it counts (elements, labels, sequences) in the whole window,
+# over all ranks. Then undo what divides once more: K in accelerator.backward() and in automatic
+# optimization of Lightning, the number of ranks in DDP and FSDP."""
+
+NOTE_ACCELERATE = """
+# with accelerator.backward(loss): loss * accelerator.gradient_accumulation_steps, it divides"""
+
+
+def token_mean(facts: StepFacts, objective: Objective | None) -> str:
+    """The sum over the tokens of a window, divided by their number: for a cross entropy."""
+    if objective is None or not objective.kind.startswith("NllLoss"):
+        return SUM_OVER_WINDOW
+    return _code(TOKEN_MEAN, facts)
+
+
+def factor_fix(fixes: dict[Loop, str], facts: StepFacts, objective: Objective | None) -> str:
+    """Another factor for a loss whose tokens have equal weights; it would not make them equal."""
+    if objective is None or not objective.reading.is_even(facts.tolerance):
+        return token_mean(facts, objective)
+    return _code(fixes, facts)
+
+
+def _code(fixes: dict[Loop, str], facts: StepFacts) -> str:
+    used = loop(facts)
+    if used not in fixes:
+        return SUM_OVER_WINDOW
+    unclear = used in ("plain", "ranks") and "accelerate" in facts.run.environment
+    return fixes[used] + (NOTE_ACCELERATE if unclear else "")
+
+
+def loop(facts: StepFacts) -> Loop:
+    """The loop of a run. A script that imports transformers imports accelerate, too."""
+    name, run = framework(facts.run), facts.run
+    if name == "accelerate" or (name in ("transformers", "lightning") and run.world_size == 1):
+        return name  # type: ignore[return-value]
+    if name != "plain" or _divides_itself(run):
+        return "unproved"
+    if run.world_size == 1:
+        return "plain"
+    return "ranks" if facts.averaged else "unproved"
+
+
+def _divides_itself(run: RunInfo) -> bool:
+    """Engines whose backward divides by K, and of which a loop does not show that it uses them."""
+    return "deepspeed" in run.environment or "lightning" in run.environment

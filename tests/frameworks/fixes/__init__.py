@@ -1,0 +1,1 @@
+"""Programs of frameworks with a mistake, as those of ``museum.fixes``."""

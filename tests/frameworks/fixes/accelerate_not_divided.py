@@ -1,0 +1,36 @@
+"""The losses of the micro-batches are added up: ``loss.backward()`` does not divide by K."""
+
+from itertools import chain
+
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+
+from museum.parts import EVEN, TinyLM, text
+
+K = 4
+windows = text(4, lengths=EVEN)
+# fix: where the Accelerator is created
+accelerator = Accelerator()
+# end
+torch.manual_seed(0)
+model = TinyLM()
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+loader = DataLoader(list(chain.from_iterable(windows)), batch_size=None)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+
+
+def compute_loss(model, batch):
+    """The mean over the tokens of a micro-batch."""
+    ids, labels = batch
+    return F.cross_entropy(model(ids).flatten(0, 1), labels.flatten())
+
+
+for index, batch in enumerate(loader):
+    # fix: for each micro-batch
+    compute_loss(model, batch).backward()
+    if (index + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+    # end

@@ -1,0 +1,29 @@
+"""``training_step`` neither counts the window nor divides by K; unequal micro-batches."""
+
+import torch.nn.functional as F  # noqa: F401 - for the fix
+
+from frameworks.fixes import trainer_parts
+from frameworks.fixes.trainer_parts import InOrder as Trainer
+
+windows = trainer_parts.windows(even=False)
+model = trainer_parts.llama()
+options = trainer_parts.options(model, windows)
+
+
+# fix: instead of a loss in the model, in compute_loss or in training_step (transformers >= 5)
+class Own(Trainer):
+    """Its step does not divide by K."""
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        """Backward of a micro-batch."""
+        model.train()
+        loss = self.compute_loss(model, inputs)
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+
+trainer = Own(**options)
+# end
+trainer.train()
+model = trainer_parts.Logits(model)
+windows = trainer_parts.true_windows(windows)

@@ -1,0 +1,55 @@
+"""A fix that a finding shows makes the gradient exact, in the loops of frameworks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from museum.fixes.proof import EXACT, REAL, fixed, run
+from museum.stage import Stage
+
+HERE = Path(__file__).parent / "fixes"
+UNEQUAL = "reduction.token_weights_unequal"
+NOT_DIVIDED = "reduction.missing_division"
+DIVIDED_TWICE = "reduction.double_division"
+RULES = {
+    "accelerate_mean_of_means": UNEQUAL,
+    "accelerate_not_divided": NOT_DIVIDED,
+    "accelerate_divided_twice": DIVIDED_TWICE,
+    "lightning_mean_of_means": UNEQUAL,
+    "lightning_divided_twice": DIVIDED_TWICE,
+    "lightning_manual_not_divided": NOT_DIVIDED,
+    "lightning_manual_divided_twice": DIVIDED_TWICE,
+    "trainer_model_even": NOT_DIVIDED,
+    "trainer_model_uneven": UNEQUAL,
+    "trainer_compute_loss_even": NOT_DIVIDED,
+    "trainer_compute_loss_uneven": UNEQUAL,
+    "trainer_training_step_even": NOT_DIVIDED,
+    "trainer_training_step_uneven": NOT_DIVIDED,
+}
+FRAMEWORKS = {"accelerate": "accelerate", "lightning": "lightning", "trainer": "transformers"}
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    """The server, for all tests of this file."""
+    one = Stage()
+    yield one
+    one.close()
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_fix_that_is_shown_makes_the_gradient_exact(
+    stage: Stage, name: str, tmp_path: Path
+) -> None:
+    program = HERE / f"{name}.py"
+    config = {"framework": FRAMEWORKS[name.partition("_")[0]]}
+    wrong = run(stage, program, config=config)
+    assert wrong.fault > REAL
+    script = tmp_path / program.name
+    script.write_text(fixed(program.read_text(), wrong.finding(RULES[name]).fix))
+    right = run(stage, script, config=config)
+    assert right.fault < EXACT
+    assert (right.result.verdict, right.result.findings) == ("balanced", [])

@@ -1,0 +1,24 @@
+"""Sums over tokens, divided by all positions: ignored ones, too."""
+
+import torch
+import torch.nn.functional as F
+
+from museum.parts import TinyLM, text
+
+torch.manual_seed(0)
+model = TinyLM()
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+windows = text(4)
+K = 4
+
+for window in windows:
+    # fix: before the window
+    # end
+    for ids, targets in window:
+        logits, labels = model(ids).flatten(0, 1), targets.flatten()
+        # fix: for each micro-batch
+        loss = F.cross_entropy(logits, labels, reduction="sum") / K
+        (loss / len(labels)).backward()
+        # end
+    optimizer.step()
+    optimizer.zero_grad()

@@ -1,0 +1,94 @@
+"""Runs a program as it is and with the lines of the fix that its finding shows."""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from gradledger_monitor.model.findings import EvaluationResult, Finding
+from helpers.facts import judged
+from museum.evaluation import facts_of
+from museum.labels import Label
+from museum.stage import Stage
+from museum.truth import gradient
+from museum.truth.seen import Step, look
+from museum.watching import with_hooks
+
+EXACT = 1e-5  # relative error of a gradient in float32 against one in float64
+REAL = 1e-2  # of one with a mistake
+
+_PLACE = re.compile(r"^(?P<indent> *)# fix(?:: (?P<place>.+))?\n(?:.*\n)*?(?P=indent)# end\n", re.M)
+_PART = re.compile(r"^# (.+):$", re.M)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a program did: the result of its evaluation, and the error of its worst gradient."""
+
+    result: EvaluationResult
+    fault: float
+
+    def finding(self, rule: str) -> Finding:
+        """The finding of one rule."""
+        return next(f for f in self.result.findings if f.rule == rule)
+
+
+def run(stage: Stage, script: Path, ranks: int = 1, **info: Any) -> Run:
+    """Run a program; ``info`` is what a real session knows of its framework."""
+    played = stage.play(script, ranks, watch="fix")
+    assert not played.failed, played.printed
+    parts = [torch.load(io.BytesIO(each), weights_only=False) for each in played.recorded]
+    steps = facts_of([part["records"] for part in parts], **info)
+    return Run(judged(steps), gradient.fault([part["testimony"] for part in parts]))
+
+
+def fixed(program: str, fix: str) -> str:
+    """The program with the lines of the fix at their places."""
+    parts = _parts(fix)
+    places = {match["place"] for match in _PLACE.finditer(program)}
+    assert places & parts.keys(), f"no place of {sorted(places, key=str)} is in the fix:\n{fix}"
+
+    def lines(match: re.Match[str]) -> str:
+        code = parts.get(match["place"], "").replace("...", "**options")
+        return textwrap.indent(code, match["indent"])
+
+    return _PLACE.sub(lines, program)
+
+
+def _parts(fix: str) -> dict[str | None, str]:
+    before, *rest = _PART.split(fix)
+    parts: dict[str | None, str] = dict(zip(rest[::2], rest[1::2], strict=True))
+    return {place: f"{code.strip()}\n" for place, code in {None: before, **parts}.items() if code}
+
+
+def observe(script: Path, output: Path) -> None:
+    """In the process of the program: its records, and its gradients beside the true ones."""
+    steps: list[Step] = []
+    testimony: dict[str, Any] = {}
+
+    def after(optimizer: Any, *_: Any) -> None:
+        steps[-1].gradients = look(optimizer).gradients  # a closure makes them in the step
+
+    handles = (
+        register_optimizer_step_pre_hook(lambda optimizer, *_: steps.append(look(optimizer))),
+        register_optimizer_step_post_hook(after),
+    )
+
+    def then(names: dict[str, Any]) -> None:
+        for handle in handles:
+            handle.remove()
+        label = Label("", "", objective=names.get("objective", "tokens"))
+        testimony.update(gradient.tell(label, names, steps))
+
+    with_hooks(script, output, then=then)
+    torch.save({"records": output.read_bytes(), "testimony": testimony}, output)

@@ -1,0 +1,22 @@
+"""The last window of an epoch holds fewer micro-batches, and each is divided by the usual K."""
+
+import torch
+import torch.nn.functional as F
+
+from museum.parts import EVEN, TinyLM, text
+
+torch.manual_seed(0)
+model = TinyLM()
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+windows = text(4, lengths=(*EVEN, *EVEN, EVEN[0][:2], *EVEN))
+K = 4
+
+for window in windows:
+    for ids, targets in window:
+        logits, labels = model(ids).flatten(0, 1), targets.flatten()
+        loss = F.cross_entropy(logits, labels)
+        # fix: for each micro-batch
+        (loss / K).backward()
+        # end
+    optimizer.step()
+    optimizer.zero_grad()

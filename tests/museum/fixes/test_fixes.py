@@ -1,0 +1,51 @@
+"""A fix that a finding shows makes the gradient exact, and the verdict balanced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from museum.fixes.proof import EXACT, REAL, fixed, run
+from museum.stage import Stage
+
+HERE = Path(__file__).parent
+RULES = {
+    "mean_of_means": "reduction.token_weights_unequal",
+    "mean_of_means_divided_again": "reduction.double_division",
+    "sum_of_means": "reduction.missing_division",
+    "not_divided": "reduction.missing_division",
+    "divided_twice": "reduction.double_division",
+    "bare_sum": "reduction.unnormalised_sum",
+    "all_positions": "reduction.wrong_denominator",
+    "short_window": "reduction.partial_window",
+    "ranks_mean_of_means": "reduction.token_weights_unequal",
+    "ranks_uneven": "ddp.uneven_microbatches",
+    "ranks_not_divided": "reduction.missing_division",
+    "ranks_divided_twice": "reduction.double_division",
+    "ranks_times_world_size": "reduction.world_size",
+    "ranks_over_world_size": "reduction.world_size",
+}
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    """The server, for all tests of this file."""
+    one = Stage()
+    yield one
+    one.close()
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_fix_that_is_shown_makes_the_gradient_exact(
+    stage: Stage, name: str, tmp_path: Path
+) -> None:
+    program, ranks = HERE / f"{name}.py", 2 if name.startswith("ranks_") else 1
+    wrong = run(stage, program, ranks)
+    assert wrong.fault > REAL
+    script = tmp_path / program.name
+    script.write_text(fixed(program.read_text(), wrong.finding(RULES[name]).fix))
+    right = run(stage, script, ranks)
+    assert right.fault < EXACT
+    assert (right.result.verdict, right.result.findings) == ("balanced", [])
