@@ -1,10 +1,14 @@
-"""From an unmodified training script to a judged run, with the service killed on the way."""
+"""From an unmodified training script to an evaluated run, with the service killed meanwhile.
+
+No time limit or interval ends a wait: the service evaluates when records arrive, and the limits of
+the end of a training are longer than the test.
+"""
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,17 +19,17 @@ from gradledger import autostart
 from gradledger_monitor.store.packing import unpack_records
 from helpers.batches import eventually
 from helpers.forkserver import Python
+from helpers.gate import Gate, new_gate
 from helpers.patience import HANGS
 from helpers.service import Service, running_service, start_service
 
 STEPS = 90
+GATES = (30, 60)  # the steps after which the script waits for the test
+ON_ARRIVAL = {"evaluation_interval": str(2 * HANGS), "rank_timeout": str(2 * HANGS)}
 
-PAUSE_AT = 60  # until the test lets it go on
-
-# The classic mistake, in plain PyTorch; nothing here knows of gradledger.
+# The classic mistake, in plain PyTorch, without gradledger.
 SCRIPT = f"""
-import pathlib
-import time
+import sys
 import torch
 import torch.nn.functional as F
 
@@ -33,6 +37,7 @@ torch.manual_seed(0)
 torch.set_num_threads(1)
 model = torch.nn.Linear(4, 3)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+gate = open(sys.argv[1])
 for step in range(1, {STEPS} + 1):
     for tokens in (2, 10, 3, 7):
         logits = model(torch.randn(tokens, 4))
@@ -40,35 +45,44 @@ for step in range(1, {STEPS} + 1):
     optimizer.step()
     optimizer.zero_grad()
     print(step, flush=True)
-    time.sleep(0.03)
-    while step == {PAUSE_AT} and not pathlib.Path(__file__).with_name("go").exists():
-        time.sleep(0.01)
+    if step in {GATES}:
+        gate.readline()
+"""
+
+# Runs the script as ``python SCRIPT``.
+PATIENT = f"""
+import runpy
+import sys
+from gradledger.delivery import pipeline
+
+pipeline.EXIT_SECONDS = pipeline.EXIT_SECONDS_UNANSWERED = {2 * HANGS}
+pipeline.EXIT_SECONDS_UNSAVED = {2 * HANGS}
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
 class Training:
-    """The script in the environment of ``gradledger run``, in a process of its own."""
+    """The script in the environment of ``gradledger run``, in a separate process."""
 
-    def __init__(self, folder: Path, url: str) -> None:
-        script = folder / "train.py"
+    def __init__(self, folder: Path, url: str, gate: Gate) -> None:
+        script, patient = folder / "train.py", folder / "patient.py"
         script.write_text(SCRIPT)
+        patient.write_text(PATIENT)
         variables = {k: v for k, v in os.environ.items() if not k.startswith("GRADLEDGER_")}
         variables |= {"OMP_NUM_THREADS": "1", "GRADLEDGER_SPOOL": str(folder / "spool")}
         self.process = Python(
-            [script],
+            [patient, script, gate.path],
             autostart.environment(variables, [str(script)], url=url, name="classic"),
         )
-        self.step = 0
-        self._go = folder / "go"
 
     def until(self, step: int) -> None:
         """Wait until the script has taken a step."""
-        while self.step < step:
-            self.step = int(self.process.stdout.readline())
+        while int(self.process.stdout.readline()) < step:
+            pass
 
     def end(self) -> str:
         """Wait for the end of the script; returns its messages on stderr."""
-        self._go.touch()
         _, messages = self.process.communicate(HANGS)
         assert self.process.returncode == 0, messages
         return messages
@@ -81,8 +95,15 @@ def the_run(service: Service) -> Any:
     return runs[0] if runs else None
 
 
-def judged(service: Service, steps: int) -> Callable[[], bool]:
-    """Asks whether that many steps of the run are judged."""
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    """Where the script waits."""
+    with new_gate(tmp_path / "gate") as created:
+        yield created
+
+
+def evaluated(service: Service, steps: int) -> Callable[[], bool]:
+    """Checks whether this many steps of the run are evaluated."""
     return lambda: (the_run(service) or {"steps": 0})["steps"] >= steps
 
 
@@ -94,9 +115,9 @@ def stored(database: Path) -> tuple[int, int]:
     return len(steps), len(set(steps))
 
 
-def assert_the_whole_run_is_there(service: Service) -> None:
+def assert_the_run_is_complete(service: Service) -> None:
     """Every step, once; the verdict; and the finding."""
-    assert eventually(60, judged(service, STEPS))
+    assert eventually(HANGS, evaluated(service, STEPS))
     run = the_run(service)
     assert run["name"] == "classic"
     series = service.get(f"/runs/{run['id']}/series").json()
@@ -115,29 +136,36 @@ def assert_the_whole_run_is_there(service: Service) -> None:
     assert verdict["verdict"] == "broken"
 
 
-def test_a_service_that_is_killed_and_comes_back_misses_no_step_and_counts_none_twice(
-    tmp_path: Path,
+def test_a_killed_service_that_is_restarted_misses_no_step_and_counts_none_twice(
+    tmp_path: Path, gate: Gate
 ) -> None:
     database = tmp_path / "gradledger.db"
-    service = start_service(database)
-    training = Training(tmp_path, service.url)
+    service = start_service(database, 0, **ON_ARRIVAL)
+    training = Training(tmp_path, service.url, gate)
     try:
-        assert eventually(HANGS, judged(service, 10))
+        assert eventually(HANGS, evaluated(service, GATES[0]))
+        gate.open()
         service.kill()
-        training.until(PAUSE_AT)
-        service = start_service(database, service.port)
+        training.until(GATES[1])
+        service = start_service(database, service.port, **ON_ARRIVAL)
+        gate.open()
         assert "not sent" not in training.end()  # it may report that the service was away
-        assert_the_whole_run_is_there(service)
-        assert eventually(60, lambda: bool(the_run(service)["ended"]))
+        assert_the_run_is_complete(service)
+        assert eventually(HANGS, lambda: bool(the_run(service)["ended"]))
         assert stored(database) == (STEPS, STEPS)
     finally:
         training.process.end_session()
         service.kill()
 
 
-def test_a_service_that_never_comes_back_changes_nothing_for_the_script(tmp_path: Path) -> None:
-    with running_service(tmp_path / "gradledger.db") as service:
-        training = Training(tmp_path, service.url)
-        assert eventually(HANGS, judged(service, 5))
+def test_a_service_that_stays_down_changes_nothing_for_the_script(
+    tmp_path: Path, gate: Gate
+) -> None:
+    with running_service(tmp_path / "gradledger.db", 0, **ON_ARRIVAL) as service:
+        training = Training(tmp_path, service.url, gate)
+        assert eventually(HANGS, evaluated(service, GATES[0]))
         service.kill()
+    gate.open()
+    training.until(GATES[1])
+    gate.open()
     assert "records not sent yet" in training.end()
