@@ -97,7 +97,7 @@ def test_all_charts_change_their_axis_together(page: Page, unit: str) -> None:
     until(page, f"{NORM}.layout.xaxis.type", "date" if unit == "Time" else "linear")
 
 
-def test_findings_are_shaded_where_they_were_seen(page: Page) -> None:
+def test_findings_are_shaded_at_the_steps_where_they_occurred(page: Page) -> None:
     opened(page, "wrong")
     expect(page.locator("#spans")).to_have_count(1)
     page.locator("#chart-collectives").scroll_into_view_if_needed()

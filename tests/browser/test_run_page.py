@@ -83,7 +83,7 @@ def test_the_optimizer_is_chosen_when_there_are_several(page: Page, service: Ser
     expect(page.get_by_role("link", name="SGD")).to_have_attribute("aria-current", "true")
 
 
-def test_an_unknown_run_gets_a_page_that_leads_back(page: Page, service: Service) -> None:
+def test_the_page_of_an_unknown_run_links_to_the_list_of_runs(page: Page, service: Service) -> None:
     answer = service.get("/../../runs/nobody")
     assert answer.status_code == 404
     assert "Run not found" in answer.text

@@ -109,7 +109,7 @@ def test_a_later_process_sends_the_files_of_an_earlier_one(scripts: Scripts) -> 
     assert list(scripts.spool.rglob("*.jsonl")) == []
 
 
-def test_without_locks_no_process_takes_a_file_that_may_have_an_owner(scripts: Scripts) -> None:
+def test_without_locks_no_process_sends_a_file_that_may_have_an_owner(scripts: Scripts) -> None:
     with server(says(500)) as service:
         assert run(scripts, HIDDEN, TRAINS.format(steps=12), service.url).returncode == 0
         service.behaviour = takes
@@ -152,7 +152,7 @@ print("held")
 """
 
 
-def test_files_are_locked_thinned_taken_and_marked_as_refused(
+def test_files_are_locked_thinned_claimed_and_marked_as_refused(
     scripts: Scripts, nowhere: str
 ) -> None:
     done = run(scripts, WINDOWS, FILES, nowhere)

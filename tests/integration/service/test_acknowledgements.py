@@ -24,6 +24,7 @@ from gradledger_monitor.workers.evaluator import evaluate_pending
 from helpers import command, http
 from helpers.batches import batch, eventually, fair_step, step
 from helpers.guarded import ADMIN, guarded_service
+from helpers.patience import HANGS
 from helpers.service import Service
 
 RULE = "reduction.token_weights_unequal"
@@ -105,7 +106,7 @@ def test_only_a_finding_of_a_known_run_can_be_acknowledged(store: Store) -> None
 def url(service: Service) -> str:
     """The URL of the acknowledgement of a finding."""
     service.post(batch("a", [step(1)]))
-    assert eventually(60, lambda: bool(service.get("/runs/a").json()["steps"] == 1))
+    assert eventually(HANGS, lambda: bool(service.get("/runs/a").json()["steps"] == 1))
     return f"{service.url}/api/v1/runs/a/findings/{RULE}/acknowledgement"
 
 
@@ -157,7 +158,7 @@ def test_the_name_of_the_token_is_recorded(tmp_path: Path) -> None:
     with guarded_service(tmp_path) as guarded:
         guarded.send(batch("r", [step(1)]), ADMIN)
         steps = "/api/v1/runs/r"
-        assert eventually(60, lambda: bool(guarded.get(steps, ADMIN).json()["steps"] == 1))
+        assert eventually(HANGS, lambda: bool(guarded.get(steps, ADMIN).json()["steps"] == 1))
         path = f"/api/v1/runs/r/findings/{RULE}/acknowledgement"
         answer = guarded.ask("PUT", path, guarded.token("admin"), json={"note": "known"})
         assert (answer.status_code, answer.json()["by"]) == (200, "someone")

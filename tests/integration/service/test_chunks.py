@@ -110,7 +110,7 @@ def test_what_is_removed_is_gone_and_nothing_else(
     assert after == before - within
 
 
-def test_what_a_sender_batches_anew_after_a_lost_answer_is_stored_once(store: Store) -> None:
+def test_records_in_other_batches_after_a_lost_response_are_stored_once(store: Store) -> None:
     send(store, map(step, range(1, 11)))
     again = send(store, map(step, range(6, 16)))
     assert (again.stored, again.duplicates) == (5, 5)
@@ -165,7 +165,7 @@ def test_optimizers_and_ranks_lie_apart(store: Store) -> None:
     assert send(store, both, rank=1, world_size=2).duplicates == 4
 
 
-def test_of_many_ranks_a_chunk_holds_few_steps_so_that_a_step_is_read_in_bounds(
+def test_a_chunk_of_many_ranks_has_few_steps_so_that_reading_one_is_bounded(
     store: Store,
 ) -> None:
     send(store, map(step, range(1, 31)), rank=7, world_size=1_024)
@@ -174,7 +174,7 @@ def test_of_many_ranks_a_chunk_holds_few_steps_so_that_a_step_is_read_in_bounds(
     assert (chunks.longest(1), chunks.longest(65_536)) == (512, 1)
 
 
-def test_a_rank_far_behind_holds_up_no_more_than_its_own_steps(
+def test_a_rank_that_is_far_behind_delays_only_its_own_steps(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gradledger_monitor.store.evaluation.pending.RECORDS_AT_ONCE", 10)
@@ -187,7 +187,7 @@ def test_a_rank_far_behind_holds_up_no_more_than_its_own_steps(
         assert judged(store) == end - 1
 
 
-def test_a_batch_across_what_was_given_up_is_stored_where_it_still_can_be(store: Store) -> None:
+def test_of_a_batch_with_pruned_steps_the_others_are_stored(store: Store) -> None:
     send(store, map(fair_step, range(1, 101)))
     Evaluator(store).evaluate_pending()
     assert run_retention(store, RetentionPolicy(1e-9, 0), RuleOverrides()).records == 100

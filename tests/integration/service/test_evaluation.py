@@ -70,7 +70,7 @@ def test_a_step_waits_for_its_missing_rank(store: Store) -> None:
     assert judged(store) == 1
 
 
-def test_a_step_is_taken_without_a_rank_that_stays_silent(store: Store) -> None:
+def test_a_step_is_evaluated_without_a_rank_that_sends_nothing(store: Store) -> None:
     clock = Clock()
     evaluator = Evaluator(store, rank_timeout=30, now=clock)
     send(store, [step(1)], clock.time, rank=0, world_size=2)
@@ -82,7 +82,7 @@ def test_a_step_is_taken_without_a_rank_that_stays_silent(store: Store) -> None:
     assert evaluator.evaluate_pending() == []
 
 
-def test_a_step_is_taken_at_once_when_the_missing_rank_has_ended(store: Store) -> None:
+def test_a_step_is_evaluated_at_once_if_the_missing_rank_has_ended(store: Store) -> None:
     evaluator = Evaluator(store, now=Clock())
     send(store, [step(1), step(2)], rank=0, world_size=2)
     send(store, [step(1), EndRecord(5.0)], rank=1, world_size=2)
@@ -143,7 +143,7 @@ def test_a_run_that_another_evaluator_restarted_is_not_evaluated_from_memory(sto
     assert evaluation(store, "r") == evaluation(store, "in-time")
 
 
-def test_a_judgement_made_from_an_old_state_is_not_written(store: Store) -> None:
+def test_an_evaluation_of_an_old_state_is_not_stored(store: Store) -> None:
     send(store, [step(1), step(2)])
     old = run_status(store, "r")
     evaluate_pending(store)

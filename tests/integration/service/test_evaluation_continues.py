@@ -118,7 +118,7 @@ def test_other_choices_begin_with_the_first_step(store: Store) -> None:
     assert evaluation(store, "r").findings == [] and judged(store) == 110
 
 
-def test_an_evaluation_that_comes_very_late_still_finds_the_losses_before_it(
+def test_a_very_late_evaluation_is_compared_with_the_losses_before_it(
     databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gradledger_monitor.model.run_history.LATE_STEPS", 32)
@@ -141,7 +141,7 @@ def test_an_evaluation_that_comes_very_late_still_finds_the_losses_before_it(
     assert "eval.diverging" in {finding.rule for finding in answers[0].findings}
 
 
-def test_a_run_that_ended_is_kept_however_short_it_was(store: Store) -> None:
+def test_a_short_run_that_ended_has_a_snapshot(store: Store) -> None:
     send(store, [step(1), step(2), EndRecord(5.0)])
     Evaluator(store).evaluate_pending()
     with store.reading() as connection:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import httpx2
 import pytest
 
+from gradledger_monitor.api.live_events import Event
 from gradledger_monitor.api.middleware.credentials import COOKIE, SESSION_SECONDS
+from gradledger_monitor.api.routes import live
+from gradledger_monitor.app import create_app
+from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.store.admin import sessions, tokens
-from helpers import http
 from helpers.batches import batch, step
 from helpers.guarded import ADMIN, Guarded, guarded_service
+from helpers.patience import HANGS
+from helpers.sending import send
 
 
 @pytest.fixture(scope="module")
@@ -182,16 +187,33 @@ def test_only_the_hash_of_a_session_is_in_the_database(guarded: Guarded) -> None
     assert tokens.digest(secret).encode() in content and secret.encode() not in content
 
 
-def test_a_stream_of_events_ends_with_its_session(tmp_path: Path) -> None:
-    with guarded_service(tmp_path) as guarded:
-        guarded.send(batch("r1", [step(1)]), ADMIN)
-        session = cookie(guarded, ADMIN)
-        url = f"{guarded.url}/api/v1/runs/r1/events"
-        with http.stream("GET", url, headers=session, timeout=60) as stream:
-            assert stream.status_code == 200
-            guarded.ask("POST", "/logout", headers=session)
-            pings = (line for line in stream.iter_lines() if line.startswith(":"))
-            assert len(list(itertools.islice(pings, 4))) < 4  # one each 15 seconds
+def test_a_stream_of_events_ends_with_its_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = create_app(Settings(access="token", db=f"sqlite:///{tmp_path / 'a.db'}"))
+    state = app.state.service
+    state.store.migrate()
+    send(state.store, [step(1)], run="r1")
+    token = tokens.create(state.store, "someone", ["read"], time.time())[0]
+    session = state.credentials.log_in(token)
+
+    def log_out_during_the_stream(*_: object) -> list[Event]:
+        state.credentials.log_out(session)
+        return []
+
+    async def get_events() -> httpx2.Response:
+        transport = httpx2.ASGITransport(app)
+        cookies = {COOKIE: session}
+        async with httpx2.AsyncClient(
+            transport=transport, base_url="http://127.0.0.1", cookies=cookies
+        ) as client:
+            with anyio.fail_after(HANGS):
+                return await client.get("/api/v1/runs/r1/events")
+
+    monkeypatch.setattr(live, "VALID_SECONDS", 0.0)
+    monkeypatch.setattr(live, "current_events", log_out_during_the_stream)
+    assert anyio.run(get_events).status_code == 200
+    assert anyio.run(get_events).status_code == 401
 
 
 def test_invalid_tokens_in_the_form_are_rate_limited(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import os
 import socket
 import sqlite3
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from gradledger.records import encode
 from helpers import http
 from helpers.batches import EndRecord, batch, eventually, step
 from helpers.command import gradledger
+from helpers.patience import HANGS
 from helpers.service import Service, running_service
 
 
@@ -47,33 +47,35 @@ def logged(service: Service) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def test_metrics_say_what_came_and_what_became_of_it(service: Service) -> None:
+def test_metrics_count_records_by_outcome(service: Service) -> None:
     body = batch("counted", [step(1), step(2), EndRecord(3.0, [2])])
     assert service.post(body).status_code == 200
     assert service.post(body + b"nonsense\n").status_code == 422
-    assert eventually(60, lambda: metrics(service).get("gradledger_evaluated_steps_total{}") == 2)
-    assert eventually(60, lambda: metrics(service)["gradledger_runs_pending{}"] == 0)
-    found = metrics(service)
-    assert found['gradledger_records_total{"outcome": "stored"}'] == 3
-    assert found['gradledger_records_total{"outcome": "duplicate"}'] == 3
-    assert found['gradledger_records_total{"outcome": "refused"}'] == 1
-    assert found["gradledger_ingest_seconds_count{}"] == 2
-    here = json.dumps({"rules": "python", "version": __version__})
-    assert found[f"gradledger_build_info{here}"] == 1
-    assert found['gradledger_ingest_lag_seconds_bucket{"le": "86400.0"}'] == 0  # steps of 1970
-    assert found['gradledger_runs{"verdict": "broken"}'] == 1
+    assert eventually(
+        HANGS, lambda: metrics(service).get("gradledger_evaluated_steps_total{}") == 2
+    )
+    assert eventually(HANGS, lambda: metrics(service)["gradledger_runs_pending{}"] == 0)
+    values = metrics(service)
+    assert values['gradledger_records_total{"outcome": "stored"}'] == 3
+    assert values['gradledger_records_total{"outcome": "duplicate"}'] == 3
+    assert values['gradledger_records_total{"outcome": "refused"}'] == 1
+    assert values["gradledger_ingest_seconds_count{}"] == 2
+    build = json.dumps({"rules": "python", "version": __version__})
+    assert values[f"gradledger_build_info{build}"] == 1
+    assert values['gradledger_ingest_lag_seconds_bucket{"le": "86400.0"}'] == 0  # steps of 1970
+    assert values['gradledger_runs{"verdict": "broken"}'] == 1
     unequal = {"lifecycle": "ongoing", "rule": "reduction.token_weights_unequal"}
     assert any(
         name.startswith("gradledger_findings") and unequal["rule"] in name and value == 1
-        for name, value in found.items()
+        for name, value in values.items()
     )
-    assert found["gradledger_ingest_queue{}"] == 0
-    assert found["gradledger_evaluation_seconds_count{}"] >= 1
-    asked = '{"method": "POST", "route": "/api/v1/records", "status": "422"}'
-    assert found[f"gradledger_request_seconds_count{asked}"] == 1
+    assert values["gradledger_ingest_queue{}"] == 0
+    assert values["gradledger_evaluation_seconds_count{}"] >= 1
+    request = '{"method": "POST", "route": "/api/v1/records", "status": "422"}'
+    assert values[f"gradledger_request_seconds_count{request}"] == 1
 
 
-def test_addresses_nobody_thought_of_make_no_metrics_of_their_own(service: Service) -> None:
+def test_unknown_addresses_create_no_metrics(service: Service) -> None:
     before = len(metrics(service))
     for number in range(5):
         http.get(f"{service.url}/nowhere/{number}")
@@ -85,13 +87,15 @@ def test_addresses_nobody_thought_of_make_no_metrics_of_their_own(service: Servi
 def test_every_request_has_an_id_that_its_log_line_has_too(service: Service) -> None:
     given = service.get("/runs")
     name = given.headers["x-request-id"]
-    assert eventually(60, lambda: any(line.get("request_id") == name for line in logged(service)))
+    assert eventually(
+        HANGS, lambda: any(line.get("request_id") == name for line in logged(service))
+    )
     (line,) = [line for line in logged(service) if line.get("request_id") == name]
     assert (line["method"], line["path"], line["status"]) == ("GET", "/api/v1/runs", 200)
     assert line["level"] == "info" and line["ms"] > 0 and line["time"].endswith("Z")
 
 
-def test_the_id_of_a_proxy_is_kept_if_it_makes_sense(service: Service) -> None:
+def test_a_valid_request_id_of_a_proxy_is_used(service: Service) -> None:
     sent = {"X-Request-ID": "proxy-7.42"}
     assert http.get(f"{service.url}/healthz", headers=sent).headers["x-request-id"] == "proxy-7.42"
     for odd in ("a b", "x" * 65, '"}{"level":"error', "\x1b[31m"):
@@ -99,7 +103,7 @@ def test_the_id_of_a_proxy_is_kept_if_it_makes_sense(service: Service) -> None:
         assert answer.headers["x-request-id"] != odd
 
 
-def test_what_strangers_send_writes_no_lines_of_its_own(service: Service) -> None:
+def test_content_of_requests_cannot_forge_log_lines(service: Service) -> None:
     forged = '{"level":"error","message":"all is lost"}'
     with socket.create_connection(("127.0.0.1", service.port)) as connection:
         path = f"/%0a{forged.replace(' ', '%20')}%0a%1b[31m"
@@ -107,29 +111,31 @@ def test_what_strangers_send_writes_no_lines_of_its_own(service: Service) -> Non
         assert b"404" in connection.recv(4096)
     hostile = {"name": f"x\n{forged}\n\x1b[31m", "config": {"a": f"\n{forged}"}}
     assert service.post(batch("hostile", [step(1)], **hostile)).status_code == 200
-    assert eventually(60, lambda: any("\x1b" in str(line.get("path")) for line in logged(service)))
+    assert eventually(
+        HANGS, lambda: any("\x1b" in str(line.get("path")) for line in logged(service))
+    )
     assert not [line for line in logged(service) if line["message"] == "all is lost"]
     assert "\x1b" not in "".join(service.output)
 
 
-def test_a_request_that_fails_is_found_by_its_id(tmp_path: Path) -> None:
+def test_the_log_line_of_a_failed_request_has_its_id(tmp_path: Path) -> None:
     with running_service(tmp_path / "a.db", log_format="json") as service:
         assert service.post(batch("damaged", [step(1)])).status_code == 200
-        with sqlite3.connect(tmp_path / "a.db", timeout=60) as kept:
+        with sqlite3.connect(tmp_path / "a.db", timeout=HANGS) as kept:
             kept.execute("UPDATE runs SET config = x'c1'")  # a byte that MessagePack never uses
         answer = service.get("/runs/damaged")
         name = answer.headers["x-request-id"]
         assert answer.status_code == 500 and answer.json()["request_id"] == name
         assert "default-src" in answer.headers["content-security-policy"]
-        assert eventually(60, lambda: any(x.get("request_id") == name for x in logged(service)))
+        assert eventually(HANGS, lambda: any(x.get("request_id") == name for x in logged(service)))
         (line,) = [line for line in logged(service) if line.get("request_id") == name]
         assert "MessagePack data is malformed" in line["exception"]
 
 
-def test_text_for_people_has_one_line_for_one_event(tmp_path: Path) -> None:
+def test_the_text_format_has_one_line_per_event(tmp_path: Path) -> None:
     with running_service(tmp_path / "a.db", log_level="info", log_format="text") as service:
         http.get(f"{service.url}/a%0ab%1b[0m")
-        assert eventually(60, lambda: any("/a\\nb\\x1b" in line for line in service.output))
+        assert eventually(HANGS, lambda: any("/a\\nb\\x1b" in line for line in service.output))
         assert "\x1b" not in "".join(service.output)
 
 
@@ -143,7 +149,7 @@ def config(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[st
     return gradledger("config", environment=env)
 
 
-def test_the_configuration_says_where_each_value_comes_from(tmp_path: Path) -> None:
+def test_the_configuration_lists_the_source_of_each_value(tmp_path: Path) -> None:
     secret = tmp_path / "db-secret"
     secret.write_text("postgresql+psycopg://me:hidden@host/name\n")
     file = tmp_path / "settings.toml"
@@ -165,7 +171,7 @@ def test_the_configuration_says_where_each_value_comes_from(tmp_path: Path) -> N
     assert "hidden@" not in "".join(told) and "hiddenhidden" not in "".join(told)
 
 
-def test_the_file_in_the_home_folder_is_read_unasked(tmp_path: Path) -> None:
+def test_the_file_in_the_home_folder_is_read_by_default(tmp_path: Path) -> None:
     (tmp_path / ".gradledger").mkdir()
     (tmp_path / ".gradledger" / "gradledger.toml").write_text("rank_timeout = 5\n")
     assert "GRADLEDGER_RANK_TIMEOUT=5.0  (" in config(tmp_path).stdout
@@ -184,7 +190,7 @@ def test_the_file_in_the_home_folder_is_read_unasked(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_configuration_that_makes_no_sense_says_what_is_wrong(
+def test_an_invalid_configuration_is_refused_with_the_reason(
     tmp_path: Path, environment: dict[str, str], file: str, why: str
 ) -> None:
     (tmp_path / ".gradledger").mkdir()
@@ -196,26 +202,23 @@ def test_a_configuration_that_makes_no_sense_says_what_is_wrong(
 # ---------------------------------------------------------------- the end
 
 
-def test_asked_to_end_it_stores_what_it_had_begun_to_take_in(tmp_path: Path) -> None:
+def test_on_sigterm_it_stores_the_batch_that_it_has_begun_to_read(tmp_path: Path) -> None:
     body = batch("drained", [step(1), step(2)])
     half = len(body) // 2
-    answered: list[bytes] = []
+    head = (
+        "POST /api/v1/records HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+        f"Content-Type: application/x-ndjson\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
     with running_service(tmp_path / "a.db") as service:
-        connection = socket.create_connection(("127.0.0.1", service.port))
-        head = (
-            f"POST /api/v1/records HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
-        )
-        connection.sendall(f"{head}Content-Type: application/x-ndjson\r\n\r\n".encode())
-        connection.sendall(body[:half])
-        assert eventually(60, lambda: metrics(service)["gradledger_ingest_queue{}"] == 0)
-        ended = threading.Thread(target=lambda: answered.append(str(service.stop()).encode()))
-        ended.start()
-        assert eventually(60, lambda: not _listens(service.port))
-        connection.sendall(body[half:])
-        assert b" 200 " in connection.recv(4096).split(b"\r\n")[0]
-        ended.join(60)
-        connection.close()
-    assert answered == [b"0"]
+        with socket.create_connection(("127.0.0.1", service.port)) as connection:
+            connection.sendall(head.encode())
+            assert connection.recv(4096).startswith(b"HTTP/1.1 100")  # it reads the body
+            connection.sendall(body[:half])
+            service.process.terminate()
+            assert eventually(HANGS, lambda: not _listens(service.port))
+            connection.sendall(body[half:])
+            assert b" 200 " in connection.recv(4096).split(b"\r\n")[0]
+        assert service.process.wait(HANGS) == 0
     with running_service(tmp_path / "a.db") as service:
         assert service.post(body).json() == {"stored": 0, "duplicates": 2}
         assert service.post(batch("drained", []) + encode(step(3))).json()["stored"] == 1

@@ -26,6 +26,7 @@ from helpers import http
 from helpers.batches import EndRecord, batch, eventually, step
 from helpers.command import gradledger
 from helpers.guarded import ADMIN, guarded_service
+from helpers.patience import HANGS
 from helpers.sending import send
 from helpers.service import Service, running_service
 
@@ -43,18 +44,18 @@ def services(backend: str, database: str) -> Iterator[list[Service]]:
 
 def put(service: Service, path: str, **body: object) -> httpx2.Response:
     """Update the overrides."""
-    return http.put(service.url + path, json=body, timeout=30)
+    return http.put(service.url + path, json=body, timeout=HANGS)
 
 
 def get(service: Service, path: str) -> Any:
     """The overrides and the effective values."""
-    return http.get(service.url + path, timeout=30).json()
+    return http.get(service.url + path, timeout=HANGS).json()
 
 
 def verdict_after(service: Service, first: int, last: int) -> Any:
     """The verdict after these steps, all of them unfair, were sent and evaluated."""
     assert service.post(batch("r", [step(n) for n in range(first, last + 1)])).status_code == 200
-    assert eventually(60, lambda: bool(service.get("/runs/r").json()["steps"] == last))
+    assert eventually(HANGS, lambda: bool(service.get("/runs/r").json()["steps"] == last))
     return service.get("/runs/r/verdict").json()
 
 
@@ -269,7 +270,7 @@ def test_the_next_retention_pass_uses_the_new_retention(services: list[Service])
     verdict_after(service, 1, 50)
     service.post(batch("r", [EndRecord(2_000.0, [50])]))
     with closing(Store(service.database)) as store:  # a finished run keeps a snapshot
-        assert eventually(60, lambda: maintenance.rows(store)["snapshots"] == 1)
+        assert eventually(HANGS, lambda: maintenance.rows(store)["snapshots"] == 1)
     vacuum = "db", "vacuum", "--db", service.database
     assert "deleted 0 records" in gradledger(*vacuum).stdout
     put(service, RETENTION, keep_detail_days=1e-9)
@@ -287,7 +288,7 @@ def test_the_service_reads_the_retention_for_every_pass(
     worker.start()
     try:
         overrides.write(store, overrides.RETENTION, {"keep_detail_days": 1e-9}, 0.0, None)
-        assert eventually(60, lambda: not step_records(store, "r", 0, 25))
+        assert eventually(HANGS, lambda: not step_records(store, "r", 0, 25))
     finally:
         worker.stop()
 

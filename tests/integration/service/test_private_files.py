@@ -55,7 +55,7 @@ def assert_private(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("hooks_first", [True, False])
-def test_folder_and_files_are_private_whoever_comes_first(home: Path, hooks_first: bool) -> None:
+def test_folder_and_files_are_private_in_either_order(home: Path, hooks_first: bool) -> None:
     if hooks_first:
         default_spool()
     store = default_store()

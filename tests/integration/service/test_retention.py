@@ -78,7 +78,7 @@ def test_single_steps_go_next_and_every_spike_stays(store: Store) -> None:
     assert curves(store, "r", Span(0, 218, 226))["step"][-1] >= 226
 
 
-def test_a_run_goes_on_and_late_records_are_refused_with_the_reason(store: Store) -> None:
+def test_a_pruned_run_continues_and_late_records_are_refused_with_the_reason(store: Store) -> None:
     other = Evaluator(store)
     live_run(store, other)
     house(store, DETAIL)
@@ -110,7 +110,7 @@ def test_what_is_young_stays(store: Store) -> None:
     assert len(left(store)) == 100
 
 
-def test_a_run_that_crashed_long_ago_is_given_up_too(store: Store) -> None:
+def test_a_run_that_crashed_long_ago_is_pruned_too(store: Store) -> None:
     send(store, [fair_step(n) for n in range(1, 9)])
     Evaluator(store).evaluate_pending()
     assert house(store, DETAIL).records == 8

@@ -20,6 +20,7 @@ from gradledger_monitor.store.database import Store
 from helpers import http
 from helpers.batches import batch, eventually, step
 from helpers.command import gradledger
+from helpers.patience import HANGS
 from helpers.service import Service, running_service
 
 
@@ -30,9 +31,9 @@ def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
             yield json.loads(line.removeprefix("data: "))
 
 
-def test_pages_are_told_of_every_judgement(service: Service) -> None:
+def test_pages_get_an_event_after_every_evaluation(service: Service) -> None:
     service.post(batch("live", [step(1)]))
-    assert eventually(60, lambda: bool(service.get("/runs/live").json()["steps"] == 1))
+    assert eventually(HANGS, lambda: bool(service.get("/runs/live").json()["steps"] == 1))
     url = f"{service.url}/api/v1/runs/live/events"
     with http.stream("GET", url, timeout=10) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
@@ -48,13 +49,13 @@ def test_curves_tell_times_of_this_century_to_a_hundredth_of_a_second(service: S
     began = 1_801_396_800.25
     steps = [dataclasses.replace(step(n), time=began + n / 4, norm=n / 3) for n in range(1, 5)]
     service.post(batch("timed", steps))
-    assert eventually(60, lambda: bool(service.get("/runs/timed").json()["steps"] == 4))
+    assert eventually(HANGS, lambda: bool(service.get("/runs/timed").json()["steps"] == 4))
     series = service.get("/runs/timed/series?figures=norm").json()
     assert series["time"] == [began + n / 4 for n in range(1, 5)]
     assert series["norm"] == [0.3333333, 0.6666667, 1, 1.333333]
 
 
-def test_curves_asked_for_again_are_those_of_the_last_judgement(tmp_path: Path) -> None:
+def test_curves_are_those_of_the_last_evaluation(tmp_path: Path) -> None:
     """Also where a record came late, and the judge began anew."""
     with running_service(tmp_path / "again.db", rank_timeout="0") as service:
 
@@ -66,37 +67,37 @@ def test_curves_asked_for_again_are_those_of_the_last_judgement(tmp_path: Path) 
             service.post(batch("again", [dataclasses.replace(step(number), norm=norm)]))
 
         sent(1, 1.0)
-        assert eventually(60, lambda: drawn([1], [1.0]))
+        assert eventually(HANGS, lambda: drawn([1], [1.0]))
         assert drawn([1], [1.0])
         sent(3, 3.0)
-        assert eventually(60, lambda: drawn([1, 3], [1.0, 3.0]))
+        assert eventually(HANGS, lambda: drawn([1, 3], [1.0, 3.0]))
         sent(2, 2.0)
-        assert eventually(60, lambda: drawn([1, 2, 3], [1.0, 2.0, 3.0]))
+        assert eventually(HANGS, lambda: drawn([1, 2, 3], [1.0, 2.0, 3.0]))
 
 
-def test_asked_to_end_it_ends_cleanly_with_a_page_still_open(tmp_path: Path) -> None:
+def test_on_sigterm_it_ends_cleanly_with_an_open_page(tmp_path: Path) -> None:
     with running_service(tmp_path / "gradledger.db") as service:
         service.post(batch("open", [step(1)]))
         opened = threading.Event()
 
         def look() -> None:
             url = f"{service.url}/api/v1/runs/open/events"
-            with http.stream("GET", url, timeout=30) as response:
+            with http.stream("GET", url, timeout=HANGS) as response:
                 for _ in response.iter_lines():
                     opened.set()
 
         page = threading.Thread(target=look)
         page.start()
-        assert opened.wait(60)
+        assert opened.wait(HANGS)
         assert service.stop() == 0
-        page.join(60)
+        page.join(HANGS)
         assert not page.is_alive()
     output = "".join(service.output)
     assert "Traceback" not in output and "graceful shutdown exceeded" not in output
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com"])
-def test_it_does_not_listen_beyond_this_machine_unasked(tmp_path: Path, host: str) -> None:
+def test_by_default_it_listens_only_on_this_machine(tmp_path: Path, host: str) -> None:
     done = gradledger(
         "serve", "--db", f"sqlite:///{tmp_path / 'a.db'}", "--port", 0, "--host", host
     )
@@ -154,7 +155,7 @@ def test_an_invalid_setting_is_named_and_ends_the_process(
 
 
 @pytest.mark.parametrize("command", [["serve"], ["db", "upgrade"], ["token", "list"]], ids=" ".join)
-def test_a_database_that_cannot_be_reached_is_said_in_a_line(command: list[str]) -> None:
+def test_an_unreachable_database_is_reported_in_one_line(command: list[str]) -> None:
     nowhere = "postgresql+psycopg://me:hidden@127.0.0.1:1/none"
     done = gradledger(*command, environment={**os.environ, "GRADLEDGER_DB": nowhere})
     assert done.returncode == 2 and "hidden" not in done.stderr
@@ -164,7 +165,7 @@ def test_a_database_that_cannot_be_reached_is_said_in_a_line(command: list[str])
 
 
 @pytest.mark.parametrize("command", [["serve"], ["db", "upgrade"]], ids=" ".join)
-def test_tables_of_a_newer_version_are_left_alone_and_said_to_be(
+def test_tables_of_a_newer_version_are_not_changed_and_reported(
     command: list[str], tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path / 'a.db'}"
@@ -177,9 +178,9 @@ def test_tables_of_a_newer_version_are_left_alone_and_said_to_be(
         assert len(done.stderr.splitlines()) == 1 and maintenance.revision(store) == "9999"
 
 
-def test_the_answers_are_what_the_openapi_document_says(service: Service) -> None:
+def test_responses_match_the_openapi_document(service: Service) -> None:
     service.post(batch("described", [step(1)]))
-    assert eventually(60, lambda: bool(service.get("/runs/described").json()["steps"] == 1))
+    assert eventually(HANGS, lambda: bool(service.get("/runs/described").json()["steps"] == 1))
     RunList.model_validate(service.get("/runs").json())
     FindingList.model_validate(service.get("/runs/described/findings").json())
     StepDocument.model_validate(service.get("/runs/described/steps/0/1").json())

@@ -218,7 +218,7 @@ def test_late_records_of_carried_steps_are_stored_and_change_no_finding(store: S
     assert judged(store) == 459 and evaluation(store, "r") == before
 
 
-def test_where_the_results_are_lost_too_the_verdict_is_not_balanced(store: Store) -> None:
+def test_if_the_results_are_lost_too_the_verdict_is_not_balanced(store: Store) -> None:
     evaluator = Evaluator(store)
     send(store, [fair_step(n) for n in range(1, 401)])
     evaluator.evaluate_pending()

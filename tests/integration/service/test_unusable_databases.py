@@ -23,6 +23,7 @@ from helpers import http
 from helpers.batches import batch, eventually, fair_step
 from helpers.command import gradledger
 from helpers.disks import mounted
+from helpers.patience import HANGS
 from helpers.postgres import Postgres
 from helpers.sending import judged, send
 from helpers.service import Service, running_service
@@ -101,7 +102,7 @@ def test_a_database_locked_while_serving_answers_503_and_then_continues(tmp_path
         with locked(tmp_path / "a.db"):
             assert crowd(service, 24) == {503: 24}
             assert service.get("/runs").status_code == 200  # readers wait for no writer
-        assert eventually(60, lambda: accepts(service))
+        assert eventually(HANGS, lambda: accepts(service))
         assert crowd(service, 24) == {200: 24}
         assert "Traceback" not in "".join(service.output)
 
@@ -126,11 +127,11 @@ def stack() -> Iterator[ExitStack]:
 
 def not_ready(service: Service) -> str:
     """Why the service is not ready; empty if it is. Raises ``httpx2.ReadTimeout`` if it hangs."""
-    answer = http.get(f"{service.url}/readyz", timeout=30)
+    answer = http.get(f"{service.url}/readyz", timeout=HANGS)
     return "" if answer.status_code == 200 else str(answer.json()["detail"])
 
 
-def test_a_database_overwritten_while_serving_takes_nothing_in(tmp_path: Path) -> None:
+def test_a_database_overwritten_while_serving_accepts_no_batch(tmp_path: Path) -> None:
     file = tmp_path / "a.db"
     with running_service(file) as service:
         assert service.post(batch("before", [fair_step(1)])).status_code == 200
@@ -144,7 +145,7 @@ def test_a_database_overwritten_while_serving_takes_nothing_in(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced"])
-def test_a_database_file_that_is_gone_is_noticed(tmp_path: Path, how: str) -> None:
+def test_a_missing_database_file_is_reported(tmp_path: Path, how: str) -> None:
     file = tmp_path / "a.db"
     with running_service(file) as service:
         assert service.post(batch("before", [fair_step(1)])).status_code == 200
@@ -181,11 +182,11 @@ def test_a_full_disk_makes_it_not_ready(tmp_path: Path, stack: ExitStack) -> Non
         with suppress(OSError), filler.open("wb", buffering=0) as file:
             while True:
                 file.write(b"x" * 4096)
-        assert eventually(15, lambda: "The disk takes no data" in not_ready(service))
+        assert eventually(HANGS, lambda: "The disk takes no data" in not_ready(service))
         large = batch("r", [fair_step(n, tokens=tuple(range(1, 200))) for n in range(2, 40)])
         assert service.post(large).status_code == 503
         filler.unlink()
-        assert eventually(15, lambda: not_ready(service) == "")
+        assert eventually(HANGS, lambda: not_ready(service) == "")
         assert service.post(large).json() == {"stored": 38, "duplicates": 0}
 
 
@@ -193,7 +194,7 @@ def test_a_locked_database_makes_it_not_ready(tmp_path: Path) -> None:
     with running_service(tmp_path / "a.db") as service:
         with locked(tmp_path / "a.db"):
             assert "locked by another process" in not_ready(service)
-        assert eventually(15, lambda: not_ready(service) == "")
+        assert eventually(HANGS, lambda: not_ready(service) == "")
 
 
 def test_postgres_that_cannot_be_written_makes_it_not_ready(postgres: Postgres) -> None:
@@ -202,9 +203,9 @@ def test_postgres_that_cannot_be_written_makes_it_not_ready(postgres: Postgres) 
         assert not_ready(service) == ""
         with psycopg.connect(url.replace("+psycopg", "")) as other:
             other.execute("LOCK TABLE alembic_version IN ACCESS EXCLUSIVE MODE")
-            assert eventually(15, lambda: "locked" in not_ready(service))
+            assert eventually(HANGS, lambda: "locked" in not_ready(service))
             other.rollback()
-        assert eventually(15, lambda: not_ready(service) == "")
+        assert eventually(HANGS, lambda: not_ready(service) == "")
 
 
 def test_many_requests_share_one_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,9 +236,9 @@ def test_a_run_is_evaluated_after_an_outage(
         evaluator = Evaluator(store, interval=0.1)
         with locked(tmp_path / "a.db"):
             evaluator.start()
-            assert eventually(60, lambda: "the database" in caplog.text)
+            assert eventually(HANGS, lambda: "the database" in caplog.text)
         try:
-            assert eventually(60, lambda: judged(store) == 3)
+            assert eventually(HANGS, lambda: judged(store) == 3)
         finally:
             evaluator.stop()
     assert "Traceback" not in caplog.text

@@ -234,7 +234,7 @@ def test_alerts_go_on_where_they_were(upgraded: Store) -> None:
 # ---------------------------------------------------------------- runs go on
 
 
-def test_a_live_run_goes_on(upgraded: Store) -> None:
+def test_a_live_run_continues(upgraded: Store) -> None:
     store = upgraded
     assert row(store, "live").steps == 40
     evaluator = Evaluator(store, overrides=lambda: RuleOverrides(off=("clip.always_engaged",)))
@@ -247,7 +247,7 @@ def test_a_live_run_goes_on(upgraded: Store) -> None:
     assert (row(store, "live").steps, row(store, "live").ended) == (60, True)
 
 
-def test_a_pruned_run_keeps_its_findings_and_goes_on(upgraded: Store) -> None:
+def test_a_pruned_run_keeps_its_findings_and_continues(upgraded: Store) -> None:
     store, before = upgraded, curves(upgraded, "pruned")
     (finding,) = findings(store, "pruned").values()
     send(store, [fair_step(n) for n in range(401, 441)], run="pruned")
