@@ -69,6 +69,7 @@ class MicroBatch:
     wrapper: Literal["sync", "no_sync", "bypassed"] | None = None  # synchronisation mode
     fingerprint: float | None = None  # of the loss targets; equal for equal data
     constant_target: bool | None = None  # constant or consecutive numbers as targets
+    consecutive_target: bool = False  # of the two, consecutive: the targets of a contrastive loss
     missing: dict[str, str] = field(default_factory=dict)
 
 

@@ -53,6 +53,7 @@ micro_batches = st.builds(
     wrapper=st.none() | st.sampled_from(["sync", "no_sync", "bypassed"]),
     fingerprint=maybe_number,
     constant_target=maybe_flag,
+    consecutive_target=st.booleans(),
     missing=missing,
 )
 events = st.builds(

@@ -89,6 +89,25 @@ def test_a_bare_mean_that_wanders_is_not_accused_of_it() -> None:
     assert pattern_and_ratio(facts(record(by_hand)), *before(0.5)) == ("constant", 1.0)
 
 
+# ---------------------------------------------------------------------- short windows
+
+
+def test_the_first_fair_window_shows_that_shorter_ones_before_it_are_divided_by_its_k() -> None:
+    """With ``i % K == 0``, the first window holds one micro-batch."""
+    step = even(1.0)
+    assert pattern_and_ratio(step, *before(1 / 4, micro_batches=1)) == ("partial_before", 1 / 4)
+    assert pattern_and_ratio(step, *before(1 / 3, micro_batches=1)) == ("fair", 1.0)
+    assert pattern_and_ratio(step, *before(1.5, micro_batches=6)) == ("fair", 1.0)
+    again = [*before(1 / 4, micro_batches=1), Closed(4, 1.0, 200.0, "partial_before")]
+    assert pattern_and_ratio(step, *again) == ("fair", 1.0)
+
+
+def test_a_fair_window_of_one_micro_batch_shows_no_k() -> None:
+    """Its mean is right, also where the means of four are added."""
+    assert pattern_and_ratio(even(4.0), Closed(1, 1.0, 50.0, "fair")) == ("missing", 4)
+    assert pattern_and_ratio(even(2.0), Closed(2, 1.0, 50.0, "fair")) == ("partial", 2.0)
+
+
 # ---------------------------------------------------------------------- steps too early
 
 

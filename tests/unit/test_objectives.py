@@ -95,6 +95,14 @@ def test_a_unit_that_one_term_lacks_is_not_shown() -> None:
     assert objectives(loss, dataclasses.replace(loss, rows=None))[0].reading.unit == "tokens"
 
 
+def test_a_row_of_several_elements_is_meant_by_a_sum_and_may_be_by_a_mean() -> None:
+    """A divergence over 7 classes: one row of 7 has a balance of 1/7, and its elements of 1."""
+    row = {"elements": 7, "element_weight": 1 / 7}
+    for reduction, unit in (("sum", "tokens"), ("mean", "elements")):
+        loss = other(term(1, 1 / 7, reduction, **row), "SumBackward0")
+        assert objectives(loss)[0].reading.unit == unit
+
+
 def test_masked_elements_are_not_meant() -> None:
     """A mean over all positions has a balance of 1 in those, and every mask another share."""
     masked = [term(n, 1 / 24, "none", elements=12, element_weight=1 / 24) for n in (6, 3)]

@@ -200,6 +200,13 @@ def test_losses_with_constant_targets_are_separate_losses(
     assert facts(StepRecord(0, 1, 1.0, batches, post_factor=1.0)).separate_losses is own
 
 
+def test_consecutive_targets_are_those_of_a_contrastive_loss_and_no_separate_losses() -> None:
+    batches = [regression(8, constant=True) for _ in range(2)]
+    for batch in batches:
+        batch.consecutive_target = True
+    assert not facts(StepRecord(0, 1, 1.0, batches, post_factor=1.0)).separate_losses
+
+
 def test_the_norm_of_sharded_gradients_is_over_all_ranks() -> None:
     parts = [record(FAIR, norm=norm, sharded=True, sync="averaged") for norm in (3.0, 4.0)]
     assert chart_metrics(facts(*parts))["norm"] == 5.0

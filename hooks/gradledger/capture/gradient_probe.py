@@ -169,6 +169,11 @@ def is_uninformative(targets: list[float]) -> bool:
     return all(b - a == step for a, b in pairwise(targets))
 
 
+def are_consecutive(targets: list[float]) -> bool:
+    """Whether targets are 0, 1, 2, ... or evenly spread ones of these (a contrastive loss)."""
+    return is_uninformative(targets) and targets[1] != targets[0]
+
+
 def relative_change(before: list[float], after: list[float]) -> float | None:
     """|after - before| / |before|, over the sampled coordinates."""
     size = math.sqrt(sum(b * b for b in before))

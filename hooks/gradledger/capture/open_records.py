@@ -146,6 +146,7 @@ class OpenMicroBatch:
             wrapper=self.wrapper,
             fingerprint=None if targets is None else gradient_probe.fingerprint(targets),
             constant_target=None if targets is None else gradient_probe.is_uninformative(targets),
+            consecutive_target=bool(targets) and gradient_probe.are_consecutive(targets or []),
             missing=self.missing,
         )
 

@@ -68,6 +68,7 @@ class MicroBatch(Struct, gc=False, kw_only=True, omit_defaults=True):
     wrapper: Literal["sync", "no_sync", "bypassed"] | None = None
     fingerprint: Number | None = None
     constant_target: bool | None = None
+    consecutive_target: bool = False
     missing: Missing = {}
 
 

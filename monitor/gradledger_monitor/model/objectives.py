@@ -103,6 +103,14 @@ class Objective:
         return self.terms[0].loss_term.penalty
 
     @property
+    def elements_count(self) -> bool:
+        """Whether all elements of its outermost reduction count: no mask may have left some out.
+
+        An advantage of zero looks like a mask.
+        """
+        return all((t.loss_term.elements or math.inf) <= t.tokens for t in self.terms)
+
+    @property
     def is_nonlinear(self) -> bool:
         """Whether a function of whole micro-batches (a root, a learned weight) sets its weights."""
         return any(t.loss_term.nonlinear for t in self.terms)
@@ -247,8 +255,12 @@ def _proportional(terms: list[WeightedTerm]) -> bool:
     A mask makes fewer tokens than elements, by another share in each micro-batch; then only tokens
     are meant. A sum over classes makes more, always by the same factor.
     """
+    if any(weights_vary(t.loss_term) for t in terms):
+        return True
     ratios = {(t.loss_term.elements or 0) / t.tokens for t in terms}
-    return len(ratios) == 1 or any(weights_vary(t.loss_term) for t in terms)
+    # a token is a row of several elements: only a mean is over all of them
+    mean = all(t.loss_term.reduction == "mean" for t in terms)
+    return len(ratios) == 1 and (mean or max(ratios) <= 1)
 
 
 def _count_and_weight(t: WeightedTerm, unit: str) -> tuple[float, float] | None:

@@ -262,11 +262,7 @@ class StepFacts:
         A critic's are: real against fake, each with one constant target, or with opposite signs.
         """
         applied = self.applied
-        if (
-            len(applied) > 1
-            and applied[0][1].constant_target
-            and all(_has_constant_targets(m) for _, m in applied)
-        ):
+        if len(applied) > 1 and all(_has_constant_targets(m) for _, m in applied):
             return True
         signed = [t for t in self.terms if not weights_vary(t.loss_term)]
         negative = {t.term for t in signed if not t.positive}
@@ -357,7 +353,9 @@ def _tolerance(records: Iterable[StepRecord]) -> float:
 
 def _has_constant_targets(micro_batch: MicroBatch) -> bool:
     """Whether all targets are equal, of a term with more than one: a single target always is."""
-    return bool(micro_batch.constant_target) and any((t.size or 0) > 1 for t in micro_batch.terms)
+    if not micro_batch.constant_target or micro_batch.consecutive_target:
+        return False
+    return any((t.size or 0) > 1 for t in micro_batch.terms)
 
 
 def _unobserved(record: StepRecord) -> str | None:

@@ -46,6 +46,7 @@ Pattern = Literal[
     "term_missing",  # B of a further objective is K times its coefficient
     "double",  # B = 1/K
     "partial",  # B = k/K in a short or long window
+    "partial_before",  # a fair window, which shows that B = k/K in the windows before it
     "world",  # B = R or 1/R
     "world_or_weight",  # B = R, and a constant in front of the loss is R too
     "sum",  # every token weighs 1: B = N
@@ -63,6 +64,7 @@ PARTS_OR_TASKS = "several losses add up to one mean: parts of one loss or separa
 WEIGHTED_INSIDE = "the loss gives the tokens of one micro-batch different weights"
 NO_ELEMENTS = f'{WEIGHTED_INSIDE}; if that is intended, declare contract="sample"'
 NONLINEAR = "the loss is a non-linear function of whole micro-batches"
+_FAIR: tuple[Pattern, ...] = ("fair", "partial_before")
 ONE_MORE = "needs one more window"
 _BY_HISTORY: tuple[Pattern, ...] = ("pending", "constant", "wandering", "early_step")
 _ROUND = (1, 2, 3, 5)  # first digits of coefficients that people write
@@ -140,20 +142,16 @@ def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
     diagnosis = _explain(facts, objective, past)
     if not objective.weighted_inside or diagnosis.pattern not in _BY_HISTORY:
         return diagnosis
-    if diagnosis.pattern == "wandering" and _all_elements_count(objective):
-        return diagnosis  # no mask or advantage of zero leaves fewer tokens than elements
+    if diagnosis.pattern == "wandering" and objective.elements_count:
+        return diagnosis
     return Diagnosis("by_design", WEIGHTED_INSIDE, objective)
-
-
-def _all_elements_count(objective: Objective) -> bool:
-    return all(term.loss_term.elements == term.tokens for term in objective.terms)
 
 
 def _of_further(facts: StepFacts, objective: Objective, main: Diagnosis) -> Diagnosis:
     """A further objective: without the division by K that the main one has, or with its weight."""
     if _is_fair(facts, objective):
         return Diagnosis("fair", objective=objective)
-    if main.pattern == "fair" and _is_undivided(facts, objective):
+    if main.pattern in _FAIR and _is_undivided(facts, objective):
         return Diagnosis("term_missing", objective=objective, ratio=facts.micro_batches)
     return Diagnosis("coefficient", objective=objective)
 
@@ -175,7 +173,7 @@ def differs_from_earlier(balance: float, past: Sequence[Closed], tolerance: floa
 
 
 def _wrong(past: Sequence[Closed]) -> list[Closed]:
-    return [c for c in past if c.balance is not None and c.pattern != "fair"]
+    return [c for c in past if c.balance is not None and c.pattern not in _FAIR]
 
 
 def _wrong_balances(past: Sequence[Closed]) -> list[float]:
@@ -200,7 +198,7 @@ def _explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
     """
     balance = objective.ledger.balance / (facts.run.declared_scale or 1.0)
     if _Near(balance, facts.tolerance)(1.0):
-        return Diagnosis("fair", objective=objective)
+        return _fair(facts, objective, past)
     return (
         _by_weights(facts, objective, past)
         or _partial(facts, objective, balance, past)
@@ -210,6 +208,20 @@ def _explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
         or _by_number(facts, objective, balance, past)
         or _by_history(facts, objective, balance, past)
     )
+
+
+def _fair(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
+    """Fair, unless this is the first fair window, and shows the K of shorter ones before it.
+
+    With ``i % K == 0``, the first window holds one micro-batch.
+    """
+    k, wrong = facts.micro_batches, _wrong(past)
+    is_first = bool(wrong) and len(wrong) == len(past)
+    shorter = is_first and all(earlier.micro_batches < k for earlier in wrong)
+    if not shorter or not _Explains(facts, past)(lambda micro_batches: micro_batches / k):
+        return Diagnosis("fair", objective=objective)
+    ratio = wrong[-1].micro_batches / k
+    return Diagnosis("partial_before", objective=objective, ratio=ratio)
 
 
 def _by_weights(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis | None:
@@ -235,10 +247,11 @@ def _mean_weights(past: Sequence[Closed]) -> list[float]:
 def _partial(
     facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
 ) -> Diagnosis | None:
-    """B = k/K, where the last fair window held K micro-batches."""
+    """B = k/K, where the last fair window held K micro-batches, and more than one."""
     k = facts.micro_batches
-    full = next((c.micro_batches for c in reversed(past) if c.pattern == "fair"), None)
-    if full is None or full == k or not _Near(balance, facts.tolerance)(k / full):
+    full = next((c.micro_batches for c in reversed(past) if c.pattern in _FAIR), None)
+    # a fair window of one micro-batch shows no K: its mean is right whatever K is
+    if full is None or full in (1, k) or not _Near(balance, facts.tolerance)(k / full):
         return None
     if not _Explains(facts, past)(lambda micro_batches: micro_batches / full):
         return None

@@ -8,6 +8,7 @@ from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
     balance,
+    declared,
     of_declared,
     shows,
 )
@@ -17,18 +18,26 @@ from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding
 FIX = WINDOW_LENGTH["plain"]
 
 
+FIX_BEFORE = """\
+# count the micro-batches from 1, so that the first window is a full one:
+if (i + 1) % K == 0:
+    optimizer.step()
+    optimizer.zero_grad()"""
+
+
 class PartialWindow(Rule):
     """A shorter or longer window is divided by the usual K.
 
     **What it sees**
 
     A window of k micro-batches has a balance of k/K, where K is the number of micro-batches in
-    the last window with a correct balance.
+    the last window with a correct balance; or in the first one, if it comes later.
 
     **Why it matters**
 
     The number of micro-batches per epoch is rarely a multiple of K. The last step of the epoch
-    then applies a gradient that is k/K of the right size.
+    then applies a gradient that is k/K of the right size. A loop that steps at ``i % K == 0``
+    does so in its first step, after one micro-batch.
 
     **What to do**
 
@@ -36,7 +45,7 @@ class PartialWindow(Rule):
 
     **When it is silent**
 
-    The balance of the short window is correct; no window with a correct balance came before it.
+    The balance of the short window is correct; no window has a correct balance.
 
     **Incidents**
 
@@ -50,6 +59,8 @@ class PartialWindow(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """B = k/K in a window of k, after a fair window of K."""
+        if shows(window, "partial_before"):
+            return _before(window)
         if not shows(window, "partial"):
             return OK
         k, ratio = window.facts.micro_batches, window.balance.ratio
@@ -66,3 +77,21 @@ class PartialWindow(Rule):
             usual_micro_batches=full,
             factor=round(ratio, 6),
         )
+
+
+def _before(window: Window) -> Outcome:
+    """The windows before the first balanced one were shorter, and divided by its K."""
+    full, ratio = window.facts.micro_batches, window.balance.ratio
+    k = round(full * ratio)
+    return finding(
+        "warning",
+        f"A window of {counted(k, 'micro-batch')} is divided by {full}",
+        f"This window of {counted(full, 'micro-batch')} is balanced. The one before it held {k}, "
+        f"and its balance was {significant(ratio * declared(window))} = {k}/{full}"
+        f"{of_declared(window)}. {intermittent_factor_effect(ratio, window.facts)}.",
+        FIX_BEFORE,
+        balance=round(ratio * declared(window), 6),
+        micro_batches=k,
+        usual_micro_batches=full,
+        factor=round(ratio, 6),
+    )

@@ -161,7 +161,7 @@ def _even_weights(
 def _excuse(objective: Objective, facts: StepFacts) -> Outcome | None:
     """Why the weights of an objective cannot be evaluated, or need not; None if they are."""
     reading, scale = objective.reading, facts.run.declared_scale or 1.0
-    if objective.weighted_inside:
+    if objective.weighted_inside and not objective.elements_count:
         return not_applicable(WEIGHTED_INSIDE)
     if objective.is_nonlinear and not reading.is_even(facts.tolerance):
         return not_applicable(NONLINEAR)
