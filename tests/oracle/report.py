@@ -39,7 +39,7 @@ def chapter(outcomes: Sequence[Outcome], command: str, label: str, before: str) 
         "computed from the gradient that the optimizer applied, in float64 and without gradledger",
         "(`tests/oracle/truth.py`); the right answer follows from them by one table",
         "(`tests/oracle/expectation.py`). A mistake in the order of calls is known by",
-        "construction.",
+        "construction. Of two mistakes, one must be named.",
         "",
         f"Right answers: **{right} of {len(decided)}**, {low:.1%} to {high:.1%} (95% Wilson",
         "interval).",
