@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gradledger_monitor.ingest import schema
-from helpers.training import CLASSES, Truth, recording, tiny_model
+from helpers.training import CLASSES, INPUTS, Truth, recording, tiny_model
 
 from .hand_written import (
     NLL,
@@ -339,3 +339,29 @@ def test_ignored_elements_of_a_hidden_target_are_not_guessed() -> None:
     assert "checkpointing" in term.missing["tokens"]
     assert term.elements == 6
     assert term.element_weight == pytest.approx(1 / 6)
+
+
+# ---------------------------------------------------------------------- strange tensors
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_a_nested_tensor_does_not_end_the_observation(layout: torch.layout) -> None:
+    parts = [torch.ones(2, INPUTS), torch.ones(3, INPUTS)]
+    model = tiny_model()
+    with recording() as recorded:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        outputs = model(torch.nested.nested_tensor(parts, layout=layout))
+        dense = outputs.values() if layout is torch.jagged else padded(outputs)
+        losses = [dense.square().mean()]
+        losses += [outputs.sum()] if layout is torch.jagged else []
+        torch.stack(losses).sum().backward()
+        optimizer.step()
+    (micro_batch,) = recorded.records()[0].micro_batches
+    assert "loss" not in micro_batch.missing
+    assert micro_batch.terms[0].tokens == dense.numel()
+
+
+def padded(nested: Tensor) -> Tensor:
+    values: Tensor = torch.nested.to_padded_tensor(nested, 0.0)
+    return values

@@ -18,6 +18,7 @@ from torch.autograd.function import BackwardCFunction
 from gradledger.observers.losses.elements import Descent, depends_on_parameters_alone
 from gradledger.observers.losses.found_losses import (
     DIRECT,
+    UNKNOWN,
     Edge,
     Elements,
     GraphPath,
@@ -140,7 +141,7 @@ def _find_below_constants(root: Any, scaled: bool) -> LossNode | None:
 def _is_outermost(edge: Edge) -> bool:
     """Whether a reduction returns one number, of something that is not one number already."""
     inputs = graph_inputs(edge.node)
-    return len(inputs) == 1 and element_count(edge) == 1 and len(inputs[0][1].shape) > 0
+    return len(inputs) == 1 and element_count(edge) == 1 and inputs[0][1].shape not in ((), UNKNOWN)
 
 
 def _is_linear(node: Any, name: str, inputs: list[tuple[int, Edge]]) -> bool:

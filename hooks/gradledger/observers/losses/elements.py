@@ -25,6 +25,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.nn import Parameter
 
 from gradledger.observers.losses.found_losses import (
+    UNKNOWN,
     Edge,
     Elements,
     GraphPath,
@@ -108,7 +109,10 @@ class Descent:
         """Walk down until all positions are at elements."""
         while self._positions and self._spend():
             position = self._positions.popleft()
-            if not position.edge.shape:
+            shape = position.edge.shape
+            if shape == UNKNOWN:
+                continue
+            if not shape:
                 self.numbers.append((position.edge, position.path))
             elif not self._ends_at_loss(position):
                 self._go_on(position)

@@ -36,6 +36,7 @@ class GraphPath(NamedTuple):
 
 DIRECT = GraphPath()
 DIVIDED = GraphPath(divided=True)
+UNKNOWN = (-1,)
 
 
 class Edge(NamedTuple):
@@ -96,8 +97,11 @@ class LossNode:
 
 
 def shape_of(node: Any, output: int = 0) -> tuple[int, ...]:
-    """The shape of one output of a node."""
-    return tuple(int(size) for size in node._input_metadata[output].shape)
+    """The shape of one output of a node; ``UNKNOWN`` of a nested tensor, which has none."""
+    try:
+        return tuple(map(int, node._input_metadata[output].shape))
+    except (RuntimeError, AttributeError, TypeError):
+        return UNKNOWN
 
 
 def element_count(edge: Edge) -> int:
