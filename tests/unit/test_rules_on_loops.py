@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gradledger.records import Event
+from gradledger.records import Event, Samples
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.norm.exploding import Exploding
@@ -51,6 +51,23 @@ def test_a_loop_that_also_steps_after_one_micro_batch_accumulates_nothing_to_dis
     assert finding_of("loop.discarded_microbatches", single, facts(lost)) is None
     steps = [facts(lost), facts(record([term(10, 0.05)] * 2, 3))]
     assert finding_of("loop.discarded_microbatches", *steps) is not None
+
+
+@pytest.mark.parametrize("rule", ["loop.discarded_microbatches", "loop.zeroed_every_microbatch"])
+def test_gradients_in_other_buffers_that_a_loop_combines_are_not_called_discarded(
+    rule: str,
+) -> None:
+    """What is stepped on is no multiple of the sum of what the last backwards left."""
+    steps = []
+    for number in (1, 2):
+        sent = record([term(10, 0.1), term(10, 0.1)], number, post_factor=None, sync="unknown")
+        sent.collectives_after = 3
+        for batch in sent.micro_batches:
+            batch.fresh = True
+        sent.samples = Samples([1.0, -2.0, 0.5, 3.0], [1.0, 1.0, 0.7, 0.2])
+        steps.append(facts(sent, sent))
+    assert finding_of(rule, *steps) is None
+    assert judged(steps).coverage[rule].startswith("not_measured: the ranks' gradients were")
 
 
 # ---------------------------------------------------------------------- clips, zeroes, steps
