@@ -348,7 +348,7 @@ def test_ignored_elements_of_a_hidden_target_are_not_guessed() -> None:
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
 def test_a_nested_tensor_does_not_end_the_observation(layout: torch.layout) -> None:
     parts = [torch.ones(2, INPUTS), torch.ones(3, INPUTS)]
-    model = tiny_model()
+    model = nn.Linear(INPUTS, CLASSES)
     with recording() as recorded:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
         outputs = model(torch.nested.nested_tensor(parts, layout=layout))
