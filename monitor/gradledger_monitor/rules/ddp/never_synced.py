@@ -43,7 +43,7 @@ class NeverSynced(Rule):
     jingyaogong/minimind#853, pytorch/pytorch#104336, huggingface/picotron#5
     """
 
-    inhibits = ("ddp.replica_drift", "norm.*", "reduction.*", "ddp.uneven_microbatches")
+    inhibits = ("ddp.replica_drift", "norm.*", "reduction.world_size", "ddp.uneven_microbatches")
 
     precondition = SEVERAL_RANKS
 

@@ -39,7 +39,7 @@ class WrongMicrobatchSynced(Rule):
     karpathy/build-nanogpt#30, modelscope/FunASR#3472
     """
 
-    inhibits = ("ddp.replica_drift", "reduction.*", "norm.*")
+    inhibits = ("ddp.replica_drift", "norm.*")
 
     precondition = SEVERAL_RANKS
 

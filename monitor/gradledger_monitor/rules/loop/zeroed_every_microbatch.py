@@ -48,7 +48,12 @@ class ZeroedEveryMicrobatch(Rule):
     bytetriper/RAE#67, pytorch/torchtitan#3575, huggingface/accelerate#1299
     """
 
-    inhibits = ("reduction.*", "loop.step_every_microbatch", "loop.discarded_microbatches")
+    inhibits = (
+        "reduction.balance_off",
+        "reduction.wrong_denominator",
+        "loop.step_every_microbatch",
+        "loop.discarded_microbatches",
+    )
 
     state = declare(_before=int, _single=bool)
 

@@ -50,7 +50,7 @@ class ClipBeforeUnscale(Rule):
     milesial/Pytorch-UNet#470
     """
 
-    inhibits = ("norm.*", "clip.*", "reduction.*")
+    inhibits = ("norm.*", "clip.*")
 
     precondition = SCALER_IN_USE
 

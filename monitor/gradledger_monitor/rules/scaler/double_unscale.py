@@ -39,7 +39,7 @@ class DoubleUnscale(Rule):
     NVIDIA/apex#1512, THUDM/slime#1842
     """
 
-    inhibits = ("reduction.*", "norm.*")
+    inhibits = ("reduction.balance_off", "reduction.wrong_denominator", "norm.*")
 
     precondition = SCALER_IN_USE
 

@@ -41,7 +41,7 @@ class StepBypassed(Rule):
     IAHispano/Applio#860
     """
 
-    inhibits = ("reduction.*", "scaler.*", "norm.*", "loop.clip_every_microbatch")
+    inhibits = ("reduction.balance_off", "reduction.wrong_denominator", "scaler.*", "norm.*")
 
     precondition = SCALER_IN_USE
 

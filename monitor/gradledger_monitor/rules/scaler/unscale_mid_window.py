@@ -37,7 +37,7 @@ class UnscaleMidWindow(Rule):
     microsoft/Swin-Transformer#311, huggingface/transformers#24840
     """
 
-    inhibits = ("reduction.*", "norm.*")
+    inhibits = ("reduction.balance_off", "reduction.wrong_denominator", "norm.*")
 
     precondition = SCALER_IN_USE
 

@@ -36,7 +36,7 @@ class UnscaledBackward(Rule):
     hpcaitech/ColossalAI#1218
     """
 
-    inhibits = ("reduction.*", "norm.*")
+    inhibits = ("norm.*",)
 
     precondition = SCALER_IN_USE
 

@@ -44,7 +44,8 @@ class UpdatePerMicrobatch(Rule):
     """
 
     inhibits = (
-        "reduction.*",
+        "reduction.balance_off",
+        "reduction.wrong_denominator",
         "norm.*",
         "scaler.unscale_mid_window",
         "loop.zeroed_every_microbatch",
