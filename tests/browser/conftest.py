@@ -21,7 +21,7 @@ QUIET = (
     "--disable-sync",
     "--no-first-run",
 )
-PATIENCE_MS = 20_000  # enough for a busy machine
+PATIENCE_MS = 60_000  # ends what hangs, also on a busy machine
 expect.set_options(timeout=PATIENCE_MS)
 WINDOW: ViewportSize = {"width": 1280, "height": 900}
 

@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 
 from helpers.axe import OF_COLOURS, violations
 from helpers.batches import eventually
+from helpers.patience import HANGS
 from helpers.seeded import judged, seed
 from helpers.service import Service, running_service
 
@@ -30,7 +31,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with running_service(tmp_path_factory.mktemp("seeded") / "gradledger.db") as running:
         seed(running)
         for run in ("wrong", "right", "half"):
-            assert eventually(60, judged(running, run))
+            assert eventually(HANGS, judged(running, run))
         yield running
 
 
@@ -38,7 +39,7 @@ def opened(page: Page, path: str) -> None:
     """Go to a page, wait for its charts, and open all details."""
     page.goto(path, wait_until="load")
     if page.locator("#charts").count():
-        expect(page.locator("#charts[data-ready]")).to_be_visible(timeout=60_000)
+        expect(page.locator("#charts[data-ready]")).to_be_visible()
     page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
 
 
@@ -59,7 +60,7 @@ def test_axe_finds_nothing_in_either_theme_and_a_full_page_fits_a_phone(
 def test_axe_finds_nothing_where_there_is_no_page(page: Page, errors: list[str]) -> None:
     page.goto("/runs/nobody")
     assert violations(page) == []
-    assert eventually(30, lambda: bool(errors))
+    assert eventually(HANGS, lambda: bool(errors))
     (error,) = errors
     assert "a status of 404" in error
     errors.clear()
@@ -86,6 +87,6 @@ def test_charts_fit_a_sheet_and_the_window_again(page: Page) -> None:
     before = page.evaluate(WIDEST)
     assert before > 680
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert eventually(30, lambda: bool(page.evaluate(WIDEST) <= 680))
+    assert eventually(HANGS, lambda: bool(page.evaluate(WIDEST) <= 680))
     page.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert eventually(30, lambda: bool(page.evaluate(WIDEST) == before))
+    assert eventually(HANGS, lambda: bool(page.evaluate(WIDEST) == before))

@@ -14,6 +14,7 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.steps import curves
 from helpers.batches import batch, eventually, step
 from helpers.charts import until
+from helpers.patience import HANGS
 from helpers.seeded import judged, seed
 from helpers.service import Service, running_service
 
@@ -27,10 +28,10 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     database = tmp_path_factory.mktemp("charts") / "gradledger.db"
     with running_service(database) as running:
         running.post(batch("long", [step(1)]))
-        assert eventually(30, judged(running, "long", 1))
+        assert eventually(HANGS, judged(running, "long", 1))
         _lengthen(f"sqlite:///{database}")
         seed(running)
-        assert eventually(60, judged(running, "half"))
+        assert eventually(HANGS, judged(running, "half"))
         yield running
 
 
@@ -52,7 +53,7 @@ def _lengthen(url: str) -> None:
 def opened(page: Page, run: str, fragment: str = "") -> None:
     """Go to a run and wait for its charts."""
     page.goto(f"/runs/{run}{fragment}")
-    expect(page.locator("#charts[data-ready]")).to_be_visible(timeout=60_000)
+    expect(page.locator("#charts[data-ready]")).to_be_visible()
     page.locator("#chart-norm").scroll_into_view_if_needed()
     until(page, f"Boolean({NORM}.data)", True)
 

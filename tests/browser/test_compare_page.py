@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 
 from helpers.batches import batch, eventually, fair_step, step
 from helpers.charts import until
+from helpers.patience import HANGS
 from helpers.seeded import judged
 from helpers.service import Service, running_service
 
@@ -22,7 +23,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         send_short_runs(running)
         send_long_runs(running)
         for run, steps in (("wrong", 8), ("right", 2), ("quick", LONG), ("slow", LONG)):
-            assert eventually(60, judged(running, run, steps))
+            assert eventually(HANGS, judged(running, run, steps))
         yield running
 
 
@@ -63,7 +64,7 @@ def test_changes_are_listed_differences_come_first_and_charts_show_both_runs(pag
     assert first.startswith("effective batch")
     expect(page.locator("tr.differs", has_text="lr")).to_be_visible()
     expect(page.locator("tr.differs", has_text="seed")).to_have_count(0)
-    expect(page.locator("#charts[data-ready]")).to_be_visible(timeout=60_000)
+    expect(page.locator("#charts[data-ready]")).to_be_visible()
     lengths = 'document.querySelector("#chart-balance .plot").data.map(({ x }) => x.length)'
     until(page, lengths, [8, 2])  # both runs in the same plot
 
@@ -91,7 +92,7 @@ ZOOMS: list[tuple[str, tuple[float, float], list[int]]] = [
 
 def test_a_zoom_is_at_full_resolution_on_every_axis(page: Page) -> None:
     page.goto("/compare?run=quick&run=slow")
-    expect(page.locator("#charts[data-ready]")).to_be_visible(timeout=60_000)
+    expect(page.locator("#charts[data-ready]")).to_be_visible()
     plot = 'document.querySelector("#chart-balance .plot")'
     for unit, (first, last), shown in ZOOMS:
         page.get_by_role("radio", name=unit.capitalize()).check(force=True)

@@ -19,4 +19,4 @@ def test_after_a_command_is_copied_the_first_run_appears_without_a_reload(
     expect(page.get_by_text("Copied", exact=True)).to_be_visible()
     assert page.evaluate("navigator.clipboard.readText()") == "gradledger demo"
     service.post(batch("r1", [fair_step(1)], name="first light"))
-    expect(page.get_by_role("link", name="first light")).to_be_visible(timeout=15_000)
+    expect(page.get_by_role("link", name="first light")).to_be_visible()

@@ -13,6 +13,7 @@ from playwright.sync_api import Page, expect
 
 from gradledger.records import EvalRecord, Record, StepRecord
 from helpers.batches import batch, eventually, step
+from helpers.patience import HANGS
 from helpers.service import Service
 
 PAYLOADS = (
@@ -49,7 +50,7 @@ def send(service: Service, run: str, payload: str) -> None:
     records: list[Record] = [hostile_step(n, payload) for n in (1, 2, 3)]
     records += [EvalRecord(n, 1_000.0 + n, {payload: 1.0 * n, "loss": 1.0}) for n in (1, 2)]
     assert service.post(batch(run, records, **header)).status_code == 200
-    assert eventually(60, lambda: bool(service.get(f"/runs/{run}").json()["steps"] == 3))
+    assert eventually(HANGS, lambda: bool(service.get(f"/runs/{run}").json()["steps"] == 3))
 
 
 def hover(page: Page, plot: str) -> None:

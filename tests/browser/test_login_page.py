@@ -66,7 +66,7 @@ def test_a_page_left_open_shows_the_login_once_its_token_is_revoked(
     log_in(page, token)
     expect(page.get_by_role("link", name="a run")).to_be_visible()
     guarded.revoke(token)
-    expect(page.get_by_label("Token", exact=True)).to_be_visible(timeout=15_000)
+    expect(page.get_by_label("Token", exact=True)).to_be_visible()
 
 
 def test_the_login_fits_a_phone(page: Page) -> None:

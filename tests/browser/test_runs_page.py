@@ -13,9 +13,9 @@ def test_each_run_shows_its_verdict_and_what_is_wrong_with_it(page: Page, servic
     service.post(batch("good", [fair_step(1), EndRecord(2_000.0)], name="corrected"))
     page.goto("/")
     bad, good = page.locator("[data-run=bad]"), page.locator("[data-run=good]")
-    expect(bad).to_contain_text("Broken", timeout=15_000)
+    expect(bad).to_contain_text("Broken")
     expect(bad).to_contain_text("Token weights differ")
-    expect(good).to_contain_text("Balanced", timeout=15_000)
+    expect(good).to_contain_text("Balanced")
     expect(good).to_contain_text("ended")
 
 

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from helpers.axe import OF_COLOURS, violations
 from helpers.batches import batch, eventually, step
+from helpers.patience import HANGS
 from helpers.seeded import judged
 from helpers.service import Service, running_service
 
@@ -183,7 +184,7 @@ def test_the_run_page_lists_the_changed_rules(page: Page, service: Service) -> N
     overrides = {"off": ["clip.always_engaged"], "thresholds": {"norm.spike": {"z": 6}}}
     put(service, "rules", overrides)
     service.post(batch("r", [step(1)]))
-    assert eventually(60, judged(service, "r", 1))
+    assert eventually(HANGS, judged(service, "r", 1))
     page.goto("/runs/r")
     expect(page.get_by_text("Changed from the default")).to_be_visible()
     expect(page.get_by_text("switched off in the settings").first).to_be_visible()

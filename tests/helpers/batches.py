@@ -33,8 +33,8 @@ def step(
     """A step whose micro-batch means are averaged: each micro-batch weighs the same."""
     share = 1 / len(tokens)
     batches = [
-        MicroBatch(loss=2.0 * share, terms=[term(count, share / count)], fresh=place == 0)
-        for place, count in enumerate(tokens)
+        MicroBatch(loss=2.0 * share, terms=[term(count, share / count)], fresh=index == 0)
+        for index, count in enumerate(tokens)
     ]
     time = 1_000.0 + number
     return StepRecord(
@@ -46,20 +46,20 @@ def fair_step(number: int, *, tokens: tuple[int, ...] = (10, 30)) -> StepRecord:
     """A step in which every token weighs the same."""
     weight = 1 / sum(tokens)
     batches = [
-        MicroBatch(loss=2.0 * n * weight, terms=[term(n, weight)], fresh=place == 0)
-        for place, n in enumerate(tokens)
+        MicroBatch(loss=2.0 * n * weight, terms=[term(n, weight)], fresh=index == 0)
+        for index, n in enumerate(tokens)
     ]
     return StepRecord(0, number, 1_000.0 + number, batches, norm=1.0, post_factor=1.0, lr=0.1)
 
 
-def batch(run: str, records: Iterable[Record], **said: Any) -> bytes:
-    """A body: who speaks, then the records."""
-    told = {"name": "a run", "optimizers": ["SGD"], "started": 1_000.0, **said}
-    return b"".join(map(encode, [RunRecord(run, **told), *records]))
+def batch(run: str, records: Iterable[Record], **fields: Any) -> bytes:
+    """A body: the record of a run with these fields, then the records."""
+    fields = {"name": "a run", "optimizers": ["SGD"], "started": 1_000.0, **fields}
+    return b"".join(map(encode, [RunRecord(run, **fields), *records]))
 
 
 def eventually(seconds: float, happened: Callable[[], bool]) -> bool:
-    """Whether something happens within a time."""
+    """Whether something happens within a time; ``HANGS`` where the time says nothing."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if happened():

@@ -1,4 +1,4 @@
-"""What browser tests ask of the charts of a page, and do to them."""
+"""What browser tests read from the charts of a page, and do with them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from playwright.sync_api import Page
 
 from helpers.batches import eventually
+from helpers.patience import HANGS
 
 _POINTS = 'Number(document.querySelector("#charts").dataset.points ?? 0)'
 _DRAWN = '[...document.querySelectorAll(".charts .plot")].filter((plot) => plot.layout)'
@@ -14,14 +15,14 @@ _RANGES = f"{_DRAWN}.map((plot) => plot.layout.xaxis.range)"
 _ONE = 'document.querySelector("#chart-norm .plot").layout.xaxis.range'
 
 
-def until(page: Page, expression: str, expected: Any, seconds: float = 60) -> None:
+def until(page: Page, expression: str, expected: Any) -> None:
     """Wait for a value; playwright's own wait_for_function needs eval, which our policy forbids."""
-    reached = eventually(seconds, lambda: bool(page.evaluate(expression) == expected))
+    reached = eventually(HANGS, lambda: bool(page.evaluate(expression) == expected))
     assert reached, f"{expression} is {page.evaluate(expression)}, not {expected}"
 
 
 def points(page: Page, number: int) -> None:
-    """Wait until the page has exactly so many points of the whole run."""
+    """Wait until the page has exactly this many points of the whole run."""
     until(page, _POINTS, number)
 
 
@@ -57,5 +58,5 @@ def shows_all(page: Page, last: int) -> None:
 def open_run(page: Page, run: str, number: int) -> None:
     """Go to a run and wait for the points of its charts."""
     page.goto(f"/runs/{run}")
-    page.wait_for_selector("#charts[data-ready]", timeout=60_000)
+    page.wait_for_selector("#charts[data-ready]")
     points(page, number)

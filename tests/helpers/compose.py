@@ -27,14 +27,14 @@ def compose(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
 
 def service(name: str) -> dict[str, Any]:
     """One of its services."""
-    found: dict[str, Any] = compose()["services"][name]
-    return found
+    definition: dict[str, Any] = compose()["services"][name]
+    return definition
 
 
 def environment(name: str, secrets: Path) -> dict[str, str]:
     """What a service's container has in its environment; its secrets lie in a folder."""
-    said: dict[str, str] = service(name)["environment"]
-    return {key: str(value).replace(SECRETS, f"{secrets}/") for key, value in said.items()}
+    variables: dict[str, str] = service(name)["environment"]
+    return {key: str(value).replace(SECRETS, f"{secrets}/") for key, value in variables.items()}
 
 
 def make_secrets(folder: Path) -> Path:

@@ -31,8 +31,8 @@ def seed(service: Service) -> None:
     now = time.time()
     for rank in (0, 1):
         records = [_step(n, now, ranks=2, rank=rank) for n in range(1, STEPS + 1)]
-        told = {"world_size": 2, "rank": rank, "optimizers": ["AdamW"], "started": now - STEPS}
-        _send(service, "wrong", [*records, *_evaluations(now)], told)
+        fields = {"world_size": 2, "rank": rank, "optimizers": ["AdamW"], "started": now - STEPS}
+        _send(service, "wrong", [*records, *_evaluations(now)], fields)
     right = [_step(n, now, fair=True) for n in range(1, STEPS + 1)]
     _send(service, "right", [*right, *_evaluations(now)], {"optimizers": ["AdamW"]})
     half = [_step(n, now, fair=True, scaled=True) for n in range(1, STEPS + 1)]
@@ -40,16 +40,16 @@ def seed(service: Service) -> None:
 
 
 def _send(
-    service: Service, run: str, records: Iterable[Record], told: Mapping[str, object]
+    service: Service, run: str, records: Iterable[Record], fields: Mapping[str, object]
 ) -> None:
-    said = {"name": run, "project": "seeded", "config": SETTING, "environment": PLACE, **told}
-    answer = service.post(batch(run, records, **said))
+    fields = {"name": run, "project": "seeded", "config": SETTING, "environment": PLACE, **fields}
+    answer = service.post(batch(run, records, **fields))
     assert answer.status_code == 200, answer.text
 
 
 def _evaluations(now: float) -> list[EvalRecord]:
-    told = range(10, STEPS + 1, 10)
-    return [EvalRecord(n, now - STEPS + n, {"eval_loss": 2 + 3 / n}) for n in told]
+    steps = range(10, STEPS + 1, 10)
+    return [EvalRecord(n, now - STEPS + n, {"eval_loss": 2 + 3 / n}) for n in steps]
 
 
 def _step(

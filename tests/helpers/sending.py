@@ -43,10 +43,10 @@ class Clock:
 
 
 def send(
-    store: Store, records: Iterable[Record], now: float = 10_000.0, run: str = "r", **said: Any
+    store: Store, records: Iterable[Record], now: float = 10_000.0, run: str = "r", **fields: Any
 ) -> StoreResult:
     """Store records as ingest does."""
-    return store_batch(store, decode.read(batch(run, records, **said)), now)
+    return store_batch(store, decode.read(batch(run, records, **fields)), now)
 
 
 def judged(store: Store, run: str = "r") -> int:
