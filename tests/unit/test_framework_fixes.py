@@ -71,6 +71,8 @@ def test_a_fix_fits_the_loop_and_the_ranks() -> None:
     trainer = {"config": {"framework": "transformers"}}
     assert shown(trainer) == fixes.TOKEN_MEAN["transformers"]
     assert shown(trainer, ranks=2, sync="averaged") == fixes.SUM_OVER_WINDOW
+    several = shown({"environment": ACCELERATE}, ranks=2, sync="averaged")
+    assert several == fixes.SUM_OVER_WINDOW
 
 
 def test_the_fix_names_the_divisor_of_accelerate_if_it_may_call_backward() -> None:

@@ -117,18 +117,12 @@ ONE_WORLD_SIZE_MORE: dict[Loop, str] = {
     "ranks": """\
 # for each micro-batch:
 (loss * dist.get_world_size()).backward()  # DDP and FSDP average over ranks""",
-    "accelerate": """\
-# for each micro-batch:
-accelerator.backward(loss * accelerator.num_processes)     # gradients are averaged over them""",
 }
 
 ONE_WORLD_SIZE_LESS: dict[Loop, str] = {
     "ranks": """\
 # for each micro-batch:
 loss.backward()                            # not loss * world_size""",
-    "accelerate": """\
-# for each micro-batch:
-accelerator.backward(loss)                 # not loss * num_processes""",
 }
 
 WINDOW_LENGTH: dict[Loop, str] = {
@@ -171,9 +165,9 @@ def _code(fixes: dict[Loop, str], facts: StepFacts) -> str:
 def loop(facts: StepFacts) -> Loop:
     """The loop of a run. A script that imports transformers imports accelerate, too."""
     name, run = framework(facts.run), facts.run
-    if name == "accelerate" or (name in ("transformers", "lightning") and run.world_size == 1):
-        return name  # type: ignore[return-value]
-    if name != "plain" or _divides_itself(run):
+    if name != "plain":  # of frameworks, one rank is proved
+        return name if run.world_size == 1 else "unproved"  # type: ignore[return-value]
+    if _divides_itself(run):
         return "unproved"
     if run.world_size == 1:
         return "plain"
