@@ -29,12 +29,7 @@ WRONG_KINDS = ("missed", "accused", "untrue", "failed")
 # Choices whose programs are known to get wrong answers, and why. They are counted as wrong in every
 # table; only the exit status of a run leaves them out. Remove an entry with its cause.
 KNOWN = {
-    "auxiliary:penalty": "a penalty on the parameters is taken for the objective of the window",
-    "auxiliary:z_loss+penalty": "as of a penalty alone",
-    "objective:focal": "weights are read at the cross entropy, not at the mean over its function",
-    "objective:preference": "as of the focal loss",
     "objective:policy": "as of the focal loss; its advantages hide a missing division",
-    "objective:chunked": "two parts of one loss are taken for two tasks in some windows",
     "layout:tensor": "ranks of one tensor-parallel group are accused of duplicate data",
     "layout:tensor_fsdp2": "as of tensor parallelism alone",
     "all_reduce:early": "an all-reduce before the last backward is taken for one after it",
@@ -42,10 +37,7 @@ KNOWN = {
     "all_reduce:half_of_ranks": "the ledger refuses ranks that differ, but no rule names the drift",
     "normalisation:samples": "in a window where B is K or N by chance, a rule names that",
     "normalisation:stale_count": "with two terms, a divisor that varies is balance_off (info)",
-    "accumulate_in:buffers": "before an all-reduce by hand, moved gradients seem zeroed",
-    "loop:off_by_one": "windows that never divide are measured by a first one of one micro-batch",
-    "objective:ctc": "weights are those of a row's loss, not of its mean over letters",
-    "objective:contrastive": "with equal batches, no constant factor is named",
+    "accumulate_in:buffers": "before an all-reduce by hand, moved gradients seem discarded",
     "objective:divergence": "the classes of a distribution are counted as tokens",
 }
 _STRUCTURAL = {question.node for question in QUESTIONS if question.structural}
