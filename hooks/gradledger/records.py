@@ -134,6 +134,7 @@ class StepRecord:
     noise: list[float] = field(default_factory=list)  # sampled |G_small|^2, |G_big|^2
     sync: Literal["none", "averaged", "unknown"] = "none"  # reduction of gradients over ranks
     wrapper: Literal["ddp", "fsdp", "fsdp2"] | None = None
+    data_group: list[int] = field(default_factory=list)  # ranks with other data, if not all are
     collectives_after: int | None = None  # collectives between the last backward and the step
     sync_bytes: int | None = None  # gradient bytes of one synchronisation, per rank
     outside: int | None = None  # parameters of the optimizer outside the wrapped model

@@ -88,6 +88,7 @@ step_records = st.builds(
     sync=st.sampled_from(["none", "averaged", "unknown"]),
     wrapper=st.none() | st.sampled_from(["ddp", "fsdp", "fsdp2"]),
     collectives_after=maybe_count,
+    data_group=st.lists(st.integers(0, 9), max_size=4),
     sync_bytes=maybe_count,
     outside=maybe_count,
     samples=st.none() | st.builds(records.Samples, after_backward=samples_of, at_step=samples_of),

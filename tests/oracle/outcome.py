@@ -30,8 +30,6 @@ WRONG_KINDS = ("missed", "accused", "untrue", "failed")
 # table; only the exit status of a run leaves them out. Remove an entry with its cause.
 KNOWN = {
     "objective:policy": "as of the focal loss; its advantages hide a missing division",
-    "layout:tensor": "ranks of one tensor-parallel group are accused of duplicate data",
-    "layout:tensor_fsdp2": "as of tensor parallelism alone",
     "all_reduce:early": "an all-reduce before the last backward is taken for one after it",
     "all_reduce:without_biases": "an all-reduce of some parameters is taken for one of all",
     "all_reduce:half_of_ranks": "the ledger refuses ranks that differ, but no rule names the drift",

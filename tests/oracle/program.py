@@ -289,6 +289,8 @@ def _arithmetic(p: Program) -> Iterator[bool]:
     yield p.data != "empty_micro_batch" or (several and p.objective in _IGNORING)
     yield p.data != "empty_rank" or (p.objective in _IGNORING and p.data_ranks > 1)
     yield p.data != "empty_rank" or p.ranks_count != "each"
+    # DTensor cannot reshape a tensor without rows
+    yield p.data != "empty_micro_batch" or p.tensor_ranks == 1
     # an empty micro-batch has no mean
     empty = p.data in ("empty_micro_batch", "empty_rank")
     yield not empty or p.normalisation in ("window", "after_backward", "sum")

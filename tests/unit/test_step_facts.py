@@ -207,6 +207,33 @@ def test_consecutive_targets_are_those_of_a_contrastive_loss_and_no_separate_los
     assert not facts(StepRecord(0, 1, 1.0, batches, post_factor=1.0)).separate_losses
 
 
+def test_of_several_data_parallel_groups_the_first_with_a_loss_is_shown() -> None:
+    """Two by two ranks: 0 and 2 average their gradients, and share their data with 1 and 3."""
+    groups = [[0, 2], [1, 3], [0, 2], [1, 3]]
+    sent = [record(FAIR, sync="averaged", data_group=group) for group in groups]
+    step = facts(*sent)
+    assert list(step.records) == [0, 2]
+    assert step.run.world_size == 2
+    assert step.ledger is not None
+    assert (step.ledger.tokens, step.ledger.balance) == pytest.approx((80, 1))
+    for without_loss in (sent[0], sent[2]):  # a stage of a pipeline
+        without_loss.micro_batches = []
+    assert list(facts(*sent).records) == [1, 3]
+
+
+def test_a_rank_that_is_missing_in_its_group_is_named() -> None:
+    sent = record(FAIR, sync="averaged", data_group=[0, 3])
+    assert facts(sent, world_size=4).missing_ranks == "no record of rank 3 arrived"
+
+
+def test_ranks_that_share_all_their_data_are_one_member() -> None:
+    """Tensor parallelism alone: each rank has the gradient of the same tokens."""
+    step = facts(*[record(FAIR, data_group=[rank]) for rank in (0, 1)])
+    assert step.run.world_size == 1
+    assert step.ledger is not None
+    assert (step.ledger.tokens, step.ledger.balance) == pytest.approx((40, 1))
+
+
 def test_the_norm_of_sharded_gradients_is_over_all_ranks() -> None:
     parts = [record(FAIR, norm=norm, sharded=True, sync="averaged") for norm in (3.0, 4.0)]
     assert chart_metrics(facts(*parts))["norm"] == 5.0

@@ -22,9 +22,10 @@ What marks cannot prove:
   tensor did not get the ``id`` of one that was freed.
 - Anything about parameters that are not probed.
 
-FSDP2 adds to the shard inside a DTensor, whose own version does not change: the mark uses the
-shard's version. Gradients that FSDP accumulates outside ``.grad`` have no marks; the observer of
-collectives reports their parameters (``hidden_parameters``).
+FSDP2 adds to the shard inside a DTensor, whose own version does not change. Without FSDP2, it is
+the DTensor's version that changes, and not that of its shard. The mark holds their sum. Gradients
+that FSDP accumulates outside ``.grad`` have no marks; the observer of collectives reports their
+parameters (``hidden_parameters``).
 
 Gradients are read only on the thread that trains with them (see ``backwards``). A window has no
 thread until a backward is observed to reach it, or its optimizer steps. Until then it is read only
@@ -171,7 +172,7 @@ class OptimizerWindow:
 
     def _read_marks(self) -> list[tuple[int, int]]:
         gradients = [p.grad for p in self.probed_parameters]
-        return [ABSENT if g is None else (id(g), local_part(g)._version) for g in gradients]
+        return [ABSENT if g is None else (id(g), _version(g)) for g in gradients]
 
     def sample(self) -> Deferred | None:
         """A few coordinates of the current gradients."""
@@ -218,6 +219,12 @@ class OptimizerWindow:
         self.micro_batches, self.events = [], []
         self.hidden_gradients = False
         return step
+
+
+def _version(gradient: Any) -> int:
+    version: int = gradient._version
+    part = local_part(gradient)
+    return version if part is gradient else version + part._version
 
 
 def _has_readable_grad(parameter: Any) -> bool:

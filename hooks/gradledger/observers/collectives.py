@@ -58,7 +58,10 @@ class _ThreadCounts(threading.local):
 class Collectives(Observer):
     """Fills ``collectives`` and ``wrapper`` of micro-batches, and ``sync`` of steps."""
 
-    facts = ("collectives", "sync", "wrapper", "sync_bytes", "outside", "collectives_after")
+    facts = (
+        *("collectives", "collectives_after", "sync", "sync_bytes"),
+        *("wrapper", "outside", "data_group"),
+    )
 
     def __init__(self, backwards: Backwards) -> None:
         super().__init__()
@@ -67,6 +70,7 @@ class Collectives(Observer):
         self._has_wrapper = False  # whether the script has used a data-parallel wrapper
         self._ddp: weakref.WeakSet[Any] = weakref.WeakSet()  # a script may train several
         self._fsdp: weakref.WeakSet[Any] = weakref.WeakSet()  # FSDP1's outermost modules
+        self._fsdp2 = False  # whether FSDP2 has run a backward
         self._local = LocalGradients(type(self).__name__)
         # By module that is not imported yet: class, method and wrapper.
         self._pending_patches: dict[str, tuple[str, str, Any]] = {
@@ -156,6 +160,9 @@ class Collectives(Observer):
 
     def _note_fsdp2_decision(self, group: Any) -> None:
         """FSDP2 decides in backward. Gradients that it does not reduce stay outside ``.grad``."""
+        if not self._fsdp2:
+            self._fsdp2 = True
+            self._constant_fields.clear()
         micro_batch = self._backwards.current()
         if micro_batch is None:
             return
@@ -219,6 +226,8 @@ class Collectives(Observer):
             step.micro_batches[-1].sample_after = local  # from before the comm hook
 
     def _sync(self, step: OpenStep) -> str:
+        if step.fields.get("data_group") == [dist.get_rank()]:
+            return "none"  # the collectives are those of tensor parallelism
         inside = sum(c.micro_batch.collectives or 0 for c in step.micro_batches)
         if inside and step.fields.get("wrapper") and not has_custom_hook(self._ddp):
             return "averaged"
@@ -233,22 +242,56 @@ class Collectives(Observer):
 
     def _describe(self, window: OptimizerWindow) -> dict[str, Any]:
         parameters = [p for p in window.parameters() if p.requires_grad]
-        if any(map(is_dtensor, parameters)):
-            return {"wrapper": "fsdp2", "sync_bytes": _bytes(parameters)}
+        held = {id(p) for ddp in self._ddp for p in ddp.parameters()}
+        synced = [p for p in parameters if id(p) in held]
+        if not synced and any(map(is_dtensor, parameters)):
+            return self._describe_dtensors(parameters)
         if self._fsdp:
             sharded = any(module.sharding_strategy.name != "NO_SHARD" for module in self._fsdp)
             return {"wrapper": "fsdp", "sync_bytes": _bytes(parameters), "sharded": sharded}
-        held = {id(p) for ddp in self._ddp for p in ddp.parameters()}
-        synced = [p for p in parameters if id(p) in held]
         if not synced:
             return {}
         outside = len(parameters) - len(synced)
-        return {"wrapper": "ddp", "sync_bytes": _bytes(synced), "outside": outside}
+        fields = {"wrapper": "ddp", "sync_bytes": _bytes(synced), "outside": outside}
+        groups = {tuple(dist.get_process_group_ranks(ddp.process_group)) for ddp in self._ddp}
+        return fields | _unless_all(groups.pop() if len(groups) == 1 else ())
+
+    def _describe_dtensors(self, parameters: list[Any]) -> dict[str, Any]:
+        """FSDP2, with tensor parallelism or without, or tensor parallelism alone."""
+        # where its private class was not found, all DTensors are taken for FSDP2's
+        fsdp2 = self._fsdp2 or (FSDP2 in sys.modules and FSDP2 in self._pending_patches)
+        fields = {"wrapper": "fsdp2", "sync_bytes": _bytes(parameters)} if fsdp2 else {}
+        return fields | _unless_all(data_ranks(parameters, fsdp2))
 
 
 def _world_size() -> int:
     """The number of ranks: 1 without a process group, or in a PyTorch built without them."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def data_ranks(parameters: list[Any], fsdp2: bool) -> tuple[int, ...]:
+    """The ranks over which gradients are combined, by the placements of a sharded parameter.
+
+    FSDP2 shards over the first dimension of a mesh, or the second if it replicates over the first
+    (``fully_shard``); the dimensions after it are those of tensor parallelism, whose ranks see the
+    same data. Without FSDP2, all are. Empty if no parameter shows it.
+    """
+    for parameter in filter(is_dtensor, parameters):
+        # a strided shard of FSDP2 does not call itself one
+        sharded = [not placement.is_replicate() for placement in parameter.placements]
+        coordinate = parameter.device_mesh.get_coordinate()
+        if coordinate is None or not any(sharded):
+            continue
+        dimensions = sharded.index(True) + 1 if fsdp2 else 0
+        ranks = parameter.device_mesh.mesh
+        for position in reversed(coordinate[dimensions:]):
+            ranks = ranks[..., position]
+        return tuple(ranks.flatten().tolist())
+    return ()
+
+
+def _unless_all(ranks: tuple[int, ...]) -> dict[str, Any]:
+    return {"data_group": list(ranks)} if 0 < len(ranks) < dist.get_world_size() else {}
 
 
 def _is_hybrid(module: Any) -> bool:

@@ -128,6 +128,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     noise: Annotated[list[Number], Meta(max_length=2)] = []
     sync: Literal["none", "averaged", "unknown"] = "none"
     wrapper: Literal["ddp", "fsdp", "fsdp2"] | None = None
+    data_group: Annotated[list[Count], Meta(max_length=MAX_RANKS)] = []
     collectives_after: Count | None = None
     sync_bytes: Count | None = None
     outside: Count | None = None

@@ -16,8 +16,8 @@ term in the applied gradient (DESIGN section 2). For a term of ``n`` tokens on r
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -75,14 +75,16 @@ class StepFacts:
         step: int,
         records: RecordsByRank,
         all_reduce: ManualAllReduce | None,
+        ranks: Sequence[int] = (),
     ) -> None:
         """``records`` by rank, ascending; ``all_reduce`` is what a loop that synchronises
-        gradients itself did."""
+        gradients itself did; ``ranks`` are those of ``run``, if not 0, 1, 2, ..."""
         self.run = run
         self.optimizer = optimizer
         self.step = step
         self.records = records
         self.all_reduce = all_reduce
+        self._ranks = ranks or range(run.world_size)
         self.complete = len(records) >= run.world_size  # every rank has sent its record
         # why the hooks could measure nothing of this step, on some rank
         self.unobserved = next(filter(None, map(_unobserved, records.values())), None)
@@ -191,7 +193,7 @@ class StepFacts:
         """Which ranks have sent no record, as a sentence; None if every rank has."""
         if self.complete:
             return None
-        ranks = sorted(set(range(self.run.world_size)) - set(self.records))
+        ranks = sorted(set(self._ranks) - set(self.records))
         return f"no record of rank {', '.join(map(str, ranks[:8]))} arrived"
 
     def _unmeasured(self) -> str | None:
@@ -303,13 +305,28 @@ class StepFacts:
 
 
 def merge(run: RunInfo, optimizer: int, step: int, records: RecordsByRank) -> StepFacts:
-    """One step's facts from the records of its ranks."""
+    """One step's facts from the records of its ranks.
+
+    Ranks of one tensor-parallel group see the same data and hold parts of the same gradient. Of
+    several data-parallel groups the facts are those of one, the first that has a loss.
+    """
     ordered = dict(sorted(records.items())) if len(records) > 1 else records
+    group = _data_group(ordered)
+    if group:
+        run = replace(run, world_size=len(group))
+        ordered = {rank: ordered[rank] for rank in group if rank in ordered}
     if not 1 < run.world_size <= len(ordered):
-        return StepFacts(run, optimizer, step, ordered, None)
+        return StepFacts(run, optimizer, step, ordered, None, group)
     all_reduce = manual_all_reduce.infer(ordered)
     averaged = manual_all_reduce.as_averaged(ordered, all_reduce)
-    return StepFacts(run, optimizer, step, averaged, all_reduce)
+    return StepFacts(run, optimizer, step, averaged, all_reduce, group)
+
+
+def _data_group(records: RecordsByRank) -> Sequence[int]:
+    """The ranks of the data-parallel group that is shown; empty if all ranks are one."""
+    groups = {rank: r.data_group for rank, r in records.items() if rank in r.data_group}
+    with_loss = [rank for rank in groups if any(m.terms for m in records[rank].micro_batches)]
+    return sorted(groups[next(iter(with_loss or groups))]) if groups else ()
 
 
 # ---------------------------------------------------------------------- from record to weights
