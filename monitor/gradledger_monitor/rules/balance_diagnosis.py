@@ -32,10 +32,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective, losses_together
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import total
+from gradledger_monitor.rules.balance_evidence import (
+    Near,
+    coefficient_explains,
+    combined_off,
+    divides_by_all_positions,
+    is_bare_reduction,
+    is_half_squared_error,
+    is_one_divided_cross_entropy,
+    is_sum,
+    is_undivided,
+    reductions,
+)
 
 Pattern = Literal[
     "fair",
@@ -67,7 +78,6 @@ NONLINEAR = "the loss is a non-linear function of whole micro-batches"
 _FAIR: tuple[Pattern, ...] = ("fair", "partial_before")
 ONE_MORE = "needs one more window"
 _BY_HISTORY: tuple[Pattern, ...] = ("pending", "constant", "wandering", "early_step")
-_ROUND = (1, 2, 3, 5)  # first digits of coefficients that people write
 
 
 @dataclass
@@ -151,7 +161,7 @@ def _of_further(facts: StepFacts, objective: Objective, main: Diagnosis) -> Diag
     """A further objective: without the division by K that the main one has, or with its weight."""
     if _is_fair(facts, objective):
         return Diagnosis("fair", objective=objective)
-    if main.pattern in _FAIR and _is_undivided(facts, objective):
+    if main.pattern in _FAIR and is_undivided(facts, objective):
         return Diagnosis("term_missing", objective=objective, ratio=facts.micro_batches)
     return Diagnosis("coefficient", objective=objective)
 
@@ -197,7 +207,7 @@ def _explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
     8. Earlier windows (``_by_history``).
     """
     balance = objective.ledger.balance / (facts.run.declared_scale or 1.0)
-    if _Near(balance, facts.tolerance)(1.0):
+    if Near(balance, facts.tolerance)(1.0):
         return _fair(facts, objective, past)
     return (
         _by_weights(facts, objective, past)
@@ -225,12 +235,12 @@ def _fair(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Dia
 
 
 def _by_weights(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis | None:
-    if _divides_by_all_positions(facts, objective):
+    if divides_by_all_positions(facts, objective):
         return Diagnosis("padding", objective=objective)
-    if not _is_sum(facts, objective):
+    if not is_sum(facts, objective):
         return None
     weight = objective.ledger.balance / objective.ledger.tokens
-    equal = _Near(weight, facts.tolerance)
+    equal = Near(weight, facts.tolerance)
     if not all(equal(earlier) for earlier in _mean_weights(past)):
         return None  # the divisor is a count that was 1, or K, by chance
     if not _wrong(past) and not all(term.loss_term.undivided for term in objective.terms):
@@ -251,7 +261,7 @@ def _partial(
     k = facts.micro_batches
     full = next((c.micro_batches for c in reversed(past) if c.pattern in _FAIR), None)
     # a fair window of one micro-batch shows no K: its mean is right whatever K is
-    if full is None or full in (1, k) or not _Near(balance, facts.tolerance)(k / full):
+    if full is None or full in (1, k) or not Near(balance, facts.tolerance)(k / full):
         return None
     if not _Explains(facts, past)(lambda micro_batches: micro_batches / full):
         return None
@@ -265,22 +275,22 @@ def _by_ranks(
 
     With K = R, B = R may also be a missing division by K: ``_by_number`` decides.
     """
-    ranks, near = facts.run.world_size, _Near(balance, facts.tolerance)
+    ranks, near = facts.run.world_size, Near(balance, facts.tolerance)
+    if combined_off(facts, balance):
+        factor = ranks if balance > 1 else 1 / ranks
+        if _Explains(facts, past)(lambda _: factor):
+            return Diagnosis("world", objective=objective, ratio=round(balance, 6))
     if facts.averaged and near(ranks) and facts.micro_batches != ranks:
-        if _coefficient_explains(facts, objective, balance):
+        if coefficient_explains(facts, objective, balance):
             return Diagnosis("world_or_weight", objective=objective, ratio=ranks)
         world = Diagnosis("world", objective=objective, ratio=ranks)
         return _if_consistent(facts, past, world, ranks)
-    if _combined_off(facts, balance):
-        factor = ranks if balance > 1 else 1 / ranks
-        world = Diagnosis("world", objective=objective, ratio=round(balance, 6))
-        return world if _Explains(facts, past)(lambda _: factor) else None
     return None
 
 
 def _by_coefficient(facts: StepFacts, objective: Objective, balance: float) -> Diagnosis | None:
-    harmless = _coefficient_explains(facts, objective, balance)
-    if harmless or _is_half_squared_error(facts, objective, balance):
+    harmless = coefficient_explains(facts, objective, balance)
+    if harmless or is_half_squared_error(facts, objective, balance):
         return Diagnosis("coefficient", objective=objective)
     return None
 
@@ -289,7 +299,7 @@ def _by_losses_together(facts: StepFacts) -> Diagnosis | None:
     scale = facts.run.declared_scale or 1.0
     for group in losses_together(facts.objectives):
         balance = total([objective.ledger.balance for objective in group])
-        if _Near(balance / scale, facts.tolerance)(1.0):
+        if Near(balance / scale, facts.tolerance)(1.0):
             return Diagnosis("unmeasured", PARTS_OR_TASKS, group[0])
     return None
 
@@ -302,8 +312,8 @@ def _by_number(
     With K = R the numbers coincide. A mean loss is then attributed to K. A summed loss is
     attributed to R: the usual form is a sum over N of all ranks, which DDP averages once more.
     """
-    k, ranks, near = facts.micro_batches, facts.run.world_size, _Near(balance, facts.tolerance)
-    summed = _reductions(objective) <= {"sum", "none"}
+    k, ranks, near = facts.micro_batches, facts.run.world_size, Near(balance, facts.tolerance)
+    summed = reductions(objective) <= {"sum", "none"}
     if ranks > 1 and (near(ranks) or near(1 / ranks)) and (summed or k != ranks):
         world = Diagnosis("world", objective=objective, ratio=round(balance, 6))
         return _if_consistent(facts, past, world, ranks if near(ranks) else 1 / ranks)
@@ -332,7 +342,7 @@ def _if_consistent(
     chance. A mean has the right count in it.
     """
     assert diagnosis.objective is not None
-    if not _wrong(past) and _reductions(diagnosis.objective) != {"mean"}:
+    if not _wrong(past) and reductions(diagnosis.objective) != {"mean"}:
         return Diagnosis("pending", ONE_MORE, diagnosis.objective)
     explains = _Explains(facts, past)
     return diagnosis if explains(expected if callable(expected) else lambda _: expected) else None
@@ -347,7 +357,7 @@ class _Explains:
     def __call__(self, expected: Callable[[int], float]) -> bool:
         scale, tolerance = self._facts.run.declared_scale or 1.0, self._facts.tolerance
         return all(
-            _Near((closed.balance or 0.0) / scale, tolerance)(expected(closed.micro_batches or 1))
+            Near((closed.balance or 0.0) / scale, tolerance)(expected(closed.micro_batches or 1))
             for closed in _wrong(self._past)
         )
 
@@ -365,12 +375,12 @@ def _by_history(
         balance * (facts.run.declared_scale or 1.0), past, facts.tolerance
     )
     even = objective.reading.is_even(facts.tolerance)
-    if varies and even and not _is_bare_reduction(objective):
+    if varies and even and not is_bare_reduction(objective):
         return Diagnosis("wandering", objective=objective)
     divisor = _divisor(balance)
     single = len(facts.record.micro_batches) == 1
-    whole = 1 < divisor <= MOST_MICRO_BATCHES and _Near(balance, facts.tolerance)(1 / divisor)
-    if single and whole and not varies and _is_one_divided_cross_entropy(objective):
+    whole = 1 < divisor <= MOST_MICRO_BATCHES and Near(balance, facts.tolerance)(1 / divisor)
+    if single and whole and not varies and is_one_divided_cross_entropy(objective):
         return Diagnosis("early_step", objective=objective, ratio=1 / divisor)
     return Diagnosis("constant", objective=objective)
 
@@ -381,128 +391,3 @@ def _divisor(balance: float) -> int:
     The reciprocal of a denormal balance would be infinite.
     """
     return round(1 / balance) if 0.5 / MOST_MICRO_BATCHES < balance < math.inf else 0
-
-
-class _Near:
-    """Whether a balance equals a value within the relative tolerance."""
-
-    def __init__(self, balance: float, tolerance: float) -> None:
-        self._balance, self._tolerance = balance, tolerance
-
-    def __call__(self, value: float) -> bool:
-        return abs(self._balance / value - 1) <= self._tolerance
-
-
-# ---------------------------------------------------------------------- evidence
-
-
-def _combined_off(facts: StepFacts, balance: float) -> bool:
-    """A loop that combines the ranks itself is off by R or 1/R, and the balance by the same.
-
-    The loop multiplies the sum over ranks by ``factor``: 1/R is an average, so factor * R is the
-    excess over it.
-    """
-    factor, ranks = facts.all_reduce_factor, facts.run.world_size
-    if factor is None:
-        return False
-    near = _Near(factor * ranks, facts.tolerance)
-    return any(near(r) and _Near(balance, facts.tolerance)(r) for r in (ranks, 1 / ranks))
-
-
-def _reductions(objective: Objective) -> set[str]:
-    return {term.loss_term.reduction for term in objective.terms}
-
-
-def _is_bare_reduction(objective: Objective) -> bool:
-    """Whether the loss is a bare mean or sum, whose elements have an unknown meaning."""
-    bare = ("MeanBackward", "SumBackward")
-    return any(term.loss_term.kind.startswith(bare) for term in objective.terms)
-
-
-def _is_sum(facts: StepFacts, objective: Objective) -> bool:
-    """Every token weighs 1, or 1 averaged over ranks or micro-batches: nothing divides by N."""
-    if (
-        _is_bare_reduction(objective)
-        or "mean" in _reductions(objective)
-        or objective.ledger.tokens <= 1
-    ):
-        return False
-    k, ranks = facts.micro_batches, facts.run.world_size
-    weights = {line.weight for line in objective.ledger.lines if line.tokens}
-    plain = (1.0, 1 / ranks, 1 / k, 1 / (k * ranks))
-    return all(any(_Near(w, facts.tolerance)(p) for p in plain) for w in weights)
-
-
-def _divides_by_all_positions(facts: StepFacts, objective: Objective) -> bool:
-    """Each token's weight is 1 / (K * positions of its micro-batch), ignored positions included.
-
-    ``weight * positions * K`` is then 1 for every micro-batch; for averaged ranks, times R.
-    """
-    terms = objective.terms
-    ignored = any(term.loss_term.size != term.tokens for term in terms)
-    if not ignored or any(not term.loss_term.size for term in terms):
-        return False
-    share = facts.micro_batches * (facts.run.world_size if facts.averaged else 1)
-    products = [term.weight * (term.loss_term.size or 0) * share for term in terms]
-    return all(abs(product - 1) <= facts.tolerance for product in products)
-
-
-def _coefficient_explains(facts: StepFacts, objective: Objective, balance: float) -> bool:
-    """B is the constant that the loss is multiplied by."""
-    coefficients = {number(term.loss_term.coefficient) for term in objective.terms}
-    if len(coefficients) != 1:
-        return False
-    coefficient = coefficients.pop()
-    return coefficient is not None and _Near(balance, facts.tolerance)(abs(coefficient) or 1.0)
-
-
-def _is_half_squared_error(facts: StepFacts, objective: Objective, balance: float) -> bool:
-    """Half the mean squared error, as textbooks write it; the half may also be 1/K or 1/R."""
-    kinds = {term.loss_term.kind for term in objective.terms}
-    return kinds == {"MseLossBackward0"} and _Near(balance, facts.tolerance)(0.5)
-
-
-def _is_one_divided_cross_entropy(objective: Objective) -> bool:
-    """Each micro-batch has one term: a cross entropy that is divided by something."""
-    terms = [term.loss_term for term in objective.terms]
-    if len(terms) != len({(term.rank, term.micro_batch) for term in objective.terms}):
-        return False
-    return all(t.kind.startswith("NllLoss") and t.undivided is False for t in terms)
-
-
-def _is_undivided(facts: StepFacts, objective: Objective) -> bool:
-    """Whether the mean of a further objective is added on every micro-batch without a division.
-
-    Its balance is then K times its coefficient, while that of the main one is 1. A coefficient
-    that already contains the 1/K gives the same balance: see ``_is_undivided_coefficient``.
-    """
-    k, terms = facts.micro_batches, objective.terms
-    coefficients = {number(term.loss_term.coefficient) for term in terms}
-    means = all(
-        s.loss_term.undivided and (s.loss_term.reduction == "mean" or s.loss_term.penalty)
-        for s in terms
-    )
-    ranks = len({term.rank for term in terms})
-    if k == 1 or not means or len(terms) != k * ranks or len(coefficients) != 1:
-        return False
-    coefficient = coefficients.pop()
-    near = _Near(objective.ledger.balance, facts.tolerance)
-    return near(k * (coefficient or 1.0)) and _is_undivided_coefficient(coefficient, k)
-
-
-def _is_undivided_coefficient(coefficient: float | None, k: int) -> bool:
-    """Whether a coefficient looks like one that does not contain 1/K.
-
-    Authors write round coefficients. With K = 4, 0.0025 is not round but 0.0025 * 4 = 0.01 is, so
-    it is read as 0.01 / 4; of 0.01 and 0.04 only the first is round, so 0.01 is read as undivided.
-    If both are round (0.5 and 2), nothing separates them, and the harmless objective wins.
-    """
-    if coefficient is None:
-        return True
-    return _mantissa(coefficient) in _ROUND and _mantissa(coefficient * k) not in _ROUND
-
-
-def _mantissa(value: float) -> float:
-    """The decimal mantissa, 1 to 10, to three places: 0.025 -> 2.5."""
-    mantissa = float(f"{abs(value):e}".split("e")[0])
-    return round(mantissa, 3)

@@ -36,6 +36,9 @@ from gradledger_monitor.rules.state import declare
 FIX = TOKEN_MEAN["plain"]
 
 
+LIGHT = "its weights differ, but it has little of the gradient's weight"
+
+
 class TokenWeightsUnequal(Rule):
     """Tokens of one optimizer step have different weights.
 
@@ -93,7 +96,7 @@ class TokenWeightsUnequal(Rule):
         if facts.objective is None:
             return not_measured(reason_without_objective(facts))
         objectives = [] if facts.together else [o for o in facts.objectives if not o.is_penalty]
-        excuses = [_excuse(objective, facts) for objective in objectives]
+        excuses = [self._excuse(objective, objectives, facts) for objective in objectives]
         if excuses and all(excuses):
             return next(filter(None, excuses))
         balanced = _even_weights(facts, objectives, excuses)
@@ -104,6 +107,24 @@ class TokenWeightsUnequal(Rule):
         if uneven is None or (uneven is objectives[0] and window.balance.pattern == "padding"):
             return balanced
         return deferred_finding(self._report, facts, uneven, share, tuple(self._recent))
+
+    def _excuse(
+        self, objective: Objective, objectives: list[Objective], facts: StepFacts
+    ) -> Outcome | None:
+        """Why the weights of an objective cannot be evaluated, or need not; None if they are."""
+        reading, scale = objective.reading, facts.run.declared_scale or 1.0
+        if objective.weighted_inside and not objective.elements_count:
+            return not_applicable(WEIGHTED_INSIDE)
+        if reading.of_part and not reading.is_fair(facts.tolerance, scale):
+            return not_measured(PARTS_OR_TASKS)
+        if reading.is_even(facts.tolerance):
+            return None
+        if objective.is_nonlinear:
+            return not_applicable(NONLINEAR)
+        if objective is not objectives[0]:
+            moved = reading.ledger.misallocation * _share(objective, objectives)
+            return not_applicable(LIGHT) if moved < self.warning else None
+        return None
 
     def _report(
         self, facts: StepFacts, objective: Objective, share: float, history: tuple[float, ...]
@@ -156,18 +177,6 @@ def _even_weights(
         if excuse is not None
     ]
     return ok("; ".join([f"equal weights: {', '.join(evaluated)}", *not_evaluated]))
-
-
-def _excuse(objective: Objective, facts: StepFacts) -> Outcome | None:
-    """Why the weights of an objective cannot be evaluated, or need not; None if they are."""
-    reading, scale = objective.reading, facts.run.declared_scale or 1.0
-    if objective.weighted_inside and not objective.elements_count:
-        return not_applicable(WEIGHTED_INSIDE)
-    if objective.is_nonlinear and not reading.is_even(facts.tolerance):
-        return not_applicable(NONLINEAR)
-    if reading.of_part and not reading.is_fair(facts.tolerance, scale):
-        return not_measured(PARTS_OR_TASKS)
-    return None
 
 
 def _share(objective: Objective, objectives: list[Objective]) -> float:

@@ -1,0 +1,135 @@
+"""What the graph and the weights of an objective show about its balance: pure predicates.
+
+``balance_diagnosis`` asks them in the order of their strength.
+"""
+
+from __future__ import annotations
+
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.step_facts import StepFacts
+
+_ROUND = (1, 2, 3, 5)  # first digits of coefficients that people write
+
+
+class Near:
+    """Whether a balance equals a value within a relative tolerance."""
+
+    def __init__(self, balance: float, tolerance: float) -> None:
+        self._balance, self._tolerance = balance, tolerance
+
+    def __call__(self, value: float) -> bool:
+        return abs(self._balance / value - 1) <= self._tolerance
+
+
+def combined_off(facts: StepFacts, balance: float) -> bool:
+    """A loop that combines the ranks itself is off by R or 1/R, and the balance by the same.
+
+    The loop multiplies the sum over ranks by ``factor``: 1/R is an average, so factor * R is the
+    excess over it.
+    """
+    factor, ranks = facts.all_reduce_factor, facts.run.world_size
+    if factor is None:
+        return False
+    near = Near(factor * ranks, facts.tolerance)
+    return any(near(r) and Near(balance, facts.tolerance)(r) for r in (ranks, 1 / ranks))
+
+
+def reductions(objective: Objective) -> set[str]:
+    """The reductions of its terms: "mean", "sum", "none"."""
+    return {term.loss_term.reduction for term in objective.terms}
+
+
+def is_bare_reduction(objective: Objective) -> bool:
+    """Whether the loss is a bare mean or sum, whose elements have an unknown meaning."""
+    bare = ("MeanBackward", "SumBackward")
+    return any(term.loss_term.kind.startswith(bare) for term in objective.terms)
+
+
+def is_sum(facts: StepFacts, objective: Objective) -> bool:
+    """Every token weighs 1, or 1 averaged over ranks or micro-batches: nothing divides by N."""
+    if (
+        is_bare_reduction(objective)
+        or "mean" in reductions(objective)
+        or objective.ledger.tokens <= 1
+    ):
+        return False
+    k, ranks = facts.micro_batches, facts.run.world_size
+    weights = {line.weight for line in objective.ledger.lines if line.tokens}
+    plain = (1.0, 1 / ranks, 1 / k, 1 / (k * ranks))
+    return all(any(Near(w, facts.tolerance)(p) for p in plain) for w in weights)
+
+
+def divides_by_all_positions(facts: StepFacts, objective: Objective) -> bool:
+    """Each token's weight is 1 / (K * positions of its micro-batch), ignored positions included.
+
+    ``weight * positions * K`` is then 1 for every micro-batch; for averaged ranks, times R.
+    """
+    terms = objective.terms
+    ignored = any(term.loss_term.size != term.tokens for term in terms)
+    if not ignored or any(not term.loss_term.size for term in terms):
+        return False
+    share = facts.micro_batches * (facts.run.world_size if facts.averaged else 1)
+    products = [term.weight * (term.loss_term.size or 0) * share for term in terms]
+    return all(abs(product - 1) <= facts.tolerance for product in products)
+
+
+def coefficient_explains(facts: StepFacts, objective: Objective, balance: float) -> bool:
+    """B is the constant that the loss is multiplied by."""
+    coefficients = {number(term.loss_term.coefficient) for term in objective.terms}
+    if len(coefficients) != 1:
+        return False
+    coefficient = coefficients.pop()
+    return coefficient is not None and Near(balance, facts.tolerance)(abs(coefficient) or 1.0)
+
+
+def is_half_squared_error(facts: StepFacts, objective: Objective, balance: float) -> bool:
+    """Half the mean squared error, as textbooks write it; the half may also be 1/K or 1/R."""
+    kinds = {term.loss_term.kind for term in objective.terms}
+    return kinds == {"MseLossBackward0"} and Near(balance, facts.tolerance)(0.5)
+
+
+def is_one_divided_cross_entropy(objective: Objective) -> bool:
+    """Each micro-batch has one term: a cross entropy that is divided by something."""
+    terms = [term.loss_term for term in objective.terms]
+    if len(terms) != len({(term.rank, term.micro_batch) for term in objective.terms}):
+        return False
+    return all(t.kind.startswith("NllLoss") and t.undivided is False for t in terms)
+
+
+def is_undivided(facts: StepFacts, objective: Objective) -> bool:
+    """Whether the mean of a further objective is added on every micro-batch without a division.
+
+    Its balance is then K times its coefficient, while that of the main one is 1. A coefficient
+    that already contains the 1/K gives the same balance: see ``_is_undivided_coefficient``.
+    """
+    k, terms = facts.micro_batches, objective.terms
+    coefficients = {number(term.loss_term.coefficient) for term in terms}
+    means = all(
+        s.loss_term.undivided and (s.loss_term.reduction == "mean" or s.loss_term.penalty)
+        for s in terms
+    )
+    ranks = len({term.rank for term in terms})
+    if k == 1 or not means or len(terms) != k * ranks or len(coefficients) != 1:
+        return False
+    coefficient = coefficients.pop()
+    near = Near(objective.ledger.balance, facts.tolerance)
+    return near(k * (coefficient or 1.0)) and _is_undivided_coefficient(coefficient, k)
+
+
+def _is_undivided_coefficient(coefficient: float | None, k: int) -> bool:
+    """Whether a coefficient looks like one that does not contain 1/K.
+
+    Authors write round coefficients. With K = 4, 0.0025 is not round but 0.0025 * 4 = 0.01 is, so
+    it is read as 0.01 / 4; of 0.01 and 0.04 only the first is round, so 0.01 is read as undivided.
+    If both are round (0.5 and 2), nothing separates them, and the harmless objective wins.
+    """
+    if coefficient is None:
+        return True
+    return _mantissa(coefficient) in _ROUND and _mantissa(coefficient * k) not in _ROUND
+
+
+def _mantissa(value: float) -> float:
+    """The decimal mantissa, 1 to 10, to three places: 0.025 -> 2.5."""
+    mantissa = float(f"{abs(value):e}".split("e")[0])
+    return round(mantissa, 3)
