@@ -89,8 +89,9 @@ def of_arithmetic(program: Program, truth: Truth) -> Expectation:
         return Expectation(unknown="a mean of each sequence may be intended")
     if program.objective == "class_weights" and program.data == "equal":
         return Expectation(unknown="a mean over tokens or over class weights may be intended")
-    if program.objective in ("log_probs", "policy") and program.normalisation == "sum":
-        return Expectation(unknown="a sum of log-probabilities may be intended, as in REINFORCE")
+    hand_written = program.objective in ("log_probs", "policy", "preference")
+    if hand_written and program.normalisation == "sum":
+        return Expectation(unknown="a sum over elements of unknown meaning may be intended")
     if truth.steps != truth.windows:
         return Expectation(unknown=f"{truth.steps} steps of {truth.windows} windows")
     if program.objective == "squared_error" and _halved(truth):
@@ -103,8 +104,18 @@ def of_arithmetic(program: Program, truth: Truth) -> Expectation:
         rules |= {DRIFT, *DRIFTING.get(program.all_reduce, ())}
         reasons.append("the ranks apply different gradients")
     severe = rules - {OFF}
-    rules |= _batch_rules(truth)
+    rules |= _batch_rules(truth) | _short_windows(program, truth)
     return Expectation(severe, rules, hidden=hidden, reasons=tuple(reasons))
+
+
+def _short_windows(program: Program, truth: Truth) -> frozenset[str]:
+    """A window of k micro-batches whose balance is k/K, whatever the others are."""
+    for step in truth.true_steps:
+        share = step.micro_batches / program.k
+        for account in step.accounts.values():
+            if share < 1 and abs(account.balance - share) <= _tolerance(program) * share:
+                return frozenset({PARTIAL})
+    return frozenset()
 
 
 def _halved(truth: Truth) -> bool:

@@ -77,8 +77,8 @@ def test_one_loss_is_one_objective() -> None:
 def test_the_unit_in_which_the_contract_holds_is_shown() -> None:
     by_class = [term(n, 1 / 24, "sum", class_weight=w) for n, w in ((4, 8.0), (6, 16.0))]
     assert shown(objectives(*by_class)) == [(CE, "class_weight", 24, 1.0)]
-    for units, unit in (({"rows": 3}, "rows"), ({"positions": 3}, "positions")):
-        loss = squares(term(12, 1 / 3, "sum", **{"rows": 4, "positions": 4, **units}))
+    for unit, units in (("rows", {"rows": 3}), ("positions", {"rows": 2, "positions": 3})):
+        loss = squares(term(12, 1 / 3, "sum", **{"positions": 4, **units}))
         assert shown(objectives(loss)) == [(MSE, unit, 3, 1.0)]
     summed_classes = squares(term(12, 1 / 3, "none", elements=3, element_weight=1 / 3))
     assert shown(objectives(summed_classes)) == [(MSE, "elements", 3, 1.0)]
@@ -87,6 +87,11 @@ def test_the_unit_in_which_the_contract_holds_is_shown() -> None:
 def test_a_mean_or_a_cross_entropy_is_not_meant_for_each_row() -> None:
     for loss in (squares(term(12, 1 / 3, rows=3)), term(12, 1 / 3, "sum", rows=3, positions=3)):
         assert objectives(loss)[0].reading.unit == "tokens"
+
+
+def test_elements_in_one_dimension_have_no_positions() -> None:
+    loss = squares(term(12, 1.0, "sum", rows=12, positions=1))
+    assert shown(objectives(loss)) == [(MSE, "tokens", 12, 12.0)]
 
 
 def test_a_unit_that_one_term_lacks_is_not_shown() -> None:

@@ -53,6 +53,17 @@ def test_a_loop_that_also_steps_after_one_micro_batch_accumulates_nothing_to_dis
     assert finding_of("loop.discarded_microbatches", *steps) is not None
 
 
+def test_equal_targets_that_do_not_depend_on_the_data_are_not_the_same_data_again() -> None:
+    """The targets of a contrastive loss are 0, 1, 2, ... in every micro-batch."""
+    for targets_are_constant in (True, False):
+        lost = record([term(10, 0.1), term(10, 0.1)])
+        for batch in lost.micro_batches:
+            batch.fresh, batch.fingerprint = True, 3.0
+            batch.constant_target = batch.consecutive_target = targets_are_constant
+        finding = finding_of("loop.discarded_microbatches", facts(lost))
+        assert (finding is not None) is targets_are_constant
+
+
 @pytest.mark.parametrize("rule", ["loop.discarded_microbatches", "loop.zeroed_every_microbatch"])
 def test_gradients_in_other_buffers_that_a_loop_combines_are_not_called_discarded(
     rule: str,

@@ -120,6 +120,7 @@ UNMEASURED = [
         "how the ranks' gradients were combined was not seen",
     ),
     (lambda r: r.micro_batches[1].terms.clear(), "no loss term was seen"),
+    (lambda r: setattr(r.micro_batches[1], "scale", 8.0), "some backwards of this window were"),
     (lambda r: setattr(r.micro_batches[0].terms[0], "weight", math.inf), "not finite"),
     (lambda r: setattr(r.micro_batches[0].terms[0], "weight", None), "was not seen"),
     (lambda r: setattr(r.micro_batches[0].terms[0], "tokens", None), "was not seen"),

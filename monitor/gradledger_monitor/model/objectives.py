@@ -279,8 +279,10 @@ def _count_and_weight(t: WeightedTerm, unit: str) -> tuple[float, float] | None:
         units = number(term.class_weight)
     elif mean or term.kind.startswith("NllLoss"):
         units = None
-    else:
-        units = term.rows if unit == "rows" else term.positions
+    elif unit == "rows":
+        units = term.rows
+    else:  # elements in one dimension have no positions
+        units = None if (term.positions or 0) < (term.rows or 1) else term.positions
     if units is None or not 0 < units < math.inf:  # class weights may be any number
         return None
     # a mean has a fixed total weight: with more units, each has less

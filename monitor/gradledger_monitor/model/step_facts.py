@@ -127,8 +127,8 @@ class StepFacts:
         zeroed = [m for m in self.record.micro_batches[: self.applied_from] if not m.claimed]
         if not zeroed:
             return zeroed
-        again = {number(m.fingerprint) for _, m in self.applied} - {None}
-        return [m for m in zeroed if m.fingerprint is None or number(m.fingerprint) not in again]
+        again = {_data_of(m) for _, m in self.applied} - {None}
+        return [m for m in zeroed if _data_of(m) not in again]
 
     def _norm(self) -> float | None:
         """L2 norm of the applied gradient; of a sharded one, over the shards of all ranks."""
@@ -375,6 +375,11 @@ def _has_constant_targets(micro_batch: MicroBatch) -> bool:
     return any((t.size or 0) > 1 for t in micro_batch.terms)
 
 
+def _data_of(micro_batch: MicroBatch) -> float | None:
+    """The fingerprint of its targets, if they depend on the data; None if they show nothing."""
+    return None if micro_batch.constant_target else number(micro_batch.fingerprint)
+
+
 def _unobserved(record: StepRecord) -> str | None:
     return record.missing.get("micro_batches")
 
@@ -390,6 +395,8 @@ def _why_unmeasured(
         return "gradients were moved between micro-batches"
     if "sync" in record.missing:
         return record.missing["sync"]
+    if len({m.scale is None for _, m in applied}) > 1:
+        return "some backwards of this window were scaled, and others not"
     if record.sync == "unknown":
         return all_reduce.reason if all_reduce is not None else UNSEEN
     for _, micro_batch in applied:
