@@ -69,6 +69,7 @@ Pattern = Literal[
 ]
 
 VARIES = 10  # two balances differ if their relative difference exceeds this many tolerances
+EXPLAINED = 8  # earlier wrong windows that a number must explain, at most
 MOST_MICRO_BATCHES = 4096  # the largest m for which B = 1/m is read as a division by m
 OWN_LOSSES = "each backward has a separate loss (such as real and fake batches of a GAN critic)"
 PARTS_OR_TASKS = "several losses add up to one mean: parts of one loss or separate tasks, unknown"
@@ -226,7 +227,7 @@ def _fair(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Dia
     With ``i % K == 0``, the first window holds one micro-batch.
     """
     k, wrong = facts.micro_batches, _wrong(past)
-    is_first = bool(wrong) and len(wrong) == len(past)
+    is_first = bool(wrong) and not any(earlier.pattern in _FAIR for earlier in past)
     shorter = is_first and all(earlier.micro_batches < k for earlier in wrong)
     if not shorter or not _Explains(facts, past)(lambda micro_batches: micro_batches / k):
         return Diagnosis("fair", objective=objective)
@@ -349,7 +350,7 @@ def _if_consistent(
 
 
 class _Explains:
-    """Whether a number, which may depend on K, is the balance of all earlier wrong windows."""
+    """Whether a number, which may depend on K, is the balance of the last wrong windows."""
 
     def __init__(self, facts: StepFacts, past: Sequence[Closed]) -> None:
         self._facts, self._past = facts, past
@@ -358,7 +359,7 @@ class _Explains:
         scale, tolerance = self._facts.run.declared_scale or 1.0, self._facts.tolerance
         return all(
             Near((closed.balance or 0.0) / scale, tolerance)(expected(closed.micro_batches or 1))
-            for closed in _wrong(self._past)
+            for closed in _wrong(self._past)[-EXPLAINED:]
         )
 
 
