@@ -73,12 +73,10 @@ def verdict_meaning(evaluation: EvaluationResult, steps: int, ranks: int) -> str
     names = ", ".join(not_measured)
     if evaluation.verdict == "incomplete":
         return f"no problems in {extent}, but a required check was not measured: {names}"
-    evaluated = next((n.reason for n in evaluation.tree if n.node == "reduction" and n.reason), "")
-    balanced = f"no problems in {extent}" + (f"; {evaluated}" if evaluated else "")
-    if not not_measured:
-        return balanced
     checks = formatting.plural(len(not_measured), "optional check")
-    return f"{balanced} ({checks} not measured: {names})"
+    unclear = f" ({checks} not measured: {names})" if not_measured else ""
+    evaluated = next((n.reason for n in evaluation.tree if n.node == "reduction" and n.reason), "")
+    return f"no problems in {extent}{unclear}" + (f"; {evaluated}" if evaluated else "")
 
 
 def _problems(evaluation: EvaluationResult) -> str:

@@ -59,6 +59,13 @@ def test_balanced_names_the_optional_checks_that_were_not_measured() -> None:
     )
 
 
+def test_balanced_names_the_losses_whose_weights_were_evaluated() -> None:
+    tree = (TreeNode("reduction", "?", "ok", "equal weights: cross entropy, mean"),)
+    assert headline.verdict_meaning(evaluation("balanced", tree=tree), 40, 1) == (
+        "no problems in 40 steps; equal weights: cross entropy, mean"
+    )
+
+
 def test_a_structural_error_means_a_wrong_gradient() -> None:
     result = evaluation("broken", finding("ddp.never_synced", "error"), finding("x.y", "warning"))
     assert headline.verdict_meaning(result, 8, 2) == (
