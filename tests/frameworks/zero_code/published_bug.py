@@ -38,5 +38,5 @@ def test_the_old_trainer_averages_micro_batch_means(tmp_path: Path) -> None:
 def test_the_current_trainer_is_balanced(tmp_path: Path) -> None:
     status, report = check("transformers-5", ["train.py"], tmp_path / "check.json")
     assert (status, report["verdict"], report["findings"]) == (0, "balanced", [])
-    assert report["coverage"][UNEQUAL] == "ok"
+    assert report["coverage"][UNEQUAL] == "ok: equal weights: cross entropy"
     assert report["steps"] == 10
