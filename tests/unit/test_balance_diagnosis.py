@@ -291,7 +291,7 @@ def test_with_as_many_ranks_as_micro_batches_the_factor_shows_which_of_both_it_i
 
 @pytest.mark.parametrize(
     ("reduction", "pattern", "ratio"),
-    [("sum", "world", 0.333333), ("none", "world", 0.333333), ("mean", "double", 1 / 3)],
+    [("sum", "world", 1 / 3), ("none", "world", 1 / 3), ("mean", "double", 1 / 3)],
 )
 def test_what_is_summed_cannot_be_divided_twice_by_as_many_micro_batches_as_there_are_ranks(
     reduction: str, pattern: str, ratio: float
@@ -299,6 +299,13 @@ def test_what_is_summed_cannot_be_divided_twice_by_as_many_micro_batches_as_ther
     terms = [term(10, 1 / 90, reduction) for _ in range(3)]
     step = facts(*[record(terms, sync="averaged")] * 3)
     assert pattern_and_ratio(step, *before(1 / 3, micro_batches=3)) == (pattern, ratio)
+
+
+def test_a_number_that_does_not_explain_the_last_window_leaves_room_for_the_next() -> None:
+    """B = 1/2 of two micro-batches on two ranks; the one of the first window has B = 1/4."""
+    step = facts(*[record([term(10, 1 / 40, "sum")] * 2, sync="averaged")] * 2)
+    assert pattern_and_ratio(step, *before(1 / 2, micro_batches=2)) == ("world", 1 / 2)
+    assert pattern_and_ratio(step, *before(1 / 4, micro_batches=1)) == ("double", 1 / 2)
 
 
 def test_a_short_window_of_a_double_division_is_no_other_mistake() -> None:

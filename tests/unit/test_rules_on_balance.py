@@ -7,6 +7,7 @@ written down directly, for thousands of token counts, micro-batches and ranks.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given, settings
@@ -217,3 +218,18 @@ def test_padding_in_the_divisor_is_named_at_once(k: int) -> None:
         for number, window in enumerate(windows, 1)
     ]
     assert accused(judged(steps_of_padding)) == {"reduction.wrong_denominator": 1}
+
+
+def test_a_sum_beside_a_penalty_is_a_warning_and_beside_another_sum_information() -> None:
+    """A bound on a likelihood, as of a VAE, is a sum of sums."""
+    squares = [
+        replace(term(n, 1.0, "sum", undivided=True), kind="MseLossBackward0") for n in (8, 16)
+    ]
+    sums = replace(term(8, 1.0, "sum", undivided=True), kind="SumBackward0")
+    for further, severity in (
+        (replace(sums, penalty=True, elements=8, element_weight=1.0), "warning"),
+        (sums, "info"),
+    ):
+        windows = [facts(record([[loss, further]], n)) for n, loss in enumerate(squares, 1)]
+        found = {f.rule: f.severity for f in judged(windows).findings}
+        assert found["reduction.unnormalised_sum"] == severity

@@ -285,7 +285,7 @@ def _by_ranks(
         if coefficient_explains(facts, objective, balance):
             return Diagnosis("world_or_weight", objective=objective, ratio=ranks)
         world = Diagnosis("world", objective=objective, ratio=ranks)
-        return _if_consistent(facts, past, world, ranks)
+        return _if_consistent(facts, past, world, lambda _: ranks)
     return None
 
 
@@ -314,20 +314,19 @@ def _by_number(
     attributed to R: the usual form is a sum over N of all ranks, which DDP averages once more.
     """
     k, ranks, near = facts.micro_batches, facts.run.world_size, Near(balance, facts.tolerance)
-    summed = reductions(objective) <= {"sum", "none"}
-    if ranks > 1 and (near(ranks) or near(1 / ranks)) and (summed or k != ranks):
-        world = Diagnosis("world", objective=objective, ratio=round(balance, 6))
-        return _if_consistent(facts, past, world, ranks if near(ranks) else 1 / ranks)
-    if k > 1 and near(k):
-        missing = Diagnosis("missing", objective=objective, ratio=k)
-        return _if_consistent(facts, past, missing, lambda micro_batches: micro_batches)
     usual = max([k, *[c.micro_batches for c in _wrong(past)]])
-    twice: list[Callable[[int], float]] = [lambda n: 1 / n, lambda n: n / usual**2]
-    for expected in twice:  # by the micro-batches of each window, or always by the usual K
+    numbers: list[tuple[Pattern, Callable[[int], float]]] = []
+    if ranks > 1 and (k != ranks or reductions(objective) <= {"sum", "none"}):
+        numbers += [("world", lambda _: ranks), ("world", lambda _: 1 / ranks)]
+    if k > 1:
+        numbers.append(("missing", lambda n: n))
+    # by the micro-batches of each window, or always by the usual K
+    numbers += [("double", lambda n: 1 / n), ("double", lambda n: n / usual**2)]
+    for pattern, expected in numbers:
         if near(expected(k)):
-            double = Diagnosis("double", objective=objective, ratio=expected(k))
-            if (diagnosis := _if_consistent(facts, past, double, expected)) is not None:
-                return diagnosis
+            diagnosis = Diagnosis(pattern, objective=objective, ratio=expected(k))
+            if (named := _if_consistent(facts, past, diagnosis, expected)) is not None:
+                return named
     return None
 
 
@@ -335,7 +334,7 @@ def _if_consistent(
     facts: StepFacts,
     past: Sequence[Closed],
     diagnosis: Diagnosis,
-    expected: Callable[[int], float] | float,
+    expected: Callable[[int], float],
 ) -> Diagnosis | None:
     """The diagnosis if its number explains every wrong balance before this one, too.
 
@@ -345,8 +344,7 @@ def _if_consistent(
     assert diagnosis.objective is not None
     if not _wrong(past) and reductions(diagnosis.objective) != {"mean"}:
         return Diagnosis("pending", ONE_MORE, diagnosis.objective)
-    explains = _Explains(facts, past)
-    return diagnosis if explains(expected if callable(expected) else lambda _: expected) else None
+    return diagnosis if _Explains(facts, past)(expected) else None
 
 
 class _Explains:

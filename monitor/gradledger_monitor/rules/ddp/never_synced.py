@@ -43,7 +43,10 @@ class NeverSynced(Rule):
     jingyaogong/minimind#853, pytorch/pytorch#104336, huggingface/picotron#5
     """
 
-    inhibits = ("ddp.replica_drift", "norm.*", "reduction.world_size", "ddp.uneven_microbatches")
+    inhibits = (
+        *("ddp.replica_drift", "ddp.uneven_microbatches", "norm.*"),
+        *("reduction.world_size", "reduction.wrong_denominator", "reduction.balance_off"),
+    )
 
     precondition = SEVERAL_RANKS
 

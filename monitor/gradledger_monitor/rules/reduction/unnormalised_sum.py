@@ -66,7 +66,7 @@ class UnnormalisedSum(Rule):
         main, *further = window.facts.objectives
         cross_entropy = main.kind.startswith("NllLoss")
         # several sums may be a bound on a likelihood, which is a sum over its samples (a VAE)
-        likelihood = any(objective.kind.startswith("SumBackward") for objective in further)
+        likelihood = any(o.kind.startswith("SumBackward") and not o.is_penalty for o in further)
         constant = constant_factor_effect(excess, window.facts)
         effect = changing_factor_effect(window.facts) if follows else constant
         changes = " The number of tokens differs between windows." if follows else ""
