@@ -32,14 +32,11 @@ KNOWN = {
     "mistake:stepped_every_micro_batch": "1/m in front of a loss that is no cross entropy may be "
     "its weight",
     "loop:off_by_one": "of two mistakes, a first short window is named, and a later one not",
-    "objective:policy": "as of the focal loss; its advantages hide a missing division",
     "all_reduce:early": "an all-reduce before the last backward is taken for one after it",
     "all_reduce:without_biases": "an all-reduce of some parameters is taken for one of all",
     "all_reduce:half_of_ranks": "the ledger refuses ranks that differ, but no rule names the drift",
-    "normalisation:samples": "in a window where B is K or N by chance, a rule names that",
-    "normalisation:stale_count": "with two terms, a divisor that varies is balance_off (info)",
-    "accumulate_in:buffers": "before an all-reduce by hand, moved gradients seem discarded",
-    "objective:divergence": "the classes of a distribution are counted as tokens",
+    "normalisation:stale_count": "a wrong count in the last window alone needs a second",
+    "objective:divergence": "the rows of a summed divergence are taken for elements",
 }
 _STRUCTURAL = {question.node for question in QUESTIONS if question.structural}
 SEVERE = ("warning", "error")

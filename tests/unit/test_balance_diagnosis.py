@@ -365,7 +365,7 @@ def test_weights_that_a_loss_gives_its_tokens_are_not_measured_without_its_eleme
 
 
 @pytest.mark.parametrize(
-    ("balance", "pattern"), [(1.0, "fair"), (3.0, "missing"), (1 / 3, "double"), (0.7, "by_design")]
+    ("balance", "pattern"), [(1.0, "fair"), (3.0, "missing"), (1 / 3, "double"), (0.7, "pending")]
 )
 def test_elements_that_weigh_equally_show_a_division_whatever_the_loss_gives_its_tokens(
     balance: float, pattern: str
@@ -376,7 +376,7 @@ def test_elements_that_weigh_equally_show_a_division_whatever_the_loss_gives_its
 
 
 def test_a_divisor_that_wanders_is_named_unless_a_mask_may_be_in_the_count() -> None:
-    for tokens, pattern in ((12, "wandering"), (10, "by_design")):
+    for tokens, pattern in ((12, "wandering"), (10, "unmeasured")):
         loss = weighed(tokens, 0.7, elements=12, element_weight=0.7 / 24)
         assert pattern_and_ratio(facts(record([loss] * 2)), *before(0.5))[0] == pattern
 

@@ -75,10 +75,9 @@ OWN_LOSSES = "each backward has a separate loss (such as real and fake batches o
 PARTS_OR_TASKS = "several losses add up to one mean: parts of one loss or separate tasks, unknown"
 WEIGHTED_INSIDE = "the loss gives the tokens of one micro-batch different weights"
 NO_ELEMENTS = f'{WEIGHTED_INSIDE}; if that is intended, declare contract="sample"'
-NONLINEAR = "the loss is a non-linear function of whole micro-batches"
+NONLINEAR = "the loss is a non-linear function of whole micro-batches, and its weights differ"
 _FAIR: tuple[Pattern, ...] = ("fair", "partial_before")
 ONE_MORE = "needs one more window"
-_BY_HISTORY: tuple[Pattern, ...] = ("pending", "constant", "wandering", "early_step")
 
 
 @dataclass
@@ -147,15 +146,14 @@ def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
     if objective.weighted_inside and objective.reading.unit == "tokens":
         return Diagnosis("unmeasured", NO_ELEMENTS, objective)
     if objective.is_nonlinear and not _is_fair(facts, objective):
-        return Diagnosis("by_design", NONLINEAR, objective)
+        return Diagnosis("unmeasured", NONLINEAR, objective)
     if objective.reading.of_part and not _is_fair(facts, objective):
         return Diagnosis("unmeasured", PARTS_OR_TASKS, objective)
     diagnosis = _explain(facts, objective, past)
-    if not objective.weighted_inside or diagnosis.pattern not in _BY_HISTORY:
-        return diagnosis
-    if diagnosis.pattern == "wandering" and objective.elements_count:
-        return diagnosis
-    return Diagnosis("by_design", WEIGHTED_INSIDE, objective)
+    masked = objective.weighted_inside and not objective.elements_count
+    if masked and diagnosis.pattern in ("wandering", "early_step"):
+        return Diagnosis("unmeasured", NO_ELEMENTS, objective)
+    return diagnosis
 
 
 def _of_further(facts: StepFacts, objective: Objective, main: Diagnosis) -> Diagnosis:
