@@ -119,13 +119,6 @@ def test_the_gradients_are_those_of_a_run_without_hooks(objective: Objective) ->
         assert torch.equal(ours.grad, theirs.grad)
 
 
-@pytest.mark.parametrize(("divisor", "undivided"), [(1, True), (1.0, True), (4, False)])
-def test_a_division_by_one_is_none(divisor: float, undivided: bool) -> None:
-    """Accelerate divides by its number of accumulation steps, which is 1 unless it is set."""
-    (term,) = terms_on(Rows.of(6), lambda logits, rows: entropies(logits, rows).mean() / divisor)
-    assert term.undivided is undivided
-
-
 # ---------------------------------------------------------------------- several losses, or none
 
 

@@ -25,8 +25,6 @@ class GraphPath(NamedTuple):
     def through(self, node: Any, name: str) -> GraphPath:
         """The path continued through ``node``."""
         if name.startswith("DivBackward"):
-            if _constant_factor(node) == 1.0:  # Accelerate divides by its number of steps, 1
-                return self
             return DIVIDED if self is DIRECT else GraphPath(True, self.coefficient, self.nonlinear)
         if name.startswith("MulBackward"):
             constant = _constant_factor(node)
