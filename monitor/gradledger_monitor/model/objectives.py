@@ -56,7 +56,7 @@ class WeightedTerm(WeightedTokens):
 class Reading:
     """One way to count an objective: the unit, and the ledger in this unit."""
 
-    unit: str  # "tokens", "class_weight", "rows", "positions" or "elements"
+    unit: str  # "tokens", "class_weight", "rows", "positions", "elements" or "counted_elements"
     ledger: Ledger
     of_part: bool = False  # one of two terms on one head, which may be two tasks
 
@@ -206,17 +206,16 @@ def _readings(terms: list[WeightedTerm], weighted_inside: bool) -> Iterator[Read
     too. More than two are parts: chunks of one loss, or K forwards and one backward. So are sums.
     """
     units = _possible_units(terms, weighted_inside)
-    for unit in units:
-        ledger = _ledger(unit, terms)
-        if ledger is not None:
-            yield Reading(unit, ledger)
+    groups = [terms]
     if max(t.part for t in terms) == 2 and any(t.loss_term.reduction == "mean" for t in terms):
-        for part in (1, 2):
-            of_part = [t for t in terms if t.part == part]
-            for unit in units:
-                ledger = _ledger(unit, of_part)
-                if ledger is not None:
-                    yield Reading(unit, ledger, of_part=True)
+        groups += [[t for t in terms if t.part == part] for part in (1, 2)]
+    for group in groups:
+        for unit in units:
+            if unit == "elements" and not (weighted_inside or _proportional(group)):
+                continue
+            ledger = _ledger(unit, group)
+            if ledger is not None:
+                yield Reading(unit, ledger, of_part=group is not terms)
 
 
 def _possible_units(terms: list[WeightedTerm], weighted_inside: bool) -> tuple[str, ...]:
@@ -238,8 +237,6 @@ def _ledger(unit: str, terms: list[WeightedTerm]) -> Ledger | None:
 
 def _in_units(unit: str, terms: list[WeightedTerm]) -> list[WeightedTokens]:
     """The lines in units other than tokens; none if a term has no such unit."""
-    if unit == "elements" and not _proportional(terms):
-        return []
     lines = []
     for t in terms:
         counted = _count_and_weight(t, unit)
@@ -250,13 +247,11 @@ def _in_units(unit: str, terms: list[WeightedTerm]) -> list[WeightedTokens]:
 
 
 def _proportional(terms: list[WeightedTerm]) -> bool:
-    """Whether the author may have meant elements: weights vary inside, or they count the same.
+    """Whether the author may have meant elements: they are a fixed multiple of the tokens.
 
     A mask makes fewer tokens than elements, by another share in each micro-batch; then only tokens
     are meant. A sum over classes makes more, always by the same factor.
     """
-    if any(weights_vary(t.loss_term) for t in terms):
-        return True
     ratios = {(t.loss_term.elements or 0) / t.tokens for t in terms}
     # a token is a row of several elements: only a mean is over all of them
     mean = all(t.loss_term.reduction == "mean" for t in terms)

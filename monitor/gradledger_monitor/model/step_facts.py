@@ -459,7 +459,7 @@ def _named(terms: list[Term]) -> list[tuple[str, int, Term]]:
 
     Terms on one head with one coefficient are parts of one loss (chunks), numbered from 1. Two
     tasks on one head usually differ in their coefficients. A term without a head is its own loss;
-    the penalties with one coefficient, one for each parameter, are one.
+    of the penalties with one coefficient, the first stands for all.
     """
     if len(terms) == 1:
         return [(f"{terms[0].kind}#0", 1, terms[0])]

@@ -10,6 +10,7 @@ from gradledger.observers.losses.node_names import (
     LOG_SOFTMAX,
     LOGSUMEXP,
     LOSS_NODES,
+    PARAMETER,
     PICKS,
     PROJECTIONS,
     RESHAPES,
@@ -147,9 +148,9 @@ def _log_softmax(node: Any) -> Any:
 def _parameter_of(projection: Any) -> Any:
     for node, _ in reversed(projection.next_functions):  # the weight comes after the input
         for _ in range(4):  # transposed, cast
-            if node is None or node.name() == "torch::autograd::AccumulateGrad":
+            if node is None or node.name() == PARAMETER:
                 break
             node = node.next_functions[0][0] if len(node.next_functions) == 1 else None
-        if node is not None and node.name() == "torch::autograd::AccumulateGrad":
+        if node is not None and node.name() == PARAMETER:
             return node.variable
     return None
