@@ -20,7 +20,7 @@ LOWEST_TESTS := tests/unit/alerts tests/unit/web \
 	$(addprefix tests/integration/service/test_,access.py login.py other_sites.py operations.py serving.py \
 		ingest_refuses_bad_input.py store.py overrides.py) \
 	tests/integration/alerts/test_channel_kinds.py tests/integration/deploy tests/e2e/deploy
-# Four workers on two cores, because tests wait for processes: 285 s, three take 305 s. The short files of tests/unit go last,
+# Four workers on two cores, because tests wait for processes: 320 s. The short files of tests/unit go last,
 # so that no worker is left alone with a long one.
 PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 # Tests of what is compiled: those that import the packages which have such modules.

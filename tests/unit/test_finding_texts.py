@@ -68,8 +68,13 @@ def everywhere_unequal() -> list[StepFacts]:
     """Each rank's mean of its micro-batches' means, both of other sizes."""
     ranks = ((10, 30), (50, 90))
     step_records = [
-        record([term(n, 1 / (2 * n)) for n in tokens], sync="averaged") for tokens in ranks
+        record([term(n, 1 / (2 * n)) for n in tokens], sync="averaged", wrapper="ddp")
+        for tokens in ranks
     ]
+    for step_record in step_records:
+        first, last = step_record.micro_batches
+        first.wrapper, first.collectives = "no_sync", 0
+        last.wrapper, last.collectives = "sync", 1
     return [facts(*step_records)]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gradledger.records import Samples
 from gradledger_monitor.model.step_facts import RunInfo
 from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_monitor.rules.framework_fixes import FRAMEWORK_FIXES, fix, framework
@@ -67,12 +68,24 @@ def shown(run: dict[str, Any], kind: str = "NllLossBackward0", ranks: int = 1, *
 def test_a_fix_fits_the_loop_and_the_ranks() -> None:
     assert shown({}) == fixes.TOKEN_MEAN["plain"]
     assert shown({"environment": ACCELERATE}) == fixes.TOKEN_MEAN["accelerate"]
-    assert shown({}, ranks=2, sync="averaged") == fixes.TOKEN_MEAN["ranks"]
+    assert shown({}, ranks=2, sync="averaged", wrapper="ddp") == fixes.TOKEN_MEAN["ranks"]
     trainer = {"config": {"framework": "transformers"}}
     assert shown(trainer) == fixes.TOKEN_MEAN["transformers"]
     assert shown(trainer, ranks=2, sync="averaged") == fixes.SUM_OVER_WINDOW
     several = shown({"environment": ACCELERATE}, ranks=2, sync="averaged")
     assert several == fixes.SUM_OVER_WINDOW
+
+
+def test_no_code_of_ddp_is_shown_for_other_ways_to_combine_the_ranks() -> None:
+    """FSDP2, and a loop that sums the gradients itself, where a factor R would be one too many."""
+    assert shown({}, ranks=2, sync="averaged", wrapper="fsdp2") == fixes.SUM_OVER_WINDOW
+    means = [term(10, 1 / 20), term(2, 1 / 4)]
+    left = ([1.0, -2.0, 0.5, 3.0], [0.5, 1.0, 1.5, -1.0])
+    summed = [a + b for a, b in zip(*left, strict=True)]
+    by_hand: dict[str, Any] = {"post_factor": None, "sync": "unknown", "collectives_after": 1}
+    ranks = [record(means, samples=Samples(mine, summed), **by_hand) for mine in left]
+    step = facts(*ranks)
+    assert step.averaged and fixes.token_mean(step, step.objective) == fixes.SUM_OVER_WINDOW
 
 
 def test_the_fix_names_the_divisor_of_accelerate_if_it_may_call_backward() -> None:

@@ -11,7 +11,8 @@ from gradledger_monitor.rules.catalogue import HISTORY_RULES, RULES
 from gradledger_monitor.rules.definition import RuleDefinition
 
 KINDS = {
-    "S": "structural: exact counts and arithmetic, reported at the first window that shows it",
+    "S": "structural: exact counts and arithmetic, reported at the first or second window that "
+    "shows it",
     "T": "statistical: needs a history",
 }
 

@@ -10,7 +10,7 @@ model = trainer_parts.llama()
 options = trainer_parts.options(model, windows)
 
 
-# fix: instead of a loss in the model, in compute_loss or in training_step (transformers >= 5)
+# fix: instead of a loss in the model, in compute_loss or in training_step (transformers 5.23)
 class Own(Trainer):
     """Its loss is the mean of the micro-batch."""
 

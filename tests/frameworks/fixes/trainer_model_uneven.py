@@ -12,7 +12,7 @@ model.loss_function = lambda logits, labels, **_: F.cross_entropy(
 )
 options = trainer_parts.options(model, windows)
 
-# fix: instead of a loss in the model, in compute_loss or in training_step (transformers >= 5)
+# fix: instead of a loss in the model, in compute_loss or in training_step (transformers 5.23)
 
 trainer = Trainer(**options)
 # end

@@ -65,8 +65,10 @@ class TokenWeightsUnequal(Rule):
 
     All micro-batches hold equally many tokens (the mean of means is then right); the loss
     itself gives the tokens of one micro-batch different weights (advantages, a mean per
-    sequence); each backward has a separate loss (real and fake batches of a GAN critic); the
-    run declares ``contract="sequence"`` or ``contract="sample"``.
+    sequence), and its elements have equal weights, or a mask may have left some of them out; a
+    further loss moves less than the warning's share of the gradient; each backward has a
+    separate loss (real and fake batches of a GAN critic); the run declares
+    ``contract="sequence"`` or ``contract="sample"``.
 
     **Incidents**
 
