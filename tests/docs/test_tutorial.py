@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -15,23 +14,20 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from helpers.ports import reserved_port
+
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 BLOCKS = re.findall(r'^```(\w+)(?: title="(.+?)")?\n(.*?)^```', PAGE.read_text(), re.M | re.S)
 SECONDS = 900  # for one command, on a machine that has much else to do
-
-
-def free_port() -> int:
-    """One that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
 
 
 class Reader:
     """Somebody who types what the page shows, in a folder and a home of their own."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.port, self.status = folder, free_port(), 0
+        self.folder, self.status = folder, 0
         self.background = ExitStack()
+        self.port = self.background.enter_context(reserved_port())
         clean = {k: v for k, v in os.environ.items() if not k.startswith("GRADLEDGER_")}
         self.environ = {
             **clean,

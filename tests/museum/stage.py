@@ -14,7 +14,6 @@ import importlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
 from typing import TypeVar
+
+from helpers.ports import reserved_port
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -130,14 +131,15 @@ def serve() -> None:
 
 
 def _play(watch: Watch, script: Path, ranks: int, folder: Path) -> dict[str, object]:
-    started, port = time.monotonic(), _free_port()
-    children = []
-    for rank in range(ranks):
-        pid = os.fork()
-        if pid == 0:
-            _child(watch, script, folder, rank, {"WORLD_SIZE": str(ranks), "MASTER_PORT": port})
-        children.append(pid)
-    statuses = _wait(children, started + SECONDS)
+    started, children = time.monotonic(), []
+    with reserved_port() as port:
+        launch = {"WORLD_SIZE": str(ranks), "MASTER_PORT": str(port)}
+        for rank in range(ranks):
+            pid = os.fork()
+            if pid == 0:
+                _child(watch, script, folder, rank, launch)
+            children.append(pid)
+        statuses = _wait(children, started + SECONDS)
     return {"statuses": statuses, "seconds": round(time.monotonic() - started, 2)}
 
 
@@ -178,12 +180,6 @@ def _wait(children: list[int], deadline: float) -> list[int]:
                 statuses[pid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         time.sleep(0.01)
     return [statuses[pid] for pid in children]
-
-
-def _free_port() -> str:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return str(one.getsockname()[1])
 
 
 if __name__ == "__main__":

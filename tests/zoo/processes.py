@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from helpers.ports import reserved_port
 from zoo.catalogue import Program
 from zoo.forkserver import end_of
 
@@ -54,7 +54,18 @@ class ForkServer:
 
     def run(self, program: Program, folder: Path, env: Mapping[str, str], hooks: bool) -> Outcome:
         """Run the program in a forked child, or in one for each of its ranks."""
-        ranks = _environments_of_ranks(program.ranks) if program.ranks else [{}]
+        with reserved_port() as port:
+            ranks = _environments_of_ranks(program.ranks, port) if program.ranks else [{}]
+            return self._run(program, folder, env, hooks, ranks)
+
+    def _run(
+        self,
+        program: Program,
+        folder: Path,
+        env: Mapping[str, str],
+        hooks: bool,
+        ranks: Sequence[Mapping[str, str]],
+    ) -> Outcome:
         outputs = [(folder / f"stdout-{n}", folder / f"stderr-{n}") for n, _ in enumerate(ranks)]
         request = {
             "program": str(program.path),
@@ -162,10 +173,9 @@ def _of_ranks(outcomes: list[Outcome]) -> Outcome:
     )
 
 
-def _environments_of_ranks(ranks: int) -> list[dict[str, str]]:
+def _environments_of_ranks(ranks: int, port: int) -> list[dict[str, str]]:
     """The environment variables that ``torchrun`` sets."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1])}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     world = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
     return [
         {**address, **world, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)

@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from helpers.ports import reserved_port
+
 START_SECONDS = 60.0
 
 
@@ -34,8 +36,12 @@ class Surroundings(NamedTuple):
 @contextmanager
 def surroundings(folder: Path) -> Iterator[Surroundings]:
     """All kinds, for a block; the service stores in ``folder``."""
-    with _silent() as silent, _unused_port() as dead:
-        urls = {"silent": silent, "dead": dead, "unresolved": "http://gradledger.invalid:4777"}
+    with _silent() as silent, reserved_port() as dead:
+        urls = {
+            "silent": silent,
+            "dead": f"http://127.0.0.1:{dead}",
+            "unresolved": "http://gradledger.invalid:4777",
+        }
         if importlib.util.find_spec("gradledger_monitor") is None:
             yield Surroundings(urls)
             return
@@ -74,14 +80,6 @@ def _silent() -> Iterator[str]:
     """A socket that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
-
-
-@contextmanager
-def _unused_port() -> Iterator[str]:
-    """A port that is bound, so that no other process uses it, and refuses connections."""
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        yield f"http://127.0.0.1:{reserved.getsockname()[1]}"
 
 
 def recorded_steps(url: str, project: str, spool: Path) -> int:

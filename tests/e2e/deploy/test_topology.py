@@ -22,6 +22,7 @@ import pytest
 
 from helpers.batches import batch, eventually, step
 from helpers.compose import ROOT, environment, make_secrets, service
+from helpers.ports import reserved_port
 from helpers.postgres import running_postgres
 from helpers.service import Service, running_service
 
@@ -64,8 +65,9 @@ def deployment(secrets: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         database = started.enter_context(running_postgres()).create()
         two = (running_service(database, 0, **settings) for _ in range(2))
         monitors = [started.enter_context(one) for one in two]
-        url = started.enter_context(_proxy(folder, monitors))
-        tls = started.enter_context(_tls_proxy(folder, url))
+        ports = [started.enter_context(reserved_port()) for _ in range(2)]
+        url = started.enter_context(_proxy(folder, monitors, ports[0]))
+        tls = started.enter_context(_tls_proxy(folder, url, ports[1]))
         yield Deployment(url, tls, monitors, (secrets / "admin_token").read_text())
 
 
@@ -93,16 +95,10 @@ class _nginx:
             return probe.connect_ex(("127.0.0.1", self._port)) == 0
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
-
-
 class _proxy(_nginx):
     """With the file of the deployment; only names and places are those of the test."""
 
-    def __init__(self, folder: Path, monitors: list[Service]) -> None:
-        port = _free_port()
+    def __init__(self, folder: Path, monitors: list[Service], port: int) -> None:
         servers = "".join(f"server 127.0.0.1:{one.port};" for one in monitors)
         text = (ROOT / "deploy" / "nginx.conf").read_text()
         text = text.replace("http {", f"http {{ upstream monitors {{ {servers} }}", 1)
@@ -120,8 +116,7 @@ class _tls_proxy(_nginx):
 
     scheme = "https"
 
-    def __init__(self, folder: Path, url: str) -> None:
-        port = _free_port()
+    def __init__(self, folder: Path, url: str, port: int) -> None:
         key, certificate = folder / "key.pem", folder / "certificate.pem"
         command = [
             "openssl",

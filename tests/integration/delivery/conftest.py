@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -18,6 +17,7 @@ from gradledger.delivery import pipeline
 from helpers.batches import eventually
 from helpers.forkserver import Python
 from helpers.patience import HANGS
+from helpers.ports import reserved_port
 from helpers.service import Service
 
 # The beginning of every script: `train` takes optimizer steps of two micro-batches. The end waits
@@ -140,15 +140,9 @@ def scripts(tmp_path: Path) -> Iterator[Scripts]:
 
 @pytest.fixture
 def nowhere() -> Iterator[str]:
-    """The address of a service that is down.
-
-    Until a test starts a server there, no other process gets this port: the socket is bound, does
-    not listen, and allows others to bind explicitly.
-    """
-    with socket.socket() as reserved:
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind(("127.0.0.1", 0))
-        yield f"http://127.0.0.1:{reserved.getsockname()[1]}"
+    """The address of a service that is down, where a test may start one."""
+    with reserved_port() as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture

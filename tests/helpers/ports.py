@@ -1,0 +1,18 @@
+"""TCP ports for servers that start later, in other processes."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port on which nothing listens until a server starts there.
+
+    A port that is only chosen may be another connection's when the server starts. This one is
+    bound: the kernel gives it to nobody, and whoever asks for it by its number may have it.
+    """
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        yield reserved.getsockname()[1]
