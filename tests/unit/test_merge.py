@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradledger_monitor.evaluation.merge import anything_measured, merge_results
+from gradledger_monitor.evaluation.merge import merge_results
 from gradledger_monitor.model.findings import EvaluationResult, Finding, Status, TreeNode, Verdict
 
 RULE = "reduction.token_weights_unequal"
@@ -46,13 +46,5 @@ def test_what_one_training_did_not_measure_is_not_covered_by_another() -> None:
     assert result.coverage == {RULE: "not_measured: no loss"}
 
 
-def test_no_judgement_at_all_is_incomplete_and_measured_nothing() -> None:
+def test_no_training_at_all_is_incomplete() -> None:
     assert merge_results([]) == EvaluationResult("incomplete", [], [], {})
-    assert not anything_measured(merge_results([]))
-
-
-def test_only_answers_count_as_measured() -> None:
-    assert anything_measured(evaluation("balanced", "ok"))
-    assert anything_measured(evaluation("broken", "finding"))
-    assert not anything_measured(evaluation("incomplete", "not_measured"))
-    assert not anything_measured(evaluation("incomplete", "not_applicable"))

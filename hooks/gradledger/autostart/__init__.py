@@ -18,6 +18,7 @@ from pathlib import Path
 PATH = Path(__file__).parent / "path"
 # A folder in which each process creates an empty file for every stage that it reaches, for `check`.
 STAGES = "GRADLEDGER_STAGES"
+EAGER = "GRADLEDGER_EAGER"  # "1": train without torch.compile
 RUN_ID = re.compile(r"[A-Za-z0-9._-]{1,120}")
 RUN_ID_FORMAT = "1 to 120 letters, digits, '.', '_' and '-'"
 

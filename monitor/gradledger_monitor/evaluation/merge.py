@@ -32,8 +32,3 @@ def _badness(coverage: str) -> int:
 
 def _status(coverage: str) -> str:
     return coverage.partition(":")[0]
-
-
-def anything_measured(result: EvaluationResult) -> bool:
-    """Whether at least one rule had something to evaluate."""
-    return any(_status(coverage) in ("ok", "finding") for coverage in result.coverage.values())

@@ -118,6 +118,50 @@ def test_bad_usage_exits_2(launch: Launch, words: list[str]) -> None:
     assert launch("check", *words).returncode == 2
 
 
+COMPILED = """
+import torch
+import torch.nn.functional as F
+
+model = torch.nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+@torch.compile(backend="aot_eager", dynamic=True)
+def loss_of(rows, classes):
+    return F.cross_entropy(model(rows), classes)
+
+print(type(torch.compile(model)).__name__)
+for step in range(4):
+    for rows in (3, 5):
+        (loss_of(torch.randn(rows, 4), torch.randint(3, (rows,))) / 2).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_compiled_loss_is_seen_because_a_check_does_not_compile(
+    launch: Launch, tmp_path: Path
+) -> None:
+    (tmp_path / "script.py").write_text(COMPILED)
+    done = launch("check", "--json", tmp_path / "v.json", "--", "python", "script.py")
+    assert done.returncode == 1, done.stderr
+    assert [finding["rule"] for finding in verdict(tmp_path / "v.json")["findings"]] == [UNEQUAL]
+    assert done.stdout == "OptimizedModule\n"
+    assert "trained without torch.compile" in done.stderr
+
+
+def test_what_cannot_be_measured_exits_4_unless_it_is_allowed(
+    launch: Launch, tmp_path: Path
+) -> None:
+    (tmp_path / "script.py").write_text(COMPILED)
+    compiled = ("check", "--compiled", "--json", tmp_path / "v.json")
+    done = launch(*compiled, "--", "python", "script.py")
+    assert (done.returncode, verdict(tmp_path / "v.json")["verdict"]) == (4, "incomplete")
+    assert "without torch.compile" not in done.stderr
+    assert "--allow-incomplete" in done.stderr
+    assert launch(*compiled, "--allow-incomplete", "--", "python", "script.py").returncode == 0
+    assert launch("check", "--allow-incomplete", "--", "true").returncode == 4
+
+
 def test_max_steps_ends_the_command_without_a_failure(launch: Launch, tmp_path: Path) -> None:
     command = train(CORRECTED, 1_000_000)  # longer than a test may take
     done = launch("check", "--max-steps", 5, "--json", tmp_path / "v.json", "--", *command)

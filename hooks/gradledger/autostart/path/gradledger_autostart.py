@@ -94,7 +94,9 @@ def start() -> None:
 
         if torch_version.check():
             from gradledger import session
+            from gradledger.autostart import eager
 
+            eager.force_if_asked()
             session.start_from_environment()
     except Exception as error:
         _write_line(f"{type(error).__name__}: {error}")

@@ -22,7 +22,7 @@ from gradledger.autostart import unreachable
 from gradledger.settings import EVERY_STEP, NO_SPOOL
 from gradledger_monitor.common.json_floats import json_safe
 from gradledger_monitor.config.settings import RuleSettings
-from gradledger_monitor.evaluation.merge import anything_measured, merge_results
+from gradledger_monitor.evaluation.merge import merge_results
 from gradledger_monitor.gate import child_process
 from gradledger_monitor.gate.github import workflow_commands
 from gradledger_monitor.gate.junit import junit
@@ -39,8 +39,13 @@ from gradledger_monitor.store.alerts.acknowledgements import NoSuchFinding
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
 
-FINDINGS, COMMAND_FAILED, NOTHING_MEASURED = 1, 3, 4
+FINDINGS, COMMAND_FAILED, INCOMPLETE = 1, 3, 4
 MOST_RUNS = 10_000  # that one command may start
+WITHOUT_COMPILE = (
+    "gradledger: trained without torch.compile, so that the loss is seen (--compiled keeps it)"
+)
+NOT_ALLOWED = "gradledger: exit status 4: incomplete; --allow-incomplete makes that 0"
+ALLOWED = "gradledger: exit status 0: incomplete, which --allow-incomplete allows"
 
 
 class FailOn(str, Enum):
@@ -90,6 +95,7 @@ class Training:
     name: str
     max_steps: int | None
     stop: FailOn | None  # stop at the first finding of this severity
+    compiled: bool  # whether torch.compile compiles
 
 
 def check(
@@ -105,6 +111,14 @@ def check(
     ] = FailOn.warning,
     stop: Annotated[
         bool, typer.Option("--stop", help="Stop the command at the first finding that fails it.")
+    ] = False,
+    allow_incomplete: Annotated[
+        bool,
+        typer.Option("--allow-incomplete", help="Exit 0 although something was not measured."),
+    ] = False,
+    compiled: Annotated[
+        bool,
+        typer.Option("--compiled", help="Compile as usual; a compiled loss is not measured."),
     ] = False,
     name: Annotated[str | None, typer.Option(help="The name of the run.")] = None,
     acknowledge: Annotated[
@@ -131,10 +145,10 @@ def check(
         typer.Option("--github", help="Write GitHub annotations.", envvar="GITHUB_ACTIONS"),
     ] = False,
 ) -> None:
-    """Run a command and evaluate its training.
+    """Run a command and evaluate its training. torch.compile is off, so that each loss is seen.
 
     Exits 0 without problems, 1 with findings that fail the check, 2 on bad usage, 3 if the command
-    itself failed, 4 if nothing could be measured.
+    itself failed, 4 if the verdict is incomplete: something that applies could not be measured.
     """
     outputs = Outputs(json_file, junit_file, sarif_file, github)
     outputs.check()
@@ -143,12 +157,20 @@ def check(
         raise typer.BadParameter(reason, param_hint="--stop")
     gate = Gate(fail_on.value, _baseline(baseline_file))
     training = Training(
-        command, name or autostart.default_name(command), max_steps, fail_on if stop else None
+        command,
+        name or autostart.default_name(command),
+        max_steps,
+        fail_on if stop else None,
+        compiled,
     )
     runs, ended = _run_and_evaluate(training, _acknowledgements(acknowledge or []))
     result = merge_results([run.evaluation for run in runs])
     outputs.write(_verdict(training.name, runs, result), runs, gate, _script(command))
-    raise typer.Exit(_status(result, ended, gate, stop))
+    status = _status(result, ended, gate, stop)
+    if status == INCOMPLETE and runs:
+        typer.echo(ALLOWED if allow_incomplete else NOT_ALLOWED, err=True)
+        status = 0 if allow_incomplete else INCOMPLETE
+    raise typer.Exit(status)
 
 
 # ---------------------------------------------------------------- options
@@ -204,10 +226,13 @@ def _run_and_evaluate(
     ):
         ended = _run(training, service, Path(progress))
         reason = _reason_without_steps(training.command, Path(progress))
+        uncompiled = (Path(progress) / "compile").exists()
         service.evaluate_all()
         unused = [r for r, note in acknowledged if not _acknowledge(service.store, r, note)]
         runs = _checked_runs(service.store)
     _print(runs, ended, reason)
+    if uncompiled:
+        typer.echo(WITHOUT_COMPILE, err=True)
     for rule in unused:
         typer.echo(f"gradledger check: --acknowledge {rule}: no such finding", err=True)
     return runs, ended
@@ -236,6 +261,7 @@ def _environment(training: Training, url: str, progress: Path) -> dict[str, str]
     env = autostart.environment(base, training.command, name=training.name, url=url)
     env.setdefault("GRADLEDGER_OVERHEAD", EVERY_STEP)  # a check has few steps: measure all
     env[autostart.STAGES] = str(progress)
+    env[autostart.EAGER] = "0" if training.compiled else "1"
     env["GRADLEDGER_SPOOL"] = NO_SPOOL  # the private service ends with this command
     env["GRADLEDGER_ON_FINDING"] = _on_finding(base, training.stop)
     return env
@@ -319,6 +345,6 @@ def _status(
     failing = any(map(gate.fails, result.findings))
     if ended is None or _failed(ended):
         return FINDINGS if ended and stop and failing else COMMAND_FAILED
-    if not anything_measured(result):
-        return NOTHING_MEASURED
-    return FINDINGS if failing else 0
+    if failing:
+        return FINDINGS
+    return INCOMPLETE if result.verdict == "incomplete" else 0
