@@ -33,7 +33,7 @@ class Label:
     why: str
     expected: str = ""
     also_acceptable: tuple[str, ...] = ()
-    launch: Literal["python", "torchrun2"] = "python"
+    launch: Literal["python", "torchrun2", "torchrun4"] = "python"
     evidence: str = ""
     objective: str = "tokens"
 
@@ -54,7 +54,7 @@ class Piece:
     @property
     def ranks(self) -> int:
         """Processes that the script wants."""
-        return 2 if self.label.launch == "torchrun2" else 1
+        return {"python": 1, "torchrun2": 2, "torchrun4": 4}[self.label.launch]
 
     @property
     def expected(self) -> frozenset[str]:

@@ -27,6 +27,7 @@ from museum.truth import CHECKS, Testimony
 
 PIECES = collection()
 INCIDENTS = [piece for piece in PIECES if piece.kind == "incident"]
+PROVED_LOOKALIKES = [p for p in PIECES if p.kind == "look-alike" and p.label.evidence]
 
 HEALTHY = 1e-3  # fp32 against double precision
 REAL = 1e-2
@@ -59,6 +60,12 @@ def test_the_mistake_is_real_and_the_twin_is_without_it(stage: Stage, piece: Pie
     fault = CHECKS[piece.label.evidence].fault
     assert fault(_testimonies(stage, piece.script, piece.ranks)) > REAL
     assert fault(_testimonies(stage, _twin(piece), piece.ranks)) <= HEALTHY
+
+
+@pytest.mark.parametrize("piece", PROVED_LOOKALIKES, ids=lambda piece: piece.name)
+def test_the_lookalike_is_healthy(stage: Stage, piece: Piece) -> None:
+    fault = CHECKS[piece.label.evidence].fault
+    assert fault(_testimonies(stage, piece.script, piece.ranks)) <= HEALTHY
 
 
 @pytest.mark.parametrize("piece", PIECES[::10], ids=lambda piece: piece.name)

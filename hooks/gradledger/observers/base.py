@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
+from types import CellType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -22,7 +23,8 @@ T = TypeVar("T")
 class Patch:
     """Replaces one callable, and restores it.
 
-    If other code has wrapped the replacement since, it stays, and only calls the original.
+    The owner is a module, a class, or a cell: the variable in which a decorated function holds its
+    body. If other code has wrapped the replacement since, it stays, and only calls the original.
 
     ``torch.compile`` traces a call of it as a call of the original: nothing of the hooks is in the
     graph, and a compiled call is not observed. ``compiled`` is called while Dynamo traces.
@@ -36,7 +38,9 @@ class Patch:
         compiled: Callable[[], None] = lambda: None,
     ) -> None:
         self._owner, self._name = owner, name
-        self._original = original = owner.__dict__[name]
+        self._original = original = _attribute(owner, name)
+        if original is None:
+            raise AttributeError(f"{owner} has no {name}")
         self._active = True  # False: it only calls the original
         wrapped, is_compiling = wrap(original), torch.compiler.is_compiling
 
@@ -72,8 +76,13 @@ class Patch:
         self._replace(self._original, self._wrapper)
 
     def _replace(self, current: Any, replacement: Any) -> None:
-        if self._owner.__dict__.get(self._name) is current:
+        if _attribute(self._owner, self._name) is current:
             setattr(self._owner, self._name, replacement)
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    """What the owner itself holds under this name: not what it inherits, nor a bound method."""
+    return owner.cell_contents if isinstance(owner, CellType) else owner.__dict__.get(name)
 
 
 class Observer:

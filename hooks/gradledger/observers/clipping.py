@@ -1,6 +1,8 @@
 """Observes clipping by norm and by value, also of functions that the script imported by name.
 
-``clip_grad_norm_`` and the script's own clipping call ``_clip_grads_with_norm_``.
+``clip_grad_norm_`` calls ``clip_grads_with_norm_``, which scripts also call with a norm of their
+own. All of these are decorated functions. The observer replaces the body inside, which every name
+of the function calls, also those that were bound before the hooks were installed.
 """
 
 from __future__ import annotations
@@ -32,9 +34,8 @@ class Clipping(Observer):
 
     def install(self) -> None:
         """Wrap the function that multiplies gradients by the clipping coefficient."""
-        self.patch(clip_grad, "_clip_grads_with_norm_", self._wrap_with_norm)
-        self.patch(clip_grad, "clip_grad_value_", self._wrap_value)
-        self.patch(torch.nn.utils, "clip_grad_value_", self._wrap_value)
+        self.patch(*_body_of("_clip_grads_with_norm_"), self._wrap_with_norm)
+        self.patch(*_body_of("clip_grad_value_"), self._wrap_value)
 
     def _wrap_with_norm(self, original: Any) -> Any:
         def _clip_grads_with_norm_(
@@ -56,7 +57,7 @@ class Clipping(Observer):
 
     def _add_event(self, op: Any, parameters: list[Any], limit: float, total_norm: Any) -> None:
         clipped = {id(p) for p in parameters}
-        readable = total_norm is not None and is_plain(local_part(total_norm))
+        readable = isinstance(total_norm, torch.Tensor) and _is_total(total_norm)
         norm = Deferred(total_norm, volatile=True) if readable else None
         for window in self._windows.of_this_thread():
             if any(id(p) in clipped for p in window.probed_parameters):
@@ -73,3 +74,20 @@ class Clipping(Observer):
 
 def _as_list(parameters: Any) -> list[Any]:
     return [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+
+
+def _body_of(name: str) -> tuple[Any, str]:
+    """Where a decorated function of PyTorch's holds its body; where it is not decorated, its name.
+
+    Raises AttributeError if this PyTorch does not have the function.
+    """
+    function: Any = getattr(clip_grad, name)
+    body = getattr(function, "__wrapped__", None)
+    cells = [cell for cell in function.__closure__ or () if cell.cell_contents is body]
+    return (cells[0], "cell_contents") if cells else (clip_grad, name)
+
+
+def _is_total(norm: Any) -> bool:
+    """Whether a norm can be read, and is not this rank's part of one."""
+    parts = [placement.is_partial() for placement in getattr(norm, "placements", ())]
+    return is_plain(local_part(norm)) and not any(parts)

@@ -215,6 +215,8 @@ class StepFacts:
                 return "the sampled gradients are not finite"
             if "clip_norm" in record.missing:
                 return record.missing["clip_norm"]  # the factor may include a clipping
+            if any(e.op == "clip_norm" and e.norm is None for e in record.events):
+                return "the norm that the gradients were clipped with was not read"
         return None
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 import torch.nn.parallel.distributed as parallel
 from torch import nn
 from torch.nn.utils import clip_grad
+from torch.nn.utils import clip_grads_with_norm_ as clips
 from torch.optim import optimizer as optimizers
 
 from gradledger.capture import windows as capture
@@ -59,7 +61,9 @@ HOOKS: list[dict[Any, Any]] = [
 def pytorch() -> dict[str, Any]:
     """Every attribute of everything that hooks could have touched."""
     named = {f"{o.__name__}.{name}": value for o in OWNERS for name, value in vars(o).items()}
-    return named
+    decorated = {f"body of {f.__name__}": f for f in (clips, clip_grad.clip_grad_value_)}
+    cells = {name: inspect.getclosurevars(f).nonlocals["func"] for name, f in decorated.items()}
+    return named | cells
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +99,7 @@ def test_hooks_are_in_place_and_gone_afterwards() -> None:
             "Optimizer.__init__",
             "GradScaler.scale",
             "GradScaler.step",
-            "torch.nn.utils.clip_grad._clip_grads_with_norm_",
+            "body of _clip_grads_with_norm_",
             "DistributedDataParallel._pre_forward",
         }
 

@@ -72,23 +72,34 @@ OBJECTIVES: dict[str, Objective] = {
 
 
 def tell(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
-    """Reads ``model`` and ``windows``, and ``max_norm`` where there is clipping."""
-    model = getattr(names["model"], "module", names["model"])
+    """Reads ``model`` and ``windows``, and ``max_norm`` where there is clipping.
+
+    ``plain`` is the model before its parameters were sharded, if they are.
+    """
+    model = _unwrapped(names["model"])
     optimizer = steps[0].optimizer
     own = [step for step in steps if step.optimizer is optimizer]
+    called = names.get("plain", model)
     pairs = zip(own, names["windows"], strict=True)
-    told = [_one_step(model, OBJECTIVES[label.objective], *pair) for pair in pairs]
+    told = [_one_step(model, called, OBJECTIVES[label.objective], *pair) for pair in pairs]
     return {"steps": told, "max_norm": names.get("max_norm")}
 
 
+def _unwrapped(model: Any) -> Any:
+    """The module inside DDP and ``torch.compile``, in any order."""
+    for name in ("_orig_mod", "module", "_orig_mod"):
+        model = getattr(model, name, model)
+    return model
+
+
 def _one_step(
-    model: nn.Module, objective: Objective, step: Step, window: list[Any]
+    model: nn.Module, called: nn.Module, objective: Objective, step: Step, window: list[Any]
 ) -> tuple[Tensor, float, Tensor]:
     """The summed true gradient of this rank's tokens, their count, and what was applied."""
     order = {id(p): i for i, p in enumerate(_parameters(step))}
     index = {name: order[id(p)] for name, p in model.named_parameters()}
     leaves = {name: step.parameters[i].double().requires_grad_() for name, i in index.items()}
-    call = functools.partial(_call, model, leaves)
+    call = functools.partial(_call, called, leaves)
     parts = [objective(call, batch) for batch in window]
     total = torch.stack([loss for loss, _ in parts]).sum()
     true = torch.autograd.grad(total, list(leaves.values()))

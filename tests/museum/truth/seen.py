@@ -1,4 +1,8 @@
-"""What a witness sees at each optimizer step; knows nothing of the hooks."""
+"""What a witness sees at each optimizer step; knows nothing of the hooks.
+
+Of a sharded parameter it sees the whole: it runs the collectives that gather it, which the hooks
+never do.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,12 @@ def look(optimizer: Any) -> Step:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     return Step(
         optimizer,
-        [p.detach().clone() for p in parameters],
-        [None if p.grad is None else p.grad.detach().clone() for p in parameters],
+        [_whole(p) for p in parameters],
+        [None if p.grad is None else _whole(p.grad) for p in parameters],
         float(optimizer.param_groups[0]["lr"]),
     )
+
+
+def _whole(tensor: Any) -> Tensor:
+    whole: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return whole.detach().clone()
