@@ -1,4 +1,7 @@
-"""The tutorial, followed to the letter: its files written, its commands run, output compared."""
+"""The tutorial, followed to the letter: its files written, its commands run, output compared.
+
+The command ``python`` is a fork of a process that has imported torch; ``gradledger`` starts anew.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from helpers import forkserver
 from helpers.ports import reserved_port
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
@@ -28,11 +32,12 @@ class Reader:
         self.folder, self.status = folder, 0
         self.background = ExitStack()
         self.port = self.background.enter_context(reserved_port())
+        programs = [forkserver.executable(folder).parent, Path(sys.executable).parent]
         clean = {k: v for k, v in os.environ.items() if not k.startswith("GRADLEDGER_")}
         self.environ = {
             **clean,
             "HOME": str(folder),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PATH": os.pathsep.join([*map(str, programs), os.environ["PATH"]]),
             "OMP_NUM_THREADS": "1",
             "GRADLEDGER_PORT": str(self.port),
             "GRADLEDGER_URL": f"http://127.0.0.1:{self.port}",

@@ -30,12 +30,13 @@ RULES = {
     "trainer_training_step_uneven": NOT_DIVIDED,
 }
 FRAMEWORKS = {"accelerate": "accelerate", "lightning": "lightning", "trainer": "transformers"}
+IMPORTED = ("accelerate", "lightning.pytorch", "transformers.trainer")  # by the programs
 
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
     """The server, for all tests of this file."""
-    one = Stage()
+    one = Stage(IMPORTED)
     yield one
     one.close()
 

@@ -270,11 +270,13 @@ def _reap(*_: object) -> None:
 
 
 def _load(modules: Sequence[str]) -> None:
+    gc.disable()  # it would take a quarter of the time, and nearly all objects of imports stay
     for module in modules:
         with suppress(ModuleNotFoundError):  # an environment without torch
             __import__(module)
     gc.collect()
     gc.freeze()  # else the first collection in each child copies all pages with objects
+    gc.enable()
 
 
 def _supervise(connection: socket.socket) -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,16 +32,8 @@ REAL = 1e-2
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    """The server, for all tests of this file."""
-    one = Stage()
-    yield one
-    one.close()
-
-
-@pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A program for commands that start one process: a fork. Forked ranks would share seeds."""
+    """A program in place of ``python`` whose process is a fork."""
     return str(forkserver.executable(tmp_path_factory.mktemp("bin")))
 
 
@@ -99,9 +89,9 @@ def _testimonies(stage: Stage, script: Path, ranks: int) -> list[Testimony]:
 
 def _checked(piece: Piece, python: str, output: Path) -> dict[str, int]:
     """Findings of the command that a user would type."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    torchrun = [python, "-m", "torch.distributed.run", "--standalone", "--no-python"]
     torchrun += [f"--nproc_per_node={piece.ranks}"]
-    train = [*([python] if piece.ranks == 1 else torchrun), str(piece.script)]
+    train = [*([] if piece.ranks == 1 else torchrun), python, str(piece.script)]
     environment = os.environ | {"PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}
     gradledger("check", "--json", output, "--", *train, environment=environment, seconds=HANGS)
     rows = json.loads(output.read_text())["findings"]

@@ -1,10 +1,16 @@
-"""The run of a process if one command starts several trainings, with the launchers themselves."""
+"""The run of a process if one command starts several trainings, with the launchers themselves.
+
+The launchers are new interpreters. Where what they start need not be, it is a fork: ``python``.
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+import pytest
+
+from helpers import forkserver
 from helpers.patience import HANGS
 from helpers.service import running_service
 from integration.delivery.conftest import all_stored
@@ -15,8 +21,16 @@ from .conftest import TORCHRUN, WITH_HOOKS, Commands
 STATIC = ["--master_addr", "127.0.0.1"]
 
 
-def test_two_trainings_of_one_shell_script_are_two_runs(commands: Commands, tmp_path: Path) -> None:
-    (tmp_path / "job.sh").write_text(f'{sys.executable} "$1" && {sys.executable} "$1"\n')
+@pytest.fixture
+def python(tmp_path: Path) -> str:
+    """A program in place of ``python`` whose process is a fork."""
+    return str(forkserver.executable(tmp_path))
+
+
+def test_two_trainings_of_one_shell_script_are_two_runs(
+    commands: Commands, tmp_path: Path, python: str
+) -> None:
+    (tmp_path / "job.sh").write_text(f'{python} "$1" && {python} "$1"\n')
     with running_service(tmp_path / "gradledger.db") as service:
         command = [*WITH_HOOKS, "bash", str(tmp_path / "job.sh")]
         assert commands.run("train(3)", service.url, *command).stderr == ""
@@ -26,7 +40,7 @@ def test_two_trainings_of_one_shell_script_are_two_runs(commands: Commands, tmp_
 
 
 def test_a_restart_of_torchrun_is_a_separate_run_and_loses_nothing(
-    commands: Commands, tmp_path: Path
+    commands: Commands, tmp_path: Path, python: str
 ) -> None:
     code = """
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
@@ -35,7 +49,8 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 train_ranks(5, "second")
 """
     with running_service(tmp_path / "gradledger.db") as service:
-        command = [*WITH_HOOKS, *TORCHRUN, "--standalone", "--max-restarts", "1"]
+        torchrun = [*TORCHRUN, "--standalone", "--max-restarts", "1", "--no-python", python]
+        command = [*WITH_HOOKS, *torchrun]
         done = commands.run(RANKS + code, service.url, *command)
         assert done.returncode == 0, done.stderr
         assert "gradledger" not in done.stderr
@@ -43,10 +58,10 @@ train_ranks(5, "second")
 
 
 def test_torchrun_twice_with_one_address_in_one_command_is_two_runs(
-    commands: Commands, tmp_path: Path, nowhere: str
+    commands: Commands, tmp_path: Path, nowhere: str, python: str
 ) -> None:
     port = nowhere.rsplit(":", 1)[1]
-    words = " ".join([*TORCHRUN, *STATIC, "--master_port", port])
+    words = " ".join([*TORCHRUN, *STATIC, "--master_port", port, "--no-python", python])
     (tmp_path / "job.sh").write_text(f'{words} "$1" && {words} "$1"\n')
     with running_service(tmp_path / "gradledger.db") as service:
         command = [*WITH_HOOKS, "bash", str(tmp_path / "job.sh")]
@@ -94,14 +109,16 @@ def test_nodes_started_by_separate_commands_are_one_run(
         assert_runs(service, 4)
 
 
-def test_a_process_may_watch_two_distributed_trainings(commands: Commands, tmp_path: Path) -> None:
+def test_a_process_may_watch_two_distributed_trainings(
+    commands: Commands, tmp_path: Path, python: str
+) -> None:
     code = """
 for steps in (2, 3):
     with gradledger.watch():
         train_ranks(steps, f"store{steps}")
 """
     with running_service(tmp_path / "gradledger.db") as service:
-        command = [*TORCHRUN, "--standalone"]
+        command = [*TORCHRUN, "--standalone", "--no-python", python]
         done = commands.run(RANKS + code, service.url, *command)
         assert done.returncode == 0, done.stderr
         assert_runs(service, 2, 3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,14 +26,6 @@ RULES = {
     "ranks_times_world_size": "reduction.world_size",
     "ranks_over_world_size": "reduction.world_size",
 }
-
-
-@pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    """The server, for all tests of this file."""
-    one = Stage()
-    yield one
-    one.close()
 
 
 @pytest.mark.parametrize("name", RULES)

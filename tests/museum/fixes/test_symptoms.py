@@ -7,7 +7,6 @@ the cause is corrected, gets the same second mistake. What the cause muted must 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,14 +51,6 @@ CASES = [
         for suffix in ("", "_fixed")
     )
 ]
-
-
-@pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    """The server, for all tests of this file."""
-    one = Stage()
-    yield one
-    one.close()
 
 
 @pytest.mark.parametrize(
