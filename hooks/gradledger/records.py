@@ -67,6 +67,7 @@ class MicroBatch:
     fresh: bool | None = None  # the gradients were absent or zero before it
     claimed: bool = False  # another optimizer has already stepped on this backward
     wrapper: Literal["sync", "no_sync", "bypassed"] | None = None  # synchronisation mode
+    relayed: bool = False  # it started from gradients that were passed in, and reached no loss
     fingerprint: float | None = None  # of the loss targets; equal for equal data
     constant_target: bool | None = None  # constant or consecutive numbers as targets
     consecutive_target: bool = False  # of the two, consecutive: the targets of a contrastive loss
@@ -135,6 +136,7 @@ class StepRecord:
     sync: Literal["none", "averaged", "unknown"] = "none"  # reduction of gradients over ranks
     wrapper: Literal["ddp", "fsdp", "fsdp2"] | None = None
     data_group: list[int] = field(default_factory=list)  # ranks with other data, if not all are
+    pipeline: list[int] = field(default_factory=list)  # ranks whose stages are one model
     collectives_after: int | None = None  # collectives between the last backward and the step
     sync_bytes: int | None = None  # gradient bytes of one synchronisation, per rank
     outside: int | None = None  # parameters of the optimizer outside the wrapped model

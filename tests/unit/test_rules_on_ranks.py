@@ -305,6 +305,19 @@ def test_equal_fingerprints_are_reported_only_where_most_of_them_differ_from_eac
     assert later is not None and later.steps == 2
 
 
+def test_the_first_rank_of_a_group_is_not_compared_with_itself() -> None:
+    """Ranks 1 and 3 are the last stages of two pipelines; ranks 0 and 2 have no loss."""
+    steps = []
+    for number in range(1, 5):
+        pair = [rank("sync", number=number, data_group=[1, 3]) for _ in range(2)]
+        for offset, step_record in enumerate(pair):
+            step_record.micro_batches[0].fingerprint = 10 * number + offset
+        earlier = rank("sync", number=number, data_group=[0, 2])
+        earlier.micro_batches[0].terms = []
+        steps.append(facts(earlier, pair[0], earlier, pair[1]))
+    assert not [f for f in judged(steps).findings if f.rule == "ddp.duplicate_data"]
+
+
 def test_a_micro_batch_without_a_fingerprint_leaves_its_window_out() -> None:
     assert same_data((1, None), (3, 4), (5, 6)) is None
 

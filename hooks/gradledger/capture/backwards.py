@@ -46,6 +46,10 @@ class Backwards:
         self._running[micro_batch.thread] = micro_batch
         return micro_batch
 
+    def resume(self, micro_batch: OpenMicroBatch) -> None:
+        """The second part of a split backward begins."""
+        self._running[micro_batch.thread] = micro_batch
+
     def end(self, micro_batch: OpenMicroBatch) -> None:
         """The backward ended or raised."""
         self._running.pop(micro_batch.thread, None)

@@ -126,6 +126,7 @@ class OpenMicroBatch:
     backward_ms: float | None = None
     wrapper: Any = None
     has_grad_tensors: bool = False  # the caller passed gradients, and may write over them
+    relayed: bool = False  # they are all that it started from: no loss
     targets: Deferred | None = None  # some of the loss's targets
     stepped_by: frozenset[int] = frozenset()  # optimizers whose closed window held it
     # Parameters (by id) whose gradients FSDP accumulates outside ``.grad``.
@@ -144,6 +145,7 @@ class OpenMicroBatch:
             collectives=self.collectives,
             backward_ms=self.backward_ms,
             wrapper=self.wrapper,
+            relayed=self.relayed,
             fingerprint=None if targets is None else gradient_probe.fingerprint(targets),
             constant_target=None if targets is None else gradient_probe.is_uninformative(targets),
             consecutive_target=bool(targets) and gradient_probe.are_consecutive(targets or []),

@@ -61,6 +61,7 @@ from gradledger.observers.gradient_sample import GradientSample
 from gradledger.observers.losses.loss_terms import LossTerms
 from gradledger.observers.lr_scheduler import LearningRates
 from gradledger.observers.parameter_updates import ParameterUpdates
+from gradledger.observers.pipeline_stages import PipelineStages
 
 Sink = Callable[[OpenStep], None]
 T = TypeVar("T")
@@ -88,6 +89,7 @@ class Recorder:
         self.losses = LossTerms()
         self._observers: list[Observer] = [
             GradScalerCalls(self.windows, self.close_skipped),
+            PipelineStages(self.windows, self),
             self.losses,
             DataLoaders(self.windows),
             Collectives(self._backwards),
@@ -154,7 +156,7 @@ class Recorder:
     def watch(self, optimizer: Any) -> None:
         """Watch an optimizer that was created before the hooks were installed."""
         with self._lock, isolated():
-            self.windows.window_of(optimizer)
+            self._add_optimizer(optimizer)
 
     def resume(self) -> None:
         """Install the hooks again. The contents of open windows are discarded."""
@@ -219,6 +221,29 @@ class Recorder:
         self._step_sampler.hook_seconds += micro_batch.started - began
         return micro_batch
 
+    def begin_inputs(self, roots: Any) -> OpenMicroBatch:
+        """The first part of a split backward begins; it adds to no gradient of an optimizer."""
+        micro_batch = self._backwards.begin(has_grad_tensors=not roots)
+        self._notify("backward_begins", micro_batch, roots)
+        micro_batch.started = perf_counter()
+        return micro_batch
+
+    def end_inputs(self, micro_batch: OpenMicroBatch) -> None:
+        """It has ended: remove the hooks of its graph."""
+        micro_batch.backward_ms = (perf_counter() - micro_batch.started) * 1e3
+        self._release(micro_batch)
+
+    def begin_weights(self, micro_batch: OpenMicroBatch) -> None:
+        """The second part begins, which adds to the gradients."""
+        self._backwards.resume(micro_batch)
+        self.windows.begin_backward(micro_batch)
+        inputs_ms = micro_batch.backward_ms or 0.0
+        micro_batch.started = perf_counter() - inputs_ms / 1e3
+
+    def end_weights(self, micro_batch: OpenMicroBatch) -> None:
+        """It has ended, and with it the micro-batch."""
+        self._end_backward(micro_batch, perf_counter())
+
     def _begin_nested(self, roots: Any) -> None:
         """A backward inside another one is not a separate micro-batch.
 
@@ -252,9 +277,13 @@ class Recorder:
     def _wrap_init(self, original: Any) -> Any:
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
-            self._run_guarded(self._step_guard, self.windows.window_of, optimizer)
+            self._run_guarded(self._step_guard, self._add_optimizer, optimizer)
 
         return __init__
+
+    def _add_optimizer(self, optimizer: Any) -> None:
+        self.windows.window_of(optimizer)
+        self._notify("optimizer_created")
 
     def _step_hook(self, body: Callable[..., None]) -> Callable[..., None]:
         """A step hook of optimizers, outside compiled graphs.

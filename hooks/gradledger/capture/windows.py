@@ -119,9 +119,10 @@ class OptimizerWindow:
                 _fix_weakref(parameter)
         return parameters
 
-    def _choose_probed(self) -> None:
-        """Repeated at each backward until there is a parameter that can be read."""
-        readable = [p for p in self.parameters() if p.requires_grad and _has_readable_grad(p)]
+    def choose_probed(self, parameters: list[Any]) -> None:
+        """Choose from parameters of the optimizer. Repeated at each backward until one can be
+        read."""
+        readable = [p for p in parameters if p.requires_grad and _has_readable_grad(p)]
         self._probed = list(map(weakref.ref, _spread(readable)))
 
     def is_abstract(self) -> bool:
@@ -145,7 +146,7 @@ class OptimizerWindow:
     def begin_backward(self) -> None:
         """Read the marks, and derive from them whether the gradients are fresh."""
         if not self._probed:
-            self._choose_probed()
+            self.choose_probed(self.parameters())
         marks = self._read_marks()
         self.fresh, self.sample_before = False, None
         if self.hidden_gradients:

@@ -140,6 +140,9 @@ class Observer:
         for patch in self._pausable:
             patch.redo()
 
+    def optimizer_created(self) -> None:
+        """The script has created an optimizer, or an older one is watched from now on."""
+
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
         """An outermost backward is about to start from ``roots``."""
 

@@ -66,6 +66,7 @@ class MicroBatch(Struct, gc=False, kw_only=True, omit_defaults=True):
     fresh: bool | None = None
     claimed: bool = False
     wrapper: Literal["sync", "no_sync", "bypassed"] | None = None
+    relayed: bool = False
     fingerprint: Number | None = None
     constant_target: bool | None = None
     consecutive_target: bool = False
@@ -129,6 +130,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     sync: Literal["none", "averaged", "unknown"] = "none"
     wrapper: Literal["ddp", "fsdp", "fsdp2"] | None = None
     data_group: Annotated[list[Count], Meta(max_length=MAX_RANKS)] = []
+    pipeline: Annotated[list[Count], Meta(max_length=MAX_RANKS)] = []
     collectives_after: Count | None = None
     sync_bytes: Count | None = None
     outside: Count | None = None

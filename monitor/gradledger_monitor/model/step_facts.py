@@ -24,6 +24,7 @@ from typing import Any
 from gradledger_monitor.ingest.schema import Event, MicroBatch, StepRecord, Term
 from gradledger_monitor.model import manual_all_reduce, tolerances
 from gradledger_monitor.model.batch_size import samples_of, sum_if_complete, tokens_of
+from gradledger_monitor.model.data_groups import data_group, members
 from gradledger_monitor.model.losses import mean_over_tokens, sum_of_roots
 from gradledger_monitor.model.manual_all_reduce import UNSEEN, ManualAllReduce
 from gradledger_monitor.model.numbers import number
@@ -309,26 +310,18 @@ class StepFacts:
 def merge(run: RunInfo, optimizer: int, step: int, records: RecordsByRank) -> StepFacts:
     """One step's facts from the records of its ranks.
 
-    Ranks of one tensor-parallel group see the same data and hold parts of the same gradient. Of
-    several data-parallel groups the facts are those of one, the first that has a loss.
+    Of several data-parallel groups the facts are those of one, the first that has a loss.
     """
     ordered = dict(sorted(records.items())) if len(records) > 1 else records
-    group = _data_group(ordered)
+    group = data_group(ordered, range(run.world_size))
     if group:
         run = replace(run, world_size=len(group))
-        ordered = {rank: ordered[rank] for rank in group if rank in ordered}
+        ordered = members(ordered, group)
     if not 1 < run.world_size <= len(ordered):
         return StepFacts(run, optimizer, step, ordered, None, group)
     all_reduce = manual_all_reduce.infer(ordered)
     averaged = manual_all_reduce.as_averaged(ordered, all_reduce)
     return StepFacts(run, optimizer, step, averaged, all_reduce, group)
-
-
-def _data_group(records: RecordsByRank) -> Sequence[int]:
-    """The ranks of the data-parallel group that is shown; empty if all ranks are one."""
-    groups = {rank: r.data_group for rank, r in records.items() if rank in r.data_group}
-    with_loss = [rank for rank in groups if any(m.terms for m in records[rank].micro_batches)]
-    return sorted(groups[next(iter(with_loss or groups))]) if groups else ()
 
 
 # ---------------------------------------------------------------------- from record to weights

@@ -89,6 +89,8 @@ class LossTerms(Observer):
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
         """Walk the graph below each root, hook its loss nodes, and copy loss and targets."""
+        if micro_batch.relayed:
+            return
         declared, self._thread.loss = self._thread.loss, None
         unreadable = next((root for root in roots if not _is_readable(root)), None)
         if unreadable is not None:
@@ -106,12 +108,13 @@ class LossTerms(Observer):
             self._add_losses(micro_batch, graphs)
         if not micro_batch.terms:
             micro_batch.missing.setdefault("terms", _reason_without_terms(graphs))
+            micro_batch.relayed = micro_batch.has_grad_tensors and not _is_scalar(roots)
         self._copy_loss(micro_batch, roots)
         self._copy_target(micro_batch)
 
     @staticmethod
     def _copy_loss(micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
-        if len(roots) == 1 and isinstance(roots[0], torch.Tensor) and roots[0].numel() == 1:
+        if _is_scalar(roots):
             # volatile: loops sum their losses in place, into the memory of the first one
             micro_batch.loss = Deferred(roots[0], volatile=True)
         else:
@@ -210,6 +213,10 @@ def _noting(note: Callable[[], None]) -> Callable[[Any], Any]:
 def _graph_of(root: Any) -> Any:
     """The autograd node of a root, which is a tensor or a ``GradientEdge``."""
     return getattr(root, "grad_fn", None) if isinstance(root, torch.Tensor) else root.node
+
+
+def _is_scalar(roots: tuple[Any, ...]) -> bool:
+    return len(roots) == 1 and isinstance(roots[0], torch.Tensor) and roots[0].numel() == 1
 
 
 def _is_readable(root: Any) -> bool:

@@ -80,18 +80,19 @@ class DuplicateData(Rule):
         self._windows.append(prints)
         if len(self._windows) < self.windows:
             return not_measured(f"needs {counted(self.windows, 'window')}")
-        twins = [rank for rank in prints if rank and self._same(min(prints), rank)]
+        first, *others = sorted(prints)
+        twins = [rank for rank in others if self._same(first, rank)]
         if not twins or not self._varied():
             return OK
         return finding(
             "error",
             "Ranks train on the same data",
             f"{names(twins)} of {facts.run.world_size} had the same fingerprints of loss targets "
-            f"as rank {min(prints)} in the last {counted(self.windows, 'window')}, so the same "
+            f"as rank {first} in the last {counted(self.windows, 'window')}, so the same "
             "data count more than once.",
             FIX,
-            ranks=[min(prints), *twins][:64],
-            fingerprints=list(prints[min(prints)])[:16],
+            ranks=[first, *twins][:64],
+            fingerprints=list(prints[first])[:16],
         )
 
     def _same(self, first: int, second: int) -> bool:

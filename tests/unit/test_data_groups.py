@@ -1,0 +1,72 @@
+"""Which ranks of a step have data of their own: stages of a pipeline without a loss have none."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from gradledger.records import MicroBatch, StepRecord
+from helpers.facts import facts, record, term
+
+NO_LOSS = "stage 0 of a pipeline of 2 has no loss"
+FAIR = [term(10, 1 / 40), term(30, 1 / 40)]
+
+
+def stage(pipeline: list[int], **more: Any) -> StepRecord:
+    """A stage before the last one."""
+    sent = record([], pipeline=pipeline, **more)
+    sent.micro_batches = [
+        MicroBatch(number, fresh=number == 1, relayed=True, missing={"terms": NO_LOSS})
+        for number in (1, 2)
+    ]
+    return sent
+
+
+def last(pipeline: list[int], **more: Any) -> StepRecord:
+    """The stage with the loss."""
+    return record(FAIR, pipeline=pipeline, **more)
+
+
+def test_the_step_of_a_pipeline_is_that_of_the_stage_with_the_loss() -> None:
+    step = facts(stage([0, 1], norm=3.0), last([0, 1], norm=4.0, sync="unknown"))
+    assert (step.run.world_size, list(step.records), step.unmeasured) == (1, [1], None)
+    assert step.ledger is not None
+    assert (step.ledger.tokens, step.ledger.balance) == pytest.approx((40, 1))
+    assert step.norm == 5.0  # over both stages
+
+
+def test_the_norm_is_unknown_without_that_of_each_stage() -> None:
+    assert facts(stage([0, 1], norm=None), last([0, 1])).norm is None
+    norm = facts(stage([0, 1], norm=math.nan), last([0, 1])).norm
+    assert norm is not None
+    assert math.isnan(norm)
+
+
+def test_each_pipeline_is_one_member() -> None:
+    pairs = [[0, 1], [2, 3]]
+    step = facts(*[make(pair, sync="averaged") for pair in pairs for make in (stage, last)])
+    assert (step.run.world_size, list(step.records)) == (2, [1, 3])
+    assert step.ledger is not None
+    assert step.ledger.tokens == 80
+
+
+def test_a_missing_rank_is_named_unless_it_has_no_loss() -> None:
+    assert facts(last([0, 1]), last([0, 1]), world_size=3).missing_ranks
+    assert facts(stage([0, 1]), world_size=2).missing_ranks == "no record of rank 1 arrived"
+    only_stages = [stage(pair, data_group=group) for pair, group in (([0, 1], [0, 2]),) * 2]
+    assert facts(*only_stages, world_size=4).missing_ranks == "no record of rank 2, 3 arrived"
+    step = facts(last([0, 1]), stage([0, 1]), last([2, 3]), world_size=4)
+    assert step.missing_ranks is None  # rank 3 is a stage of rank 2's pipeline
+
+
+def test_an_optimizer_of_earlier_stages_alone_has_no_loss() -> None:
+    """One optimizer for each stage: the loss belongs to the window of another one."""
+    step = facts(stage([0, 1]), stage([0, 1]))
+    assert (step.run.world_size, step.unmeasured) == (1, NO_LOSS)
+
+
+def test_gradients_that_are_passed_in_on_every_rank_are_no_pipeline_of_two() -> None:
+    step = facts(stage([]), record(FAIR, sync="averaged"))
+    assert (step.run.world_size, list(step.records)) == (1, [1])  # written by hand
