@@ -25,10 +25,13 @@ from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts
+from gradledger_monitor.model.topology import topology
 from gradledger_monitor.reports.verdict_json import verdict_json
 from gradledger_monitor.rules.catalogue import HISTORY_RULES, RULES
+from gradledger_monitor.rules.objective_verdicts import objective_verdicts
 from gradledger_monitor.rules.overrides import RuleOverrides
-from gradledger_web import charts, evidence_svg, step_table, window_timeline
+from gradledger_monitor.rules.rule import Window
+from gradledger_web import charts, evidence_svg, rank_table, step_table, window_timeline
 from gradledger_web.chart_svg import Curve, Frame, plot
 from helpers.wire_values import (
     FLOATS,
@@ -98,17 +101,19 @@ def check(info: RunInfo, steps: Sequence[Step], evaluated: dict[str, dict[int, f
 
 def check_page(facts: StepFacts) -> None:
     """The ledger of a step, as its page shows it."""
-    account = step_table.rows(facts)
-    for row in account:
-        assert row.deviation
-        if row.relative is not None:
-            assert row.bar.width >= 0
-    step_table.summarize(account, facts)
-    for cells in (step_table.grid(account, facts) or {}).values():
-        assert all(cell.shade for cell in cells)
-    if facts.ledger is not None:
-        strict(charts.shares_figure(step_table.worst_rows(account)))
-        assert 0 <= facts.ledger.misallocation < math.inf
+    verdicts = objective_verdicts(Window(facts))
+    assert bool(verdicts) == (facts.ledger is not None)
+    for verdict in verdicts:
+        rows = step_table.rows(facts, verdict)
+        assert all(row.deviation and row.bar.width >= 0 for row in rows)
+        for cells in (step_table.grid(rows) or {}).values():
+            assert all(cell.shade for cell in cells)
+        strict(charts.shares_figure(step_table.worst_rows(rows)))
+        assert 0 <= verdict.ledger.misallocation < math.inf
+    assert step_table.uncounted_rows(facts, verdicts) is not None
+    assert step_table.summarize(facts, verdicts).sentence
+    shown = rank_table.table(topology(facts.run.world_size, facts.records), facts.step, [])
+    assert {row.rank for row in shown.rows} >= facts.records.keys()
     assert window_timeline.calls_of(facts.record)
 
 

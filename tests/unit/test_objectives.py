@@ -205,7 +205,7 @@ def test_an_objective_is_fair_only_if_it_is_even_and_its_balance_is_the_scale() 
 
 def test_an_objective_at_the_very_tolerance_is_still_fair() -> None:
     def account(balance: float, misallocation: float) -> Reading:
-        return Reading("tokens", Ledger(8, balance, misallocation, ()))
+        return Reading("tokens", Ledger(8, balance, misallocation, ()), [])
 
     assert account(1.25, 0.25).is_fair(0.25, 1.0)
     assert account(2.5, 0.25).is_fair(0.25, 2.0)

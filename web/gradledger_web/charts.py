@@ -51,8 +51,10 @@ class Chart:
     reference: float | None = None  # the value of a correct run
     fraction: tuple[str, str] | None = None  # a figure of 0s and 1s, and the label of its mean
     markers: tuple[str, str] | None = None  # a figure of 0s and 1s, marked at each 1; label
+    objective_metric: str | None = None  # one line for each objective, of this metric
     rules: tuple[str, ...] = ()  # patterns of the rules whose findings are shaded here
     always: bool = False  # shown even if it has no data
+    number_format: NumberFormat = "figure"  # of lines that are not ``series``
 
     @property
     def figures(self) -> list[str]:
@@ -71,6 +73,8 @@ class Chart:
             "fraction": self.fraction,
             "markers": self.markers,
             "minimum_range": self.minimum_range,
+            "objective_metric": self.objective_metric,
+            "number_format": self.number_format,
             "layout": self._layout(),
         }
 
@@ -163,6 +167,25 @@ RUN_CHARTS: tuple[Chart, ...] = (
         always=True,
     ),
     Chart(
+        id="objective-misallocation",
+        title="Misallocation d of each objective",
+        hint="Each loss of the backward has its own ledger: 0 if its tokens have equal weight.",
+        series=(),
+        objective_metric="misallocation",
+        number_format="percent",
+        yaxis={"tickformat": ".0%", "nticks": 5},
+        minimum_range=(0, 0.1),
+    ),
+    Chart(
+        id="objective-balance",
+        title="Balance B of each objective",
+        hint="The sum of an objective's weights: 1, or its coefficient.",
+        series=(),
+        objective_metric="balance",
+        yaxis={"tickformat": ",~g", "nticks": 5},
+        minimum_range=(0, 1.5),
+    ),
+    Chart(
         id="tokens",
         title="Tokens per step and learning rate",
         hint="If the batch grows and the learning rate stays, training changes.",
@@ -241,8 +264,11 @@ def charts_of_rule(rule: str) -> list[str]:
     return [c.id for c in RUN_CHARTS if any(fnmatchcase(rule, pattern) for pattern in c.rules)]
 
 
-def charts_with_data(measured: Iterable[str], evaluated: bool) -> set[str]:
-    """The ids of the charts that have data, and of those that are always shown."""
+def charts_with_data(measured: Iterable[str], evaluated: bool, objectives: int = 1) -> set[str]:
+    """The ids of the charts that have data, and of those that are always shown.
+
+    Charts of each objective are shown if there is more than one.
+    """
     available = set(measured)
     ids = {
         chart.id
@@ -250,6 +276,8 @@ def charts_with_data(measured: Iterable[str], evaluated: bool) -> set[str]:
         if chart.always or available.intersection(chart.figures) - {"lr"}
     }
     ids |= {"collectives"} & available
+    if objectives > 1:
+        ids |= {chart.id for chart in RUN_CHARTS if chart.objective_metric}
     return ids | ({"evaluations"} if evaluated else set())
 
 
@@ -264,10 +292,10 @@ class TokenShare(Protocol):
     def gradient_share(self) -> float: ...
 
 
-def shares_figure(rows: Sequence[TokenShare]) -> Figure:
+def shares_figure(rows: Sequence[TokenShare], unit: str = "tokens") -> Figure:
     """A bar chart: the share of tokens and the share of gradient weight of each row."""
     labels = [row.label for row in rows]
-    tokens = _bars("share of tokens", GREY, labels, [row.token_share for row in rows])
+    tokens = _bars(f"share of {unit}", GREY, labels, [row.token_share for row in rows])
     weight = _bars("share of gradient", VERMILION, labels, [row.gradient_share for row in rows])
     layout = _layout({"tickformat": ".0%", "rangemode": "tozero"}, height=280)
     layout |= {"barmode": "group", "bargap": 0.3, "bargroupgap": 0.08}

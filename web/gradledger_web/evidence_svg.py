@@ -13,7 +13,8 @@ from gradledger_web import formatting
 
 WIDTH, HEIGHT = 100.0, 40.0
 _MARGIN = 3.0
-STEPS_AROUND = 25  # steps shown before and after the first step of a finding
+LEAST_STEPS = 50  # a tenth of the steps of a finding, or of this many, is shown around them
+POINTS = 100  # of a line
 
 LABELS = {
     "misallocation": "misallocation d",

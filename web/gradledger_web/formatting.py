@@ -25,6 +25,18 @@ def count(value: float | None) -> str:
     return "".join(_scaled(value))
 
 
+def quantity(value: float | None) -> str:
+    """An amount that may be a fraction, such as a mean or a sum of class weights: ``39.7``."""
+    if value is None or abs(value) >= 100 or value == int(value):
+        return count(value)
+    return figure(value, 3)
+
+
+def sentence(text: str) -> str:
+    """A phrase as the beginning of a sentence: ``Cross entropy``."""
+    return f"{text[:1].upper()}{text[1:]}"
+
+
 def byte_size(size: float) -> str:
     """A number of bytes: ``2.4 GB``, with decimal prefixes."""
     number, prefix = _scaled(size)

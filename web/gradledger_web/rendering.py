@@ -19,6 +19,8 @@ _FILTERS = (
     formatting.iso,
     formatting.clock,
     formatting.plural,
+    formatting.quantity,
+    formatting.sentence,
     formatting.segment,
     glossary.facts,
     glossary.headline,

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from gradledger_monitor.model.chart_metrics import chart_metrics
+from gradledger_monitor.rules.objective_verdicts import BALANCED
 from gradledger_web import formatting
 
 if TYPE_CHECKING:
-    from gradledger_monitor.ingest.schema import MicroBatch, StepRecord, Term
+    from gradledger_monitor.ingest.schema import MicroBatch, Term
     from gradledger_monitor.model.step_facts import StepFacts
     from gradledger_monitor.model.token_ledger import Entry
+    from gradledger_monitor.rules.objective_verdicts import ObjectiveVerdict
 
 MOST_ROWS = 512
 HALF_WIDTH = 40  # of the bar of a relative weight, in pixels
@@ -70,76 +70,79 @@ def _doublings(relative: float) -> float:
     return math.log2(max(abs(relative), 2.0**-_DOUBLINGS))
 
 
-def rows(facts: StepFacts) -> list[Row]:
-    """All rows of a step, rank by rank. Without a ledger, the shares are zero."""
-    ledger = facts.ledger
-    entries = {(e.rank, e.micro_batch, e.term): e for e in (ledger.entries if ledger else ())}
-    total = ledger.tokens if ledger else 0.0
-    terms = list(_located_terms(facts.records))
-    several = any(located.occurrence for located in terms)
+def rows(facts: StepFacts, verdict: ObjectiveVerdict) -> list[Row]:
+    """The rows of one objective, rank by rank: its terms with their weights and shares."""
+    ledger, reading = verdict.ledger, verdict.reading
+    entries = {id(line): entry for line, entry in zip(ledger.lines, ledger.entries, strict=True)}
+    several = any(term.part > 1 for term in reading.terms)
+    located = zip(reading.terms, ledger.lines, strict=True)
+    located_rows = [
+        _row(
+            _Position(term.rank, term.micro_batch, term.part if several else 0),
+            facts.records[term.rank].micro_batches[term.micro_batch],
+            term.loss_term,
+            len(facts.records) > 1,
+            entries[id(line)],
+            ledger.tokens,
+        )
+        for term, line in located
+    ]
+    return sorted(located_rows, key=lambda row: (row.rank, row.micro_batch))
+
+
+def uncounted_rows(facts: StepFacts, verdicts: Sequence[ObjectiveVerdict]) -> list[Row]:
+    """The terms that no objective weighs, and the micro-batches in which no term was seen."""
+    counted = {id(term.loss_term) for v in verdicts for term in v.reading.terms}
+    several_ranks = len(facts.records) > 1
     return [
-        _row(located, entries.get(located.key), total, located.label(facts, several))
-        for located in terms
+        _row(_Position(rank, index, 0), batch, term, several_ranks)
+        for rank, record in sorted(facts.records.items())
+        for index, batch in enumerate(record.micro_batches)
+        for term in (batch.terms or (None,))
+        if id(term) not in counted
     ]
 
 
 @dataclass(frozen=True)
-class _LocatedTerm:
-    """A term with its position; ``occurrence`` counts the terms before it in its micro-batch."""
+class _Position:
+    """Where a term is: ``index`` of its micro-batch; its ``part`` of the loss, 0 if it has one."""
 
     rank: int
     index: int
-    batch: MicroBatch
-    term: Term | None
-    name: str
-    occurrence: int
-
-    @property
-    def key(self) -> tuple[int, int, str]:
-        return self.rank, self.index, self.name
-
-    def label(self, facts: StepFacts, several: bool) -> str:
-        rank = f"rank {self.rank} · " if len(facts.records) > 1 else ""
-        return f"{rank}{self.index + 1}" + (f" {short_term_name(self.name)}" if several else "")
+    part: int
 
 
-def _located_terms(records: dict[int, StepRecord]) -> Iterator[_LocatedTerm]:
-    for rank, record in sorted(records.items()):
-        for index, batch in enumerate(record.micro_batches):
-            kinds: Counter[str] = Counter()
-            for occurrence, term in enumerate(batch.terms or [None]):
-                kind = term.kind if term else ""
-                yield _LocatedTerm(rank, index, batch, term, f"{kind}#{kinds[kind]}", occurrence)
-                kinds[kind] += 1
-
-
-def _row(located: _LocatedTerm, entry: Entry | None, total: float, label: str) -> Row:
-    term = located.term
-    tokens = entry.tokens if entry else term.tokens if term else None
+def _row(
+    at: _Position,
+    batch: MicroBatch,
+    term: Term | None,
+    several_ranks: bool,
+    entry: Entry | None = None,
+    total: float = 0.0,
+) -> Row:
+    rank = f"rank {at.rank} · " if several_ranks else ""
+    part = f" part {at.part}" if at.part else ""
+    name = short_term_name(term.kind) if term else formatting.NOT_MEASURED
     return Row(
-        rank=located.rank,
-        micro_batch=located.index + 1,
-        label=label,
-        term=short_term_name(located.name) if term else formatting.NOT_MEASURED,
+        rank=at.rank,
+        micro_batch=at.index + 1,
+        label=f"{rank}{at.index + 1}{part}",
+        term=name + part,
         reduction=term.reduction if term else formatting.NOT_MEASURED,
-        tokens=tokens,
+        tokens=entry.tokens if entry else term.tokens if term else None,
         token_share=entry.tokens / total if entry else 0.0,
         gradient_share=entry.share if entry else 0.0,
         weight=entry.weight if entry else None,
         relative=entry.relative if entry else None,
-        loss=_loss(located.batch),
-        collectives=located.batch.collectives,
-        missing=_missing(located.batch, term),
+        loss=_loss(batch),
+        collectives=batch.collectives,
+        missing=_missing(batch, term),
     )
 
 
-def short_term_name(name: str) -> str:
-    """``NllLossBackward0#0`` without the affixes: ``NllLoss``; the second one is ``NllLoss 2``."""
-    kind, _, occurrence = name.rpartition("#")  # the kind may contain the character, too
-    if not occurrence.isdecimal():
-        kind, occurrence = name, "0"
-    kind = kind.removesuffix("0").removesuffix("Backward")
-    return kind if occurrence == "0" else f"{kind} {int(occurrence) + 1}"
+def short_term_name(kind: str) -> str:
+    """``NllLossBackward0`` without the affixes: ``NllLoss``."""
+    return kind.removesuffix("0").removesuffix("Backward")
 
 
 def _loss(batch: MicroBatch) -> float | None:
@@ -172,32 +175,52 @@ class StepSummary:
     tone: str
 
 
-def summarize(rows: list[Row], facts: StepFacts) -> StepSummary:
-    """What the ledger of a step shows: the largest difference first."""
-    ledger = facts.ledger
-    if ledger is None:
+def summarize(facts: StepFacts, verdicts: Sequence[ObjectiveVerdict]) -> StepSummary:
+    """What the ledger of a step shows, in one sentence: what is wrong with the heaviest first."""
+    if not verdicts:
         reason = facts.unmeasured or "the hooks observed no loss term"
         return StepSummary(f"The weights of this step were not measured: {reason}.", "incomplete")
-    if ledger.misallocation > facts.tolerance:
-        tone = "broken" if ledger.misallocation >= 0.05 else "suspect"
-        return StepSummary(_worst_row_sentence(rows), tone)
-    balance = chart_metrics(facts)["balance"]
-    if balance is not None and abs(balance - 1) > facts.tolerance:
-        return StepSummary(
-            "All tokens of this step have equal weight, but their sum is wrong: "
-            f"B = {formatting.figure(balance)} instead of 1.",
-            "suspect",
-        )
-    return StepSummary("All tokens of this step have equal weight.", "balanced")
+    wrong = next((v for v in verdicts if v.status == "finding"), None)
+    if wrong is not None:
+        return _wrong(facts, wrong, len(verdicts) > 1)
+    if verdicts[0].status == "not_measured":
+        return StepSummary(f"Not measured: {_of(verdicts[0])}{verdicts[0].text}.", "incomplete")
+    if len(verdicts) > 1:
+        each = "; ".join(_of(verdict) + verdict.text for verdict in verdicts)
+        return StepSummary(f"{formatting.sentence(each)}.", "balanced")
+    if verdicts[0].status == "not_applicable":
+        return StepSummary(f"Weights not evaluated: {verdicts[0].text}.", "balanced")
+    factor = "" if verdicts[0].text == BALANCED else f": {verdicts[0].text}"
+    return StepSummary(f"All tokens of this step have equal weight{factor}.", "balanced")
 
 
-def _worst_row_sentence(rows: list[Row]) -> str:
+def _of(verdict: ObjectiveVerdict) -> str:
+    return f"{verdict.name}: "
+
+
+def _wrong(facts: StepFacts, verdict: ObjectiveVerdict, several: bool) -> StepSummary:
+    loss = f" of the {verdict.name}" if several else ""
+    d = verdict.misallocation or 0.0
+    if d > facts.tolerance:
+        tone = "broken" if d * (verdict.share or 1.0) >= 0.05 else "suspect"
+        return StepSummary(_worst_row_sentence(rows(facts, verdict), loss), tone)
+    b = "" if verdict.balance is None else f" (B = {formatting.figure(verdict.balance)})"
+    if verdict.unit is None:
+        return StepSummary(f"The {verdict.name} is {verdict.text}{b}.", "suspect")
+    return StepSummary(
+        f"All {verdict.unit}{loss} of this step have equal weight, but their sum is "
+        f"wrong: {verdict.text}{b}.",
+        "suspect",
+    )
+
+
+def _worst_row_sentence(rows: list[Row], loss: str) -> str:
     row = max(rows, key=_share_difference)
     rank = f" of rank {row.rank}" if len({other.rank for other in rows}) > 1 else ""
     tokens, gradient = formatting.percent(row.token_share), formatting.percent(row.gradient_share)
     return (
-        f"Micro-batch {row.micro_batch}{rank} has {tokens} of the tokens and {gradient} of the "
-        f"gradient: {formatting.times(row.relative)} its correct weight."
+        f"Micro-batch {row.micro_batch}{rank} has {tokens} of the tokens{loss} and {gradient} of "
+        f"{'its' if loss else 'the'} gradient: {formatting.times(row.relative)} its correct weight."
     )
 
 
@@ -227,13 +250,13 @@ class Cell:
 MOST_CELLS = 1024
 
 
-def grid(rows: list[Row], facts: StepFacts) -> dict[int, list[Cell]] | None:
-    """The cells by rank; None without a ledger, for a single cell, and above ``MOST_CELLS``."""
+def grid(rows: list[Row]) -> dict[int, list[Cell]] | None:
+    """The cells by rank; None for a single cell, and above ``MOST_CELLS``."""
     cells: dict[int, list[Cell]] = {}
     for (rank, _), group in groupby(rows, key=lambda row: (row.rank, row.micro_batch)):
         cells.setdefault(rank, []).append(_cell(list(group)))
     number = sum(map(len, cells.values()))
-    return cells if facts.ledger is not None and 1 < number <= MOST_CELLS else None
+    return cells if 1 < number <= MOST_CELLS else None
 
 
 def _cell(rows: list[Row]) -> Cell:

@@ -6,7 +6,16 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from gradledger_monitor.model.findings import Acknowledgement, Finding, Severity, TreeNode, Verdict
+from gradledger_monitor.model.findings import (
+    Acknowledgement,
+    Finding,
+    Severity,
+    Status,
+    TreeNode,
+    Verdict,
+)
+from gradledger_monitor.reports.objectives import ObjectiveSummary
+from gradledger_monitor.reports.topology import RunTopology
 from gradledger_monitor.store.runs.queries import RunRow
 
 
@@ -64,6 +73,24 @@ class LedgerDocument(BaseModel):
     entries: list[LedgerEntry]
 
 
+class ObjectiveDocument(BaseModel):
+    """One objective of a step, its verdict, and its ledger.
+
+    ``count`` is N in ``unit``, and ``share`` its part of the gradient weight of all objectives.
+    """
+
+    name: str
+    unit: str | None
+    count: float | None
+    balance: float | None
+    misallocation: float | None
+    coefficient: float | None
+    share: float | None
+    status: Status
+    text: str
+    ledger: LedgerDocument
+
+
 class StepDocument(BaseModel):
     """One optimizer step; ``records`` are the records that were sent, by rank.
 
@@ -75,6 +102,7 @@ class StepDocument(BaseModel):
     complete: bool
     figures: dict[str, float | None]
     ledger: LedgerDocument | None
+    objectives: list[ObjectiveDocument] = []
     failure: str | None = None
     records: dict[int, dict[str, Any]]
 
@@ -105,6 +133,8 @@ class VerdictDocument(BaseModel):
     findings: list[VerdictFinding]
     tree: list[TreeNode]
     coverage: dict[str, str]
+    objectives: list[ObjectiveSummary]
+    topology: RunTopology | None
 
 
 class FieldError(BaseModel):

@@ -11,6 +11,7 @@ from typing import Any
 from gradledger import api, session
 from gradledger.settings import EVERY_STEP, NO_SPOOL
 from gradledger_monitor.evaluation.merge import merge_results
+from gradledger_monitor.gate.checked_runs import checked_run
 from gradledger_monitor.gate.private_service import private_service
 from gradledger_monitor.gate.result import CheckedRun, Gate
 from gradledger_monitor.model.findings import EvaluationResult
@@ -66,9 +67,9 @@ def _trained_and_evaluated(
             train()
         service.evaluate_all()
         return [
-            CheckedRun(r.name, r.steps, r.world_size, queries.evaluation(service.store, r.id))
-            for r in queries.list_runs(service.store, MOST_RUNS)
-            if r.steps
+            checked_run(service.store, run)
+            for run in queries.list_runs(service.store, MOST_RUNS)
+            if run.steps
         ]
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gradledger_monitor.model.findings import SEVERITIES, EvaluationResult, Finding
+from gradledger_monitor.reports.objectives import ObjectiveSummary
+from gradledger_monitor.reports.topology import RunTopology
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,8 @@ class CheckedRun:
     steps: int
     ranks: int
     evaluation: EvaluationResult
+    objectives: Sequence[ObjectiveSummary] = ()
+    topology: RunTopology | None = None
 
 
 @dataclass(frozen=True)

@@ -105,8 +105,8 @@ def _clipping(facts: StepFacts) -> tuple[float | None, float | None, float | Non
 
 
 def _norms(facts: StepFacts) -> tuple[float | None, float | None]:
-    """The smallest and the largest norm over the ranks."""
-    if len(facts.records) == 1:
+    """The smallest and the largest norm over the ranks, if each holds the whole gradient."""
+    if len(facts.records) == 1 or facts.record.sharded:
         return None, None
     norms = [norm for r in facts.records.values() if (norm := number(r.norm)) is not None]
     return (min(norms), max(norms)) if len(norms) > 1 else (None, None)

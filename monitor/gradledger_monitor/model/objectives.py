@@ -58,10 +58,13 @@ class Reading:
 
     unit: str  # "tokens", "class_weight", "rows", "positions", "elements" or "counted_elements"
     ledger: Ledger
+    terms: list[WeightedTerm]  # those behind the lines of the ledger, in the same order
     of_part: bool = False  # one of two terms on one head, which may be two tasks
 
-    def __init__(self, unit: str, ledger: Ledger, of_part: bool = False) -> None:
-        self.unit, self.ledger, self.of_part = unit, ledger, of_part
+    def __init__(
+        self, unit: str, ledger: Ledger, terms: list[WeightedTerm], of_part: bool = False
+    ) -> None:
+        self.unit, self.ledger, self.terms, self.of_part = unit, ledger, terms, of_part
 
     def is_fair(self, tolerance: float, scale: float) -> bool:
         """Whether the token-mean contract holds: d = 0 and B = ``scale``."""
@@ -215,7 +218,7 @@ def _readings(terms: list[WeightedTerm], weighted_inside: bool) -> Iterator[Read
                 continue
             ledger = _ledger(unit, group)
             if ledger is not None:
-                yield Reading(unit, ledger, of_part=group is not terms)
+                yield Reading(unit, ledger, group, of_part=group is not terms)
 
 
 def _possible_units(terms: list[WeightedTerm], weighted_inside: bool) -> tuple[str, ...]:

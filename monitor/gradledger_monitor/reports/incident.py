@@ -10,6 +10,8 @@ from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.findings import SEVERITIES, EvaluationResult, Finding
 from gradledger_monitor.model.step_facts import IMPORTED_FROM
 from gradledger_monitor.reports.events import TimelineEvent, timeline
+from gradledger_monitor.reports.objectives import ObjectiveSummary, recent_objectives
+from gradledger_monitor.reports.topology import RunTopology, run_topology
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import checkpoints, event_queries, queries
 from gradledger_monitor.store.runs.queries import RunRow, UnknownRun
@@ -52,6 +54,8 @@ class Incident:
     checkpoints: list[schema.CheckpointRecord]
     cost: Cost | None
     losses: list[Losses]
+    objectives: list[ObjectiveSummary]
+    topology: RunTopology | None
     events: list[TimelineEvent]
     omitted_events: int
     whole: Curves
@@ -116,6 +120,8 @@ def build_incident(store: Store, run: str, now: float | None = None) -> Incident
         checkpoints=saved,
         cost=_cost(store, row, onset),
         losses=_losses(around, step),
+        objectives=recent_objectives(store, run, evaluation.findings),
+        topology=run_topology(store, run, optimizer),
         events=events.shown,
         omitted_events=events.omitted,
         whole=whole,

@@ -12,10 +12,11 @@ from gradledger_monitor.common.json_floats import json_safe
 from gradledger_monitor.common.sanitize import sanitize
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.reports.incident import Cost, Incident
+from gradledger_monitor.reports.objectives import ObjectiveSummary
 from gradledger_monitor.reports.terminal import step_span
 from gradledger_monitor.reports.verdict_json import verdict_json
 from gradledger_monitor.store.steps.curves import Curves
-from gradledger_web import assets, charts, formatting, glossary, headline
+from gradledger_web import assets, charts, formatting, glossary, headline, rank_table
 from gradledger_web.chart_svg import Curve, Frame, Plot, plot
 from gradledger_web.rendering import render
 
@@ -28,6 +29,8 @@ def html(incident: Incident) -> str:
         run=incident.run,
         summary=headline.summarize(incident.evaluation, incident.run.steps),
         tree=incident.evaluation.tree,
+        objectives=incident.objectives,
+        ranks=_ranks(incident),
         charts=list(_charts(incident)),
         cost=cost_text(incident.cost) if incident.cost else "",
         styles=assets.inline("app.css"),
@@ -35,10 +38,16 @@ def html(incident: Incident) -> str:
     )
 
 
+def _ranks(incident: Incident) -> rank_table.Ranks | None:
+    at = incident.topology
+    return rank_table.table(at.topology, at.step, at.never_sent) if at else None
+
+
 def as_json(incident: Incident) -> str:
     """The verdict in the format of ``check --json``, with the content of the report."""
     run, onset = incident.run, incident.onset
-    document = verdict_json(run.id, run.steps, run.world_size, incident.evaluation)
+    evaluated = (incident.evaluation, incident.objectives, incident.topology)
+    document = verdict_json(run.id, run.steps, run.world_size, *evaluated)
     document |= {
         "name": run.name,
         "created": incident.created,
@@ -135,6 +144,8 @@ def _markdown(incident: Incident) -> Iterator[str]:
     yield f"Run `{run.id}`, {size}, {formatting.plural(run.tokens, 'token')}; started"
     yield f"{formatting.clock(run.started)}, last seen {formatting.clock(run.last_seen)}."
     yield from _onset(incident)
+    yield from _objectives(incident)
+    yield from _rank_lines(incident)
     yield from _table("Decision tree", ("question", "answer", "reason"), _tree(incident))
     for title, findings in (("Findings", incident.causes), ("Symptoms", incident.symptoms)):
         if findings:
@@ -158,6 +169,36 @@ def _onset(incident: Incident) -> Iterator[str]:
         reported = formatting.figure(losses.reported)
         weighted = formatting.figure(losses.token_weighted)
         yield f"- loss at step {losses.step}: {reported} reported, {weighted} token-weighted"
+
+
+def _objectives(incident: Incident) -> Iterator[str]:
+    """The objectives of a run with several."""
+    if len(incident.objectives) < 2:
+        return
+    head = ("objective", "verdict", "per step", "balance B", "misallocation d", "coefficient")
+    yield from _table("Objectives", head, [_objective(o) for o in incident.objectives])
+
+
+def _objective(objective: ObjectiveSummary) -> tuple[str, ...]:
+    count = f"{formatting.quantity(objective.count)} {objective.unit}" if objective.unit else "-"
+    return (
+        objective.name,
+        objective.text,
+        count,
+        formatting.figure(objective.balance),
+        formatting.percent(objective.misallocation),
+        formatting.figure(objective.coefficient),
+    )
+
+
+def _rank_lines(incident: Incident) -> Iterator[str]:
+    ranks = _ranks(incident)
+    if ranks is None:
+        return
+    yield from ("", f"## Ranks at step {ranks.step}", "", *map(_escaped, ranks.sentences))
+    rows = [(row.rank, row.absent or row.role, formatting.count(row.tokens)) for row in ranks.rows]
+    yield from ("", _row(("rank", "role", "tokens")), _row(["---"] * 3))
+    yield from (_row([_escaped(str(cell)) for cell in row]) for row in rows)
 
 
 def cost_text(cost: Cost) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from gradledger_monitor.model.findings import EvaluationResult, Finding
+from gradledger_monitor.reports.objectives import ObjectiveSummary
+from gradledger_monitor.reports.topology import RunTopology
 
 _FINDING_FIELDS = (
     "rule",
@@ -21,7 +24,14 @@ _FINDING_FIELDS = (
 )
 
 
-def verdict_json(run: str, steps: int, ranks: int, evaluation: EvaluationResult) -> dict[str, Any]:
+def verdict_json(
+    run: str,
+    steps: int,
+    ranks: int,
+    evaluation: EvaluationResult,
+    objectives: Sequence[ObjectiveSummary] = (),
+    topology: RunTopology | None = None,
+) -> dict[str, Any]:
     """The JSON of ``gradledger check --json`` and ``/api/v1/runs/{run}/verdict``."""
     return {
         "run": run,
@@ -31,6 +41,8 @@ def verdict_json(run: str, steps: int, ranks: int, evaluation: EvaluationResult)
         "findings": [_finding(finding) for finding in evaluation.findings],
         "tree": [asdict(node) for node in evaluation.tree],
         "coverage": evaluation.coverage,
+        "objectives": [asdict(objective) for objective in objectives],
+        "topology": asdict(topology) if topology else None,
     }
 
 

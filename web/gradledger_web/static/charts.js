@@ -15,7 +15,12 @@ import { all, one } from "./page.js";
 
 /**
  * A chart, as charts.py writes it.
- * @typedef {{id: string, title: string, series: Series[], figures: string[], fraction: [string, string] | null, markers: [string, string] | null, minimum_range: Range | null, layout: any}} Spec
+ * @typedef {{id: string, title: string, series: Series[], figures: string[], fraction: [string, string] | null, markers: [string, string] | null, minimum_range: Range | null, objective_metric: "balance" | "misallocation" | null, number_format: NumberFormat, layout: any}} Spec
+ */
+
+/**
+ * The course of one objective: its values at some steps.
+ * @typedef {{name: string, step: number[], balance: (number | null)[], misallocation: (number | null)[]}} Objective
  */
 
 /** @typedef {{severity: "error" | "warning" | "info", first: number, last: number, charts: string[]}} Span */
@@ -275,6 +280,30 @@ export function evaluationTraces(evaluations, palette, curves, unit) {
     marker: { size: 5 },
     customdata: mean.map((value) => formatNumber(value)),
     hovertemplate: "%{customdata}",
+  }));
+}
+
+/**
+ * One line for each objective.
+ * @param {Spec} spec
+ * @param {Objective[]} objectives
+ * @param {string[]} palette
+ * @param {Curves} curves
+ * @param {Unit} unit
+ * @returns {Trace[]}
+ */
+export function objectiveTraces({ objective_metric: metric, number_format: format }, objectives, palette, curves, unit) {
+  if (!metric) return [];
+  return objectives.map((objective, index) => ({
+    x: xOfSteps(objective.step, curves, unit),
+    y: objective[metric],
+    type: "scatter",
+    mode: objective.step.length > POINTS_WITH_MARKERS ? "lines" : "lines+markers",
+    name: objective.name,
+    line: { color: palette[index % palette.length], width: 1.75, dash: index ? "dash" : "solid" },
+    marker: { size: 4 },
+    customdata: objective[metric].map((value) => `${objective.name} ${formatNumber(value, format)}`),
+    hovertemplate: "%{customdata}<extra></extra>",
   }));
 }
 

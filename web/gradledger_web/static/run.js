@@ -1,6 +1,6 @@
 // The run page: one x-range for all charts, zoom at full resolution, live while the run is active.
 
-import { draw, evaluationTraces, findingShapes, formatNumber, heatTraces, layoutOf, specOf, tracesOf, withMinimumRange } from "./charts.js";
+import { draw, evaluationTraces, findingShapes, formatNumber, heatTraces, layoutOf, objectiveTraces, specOf, tracesOf, withMinimumRange } from "./charts.js";
 import { Curves, derived, fetchJson } from "./curves.js";
 import { all, one, refresh } from "./page.js";
 
@@ -21,7 +21,7 @@ const REFETCH_MS = 5000; // between two fetches of evaluations and collectives, 
 
 const section = one("#charts");
 const reset = one("#reset-zoom");
-const { series: seriesUrl, evaluations: evaluationsUrl, collectives: collectivesUrl, events: eventsUrl, steps: stepsUrl, find: findUrl } = /** @type {Record<string, string>} */ (section.dataset);
+const { series: seriesUrl, evaluations: evaluationsUrl, collectives: collectivesUrl, objectives: objectivesUrl, events: eventsUrl, steps: stepsUrl, find: findUrl } = /** @type {Record<string, string>} */ (section.dataset); // objectives: of a run with several
 /** @type {string[]} */
 const palette = JSON.parse(section.dataset.palette ?? "");
 /** @type {Chart[]} */
@@ -66,6 +66,7 @@ const state = {
   whole: await fetchCurves({ figures: firstFigures.join() }),
   zoomed: /** @type {Curves | null} */ (null),
   evaluations: /** @type {Record<string, {step: number[], mean: (number | null)[]}>} */ ({}),
+  objectives: /** @type {import("./charts.js").Objective[]} */ ([]),
   pattern: /** @type {{step: number[], collectives: (number | null)[][]}} */ ({ step: [], collectives: [] }),
 };
 
@@ -114,7 +115,11 @@ async function loadReplaced() {
   refetched = Date.now();
   const steps = zoomedSteps();
   const query = steps ? `?first=${Math.max(steps[0], 0)}&last=${steps[1]}` : "";
-  [state.evaluations, state.pattern] = await Promise.all([fetchJson(evaluationsUrl), fetchJson(collectivesUrl + query)]);
+  [state.evaluations, state.pattern, state.objectives] = await Promise.all([
+    fetchJson(evaluationsUrl),
+    fetchJson(collectivesUrl + query),
+    objectivesUrl ? fetchJson(objectivesUrl + query) : [],
+  ]);
 }
 
 // ------------------------------------------------------------------ drawing
@@ -129,6 +134,7 @@ const findings = () => JSON.parse(one("#spans").textContent ?? "");
 function chartTraces({ spec }) {
   if (spec.id === "evaluations") return evaluationTraces(state.evaluations, palette, state.whole, state.unit);
   if (spec.id === "collectives") return heatTraces(state.pattern, state.whole, state.unit);
+  if (spec.objective_metric) return objectiveTraces(spec, state.objectives, palette, state.whole, state.unit);
   return tracesOf(spec, shownCurves(), state.unit);
 }
 
@@ -172,16 +178,30 @@ function showLegendValues() {
     output.textContent = formatNumber(mean, "percent");
     output.parentElement?.toggleAttribute("hidden", mean === null);
   }
-  for (const list of all("[data-names]", section)) showEvaluationNames(list);
+  for (const list of all("[data-names]", section)) showNames(list, namedValues(list.dataset.names));
 }
 
-/** @param {HTMLElement} list */
-function showEvaluationNames(list) {
-  const items = Object.entries(state.evaluations).map(([name, { mean }], index) => {
+/**
+ * The names and values of the lines of a chart that has one for each evaluation metric, or objective.
+ * @param {string | undefined} metric of the objectives
+ * @returns {[string, (number | null)[], "figure" | "percent"][]}
+ */
+function namedValues(metric) {
+  if (metric === "balance" || metric === "misallocation")
+    return state.objectives.map((objective) => [objective.name, objective[metric], metric === "misallocation" ? "percent" : "figure"]);
+  return Object.entries(state.evaluations).map(([name, { mean }]) => [name, mean, "figure"]);
+}
+
+/**
+ * @param {HTMLElement} list
+ * @param {[string, (number | null)[], "figure" | "percent"][]} lines
+ */
+function showNames(list, lines) {
+  const items = lines.map(([name, values, format], index) => {
     const item = document.createElement("li");
     item.innerHTML = `<svg width="18" height="8" viewBox="0 0 18 8" aria-hidden="true"><path d="M0 4h18" stroke="${palette[index % palette.length]}" stroke-width="2.5"/></svg>`;
     const last = document.createElement("output");
-    last.textContent = formatNumber(mean.findLast((value) => value !== null));
+    last.textContent = formatNumber(values.findLast((value) => value !== null), format);
     item.append(` ${name} `, last);
     return item;
   });

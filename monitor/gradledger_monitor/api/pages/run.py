@@ -14,10 +14,12 @@ from gradledger_monitor.api.app_state import StoreDep
 from gradledger_monitor.api.forms import MAX_NAME, MAX_NOTE, Form, read_form
 from gradledger_monitor.api.middleware.credentials import caller
 from gradledger_monitor.api.pages.layout import RunId, no_run, not_found, page, redirect
-from gradledger_monitor.evaluation.quarantine import CannotEvaluate, evaluating
-from gradledger_monitor.model import step_facts
 from gradledger_monitor.model.chart_metrics import metrics_of_rule
 from gradledger_monitor.model.findings import Acknowledgement, Finding
+from gradledger_monitor.reports.objectives import objective_curves, recent_objectives
+from gradledger_monitor.reports.topology import run_topology
+from gradledger_monitor.reports.windows import recent_windows
+from gradledger_monitor.rules.objective_verdicts import objective_verdicts
 from gradledger_monitor.rules.overrides import is_overridden
 from gradledger_monitor.store.alerts import acknowledgements
 from gradledger_monitor.store.database import Store
@@ -25,7 +27,15 @@ from gradledger_monitor.store.runs import listing, queries, tags
 from gradledger_monitor.store.runs.queries import RunRow, UnknownRun
 from gradledger_monitor.store.steps import curves
 from gradledger_monitor.store.steps.curves import Curves, Span
-from gradledger_web import charts, evidence_svg, headline, progress, step_table, tree_svg
+from gradledger_web import (
+    charts,
+    evidence_svg,
+    headline,
+    progress,
+    rank_table,
+    step_table,
+    tree_svg,
+)
 from gradledger_web.formatting import segment
 
 router = APIRouter(include_in_schema=False)
@@ -50,12 +60,17 @@ def show_run(
     coverage = headline.coverage(evaluation)
     last_step = queries.last_evaluated_steps(store, run).get(optimizer, 0)
     latest = _latest(store, run, optimizer, last_step)
+    objectives = recent_objectives(store, run, evaluation.findings, optimizer)
+    shape = run_topology(store, run, optimizer)
+    ranks = rank_table.table(shape.topology, shape.step, shape.never_sent) if shape else None
     return page(
         "run.html",
         run=row,
         evaluation=evaluation,
         summary=summary,
         tree=tree_svg.build_nodes(evaluation, summary.causes, latest, row.world_size),
+        objectives=objectives,
+        ranks=ranks,
         coverage=coverage,
         tally=headline.tally(coverage),
         quarantined=queries.quarantined_steps(store, run, MAX_QUARANTINED),
@@ -69,7 +84,7 @@ def show_run(
         evaluated_steps=curves.evaluated_steps(store, run),
         charts=charts.RUN_CHARTS,
         palette=charts.PALETTE,
-        with_data=_with_data(store, run, optimizer),
+        with_data=_with_data(store, run, optimizer, len(objectives)),
         snooze_periods=SNOOZE_PERIODS,
     )
 
@@ -81,9 +96,9 @@ def _latest(store: Store, run: str, optimizer: int, last: int) -> Curves:
     return {**figures, **means}
 
 
-def _with_data(store: Store, run: str, optimizer: int) -> set[str]:
+def _with_data(store: Store, run: str, optimizer: int, objectives: int) -> set[str]:
     measured = curves.measured_metrics(store, run, optimizer)
-    return charts.charts_with_data(measured, curves.has_eval_metrics(store, run))
+    return charts.charts_with_data(measured, curves.has_eval_metrics(store, run), objectives)
 
 
 def _spans(findings: list[Finding], optimizer: int) -> list[dict[str, Any]]:
@@ -105,40 +120,51 @@ def _spans(findings: list[Finding], optimizer: int) -> list[dict[str, Any]]:
 
 
 def _sketches(store: Store, run: RunRow, finding: Finding) -> dict[str, Any]:
-    """The charts of a finding: its figure around the first step, and the window of that step."""
-    first = finding.first_step
+    """The charts of a finding: its figure over its steps, and the window that its text is about."""
+    margin = max(finding.last_step - finding.first_step, evidence_svg.LEAST_STEPS) // 10
     span = Span(
         finding.optimizer,
-        max(first - evidence_svg.STEPS_AROUND, 0),
-        first + evidence_svg.STEPS_AROUND,
+        max(finding.first_step - margin, 0),
+        finding.last_step + margin,
     )
     figures = metrics_of_rule(finding.rule)
-    values = curves.curves(store, run.id, span, figures, points=2 * evidence_svg.STEPS_AROUND + 1)
-    lines = (
-        evidence_svg.line_chart(f, values["step"], values[f], first, finding.last_step)
-        for f in figures
-    )
-    line = next((drawn for drawn in lines if drawn is not None), None)
+    values = curves.curves(store, run.id, span, figures, points=evidence_svg.POINTS)
+    drawn = _figures_of_objective(store, run, finding, span) or [
+        (f, values["step"], values[f]) for f in figures
+    ]
+    marked = finding.first_step, finding.last_step
+    lines = (evidence_svg.line_chart(f, steps, column, *marked) for f, steps, column in drawn)
+    line = next((line for line in lines if line is not None), None)
     return {"line": line, "pairs": _pairs(store, run, finding)}
+
+
+def _figures_of_objective(
+    store: Store, run: RunRow, finding: Finding, span: Span
+) -> list[tuple[str, list[int], list[float | None]]]:
+    """The balance and misallocation of the one objective, of several, that a finding is about."""
+    name = finding.evidence.get("objective")
+    objectives = objective_curves(store, run.id, span, evidence_svg.POINTS) if name else []
+    curve = next((c for c in objectives if c.name == name), None)
+    if curve is None or len(objectives) == 1:
+        return []
+    columns = {"misallocation": curve.misallocation, "balance": curve.balance}
+    figures = [f for f in metrics_of_rule(finding.rule) if f in columns]
+    return [(f, curve.step, columns[f]) for f in figures]
 
 
 def _pairs(store: Store, run: RunRow, finding: Finding) -> evidence_svg.ShareBars | None:
     if finding.rule not in ("reduction.token_weights_unequal", "ddp.uneven_microbatches"):
         return None
-    records = queries.step_records(store, run.id, finding.optimizer, finding.first_step)
-    if not records:
+    step = finding.last_step  # the one that the texts of the finding are about
+    windows = recent_windows(store, run.id, finding.optimizer, step, most=1)
+    verdicts = objective_verdicts(windows[0]) if windows else []
+    named = [v for v in verdicts if v.name == finding.evidence.get("objective")]
+    verdict = next(iter([*named, *verdicts]), None)
+    if verdict is None:
         return None
-    info = queries.run_info(store, run.id)
-    try:
-        with evaluating(finding.first_step):
-            merged = step_facts.merge(info, finding.optimizer, finding.first_step, records)
-            rows = step_table.rows(merged)
-    except CannotEvaluate:
-        return None
-    if merged.ledger is None or not rows:
-        return None
+    rows = step_table.rows(windows[0].facts, verdict)
     return evidence_svg.share_bars(
-        finding.first_step,
+        step,
         [row.label for row in rows],
         [row.token_share for row in rows],
         [row.gradient_share for row in rows],

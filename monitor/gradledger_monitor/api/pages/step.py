@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
@@ -12,12 +13,19 @@ from gradledger_monitor.api.pages.layout import RunId, no_run, not_found, page
 from gradledger_monitor.evaluation.quarantine import CannotEvaluate, evaluating
 from gradledger_monitor.model import step_facts
 from gradledger_monitor.model.chart_metrics import CHART_METRICS, chart_metrics
+from gradledger_monitor.reports.windows import recent_windows
+from gradledger_monitor.rules.balance_diagnosis import EXPLAINED, Closed
+from gradledger_monitor.rules.objective_verdicts import ObjectiveVerdict, objective_verdicts
+from gradledger_monitor.rules.rule import Window
+from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
 from gradledger_monitor.store.steps import curves
 from gradledger_web import charts, step_table, window_timeline
 from gradledger_web.formatting import segment
 
 router = APIRouter(include_in_schema=False)
+
+EARLIER = 2 * EXPLAINED  # windows before the step, for what they explain of its balance
 
 Ordinal = Annotated[int, Path(ge=0, le=2**53)]
 Index = Annotated[int, Path(ge=0, lt=4096)]
@@ -53,7 +61,8 @@ def show_step(store: StoreDep, run: RunId, optimizer: Index, step: Ordinal) -> H
     failure = queries.step_failure(store, run, optimizer, step)
     try:
         with evaluating(step):
-            context = _ledger(step_facts.merge(info, optimizer, step, records))
+            facts = step_facts.merge(info, optimizer, step, records)
+            context = _ledger(Window(facts, _past(store, run, optimizer, step)))
     except CannotEvaluate as error:
         failure = failure or str(error)
         context = _without_ledger(info, optimizer, step, records)
@@ -75,24 +84,50 @@ def _no_step(row: queries.RunRow, optimizer: int, step: int, nearest: int | None
     )
 
 
-def _ledger(merged: step_facts.StepFacts) -> dict[str, Any]:
-    rows = step_table.rows(merged)
-    shown = step_table.worst_rows(rows)
+def _past(store: Store, run: str, optimizer: int, step: int) -> list[Closed]:
+    """What the rules remember of the windows before a step."""
+    windows = recent_windows(store, run, optimizer, step - 1, EARLIER)
+    return [window.closed() for window in windows]
+
+
+@dataclass(frozen=True)
+class Account:
+    """One objective of the step: its verdict, its rows, its shares and its grid."""
+
+    verdict: ObjectiveVerdict
+    rows: list[step_table.Row]
+    hidden: int  # rows that are not shown
+    shares_figure: charts.Figure | None
+    grid: dict[int, list[step_table.Cell]] | None
+
+
+def _ledger(window: Window) -> dict[str, Any]:
+    facts = window.facts
+    verdicts = objective_verdicts(window)
     return {
-        "optimizer": merged.optimizer,
-        "name": merged.optimizer_name,
-        "step": merged.step,
-        "records": merged.records,
-        "complete": merged.complete,
-        "ledger": merged.ledger,
-        "figures": chart_metrics(merged),
-        "rows": shown,
-        "hidden": len(rows) - len(shown),
-        "summary": step_table.summarize(rows, merged),
-        "shares_figure": charts.shares_figure(shown) if merged.ledger else None,
-        "grid": step_table.grid(rows, merged),
-        "timeline": window_timeline.calls_of(merged.record),
+        "optimizer": facts.optimizer,
+        "name": facts.optimizer_name,
+        "step": facts.step,
+        "records": facts.records,
+        "complete": facts.complete,
+        "figures": chart_metrics(facts),
+        "accounts": [_account(facts, verdict) for verdict in verdicts],
+        "uncounted": step_table.uncounted_rows(facts, verdicts)[: step_table.MOST_ROWS],
+        "summary": step_table.summarize(facts, verdicts),
+        "timeline": window_timeline.calls_of(facts.record),
     }
+
+
+def _account(facts: step_facts.StepFacts, verdict: ObjectiveVerdict) -> Account:
+    rows = step_table.rows(facts, verdict)
+    shown = step_table.worst_rows(rows)
+    return Account(
+        verdict=verdict,
+        rows=shown,
+        hidden=len(rows) - len(shown),
+        shares_figure=charts.shares_figure(shown, verdict.unit or "values"),
+        grid=step_table.grid(rows),
+    )
 
 
 def _without_ledger(
@@ -106,11 +141,8 @@ def _without_ledger(
         "step": step,
         "records": records,
         "complete": len(records) >= info.world_size,
-        "ledger": None,
         "figures": dict.fromkeys(CHART_METRICS),
-        "rows": [],
-        "hidden": 0,
-        "shares_figure": None,
-        "grid": None,
+        "accounts": [],
+        "uncounted": [],
         "timeline": window_timeline.calls_of(records[min(records)]),
     }

@@ -20,7 +20,11 @@ from gradledger_monitor.evaluation.quarantine import CannotEvaluate, evaluating
 from gradledger_monitor.model import step_facts
 from gradledger_monitor.model.chart_metrics import chart_metrics
 from gradledger_monitor.model.token_ledger import Ledger
+from gradledger_monitor.reports.objectives import recent_objectives
+from gradledger_monitor.reports.topology import run_topology
 from gradledger_monitor.reports.verdict_json import verdict_json
+from gradledger_monitor.rules.objective_verdicts import ObjectiveVerdict, objective_verdicts
+from gradledger_monitor.rules.rule import Window
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
 
@@ -80,7 +84,10 @@ def get_verdict(store: StoreDep, run: RunId) -> JsonResponse:
     """The verdict, in the format of ``gradledger check --json``."""
     row = require_run(store, run)
     evaluation = queries.evaluation(store, run)
-    return JsonResponse(verdict_json(row.id, row.steps, row.world_size, evaluation))
+    objectives = recent_objectives(store, run, evaluation.findings)
+    topology = run_topology(store, run)
+    document = verdict_json(row.id, row.steps, row.world_size, evaluation, objectives, topology)
+    return JsonResponse(document)
 
 
 @router.get(
@@ -106,9 +113,18 @@ def get_step(store: StoreDep, run: RunId, optimizer: Optimizer, step: Step) -> J
     return JsonResponse({**document, "failure": failure})
 
 
-def _evaluated(merged: step_facts.StepFacts) -> dict[str, Any]:
-    ledger = None if merged.ledger is None else _ledger(merged.ledger)
-    return {"figures": chart_metrics(merged), "ledger": ledger}
+def _evaluated(facts: step_facts.StepFacts) -> dict[str, Any]:
+    verdicts = objective_verdicts(Window(facts))
+    return {
+        "figures": chart_metrics(facts),
+        "ledger": None if facts.ledger is None else _ledger(facts.ledger),
+        "objectives": [_objective(verdict) for verdict in verdicts],
+    }
+
+
+def _objective(verdict: ObjectiveVerdict) -> dict[str, Any]:
+    names = [name for name in schemas.ObjectiveDocument.model_fields if name != "ledger"]
+    return {**{name: getattr(verdict, name) for name in names}, "ledger": _ledger(verdict.ledger)}
 
 
 def _ledger(ledger: Ledger) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from gradledger_monitor.api.routes.runs import MAX_STEP, RunId, require_run
 from gradledger_monitor.api.schemas import problems
 from gradledger_monitor.common.problems import invalid_values
 from gradledger_monitor.model.chart_metrics import CHART_METRICS
+from gradledger_monitor.reports.objectives import ObjectiveCurve, objective_curves
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.steps import curves, patterns
 from gradledger_monitor.store.steps.curves import Span
@@ -116,6 +117,25 @@ def get_collectives(
     """Collectives in the backward of each micro-batch, for steps spread evenly over a span."""
     require_run(store, run)
     return compact(request, patterns.collectives(store, run, Span(optimizer, first, last), steps))
+
+
+@router.get(
+    "/{run}/objectives/{optimizer}",
+    response_model=list[ObjectiveCurve],
+    responses=problems(404, 422),
+)
+def get_objectives(
+    request: Request,
+    store: StoreDep,
+    run: RunId,
+    optimizer: Annotated[int, Path(ge=0, le=2**31 - 1)],
+    first: Bound = None,
+    last: Bound = None,
+    steps: Annotated[int, Query(ge=2, le=MAX_COLUMNS)] = 120,
+) -> Response:
+    """Balance and misallocation of each objective, for steps spread evenly over a span."""
+    require_run(store, run)
+    return compact(request, objective_curves(store, run, Span(optimizer, first, last), steps))
 
 
 def compact(request: Request, content: Any) -> Response:

@@ -24,6 +24,7 @@ from gradledger_monitor.common.json_floats import json_safe
 from gradledger_monitor.config.settings import RuleSettings
 from gradledger_monitor.evaluation.merge import merge_results
 from gradledger_monitor.gate import child_process
+from gradledger_monitor.gate.checked_runs import checked_run
 from gradledger_monitor.gate.github import workflow_commands
 from gradledger_monitor.gate.junit import junit
 from gradledger_monitor.gate.private_service import PrivateService, private_service
@@ -288,11 +289,7 @@ def _acknowledge(store: Store, rule: str, note: str) -> bool:
 
 def _checked_runs(store: Store) -> list[CheckedRun]:
     runs = sorted(queries.list_runs(store, MOST_RUNS), key=lambda run: run.started)
-    return [
-        CheckedRun(run.name, run.steps, run.world_size, queries.evaluation(store, run.id))
-        for run in runs
-        if run.steps
-    ]
+    return [checked_run(store, run) for run in runs if run.steps]
 
 
 # ---------------------------------------------------------------- results
@@ -301,7 +298,9 @@ def _checked_runs(store: Store) -> list[CheckedRun]:
 def _verdict(name: str, runs: list[CheckedRun], result: EvaluationResult) -> dict[str, object]:
     steps = sum(run.steps for run in runs)
     ranks = max((run.ranks for run in runs), default=0)
-    return verdict_json(name, steps, ranks, result)
+    objectives = [objective for run in runs for objective in run.objectives]
+    topology = next((run.topology for run in runs if run.topology), None)
+    return verdict_json(name, steps, ranks, result, objectives, topology)
 
 
 def _reason_without_steps(command: list[str], progress: Path) -> str:

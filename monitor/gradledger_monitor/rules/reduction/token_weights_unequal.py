@@ -98,7 +98,7 @@ class TokenWeightsUnequal(Rule):
         if facts.objective is None:
             return not_measured(reason_without_objective(facts))
         objectives = [] if facts.together else [o for o in facts.objectives if not o.is_penalty]
-        excuses = [self._excuse(objective, objectives, facts) for objective in objectives]
+        excuses = [why_not_evaluated(o, objectives, facts, self.warning) for o in objectives]
         if excuses and all(excuses):
             return next(filter(None, excuses))
         balanced = _even_weights(facts, objectives, excuses)
@@ -109,24 +109,6 @@ class TokenWeightsUnequal(Rule):
         if uneven is None or (uneven is objectives[0] and window.balance.pattern == "padding"):
             return balanced
         return deferred_finding(self._report, facts, uneven, share, tuple(self._recent))
-
-    def _excuse(
-        self, objective: Objective, objectives: list[Objective], facts: StepFacts
-    ) -> Outcome | None:
-        """Why the weights of an objective cannot be evaluated, or need not; None if they are."""
-        reading, scale = objective.reading, facts.run.declared_scale or 1.0
-        if objective.weighted_inside and not objective.elements_count:
-            return not_applicable(WEIGHTED_INSIDE)
-        if reading.of_part and not reading.is_fair(facts.tolerance, scale):
-            return not_measured(PARTS_OR_TASKS)
-        if reading.is_even(facts.tolerance):
-            return None
-        if objective.is_nonlinear:
-            return not_applicable(NONLINEAR)
-        if objective is not objectives[0]:
-            moved = reading.ledger.misallocation * _share(objective, objectives)
-            return not_applicable(LIGHT) if moved < self.warning else None
-        return None
 
     def _report(
         self, facts: StepFacts, objective: Objective, share: float, history: tuple[float, ...]
@@ -163,6 +145,28 @@ class TokenWeightsUnequal(Rule):
             loss_reported=facts.loss_reported,
             loss_token=facts.loss_token,
         )
+
+
+def why_not_evaluated(
+    objective: Objective, objectives: list[Objective], facts: StepFacts, light: float
+) -> Outcome | None:
+    """Why the weights of an objective cannot be evaluated, or need not; None if they are.
+
+    ``light`` is the share of the gradient below which a further loss need not.
+    """
+    reading, scale = objective.reading, facts.run.declared_scale or 1.0
+    if objective.weighted_inside and not objective.elements_count:
+        return not_applicable(WEIGHTED_INSIDE)
+    if reading.of_part and not reading.is_fair(facts.tolerance, scale):
+        return not_measured(PARTS_OR_TASKS)
+    if reading.is_even(facts.tolerance):
+        return None
+    if objective.is_nonlinear:
+        return not_applicable(NONLINEAR)
+    if objective is not objectives[0]:
+        moved = reading.ledger.misallocation * _share(objective, objectives)
+        return not_applicable(LIGHT) if moved < light else None
+    return None
 
 
 def _even_weights(

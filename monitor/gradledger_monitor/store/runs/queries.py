@@ -20,6 +20,7 @@ from gradledger_monitor.store.tables import (
     facts,
     findings,
     progress,
+    ranks,
     runs,
 )
 
@@ -207,6 +208,14 @@ def _finding(row: Row[Any], now: float) -> Finding:
     if row.note is not None and (row.until is None or now < row.until):
         acknowledged = Acknowledgement(note=row.note, by=row.by, at=row.at, until=row.until)
     return Finding(**{name: row._mapping[name] for name in names}, acknowledged=acknowledged)
+
+
+def ranks_without_records(store: Store, run: str) -> list[int]:
+    """The ranks of a run that never sent anything."""
+    with store.reading() as connection:
+        row = require_run(connection, run)
+        present = set(connection.scalars(select(ranks.c.rank).where(ranks.c.run == row.key)))
+    return [rank for rank in range(row.world_size) if rank not in present]
 
 
 def last_evaluated_steps(store: Store, run: str) -> dict[int, int]:

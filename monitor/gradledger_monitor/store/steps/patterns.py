@@ -40,13 +40,9 @@ def collectives(store: Store, run: str, span: Span, most: int) -> CollectivePatt
 
 def _lowest(connection: Connection, run: int, span: Span, most: int) -> dict[int, StepRecord]:
     """The records of evenly spread steps, of the lowest rank that has one."""
-    first = chunks.next_step(connection, run, span.optimizer, (span.first or 1) - 1)
-    last = chunks.last_step(connection, run, span.optimizer, span.last)
-    if first is None or last is None or last < first:
-        return {}
     records: dict[int, StepRecord] = {}
     unpacked = lru_cache(2)(unpack_records)  # neighbouring steps are in the same chunk
-    for step in _spread(first, last, most):
+    for step in spread(connection, run, span, most):
         holding = chunks.holding(connection, run, span.optimizer, step - 1, step)
         for chunk in sorted(holding, key=attrgetter("rank")):
             if (raw := unpacked(chunk.records).get(step)) is not None:
@@ -55,7 +51,12 @@ def _lowest(connection: Connection, run: int, span: Span, most: int) -> dict[int
     return records
 
 
-def _spread(first: int, last: int, most: int) -> list[int]:
+def spread(connection: Connection, run: int, span: Span, most: int) -> list[int]:
+    """At most ``most`` steps of a span that has records, evenly spread, ends included."""
+    first = chunks.next_step(connection, run, span.optimizer, (span.first or 1) - 1)
+    last = chunks.last_step(connection, run, span.optimizer, span.last)
+    if first is None or last is None or last < first:
+        return []
     steps_between = last - first
     count = min(most, steps_between + 1)
     return [first + steps_between * at // max(count - 1, 1) for at in range(count)]

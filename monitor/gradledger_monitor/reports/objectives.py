@@ -1,0 +1,135 @@
+"""The objectives of a run side by side, over its last steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from gradledger_monitor.model.findings import Finding, Status
+from gradledger_monitor.model.token_ledger import total
+from gradledger_monitor.reports.windows import recent_windows, spread_windows
+from gradledger_monitor.rules.objective_verdicts import ObjectiveVerdict, objective_verdicts
+from gradledger_monitor.rules.rule import Window
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.runs import queries
+from gradledger_monitor.store.steps.curves import Span
+
+
+@dataclass(frozen=True)
+class ObjectiveSummary:
+    """One objective over the last steps that have it. Numbers are means over these steps.
+
+    ``count`` is N in ``unit``, and ``share`` the objective's part of the gradient weight. A number
+    that is not measured, or does not apply, is None.
+    """
+
+    optimizer: int
+    name: str
+    unit: str | None
+    first_step: int
+    last_step: int
+    steps: int
+    count: float | None
+    balance: float | None
+    misallocation: float | None
+    misallocation_peak: float | None
+    coefficient: float | None
+    share: float | None
+    status: Status
+    text: str
+    rule: str | None = None  # the finding about it, if there is one
+
+
+def recent_objectives(
+    store: Store, run: str, findings: Sequence[Finding] = (), optimizer: int | None = None
+) -> list[ObjectiveSummary]:
+    """The objectives of the last steps, of all optimizers or of one; the heaviest first."""
+    last_steps = queries.last_evaluated_steps(store, run)
+    summaries: list[ObjectiveSummary] = []
+    for each, last in sorted(last_steps.items()):
+        if optimizer in (None, each):
+            windows = recent_windows(store, run, each, last)
+            summaries += summarize(each, windows, findings)
+    return summaries
+
+
+def summarize(
+    optimizer: int, windows: Iterable[Window], findings: Sequence[Finding] = ()
+) -> list[ObjectiveSummary]:
+    """The objectives of some windows of one optimizer, in the order of the last one."""
+    by_key: dict[str, list[tuple[int, ObjectiveVerdict]]] = {}
+    order: list[str] = []
+    for window in windows:
+        verdicts = objective_verdicts(window)
+        for verdict in verdicts:
+            by_key.setdefault(verdict.key, []).append((window.facts.step, verdict))
+        order = [verdict.key for verdict in verdicts] or order
+    keys = [*order, *(key for key in by_key if key not in order)]
+    summaries = [_summary(optimizer, by_key[key]) for key in keys]
+    return [_with_rule(summary, findings) for summary in summaries]
+
+
+def _summary(optimizer: int, verdicts: list[tuple[int, ObjectiveVerdict]]) -> ObjectiveSummary:
+    steps = [step for step, _ in verdicts]
+    windows = [verdict for _, verdict in verdicts]
+    last = windows[-1]
+    shown = next((v for v in reversed(windows) if v.status == "finding"), last)
+    coefficients = {verdict.coefficient for verdict in windows}
+    misallocations = [v.misallocation for v in windows if v.misallocation is not None]
+    return ObjectiveSummary(
+        optimizer=optimizer,
+        name=last.name,
+        unit=last.unit,
+        first_step=steps[0],
+        last_step=steps[-1],
+        steps=len(steps),
+        count=_mean([v.count for v in windows]),
+        balance=_mean([v.balance for v in windows]),
+        misallocation=_mean([v.misallocation for v in windows]),
+        misallocation_peak=max(misallocations, default=None),
+        coefficient=last.coefficient if len(coefficients) == 1 else None,
+        share=_mean([v.share for v in windows]),
+        status=shown.status,
+        text=shown.text,
+    )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    measured = [value for value in values if value is not None]
+    return total(measured) / len(measured) if measured else None
+
+
+def _with_rule(summary: ObjectiveSummary, findings: Sequence[Finding]) -> ObjectiveSummary:
+    """With the rule that found something about this objective, by the name in its evidence."""
+    own = (
+        finding.rule
+        for finding in findings
+        if finding.optimizer == summary.optimizer
+        and finding.evidence.get("objective") == summary.name
+    )
+    return replace(summary, rule=next(own, None))
+
+
+# ---------------------------------------------------------------- over the course of a run
+
+
+@dataclass(frozen=True)
+class ObjectiveCurve:
+    """One objective by step: its balance and misallocation, None where not measured."""
+
+    name: str
+    step: list[int]
+    balance: list[float | None]
+    misallocation: list[float | None]
+
+
+def objective_curves(store: Store, run: str, span: Span, most: int) -> list[ObjectiveCurve]:
+    """The curves of all objectives over steps spread evenly over a span, the heaviest first."""
+    by_key: dict[str, ObjectiveCurve] = {}
+    for window in spread_windows(store, run, span, most):
+        for verdict in objective_verdicts(window):
+            curve = by_key.setdefault(verdict.key, ObjectiveCurve(verdict.name, [], [], []))
+            curve.step.append(window.facts.step)
+            curve.balance.append(verdict.balance)
+            curve.misallocation.append(verdict.misallocation)
+    return list(by_key.values())

@@ -1,0 +1,47 @@
+"""The ranks of a run: which sent nothing, and what those that did were doing at the last step."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gradledger_monitor.evaluation.quarantine import CannotEvaluate, evaluating
+from gradledger_monitor.model.step_facts import RecordsByRank, RunInfo, merge
+from gradledger_monitor.model.topology import Topology, topology
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.runs import queries
+
+
+@dataclass(frozen=True)
+class RunTopology:
+    """The topology at a step; ``never_sent`` are ranks from which no record arrived at all."""
+
+    optimizer: int
+    step: int
+    never_sent: list[int]
+    topology: Topology
+
+
+def run_topology(store: Store, run: str, optimizer: int = 0) -> RunTopology | None:
+    """The topology at the last evaluated step; None for one rank, or without any step."""
+    info = queries.run_info(store, run)
+    step = queries.last_evaluated_steps(store, run).get(optimizer)
+    if info.world_size == 1 or step is None:
+        return None
+    records = queries.step_records(store, run, optimizer, step)
+    if not records:
+        return None
+    return RunTopology(
+        optimizer=optimizer,
+        step=step,
+        never_sent=queries.ranks_without_records(store, run),
+        topology=topology(info.world_size, records, _heaviest_loss(info, optimizer, step, records)),
+    )
+
+
+def _heaviest_loss(info: RunInfo, optimizer: int, step: int, records: RecordsByRank) -> str | None:
+    """The kind of the loss whose ledger is shown first; None where there is no ledger."""
+    with suppress(CannotEvaluate), evaluating(step):
+        objectives = merge(info, optimizer, step, records).objectives
+        return objectives[0].kind if objectives else None
+    return None

@@ -1,0 +1,169 @@
+"""What the rules on reductions state about each objective of a window, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gradledger_monitor.model.findings import Outcome, Status
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.objectives import Objective, Reading
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.model.token_ledger import Ledger, total
+from gradledger_monitor.rules.balance_diagnosis import Diagnosis, Pattern
+from gradledger_monitor.rules.balance_evidence import Near
+from gradledger_monitor.rules.objective_names import objective_name
+from gradledger_monitor.rules.reduction.token_weights_unequal import (
+    TokenWeightsUnequal,
+    why_not_evaluated,
+)
+from gradledger_monitor.rules.rule import Window
+
+_UNITS = {
+    "tokens": "tokens",
+    "class_weight": "class weights",
+    "rows": "rows",
+    "positions": "positions",
+    "elements": "elements",
+    "counted_elements": "elements",
+}
+_BARE = ("MeanBackward", "SumBackward")  # reductions of anything: what they count are elements
+BALANCED = "balanced"
+_WRONG: dict[Pattern | None, str] = {
+    "missing": "not divided by K = {k}",
+    "term_missing": "not divided by K = {k}",
+    "double": "divided by K = {k} twice",
+    "partial": "divided by the usual number of micro-batches, not by this window's {k}",
+    "world": "off by the number of ranks",
+    "world_or_weight": "multiplied by the number of ranks, or weighted by it",
+    "sum": "not divided by the number of tokens",
+    "padding": "divided by all positions, ignored ones included",
+    "early_step": "divided for several micro-batches, and applied after one",
+    "wandering": "equal weights, but not divided by N",
+    "constant": "equal weights, and a constant balance other than 1",
+}
+
+
+@dataclass(frozen=True)
+class ObjectiveVerdict:
+    """One objective of a window: its numbers, and whether it is what a token mean would give.
+
+    ``count`` is N in ``unit``, ``share`` its part of the gradient weight of all objectives. A
+    penalty on the parameters has no tokens, and no misallocation.
+    """
+
+    key: str  # the same in all windows of a run: kind and number of the loss
+    name: str
+    unit: str | None
+    count: float | None
+    balance: float | None
+    misallocation: float | None
+    coefficient: float | None
+    share: float | None
+    status: Status
+    text: str
+    reading: Reading  # its terms and their ledger
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger in the unit that is shown."""
+        return self.reading.ledger
+
+
+def shown_objectives(facts: StepFacts) -> list[Objective]:
+    """The objectives of a window, the heaviest first; losses that are one together are one."""
+    if facts.together is None:
+        return facts.objectives
+    parts = {term.term for term in facts.together.terms}
+    return [facts.together, *(o for o in facts.objectives if o.name not in parts)]
+
+
+def objective_verdicts(window: Window) -> list[ObjectiveVerdict]:
+    """The verdict of each objective of a window; empty if its weights were not measured."""
+    facts = window.facts
+    if facts.unmeasured is not None:
+        return []
+    objectives = shown_objectives(facts)
+    weight = total(o.ledger.balance for o in objectives)
+    return [_verdict(facts, o, objectives, window.diagnoses, weight) for o in objectives]
+
+
+def _verdict(
+    facts: StepFacts,
+    objective: Objective,
+    objectives: list[Objective],
+    diagnoses: Sequence[Diagnosis],
+    weight: float,
+) -> ObjectiveVerdict:
+    status, text = _status_and_text(facts, objective, objectives, diagnoses)
+    ledger, penalty = objective.ledger, objective.is_penalty
+    balance_measured = facts.factor_unmeasured is None
+    return ObjectiveVerdict(
+        key=objective.name,
+        name=objective_name(objective, facts.objectives),
+        unit=None if penalty else _unit(objective),
+        count=None if penalty else ledger.tokens,
+        balance=ledger.balance if balance_measured else None,
+        misallocation=None if penalty else ledger.misallocation,
+        coefficient=_coefficient(objective),
+        share=ledger.balance / weight if len(objectives) > 1 and weight else None,
+        status=status,
+        text=text,
+        reading=objective.reading,
+    )
+
+
+def _unit(objective: Objective) -> str:
+    unit = objective.reading.unit
+    if unit == "tokens" and objective.kind.startswith(_BARE):
+        return "elements"
+    return _UNITS[unit]
+
+
+def _coefficient(objective: Objective) -> float | None:
+    """The constant in front of the loss, if it is the same in all micro-batches."""
+    coefficients = {number(term.loss_term.coefficient) for term in objective.terms}
+    return coefficients.pop() if len(coefficients) == 1 else None
+
+
+def _status_and_text(
+    facts: StepFacts,
+    objective: Objective,
+    objectives: list[Objective],
+    diagnoses: Sequence[Diagnosis],
+) -> tuple[Status, str]:
+    """The status and its reason: what the rules find comes before what they cannot evaluate."""
+    if facts.run.contract in ("sequence", "sample"):
+        return "not_applicable", f"the run declares one weight per {facts.run.contract}"
+    diagnosis = next((d for d in diagnoses if d.objective in (objective, None)), None)
+    pattern = None if diagnosis is None else diagnosis.pattern
+    if diagnosis is not None and pattern == "by_design":
+        return "not_applicable", diagnosis.reason
+    excuse = _excuse(facts, objective, objectives)
+    even = objective.is_penalty or objective.reading.is_even(facts.tolerance)
+    if excuse is None and not even and pattern != "padding":
+        return "finding", "token weights differ"
+    if pattern in _WRONG:
+        return "finding", _WRONG[pattern].format(k=facts.micro_batches)
+    if excuse is not None:
+        return excuse.status, excuse.reason
+    if facts.factor_unmeasured is not None:
+        return "ok", f"equal weights; B not measured: {facts.factor_unmeasured}"
+    if diagnosis is not None and pattern in ("unmeasured", "pending"):
+        return "not_measured", diagnosis.reason
+    return "ok", BALANCED if pattern in ("fair", "partial_before") else _equal(facts, objective)
+
+
+def _excuse(facts: StepFacts, objective: Objective, objectives: list[Objective]) -> Outcome | None:
+    """Why the weights cannot be evaluated, or need not."""
+    losses = [o for o in objectives if not o.is_penalty]
+    if objective not in losses:
+        return None
+    return why_not_evaluated(objective, losses, facts, TokenWeightsUnequal().warning)
+
+
+def _equal(facts: StepFacts, objective: Objective) -> str:
+    coefficient, balance = _coefficient(objective), objective.ledger.balance
+    if coefficient and Near(balance, facts.tolerance)(abs(coefficient)):
+        return "equal weights; B is its coefficient"
+    return "equal weights"

@@ -1,0 +1,95 @@
+"""Every objective of a run is in its JSON, its post-mortem and its step documents."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest import approx
+
+from gradledger_monitor.reports.incident import build_incident
+from gradledger_monitor.reports.objectives import objective_curves, recent_objectives
+from gradledger_monitor.reports.render import as_json, html, markdown
+from gradledger_monitor.reports.topology import run_topology
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.runs import queries
+from gradledger_monitor.store.steps.curves import Span
+from gradledger_monitor.workers.evaluator import evaluate_pending
+from helpers.batches import EndRecord, fair_step, step
+from helpers.objectives import with_router
+from helpers.sending import send
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """An empty database."""
+    store = Store(f"sqlite:///{tmp_path / 'g.db'}")
+    store.migrate()
+    return store
+
+
+def evaluated(store: Store, run: str, records: list[Any], **fields: Any) -> None:
+    """A run whose steps are evaluated."""
+    send(store, records, run=run, **fields)
+    while evaluate_pending(store, 0):
+        pass
+
+
+def test_objectives_of_the_last_steps_stand_side_by_side(store: Store) -> None:
+    evaluated(store, "r1", [with_router(n, divided=False) for n in range(1, 9)])
+    findings = queries.evaluation(store, "r1").findings
+    loss, router = recent_objectives(store, "r1", findings)
+    assert (loss.name, loss.text, loss.rule) == ("cross entropy", "balanced", None)
+    assert (router.name, router.text) == ("mean", "not divided by K = 4")
+    assert (router.rule, router.steps) == ("reduction.missing_division", 8)
+    assert (loss.balance, router.balance) == approx((1.0, 0.04))
+    assert (loss.count, router.count, router.unit) == (40, 16, "elements")
+
+
+def test_the_mean_and_the_peak_are_over_the_last_fifty_steps(store: Store) -> None:
+    evaluated(store, "r1", [step(1), *(fair_step(n) for n in range(2, 101)), step(101)])
+    (only,) = recent_objectives(store, "r1")
+    assert (only.first_step, only.last_step, only.steps) == (52, 101, 50)
+    assert only.misallocation == approx(0.25 / 50)
+    assert only.misallocation_peak == approx(0.25)
+
+
+def test_curves_of_each_objective_are_spread_over_the_run(store: Store) -> None:
+    evaluated(store, "r1", [with_router(n, divided=n > 50) for n in range(1, 101)])
+    loss, router = objective_curves(store, "r1", Span(0), 12)
+    assert loss.step == router.step and len(loss.step) == 12
+    assert (loss.step[0], loss.step[-1]) == (1, 100)
+    assert (router.balance[0], router.balance[-1]) == approx((0.04, 0.01))
+    assert loss.misallocation == approx([0.0] * 12)
+
+
+def test_the_post_mortem_has_them_in_every_format(store: Store) -> None:
+    evaluated(store, "r1", [with_router(n, divided=False) for n in range(1, 9)])
+    incident = build_incident(store, "r1")
+    document = json.loads(as_json(incident))
+    assert [o["name"] for o in document["objectives"]] == ["cross entropy", "mean"]
+    assert "| mean | not divided by K = 4 | 16 elements | 0.04 |" in markdown(incident)
+    assert "Not divided by K = 4" in html(incident)
+
+
+def test_a_run_with_one_objective_shows_no_table_of_objectives(store: Store) -> None:
+    evaluated(store, "r1", [fair_step(1), EndRecord(2_000.0, [1])])
+    incident = build_incident(store, "r1")
+    assert "Objectives" not in html(incident) + markdown(incident)
+    assert len(json.loads(as_json(incident))["objectives"]) == 1
+    assert incident.topology is None and "Ranks" not in markdown(incident)
+
+
+def test_the_ranks_of_a_run_are_in_its_post_mortem(store: Store) -> None:
+    for rank in range(2):
+        send(store, [step(1, sync="averaged")], run="r1", rank=rank, world_size=3)
+    while evaluate_pending(store, 0):
+        pass
+    found = run_topology(store, "r1")
+    assert found is not None and found.never_sent == [2]
+    incident = build_incident(store, "r1")
+    assert "| 2 | never sent a record |" in markdown(incident)
+    assert json.loads(as_json(incident))["topology"]["never_sent"] == [2]
+    assert "Never sent a record" in html(incident)

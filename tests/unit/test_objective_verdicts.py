@@ -1,0 +1,80 @@
+"""Each objective of a window has its own numbers and its own verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest import approx
+
+from gradledger import records
+from gradledger_monitor.rules.objective_verdicts import ObjectiveVerdict, objective_verdicts
+from gradledger_monitor.rules.rule import Window
+from helpers.facts import facts, record, term
+
+ROUTER = "MeanBackward0"
+
+
+def router(weight: float, **more: Any) -> records.Term:
+    """A mean over four elements."""
+    known = {"size": 4, "rows": 4, "positions": 1, "undivided": True, "coefficient": 0.01}
+    return records.Term(ROUTER, "mean", 4, weight=weight, **{**known, **more})
+
+
+def penalty(total: float) -> records.Term:
+    """A penalty on the parameters, whose one value has this weight."""
+    return records.Term(
+        "SumBackward0", "sum", penalty=True, elements=9, element_weight=total, coefficient=total
+    )
+
+
+def verdicts(*micro_batches: list[records.Term], **run: Any) -> dict[str, ObjectiveVerdict]:
+    """By name, in the order in which pages show them."""
+    window = Window(facts(record(micro_batches), **run))
+    return {verdict.name: verdict for verdict in objective_verdicts(window)}
+
+
+def test_each_objective_is_named_and_has_its_own_numbers() -> None:
+    found = verdicts(
+        [term(10, 1 / 20), router(0.01 / 8), penalty(1e-4)],
+        [term(30, 1 / 60), router(0.01 / 8), penalty(1e-4)],
+    )
+    assert list(found) == ["cross entropy", "mean", "penalty on the parameters"]
+    loss, mean, decay = found.values()
+    assert (loss.unit, loss.count, loss.balance, loss.misallocation) == approx_of(
+        "tokens", 40, 1.0, 0.25
+    )
+    assert (mean.unit, mean.count, mean.balance, mean.misallocation) == approx_of(
+        "elements", 8, 0.01, 0.0
+    )
+    assert (decay.unit, decay.count, decay.misallocation) == (None, None, None)
+    assert (loss.status, loss.text) == ("finding", "token weights differ")
+    assert (mean.status, mean.text) == ("ok", "equal weights; B is its coefficient")
+    assert decay.status == "ok"
+    assert sum(v.share or 0 for v in found.values()) == approx(1.0)
+
+
+def approx_of(unit: str, *numbers: float) -> tuple[Any, ...]:
+    return unit, *(approx(number) for number in numbers)
+
+
+def test_a_further_loss_that_is_not_divided_is_named_beside_a_balanced_one() -> None:
+    found = verdicts(*[[term(10, 1 / 40), router(0.01 / 4)]] * 4)
+    assert found["cross entropy"].text == "balanced"
+    assert found["mean"].text == "not divided by K = 4"
+    assert found["mean"].balance == approx(0.04)
+
+
+def test_one_objective_has_no_share_of_several() -> None:
+    (only,) = verdicts([term(10, 1 / 40)], [term(30, 1 / 40)]).values()
+    assert (only.text, only.share) == ("balanced", None)
+
+
+def test_a_balance_that_is_not_measured_says_so() -> None:
+    window = Window(facts(record([term(10, 1 / 40), term(30, 1 / 40)], post_factor=None)))
+    (only,) = objective_verdicts(window)
+    assert only.status == "ok" and only.balance is None
+    assert only.text == "equal weights; B not measured: the gradient sample is missing"
+
+
+def test_a_window_without_weights_has_no_objectives() -> None:
+    assert objective_verdicts(Window(facts(record([term(10, 0.1)], skipped=True)))) == []
