@@ -146,7 +146,7 @@ class StepRecord:
     batches: int | None = None  # from the only training DataLoader since the last step
     batch_size: int | None = None  # samples per batch
     moved: bool = False  # gradients were stored in other buffers between micro-batches
-    repeat: bool = False  # no backward since the last step; the gradients are unchanged
+    repeat: bool = False  # no backward since the last step; its gradients, up to a factor
     empty: bool = False  # no parameter has a gradient at the step
     skipped: bool = False  # the GradScaler found a non-finite gradient and did not step
     half_precision: bool = False  # loss and weights have fp16 or bf16 rounding errors

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradledger.capture.gradient_probe import AccumulatedSample, common_factor, noise
+from gradledger.capture.gradient_probe import AccumulatedSample, common_factor, is_reused, noise
 from gradledger.capture.open_records import OpenStep, OpenTerm
 from gradledger.records import EndRecord, MicroBatch, Record, RunRecord, StepRecord, Term, encode
 from helpers import strategies
@@ -126,3 +126,25 @@ def test_the_noise_of_a_micro_batch_is_not_taken_from_what_ranks_have_combined()
     ]
     assert noise(ends) == [pytest.approx(4 + 16), pytest.approx(400 + 1600)]
     assert noise([AccumulatedSample(e.values, e.fresh, True) for e in ends]) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ([1.0, -2.0, 0.0], [1.0, -2.0, 0.0], True),
+        ([1.0, -2.0, 0.0], [0.25, -0.5, 0.0], True),  # clipped
+        ([1.0, -2.0, 0.0], [-1.0, 2.0, 0.0], False),  # the step is taken back
+        ([1.0, -2.0, 0.0], [0.5, -1.0, 0.5], False),
+        ([1.0, -2.0, 0.0], [0.5, -2.0, 0.0], False),
+        ([1.0, 1.0], [0.5, 0.5], False),  # a constant that the script set
+        ([1.0], [0.5], False),
+        ([1.0], [1.0], True),
+        ([0.0, 0.0], [0.0, 0.0], False),
+        ([1.0, -2.0], [0.0, 0.0], False),
+        ([1.0, -2.0], [math.nan, math.nan], False),
+    ],
+)
+def test_gradients_are_reused_if_they_are_the_last_ones_up_to_a_positive_factor(
+    before: list[float], after: list[float], expected: bool
+) -> None:
+    assert is_reused(before, after, 1e-3) is expected

@@ -122,6 +122,22 @@ def common_factor(before: list[float], after: list[float], tolerance: float) -> 
     return middle
 
 
+def is_reused(before: list[float], after: list[float], tolerance: float) -> bool:
+    """Whether ``after`` is ``before``, or a positive multiple of it: clipped, scaled or unscaled.
+
+    Gradients with one value in all coordinates are multiples of each other whatever made them.
+    """
+    if not any(after) or before == after:
+        return any(after)
+    factor = common_factor(before, after, tolerance)
+    return (
+        isinstance(factor, float)
+        and factor > 0
+        and len({abs(value) for value in before if value}) > 1
+        and all((a == 0) == (b == 0) for a, b in zip(after, before, strict=True))
+    )
+
+
 class AccumulatedSample(NamedTuple):
     """A sample of the accumulated gradients when a backward had ended."""
 

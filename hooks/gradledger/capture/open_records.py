@@ -322,7 +322,7 @@ class OpenStep:
         record.scaler = None if self.scaler is None else self.scaler.resolve()
         record.skipped = record.skipped or bool(_value(self.found_inf))
         self._measure_factor(record, tolerance)
-        self._measure_sample(record)
+        self._measure_sample(record, tolerance)
         self._measure_norms(record)
         self._measure_update(record)
         return record
@@ -377,12 +377,13 @@ class OpenStep:
                 micro_batch.fresh = False
         return factor
 
-    def _measure_sample(self, record: StepRecord) -> None:
+    def _measure_sample(self, record: StepRecord, tolerance: float) -> None:
         if self.sample_at_step is not None:
             values = self.sample_at_step.values()
             record.zero_share = round(values.count(0.0) / len(values), 4)
             if not self.micro_batches and self.sample_at_last_step is not None:
-                record.repeat = any(values) and values == self.sample_at_last_step.values()
+                last = self.sample_at_last_step.values()
+                record.repeat = gradient_probe.is_reused(last, values, tolerance)
         samples = [
             AccumulatedSample(
                 counted.sample_after.values(),

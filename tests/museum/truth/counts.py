@@ -31,10 +31,10 @@ def tell_gradients(label: Label, names: dict[str, Any], steps: list[Step]) -> di
 
 
 def fault_of_repeats(ranks: list[dict[str, Any]]) -> float:
-    """The share of steps that applied the gradient of the step before, or none at all."""
+    """The share of steps with the gradient of the step before, or its direction, or none."""
     gradients = ranks[0]["gradients"]
     pairs = list(itertools.pairwise(gradients))
-    again = [a.equal(b) or not b.any() for a, b in pairs]
+    again = [not b.any() or float(F.cosine_similarity(a, b, 0)) > 1 - 1e-6 for a, b in pairs]
     return sum(again) / len(again)
 
 

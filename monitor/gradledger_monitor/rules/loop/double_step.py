@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from gradledger_monitor.ingest.schema import Event
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
+
+_MULTIPLYING = {"unscale": "unscaled", "clip_norm": "clipped"}
 
 FIX = """\
 scaler.step(optimizer)       # calls optimizer.step(): do not call it again
@@ -16,7 +19,8 @@ class DoubleStep(Rule):
 
     **What it sees**
 
-    A step with no backward since the previous one, on the same gradients.
+    A step with no backward since the previous one, on the same gradients, or on a multiple of
+    them: clipping and unscaling multiply gradients by a number.
 
     **Why it matters**
 
@@ -47,7 +51,13 @@ class DoubleStep(Rule):
             "error",
             "The optimizer steps twice on one gradient",
             f"Step {window.facts.step} follows step {window.facts.step - 1} without a backward in "
-            "between, so the same gradients are applied twice.",
+            f"between, so the same gradients are applied twice{_changed(record.events)}.",
             FIX,
             norm=number(record.norm),
         )
+
+
+def _changed(events: list[Event]) -> str:
+    calls = {event.op for event in events}
+    ways = [way for op, way in _MULTIPLYING.items() if op in calls]
+    return f", the second time {' and '.join(ways)}" if ways else ""
