@@ -131,9 +131,12 @@ def _batch_rules(truth: Truth) -> frozenset[str]:
 
 def _consequences(program: Program) -> frozenset[str]:
     """What else is true of a program with its mistakes."""
+    rules: set[str] = set()
     if "clipped_every_micro_batch" in program.mistakes and program.precision == "scaler":
-        return frozenset({"scaler.clip_before_unscale"})
-    return frozenset()
+        rules.add("scaler.clip_before_unscale")
+    if "stepped_every_micro_batch" in program.mistakes and program.data != "equal":
+        rules.add("batch.changed_without_lr")  # a step has the rows of one micro-batch
+    return frozenset(rules)
 
 
 def _reductions(program: Program, truth: Truth) -> tuple[frozenset[str], list[str]]:

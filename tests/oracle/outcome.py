@@ -35,8 +35,6 @@ KNOWN = {
     "all_reduce:early": "an all-reduce before the last backward is taken for one after it",
     "all_reduce:without_biases": "an all-reduce of some parameters is taken for one of all",
     "all_reduce:half_of_ranks": "the ledger refuses ranks that differ, but no rule names the drift",
-    "normalisation:stale_count": "a wrong count in the last window alone needs a second",
-    "objective:divergence": "the rows of a summed divergence are taken for elements",
 }
 _STRUCTURAL = {question.node for question in QUESTIONS if question.structural}
 SEVERE = ("warning", "error")

@@ -108,7 +108,37 @@ def test_a_fair_window_of_one_micro_batch_shows_no_k() -> None:
     assert pattern_and_ratio(even(2.0), Closed(2, 1.0, 50.0, "fair")) == ("partial", 2.0)
 
 
+# ---------------------------------------------------------------------- counts
+
+
+def test_the_count_of_an_earlier_window_is_named_at_the_first_window_that_shows_it() -> None:
+    fair = Closed(4, 1.0, 160.0, "fair")
+    assert pattern_and_ratio(even(1.25, "sum"), fair) == ("stale", 1.25)
+    assert pattern_and_ratio(even(1.25, "sum")) == ("pending", 1.0)
+    assert pattern_and_ratio(even(1.25), fair) == ("pending", 1.0)  # a mean holds its own count
+    assert pattern_and_ratio(even(1.3, "sum"), fair) == ("pending", 1.0)
+    since = [fair, Closed(4, 0.5, 80.0, "stale")]
+    assert pattern_and_ratio(even(1.25, "sum"), *since) == ("stale", 1.25)
+    assert pattern_and_ratio(even(1.25, "sum"), fair, *before(0.5))[0] == "wandering"
+
+
+def test_a_division_by_all_positions_of_the_window_is_one_that_counts_padding() -> None:
+    terms = [term(n, 1 / 300, "sum", size=n + 25) for n in EVEN]
+    assert pattern_and_ratio(facts(record(terms))) == ("padding", 1.0)
+    without = [term(n, 1 / 300, "sum") for n in EVEN]
+    assert pattern_and_ratio(facts(record(without))) == ("pending", 1.0)
+
+
 # ---------------------------------------------------------------------- steps too early
+
+
+def test_chunks_of_one_cross_entropy_are_one_loss_and_several_means_may_be_tasks() -> None:
+    def chunks(reduction: str) -> StepFacts:
+        return facts(record([[term(10, 1 / 80, reduction, head=1) for _ in range(2)]]))
+
+    past = before(1 / 4, micro_batches=1)
+    assert pattern_and_ratio(chunks("sum"), *past) == ("early_step", 1 / 4)
+    assert pattern_and_ratio(chunks("mean"), *past)[0] != "early_step"
 
 
 def test_single_micro_batches_that_are_divided_are_steps_too_early() -> None:

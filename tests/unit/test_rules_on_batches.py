@@ -73,7 +73,8 @@ def test_samples_that_are_known_on_one_side_only_are_not_compared() -> None:
 def test_half_as_much_again_is_a_change_and_less_is_none(
     before: int, after: int, is_reported: bool
 ) -> None:
-    assert (changed((before, 64, 0.1), (after, 64, 0.1)) is not None) is is_reported
+    finding = changed((before, 64, 0.1), (after, 64, 0.1), windows=7)
+    assert (finding is not None) is is_reported
 
 
 def test_as_many_tokens_in_more_micro_batches_are_the_same_batch() -> None:
@@ -96,3 +97,24 @@ def test_a_learning_rate_that_moves_along_is_a_choice(rate: float, is_reported: 
 def test_a_rate_that_was_zero_until_then_has_moved() -> None:
     assert changed((2, 64, 0.0), (4, 64, 0.1)) is None
     assert changed((2, 64, 0.0), (4, 64, 0.0)) is not None
+
+
+@pytest.mark.parametrize(
+    ("levels", "is_reported"),
+    [
+        ([(1, 6), (2, 6), (3, 4), (4, 30)], False),
+        ([(1, 1), (2, 1), (3, 1), (4, 30)], False),
+        ([(1, 6), (2, 12)], False),  # it may grow again
+        ([(1, 6), (2, 13)], True),
+        ([(1, 6), (3, 3)], True),  # a jump
+        ([(2, 6), (1, 3)], True),
+        ([(1, 6), (2, 6), (4, 3)], True),
+        ([(1, 6), (2, 6), (3, 4), (4, 30), (1, 3)], True),
+        ([(1, 6), (2, 6), (3, 30), (4, 3), (6, 3)], True),
+    ],
+)
+def test_a_warm_up_of_the_batch_is_a_ramp_of_micro_batches_from_the_first_step_on(
+    levels: list[tuple[int, int]], is_reported: bool
+) -> None:
+    course = [(k, 64, 0.1) for k, windows in levels for _ in range(windows)]
+    assert (finding_of(*course) is not None) is is_reported

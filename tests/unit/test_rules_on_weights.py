@@ -6,6 +6,7 @@ import pytest
 
 from gradledger.records import StepRecord
 from gradledger_monitor.model.findings import Finding
+from gradledger_monitor.model.step_facts import StepFacts
 from helpers.facts import facts, judged, record, term
 
 RULE = "reduction.token_weights_unequal"
@@ -119,3 +120,56 @@ def test_how_bad_it_is_depends_on_the_share_on_wrong_tokens(off: float, severity
     finding = finding_of(record([term(20, (0.5 + off) / 20), term(20, (0.5 - off) / 20)]))
     assert finding is not None and finding.severity == severity
     assert finding.evidence["misallocation"] == pytest.approx(off)
+
+
+def epochs(*lengths: int, short: int = 10) -> list[StepFacts]:
+    """Windows of two micro-batches of 40 rows; in the last of each epoch, the second is short."""
+    steps: list[StepFacts] = []
+    for length in lengths:
+        for index in range(length):
+            rows = (40, short if index == length - 1 else 40)
+            terms = [term(n, 1 / (2 * n)) for n in rows]
+            steps.append(facts(record(terms, len(steps) + 1)))
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("epoch", "severity"), [(4, "error"), (6, "error"), (20, "warning"), (40, "info")]
+)
+def test_a_short_last_batch_is_judged_by_its_share_of_the_epoch(epoch: int, severity: str) -> None:
+    finding = next(f for f in judged(epochs(epoch, epoch)).findings if f.rule == RULE)
+    assert finding.title == "A short batch has the weight of a full one"
+    assert (finding.severity, finding.steps) == (severity, 2)
+    assert finding.evidence["misallocation"] == 0.3
+    assert finding.evidence["misallocation_recent"] == pytest.approx(0.3 / epoch, abs=1e-6)
+    assert "drop_last=True" in finding.fix
+    assert finding.summary == (
+        f"One micro-batch of step {2 * epoch} holds 10 tokens, all others hold 40, as the last "
+        "batch of an epoch does. Each of its tokens counts 4.0 times as much as another: 30.0% of "
+        f"the weight of this step's gradient is on the wrong tokens, and {0.3 / epoch:.2%} of that "
+        f"of the {epoch} steps since the last short batch."
+    )
+
+
+def test_a_short_batch_needs_earlier_windows_of_equal_batches() -> None:
+    ragged = [facts(record([term(n, 1 / (2 * n)) for n in (30, 20)], 1))]
+    in_second = [facts(record([term(n, 1 / (2 * n)) for n in (40, 10)], 2))]
+    for steps in (epochs(1), [*ragged, *in_second]):
+        finding = next(f for f in judged(steps).findings if f.rule == RULE)
+        assert finding.title.startswith("Token weights differ")
+
+
+def test_a_short_batch_alone_in_its_step_is_no_uneven_weight_and_ends_an_epoch_all_the_same() -> (
+    None
+):
+    steps = epochs(3)
+    alone = facts(record([term(10, 1 / 10)], 3))
+    assert not [f for f in judged([*steps[:2], alone]).findings if f.rule == RULE]
+    later = facts(record([term(n, 1 / (2 * n)) for n in (40, 10)], 4))
+    finding = next(f for f in judged([*steps[:2], alone, later]).findings if f.rule == RULE)
+    assert finding.title == "A short batch has the weight of a full one"
+
+
+def test_a_short_batch_with_its_own_weight_is_balanced() -> None:
+    steps = [*epochs(3)[:2], facts(record([term(n, 1 / 50) for n in (40, 10)], 3))]
+    assert not [f for f in judged(steps).findings if f.rule == RULE]

@@ -62,6 +62,7 @@ Pattern = Literal[
     "world_or_weight",  # B = R, and a constant in front of the loss is R too
     "sum",  # every token weighs 1: B = N
     "padding",  # the divisor counts all positions, ignored ones too
+    "stale",  # the divisor is the number of tokens of an earlier window
     "early_step",  # K = 1 and B = 1/m
     "wandering",  # equal weights, and B differs from window to window
     "constant",  # B is off, and always the same
@@ -202,8 +203,9 @@ def _explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
     5. Coefficients (``_by_coefficient``), before K, 1/K and 1/R: a constant in front of the loss
        explains any of these numbers, and is harmless.
     6. Losses whose balances add up to 1: whether they belong together is not known.
-    7. Bare numbers (``_by_number``): B = R, 1/R, K, 1/K.
-    8. Earlier windows (``_by_history``).
+    7. The token counts of earlier windows (``_by_earlier_count``).
+    8. Bare numbers (``_by_number``): B = R, 1/R, K, 1/K.
+    9. Earlier windows (``_by_history``).
     """
     balance = objective.ledger.balance / (facts.run.declared_scale or 1.0)
     if Near(balance, facts.tolerance)(1.0):
@@ -214,6 +216,7 @@ def _explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
         or _by_ranks(facts, objective, balance, past)
         or _by_coefficient(facts, objective, balance)
         or _by_losses_together(facts)
+        or _by_earlier_count(facts, objective, balance, past)
         or _by_number(facts, objective, balance, past)
         or _by_history(facts, objective, balance, past)
     )
@@ -301,6 +304,30 @@ def _by_losses_together(facts: StepFacts) -> Diagnosis | None:
         if Near(balance / scale, facts.tolerance)(1.0):
             return Diagnosis("unmeasured", PARTS_OR_TASKS, group[0])
     return None
+
+
+def _by_earlier_count(
+    facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
+) -> Diagnosis | None:
+    """The divisor is the number of tokens of the last fair window, in all windows since.
+
+    The divisor of a fair window is its own count, so that a stale one is off by a known number. Of
+    means, equal micro-batches that are not divided have the same balance.
+    """
+    even = objective.reading.is_even(facts.tolerance)
+    if not even or is_bare_reduction(objective) or "mean" in reductions(objective):
+        return None
+    fair, since = None, [(balance, objective.ledger.tokens)]
+    for closed in reversed(past):
+        if closed.pattern in _FAIR:
+            fair = closed
+            break
+        if closed.balance is not None and closed.tokens is not None:
+            since.append((closed.balance / (facts.run.declared_scale or 1.0), closed.tokens))
+    count = None if fair is None else fair.tokens
+    if not count or not all(Near(b, facts.tolerance)(tokens / count) for b, tokens in since):
+        return None
+    return Diagnosis("stale", objective=objective, ratio=balance)
 
 
 def _by_number(

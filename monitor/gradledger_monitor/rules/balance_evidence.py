@@ -63,15 +63,18 @@ def is_sum(facts: StepFacts, objective: Objective) -> bool:
 def divides_by_all_positions(facts: StepFacts, objective: Objective) -> bool:
     """Each token's weight is 1 / (K * positions of its micro-batch), ignored positions included.
 
-    ``weight * positions * K`` is then 1 for every micro-batch; for averaged ranks, times R.
+    ``weight * positions * K`` is then 1 for every micro-batch; for averaged ranks, times R. Or it
+    is 1 / (positions of the window, over all ranks).
     """
     terms = objective.terms
     ignored = any(term.loss_term.size != term.tokens for term in terms)
     if not ignored or any(not term.loss_term.size for term in terms):
         return False
     share = facts.micro_batches * (facts.run.world_size if facts.averaged else 1)
-    products = [term.weight * (term.loss_term.size or 0) * share for term in terms]
-    return all(abs(product - 1) <= facts.tolerance for product in products)
+    sizes = [term.loss_term.size or 0 for term in terms]
+    near = [Near(term.weight, facts.tolerance) for term in terms]
+    own = all(is_near(1 / (size * share)) for is_near, size in zip(near, sizes, strict=True))
+    return own or all(is_near(1 / sum(sizes)) for is_near in near)
 
 
 def coefficient_explains(facts: StepFacts, objective: Objective, balance: float) -> bool:
@@ -90,9 +93,13 @@ def is_half_squared_error(facts: StepFacts, objective: Objective, balance: float
 
 
 def is_one_divided_cross_entropy(objective: Objective) -> bool:
-    """Each micro-batch has one term: a cross entropy that is divided by something."""
+    """Each micro-batch has one cross entropy, or chunks of one, that is divided by something.
+
+    Several means may be the losses of several tasks: half of each of two is their mean.
+    """
     terms = [term.loss_term for term in objective.terms]
-    if len(terms) != len({(term.rank, term.micro_batch) for term in objective.terms}):
+    single = len(terms) == len({(term.rank, term.micro_batch) for term in objective.terms})
+    if not single and reductions(objective) != {"sum"}:
         return False
     return all(t.kind.startswith("NllLoss") and t.undivided is False for t in terms)
 

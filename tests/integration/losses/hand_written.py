@@ -197,7 +197,8 @@ def kl_div(reduction: str) -> Loss:
     )
 
 
-NLL, PICK, MEAN, SUM = "NllLossBackward0", "GatherBackward0", "MeanBackward0", "SumBackward0"
+NLL, PICK, MEAN = "NllLossBackward0", "GatherBackward0", "MeanBackward0"
+DIVERGENCE = "KlDivergence"
 
 OBJECTIVES: dict[str, Objective] = {
     "focal": Objective(_mean(focal), focal, NLL, of=NLL),
@@ -213,12 +214,15 @@ OBJECTIVES: dict[str, Objective] = {
     "DPO": Objective(_mean(preferences), preferences, PICK, of=PICK),
     "DPO, smoothed": Objective(_mean(smoothed_preferences), smoothed_preferences, PICK, of=PICK),
     "GRPO": Objective(_masked(clipped), clipped, PICK, _times_mask(clipped), of=PICK),
-    "KL, batchmean": Objective(kl_div("batchmean"), kl, SUM, divergences),
-    "KL, sum": Objective(kl_div("sum"), kl, SUM, divergences),
-    "KL, mean of sums": Objective(_mean(kl), kl, MEAN),
-    "KL, masked": Objective(_masked(kl), kl, SUM, _times_mask(kl)),
+    "KL, batchmean": Objective(kl_div("batchmean"), kl, DIVERGENCE, divergences),
+    "KL, sum": Objective(kl_div("sum"), kl, DIVERGENCE, divergences),
+    "KL, mean of sums": Objective(_mean(kl), kl, DIVERGENCE),
+    "KL, masked": Objective(_masked(kl), kl, DIVERGENCE, _times_mask(kl)),
     "KL, masked entries": Objective(
-        lambda x, r: masked_divergences(x, r).sum() / r.mask.sum(), kl, SUM, masked_divergences
+        lambda x, r: masked_divergences(x, r).sum() / r.mask.sum(),
+        kl,
+        DIVERGENCE,
+        masked_divergences,
     ),
     "reverse KL": Objective(_mean(reverse_divergences), reverse_divergences, MEAN),
     "Jensen-Shannon": Objective(_mean(symmetric_divergences), symmetric_divergences, MEAN),

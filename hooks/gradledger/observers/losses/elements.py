@@ -39,15 +39,18 @@ from gradledger.observers.losses.found_losses import (
 from gradledger.observers.losses.loss_patterns import loss_at
 from gradledger.observers.losses.node_names import (
     ADDITIONS,
+    DIVERGENCE,
     JOINS,
     LAYERS,
     LINEAR,
+    LOG_SOFTMAX,
     MODEL_NODES,
     PARAMETER,
     PRODUCTS,
     REDUCTIONS,
     RESHAPES,
     SOFTMAXES,
+    SUBTRACTIONS,
 )
 
 MAX_INSIDE = 64  # nodes visited below one node that is not linear
@@ -63,7 +66,7 @@ class Inside:
     """What is below a node that is not linear."""
 
     loss: LossNode | None = None  # the nearest
-    classes: int | None = None  # the dimension of a softmax whose entries are the elements
+    softmax: Any = None  # whose entries are the elements
     numbers: list[Edge] = field(default_factory=list)  # losses of a whole micro-batch
 
 
@@ -181,9 +184,11 @@ class Descent:
             self.numbers.append((position.edge, position.path))
             return
         elements = Elements(position.edge.shape, position.uniform, inside.loss)
-        if inside.classes is not None and inside.loss is None:
-            elements.rows = _rows(inside.classes, position.trail)
         kind = self._reduction.name() if inside.loss is None else inside.loss.name
+        if inside.softmax is not None and inside.loss is None:
+            elements.rows = _rows(inside.softmax, elements.shape, position.trail)
+            if _is_divergence(inside.softmax, elements.rows, position.trail):
+                kind = DIVERGENCE
         path = self._path if position.uniform else position.path
         loss = LossNode(position.edge.node, kind, path, elements=elements)
         loss.penalty = inside.loss is None and depends_on_parameters_alone(position.edge.node)
@@ -217,7 +222,7 @@ def search_below(edge: Edge, single: bool, spend: Callable[[], bool]) -> Inside:
             inside.loss = inside.loss or loss
         elif name in SOFTMAXES:
             if elementwise and current.shape == shape:
-                inside.classes = signed([node._saved_dim])[0] % len(shape)
+                inside.softmax = node
         elif single and is_number and name in REDUCTIONS:
             inside.numbers.append(current)
         elif name not in MODEL_NODES:
@@ -257,11 +262,18 @@ def _is_loss_number(edge: Edge) -> bool:
     return False
 
 
-def _rows(classes: int, trail: tuple[Any, ...]) -> Rows:
+def _rows(softmax: Any, shape: tuple[int, ...], trail: tuple[Any, ...]) -> Rows:
     """The rows of a softmax, below the nodes of a trail."""
+    classes = signed([softmax._saved_dim])[0] % len(shape)
     product = _product_above(trail)
     even = all(node is product or _keeps_even(node, _EVEN_ROWS) for node in trail[1:])
     return Rows(classes, product, even)
+
+
+def _is_divergence(softmax: Any, rows: Rows, trail: tuple[Any, ...]) -> bool:
+    """Whether the rows are those of ``target * (target.log() - softmax.log())``."""
+    differences = any(node.name() in SUBTRACTIONS for node in trail)
+    return softmax.name() == LOG_SOFTMAX and rows.product is not None and differences
 
 
 def _product_above(trail: tuple[Any, ...]) -> Any:

@@ -28,6 +28,9 @@ PICKS = frozenset({"GatherBackward0", "IndexBackward0"})
 # The name of a cross entropy against probabilities: sum, product and log_softmax.
 SOFT_CROSS_ENTROPY = "SoftCrossEntropy"
 
+# The name of a divergence between probabilities: of several nodes since PyTorch 2.13.
+DIVERGENCE = "KlDivergence"
+
 # Reductions: a hand-written loss ends in one of these.
 REDUCTIONS: dict[str, Reduction] = {
     "MeanBackward0": "mean",
@@ -69,6 +72,7 @@ ADDITIONS = frozenset(
     {"AddBackward0", "AddBackward1", "SubBackward0", "SubBackward1"}
     | {"RsubBackward0", "RsubBackward1", "NegBackward0"}
 )
+SUBTRACTIONS = frozenset({"SubBackward0", "SubBackward1", "RsubBackward0", "RsubBackward1"})
 JOINS = frozenset({"CatBackward0", "StackBackward0"})
 LINEAR = RESHAPES | SELECTIONS | SUMS | ADDITIONS | JOINS
 

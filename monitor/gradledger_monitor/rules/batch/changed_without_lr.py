@@ -65,6 +65,49 @@ class _Batch:
         return self.micro_batches == other.micro_batches and self.samples == other.samples
 
 
+class _Ramp:
+    """The number of micro-batches over the first steps, while it only grows, one by one.
+
+    A warm-up of the batch (YOLO's) grows at about equal intervals of micro-batches, so that no
+    level has many more steps than the ones before it, except for the last.
+    """
+
+    state: ClassVar[Mapping[str, Any]] = declare(micro_batches=int, levels=list[int])
+
+    def __init__(self) -> None:
+        self.micro_batches = 0
+        self.levels: list[int] = []  # windows of each; a single 0 if it is over, or was none
+
+    def see(self, micro_batches: int, at_least: int) -> None:
+        """Take the next window in; the last level may last ``at_least`` windows."""
+        if not self.levels:
+            self.levels = [1]
+        elif micro_batches == self.micro_batches:
+            self.levels[-1] += self.levels != [0]
+        elif micro_batches == self.micro_batches + 1 and self.levels != [0]:
+            self.levels.append(1)
+        else:
+            self.end()
+        self.micro_batches = micro_batches
+        *earlier, last = self.levels
+        if earlier and last > max(at_least, 2 * max(earlier)):
+            self.end()
+
+    def end(self) -> None:
+        """What follows is no part of a ramp."""
+        self.levels = [0]
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether it grew once, and not long ago: it may grow again."""
+        return len(self.levels) == 2
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether it grew more than once."""
+        return len(self.levels) > 2
+
+
 class ChangedWithoutLr(Rule):
     """The effective batch changes and the learning rate does not.
 
@@ -87,7 +130,9 @@ class ChangedWithoutLr(Rule):
     **When it is silent**
 
     Longer sequences at an equal number of sequences; fewer micro-batches of more tokens, with
-    the same total; a short last window of an epoch; a learning rate that changes, too.
+    the same total; a short last window of an epoch; a learning rate that changes, too; a
+    warm-up of the batch, in which the number of micro-batches grows one by one from the first
+    step on (if it grows once, the finding waits until it has stayed for twice as long).
 
     **Incidents**
 
@@ -98,12 +143,17 @@ class ChangedWithoutLr(Rule):
     windows = Parameter(3, "windows for which the new batch size must stay")
     lr = Parameter(0.05, "relative change of the learning rate that is ignored")
 
-    state = declare(_settled=_Batch | None, _new=list[_Batch])
+    state = declare(_settled=_Batch | None, _new=list[_Batch], _ramp=_Ramp)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._settled: _Batch | None = None
         self._new: list[_Batch] = []
+        self._ramp = _Ramp()
+
+    def after_gap(self) -> None:
+        """The windows just before the next one are missing: the batch may have jumped."""
+        self._ramp.end()
 
     def evaluate(self, window: Window) -> Outcome:
         """A new batch size that stays, at the old learning rate."""
@@ -111,15 +161,18 @@ class ChangedWithoutLr(Rule):
         rate = number(facts.record.lr)
         if rate is None or not facts.applied:
             return not_measured("no learning rate or no micro-batches")
+        self._ramp.see(facts.micro_batches, self.windows)
         now = _Batch.of(facts, rate)
         before = self._settled or now
         if not now.differs(before, self.factor):
             self._settled, self._new = now, []
             return OK
         self._new = [*self._new, now] if self._new and now.is_as_large(self._new[-1]) else [now]
-        if len(self._new) < self.windows:
+        if len(self._new) < self.windows or self._ramp.may_begin:
             return OK
         self._settled, self._new = now, []
+        if self._ramp.has_grown:
+            return OK
         return OK if abs(_ratio(rate, before.rate) - 1) > self.lr else _report(before, now)
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from gradledger_monitor.ingest.schema import Event
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.step_facts import clip_coefficient
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
-
-_MULTIPLYING = {"unscale": "unscaled", "clip_norm": "clipped"}
 
 FIX = """\
 scaler.step(optimizer)       # calls optimizer.step(): do not call it again
@@ -58,6 +57,7 @@ class DoubleStep(Rule):
 
 
 def _changed(events: list[Event]) -> str:
-    calls = {event.op for event in events}
-    ways = [way for op, way in _MULTIPLYING.items() if op in calls]
+    unscaled = any(event.op == "unscale" for event in events)
+    clipped = any(event.op == "clip_norm" and clip_coefficient(event) < 1 for event in events)
+    ways = ["unscaled"] * unscaled + ["clipped"] * clipped
     return f", the second time {' and '.join(ways)}" if ways else ""

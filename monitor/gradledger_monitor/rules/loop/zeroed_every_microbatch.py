@@ -51,6 +51,7 @@ class ZeroedEveryMicrobatch(Rule):
     inhibits = (
         "reduction.balance_off",
         "reduction.wrong_denominator",
+        "reduction.world_size",
         "loop.step_every_microbatch",
         "loop.discarded_microbatches",
     )

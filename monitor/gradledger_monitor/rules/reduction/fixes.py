@@ -136,6 +136,9 @@ SUM_OVER_WINDOW = """\
 # over all ranks. Then undo what divides once more: K in accelerator.backward() and in automatic
 # optimization of Lightning, the number of ranks in DDP and FSDP."""
 
+NO_SHORT_BATCH = """\
+# either leave out the short last batch of each epoch, with DataLoader(..., drop_last=True), or:"""
+
 NOTE_ACCELERATE = """
 # with accelerator.backward(loss): loss * accelerator.gradient_accumulation_steps, it divides"""
 
@@ -145,6 +148,11 @@ def token_mean(facts: StepFacts, objective: Objective | None) -> str:
     if objective is None or not objective.kind.startswith("NllLoss"):
         return SUM_OVER_WINDOW
     return _code(TOKEN_MEAN, facts)
+
+
+def without_short_batch(facts: StepFacts, objective: Objective | None) -> str:
+    """Either no short batch, or equal weights."""
+    return f"{NO_SHORT_BATCH}\n{token_mean(facts, objective)}"
 
 
 def factor_fix(fixes: dict[Loop, str], facts: StepFacts, objective: Objective | None) -> str:

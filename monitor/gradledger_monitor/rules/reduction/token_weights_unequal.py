@@ -19,7 +19,8 @@ from gradledger_monitor.rules.balance_diagnosis import (
 )
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.objective_names import objective_name
-from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean
+from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean, without_short_batch
+from gradledger_monitor.rules.reduction.short_batches import ShortBatch, ShortBatches
 from gradledger_monitor.rules.rule import (
     Rule,
     Window,
@@ -58,7 +59,8 @@ class TokenWeightsUnequal(Rule):
 
     **What to do**
 
-    Sum the loss over tokens, and divide by the number of tokens in the whole window, over all
+    If only the last batch of an epoch is short, leave it out (``drop_last=True``), or: sum the
+    loss over tokens, and divide by the number of tokens in the whole window, over all
     ranks. transformers does this since 4.46 (``num_items_in_batch``).
 
     **When it is silent**
@@ -80,11 +82,16 @@ class TokenWeightsUnequal(Rule):
     warning = Parameter(0.01, "misallocation from which it is a warning", most=1.0)
     recent = Parameter(50, "windows over which misallocation is averaged")
 
-    state = declare(_recent=deque[float])
+    state = declare(_recent=deque[float], _short_batches=ShortBatches)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._recent: deque[float] = deque(maxlen=self.recent)
+        self._short_batches = ShortBatches()
+
+    def after_gap(self) -> None:
+        """The windows just before the next one are missing."""
+        self._short_batches.after_gap()
 
     def evaluate(self, window: Window) -> Outcome:
         """OK if the weights of every objective are even in some unit; else the heaviest's d."""
@@ -106,9 +113,43 @@ class TokenWeightsUnequal(Rule):
         uneven = next((o for o in evaluated if not o.reading.is_even(facts.tolerance)), None)
         share = 0.0 if uneven is None else _share(uneven, objectives)
         self._recent.append(0.0 if uneven is None else uneven.ledger.misallocation * share)
+        shown = uneven or next(iter(evaluated), None)
+        lines = () if shown is None else shown.ledger.lines
+        short = self._short_batches.see(facts.step, lines)
         if uneven is None or (uneven is objectives[0] and window.balance.pattern == "padding"):
             return balanced
+        if short is not None and short.windows is not None and short.relative_weight > 1:
+            return deferred_finding(self._report_short_batch, facts, uneven, share, short)
         return deferred_finding(self._report, facts, uneven, share, tuple(self._recent))
+
+    def _severity(self, misallocation: float) -> Severity:
+        if misallocation < self.warning:
+            return "info"
+        return "error" if misallocation >= self.error else "warning"
+
+    def _report_short_batch(
+        self, facts: StepFacts, objective: Objective, share: float, short: ShortBatch
+    ) -> Outcome:
+        assert short.windows is not None
+        moved = objective.ledger.misallocation * share
+        of_epoch = moved / short.windows
+        steps = counted(short.windows, "step")
+        return finding(
+            self._severity(of_epoch),
+            "A short batch has the weight of a full one",
+            f"One micro-batch of step {facts.step} holds {short.tokens:,.0f} tokens, all others "
+            f"hold {short.usual:,.0f}, as the last batch of an epoch does. Each of its tokens "
+            f"counts {short.relative_weight:.1f} times as much as another: {moved:.1%} of "
+            f"the weight of this step's gradient is on the wrong tokens, and {of_epoch:.2%} of "
+            f"that of the {steps} since the last short batch.",
+            without_short_batch(facts, objective),
+            objective=objective_name(objective, facts.objectives),
+            misallocation=round(objective.ledger.misallocation, 6),
+            misallocation_recent=round(of_epoch, 6),
+            tokens=as_count(short.tokens),
+            usual_tokens=as_count(short.usual),
+            steps=short.windows,
+        )
 
     def _report(
         self, facts: StepFacts, objective: Objective, share: float, history: tuple[float, ...]
@@ -118,9 +159,6 @@ class TokenWeightsUnequal(Rule):
         name = objective_name(objective, facts.objectives)
         several = len(facts.objectives) > 1
         of_loss = f" of the {name}" if several else ""
-        severity: Severity = "info"
-        if recent >= self.warning:
-            severity = "error" if recent >= self.error else "warning"
         average = f" ({recent:.1%} on average over the last {steps} windows)" if steps > 1 else ""
         heavy = max(entries, key=lambda e: e.relative)
         light = min(entries, key=lambda e: e.relative)
@@ -131,7 +169,7 @@ class TokenWeightsUnequal(Rule):
             f"{_contrast(heavy, light)}"
         )
         return finding(
-            severity,
+            self._severity(recent),
             f"Token weights{of_loss} differ {where}",
             summary + _loss_sentence(facts),
             token_mean(facts, objective),

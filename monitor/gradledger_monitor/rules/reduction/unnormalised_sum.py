@@ -47,7 +47,8 @@ class UnnormalisedSum(Rule):
 
     The gradients are divided after backward; the loss is a bare sum of elements, whose unit is
     not known; the run declares the factor with ``scale=``. Beside another sum, as in the loss of
-    a variational autoencoder, the finding is information, unless it is a cross entropy.
+    a variational autoencoder, the finding is information, unless it is a cross entropy
+    or a divergence from given probabilities.
 
     **Incidents**
 
@@ -64,7 +65,7 @@ class UnnormalisedSum(Rule):
         earlier = [past.tokens for past in window.past if past.tokens]
         follows = any(abs(n / tokens - 1) > TOKENS_DIFFER for tokens in earlier)
         main, *further = window.facts.objectives
-        cross_entropy = main.kind.startswith("NllLoss")
+        cross_entropy = main.kind.startswith(("NllLoss", "KlDivergence"))
         # several sums may be a bound on a likelihood, which is a sum over its samples (a VAE)
         likelihood = any(o.kind.startswith("SumBackward") and not o.is_penalty for o in further)
         constant = constant_factor_effect(excess, window.facts)

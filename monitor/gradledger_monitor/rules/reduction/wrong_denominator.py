@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.rules.balance_diagnosis import Pattern
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
@@ -28,8 +29,8 @@ class WrongDenominator(Rule):
     **What it sees**
 
     All tokens have equal weight, but the balance differs between windows and matches no other
-    mistake; or the token weights match a division by all positions of a micro-batch, including
-    those whose targets are ignored.
+    mistake; or the divisor is the token count of an earlier window; or the token weights match
+    a division by all positions of a micro-batch, including those whose targets are ignored.
 
     **Why it matters**
 
@@ -57,20 +58,21 @@ class WrongDenominator(Rule):
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:
-        """B differs between windows with even weights, or w = 1 / (K * all positions)."""
-        if not shows(window, "wandering", "padding"):
+        """B differs between windows with even weights, or the divisor is another count."""
+        if not shows(window, "wandering", "padding", "stale"):
             return OK
         b, n = balance(window), tokens(window)
         excess = factor(window)
         divisor = n / excess if excess else math.inf  # a declared scale may be as large as a float
-        positions = window.balance.pattern == "padding"
+        pattern = window.balance.pattern
+        positions = pattern == "padding"
         return finding(
             "warning",
             "The loss divisor counts ignored positions"
             if positions
             else "The loss divisor is not the token count",
             f"The balance is {significant(b)} instead of {significant(declared(window))}: "
-            f"{_cause(positions, divisor, n)}.{_changes(window)} {factor_effect(window)}.",
+            f"{_cause(pattern, divisor, n)}.{_changes(window)} {factor_effect(window)}.",
             token_mean(window.facts, window.balance.objective),
             balance=round(b, 6),
             tokens=as_count(n),
@@ -80,11 +82,16 @@ class WrongDenominator(Rule):
         )
 
 
-def _cause(positions: bool, divisor: float, tokens: float) -> str:
-    if positions:
+def _cause(pattern: Pattern, divisor: float, tokens: float) -> str:
+    if pattern == "padding":
         return (
             "the token weights match a division by all positions of each micro-batch, including "
             "ignored targets (padding, or the first token of each sequence)"
+        )
+    if pattern == "stale":
+        return (
+            f"the divisor is {significant(divisor)}, the number of tokens of an earlier window, "
+            f"but {counted(round(tokens), 'token')} count in this one"
         )
     return f"the divisor is {significant(divisor)}, but {counted(round(tokens), 'token')} count"
 

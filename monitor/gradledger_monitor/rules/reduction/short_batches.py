@@ -1,0 +1,55 @@
+"""Recognises the short last batch of an epoch among windows of equal micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from gradledger_monitor.model.token_ledger import WeightedTokens
+from gradledger_monitor.rules.state import declare
+
+
+class ShortBatch(NamedTuple):
+    """The one micro-batch of a window with fewer tokens than all others of the run."""
+
+    tokens: float
+    usual: float  # tokens of every other micro-batch
+    relative_weight: float  # of one of its tokens, to one of the others
+    windows: int | None  # from the last short one to this; None if steps between are missing
+
+
+class ShortBatches:
+    """What the windows of an optimizer show of the ends of epochs."""
+
+    state: ClassVar[Mapping[str, Any]] = declare(usual=float, last_step=int | None)
+
+    def __init__(self) -> None:
+        self.usual = 0.0  # tokens of each micro-batch until now; 0 if they differ
+        self.last_step: int | None = 0  # the last one with a short batch, or before the first
+
+    def see(self, step: int, lines: Sequence[WeightedTokens]) -> ShortBatch | None:
+        """Take the next window in; the short batch that it holds, if there is one.
+
+        The window must hold other micro-batches too, and earlier windows must have been equal: of
+        texts, whose lengths differ anyway, the last one is not special.
+        """
+        counts = {line.tokens for line in lines}
+        if len(counts) == 1:
+            (count,) = counts
+            # only a window of one micro-batch may consist of a short batch alone
+            self.usual = count if self.usual in (0.0, count) or len(lines) > 1 else self.usual
+            return None
+        short = {line.micro_batch for line in lines if line.tokens < self.usual}
+        others = {line.tokens for line in lines if line.micro_batch not in short}
+        if len(short) != 1 or others != {self.usual}:
+            self.usual = 0.0
+            return None
+        windows = None if self.last_step is None else step - self.last_step
+        self.last_step = step
+        light = min(line.weight for line in lines if line.micro_batch not in short)
+        heavy = max(line.weight for line in lines if line.micro_batch in short)
+        return ShortBatch(min(counts), self.usual, heavy / light, windows)
+
+    def after_gap(self) -> None:
+        """Steps are missing, of which one may have held a short batch."""
+        self.last_step = None
