@@ -53,6 +53,16 @@ class TinyLM(nn.Module):
         return logits
 
 
+def staged_lm(stages: int, width: int = 16) -> nn.Sequential:
+    """Predicts the next token from the present one, in parts that follow each other."""
+    parts: list[nn.Module] = []
+    for number in range(stages):
+        first = [nn.Embedding(VOCABULARY, width)] if number == 0 else []
+        last = [nn.Linear(width, VOCABULARY)] if number == stages - 1 else []
+        parts.append(nn.Sequential(*first, nn.Linear(width, width), nn.Tanh(), *last))
+    return nn.Sequential(*parts)
+
+
 def sentences(lengths: Sequence[int], generator: torch.Generator) -> Batch:
     """One sentence per length, padded: ids, and labels with ``IGNORED`` where there is nothing.
 
@@ -78,6 +88,19 @@ def text(
     generator = torch.Generator().manual_seed(seed)
     shapes = [lengths[(index + seed) % len(lengths)] for index in range(count)]
     return [[sentences(rows, generator) for rows in window] for window in shapes]
+
+
+LONGEST = max(max(rows) for window in RAGGED for rows in window)
+
+
+def whole_batch(window: list[Batch]) -> Batch:
+    """All micro-batches of a window as one batch, for a schedule that splits it again."""
+    parts: list[list[Tensor]] = [[], []]
+    for ids, labels in window:
+        missing = (0, LONGEST - ids.shape[1])
+        parts[0].append(F.pad(ids, missing))
+        parts[1].append(F.pad(labels, missing, value=IGNORED))
+    return torch.cat(parts[0]), torch.cat(parts[1])
 
 
 def token_loss(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from museum.labels import Label, collection
-from museum.truth import counts, gradient, path, ranks, scaling
+from museum.truth import counts, gradient, path, pipelines, ranks, scaling
 from museum.truth.seen import Step
 
 Testimony = dict[str, Any]
@@ -30,6 +30,7 @@ class Check:
 CHECKS = {
     "gradient": Check(gradient.tell, gradient.fault),
     "clipped": Check(gradient.tell, gradient.fault_after_clipping),
+    "pipeline": Check(pipelines.tell, pipelines.fault),
     "steps": Check(counts.tell_steps, counts.fault_of_steps),
     "steps_per_layer": Check(counts.tell_layers, counts.fault_of_steps),
     "leak": Check(counts.tell_leaks, counts.fault_of_leaks),

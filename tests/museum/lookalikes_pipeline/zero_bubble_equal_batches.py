@@ -1,0 +1,22 @@
+"""Zero bubble: the gradients of inputs and those of weights are computed apart."""
+
+import torch
+from torch.distributed.pipelining import PipelineStage, ScheduleZBVZeroBubble
+
+from museum.parts import EVEN, staged_lm, text, token_loss, two_ranks, whole_batch
+
+with two_ranks() as rank:
+    torch.manual_seed(0)
+    model = staged_lm(4)
+    windows = text(6, lengths=EVEN)
+    own = (rank, 3 - rank)
+    stages = [PipelineStage(model[i], i, 4, torch.device("cpu")) for i in own]
+    schedule = ScheduleZBVZeroBubble(stages, 4, loss_fn=token_loss)
+    parameters = [p for i in own for p in model[i].parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    for window in windows:
+        ids, labels = whole_batch(window)
+        inputs = [ids] if 0 in own else []
+        schedule.step(*inputs, **({"target": labels} if 3 in own else {}))
+        optimizer.step()
+        optimizer.zero_grad()
