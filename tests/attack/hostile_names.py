@@ -161,7 +161,7 @@ def _run(
     outcome: Outcome, url: str, command: tuple[str, ...], run: str, other: str, folder: Path
 ) -> None:
     words = [word.format(run=run, other=other, folder=folder) for word in command]
-    done = gradledger(*words, environment={**os.environ, "GRADLEDGER_DB": url}, seconds=60)
+    done = gradledger(*words, environment={**os.environ, "GRADLEDGER_DB": url})
     outcome.tried()
     if "Traceback" in done.stderr or done.returncode not in (0, 1):
         outcome.fault(f"{' '.join(words[:2])} ended with {done.returncode}: {done.stderr[-300:]}")

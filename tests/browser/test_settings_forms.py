@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from helpers import http
 from helpers.axe import OF_COLOURS, violations
 from helpers.batches import batch, eventually, step
 from helpers.patience import HANGS
@@ -43,7 +43,7 @@ def errors() -> Iterator[list[str]]:
 
 def put(service: Service, section: str, settings: dict[str, Any]) -> None:
     """Change a section by the API."""
-    answer = httpx2.put(f"{service.url}/api/v1/settings/{section}", json=settings, timeout=30)
+    answer = http.put(f"{service.url}/api/v1/settings/{section}", json=settings)
     assert answer.status_code == 200
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from helpers import forkserver
+from helpers.patience import HANGS
 
 CLI = ("-m", "gradledger.cli")
 
@@ -22,7 +23,6 @@ def gradledger(
     *arguments: object,
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
-    seconds: float = 60.0,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end. Raises ``subprocess.TimeoutExpired``."""
-    return forkserver.run([*CLI, *arguments], environment, folder, seconds, server="service")
+    return forkserver.run([*CLI, *arguments], environment, folder, HANGS, server="service")

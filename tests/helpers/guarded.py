@@ -47,7 +47,7 @@ class Guarded:
         """Make a request, with a token or without."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         headers |= options.pop("headers", {})
-        return http.request(method, self.url + path, headers=headers, timeout=30, **options)
+        return http.request(method, self.url + path, headers=headers, **options)
 
     def get(self, path: str, token: str | None = None, **headers: str) -> httpx2.Response:
         """GET a path."""

@@ -45,7 +45,7 @@ def launcher(environ: dict[str, str], folder: Path) -> Launch:
     def launch(*words: object, **more: str) -> subprocess.CompletedProcess[str]:
         arguments, env = [*map(str, words)], {**environ, **more}
         if arguments[:1] == ["check"]:
-            return gradledger(*arguments, environment=env, folder=folder, seconds=HANGS)
+            return gradledger(*arguments, environment=env, folder=folder)
         command = [*GRADLEDGER, *arguments]
         return subprocess.run(
             command, env=env, cwd=folder, capture_output=True, text=True, timeout=HANGS

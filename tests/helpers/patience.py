@@ -1,4 +1,4 @@
-"""How long a test waits for a training in a process of its own."""
+"""How long a test waits for another process."""
 
 from __future__ import annotations
 

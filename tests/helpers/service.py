@@ -45,11 +45,11 @@ class Service:
         """Send a body of JSON lines."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         named = {"Content-Type": "application/x-ndjson", **named}
-        return http.post(f"{self.url}/api/v1/records", content=body, headers=named, timeout=HANGS)
+        return http.post(f"{self.url}/api/v1/records", content=body, headers=named)
 
     def get(self, path: str) -> httpx2.Response:
         """Get a path below /api/v1."""
-        return http.get(f"{self.url}/api/v1{path}", timeout=HANGS)
+        return http.get(f"{self.url}/api/v1{path}")
 
 
 def start_service(database: Path | str, port: int = 0, **settings: str) -> Service:

@@ -16,7 +16,6 @@ import torch
 from gradledger_monitor.rules.docs import rules_by_id
 from helpers import forkserver
 from helpers.command import gradledger
-from helpers.patience import HANGS
 from museum.evaluation import counts
 from museum.labels import HERE, WITHOUT_EXHIBIT, Piece, collection
 from museum.run import result_of
@@ -93,7 +92,7 @@ def _checked(piece: Piece, python: str, output: Path) -> dict[str, int]:
     torchrun += [f"--nproc_per_node={piece.ranks}"]
     train = [*([] if piece.ranks == 1 else torchrun), python, str(piece.script)]
     environment = os.environ | {"PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}
-    gradledger("check", "--json", output, "--", *train, environment=environment, seconds=HANGS)
+    gradledger("check", "--json", output, "--", *train, environment=environment)
     rows = json.loads(output.read_text())["findings"]
     causes = [f for f in rows if not f["inhibited_by"]]
     findings: dict[str, int] = {}

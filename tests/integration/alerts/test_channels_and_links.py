@@ -32,12 +32,12 @@ def service(receiver: Receiver, tmp_path: Path) -> Iterator[Service]:
 
 def put(service: Service, path: str, content: Any) -> httpx2.Response:
     """PUT to the alerts API."""
-    return http.put(f"{service.url}/api/v1/alerts{path}", json=content, timeout=HANGS)
+    return http.put(f"{service.url}/api/v1/alerts{path}", json=content)
 
 
 def post(service: Service, path: str) -> httpx2.Response:
     """POST to the alerts API."""
-    return http.post(f"{service.url}/api/v1/alerts{path}", timeout=HANGS)
+    return http.post(f"{service.url}/api/v1/alerts{path}")
 
 
 def test_a_channel_is_created_tested_and_used(service: Service, receiver: Receiver) -> None:

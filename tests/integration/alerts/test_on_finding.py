@@ -193,7 +193,7 @@ def test_without_a_service_nothing_is_stopped() -> None:
 
 def test_a_check_stops_at_the_first_finding_and_fails_for_it(tmp_path: Path) -> None:
     training = train(CLASSIC, MANY, python=str(forkserver.executable(tmp_path)))
-    done = run_command("check", "--stop", "--", *training, seconds=HANGS)
+    done = run_command("check", "--stop", "--", *training)
     assert done.returncode == 1, done.stderr
     assert "FindingError" in done.stderr and "trained" not in done.stdout
     assert "the command failed" in done.stderr and RULE in done.stderr

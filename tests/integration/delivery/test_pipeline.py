@@ -615,8 +615,9 @@ def test_an_idle_pipeline_does_almost_nothing(
         assert training.passes - passes <= 2  # the last one, and one more if it was woken meanwhile
     checks = {"_tick", "_resolve_ready", "cut_if_late", "waiting", "len", "__len__"}
     checks |= {"__enter__", "__exit__"}
-    idle = [calls for calls in ticks if checks.issuperset(calls) and len(calls) < 20]
-    assert len(idle) > len(ticks) / 2  # the others wrote down that the process is alive
+    checks |= {"sum", "<genexpr>"}  # over the one file, if the response took longer than a tick
+    idle = [calls for calls in ticks if checks.issuperset(calls) and len(calls) < 30]
+    assert len(idle) > len(ticks) / 2, ticks  # the others wrote down that the process is alive
 
 
 def test_putting_a_record_is_an_append(train: Train) -> None:

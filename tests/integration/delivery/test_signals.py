@@ -106,7 +106,7 @@ def signalled(
     scripts: Scripts, code: str, sent: int, hooks: bool, url: str
 ) -> CompletedProcess[str]:
     """Run a program, send it the signal once it is ready, and wait for its end."""
-    process = scripts.start(code, url, hooks=hooks, teardown=True)
+    process = scripts.start(code, url, hooks=hooks, teardown=hooks)
     line = process.stdout.readline()
     assert line == "ready\n", process.communicate()[1]
     if hooks:  # what it recorded in the last 0.2 s would be lost

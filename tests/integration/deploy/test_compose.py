@@ -14,11 +14,13 @@ import yaml
 from sqlalchemy import make_url
 from typer.testing import CliRunner
 
-import gradledger
+from gradledger import __version__
 from gradledger_monitor.cli import app
 from gradledger_monitor.config.settings import Settings, setting_names
 from gradledger_monitor.config.sources import SECRET_SETTINGS, environment_variable
+from helpers.command import gradledger
 from helpers.compose import FILE, ROOT, SECRETS, compose, environment, make_secrets, service
+from helpers.patience import HANGS
 
 SERVICES = sorted(compose()["services"])
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
@@ -32,7 +34,7 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_keeps_to_the_compose_specification() -> None:
     check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
-    done = subprocess.run([*check, str(FILE)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*check, str(FILE)], capture_output=True, text=True, timeout=HANGS)
     assert done.returncode == 0, done.stdout
 
 
@@ -41,7 +43,7 @@ def test_the_check_against_the_specification_can_fail(tmp_path: Path) -> None:
     wrong["services"]["monitor"]["replica"] = 3
     (tmp_path / "wrong.yml").write_text(yaml.safe_dump(wrong))
     check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
-    done = subprocess.run([*check, str(tmp_path / "wrong.yml")], capture_output=True, timeout=60)
+    done = subprocess.run([*check, str(tmp_path / "wrong.yml")], capture_output=True, timeout=HANGS)
     assert done.returncode == 1
 
 
@@ -93,13 +95,7 @@ def test_every_variable_is_a_setting_and_is_read(secrets: Path, tmp_path: Path) 
         f"{environment_variable(name)}_FILE" for name in SECRET_SETTINGS
     }
     assert set(told) <= known
-    done = subprocess.run(
-        [sys.executable, "-m", "gradledger_monitor.cli", "config"],
-        env={**os.environ, "HOME": str(tmp_path), **told},
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
+    done = gradledger("config", environment={**os.environ, "HOME": str(tmp_path), **told})
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     for name in told:
@@ -180,14 +176,14 @@ def _engine(folder: Path, answer: str) -> None:
 def _pin_images(folder: Path) -> subprocess.CompletedProcess[str]:
     path = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
     command = [ROOT / "deploy" / "pin-images"]
-    return subprocess.run(command, env=path, capture_output=True, text=True, timeout=30)
+    return subprocess.run(command, env=path, capture_output=True, text=True, timeout=HANGS)
 
 
 @pytest.mark.parametrize("networks", ["10.0.0.0/8; }", "proxy.example", "10.0.0.1,$host"])
 def test_a_tls_proxy_that_is_no_address_is_refused(networks: str, tmp_path: Path) -> None:
     script = [ROOT / "deploy" / "tls-proxies.sh", tmp_path / "tls-proxies.conf"]
     environment = {**os.environ, "GRADLEDGER_TLS_PROXIES": networks}
-    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=HANGS)
     assert done.returncode == 1 and "GRADLEDGER_TLS_PROXIES" in done.stderr
     assert not (tmp_path / "tls-proxies.conf").exists()
 
@@ -218,13 +214,13 @@ def test_the_image_has_the_health_check_of_the_compose_file() -> None:
 def test_the_image_gets_the_version_of_the_package(printed: str, tmp_path: Path) -> None:
     """With an engine that prints its arguments, and one version for `docker run`."""
     docker = tmp_path / "docker"
-    output = printed.format(version=gradledger.__version__)
+    output = printed.format(version=__version__)
     docker.write_text(f'#!/bin/sh\n[ "$1" = run ] && echo "{output}" || echo "$@"\n')
     docker.chmod(0o755)
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     command = [ROOT / "deploy" / "build-image"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
-    assert f"--build-arg VERSION={gradledger.__version__} " in done.stdout
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=HANGS)
+    assert f"--build-arg VERSION={__version__} " in done.stdout
     assert 'org.opencontainers.image.version="${VERSION}"' in _dockerfile()["LABEL"]
     assert done.returncode == (1 if "9.9" in printed else 0), done.stderr
 

@@ -11,7 +11,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from gradledger import autostart
@@ -21,6 +20,7 @@ from gradledger_monitor.cli import app
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import listing
 from gradledger_monitor.store.runs.listing import RunFilter
+from helpers import http
 from helpers.batches import eventually
 from helpers.launching import GRADLEDGER, Launch, train
 from helpers.patience import HANGS
@@ -164,7 +164,7 @@ def test_a_run_is_found_by_the_tags_of_its_command_line_and_of_its_code(
         for command in ([*GRADLEDGER, "run", *tags, "--"], []):
             command = [*command, "python", str(script)]
             subprocess.run(command, env=there, check=True, capture_output=True)
-        page = httpx2.get(f"{service.url}/?tag=on+b200").text
+        page = http.get(f"{service.url}/?tag=on+b200").text
         with closing(Store(service.database)) as store:
             rows = listing.matching_runs(store, RunFilter(tag="sft"), 10, 0)
             tags_by_run = listing.tags_of(store, [row.id for row in rows])
@@ -218,10 +218,10 @@ def test_a_run_of_short_steps_is_sampled_and_evaluated_without_delay(
         sampled = sum(service.get(series).json()["steps"])
         later = service.get(f"{series}?first=200&max_points=5000").json()["step"]
         before, after = next((a, b) for a, b in pairwise(later) if b > a + 1)
-        page = httpx2.get(f"{service.url}/runs/{run['id']}").text
+        page = http.get(f"{service.url}/runs/{run['id']}").text
         steps = f"{service.url}/runs/{run['id']}/steps/0/"
-        recorded_page = httpx2.get(f"{steps}{before}").text
-        skipped_page = httpx2.get(f"{steps}{before + 1}")
+        recorded_page = http.get(f"{steps}{before}").text
+        skipped_page = http.get(f"{steps}{before + 1}")
     assert f'/steps/0/{after}">Step {after}<' in recorded_page
     assert (skipped_page.status_code, f'/steps/0/{before}"' in skipped_page.text) == (404, True)
     assert run["verdict"] == "broken"

@@ -93,7 +93,7 @@ def test_a_slow_body_is_ended_with_the_settings_to_change(quick: Service) -> Non
 
 
 def test_a_stream_of_events_outlasts_every_timeout(quick: Service) -> None:
-    with http.stream("GET", f"{quick.url}/api/v1/runs/r/events", timeout=HANGS) as stream:
+    with http.stream("GET", f"{quick.url}/api/v1/runs/r/events") as stream:
         lines = stream.iter_lines()
         assert next(lines) == "event: evaluated"
         for _ in range(2):
@@ -155,7 +155,7 @@ def test_idle_connections_do_not_block_new_ones(cramped: tuple[int, int]) -> Non
         headers = {"Content-Type": "application/x-ndjson"}
         url = f"http://127.0.0.1:{port}"
         body = batch("r", [fair_step(1)])  # from the same address
-        posted = http.post(f"{url}/api/v1/records", content=body, headers=headers, timeout=HANGS)
+        posted = http.post(f"{url}/api/v1/records", content=body, headers=headers)
         assert posted.status_code == 200
         with socket.create_connection(("127.0.0.1", port), HANGS, ("127.0.0.2", 0)) as other:
             other.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")

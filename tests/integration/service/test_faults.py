@@ -38,7 +38,7 @@ class Streaming(threading.Thread):
         self.statuses: Counter[int] = Counter()
 
     def run(self) -> None:
-        with http.client(timeout=HANGS) as client:
+        with http.client() as client:
             while not self.enough.is_set():
                 body = batch("streamed", [fair_step(self.sent + 1)])
                 url = f"{self._service.url}/api/v1/records"

@@ -106,7 +106,7 @@ class Sender(threading.Thread):
 
     def run(self) -> None:
         make = step if self._run.endswith(("0", "5")) else fair_step
-        with http.client(timeout=HANGS) as client:
+        with http.client() as client:
             for first in range(1, STEPS + 1, PER_BATCH):
                 if first > STEPS // 2:
                     self._second_half.wait(HANGS)
@@ -202,7 +202,7 @@ def test_a_page_of_one_service_shows_the_records_of_another(url: str) -> None:
         first.post(batch("live", [step(1)]))
         assert eventually(HANGS, lambda: second.get("/runs/live").json().get("steps") == 1)
         page = f"{second.url}/api/v1/runs/live/events"
-        with http.stream("GET", page, timeout=HANGS) as response:
+        with http.stream("GET", page) as response:
             lines = response.iter_lines()
             events = (json.loads(line[6:]) for line in lines if line.startswith("data: "))
             assert next(events)["step"] == 1

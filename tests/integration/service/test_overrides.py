@@ -44,12 +44,12 @@ def services(backend: str, database: str) -> Iterator[list[Service]]:
 
 def put(service: Service, path: str, **body: object) -> httpx2.Response:
     """Update the overrides."""
-    return http.put(service.url + path, json=body, timeout=HANGS)
+    return http.put(service.url + path, json=body)
 
 
 def get(service: Service, path: str) -> Any:
     """The overrides and the effective values."""
-    return http.get(service.url + path, timeout=HANGS).json()
+    return http.get(service.url + path).json()
 
 
 def verdict_after(service: Service, first: int, last: int) -> Any:

@@ -27,7 +27,6 @@ from gradledger_monitor.telemetry.metrics import Metrics
 from gradledger_monitor.workers.evaluator import EvaluationPass, Evaluator
 from helpers import http
 from helpers.batches import batch, fair_step
-from helpers.patience import HANGS
 from helpers.sending import Clock, judged, send
 from helpers.wire_values import FLOATS, window
 
@@ -120,9 +119,9 @@ def test_pages_api_and_metrics_show_the_step_and_the_reason(broken: pytest.Monke
     with private_service(RuleOverrides()) as service, ExitStack() as pages:
         body = batch("r", map(fair_step, range(1, 6)))
         headers = {"Content-Type": "application/x-ndjson"}
-        http.post(f"{service.url}/api/v1/records", content=body, headers=headers, timeout=HANGS)
+        http.post(f"{service.url}/api/v1/records", content=body, headers=headers)
         service.evaluate_all()
-        get = pages.enter_context(http.client(base_url=service.url, timeout=HANGS)).get
+        get = pages.enter_context(http.client(base_url=service.url)).get
         document = get("/api/v1/runs/r/quarantined").json()
         assert document == {"count": 1, "steps": [{"optimizer": 0, "step": 3, "reason": REASON}]}
         assert get(f"/api/v1/runs/r/steps/0/{BROKEN}").json()["failure"] == REASON
@@ -141,7 +140,7 @@ def test_a_step_that_cannot_even_be_merged_has_a_page(monkeypatch: pytest.Monkey
     with private_service(RuleOverrides()) as service, ExitStack() as pages:
         store_batch(service.store, decode.read(batch("r", [fair_step(1)])), 1.0)
         service.evaluate_all()
-        get = pages.enter_context(http.client(base_url=service.url, timeout=HANGS)).get
+        get = pages.enter_context(http.client(base_url=service.url)).get
         why = "tep 1 could not be evaluated: ZeroDivisionError: division by zero"
         page = get("/runs/r/steps/0/1")
         assert page.status_code == 200 and f"S{why}." in page.text
@@ -211,7 +210,7 @@ def test_pages_of_a_run_of_extreme_numbers_can_be_shown() -> None:
         steps = [extreme(n, value) for n, value in enumerate(values, 1)]
         store_batch(service.store, decode.read(lines(steps, started=1e308)), 1.0)
         service.evaluate_all()
-        get = pages.enter_context(http.client(base_url=service.url, timeout=HANGS)).get
+        get = pages.enter_context(http.client(base_url=service.url)).get
         paths = ["/", "/runs/r", "/runs/r/postmortem", "/api/v1/runs/r/series"]
         paths += ["/api/v1/runs", "/api/v1/runs/r/verdict", "/api/v1/runs/r/findings"]
         for number in range(1, len(values) + 1):

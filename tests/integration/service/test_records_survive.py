@@ -43,7 +43,7 @@ class Sender(threading.Thread):
             self.attempts += 1
             try:
                 url = f"{self.url}/api/v1/records"
-                response = http.post(url, content=body, headers=headers, timeout=HANGS)
+                response = http.post(url, content=body, headers=headers)
             except httpx2.TransportError:
                 self._listening.wait(HANGS)
                 continue
