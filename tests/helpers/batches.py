@@ -59,12 +59,15 @@ def batch(run: str, records: Iterable[Record], **fields: Any) -> bytes:
 
 
 def eventually(seconds: float, happened: Callable[[], bool]) -> bool:
-    """Whether something happens within a time; ``HANGS`` where the time says nothing."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    """Whether something happens within a time; ``HANGS`` where the time says nothing.
+
+    What is slow is looked at less often, because a look, such as a request, takes time from it.
+    """
+    begin = time.monotonic()
+    while (waited := time.monotonic() - begin) < seconds:
         if happened():
             return True
-        time.sleep(0.02)
+        time.sleep(min(max(0.02, waited / 8), 0.25))
     return False
 
 

@@ -26,10 +26,16 @@ def _migrated() -> bytes:
         return path.read_bytes()
 
 
-def new_store(path: Path) -> Store:
-    """An empty store in a new file: a copy of one that was migrated."""
+def new_database(path: Path) -> str:
+    """The URL of a new file with all tables and no row: a copy of one that was migrated."""
+    path.touch(mode=0o600)
     path.write_bytes(_migrated())
-    return Store(f"sqlite:///{path}")
+    return f"sqlite:///{path}"
+
+
+def new_store(path: Path) -> Store:
+    """An empty store in a new file."""
+    return Store(new_database(path))
 
 
 class Clock:

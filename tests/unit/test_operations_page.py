@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from gradledger_monitor.cli import app
 from gradledger_monitor.cli.commands.config import page
-from gradledger_monitor.store.database import Store
 from gradledger_monitor.telemetry.metrics import Metrics
+from helpers.sending import new_store
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "operations.md").read_text()
@@ -25,8 +25,7 @@ def test_the_page_of_settings_is_what_would_be_written_now() -> None:
 
 
 def test_every_metric_is_explained(tmp_path: Path) -> None:
-    store = Store(f"sqlite:///{tmp_path / 'a.db'}")
-    store.migrate()
+    store = new_store(tmp_path / "a.db")
     exposed = Metrics(store, lambda: 0).text().decode()
     store.close()
     documented = set(re.findall(r"^\| `(gradledger_\w+)`", PAGE, re.MULTILINE))

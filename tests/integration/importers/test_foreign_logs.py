@@ -20,6 +20,7 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import checkpoints, queries
 from gradledger_monitor.store.runs.queries import RunRow
 from gradledger_monitor.store.steps import curves
+from helpers.sending import new_store
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
 SAME = {  # all hold the training of make.course
@@ -36,9 +37,7 @@ STEPS, JUMP = 100, 80
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     """An empty store."""
-    store = Store(f"sqlite:///{tmp_path / 'g.db'}")
-    store.migrate()
-    return store
+    return new_store(tmp_path / "g.db")
 
 
 def import_one(store: Store, path: Path) -> tuple[RunRow, EvaluationResult]:

@@ -12,6 +12,7 @@ import gradledger
 from gradledger.capture.recorder import Recorder
 from helpers.batches import eventually
 from helpers.loops import answer, count
+from helpers.patience import HANGS
 from helpers.service import running_service
 from helpers.training import Batches, Recording, tiny_model, tokens, windows
 
@@ -125,7 +126,7 @@ def test_a_script_declares_pauses_and_is_evaluated(tmp_path: Path) -> None:
         def evaluated_runs() -> list[tuple[str, int]]:
             return [(r["verdict"], r["steps"]) for r in service.get("/runs").json()["runs"]]
 
-        assert eventually(30, lambda: evaluated_runs() == [("balanced", STEPS)]), evaluated_runs()
+        assert eventually(HANGS, lambda: evaluated_runs() == [("balanced", STEPS)])
 
 
 def test_a_declaration_that_means_nothing_is_refused() -> None:

@@ -15,7 +15,7 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import UnknownRun
 from gradledger_monitor.workers.evaluator import evaluate_pending
 from helpers.batches import EndRecord, EvalRecord, fair_step, step
-from helpers.sending import send
+from helpers.sending import new_store, send
 
 pandas = pytest.importorskip("pandas")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -24,14 +24,12 @@ parquet = pytest.importorskip("pyarrow.parquet")
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A database of two runs."""
-    database = f"sqlite:///{tmp_path_factory.mktemp('store') / 'g.db'}"
-    store = Store(database)
-    store.migrate()
+    store = new_store(tmp_path_factory.mktemp("store") / "g.db")
     send(store, [*map(step, range(1, 31)), EvalRecord(10, 1.0, {"a": 1.0, "b": 2.0})], run="bad")
     send(store, [*map(fair_step, range(1, 31)), EndRecord(1.0, [30])], run="good", name="<b>")
     evaluate_pending(store, 0)
     store.close()
-    return database
+    return str(store.engine.url)
 
 
 def test_all_runs_of_a_database(url: str) -> None:

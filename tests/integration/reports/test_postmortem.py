@@ -13,11 +13,10 @@ import pytest
 from gradledger.records import CheckpointRecord, Record
 from gradledger_monitor.reports.incident import Incident, build_incident
 from gradledger_monitor.reports.render import as_json, html, markdown
-from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import UnknownRun
 from gradledger_monitor.workers.evaluator import evaluate_pending
 from helpers.batches import EndRecord, EvalRecord, fair_step, step
-from helpers.sending import send
+from helpers.sending import new_store, send
 
 BAD_FROM, STEPS = 150, 300
 HOSTILE = "</style><script>alert(1)</script>"
@@ -53,8 +52,7 @@ def course() -> list[Record]:
 @pytest.fixture(scope="module")
 def incident(tmp_path_factory: pytest.TempPathFactory) -> Incident:
     """The evaluated run and its post-mortem."""
-    store = Store(f"sqlite:///{tmp_path_factory.mktemp('store') / 'g.db'}")
-    store.migrate()
+    store = new_store(tmp_path_factory.mktemp("store") / "g.db")
     send(store, [*course(), EndRecord(2_000.0, [STEPS])], **HEADER)
     while evaluate_pending(store, 0):
         pass
@@ -153,8 +151,7 @@ def test_json_is_for_other_tools(incident: Incident) -> None:
 
 
 def test_a_healthy_run_has_no_first_bad_step_and_an_unknown_one_no_report(tmp_path: Path) -> None:
-    store = Store(f"sqlite:///{tmp_path / 'g.db'}")
-    store.migrate()
+    store = new_store(tmp_path / "g.db")
     send(store, [fair_step(n) for n in range(1, 5)])
     evaluate_pending(store, 0)
     healthy = build_incident(store, "r")
@@ -165,8 +162,7 @@ def test_a_healthy_run_has_no_first_bad_step_and_an_unknown_one_no_report(tmp_pa
 
 
 def test_a_run_that_was_wrong_from_its_first_step_has_no_good_checkpoint(tmp_path: Path) -> None:
-    store = Store(f"sqlite:///{tmp_path / 'g.db'}")
-    store.migrate()
+    store = new_store(tmp_path / "g.db")
     send(store, [step(1), step(2), CheckpointRecord(2, 1.0)])
     evaluate_pending(store, 0)
     assert build_incident(store, "r").restart.startswith("No checkpoint is good")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from gradledger_monitor.store.database import Store
 from helpers.postgres import Postgres, running_postgres
+from helpers.sending import new_database
 from helpers.service import Service, running_service
 
 Databases = Callable[..., str]  # the URL of a new database: an empty one, or like another
@@ -45,29 +46,33 @@ def database(databases: Databases) -> str:
 @pytest.fixture(scope="session")
 def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The URL of a database with all tables and no row."""
-    return _migrated(f"sqlite:///{tmp_path_factory.mktemp('migrated') / 'empty.db'}")
+    return new_database(tmp_path_factory.mktemp("migrated") / "empty.db")
 
 
 @pytest.fixture(scope="session")
 def migrated_postgres(postgres: Postgres) -> str:
     """The same on Postgres."""
-    return _migrated(postgres.create())
-
-
-def _migrated(url: str) -> str:
-    made = Store(url)
-    made.migrate()
-    made.close()
+    url = postgres.create()
+    store = Store(url)
+    store.migrate()
+    store.close()
     return url
 
 
 @pytest.fixture
-def store(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
-    """A migrated database: to copy one is faster than to migrate once more."""
-    with _databases(backend, tmp_path, request) as make:
-        made = Store(make(request.getfixturevalue(f"migrated_{backend}")))
-        yield made
-        made.close()
+def stores(
+    backend: str, databases: Databases, request: pytest.FixtureRequest
+) -> Iterator[Callable[[], Store]]:
+    """Makes migrated databases: to copy one is faster than to migrate once more."""
+    like = request.getfixturevalue(f"migrated_{backend}")
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(closing(Store(databases(like))))
+
+
+@pytest.fixture
+def store(stores: Callable[[], Store]) -> Store:
+    """One."""
+    return stores()
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +80,9 @@ def service(
     backend: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Service]:
     """A running service; runs in it are kept apart by their ids."""
+    like = request.getfixturevalue(f"migrated_{backend}")
     folder = tmp_path_factory.mktemp("service")
-    with _databases(backend, folder, request) as make, running_service(make()) as running:
+    with _databases(backend, folder, request) as make, running_service(make(like)) as running:
         yield running
 
 

@@ -6,8 +6,6 @@ How long each may take is tested with a clock, in ``tests/unit/test_connection_l
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -19,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gradledger.delivery.http_client import Client
 from helpers import http
 from helpers.batches import batch, eventually, fair_step
+from helpers.forkserver import Python
 from helpers.patience import HANGS
 from helpers.proc import descriptors
 from helpers.service import Service, running_service
@@ -126,25 +125,25 @@ def test_the_hooks_continue_after_their_connection_was_idle(quick: Service) -> N
     client.close()
 
 
+CRAMPED = """
+import resource, runpy
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+runpy.run_module("gradledger.cli", run_name="__main__")
+"""
+
+
 @pytest.fixture
 def cramped(tmp_path: Path) -> Iterator[tuple[int, int]]:
     """The process and port of a service that may open 256 files."""
-    command = ["sh", "-c", 'ulimit -n 256 && exec "$@"', "sh", sys.executable, "-m"]
-    command += [
-        "gradledger_monitor.cli",
-        "serve",
-        "--db",
-        f"sqlite:///{tmp_path / 'a.db'}",
-        "--port",
-        "0",
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    with process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert "listens on" in line, line
-        yield process.pid, int(line.rsplit(":", 1)[1])
-        process.terminate()
+    script = tmp_path / "cramped.py"
+    script.write_text(CRAMPED)
+    serve = ["serve", "--db", f"sqlite:///{tmp_path / 'a.db'}", "--port", 0]
+    process = Python([script, *serve], server="service", merged=True)
+    line = process.stdout.readline()
+    assert "listens on" in line, line
+    yield process.pid, int(line.rsplit(":", 1)[1])
+    process.terminate()
+    process.communicate(HANGS)
 
 
 def test_idle_connections_do_not_block_new_ones(cramped: tuple[int, int]) -> None:

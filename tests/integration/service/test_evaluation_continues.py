@@ -17,7 +17,7 @@ from gradledger_monitor.workers.evaluator import Evaluator
 from helpers.batches import EndRecord, EvalRecord, fair_step, step
 from helpers.sending import judged, send
 
-Databases = Callable[[], str]
+Stores = Callable[[], Store]
 
 EVERY = 16
 
@@ -52,12 +52,11 @@ def test_a_new_evaluator_does_not_start_with_the_first_step(store: Store) -> Non
     assert (finding.first_step, finding.last_step, finding.steps) == (1, 110, 110)
 
 
-def test_evaluators_in_succession_give_the_result_of_one(databases: Databases) -> None:
+def test_evaluators_in_succession_give_the_result_of_one(stores: Stores) -> None:
     records = [step(n) if n % 5 else fair_step(n) for n in range(1, 201)]
     answers = []
     for restarts in (False, True):
-        store = Store(databases())
-        store.migrate()
+        store = stores()
         evaluator, chance = Evaluator(store), random.Random(1)
         at = 0
         while at < len(records):
@@ -67,7 +66,6 @@ def test_evaluators_in_succession_give_the_result_of_one(databases: Databases) -
             evaluator.evaluate_pending()
             evaluator, at = Evaluator(store) if restarts else evaluator, at + count
         answers.append((evaluation(store, "r"), curves(store, "r"), judged(store)))
-        store.close()
     assert answers[0] == answers[1] and answers[0][2] == 200
 
 
@@ -119,7 +117,7 @@ def test_other_choices_begin_with_the_first_step(store: Store) -> None:
 
 
 def test_a_very_late_evaluation_is_compared_with_the_losses_before_it(
-    databases: Databases, monkeypatch: pytest.MonkeyPatch
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gradledger_monitor.model.run_history.LATE_STEPS", 32)
     monkeypatch.setattr("gradledger_monitor.store.steps.ingest.LATE_STEPS", 32)
@@ -129,14 +127,12 @@ def test_a_very_late_evaluation_is_compared_with_the_losses_before_it(
         record.micro_batches[0].loss = 5.0 - n / 100
     answers = []
     for late in (False, True):
-        store = Store(databases())
-        store.migrate()
+        store = stores()
         evaluator = Evaluator(store)
         for records in (steps, evaluations) if late else (evaluations, steps):
             send(store, records)
             evaluator.evaluate_pending()
         answers.append(evaluation(store, "r"))
-        store.close()
     assert answers[0] == answers[1]
     assert "eval.diverging" in {finding.rule for finding in answers[0].findings}
 

@@ -136,20 +136,20 @@ def test_two_runs_with_one_name_are_separate(store: Store) -> None:
 def test_of_ten_thousand_runs_only_the_pending_ones_are_read(store: Store) -> None:
     send(store, [fair_step(1)], run="r0")
     Evaluator(store).evaluate_pending()
-    statements = [_statements_for_fifty_runs(store, "a")]
+    statements = [_statements_for_twenty_runs(store, "a")]
     with store.writing() as connection:  # more runs like the first
         row = dict(connection.execute(select(runs).where(runs.c.id == "r0")).one()._mapping)
         del row["key"]
         more = [{**row, "id": f"r{n}"} for n in range(100, 10_100)]
         connection.execute(insert(runs), more)
-    statements.append(_statements_for_fifty_runs(store, "b"))
+    statements.append(_statements_for_twenty_runs(store, "b"))
     assert statements[0] == statements[1]
     assert len(list_runs(store, limit=50, search="r1009")) == 11
 
 
-def _statements_for_fifty_runs(store: Store, name: str) -> int:
-    """The number of SQL statements that evaluate and list fifty new runs."""
-    for number in range(50):
+def _statements_for_twenty_runs(store: Store, name: str) -> int:
+    """The number of SQL statements that evaluate and list twenty new runs."""
+    for number in range(20):
         send(store, [fair_step(1)], run=f"{name}{number}")
     statements: list[str] = []
 
@@ -157,8 +157,8 @@ def _statements_for_fifty_runs(store: Store, name: str) -> int:
         statements.append(statement)
 
     event.listen(store.engine, "before_cursor_execute", count)
-    assert len(Evaluator(store).evaluate_pending()) == 50
-    assert len(list_runs(store, limit=50)) == 50
+    assert len(Evaluator(store).evaluate_pending()) == 20
+    assert len(list_runs(store, limit=20)) == 20
     event.remove(store.engine, "before_cursor_execute", count)
     return len(statements)
 

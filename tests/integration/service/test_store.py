@@ -25,6 +25,7 @@ from gradledger_monitor.store.steps.ingest import store_batch
 from gradledger_monitor.workers.evaluator import evaluate_pending
 from helpers import command
 from helpers.batches import batch, step
+from helpers.patience import HANGS
 from helpers.versions import to_version
 
 
@@ -61,7 +62,7 @@ def test_with_a_run_go_its_steps(store: Store) -> None:
 def test_services_that_start_at_the_same_moment_make_the_tables_once(database: str) -> None:
     environment = {**os.environ, "GRADLEDGER_DB": database}
     started = [command.start(["db", "upgrade"], environment) for _ in range(4)]
-    outputs = [process.communicate(60)[0] for process in started]
+    outputs = [process.communicate(HANGS)[0] for process in started]
     assert [process.returncode for process in started] == [0] * 4, outputs
 
 
