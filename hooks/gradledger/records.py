@@ -137,6 +137,9 @@ class StepRecord:
     wrapper: Literal["ddp", "fsdp", "fsdp2"] | None = None
     data_group: list[int] = field(default_factory=list)  # ranks with other data, if not all are
     pipeline: list[int] = field(default_factory=list)  # ranks whose stages are one model
+    # what the wrapper divides the sum of the ranks' gradients by, if not by the number of ranks;
+    # several numbers: it divides those of different parameters differently
+    divisors: list[float] = field(default_factory=list)
     collectives_after: int | None = None  # collectives between the last backward and the step
     sync_bytes: int | None = None  # gradient bytes of one synchronisation, per rank
     outside: int | None = None  # parameters of the optimizer outside the wrapped model

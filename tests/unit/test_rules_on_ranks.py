@@ -138,9 +138,7 @@ def test_a_window_that_is_synchronised_before_its_end_states_how_much_stays_behi
     assert finding_of(EARLY, *[rank("sync", "no_sync")] * 2) is not None
 
 
-@pytest.mark.parametrize(
-    "more", [{"skipped": True}, {"collectives_after": 1}, {"wrapper": "fsdp2"}]
-)
+@pytest.mark.parametrize("more", [{"skipped": True}, {"collectives_after": 1}, {"wrapper": "fsdp"}])
 def test_an_early_synchronisation_is_left_alone_where_it_may_not_be_all(
     more: dict[str, Any],
 ) -> None:
@@ -330,3 +328,41 @@ def test_equal_data_are_not_reported_before_three_windows_have_shown_them() -> N
     assert answer("ddp.duplicate_data", facts(*[rank("sync")] * 2)) == (
         "not_measured: no fingerprint of the loss targets"
     )
+
+
+def test_fsdp_without_a_reduced_micro_batch_gives_the_optimizer_nothing() -> None:
+    ranks = [rank("no_sync", "no_sync", wrapper="fsdp2", sync="none", empty=True) for _ in "ab"]
+    found = finding_of("ddp.never_synced", *ranks)
+    assert found is not None
+    assert found.summary.endswith("outside .grad, so the optimizer has none to apply.")
+    assert (
+        answer("ddp.never_synced", facts(*[rank("no_sync", "sync", wrapper="fsdp2")] * 2)) == "ok"
+    )
+
+
+def test_fsdp_adds_what_was_not_reduced_to_a_later_window() -> None:
+    found = finding_of(
+        "ddp.wrong_microbatch_synced", *[rank("sync", "no_sync", wrapper="fsdp2")] * 2
+    )
+    assert found is not None
+    assert "until a later window adds them to its own" in found.summary
+
+
+@pytest.mark.parametrize(("divisor", "balance"), [(1.0, 2), (2.0, 1), (3.0, 2 / 3)])
+def test_the_balance_is_that_of_the_divisor_which_the_wrapper_applied(
+    divisor: float, balance: float
+) -> None:
+    step = facts(*[rank("sync", wrapper="fsdp2", divisors=[divisor])] * 2)
+    assert step.ledger is not None
+    assert step.ledger.balance == pytest.approx(balance)
+    found = next((f for f in judged([step]).findings if f.rule == "reduction.world_size"), None)
+    assert (found is None) == (balance == 1)
+    if found is not None:
+        assert f"divides the sum of the ranks' gradients by {divisor:g};" in found.summary
+        assert "this loss needs a division by 2" in found.summary
+
+
+def test_parameters_that_are_divided_differently_are_reported_and_have_no_balance() -> None:
+    step = facts(*[rank("sync", wrapper="fsdp2", divisors=[1.0, 2.0])] * 2)
+    assert [f.rule for f in judged([step]).findings] == ["reduction.world_size"]
+    assert answer("reduction.missing_division", step).startswith("not_measured: the wrapper")

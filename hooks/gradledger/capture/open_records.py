@@ -131,6 +131,8 @@ class OpenMicroBatch:
     stepped_by: frozenset[int] = frozenset()  # optimizers whose closed window held it
     # Parameters (by id) whose gradients FSDP accumulates outside ``.grad``.
     hidden_parameters: frozenset[int] = frozenset()
+    # How FSDP2 combined the gradients of the ranks: see ``observers.fsdp2``.
+    reductions: frozenset[Any] = frozenset()
     missing: dict[str, str] = field(default_factory=dict)
     undo: list[Callable[[], None]] = field(default_factory=list)  # run when backward has ended
 

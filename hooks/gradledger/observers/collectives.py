@@ -33,6 +33,7 @@ import torch.distributed as dist
 from gradledger.capture.backwards import Backwards
 from gradledger.capture.isolation import is_dtensor, local_part
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
+from gradledger.observers import fsdp2
 from gradledger.observers.base import Observer
 from gradledger.observers.local_gradients import LocalGradients, has_custom_hook
 
@@ -45,7 +46,6 @@ THREADS = "another thread trained at the same time: collectives cannot be assign
 UNCOUNTED = "this version of PyTorch does not expose the process groups that count collectives"
 
 FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
-FSDP2 = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 
 
 class _ThreadCounts(threading.local):
@@ -60,7 +60,7 @@ class Collectives(Observer):
 
     facts = (
         *("collectives", "collectives_after", "sync", "sync_bytes"),
-        *("wrapper", "outside", "data_group"),
+        *("wrapper", "outside", "data_group", "divisors"),
     )
 
     def __init__(self, backwards: Backwards) -> None:
@@ -75,7 +75,7 @@ class Collectives(Observer):
         # By module that is not imported yet: class, method and wrapper.
         self._pending_patches: dict[str, tuple[str, str, Any]] = {
             FSDP1: ("FullyShardedDataParallel", "forward", self._wrap_fsdp),
-            FSDP2: ("FSDPParamGroup", "post_backward", self._wrap_fsdp2),
+            fsdp2.MODULE: ("FSDPParamGroup", "post_backward", self._wrap_fsdp2),
         }
         self._module_count = 0  # imported modules when the pending patches were last checked
         self._constant_fields: dict[int, dict[str, Any]] = {}  # by optimizer
@@ -166,10 +166,14 @@ class Collectives(Observer):
         micro_batch = self._backwards.current()
         if micro_batch is None:
             return
-        if micro_batch.wrapper != "sync":
-            micro_batch.wrapper = "sync" if group.reduce_grads else "no_sync"
-        if not group.reduce_grads:
+        if not fsdp2.reduces(group):
+            micro_batch.wrapper = micro_batch.wrapper or "no_sync"
             micro_batch.hidden_parameters |= {id(p.sharded_param) for p in group.fsdp_params}
+            return
+        micro_batch.wrapper = "sync"
+        reduction = fsdp2.reduction(group)
+        if reduction not in micro_batch.reductions:
+            micro_batch.reductions |= {reduction}
 
     @staticmethod
     def _note_fsdp_decision(module: Any, micro_batch: OpenMicroBatch) -> None:
@@ -220,6 +224,7 @@ class Collectives(Observer):
         if any(_is_hybrid(module) for module in self._fsdp):
             step.missing["norm"] = "FSDP's hybrid sharding: several ranks hold each part"
         step.fields["sync"] = self._sync(step)
+        fsdp2.describe(step)
         step.may_be_combined = step.fields["sync"] != "averaged"
         local = self._local.take(window)
         if local is not None and step.micro_batches:
@@ -228,6 +233,9 @@ class Collectives(Observer):
     def _sync(self, step: OpenStep) -> str:
         if step.fields.get("data_group") == [dist.get_rank()]:
             return "none"  # the collectives are those of tensor parallelism
+        if step.fields.get("wrapper") == "fsdp2" and self._fsdp2:
+            synced = any(c.micro_batch.wrapper == "sync" for c in step.micro_batches)
+            return "averaged" if synced else "none"  # it also gathers parameters in backward
         inside = sum(c.micro_batch.collectives or 0 for c in step.micro_batches)
         if inside and step.fields.get("wrapper") and not has_custom_hook(self._ddp):
             return "averaged"
@@ -259,9 +267,10 @@ class Collectives(Observer):
     def _describe_dtensors(self, parameters: list[Any]) -> dict[str, Any]:
         """FSDP2, with tensor parallelism or without, or tensor parallelism alone."""
         # where its private class was not found, all DTensors are taken for FSDP2's
-        fsdp2 = self._fsdp2 or (FSDP2 in sys.modules and FSDP2 in self._pending_patches)
-        fields = {"wrapper": "fsdp2", "sync_bytes": _bytes(parameters)} if fsdp2 else {}
-        return fields | _unless_all(data_ranks(parameters, fsdp2))
+        missed = fsdp2.MODULE in sys.modules and fsdp2.MODULE in self._pending_patches
+        by_fsdp2 = self._fsdp2 or missed
+        fields = {"wrapper": "fsdp2", "sync_bytes": _bytes(parameters)} if by_fsdp2 else {}
+        return fields | _unless_all(data_ranks(parameters, by_fsdp2))
 
 
 def _world_size() -> int:
@@ -269,7 +278,7 @@ def _world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def data_ranks(parameters: list[Any], fsdp2: bool) -> tuple[int, ...]:
+def data_ranks(parameters: list[Any], by_fsdp2: bool) -> tuple[int, ...]:
     """The ranks over which gradients are combined, by the placements of a sharded parameter.
 
     FSDP2 shards over the first dimension of a mesh, or the second if it replicates over the first
@@ -282,7 +291,7 @@ def data_ranks(parameters: list[Any], fsdp2: bool) -> tuple[int, ...]:
         coordinate = parameter.device_mesh.get_coordinate()
         if coordinate is None or not any(sharded):
             continue
-        dimensions = sharded.index(True) + 1 if fsdp2 else 0
+        dimensions = sharded.index(True) + 1 if by_fsdp2 else 0
         ranks = parameter.device_mesh.mesh
         for position in reversed(coordinate[dimensions:]):
             ranks = ranks[..., position]

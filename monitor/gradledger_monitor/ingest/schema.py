@@ -131,6 +131,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     wrapper: Literal["ddp", "fsdp", "fsdp2"] | None = None
     data_group: Annotated[list[Count], Meta(max_length=MAX_RANKS)] = []
     pipeline: Annotated[list[Count], Meta(max_length=MAX_RANKS)] = []
+    divisors: Annotated[list[Number], Meta(max_length=64)] = []
     collectives_after: Count | None = None
     sync_bytes: Count | None = None
     outside: Count | None = None

@@ -8,7 +8,8 @@ term in the applied gradient (DESIGN section 2). For a term of ``n`` tokens on r
 - ``weight``: the gradient of one token's loss at the loss node, as the hooks measured it;
 - ``a_r``: the factor that the loop applied after backward, without clipping (``shared_factors``),
   or 1 / loss scale if it was not measured;
-- ``c_r``: 1/R if the gradients were averaged over R ranks, else 1.
+- ``c_r``: 1/R if the gradients were averaged over R ranks, or 1 / ``divisor`` if the wrapper
+  divided their sum by another number; else 1.
 
 ``objectives`` computes from these weights which objectives the window may have.
 """
@@ -160,6 +161,17 @@ class StepFacts:
         return self.shared_factors[self.lowest_rank] * (scale or 1.0) / self.run.world_size
 
     @property
+    def divisor(self) -> float | None:
+        """What the wrapper divides the sum of the ranks' gradients by, if not by their number."""
+        divisors = self.record.divisors if self.averaged else []
+        return number(divisors[0]) if len(divisors) == 1 else None
+
+    @property
+    def ranks_divisor(self) -> float:
+        """What the sum of the ranks' gradients was divided by; 1 if they were not combined."""
+        return self.divisor or (self.run.world_size if self.averaged else 1)
+
+    @property
     def optimizer_name(self) -> str:
         """Class of the optimizer, e.g. AdamW."""
         names = self.run.optimizers
@@ -210,6 +222,8 @@ class StepFacts:
     def _factor_unmeasured(self) -> str | None:
         """Why absolute weights, and so the balance, are not known; relative ones may be."""
         for record in self._accounted.values():
+            if len(record.divisors) > 1:
+                return "the wrapper divides the gradients of different parameters differently"
             if record.post_factor is None:
                 return record.missing.get("post_factor", "the gradient sample is missing")
             if not math.isfinite(float(record.post_factor)):
@@ -235,7 +249,7 @@ class StepFacts:
             # multiplies the tokens of all ranks by. The balance is that of the lowest rank.
             factor_of = rank if self.all_reduce is not None else self.lowest_rank
             rank_factor = self.shared_factors[factor_of]
-            rank_factor /= self.run.world_size if self.averaged else 1
+            rank_factor /= self.ranks_divisor
             is_unmeasured = self.records[factor_of].post_factor is None
             for index, micro_batch in self.applied_by_rank[rank]:
                 factor = rank_factor

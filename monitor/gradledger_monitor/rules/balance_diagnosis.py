@@ -273,16 +273,19 @@ def _partial(
 def _by_ranks(
     facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
 ) -> Diagnosis | None:
-    """B = R of averaged gradients, unless K = R too; or the measured factor of a loop's own sync.
+    """B = R of averaged gradients, unless K = R too; or the factor of the wrapper's or loop's sync.
 
     With K = R, B = R may also be a missing division by K: ``_by_number`` decides.
     """
     ranks, near = facts.run.world_size, Near(balance, facts.tolerance)
+    if facts.divisor is not None and near(ranks / facts.divisor):
+        return Diagnosis("world", objective=objective, ratio=round(balance, 6))
     if combined_off(facts, balance):
         factor = ranks if balance > 1 else 1 / ranks
         if _Explains(facts, past)(lambda _: factor):
             return Diagnosis("world", objective=objective, ratio=round(balance, 6))
-    if facts.averaged and near(ranks) and facts.micro_batches != ranks:
+    averages = facts.averaged and facts.divisor is None
+    if averages and near(ranks) and facts.micro_batches != ranks:
         if coefficient_explains(facts, objective, balance):
             return Diagnosis("world_or_weight", objective=objective, ratio=ranks)
         world = Diagnosis("world", objective=objective, ratio=ranks)

@@ -70,7 +70,7 @@ def divides_by_all_positions(facts: StepFacts, objective: Objective) -> bool:
     ignored = any(term.loss_term.size != term.tokens for term in terms)
     if not ignored or any(not term.loss_term.size for term in terms):
         return False
-    share = facts.micro_batches * (facts.run.world_size if facts.averaged else 1)
+    share = facts.micro_batches * facts.ranks_divisor
     sizes = [term.loss_term.size or 0 for term in terms]
     near = [Near(term.weight, facts.tolerance) for term in terms]
     own = all(is_near(1 / (size * share)) for is_near, size in zip(near, sizes, strict=True))

@@ -15,23 +15,29 @@ FIX = """\
 loss = compute_loss(model(x), y)        # call the DDP wrapper, not model.module
 loss.backward()"""
 
+FIX_FSDP2 = """\
+model.set_requires_gradient_sync(k == K - 1)    # before the backward of micro-batch k
+loss.backward()"""
+
 
 class NeverSynced(Rule):
     """The ranks do not synchronise their gradients.
 
     **What it sees**
 
-    A DDP model, several ranks, and no gradient collective in a whole window that was stepped.
+    A DDP or FSDP2 model, several ranks, and no gradient collective in a whole window that was
+    stepped.
 
     **Why it matters**
 
-    Each rank trains a separate model on its share of the data. Usually only one of them is
-    saved, and the data and the time of the other ranks are lost.
+    Under DDP, each rank trains a separate model on its share of the data. Usually only one of them
+    is saved, and the data and the time of the other ranks are lost. FSDP2 keeps gradients that it
+    has not reduced outside ``.grad``: the optimizer steps without them.
 
     **What to do**
 
-    Call the DDP wrapper, not ``model.module``, and run the last micro-batch outside
-    ``no_sync()``.
+    DDP: call the wrapper, not ``model.module``, and run the last micro-batch outside
+    ``no_sync()``. FSDP2: call ``set_requires_gradient_sync(True)`` before the last backward.
 
     **When it is silent**
 
@@ -58,9 +64,13 @@ class NeverSynced(Rule):
             return not_applicable("no data-parallel wrapper holds the optimizer's parameters")
         if record.skipped or not facts.applied or _may_synchronise_by_hand(facts):
             return OK
-        if record.wrapper != "ddp" or any(synced(r, m) for r, m in _of_all_ranks(facts)):
+        if any(synced(r, m) for r, m in _of_all_ranks(facts)):
             return OK
         wrappers = {m.wrapper for _, m in facts.applied}
+        if record.wrapper == "fsdp2" and wrappers == {"no_sync"}:
+            return _not_reduced(facts)
+        if record.wrapper != "ddp":
+            return OK
         return finding(
             "error",
             "Gradients are not synchronised between the ranks",
@@ -73,6 +83,21 @@ class NeverSynced(Rule):
             bypassed=wrappers == {"bypassed"},
             norms={str(r): number(x.norm) for r, x in list(facts.records.items())[:16]},
         )
+
+
+def _not_reduced(facts: StepFacts) -> Outcome:
+    """FSDP2: what was not reduced is not in ``.grad``."""
+    return finding(
+        "error",
+        "FSDP reduces no gradients before the optimizer steps",
+        f"None of the {counted(facts.micro_batches, 'micro-batch')} of this window synchronises: "
+        "set_requires_gradient_sync(False) or, for hybrid sharding, set_requires_all_reduce(False) "
+        "holds for all of them. Their gradients stay in buffers outside .grad"
+        + (", so the optimizer has none to apply." if facts.record.empty else "."),
+        FIX_FSDP2,
+        ranks=facts.run.world_size,
+        micro_batches=facts.micro_batches,
+    )
 
 
 def _cause(wrappers: Collection[str | None]) -> str:

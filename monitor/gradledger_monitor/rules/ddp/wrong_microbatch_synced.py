@@ -11,6 +11,15 @@ model.require_backward_grad_sync = (k == K - 1)   # before the forward
 loss = compute_loss(model(x), y) / K
 loss.backward()"""
 
+FIX_FSDP2 = """\
+model.set_requires_gradient_sync(k == K - 1)    # before the backward of micro-batch k
+loss.backward()"""
+
+EFFECTS = {
+    "ddp": "stay on their rank, so the replicas step on different gradients",
+    "fsdp2": "stay in buffers outside .grad, until a later window adds them to its own",
+}
+
 
 class WrongMicrobatchSynced(Rule):
     """Gradients are synchronised on an early micro-batch but not on the last one.
@@ -23,7 +32,7 @@ class WrongMicrobatchSynced(Rule):
 
     Gradients that are accumulated after the synchronisation stay on their rank: the replicas
     step on different gradients and drift apart. The number of all-reduces is right, so profiles
-    and logs show nothing unusual.
+    and logs show nothing unusual. FSDP2 adds such gradients to those of the next window.
 
     **What to do**
 
@@ -51,16 +60,15 @@ class WrongMicrobatchSynced(Rule):
         last = len(record.micro_batches) - 1
         if facts.micro_batches < 2 or record.skipped or record.collectives_after:
             return OK
-        if not synchronised or synchronised[-1] == last or record.wrapper != "ddp":
+        if not synchronised or synchronised[-1] == last or record.wrapper not in EFFECTS:
             return OK
         return finding(
             "error",
             f"Micro-batch {synchronised[-1] + 1} is synchronised, the last one is not",
-            f"The all-reduce ran in the backward of micro-batch {synchronised[-1] + 1} of "
+            f"Gradients were synchronised in the backward of micro-batch {synchronised[-1] + 1} of "
             f"{last + 1}. The gradients of "
-            f"{counted(last - synchronised[-1], 'later micro-batch')} stay on their rank, so the "
-            "replicas step on different gradients.",
-            FIX,
+            f"{counted(last - synchronised[-1], 'later micro-batch')} {EFFECTS[record.wrapper]}.",
+            FIX_FSDP2 if record.wrapper == "fsdp2" else FIX,
             synchronised=[index + 1 for index in synchronised],
             micro_batches=last + 1,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.reduction.common import (
@@ -28,12 +29,27 @@ p.grad /= world_size
 # if each rank divides its loss by the tokens of all ranks: keep the sum
 dist.all_reduce(p.grad)"""
 
+FIX_BY_DIVISOR = """\
+# the factor of set_gradient_divide_factor; if it was not called, the number of ranks
+(loss_sum / tokens_of_all_ranks * factor).backward()"""
+
+FIX_ALL_DIVISORS = """\
+for module in model.modules():             # a factor does not reach the modules inside
+    if isinstance(module, FSDPModule):
+        module.set_gradient_divide_factor(factor)"""
+
 
 def _no_mistake_of_ranks(window: Window) -> Outcome | None:
     """The outcome for one rank, or if the balance shows no mistake."""
     if window.facts.run.world_size == 1:
         return not_applicable("one rank")
-    return no_mistake(window)
+    return None if _divisors(window.facts) else no_mistake(window)
+
+
+def _divisors(facts: StepFacts) -> list[float]:
+    """What the wrapper divides the gradients of different parameters by, if that differs."""
+    divisors = [float(each) for each in facts.record.divisors] if facts.averaged else []
+    return divisors if len(divisors) > 1 else []
 
 
 BALANCE_OFF_BY_RANKS = Precondition("the balance of several ranks is off", _no_mistake_of_ranks)
@@ -45,7 +61,9 @@ class WorldSize(Rule):
     **What it sees**
 
     With R ranks, the balance is 1/R or R instead of 1. If a constant R in front of the loss
-    explains the factor, it may also be an intended weight: then declare it with ``scale=``.
+    explains the factor, it may also be an intended weight: then declare it with ``scale=``. Under
+    FSDP2, the factor that was really applied counts (``set_gradient_divide_factor``); factors that
+    differ between parameters over the same ranks are reported, too.
 
     **Why it matters**
 
@@ -73,7 +91,9 @@ class WorldSize(Rule):
 
     def evaluate(self, window: Window) -> Outcome:
         """B = R or 1/R."""
-        ranks = window.facts.run.world_size
+        ranks, divisors = window.facts.run.world_size, _divisors(window.facts)
+        if divisors:
+            return _unequal_divisors(divisors)
         if not shows(window, "world", "world_or_weight"):
             return OK
         if window.balance.pattern == "world_or_weight":
@@ -81,9 +101,10 @@ class WorldSize(Rule):
         excess = factor(window)
         size = "small" if excess < 1 else "large"
         loop_factor = window.facts.all_reduce_factor
+        times = significant(max(excess, 1 / excess))
         return finding(
             "warning",
-            f"The gradient is {ranks} times too {size}: a factor of the world size",
+            f"The gradient is {times} times too {size}: a factor of the world size",
             f"The balance over {ranks} ranks is {significant(balance(window))}{_cause(window)}. "
             f"{constant_factor_effect(excess, window.facts)}.",
             _fix(window) if loop_factor is None else FIX_BY_HAND,
@@ -91,7 +112,20 @@ class WorldSize(Rule):
             world_size=ranks,
             factor=round(excess, 6),
             loop_factor=None if loop_factor is None else round(loop_factor, 6),
+            divisor=window.facts.divisor,
         )
+
+
+def _unequal_divisors(divisors: list[float]) -> Outcome:
+    return finding(
+        "warning",
+        "FSDP divides the gradients of different parameters by different numbers",
+        "It divides the sum of the ranks' gradients by "
+        f"{', '.join(map(significant, divisors[:8]))}, depending on the module. Whatever the loss "
+        "is divided by, some parameters get a gradient of another size than the others.",
+        FIX_ALL_DIVISORS,
+        divisors=divisors[:16],
+    )
 
 
 def _ambiguous(window: Window, ranks: int) -> Outcome:
@@ -111,6 +145,8 @@ def _ambiguous(window: Window, ranks: int) -> Outcome:
 
 
 def _fix(window: Window) -> str:
+    if window.facts.divisor is not None:
+        return FIX_BY_DIVISOR
     fixes = ONE_WORLD_SIZE_MORE if factor(window) < 1 else ONE_WORLD_SIZE_LESS
     return factor_fix(fixes, window.facts, window.balance.objective)
 
@@ -121,6 +157,12 @@ def _cause(window: Window) -> str:
         return (
             f": the loop multiplies the sum of the ranks' gradients by {significant(loop_factor)}; "
             f"the right factor for this loss is {significant(loop_factor / excess)}"
+        )
+    if window.facts.divisor is not None:
+        divisor = window.facts.divisor
+        return (
+            f": FSDP divides the sum of the ranks' gradients by {significant(divisor)}; this loss "
+            f"needs a division by {significant(divisor * excess)}"
         )
     operation = "division" if excess < 1 else "multiplication"
     averaged = ", and the ranks' gradients are averaged" if window.facts.averaged else ""

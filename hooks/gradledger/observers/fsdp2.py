@@ -1,0 +1,78 @@
+"""Reads what FSDP2 does with the gradients of one parameter group, a private class of PyTorch's.
+
+In a backward, FSDP2 either accumulates a group's gradients outside ``.grad``, or reduces them: it
+adds them up over the shards, then over the copies of hybrid sharding, and divides the sum. It
+averages unless the script sets a factor (``set_gradient_divide_factor``; torchtitan sets 1).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from gradledger.capture.open_records import OpenStep
+
+MODULE = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+CUSTOM = (
+    "FSDP reduces the gradients by code of the script's ({}), whose factor cannot be read: "
+    "run a few steps without it"
+)
+OLD_FACTOR = (
+    "this version of PyTorch does not show the factor of set_reduce_scatter_divide_factor: use "
+    "2.8 or newer, or run a few steps without the factor"
+)
+# PyTorch 2.13 divides twice there, once where nothing is to be scattered, if it forces sums.
+ONE_SHARD = (
+    "FSDP's divide factor is not known to be applied once where each rank holds all parameters: "
+    "use set_gradient_divide_factor(1), and divide the loss"
+)
+
+
+class Reduction(NamedTuple):
+    """How the gradients of one parameter group were reduced."""
+
+    ranks: int  # over how many
+    divisor: float  # of their sum; 0 if it is not known
+    unknown: str = ""  # why
+
+
+def reduces(group: Any) -> bool:
+    """Whether the group's gradients of this backward reach ``.grad``."""
+    copies = getattr(group.mesh_info, "replicate_mesh_size", None)
+    return bool(group.reduce_grads and (copies is None or group.all_reduce_grads))
+
+
+def reduction(group: Any) -> Reduction:
+    """How this group reduces gradients."""
+    shards = getattr(group.mesh_info, "shard_mesh_size", 1)
+    ranks = shards * getattr(group.mesh_info, "replicate_mesh_size", 1)
+    if getattr(group, "_all_reduce_hook", None) is not None:
+        return Reduction(ranks, 0, CUSTOM.format("set_all_reduce_hook"))
+    communication = getattr(group, "_reduce_scatter_comm", None)
+    if not type(communication).__module__.startswith(("torch.", "builtins")):
+        return Reduction(ranks, 0, CUSTOM.format("set_custom_reduce_scatter"))
+    if getattr(group, "reduce_scatter_reduce_op", None) is not None:
+        return Reduction(ranks, 0, OLD_FACTOR)
+    factor = getattr(group, "gradient_divide_factor", None)
+    if factor is None:
+        return Reduction(ranks, ranks)
+    if shards == 1 and factor != 1:
+        return Reduction(ranks, 0, ONE_SHARD)
+    return Reduction(ranks, float(factor))
+
+
+def describe(step: OpenStep) -> None:
+    """Record by what the sum of the ranks' gradients was divided, if it is not their average.
+
+    Expert parameters may be sharded over fewer ranks than the others, and be divided by the same
+    number: that of the ranks whose tokens reach them. The parameters over most ranks count.
+    """
+    reductions = [r for c in step.micro_batches for r in c.micro_batch.reductions]
+    most = max((reduction.ranks for reduction in reductions), default=0)
+    reductions = [reduction for reduction in reductions if reduction.ranks == most]
+    unknown = next((reduction.unknown for reduction in reductions if reduction.unknown), None)
+    if unknown is not None:
+        step.missing["sync"] = step.missing["divisors"] = unknown
+        return
+    divisors = {reduction.divisor for reduction in reductions}
+    if divisors - {most}:
+        step.fields["divisors"] = sorted(divisors)
