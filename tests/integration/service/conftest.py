@@ -37,12 +37,6 @@ def databases(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> I
         yield make
 
 
-@pytest.fixture
-def database(databases: Databases) -> str:
-    """The URL of one."""
-    return databases()
-
-
 @pytest.fixture(scope="session")
 def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The URL of a database with all tables and no row."""
@@ -59,14 +53,23 @@ def migrated_postgres(postgres: Postgres) -> str:
     return url
 
 
+@pytest.fixture(scope="module")
+def migrated(backend: str, request: pytest.FixtureRequest) -> str:
+    """The one of this backend. To copy it is faster than to migrate once more."""
+    return str(request.getfixturevalue(f"migrated_{backend}"))
+
+
 @pytest.fixture
-def stores(
-    backend: str, databases: Databases, request: pytest.FixtureRequest
-) -> Iterator[Callable[[], Store]]:
-    """Makes migrated databases: to copy one is faster than to migrate once more."""
-    like = request.getfixturevalue(f"migrated_{backend}")
+def database(databases: Databases, migrated: str) -> str:
+    """The URL of a new database with all tables."""
+    return databases(migrated)
+
+
+@pytest.fixture
+def stores(databases: Databases, migrated: str) -> Iterator[Callable[[], Store]]:
+    """Makes such databases."""
     with ExitStack() as stack:
-        yield lambda: stack.enter_context(closing(Store(databases(like))))
+        yield lambda: stack.enter_context(closing(Store(databases(migrated))))
 
 
 @pytest.fixture
@@ -76,13 +79,18 @@ def store(stores: Callable[[], Store]) -> Store:
 
 
 @pytest.fixture(scope="module")
-def service(
+def module_databases(
     backend: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[Service]:
+) -> Iterator[Databases]:
+    """Makes databases for all tests of a file."""
+    with _databases(backend, tmp_path_factory.mktemp("databases"), request) as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def service(module_databases: Databases, migrated: str) -> Iterator[Service]:
     """A running service; runs in it are kept apart by their ids."""
-    like = request.getfixturevalue(f"migrated_{backend}")
-    folder = tmp_path_factory.mktemp("service")
-    with _databases(backend, folder, request) as make, running_service(make(like)) as running:
+    with running_service(module_databases(migrated)) as running:
         yield running
 
 

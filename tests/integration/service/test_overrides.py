@@ -144,7 +144,6 @@ def test_of_two_concurrent_updates_the_second_is_refused(services: list[Service]
 
 def test_of_many_concurrent_writes_one_succeeds(database: str) -> None:
     with closing(Store(database)) as store:
-        store.migrate()
         results = []
 
         def write() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 from sqlalchemy import delete, func, select, update
@@ -29,12 +30,32 @@ from helpers.service import running_service
 DETAIL = RetentionPolicy(detail_days=1e-9, steps_days=0)
 UNEQUAL = "reduction.token_weights_unequal"
 
+EVERY_STEPS = "gradledger_monitor.store.evaluation.snapshots.EVERY_STEPS"
+
 Damage = Callable[[Store], None]
+Databases = Callable[[str], str]
 
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradledger_monitor.store.evaluation.snapshots.EVERY_STEPS", 16)
+    monkeypatch.setattr(EVERY_STEPS, 16)
+
+
+@pytest.fixture(scope="module")
+def lived(module_databases: Databases, migrated: str) -> str:
+    """A database with a live run of 400 steps, evaluated."""
+    url = module_databases(migrated)
+    with pytest.MonkeyPatch.context() as monkeypatch, closing(Store(url)) as store:
+        monkeypatch.setattr(EVERY_STEPS, 16)
+        live_run(store)
+    return url
+
+
+@pytest.fixture
+def live(lived: str, databases: Databases) -> Iterator[Store]:
+    """A copy of it."""
+    with closing(Store(databases(lived))) as store:
+        yield store
 
 
 @pytest.fixture
@@ -116,47 +137,43 @@ def unequal(store: Store) -> Finding:
 # ---------------------------------------------------------------- all records are there
 
 
-def test_an_intact_state_is_restored_without_a_note(store: Store) -> None:
-    live_run(store)
-    live_run(store, 401, 450)
-    assert (row(store).earlier_version, row(store).evaluation_note) == (False, None)
+def test_an_intact_state_is_restored_without_a_note(live: Store) -> None:
+    live_run(live, 401, 450)
+    assert (row(live).earlier_version, row(live).evaluation_note) == (False, None)
 
 
-def test_a_lost_state_is_rebuilt_from_the_records(store: Store, damage: tuple[Damage, str]) -> None:
-    live_run(store)
-    before = evaluation(store, "r"), curves(store, "r")
-    damage[0](store)
-    send(store, [fair_step(401)])
-    Evaluator(store).evaluate_pending()
-    assert judged(store) == 401 and unequal(store) == before[0].findings[0]
-    note = row(store).evaluation_note
+def test_a_lost_state_is_rebuilt_from_the_records(live: Store, damage: tuple[Damage, str]) -> None:
+    before = evaluation(live, "r"), curves(live, "r")
+    damage[0](live)
+    send(live, [fair_step(401)])
+    Evaluator(live).evaluate_pending()
+    assert judged(live) == 401 and unequal(live) == before[0].findings[0]
+    note = row(live).evaluation_note
     assert note is not None and note.startswith("Evaluated again from the stored records: ")
-    assert damage[1] in note and not row(store).earlier_version
+    assert damage[1] in note and not row(live).earlier_version
 
 
-def test_of_several_states_the_last_intact_one_counts(store: Store) -> None:
-    live_run(store)
-    with store.writing() as connection:
+def test_of_several_states_the_last_intact_one_counts(live: Store) -> None:
+    with live.writing() as connection:
         newest = select(func.max(tables.snapshots.c.steps)).scalar_subquery()
         connection.execute(
             update(tables.snapshots).where(tables.snapshots.c.steps == newest).values(state=b"?")
         )
         connection.exec_driver_sql("UPDATE chunks SET records = 'rubbish' WHERE last <= 250")
-    send(store, [fair_step(401)])
-    Evaluator(store).evaluate_pending()
-    assert judged(store) == 401 and unequal(store).steps == 50
+    send(live, [fair_step(401)])
+    Evaluator(live).evaluate_pending()
+    assert judged(live) == 401 and unequal(live).steps == 50
 
 
 def test_after_an_upgrade_a_run_is_evaluated_again(
-    store: Store, upgrade: Callable[[], None]
+    live: Store, upgrade: Callable[[], None]
 ) -> None:
-    live_run(store)
     upgrade()
-    send(store, [fair_step(401)])
-    Evaluator(store).evaluate_pending()
-    assert judged(store) == 401 and unequal(store).steps == 50
-    assert "another version of gradledger" in str(row(store).evaluation_note)
-    assert not row(store).earlier_version
+    send(live, [fair_step(401)])
+    Evaluator(live).evaluate_pending()
+    assert judged(live) == 401 and unequal(live).steps == 50
+    assert "another version of gradledger" in str(row(live).evaluation_note)
+    assert not row(live).earlier_version
 
 
 def test_other_settings_are_no_damage(store: Store) -> None:
@@ -170,52 +187,49 @@ def test_other_settings_are_no_damage(store: Store) -> None:
 
 
 def test_findings_of_pruned_steps_outlive_a_lost_state(
-    store: Store, damage: tuple[Damage, str]
+    live: Store, damage: tuple[Damage, str]
 ) -> None:
-    live_run(store)
-    prune(store)
-    before, carried = evaluation(store, "r"), unequal(store)
-    damage[0](store)
-    live_run(store, 401, 450)
-    assert judged(store) == 450 and unequal(store) == carried
-    assert evaluation(store, "r").verdict == before.verdict == "broken"
-    assert evaluation(store, "r").coverage == before.coverage
-    assert row(store).earlier_version
-    note = str(row(store).evaluation_note)
+    prune(live)
+    before, carried = evaluation(live, "r"), unequal(live)
+    damage[0](live)
+    live_run(live, 401, 450)
+    assert judged(live) == 450 and unequal(live) == carried
+    assert evaluation(live, "r").verdict == before.verdict == "broken"
+    assert evaluation(live, "r").coverage == before.coverage
+    assert row(live).earlier_version
+    note = str(row(live).evaluation_note)
     assert note.startswith("Evaluated by an earlier version up to step 400: ") and damage[1] in note
-    live_run(store, 451, 500)  # by another evaluator, which restores what the last one saved
-    assert judged(store) == 500 and unequal(store) == carried
-    assert str(row(store).evaluation_note) == note
+    live_run(live, 451, 500)  # by another evaluator, which restores what the last one saved
+    assert judged(live) == 500 and unequal(live) == carried
+    assert str(row(live).evaluation_note) == note
 
 
 def test_an_upgrade_keeps_the_findings_of_pruned_steps(
-    store: Store, upgrade: Callable[[], None]
+    live: Store, upgrade: Callable[[], None]
 ) -> None:
-    live_run(store)
-    prune(store)
-    before = unequal(store)
+    prune(live)
+    before = unequal(live)
     upgrade()
-    send(store, [step(n) for n in range(401, 411)])
-    Evaluator(store).evaluate_pending()
-    after = unequal(store)
+    send(live, [step(n) for n in range(401, 411)])
+    Evaluator(live).evaluate_pending()
+    after = unequal(live)
     assert (after.first_step, after.steps, after.last_step) == (before.first_step, 60, 410)
     assert (before.lifecycle, after.lifecycle, after.since_step) == ("resolved", "ongoing", 401)
-    assert evaluation(store, "r").verdict == "broken" and row(store).earlier_version
+    assert evaluation(live, "r").verdict == "broken" and row(live).earlier_version
 
 
-def test_late_records_of_carried_steps_are_stored_and_change_no_finding(store: Store) -> None:
-    live_run(store)
-    prune(store)
-    send(store, [fair_step(n) for n in range(401, 450) if n != 430])
-    Evaluator(store, rank_timeout=0).evaluate_pending()
-    remove(store)
-    send(store, [fair_step(n) for n in range(450, 461)])
-    Evaluator(store).evaluate_pending()
-    before = evaluation(store, "r")
-    assert judged(store) == 459
-    assert send(store, [step(430)]).stored == 1
-    Evaluator(store).evaluate_pending()
-    assert judged(store) == 459 and evaluation(store, "r") == before
+def test_late_records_of_carried_steps_are_stored_and_change_no_finding(live: Store) -> None:
+    prune(live)
+    send(live, [fair_step(n) for n in range(401, 450) if n != 430])
+    Evaluator(live, rank_timeout=0).evaluate_pending()
+    remove(live)
+    send(live, [fair_step(n) for n in range(450, 461)])
+    Evaluator(live).evaluate_pending()
+    before = evaluation(live, "r")
+    assert judged(live) == 459
+    assert send(live, [step(430)]).stored == 1
+    Evaluator(live).evaluate_pending()
+    assert judged(live) == 459 and evaluation(live, "r") == before
 
 
 def test_if_the_results_are_lost_too_the_verdict_is_not_balanced(store: Store) -> None:
@@ -234,18 +248,17 @@ def test_if_the_results_are_lost_too_the_verdict_is_not_balanced(store: Store) -
     assert result.coverage[UNEQUAL] == "not_measured: the results of an earlier evaluation are lost"
 
 
-def test_a_finding_of_a_rule_that_is_gone_stays(store: Store) -> None:
-    live_run(store)
-    prune(store)
-    remove(store)
-    with store.writing() as connection:
+def test_a_finding_of_a_rule_that_is_gone_stays(live: Store) -> None:
+    prune(live)
+    remove(live)
+    with live.writing() as connection:
         connection.execute(update(tables.findings).values(rule="reduction.retired"))
         connection.execute(update(tables.evaluations).values(coverage={}))
     for first in (401, 451):
-        live_run(store, first, first + 49)
-        (finding,) = evaluation(store, "r").findings
+        live_run(live, first, first + 49)
+        (finding,) = evaluation(live, "r").findings
         assert (finding.rule, finding.first_step, finding.steps) == ("reduction.retired", 150, 50)
-        assert evaluation(store, "r").verdict == "broken"
+        assert evaluation(live, "r").verdict == "broken"
 
 
 def test_a_finding_on_the_course_of_the_run_stays(store: Store) -> None:
@@ -264,28 +277,26 @@ def test_a_finding_on_the_course_of_the_run_stays(store: Store) -> None:
 
 
 def test_records_stay_until_a_state_of_this_version_replaces_them(
-    store: Store, upgrade: Callable[[], None]
+    live: Store, upgrade: Callable[[], None]
 ) -> None:
-    live_run(store)
-    before = evaluation(store, "r")
+    before = evaluation(live, "r")
     upgrade()
-    prune(store)
-    with store.reading() as connection:
+    prune(live)
+    with live.reading() as connection:
         evaluators = connection.scalars(
             select(tables.snapshots.c.evaluator).where(tables.snapshots.c.level == -1)
         )
         assert list(evaluators) == [evaluator_version.version()]
-    live_run(store, 401, 450)
-    assert unequal(store) == before.findings[0] and not row(store).earlier_version
+    live_run(live, 401, 450)
+    assert unequal(live) == before.findings[0] and not row(live).earlier_version
 
 
-def test_the_api_and_the_page_show_the_note(store: Store) -> None:
-    live_run(store)
-    prune(store)
-    remove(store)
-    live_run(store, 401, 450)
-    note = row(store).evaluation_note
-    url = store.engine.url.render_as_string(hide_password=False)
+def test_the_api_and_the_page_show_the_note(live: Store) -> None:
+    prune(live)
+    remove(live)
+    live_run(live, 401, 450)
+    note = row(live).evaluation_note
+    url = live.engine.url.render_as_string(hide_password=False)
     with running_service(url) as service:
         document = http.get(f"{service.url}/api/v1/runs/r").json()
         assert document["earlier_version"] is True and document["evaluation_note"] == note

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from helpers import command
 from helpers.batches import batch, step
 from helpers.patience import HANGS
 from helpers.versions import to_version
+
+Databases = Callable[[], str]
 
 
 def send(store: Store, body: bytes, now: float = 1.0) -> None:
@@ -59,8 +62,8 @@ def test_with_a_run_go_its_steps(store: Store) -> None:
     assert [len(rows) for rows in left] == [1, 2]
 
 
-def test_services_that_start_at_the_same_moment_make_the_tables_once(database: str) -> None:
-    environment = {**os.environ, "GRADLEDGER_DB": database}
+def test_services_that_start_at_the_same_moment_make_the_tables_once(databases: Databases) -> None:
+    environment = {**os.environ, "GRADLEDGER_DB": databases()}
     started = [command.start(["db", "upgrade"], environment) for _ in range(4)]
     outputs = [process.communicate(HANGS)[0] for process in started]
     assert [process.returncode for process in started] == [0] * 4, outputs
