@@ -12,7 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -21,6 +21,7 @@ from attack.arena import ANY_RATE, Arena, Honest
 from attack.outcome import Outcome
 from helpers.batches import eventually
 from helpers.disks import mounted
+from helpers.ports import reserved_port
 from helpers.proc import memory
 from helpers.service import start_service
 
@@ -33,10 +34,11 @@ class Field:
 
     def __init__(self, url: str, outcome: Outcome) -> None:
         self.url, self.outcome = url, outcome
-        self.service = start_service(url, 0, **ANY_RATE)
+        self._reserved = ExitStack()
+        port = self._reserved.enter_context(reserved_port())
+        self.service = start_service(url, port, **ANY_RATE)
         self.before = memory(self.service.process.pid)
         self._enough = threading.Event()
-        port = self.service.port
         self.senders = [Honest(port, f"rank-{n}", outcome) for n in range(SENDERS)]
         self._threads = [threading.Thread(target=self._send, args=(s,)) for s in self.senders]
         for thread in self._threads:
@@ -73,6 +75,7 @@ class Field:
         peak = memory(self.service.process.pid, "VmHWM")
         self.outcome.memory = max(self.outcome.memory, peak - self.before)
         self.service.stop()
+        self._reserved.close()
 
 
 def _killed(field: Field, arena: Arena) -> None:

@@ -9,15 +9,14 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import httpx2
 import pytest
 
-from helpers import forkserver
+from helpers import forkserver, http
+from helpers.batches import eventually
 from helpers.ports import reserved_port
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
@@ -110,10 +109,12 @@ def test_following_the_tutorial_gives_what_it_shows(reader: Reader) -> None:
 def verdict_of(reader: Reader, name: str) -> str:
     """What the tutorial's service says of a run, once it has judged all of it."""
     runs = f"http://127.0.0.1:{reader.port}/api/v1/runs"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        found = [run for run in httpx2.get(runs).json()["runs"] if run["name"] == name]
-        if found and found[0]["ended"] and found[0]["verdict"] == "balanced":
-            break
-        time.sleep(0.5)
-    return str(found[0]["verdict"])
+    verdicts: list[str] = []
+
+    def is_judged() -> bool:
+        found = [run for run in http.get(runs).json()["runs"] if run["name"] == name]
+        verdicts.extend(run["verdict"] for run in found if run["ended"])
+        return verdicts[-1:] == ["balanced"]
+
+    eventually(60, is_judged)
+    return verdicts[-1]

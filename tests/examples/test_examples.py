@@ -1,7 +1,7 @@
 """Every example does what it says: its commands run as they stand in it, and end as they should.
 
 Those whose packages are not installed are left out here; `make examples` has an environment for
-each. A command `python` is a fork; `torchrun` starts its ranks as new interpreters.
+each. A command `python` is a fork, and so are the ranks that `torchrun` starts.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ def missing(path: Path) -> set[str]:
 def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """A command as a person types it where the examples are, with nobody's home."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith("GRADLEDGER_")}
-    forks = forkserver.executable(folder).parent
-    path = os.pathsep.join([str(forks), str(Path(sys.executable).parent), os.environ["PATH"]])
+    python = forkserver.executable(folder)
+    path = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
     env = {**clean, "HOME": str(folder), "PATH": path, "OMP_NUM_THREADS": "1"}
+    env["PYTHON_EXEC"] = str(python)
     return subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, timeout=900)
 
 

@@ -171,7 +171,8 @@ def run(
 def executable(folder: Path, server: str = "training") -> Path:
     """A program ``python`` whose process is a fork, for a command that starts Python by itself.
 
-    It passes on SIGINT and SIGTERM, and ends as the fork does.
+    It passes on SIGINT and SIGTERM, and ends as the fork does. ``PYTHON_EXEC`` names the program
+    with which torchrun starts ranks.
     """
     path = folder / "python"
     command = shlex.join([sys.executable, "-IS", __file__, str(_folder() / server)])
@@ -226,9 +227,10 @@ def _read(stream: io.TextIOWrapper, into: dict[io.TextIOWrapper, str]) -> None:
 
 def _stand_in(server: str, *arguments: str) -> int:
     """Run a program as a fork in place of this process; its exit status."""
-    request = {
-        "arguments": arguments, "env": dict(os.environ), "cwd": os.getcwd(), "teardown": False,
-    }  # fmt: skip
+    env = dict(os.environ)
+    if arguments[0] == "-u":  # the option with which torchrun starts Python
+        arguments, env["PYTHONUNBUFFERED"] = arguments[1:], "1"
+    request = {"arguments": arguments, "env": env, "cwd": os.getcwd(), "teardown": False}
     with _request(Path(server), request, [1, 2]) as connection, connection.makefile("r") as answers:
         program = int(answers.readline())
         for number in (signal.SIGINT, signal.SIGTERM):

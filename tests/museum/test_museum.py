@@ -88,10 +88,11 @@ def _testimonies(stage: Stage, script: Path, ranks: int) -> list[Testimony]:
 
 def _checked(piece: Piece, python: str, output: Path) -> dict[str, int]:
     """Findings of the command that a user would type."""
-    torchrun = [python, "-m", "torch.distributed.run", "--standalone", "--no-python"]
+    torchrun = [python, "-m", "torch.distributed.run", "--standalone"]
     torchrun += [f"--nproc_per_node={piece.ranks}"]
-    train = [*([] if piece.ranks == 1 else torchrun), python, str(piece.script)]
+    train = [*([python] if piece.ranks == 1 else torchrun), str(piece.script)]
     environment = os.environ | {"PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}
+    environment["PYTHON_EXEC"] = python
     gradledger("check", "--json", output, "--", *train, environment=environment)
     rows = json.loads(output.read_text())["findings"]
     causes = [f for f in rows if not f["inhibited_by"]]

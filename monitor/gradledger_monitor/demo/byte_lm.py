@@ -110,7 +110,7 @@ def main() -> None:
     """Read the arguments and train."""
     parser = argparse.ArgumentParser(description="Train a byte-level transformer.")
     parser.add_argument("--accumulate", choices=list(ACCUMULATE), required=True)
-    parser.add_argument("--steps", type=int, default=160)
+    parser.add_argument("--steps", type=int, default=80)
     options = parser.parse_args()
     train(options.accumulate, options.steps)
 

@@ -22,9 +22,11 @@ STATIC = ["--master_addr", "127.0.0.1"]
 
 
 @pytest.fixture
-def python(tmp_path: Path) -> str:
-    """A program in place of ``python`` whose process is a fork."""
-    return str(forkserver.executable(tmp_path))
+def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A program in place of ``python`` whose process is a fork. torchrun starts ranks with it."""
+    path = str(forkserver.executable(tmp_path))
+    monkeypatch.setenv("PYTHON_EXEC", path)
+    return path
 
 
 def test_two_trainings_of_one_shell_script_are_two_runs(
@@ -49,8 +51,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 train_ranks(5, "second")
 """
     with running_service(tmp_path / "gradledger.db") as service:
-        torchrun = [*TORCHRUN, "--standalone", "--max-restarts", "1", "--no-python", python]
-        command = [*WITH_HOOKS, *torchrun]
+        command = [*WITH_HOOKS, *TORCHRUN, "--standalone", "--max-restarts", "1"]
         done = commands.run(RANKS + code, service.url, *command)
         assert done.returncode == 0, done.stderr
         assert "gradledger" not in done.stderr
@@ -61,7 +62,7 @@ def test_torchrun_twice_with_one_address_in_one_command_is_two_runs(
     commands: Commands, tmp_path: Path, nowhere: str, python: str
 ) -> None:
     port = nowhere.rsplit(":", 1)[1]
-    words = " ".join([*TORCHRUN, *STATIC, "--master_port", port, "--no-python", python])
+    words = " ".join([*TORCHRUN, *STATIC, "--master_port", port])
     (tmp_path / "job.sh").write_text(f'{words} "$1" && {words} "$1"\n')
     with running_service(tmp_path / "gradledger.db") as service:
         command = [*WITH_HOOKS, "bash", str(tmp_path / "job.sh")]
@@ -118,7 +119,7 @@ for steps in (2, 3):
         train_ranks(steps, f"store{steps}")
 """
     with running_service(tmp_path / "gradledger.db") as service:
-        command = [*TORCHRUN, "--standalone", "--no-python", python]
+        command = [*TORCHRUN, "--standalone"]
         done = commands.run(RANKS + code, service.url, *command)
         assert done.returncode == 0, done.stderr
         assert_runs(service, 2, 3)

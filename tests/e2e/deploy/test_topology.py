@@ -20,8 +20,10 @@ from typing import Any
 import httpx2
 import pytest
 
+from helpers import http
 from helpers.batches import batch, eventually, step
 from helpers.compose import ROOT, environment, make_secrets, service
+from helpers.patience import HANGS
 from helpers.ports import reserved_port
 from helpers.postgres import running_postgres
 from helpers.service import Service, running_service
@@ -43,7 +45,7 @@ class Deployment:
     def ask(self, method: str, path: str, **options: Any) -> httpx2.Response:
         """Make a request of the proxy, as the owner."""
         headers = {"Authorization": f"Bearer {self.token}", **NDJSON}
-        return httpx2.request(method, self.url + path, headers=headers, timeout=30, **options)
+        return http.request(method, self.url + path, headers=headers, **options)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +85,7 @@ class _nginx:
     def __enter__(self) -> str:
         command = ["nginx", "-c", str(self._file), "-e", "stderr"]
         self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        assert eventually(60, self._listens)
+        assert eventually(HANGS, self._listens)
         return f"{self.scheme}://127.0.0.1:{self._port}"
 
     def __exit__(self, *_: object) -> None:
@@ -172,8 +174,8 @@ http {{
 
 
 def test_through_the_proxy_one_needs_a_token(deployment: Deployment) -> None:
-    assert httpx2.get(f"{deployment.url}/api/v1/runs").status_code == 401
-    assert httpx2.get(f"{deployment.url}/").headers["location"] == "/login?next=/"
+    assert http.get(f"{deployment.url}/api/v1/runs").status_code == 401
+    assert http.get(f"{deployment.url}/").headers["location"] == "/login?next=/"
     assert deployment.ask("GET", "/api/v1/runs").status_code == 200
 
 
@@ -184,11 +186,11 @@ def test_what_one_monitor_stored_the_other_shows(deployment: Deployment) -> None
     bearer = {"Authorization": f"Bearer {deployment.token}"}
     for monitor in deployment.monitors:
         url = f"{monitor.url}/api/v1/runs/shared/steps/0/4"
-        assert httpx2.get(url, headers=bearer).status_code == 200
+        assert http.get(url, headers=bearer).status_code == 200
 
 
 def test_a_browser_that_logged_in_at_one_is_known_by_the_other(deployment: Deployment) -> None:
-    with httpx2.Client(base_url=deployment.url, follow_redirects=True) as browser:
+    with http.client(base_url=deployment.url, follow_redirects=True) as browser:
         browser.post("/login", data={"token": deployment.token})
         pages = [browser.get("/") for _ in range(6)]
     assert all("Log out" in page.text for page in pages)
@@ -196,11 +198,13 @@ def test_a_browser_that_logged_in_at_one_is_known_by_the_other(deployment: Deplo
 
 def test_news_come_through_at_once(deployment: Deployment) -> None:
     deployment.ask("POST", "/api/v1/records", content=batch("live", [step(1)]))
-    assert eventually(15, lambda: deployment.ask("GET", "/api/v1/runs/live").json()["steps"] == 1)
+    assert eventually(
+        HANGS, lambda: deployment.ask("GET", "/api/v1/runs/live").json()["steps"] == 1
+    )
     headers = {"Authorization": f"Bearer {deployment.token}"}
     url = f"{deployment.url}/api/v1/runs/live/events"
     told: list[int] = []
-    with httpx2.stream("GET", url, headers=headers, timeout=15) as response:
+    with http.stream("GET", url, headers=headers) as response:
         lines = (line for line in response.iter_lines() if line.startswith("data: "))
         told.append(json.loads(next(lines).removeprefix("data: "))["step"])
         deployment.ask("POST", "/api/v1/records", content=batch("live", [step(2)]))
@@ -210,21 +214,21 @@ def test_news_come_through_at_once(deployment: Deployment) -> None:
 
 def test_the_id_of_a_request_and_its_client_come_from_the_proxy(deployment: Deployment) -> None:
     lies = {"X-Request-ID": "mine", "X-Forwarded-For": "192.0.2.1"}
-    answer = httpx2.get(f"{deployment.url}/api/v1/runs", headers=lies)
+    answer = http.get(f"{deployment.url}/api/v1/runs", headers=lies)
     name = answer.headers["x-request-id"]
     assert re.fullmatch("[0-9a-f]{32}", name)
 
     def line() -> list[str]:
         return [said for one in deployment.monitors for said in one.output if name in said]
 
-    assert eventually(60, lambda: bool(line()))
+    assert eventually(HANGS, lambda: bool(line()))
     assert json.loads(line()[0])["client"] == "127.0.0.1"
 
 
 def browser(address: str) -> httpx2.Client:
     """A client with an address of its own."""
     return httpx2.Client(
-        transport=httpx2.HTTPTransport(local_address=address, verify=False), timeout=30
+        transport=httpx2.HTTPTransport(local_address=address, verify=False), timeout=HANGS
     )
 
 
@@ -236,7 +240,7 @@ def logged_client(deployment: Deployment, request: str) -> str:
         lines.extend(said for one in deployment.monitors for said in one.output if request in said)
         return bool(lines)
 
-    assert eventually(60, is_logged)
+    assert eventually(HANGS, is_logged)
     return str(json.loads(lines[0])["client"])
 
 
@@ -289,13 +293,12 @@ def test_a_batch_too_large_and_metrics_stop_at_the_proxy(deployment: Deployment)
 
 def test_the_health_check_tells_a_living_monitor_from_a_dead_one(deployment: Deployment) -> None:
     _, *command = service("monitor")["healthcheck"]["test"]
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        closed = nobody.getsockname()[1]
-    for port, status in ((deployment.monitors[0].port, 0), (closed, 1)):
-        asked = [part.replace("4777", str(port)) for part in command]
-        asked[0] = sys.executable
-        done = subprocess.run(asked, capture_output=True, timeout=30, env=dict(os.environ))
-        assert done.returncode == status
+    with reserved_port() as closed:
+        for port, status in ((deployment.monitors[0].port, 0), (closed, 1)):
+            asked = [part.replace("4777", str(port)) for part in command]
+            asked[0] = sys.executable
+            done = subprocess.run(asked, capture_output=True, timeout=HANGS, env=dict(os.environ))
+            assert done.returncode == status
 
 
 def test_when_a_monitor_dies_the_other_takes_the_records(deployment: Deployment) -> None:

@@ -13,6 +13,7 @@ import pytest
 from gradledger_monitor.api.routes.ingest import EXAMPLE
 from helpers.batches import batch, eventually, step
 from helpers.guarded import ADMIN, guarded_service
+from helpers.patience import HANGS
 from helpers.service import Service, running_service
 
 CHECKS = (
@@ -34,7 +35,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
     fast = {"reads_per_second": "0", "batches_per_second": "0", "alert_timeout": "1"}
     with running_service(tmp_path / "a.db", 0, **fast) as running:
         running.post(batch("r1", [step(1), step(2)]))
-        assert eventually(60, lambda: bool(running.get("/runs/r1").json()["steps"] == 2))
+        assert eventually(HANGS, lambda: bool(running.get("/runs/r1").json()["steps"] == 2))
         yield running
 
 
@@ -42,7 +43,7 @@ def explore(url: str, folder: Path, *options: str) -> None:
     """Run Schemathesis; fails with its findings."""
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{url}/api/v1/openapi.json"]
     command += ["--exclude-path-regex", LEFT_OUT, "--max-examples", "15", "--seed", "4"]
-    command += ["--request-timeout", "20", "--continue-on-failure", "--no-color"]
+    command += ["--request-timeout", str(HANGS), "--continue-on-failure", "--no-color"]
     environment = {**os.environ, "SCHEMATHESIS_HOOKS": str(HOOKS)}
     done = subprocess.run(
         [*command, *options], cwd=folder, env=environment, capture_output=True, text=True

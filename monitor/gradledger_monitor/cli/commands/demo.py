@@ -19,7 +19,7 @@ from gradledger_monitor.demo.outcome import DemoResult, NotEvaluated, result_tex
 from gradledger_monitor.demo.service import Daemon, DaemonFailed, daemon
 from gradledger_monitor.reports.terminal import console
 
-STEPS = 160
+STEPS = 80
 UNEQUAL = "reduction.token_weights_unequal"
 DEFAULT_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # the dashboard stays responsive on two cores
