@@ -165,11 +165,11 @@ class OptimizerWindow:
         them.
         """
         marks_at_begin, self._marks = self._marks, self._read_marks()
-        self.hidden_gradients = bool(hidden) and any(
-            id(p) in hidden for p in self.probed_parameters
-        )
+        hides = bool(hidden) and any(id(p) in hidden for p in self.probed_parameters)
         changed = self._marks != marks_at_begin
-        return (changed and self._marks.count(ABSENT) < len(self._marks)) or self.hidden_gradients
+        if hides or changed:  # else it was the backward of other parameters
+            self.hidden_gradients = hides
+        return (changed and self._marks.count(ABSENT) < len(self._marks)) or hides
 
     def _read_marks(self) -> list[tuple[int, int]]:
         gradients = [p.grad for p in self.probed_parameters]

@@ -11,6 +11,9 @@ schedule scales the gradients of a stage when that stage is done, and the others
 Zero-bubble schedules split a backward: ``backward_one_chunk`` computes the gradients of a stage's
 inputs, and ``backward_weight_one_chunk`` later adds to those of its weights, both without
 ``torch.autograd.backward``. Together they are one micro-batch.
+
+FSDP2 does not reduce the gradients of a stage in any backward: ``perform_reduce_grad`` does after
+the last one, just before ``scale_grads``. The reduction counts as a part of the last micro-batch.
 """
 
 from __future__ import annotations
@@ -24,12 +27,14 @@ import torch.distributed as dist
 
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 from gradledger.observers.base import Observer
+from gradledger.observers.collectives import sequence_number
 
 if TYPE_CHECKING:
     from gradledger.capture.windows import OpenWindows, OptimizerWindow
 
 MODULE, STAGE = "torch.distributed.pipelining.stage", "_PipelineStageBase"
-DDP = "torch.nn.parallel.distributed"
+DDP = ("torch.nn.parallel.distributed", "DistributedDataParallel")
+FSDP2 = ("torch.distributed.fsdp", "FSDPModule")
 
 
 class SplitBackward(Protocol):
@@ -51,6 +56,7 @@ class SplitBackward(Protocol):
 class _ThreadStage(threading.local):
     stage: Any = None  # whose backward runs
     is_last_backward = False  # of the window
+    before_reduction: int | None = None  # sequence number, until the gradients are reduced
 
 
 class PipelineStages(Observer):
@@ -95,6 +101,9 @@ class PipelineStages(Observer):
             self.patch(kind, "__init__", self._wrap_init, always=True)
             self.patch(kind, "backward_one_chunk", self._wrap_backward)
             self.patch(kind, "backward_weight_one_chunk", self._wrap_weights)
+            if hasattr(kind, "perform_reduce_grad"):  # from PyTorch 2.9 on
+                self.patch(kind, "perform_reduce_grad", self._wrap_reduction)
+                self.patch(kind, "scale_grads", self._wrap_scaling)
 
     def _wrap_init(self, original: Any) -> Any:
         def __init__(stage: Any, *args: Any, **kwargs: Any) -> None:
@@ -124,6 +133,22 @@ class PipelineStages(Observer):
                 self.run_guarded(self._end_weights, micro_batch)
 
         return backward_weight_one_chunk
+
+    def _wrap_reduction(self, original: Any) -> Any:
+        def perform_reduce_grad(stage: Any, *args: Any, **kwargs: Any) -> Any:
+            self.run_guarded(self._begin_reduction, stage)
+            result = original(stage, *args, **kwargs)
+            self.run_guarded(self._end_reduction, stage)  # unless gradients were scaled
+            return result
+
+        return perform_reduce_grad
+
+    def _wrap_scaling(self, original: Any) -> Any:
+        def scale_grads(stage: Any, *args: Any, **kwargs: Any) -> Any:
+            self.run_guarded(self._end_reduction, stage)
+            return original(stage, *args, **kwargs)
+
+        return scale_grads
 
     # ------------------------------------------------------------------ stages and optimizers
 
@@ -169,6 +194,10 @@ class PipelineStages(Observer):
         micro_batch = self._between.pop((id(stage), chunk), None)
         if micro_batch is not None:
             self._split.begin_weights(micro_batch)
+            if _is_wrapped(stage, FSDP2):  # its hooks run in ``torch.autograd.backward`` alone
+                micro_batch.wrapper = "no_sync"
+                probed = [p for w in self._windows_of(stage) for p in w.probed_parameters]
+                micro_batch.hidden_parameters |= set(map(id, probed))
         return micro_batch
 
     def _end_weights(self, micro_batch: OpenMicroBatch | None) -> None:
@@ -190,9 +219,36 @@ class PipelineStages(Observer):
 
     def backward_ends(self, micro_batch: OpenMicroBatch, reached: list[OptimizerWindow]) -> None:
         """A schedule decides when DDP synchronises, and not in a forward."""
-        stage, ddp = self._thread.stage, sys.modules.get(DDP)
-        if ddp is not None and isinstance(getattr(stage, "submod", None), _class_of(ddp)):
+        if _is_wrapped(self._thread.stage, DDP):
             micro_batch.wrapper = "sync" if self._thread.is_last_backward else "no_sync"
+
+    # ------------------------------------------------------------------ FSDP2's reduction
+
+    def _begin_reduction(self, stage: Any) -> None:
+        self._thread.before_reduction = sequence_number() if _is_wrapped(stage, FSDP2) else None
+
+    def _end_reduction(self, stage: Any) -> None:
+        """The reduced gradients are in ``.grad``; the schedule may scale them next."""
+        before, now = self._thread.before_reduction, sequence_number()
+        self._thread.before_reduction = None
+        if before is None or now is None:
+            return
+        for window in self._windows_of(stage):
+            if window.micro_batches:
+                counted = window.micro_batches[-1]
+                counted.sample_after = window.sample()
+                counted.micro_batch.wrapper = "sync"
+                counted.micro_batch.collectives = now - before
+
+    def _windows_of(self, stage: Any) -> list[OptimizerWindow]:
+        """Those whose micro-batches are backwards of this stage."""
+        mine = []
+        for window, references in self._stages_of.items():
+            stages = [reference() for reference in references]
+            has_loss = any(each is not None and each.is_last for each in stages)
+            if stage in stages and (stage.is_last or not has_loss):
+                mine.append(window)
+        return mine
 
     # ------------------------------------------------------------------ step
 
@@ -204,5 +260,6 @@ class PipelineStages(Observer):
             step.fields["pipeline"] = list(dist.get_process_group_ranks(stage.group))
 
 
-def _class_of(ddp: Any) -> Any:
-    return ddp.DistributedDataParallel
+def _is_wrapped(stage: Any, wrapper: tuple[str, str]) -> bool:
+    kind = getattr(sys.modules.get(wrapper[0]), wrapper[1], None)
+    return kind is not None and isinstance(getattr(stage, "submod", None), kind)
