@@ -42,7 +42,9 @@ def test_a_step_that_some_ranks_have_not_reported_is_called_incomplete(
     service.post(batch("partial", [step(1)], world_size=2))
     page.goto("/runs/partial/steps/0/1")
     expect(page.get_by_text("1 of 2 ranks reported")).to_be_visible()
-    expect(page.locator(".sentence")).to_contain_text("not measured")
+    expect(page.locator(".sentence")).to_contain_text(
+        "25.0% of the tokens and 50.0% of the gradient"
+    )
 
 
 def test_a_point_of_a_chart_and_the_step_field_both_open_the_ledger(

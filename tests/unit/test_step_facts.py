@@ -147,10 +147,24 @@ def test_the_rank_that_was_not_seen_is_named() -> None:
     assert step.unmeasured == "rank 1: no backward was seen in this window"
 
 
-def test_a_rank_that_is_missing_is_named() -> None:
-    assert facts(record(FAIR, sync="averaged"), world_size=3).unmeasured == (
-        "no record of rank 1, 2 arrived"
-    )
+def test_without_the_record_of_a_rank_the_weights_of_the_others_are_compared() -> None:
+    step = facts(record(means(10, 30), sync="averaged"), world_size=3)
+    assert step.unmeasured is None
+    assert step.factor_unmeasured == "no record of rank 1, 2 arrived"
+    assert step.ledger is not None and step.ledger.misallocation == pytest.approx(0.25)
+    metrics = chart_metrics(step)
+    assert (metrics["balance"], metrics["tokens"]) == (None, None)  # of all ranks
+
+
+def test_without_the_balance_a_loss_is_even_in_any_unit() -> None:
+    """Which unit its author divided by shows in the balance alone."""
+    by_rows = [
+        term(12, 1 / 20, "sum", kind="MseLossBackward0", rows=10, size=12),
+        term(24, 1 / 40, "sum", kind="MseLossBackward0", rows=10, size=24),
+    ]
+    by_rows[1].weight, by_rows[1].rows = 1 / 20, 20
+    step = facts(record(by_rows, sync="averaged"), world_size=2)
+    assert step.objective is not None and step.objective.reading.is_fair(1e-3, step.intended)
 
 
 @pytest.mark.parametrize("factor", [None, math.nan, math.inf])

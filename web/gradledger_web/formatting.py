@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from urllib.parse import quote
 
@@ -35,6 +36,15 @@ def quantity(value: float | None) -> str:
 def sentence(text: str) -> str:
     """A phrase as the beginning of a sentence: ``Cross entropy``."""
     return f"{text[:1].upper()}{text[1:]}"
+
+
+def rank_names(ranks: Sequence[int], most: int = 8) -> str:
+    """``rank 3``; ``ranks 0, 1 and 2``; of many, the first ones and how many more there are."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > most:
+        return f"ranks {', '.join(map(str, ranks[:most]))} and {len(ranks) - most} more"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
 def byte_size(size: float) -> str:

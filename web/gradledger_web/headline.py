@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,13 +29,25 @@ class Summary:
     symptoms: list[Finding]
 
 
-def summarize(evaluation: EvaluationResult, steps: int) -> Summary:
-    """Summarize the evaluation of ``steps`` optimizer steps."""
+def summarize(
+    evaluation: EvaluationResult, steps: int, ranks: int = 1, absent: Sequence[int] = ()
+) -> Summary:
+    """Summarize the evaluation of ``steps`` optimizer steps; ``absent`` ranks never sent one."""
     ordered = sorted(evaluation.findings, key=_reading_order)
     causes = [finding for finding in ordered if finding.inhibited_by is None]
     symptoms = [finding for finding in ordered if finding.inhibited_by is not None]
     sentence, detail = _sentence_and_detail(evaluation, causes, steps)
+    detail = " ".join(filter(None, (detail, formatting.sentence(_extent(ranks, absent)))))
     return Summary(sentence=sentence, detail=detail, causes=causes, symptoms=symptoms)
+
+
+def _extent(ranks: int, absent: Sequence[int]) -> str:
+    """Over which ranks a verdict holds, where some never sent a record."""
+    if not absent:
+        return ""
+    present = [rank for rank in range(ranks) if rank not in set(absent)]
+    holds = f"this holds for {formatting.rank_names(present)}: " if present else ""
+    return f"{holds}{formatting.rank_names(absent)} never sent a record."
 
 
 def _reading_order(finding: Finding) -> tuple[bool, int]:
@@ -59,8 +72,15 @@ def _sentence_and_detail(
     return f"No problems in {period}.", (notes + detail).strip()
 
 
-def verdict_meaning(evaluation: EvaluationResult, steps: int, ranks: int) -> str:
+def verdict_meaning(
+    evaluation: EvaluationResult, steps: int, ranks: int, absent: Sequence[int] = ()
+) -> str:
     """What the verdict means for this run, for the line behind ``BALANCED:``."""
+    meaning = _meaning(evaluation, steps, ranks)
+    return f"{meaning}; {_extent(ranks, absent).rstrip('.')}" if absent else meaning
+
+
+def _meaning(evaluation: EvaluationResult, steps: int, ranks: int) -> str:
     extent = formatting.plural(steps, "step")
     if ranks > 1:
         extent += f" on {formatting.plural(ranks, 'rank')}"

@@ -68,31 +68,24 @@ def _role(part: RankPart, topology: Topology) -> str:
         return "computes no loss"
     peers = next((ranks for ranks in topology.same_data if part.rank in ranks), [])
     others = [rank for rank in peers if rank != part.rank]
-    return f"same data as {name(others)}" if others else "computes the loss"
+    return f"same data as {formatting.rank_names(others)}" if others else "computes the loss"
 
 
 def groups(topology: Topology) -> list[str]:
     """How the ranks work together, one sentence for each fact that the records state."""
     sentences = []
     if topology.data_groups:
-        listed = "; ".join(name(group) for group in topology.data_groups)
+        listed = "; ".join(formatting.rank_names(group) for group in topology.data_groups)
         sentences.append(f"Data-parallel groups, whose gradients are combined: {listed}.")
     if topology.same_data:
-        listed = "; ".join(name(ranks) for ranks in topology.same_data)
+        listed = "; ".join(formatting.rank_names(ranks) for ranks in topology.same_data)
         sentences.append(f"Ranks with the same data: {listed}.")
     if topology.without_loss:
-        sentences.append(f"No loss on {name(topology.without_loss)}, such as pipeline stages.")
+        sentences.append(
+            f"No loss on {formatting.rank_names(topology.without_loss)}, such as pipeline stages."
+        )
     tokens = [part.tokens for part in topology.ranks if part.tokens is not None]
     if len(tokens) > MOST_ROWS:
         low, high = formatting.count(min(tokens)), formatting.count(max(tokens))
         sentences.append(f"Tokens of a rank: {low} to {high}.")
     return sentences
-
-
-def name(ranks: Sequence[int], most: int = 8) -> str:
-    """``rank 3``; ``ranks 0, 1 and 2``; of many, the first ones and how many more there are."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if len(ranks) > most:
-        return f"ranks {', '.join(map(str, ranks[:most]))} and {len(ranks) - most} more"
-    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"

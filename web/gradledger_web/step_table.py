@@ -185,6 +185,11 @@ def summarize(facts: StepFacts, verdicts: Sequence[ObjectiveVerdict]) -> StepSum
         return _wrong(facts, wrong, len(verdicts) > 1)
     if verdicts[0].status == "not_measured":
         return StepSummary(f"Not measured: {_of(verdicts[0])}{verdicts[0].text}.", "incomplete")
+    if facts.missing_ranks:
+        return StepSummary(
+            f"The tokens of the ranks that reported have equal weight; {facts.missing_ranks}.",
+            "incomplete",
+        )
     if len(verdicts) > 1:
         each = "; ".join(_of(verdict) + verdict.text for verdict in verdicts)
         return StepSummary(f"{formatting.sentence(each)}.", "balanced")

@@ -32,7 +32,9 @@ class RankWait:
 
     world_size: int
     ended: frozenset[int]  # ranks that send no more records
+    absent: frozenset[int]  # ranks that never sent anything
     timeout: float  # seconds
+    absence_timeout: float  # seconds for absent ranks, at most ``timeout``
     now: float  # Unix seconds
 
 
@@ -78,6 +80,8 @@ def _split(
         world_size=wait.world_size,
         ended=wait.ended,
         timed_out_before=wait.now - wait.timeout,
+        absent=wait.absent,
+        absent_before=wait.now - wait.absence_timeout,
         skipping=state.position.skipping.get(optimizer, {}),
     )
     return split_ready(arrived, state.position.reached.get(optimizer, 0), conditions)

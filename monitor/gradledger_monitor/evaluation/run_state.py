@@ -123,7 +123,7 @@ class RunState:
     def _evaluate(self, step: ArrivedStep, time: float) -> StepFacts | QuarantinedStep:
         try:
             facts = merge(self.info, step.optimizer, step.step, step.records)
-            tokens = 0.0 if facts.ledger is None else facts.ledger.tokens
+            tokens = facts.ledger.tokens if facts.ledger is not None and facts.complete else 0.0
             self.add_facts(facts)
         except Exception as error:
             reason = failure_reason(step.step, error)

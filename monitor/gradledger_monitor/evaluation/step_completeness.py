@@ -7,11 +7,13 @@ evaluated. So a step is ready if
 - all ranks have sent their record of it, except those that announced that they skip it, and the
   steps before it are evaluated or were skipped by all ranks; or
 - all ranks whose records are missing have ended, so that none of them can arrive; or
+- all these ranks have ended or never sent anything, and it has waited for the absence timeout; or
 - it has waited for the rank timeout. A record that arrives later rewinds the evaluation.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -43,7 +45,9 @@ class ReadySteps:
     """The steps to evaluate, in order; and whether a later one waits."""
 
     steps: Sequence[ArrivedStep]
-    waiting_since: float | None  # when the first step that waits arrived; None if none waits
+    # When the first step that waits arrived, or would have if it waited for the rank timeout; None
+    # if none waits.
+    waiting_since: float | None
     incomplete: bool  # records of some of the steps are missing
 
 
@@ -55,6 +59,8 @@ class WaitConditions:
     ended: frozenset[int]  # ranks that send no more records
     timed_out_before: float  # a step that arrived earlier has waited long enough
     skipping: Mapping[int, int] = field(default_factory=dict)  # by rank: the step it records next
+    absent: frozenset[int] = frozenset()  # ranks that never sent anything
+    absent_before: float = -math.inf  # a step that arrived earlier does not wait for those
 
 
 def split_ready(
@@ -65,10 +71,19 @@ def split_ready(
     for index, step in enumerate(arrived):
         complete = _is_complete(step, after, conditions.world_size, skipping)
         if not complete and not _stops_waiting(step, after, conditions):
-            return ReadySteps(arrived[:index], step.received, incomplete)
+            return ReadySteps(arrived[:index], _since(step, after, conditions), incomplete)
         incomplete, after = incomplete or not complete, step.step
         skipping = step.skipping(skipping)
     return ReadySteps(arrived, None, incomplete)
+
+
+def _since(step: ArrivedStep, after: int, conditions: WaitConditions) -> float:
+    """When the step arrived. One that waits for absent ranks only has a shorter time left: it
+    counts as having arrived earlier."""
+    gone = conditions.ended | conditions.absent
+    if _waits_only_for(gone, step, after, conditions.world_size):
+        return step.received - (conditions.absent_before - conditions.timed_out_before)
+    return step.received
 
 
 def _is_complete(
@@ -85,7 +100,15 @@ def _is_complete(
 def _stops_waiting(step: ArrivedStep, after: int, conditions: WaitConditions) -> bool:
     if step.received <= conditions.timed_out_before:
         return True
-    ranks = range(conditions.world_size)
+    gone = conditions.ended
+    if step.received <= conditions.absent_before:
+        gone |= conditions.absent
+    return _waits_only_for(gone, step, after, conditions.world_size)
+
+
+def _waits_only_for(gone: frozenset[int], step: ArrivedStep, after: int, world_size: int) -> bool:
+    """Whether only these ranks could still send what is missing up to this step."""
+    ranks = range(world_size)
     if step.step > after + 1:  # a whole step is missing: any rank might still send it
-        return all(rank in conditions.ended for rank in ranks)
-    return all(rank in conditions.ended for rank in ranks if rank not in step.records)
+        return all(rank in gone for rank in ranks)
+    return all(rank in gone for rank in ranks if rank not in step.records)

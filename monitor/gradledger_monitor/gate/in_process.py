@@ -91,5 +91,5 @@ def _report(runs: Sequence[CheckedRun]) -> str:
     stream = io.StringIO()
     output = console(stream)
     for run in runs:
-        output.print(report(run.name, run.steps, run.ranks, run.evaluation))
+        output.print(report(run.name, run.steps, run.ranks, run.evaluation, run.absent))
     return stream.getvalue()

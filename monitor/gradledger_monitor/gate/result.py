@@ -22,6 +22,11 @@ class CheckedRun:
     objectives: Sequence[ObjectiveSummary] = ()
     topology: RunTopology | None = None
 
+    @property
+    def absent(self) -> Sequence[int]:
+        """The ranks that never sent a record."""
+        return self.topology.never_sent if self.topology else ()
+
 
 @dataclass(frozen=True)
 class Gate:

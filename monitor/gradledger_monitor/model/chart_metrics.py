@@ -78,7 +78,7 @@ def _account(facts: StepFacts) -> ChartMetrics:
     return {
         "balance": ledger.balance if facts.factor_unmeasured is None else None,
         "misallocation": ledger.misallocation,
-        "tokens": float(ledger.tokens),
+        "tokens": float(ledger.tokens) if facts.complete else None,
     }
 
 

@@ -66,8 +66,10 @@ class Reading:
     ) -> None:
         self.unit, self.ledger, self.terms, self.of_part = unit, ledger, terms, of_part
 
-    def is_fair(self, tolerance: float, scale: float) -> bool:
-        """Whether the token-mean contract holds: d = 0 and B = ``scale``."""
+    def is_fair(self, tolerance: float, scale: float | None) -> bool:
+        """Whether the token-mean contract holds: d = 0 and B = ``scale``, if B is known."""
+        if scale is None:
+            return self.is_even(tolerance)
         return self.is_even(tolerance) and abs(self.ledger.balance / scale - 1) <= tolerance
 
     def is_even(self, tolerance: float) -> bool:
@@ -122,12 +124,14 @@ class Objective:
 TOGETHER = "together"
 
 
-def objectives_of(terms: list[WeightedTerm], tolerance: float, scale: float) -> list[Objective]:
+def objectives_of(
+    terms: list[WeightedTerm], tolerance: float, scale: float | None
+) -> list[Objective]:
     """The objectives of a window, the one with the most gradient weight first, penalties last.
 
     If its balance is off, but its weights are even, an objective that is fair comes before it: a
     further loss that is not divided may be the heaviest. ``tolerance``: relative, of weights.
-    ``scale``: the intended balance.
+    ``scale``: the intended balance; None if the balance is not known.
     """
     objectives = []
     for name in _heaviest_first(terms):
@@ -140,7 +144,9 @@ def objectives_of(terms: list[WeightedTerm], tolerance: float, scale: float) -> 
     return objectives
 
 
-def fair_together(objectives: list[Objective], tolerance: float, scale: float) -> Objective | None:
+def fair_together(
+    objectives: list[Objective], tolerance: float, scale: float | None
+) -> Objective | None:
     """The losses that satisfy the contract together, as one objective; None if there are none.
 
     The mean of two heads weighs each with 1/2, and the tokens of both together with 1.
@@ -178,7 +184,7 @@ def _heaviest_first(terms: list[WeightedTerm]) -> list[str]:
 
 
 def _objective(
-    name: str, terms: list[WeightedTerm], tolerance: float, scale: float
+    name: str, terms: list[WeightedTerm], tolerance: float, scale: float | None
 ) -> Objective | None:
     """The objective, in the reading that is shown. The order of the tests is the theory:
 

@@ -117,7 +117,9 @@ class StepFacts:
         self.unmeasured = self._unmeasured()
         self.factor_unmeasured = self._factor_unmeasured()
         self.terms = terms = self._terms()
-        intended = run.declared_scale or 1.0
+        # the balance under the contract; None where the balance is not known
+        intended = None if self.factor_unmeasured else run.declared_scale or 1.0
+        self.intended = intended
         # the one with the most gradient weight first
         self.objectives = objectives_of(terms, self.tolerance, intended)
         # several losses that satisfy the contract only together, e.g. the mean of two heads
@@ -210,9 +212,8 @@ class StepFacts:
         return f"no record of rank {', '.join(map(str, ranks[:8]))} arrived"
 
     def _unmeasured(self) -> str | None:
-        """Why this window has no ledger, or None."""
-        if not self.complete:
-            return self.missing_ranks
+        """Why this window has no ledger, or None. Weights are compared among the ranks that sent
+        their record; without all ranks, their sum is not known: see ``factor_unmeasured``."""
         for rank, record in self.records.items():
             reason = _why_unmeasured(record, self.applied_by_rank[rank], self.all_reduce)
             if reason:
@@ -221,6 +222,8 @@ class StepFacts:
 
     def _factor_unmeasured(self) -> str | None:
         """Why absolute weights, and so the balance, are not known; relative ones may be."""
+        if not self.complete:
+            return self.missing_ranks
         for record in self._accounted.values():
             if len(record.divisors) > 1:
                 return "the wrapper divides the gradients of different parameters differently"
@@ -287,7 +290,7 @@ class StepFacts:
         negative = {t.term for t in signed if not t.positive}
         return bool(negative) and any(t.term in negative and t.positive for t in signed)
 
-    def _together(self, intended: float) -> Objective | None:
+    def _together(self, intended: float | None) -> Objective | None:
         if len(self.objectives) < 2 or self.objectives[0].reading.is_fair(self.tolerance, intended):
             return None
         return fair_together(self.objectives, self.tolerance, intended)

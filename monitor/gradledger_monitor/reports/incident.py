@@ -63,6 +63,11 @@ class Incident:
     evaluations: dict[str, Curves]
 
     @property
+    def absent(self) -> list[int]:
+        """The ranks that never sent a record."""
+        return self.topology.never_sent if self.topology else []
+
+    @property
     def optimizer(self) -> int:
         """The optimizer of the charts."""
         return self.onset.optimizer if self.onset else 0

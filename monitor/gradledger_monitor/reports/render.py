@@ -27,7 +27,7 @@ def html(incident: Incident) -> str:
         "postmortem.html",
         incident=incident,
         run=incident.run,
-        summary=headline.summarize(incident.evaluation, incident.run.steps),
+        summary=_summary(incident),
         tree=incident.evaluation.tree,
         objectives=incident.objectives,
         ranks=_ranks(incident),
@@ -36,6 +36,11 @@ def html(incident: Incident) -> str:
         styles=assets.inline("app.css"),
         version=gradledger.__version__,
     )
+
+
+def _summary(incident: Incident) -> headline.Summary:
+    run = incident.run
+    return headline.summarize(incident.evaluation, run.steps, run.world_size, incident.absent)
 
 
 def _ranks(incident: Incident) -> rank_table.Ranks | None:
@@ -135,7 +140,7 @@ def markdown(incident: Incident) -> str:
 
 def _markdown(incident: Incident) -> Iterator[str]:
     run = incident.run
-    summary = headline.summarize(incident.evaluation, run.steps)
+    summary = _summary(incident)
     yield f"# Post-mortem: {_escaped(run.name)}"
     yield ""
     yield f"**{run.verdict.upper()}**: {_escaped(summary.sentence)}"

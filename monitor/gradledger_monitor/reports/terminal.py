@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TextIO
 
@@ -41,12 +41,17 @@ def console(stream: TextIO) -> Console:
     return output
 
 
-def report(name: str, steps: int, ranks: int, evaluation: EvaluationResult) -> RenderableType:
-    """The verdict, the findings with their fixes, and the decision tree."""
+def report(
+    name: str, steps: int, ranks: int, evaluation: EvaluationResult, absent: Sequence[int] = ()
+) -> RenderableType:
+    """The verdict, the findings with their fixes, and the decision tree.
+
+    ``absent`` are the ranks that never sent a record.
+    """
     evaluation = sanitize(evaluation)  # its texts come from a training process
     return Group(
         Rule(f"gradledger: {printable(name)}", align="left", style="dim"),
-        _verdict(steps, ranks, evaluation),
+        _verdict(steps, ranks, evaluation, absent),
         *(_finding(finding) for finding in evaluation.findings),
         Text(),
         *(_node(node) for node in evaluation.tree),
@@ -54,8 +59,8 @@ def report(name: str, steps: int, ranks: int, evaluation: EvaluationResult) -> R
     )
 
 
-def _verdict(steps: int, ranks: int, evaluation: EvaluationResult) -> Text:
-    meaning = headline.verdict_meaning(evaluation, steps, ranks)
+def _verdict(steps: int, ranks: int, evaluation: EvaluationResult, absent: Sequence[int]) -> Text:
+    meaning = headline.verdict_meaning(evaluation, steps, ranks, absent)
     return Text.assemble((evaluation.verdict.upper(), STYLES[evaluation.verdict]), f": {meaning}")
 
 

@@ -117,7 +117,7 @@ class Closed(NamedTuple):
         return cls(
             facts.micro_batches,
             ledger.balance if ledger is not None and measured else None,
-            ledger.tokens if ledger is not None else None,
+            ledger.tokens if ledger is not None and facts.complete else None,
             diagnosis.pattern,
         )
 

@@ -47,6 +47,7 @@ LONGEST_QUARANTINE = 3_600.0  # each further failure doubles the time, up to thi
 # A step that arrives later than this after its end is of a log or a spool, not of a live run: the
 # time since then does not show that training is inactive.
 LIVE_DELAY = 600.0
+ABSENCE_TIMEOUT = 5.0  # seconds that a step waits for a rank that never sent anything
 SKIPPING_TIMEOUT = 300.0  # seconds without a step before a run that skips steps can be inactive
 HEARTBEATS_LOST = 35.0  # seconds without one of the heartbeats, which are sent every ten
 
@@ -242,7 +243,9 @@ class Evaluator:
         wait = RankWait(
             world_size=status.info.world_size,
             ended=status.ended,
+            absent=status.absent,
             timeout=self._rank_timeout,
+            absence_timeout=min(ABSENCE_TIMEOUT, self._rank_timeout),
             now=self._now(),
         )
         return next_live_batch(state, status.progress, read, wait)

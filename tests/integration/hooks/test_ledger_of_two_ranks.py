@@ -90,10 +90,10 @@ def test_the_finding_states_where_the_weights_differ(
     assert finding.evidence["differ"] == where
 
 
-def test_a_rank_whose_record_is_missing_leaves_the_ledger_unmeasured(two_ranks: Ranks) -> None:
+def test_a_rank_whose_record_is_missing_leaves_the_balance_unmeasured(two_ranks: Ranks) -> None:
     (step, *_) = facts(two_ranks, "right")
     alone = facts_of([steps_of(two_ranks[0]["right"]["lines"])])[0]
     half = merge(step.run, 0, 1, {0: alone.records[0]})
-    assert half.ledger is None
-    assert half.unmeasured == "no record of rank 1 arrived"
+    assert half.ledger is not None
+    assert half.factor_unmeasured == "no record of rank 1 arrived"
     assert judged([half]).verdict == "incomplete"

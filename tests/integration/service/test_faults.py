@@ -16,7 +16,7 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import evaluation, get_run, list_runs
 from gradledger_monitor.store.steps.ingest import store_batch
 from gradledger_monitor.store.tables import facts, runs
-from gradledger_monitor.workers.evaluator import Evaluator
+from gradledger_monitor.workers.evaluator import Evaluator, evaluate_pending
 from helpers import http
 from helpers.batches import batch, eventually, fair_step, step
 from helpers.patience import HANGS
@@ -104,8 +104,54 @@ def test_a_rank_that_sends_nothing_is_named(store: Store) -> None:
     evaluator.evaluate_pending()
     result = evaluation(store, "r")
     assert judged(store) == 5 and result.verdict == "incomplete"
-    reason = result.coverage["reduction.token_weights_unequal"]
-    assert reason == "not_measured: no record of rank 1 arrived"
+    assert result.coverage["reduction.wrong_denominator"] == (
+        "not_measured: no record of rank 1 arrived"
+    )
+    assert result.coverage["reduction.token_weights_unequal"] == (
+        "ok: equal weights: cross entropy; no record of rank 1 arrived"
+    )
+
+
+def test_a_step_waits_five_seconds_for_a_rank_that_never_sent(store: Store) -> None:
+    clock = Clock()
+    evaluator = Evaluator(store, rank_timeout=30, now=clock)
+    send(store, [fair_step(1)], clock.time, rank=0, world_size=2)
+    evaluator.evaluate_pending()
+    clock.time += 4
+    assert evaluator.evaluate_pending() == [] and judged(store) == 0
+    clock.time += 2
+    assert evaluator.evaluate_pending() == ["r"] and judged(store) == 1
+
+
+def test_a_step_waits_the_whole_rank_timeout_for_a_rank_that_sent_before(store: Store) -> None:
+    clock = Clock()
+    evaluator = Evaluator(store, rank_timeout=30, now=clock)
+    for rank in (0, 1):
+        send(store, [fair_step(1)], clock.time, rank=rank, world_size=2)
+    send(store, [fair_step(2)], clock.time, rank=0, world_size=2)
+    evaluator.evaluate_pending()
+    clock.time += 29
+    assert evaluator.evaluate_pending() == [] and judged(store) == 1
+    clock.time += 2
+    assert evaluator.evaluate_pending() == ["r"] and judged(store) == 2
+
+
+def test_what_the_ranks_that_report_prove_is_found_without_the_absent_one(store: Store) -> None:
+    for rank in (0, 2):
+        send(store, map(step, range(1, 4)), rank=rank, world_size=3)
+    evaluate_pending(store, 0)
+    result = evaluation(store, "r")
+    (finding,) = result.findings
+    assert (result.verdict, finding.rule) == ("broken", "reduction.token_weights_unequal")
+    assert "This holds for the ranks that reported: no record of rank 1 arrived." in finding.summary
+
+
+def test_a_rank_that_reports_late_completes_what_was_evaluated_without_it(store: Store) -> None:
+    for rank in (0, 1):
+        send(store, [fair_step(1)], rank=rank, world_size=2)
+        evaluate_pending(store, 0)
+        verdict = evaluation(store, "r").verdict
+        assert (verdict == "incomplete") == (rank == 0)
 
 
 def test_a_rank_that_sends_invalid_records_affects_no_other_rank(store: Store) -> None:

@@ -86,6 +86,19 @@ def test_a_symptom_is_not_counted() -> None:
     assert headline.verdict_meaning(result, 8, 1) == "1 warning in 8 steps"
 
 
+def test_a_verdict_names_the_ranks_over_which_it_holds() -> None:
+    result = evaluation("broken", finding("x.err", "error"))
+    summary = headline.summarize(result, 8, 4, absent=[3])
+    assert summary.detail == "This holds for ranks 0, 1 and 2: rank 3 never sent a record."
+    assert headline.verdict_meaning(result, 8, 4, absent=[3]) == (
+        "1 error in 8 steps on 4 ranks; this holds for ranks 0, 1 and 2: rank 3 never sent a record"
+    )
+    many = headline.summarize(evaluation("incomplete"), 8, 1_024, absent=list(range(1, 1_024)))
+    assert many.detail == (
+        "This holds for rank 0: ranks 1, 2, 3, 4, 5, 6, 7, 8 and 1015 more never sent a record."
+    )
+
+
 def test_coverage_keeps_the_whole_reason() -> None:
     lines = headline.coverage(evaluation("balanced"))
     assert lines[1] == headline.Coverage("c.d", "not_applicable", "no GradScaler: none")

@@ -97,9 +97,20 @@ def test_terms_without_tokens_are_listed_apart() -> None:
 
 
 def test_without_a_ledger_the_reason_is_shown() -> None:
-    merged = facts(step(1), world_size=2)
-    assert "no record of rank 1 arrived" in summary(merged).sentence
+    skipped = step(1)
+    skipped.skipped = True
+    merged = facts(skipped)
+    assert "the GradScaler skipped this step" in summary(merged).sentence
     assert {row.relative for row in step_table.uncounted_rows(merged, [])} == {None}
+
+
+def test_a_step_without_the_record_of_a_rank_is_about_the_others() -> None:
+    found = summary(facts(fair_step(1), world_size=2))
+    assert found.sentence == (
+        "The tokens of the ranks that reported have equal weight; no record of rank 1 arrived."
+    )
+    assert found.tone == "incomplete"
+    assert "25.0% of the tokens and 50.0%" in summary(facts(step(1), world_size=2)).sentence
 
 
 def test_a_huge_step_shows_the_rows_with_the_largest_difference() -> None:

@@ -56,12 +56,13 @@ def show_run(
     if row is None:
         return no_run(run)
     evaluation = queries.evaluation(store, run)
-    summary = headline.summarize(evaluation, row.steps)
     coverage = headline.coverage(evaluation)
     last_step = queries.last_evaluated_steps(store, run).get(optimizer, 0)
     latest = _latest(store, run, optimizer, last_step)
     objectives = recent_objectives(store, run, evaluation.findings, optimizer)
     shape = run_topology(store, run, optimizer)
+    absent = shape.never_sent if shape else []
+    summary = headline.summarize(evaluation, row.steps, row.world_size, absent)
     ranks = rank_table.table(shape.topology, shape.step, shape.never_sent) if shape else None
     return page(
         "run.html",

@@ -322,7 +322,7 @@ def _print(runs: list[CheckedRun], ended: child_process.ExitResult | None, reaso
     """On stderr: stdout belongs to the command."""
     output = console(sys.stderr)
     for run in runs:
-        output.print(report(run.name, run.steps, run.ranks, run.evaluation))
+        output.print(report(run.name, run.steps, run.ranks, run.evaluation, run.absent))
     if ended is None:
         output.print("gradledger: the command did not start", style="bold red")
         return

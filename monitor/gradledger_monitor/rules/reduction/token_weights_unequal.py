@@ -171,7 +171,7 @@ class TokenWeightsUnequal(Rule):
         return finding(
             self._severity(recent),
             f"Token weights{of_loss} differ {where}",
-            summary + _loss_sentence(facts),
+            summary + _ranks_sentence(facts) + _loss_sentence(facts),
             token_mean(facts, objective),
             objective=name,
             misallocation=round(ledger.misallocation, 6),
@@ -192,10 +192,10 @@ def why_not_evaluated(
 
     ``light`` is the share of the gradient below which a further loss need not.
     """
-    reading, scale = objective.reading, facts.run.declared_scale or 1.0
+    reading = objective.reading
     if objective.weighted_inside and not objective.elements_count:
         return not_applicable(WEIGHTED_INSIDE)
-    if reading.of_part and not reading.is_fair(facts.tolerance, scale):
+    if reading.of_part and not reading.is_fair(facts.tolerance, facts.intended):
         return not_measured(PARTS_OR_TASKS)
     if reading.is_even(facts.tolerance):
         return None
@@ -220,7 +220,8 @@ def _even_weights(
         for name, excuse in zip(names, excuses, strict=True)
         if excuse is not None
     ]
-    return ok("; ".join([f"equal weights: {', '.join(evaluated)}", *not_evaluated]))
+    ranks = [facts.missing_ranks] if facts.missing_ranks else []
+    return ok("; ".join([f"equal weights: {', '.join(evaluated)}", *not_evaluated, *ranks]))
 
 
 def _share(objective: Objective, objectives: list[Objective]) -> float:
@@ -267,6 +268,11 @@ def _most(entries: list[Entry]) -> float:
 
 def _least(entries: list[Entry]) -> float:
     return min(e.relative for e in entries)
+
+
+def _ranks_sentence(facts: StepFacts) -> str:
+    missing = facts.missing_ranks
+    return f" This holds for the ranks that reported: {missing}." if missing else ""
 
 
 def _loss_sentence(facts: StepFacts) -> str:

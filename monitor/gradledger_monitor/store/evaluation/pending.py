@@ -40,6 +40,7 @@ class RunStatus:
     tokens: int
     evaluator: str | None  # the code that evaluated it last
     ended: frozenset[int]  # ranks that ended
+    absent: frozenset[int]  # ranks that never sent anything
     inactivity: dict[OptimizerStep, Inactivity]
     stall_at: float | None
     rules_revision: int  # how often overrides of rules were changed; 0: never
@@ -76,7 +77,8 @@ def run_status(store: Store, run: str) -> RunStatus:
         query = select(runs, changes.label("rules_revision")).where(runs.c.id == run)
         row = connection.execute(query).one()
         optimizers = connection.execute(select(progress).where(progress.c.run == row.key)).all()
-        ended = select(ranks.c.rank).where(ranks.c.run == row.key, ranks.c.ended.is_not(None))
+        of_run = select(ranks.c.rank, ranks.c.ended).where(ranks.c.run == row.key)
+        ended: dict[int, float | None] = dict(connection.execute(of_run).all())
         periods = connection.execute(select(inactivity).where(inactivity.c.run == row.key))
         return RunStatus(
             key=row.key,
@@ -89,7 +91,8 @@ def run_status(store: Store, run: str) -> RunStatus:
             steps=row.steps,
             tokens=row.tokens,
             evaluator=row.evaluator,
-            ended=frozenset(connection.scalars(ended)),
+            ended=frozenset(rank for rank, time in ended.items() if time is not None),
+            absent=frozenset(range(row.world_size)).difference(ended),
             inactivity={(p.optimizer, p.after): _inactivity(p) for p in periods},
             stall_at=row.stall_at,
             rules_revision=row.rules_revision or 0,
