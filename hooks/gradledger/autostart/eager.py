@@ -15,8 +15,8 @@ from gradledger.autostart.path.gradledger_autostart import reach_stage
 def force_if_asked() -> None:
     """Run what is compiled as if it were not, unless the script itself sets another stance.
 
-    ``torch.compile`` still returns what it always returns. `check` shall say that it did, so the
-    first call is recorded as a stage.
+    ``torch.compile`` still returns what it always returns. A call is recorded as a stage, which
+    the report of the check names.
     """
     if os.environ.get(EAGER) != "1":
         return
