@@ -45,7 +45,9 @@ class Term:
     class_weight: float | None = None  # sum of the class weights of the tokens, if any
     undivided: bool | None = None  # no division between the root of backward and this term
     coefficient: float | None = None  # product of constant factors between the root and this term
-    head: int | None = None  # cross entropies that share their last projection have the same number
+    # of the last projection: of the cross entropies of one micro-batch, if there are several, and
+    # of a loss that is alone in its micro-batch, the same in all micro-batches
+    head: int | None = None
     elements: int | None = None  # under the outermost reduction, where that is not the loss itself
     element_weight: float | None = None  # the gradient of one of them, including the loss scale
     of: str | None = None  # the loss node inside, if the counted elements are a function of one
@@ -122,6 +124,7 @@ class StepRecord:
     micro_batches: list[MicroBatch] = field(default_factory=list)
     norm: float | None = None  # global L2 norm of the gradients at the step
     post_factor: float | None = None
+    changed: bool = False  # the gradients were changed after backward, and not by one factor
     events: list[Event] = field(default_factory=list)
     scaler: Scaler | None = None
     grad_scale: float | None = None

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+from gradledger import records
 from gradledger.records import Samples, StepRecord, Term
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance_diagnosis import (
+    CLIPPED_SCALED,
     MOST_MICRO_BATCHES,
     NO_ELEMENTS,
     OWN_LOSSES,
     PARTS_OR_TASKS,
+    SCALED_BY_LOOP,
     Closed,
     Diagnosis,
     diagnose,
@@ -499,3 +502,81 @@ def test_a_window_is_remembered_with_its_balance_only_where_that_was_known() -> 
     assert closed(record(right)) == Closed(2, pytest.approx(1.0), 40.0, "fair")  # type: ignore[arg-type]
     assert closed(record(right, post_factor=None)) == Closed(2, None, 40.0, "unmeasured")
     assert closed(record(right, skipped=True)) == Closed(2, None, None, "unmeasured")
+
+
+# ---------------------------------------------------------------------- changed after backward
+
+
+def clipped(coefficient: float, norm: float = 0.3, **fields: Any) -> StepFacts:
+    """A fair window whose gradients the loop itself multiplied by this number."""
+    terms = [term(n, 1 / 200, "mean") for n in EVEN]
+    return facts(record(terms, post_factor=coefficient, norm=norm, **fields))
+
+
+def diagnoses_of(*windows: StepFacts) -> list[Diagnosis]:
+    """The first diagnosis of each window, with those before it as its past."""
+    past: list[Closed] = []
+    found = []
+    for window in windows:
+        found.append(first(window, past))
+        past.append(Closed.of(window, found[-1]))
+    return found
+
+
+def test_a_loop_that_scales_its_gradients_to_one_norm_clips() -> None:
+    course = [clipped(0.371), clipped(0.842), clipped(1.0, norm=0.2), clipped(0.513)]
+    patterns = [diagnosis.pattern for diagnosis in diagnoses_of(*course)]
+    assert patterns == ["pending", "clipped", "fair", "clipped"]
+
+
+def test_another_factor_after_backward_is_a_mistake_only_if_it_is_a_count() -> None:
+    unknown = diagnoses_of(clipped(0.371, norm=0.3), clipped(0.842, norm=0.5))[1]
+    assert not_measured(unknown) == SCALED_BY_LOOP
+    count = diagnoses_of(clipped(1 / 187, norm=0.3), clipped(1 / 211, norm=0.5))[1]
+    assert count.pattern == "wandering"
+
+
+def test_clipping_by_hand_under_a_scaler_may_come_before_unscaling() -> None:
+    terms = [[term(n, 8 / 200, "mean")] for n in EVEN]
+    scaled = [records.MicroBatch(number=i, terms=t, scale=8.0) for i, t in enumerate(terms, 1)]
+    course = [
+        facts(StepRecord(0, i, 0.0, scaled, norm=0.3, post_factor=factor / 8))
+        for i, factor in enumerate((0.371, 0.842), 1)
+    ]
+    assert not_measured(diagnoses_of(*course)[1]) == CLIPPED_SCALED
+
+
+def test_gradients_that_were_changed_by_element_had_fair_weights_before() -> None:
+    def changed(balance: float) -> StepFacts:
+        terms = [term(n, balance / 200, "mean") for n in EVEN]
+        reason = "the gradients were changed after backward"
+        step = record(terms, post_factor=None, changed=True, missing={"post_factor": reason})
+        return facts(step)
+
+    assert first(changed(1.0)).pattern == "fair"
+    assert first(changed(4.0)).pattern == "unmeasured"
+
+
+# ---------------------------------------------------------------------- one backward for each task
+
+
+def of_tasks(*weights: float) -> StepFacts:
+    """K = 2 micro-batches of each of two tasks, which have 12 and 4 samples."""
+    counts, heads = (12, 4, 12, 4), (1, 2, 1, 2)
+    terms = [
+        term(n, weight / n, undivided=False, head=head)
+        for n, weight, head in zip(counts, weights, heads, strict=True)
+    ]
+    return facts(record(terms))
+
+
+def test_backwards_of_tasks_with_their_own_heads_are_objectives_of_their_own() -> None:
+    patterns = [d.pattern for d in diagnose(of_tasks(0.5, 0.5, 0.5, 0.5), [])]
+    assert patterns == ["fair", "fair"]
+    missing = diagnose(of_tasks(1.0, 1.0, 1.0, 1.0), [])[0]
+    assert (missing.pattern, missing.ratio) == ("missing", 2)
+
+
+def test_micro_batches_of_which_one_shows_no_head_are_one_objective() -> None:
+    terms = [term(n, 1 / n, head=head) for n, head in ((12, 1), (4, None))]
+    assert len(facts(record(terms)).objectives) == 1

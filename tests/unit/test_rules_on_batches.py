@@ -33,13 +33,13 @@ def finding_of(*course: Window, ranks: int = 1, loss: object = flat) -> Finding 
 
 
 def changed(before: Window, after: Window, windows: int = 3, ranks: int = 1) -> Finding | None:
-    """Three windows of one kind, then some of another."""
-    return finding_of(*[before] * 3, *[after] * windows, ranks=ranks)
+    """Six windows of one kind, then some of another."""
+    return finding_of(*[before] * 6, *[after] * windows, ranks=ranks)
 
 
 def test_twice_as_many_micro_batches_that_stay_are_reported_with_the_rate_that_did_not() -> None:
     finding = changed((2, 64, 0.1), (4, 64, 0.104))
-    assert finding is not None and finding.first_step == 6
+    assert finding is not None and finding.first_step == 9
     assert (
         finding.title == "The effective batch changes by a factor of 2, the learning rate does not"
     )
@@ -53,14 +53,14 @@ def test_twice_as_many_micro_batches_that_stay_are_reported_with_the_rate_that_d
 
 
 def test_where_samples_are_known_they_are_what_is_reported() -> None:
-    finding = finding_of(*[(2, 64, 0.1)] * 3, *[(2, 128, 0.1)] * 3, loss=sequences)
+    finding = finding_of(*[(2, 64, 0.1)] * 6, *[(2, 128, 0.1)] * 3, loss=sequences)
     assert finding is not None
     assert finding.summary.startswith("Samples per step over all ranks went from 16 to 32, while")
 
 
 def test_samples_that_are_known_on_one_side_only_are_not_compared() -> None:
-    with_samples = [record([sequences(64, 2)] * 2, number) for number in range(1, 4)]
-    without_samples = [record([flat(64, 4)] * 4, number) for number in range(4, 7)]
+    with_samples = [record([sequences(64, 2)] * 2, number) for number in range(1, 7)]
+    without_samples = [record([flat(64, 4)] * 4, number) for number in range(7, 10)]
     findings = judged([facts(sent) for sent in [*with_samples, *without_samples]]).findings
     finding = next(f for f in findings if f.rule == "batch.changed_without_lr")
     assert finding.summary.startswith("Micro-batches per step over all ranks went from 2 to 4")
@@ -73,7 +73,7 @@ def test_samples_that_are_known_on_one_side_only_are_not_compared() -> None:
 def test_half_as_much_again_is_a_change_and_less_is_none(
     before: int, after: int, is_reported: bool
 ) -> None:
-    finding = changed((before, 64, 0.1), (after, 64, 0.1), windows=7)
+    finding = changed((before, 64, 0.1), (after, 64, 0.1), windows=13)
     assert (finding is not None) is is_reported
 
 
@@ -84,7 +84,18 @@ def test_as_many_tokens_in_more_micro_batches_are_the_same_batch() -> None:
 def test_a_change_must_hold_for_three_windows() -> None:
     assert changed((2, 64, 0.1), (4, 64, 0.1), windows=2) is None
     wavering = [(4, 64, 0.1), (8, 64, 0.1)] * 3
-    assert finding_of(*[(2, 64, 0.1)] * 3, *wavering) is None
+    assert finding_of(*[(2, 64, 0.1)] * 6, *wavering) is None
+
+
+def test_where_every_batch_has_another_size_none_is_a_change() -> None:
+    sizes = [2, 3, 5, 2, 4, 4, 5, 3, 2, 2, 4, 3, 2, 2, 2, 4, 4, 4, 4, 3, 2, 5, 5, 5]
+    assert finding_of(*[(size, 64, 0.1) for size in sizes]) is None
+    short_last = [*[(4, 64, 0.1)] * 4, (1, 64, 0.1)] * 3
+    assert finding_of(*short_last, *[(8, 64, 0.1)] * 3) is not None
+
+
+def test_a_change_within_the_first_windows_shows_no_old_size() -> None:
+    assert finding_of(*[(2, 64, 0.1)] * 5, *[(4, 64, 0.1)] * 9) is None
 
 
 @pytest.mark.parametrize(
@@ -108,7 +119,7 @@ def test_a_rate_that_was_zero_until_then_has_moved() -> None:
         ([(1, 6), (2, 13)], True),
         ([(1, 6), (3, 3)], True),  # a jump
         ([(2, 6), (1, 3)], True),
-        ([(1, 6), (2, 6), (4, 3)], True),
+        ([(1, 6), (2, 24), (4, 3)], True),
         ([(1, 6), (2, 6), (3, 4), (4, 30), (1, 3)], True),
         ([(1, 6), (2, 6), (3, 30), (4, 3), (6, 3)], True),
     ],

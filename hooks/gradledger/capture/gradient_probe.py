@@ -31,6 +31,7 @@ SENT_COORDINATES = 16  # of all parameters together, if the record carries the s
 # Relative deviation between coordinates up to which a change of the gradient is one factor.
 UNIFORM = 1e-3
 UNIFORM_HALF = 2e-2
+CHANGED = "the gradients were changed after backward, not scaled by one number"
 
 
 class GradientProbe:
@@ -116,9 +117,11 @@ def common_factor(before: list[float], after: list[float], tolerance: float) -> 
     ratios = sorted(b / a for a, b in zip(before, after, strict=True) if a != 0)
     if not ratios:
         return "all sampled gradients are zero"
+    if not all(map(math.isfinite, ratios)):
+        return "the sampled gradients are not finite"
     middle = ratios[len(ratios) // 2]
     if not all(abs(r - middle) <= tolerance * abs(middle) for r in ratios):
-        return "the gradients were changed after backward, not scaled by one number"
+        return CHANGED
     return middle
 
 

@@ -350,6 +350,7 @@ class OpenStep:
             record.post_factor = factor
             return
         record.missing.setdefault("post_factor", factor)
+        record.changed = factor == gradient_probe.CHANGED
         if self.may_be_combined:
             # the same coordinates on all ranks, so that the service can compare them
             stride = max(1, len(before.values()) // gradient_probe.SENT_COORDINATES)

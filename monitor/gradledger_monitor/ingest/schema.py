@@ -116,6 +116,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     micro_batches: Annotated[list[MicroBatch], Meta(max_length=65_536)] = []
     norm: Number | None = None
     post_factor: Number | None = None
+    changed: bool = False
     events: Annotated[list[Event], Meta(max_length=4_096)] = []
     scaler: Scaler | None = None
     grad_scale: Number | None = None

@@ -14,6 +14,7 @@ reduction weighs equally.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -170,7 +171,11 @@ def losses_together(objectives: list[Objective]) -> Iterator[list[Objective]]:
 
 
 def _heaviest_first(terms: list[WeightedTerm]) -> list[str]:
-    """Names of the terms by gradient weight, sum of n * w, descending; penalties after them."""
+    """Names of the terms by gradient weight, sum of n * w, descending; penalties after them.
+
+    An undivided mean is as heavy as its coefficient: added on K micro-batches it may weigh more
+    than the loss beside which the author gave it little weight.
+    """
     if not terms:
         return []
     first = terms[0].term
@@ -178,8 +183,12 @@ def _heaviest_first(terms: list[WeightedTerm]) -> list[str]:
         return [first]
     totals: dict[str, float] = {}
     penalties = {t.term for t in terms if t.loss_term.penalty}
+    ranks = len({t.rank for t in terms})
+    micro_batches = Counter(name for name, _, _ in {(t.term, t.rank, t.micro_batch) for t in terms})
     for t in terms:
-        totals[t.term] = totals.get(t.term, 0.0) + t.tokens * t.weight
+        undivided = t.loss_term.undivided and t.loss_term.reduction == "mean"
+        count = micro_batches[t.term] / ranks if undivided else 1.0
+        totals[t.term] = totals.get(t.term, 0.0) + t.tokens * t.weight / count
     return sorted(totals, key=lambda name: (name in penalties, -totals[name], name))
 
 

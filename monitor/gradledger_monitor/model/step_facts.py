@@ -26,11 +26,11 @@ from gradledger_monitor.ingest.schema import Event, MicroBatch, StepRecord, Term
 from gradledger_monitor.model import manual_all_reduce, tolerances
 from gradledger_monitor.model.batch_size import samples_of, sum_if_complete, tokens_of
 from gradledger_monitor.model.data_groups import data_group, members
+from gradledger_monitor.model.loss_names import IndexedMicroBatches, named, tasks_of
 from gradledger_monitor.model.losses import mean_over_tokens, sum_of_roots
 from gradledger_monitor.model.manual_all_reduce import UNSEEN, ManualAllReduce
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import (
-    PENALTY,
     Objective,
     WeightedTerm,
     fair_together,
@@ -44,7 +44,6 @@ CLIP_CALLS = ("clip_norm", "clip_value")
 IMPORTED_FROM = "imported_from"  # key of a run's environment: the tool whose log it was read from
 
 RecordsByRank = dict[int, StepRecord]
-IndexedMicroBatches = list[tuple[int, MicroBatch]]  # with their index in the record
 CallsByOp = dict[str, list[Event]]
 
 
@@ -116,6 +115,7 @@ class StepFacts:
         self.shared_factors = {rank: _shared_factor(r) for rank, r in records.items()}
         self.unmeasured = self._unmeasured()
         self.factor_unmeasured = self._factor_unmeasured()
+        self._tasks = tasks_of(applied)
         self.terms = terms = self._terms()
         # the balance under the contract; None where the balance is not known
         intended = None if self.factor_unmeasured else run.declared_scale or 1.0
@@ -238,6 +238,15 @@ class StepFacts:
         return None
 
     @property
+    def changed_after_backward(self) -> bool:
+        """Whether the loop itself changed the gradients, and not by one factor.
+
+        Neither combining the ranks nor unscaling may be a part of that change.
+        """
+        synced = self.run.world_size == 1 or self.averaged
+        return synced and self.scale is None and all(r.changed for r in self._accounted.values())
+
+    @property
     def _accounted(self) -> RecordsByRank:
         """Ranks that share one gradient; without a sync each rank has its own: take the lowest."""
         if self.run.world_size == 1 or self.averaged:
@@ -254,11 +263,13 @@ class StepFacts:
             rank_factor = self.shared_factors[factor_of]
             rank_factor /= self.ranks_divisor
             is_unmeasured = self.records[factor_of].post_factor is None
-            for index, micro_batch in self.applied_by_rank[rank]:
+            applied = self.applied_by_rank[rank]
+            tasks = self._tasks if rank == self.lowest_rank else tasks_of(applied)
+            for index, micro_batch in applied:
                 factor = rank_factor
                 if is_unmeasured:
                     factor *= _unscale_factor(micro_batch)
-                for name, part, term in _named(micro_batch.terms):
+                for name, part, term in named(micro_batch.terms, tasks):
                     counted = _tokens_and_weight(term, part)
                     if counted is not None:
                         tokens, weight = counted
@@ -276,6 +287,13 @@ class StepFacts:
                             )
                         )
         return terms
+
+    def micro_batches_of(self, objective: Objective | None) -> int:
+        """K of an objective: if backward is called for each task, the micro-batches of its task."""
+        if objective is None or len(set(self._tasks.values())) < 2:
+            return self.micro_batches
+        rank = objective.terms[0].rank
+        return len({term.micro_batch for term in objective.terms if term.rank == rank})
 
     @property
     def separate_losses(self) -> bool:
@@ -464,26 +482,3 @@ def _unscale_factor(micro_batch: MicroBatch) -> float:
     """1 / loss scale: without a measured factor, it must be taken out of the weights."""
     scale = number(micro_batch.scale)
     return 1.0 / scale if scale else 1.0
-
-
-def _named(terms: list[Term]) -> list[tuple[str, int, Term]]:
-    """Terms with a name and a part number, e.g. NllLossBackward0#1: the second loss of its kind.
-
-    Terms on one head with one coefficient are parts of one loss (chunks), numbered from 1. Two
-    tasks on one head usually differ in their coefficients. A term without a head is its own loss;
-    of the penalties with one coefficient, the first stands for all.
-    """
-    if len(terms) == 1:
-        return [(f"{terms[0].kind}#0", 1, terms[0])]
-    named: list[tuple[str, int, Term]] = []
-    losses_by_kind: dict[str, dict[object, int]] = {}
-    parts: dict[str, int] = {}
-    for index, term in enumerate(terms):
-        kind = PENALTY if term.penalty else term.kind
-        losses = losses_by_kind.setdefault(kind, {})
-        single = term.head is None and not term.penalty
-        loss = index if single else (term.head, number(term.coefficient))
-        name = f"{kind}#{losses.setdefault(loss, len(losses))}"
-        parts[name] = parts.get(name, 0) + 1
-        named.append((name, parts[name], term))
-    return named

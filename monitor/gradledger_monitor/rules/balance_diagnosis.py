@@ -40,9 +40,11 @@ from gradledger_monitor.rules.balance_evidence import (
     coefficient_explains,
     combined_off,
     divides_by_all_positions,
+    divides_by_count_after_backward,
     is_bare_reduction,
     is_half_squared_error,
     is_one_divided_cross_entropy,
+    is_scaled_by_loop,
     is_sum,
     is_undivided,
     reductions,
@@ -64,6 +66,7 @@ Pattern = Literal[
     "padding",  # the divisor counts all positions, ignored ones too
     "stale",  # the divisor is the number of tokens of an earlier window
     "early_step",  # K = 1 and B = 1/m
+    "clipped",  # the loop itself scales the gradients to one norm
     "wandering",  # equal weights, and B differs from window to window
     "constant",  # B is off, and always the same
     "pending",  # B is off, and a second window is needed
@@ -77,6 +80,8 @@ PARTS_OR_TASKS = "several losses add up to one mean: parts of one loss or separa
 WEIGHTED_INSIDE = "the loss gives the tokens of one micro-batch different weights"
 NO_ELEMENTS = f'{WEIGHTED_INSIDE}; if that is intended, declare contract="sample"'
 NONLINEAR = "the loss is a non-linear function of whole micro-batches, and its weights differ"
+SCALED_BY_LOOP = "the loop scales the gradients after backward, by a factor that changes"
+CLIPPED_SCALED = "the loop clips scaled gradients itself, before or after unscaling: unknown"
 _FAIR: tuple[Pattern, ...] = ("fair", "partial_before")
 ONE_MORE = "needs one more window"
 
@@ -108,6 +113,7 @@ class Closed(NamedTuple):
     balance: float | None
     tokens: float | None
     pattern: Pattern
+    scaled_to: float | None = None  # the applied norm, if the loop scaled the gradients itself
 
     @classmethod
     def of(cls, facts: StepFacts, diagnosis: Diagnosis) -> Closed:
@@ -115,10 +121,11 @@ class Closed(NamedTuple):
         ledger = facts.ledger
         measured = ledger is not None and facts.factor_unmeasured is None
         return cls(
-            facts.micro_batches,
+            facts.micro_batches_of(diagnosis.objective),
             ledger.balance if ledger is not None and measured else None,
             ledger.tokens if ledger is not None and facts.complete else None,
             diagnosis.pattern,
+            facts.norm if is_scaled_by_loop(facts) else None,
         )
 
 
@@ -127,9 +134,10 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
 
     One diagnosis without an objective if nothing of the window can be judged.
     """
-    reason = facts.unmeasured or facts.factor_unmeasured
-    if reason:
-        return [Diagnosis("unmeasured", reason)]
+    if facts.unmeasured:
+        return [Diagnosis("unmeasured", facts.unmeasured)]
+    if facts.factor_unmeasured:
+        return [_without_factor(facts, facts.factor_unmeasured)]
     if facts.run.contract in ("sequence", "sample"):
         return [Diagnosis("by_design", f"the run declares one weight per {facts.run.contract}")]
     if facts.separate_losses:
@@ -143,12 +151,23 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     return [first, *[_of_further(facts, objective, first) for objective in further]]
 
 
+def _without_factor(facts: StepFacts, reason: str) -> Diagnosis:
+    """The gradients were changed after backward, and not by one factor.
+
+    That is no division, but clipping by value, weight decay, noise and the like. If every objective
+    was fair before it, no mistake is in the reduction.
+    """
+    if facts.changed_after_backward and all(is_fair(facts, o) for o in facts.objectives):
+        return Diagnosis("fair", objective=facts.objective)
+    return Diagnosis("unmeasured", reason)
+
+
 def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
     if objective.weighted_inside and objective.reading.unit == "tokens":
         return Diagnosis("unmeasured", NO_ELEMENTS, objective)
-    if objective.is_nonlinear and not _is_fair(facts, objective):
+    if objective.is_nonlinear and not is_fair(facts, objective):
         return Diagnosis("unmeasured", NONLINEAR, objective)
-    if objective.reading.of_part and not _is_fair(facts, objective):
+    if objective.reading.of_part and not is_fair(facts, objective):
         return Diagnosis("unmeasured", PARTS_OR_TASKS, objective)
     diagnosis = _explain(facts, objective, past)
     masked = objective.weighted_inside and not objective.elements_count
@@ -159,14 +178,17 @@ def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
 
 def _of_further(facts: StepFacts, objective: Objective, main: Diagnosis) -> Diagnosis:
     """A further objective: without the division by K that the main one has, or with its weight."""
-    if _is_fair(facts, objective):
+    if is_fair(facts, objective):
         return Diagnosis("fair", objective=objective)
     if main.pattern in _FAIR and is_undivided(facts, objective):
-        return Diagnosis("term_missing", objective=objective, ratio=facts.micro_batches)
+        return Diagnosis(
+            "term_missing", objective=objective, ratio=facts.micro_batches_of(objective)
+        )
     return Diagnosis("coefficient", objective=objective)
 
 
-def _is_fair(facts: StepFacts, objective: Objective) -> bool:
+def is_fair(facts: StepFacts, objective: Objective) -> bool:
+    """Whether an objective satisfies the contract with the declared scale."""
     return objective.reading.is_fair(facts.tolerance, facts.run.declared_scale or 1.0)
 
 
@@ -227,7 +249,7 @@ def _fair(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Dia
 
     With ``i % K == 0``, the first window holds one micro-batch.
     """
-    k, wrong = facts.micro_batches, _wrong(past)
+    k, wrong = facts.micro_batches_of(objective), _wrong(past)
     is_first = bool(wrong) and not any(earlier.pattern in _FAIR for earlier in past)
     shorter = is_first and all(earlier.micro_batches < k for earlier in wrong)
     if not shorter or not _Explains(facts, past)(lambda micro_batches: micro_batches / k):
@@ -260,7 +282,7 @@ def _partial(
     facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
 ) -> Diagnosis | None:
     """B = k/K, where the last fair window held K micro-batches, and more than one."""
-    k = facts.micro_batches
+    k = facts.micro_batches_of(objective)
     full = next((c.micro_batches for c in reversed(past) if c.pattern in _FAIR), None)
     # a fair window of one micro-batch shows no K: its mean is right whatever K is
     if full is None or full in (1, k) or not Near(balance, facts.tolerance)(k / full):
@@ -285,7 +307,7 @@ def _by_ranks(
         if _Explains(facts, past)(lambda _: factor):
             return Diagnosis("world", objective=objective, ratio=round(balance, 6))
     averages = facts.averaged and facts.divisor is None
-    if averages and near(ranks) and facts.micro_batches != ranks:
+    if averages and near(ranks) and facts.micro_batches_of(objective) != ranks:
         if coefficient_explains(facts, objective, balance):
             return Diagnosis("world_or_weight", objective=objective, ratio=ranks)
         world = Diagnosis("world", objective=objective, ratio=ranks)
@@ -341,7 +363,8 @@ def _by_number(
     With K = R the numbers coincide. A mean loss is then attributed to K. A summed loss is
     attributed to R: the usual form is a sum over N of all ranks, which DDP averages once more.
     """
-    k, ranks, near = facts.micro_batches, facts.run.world_size, Near(balance, facts.tolerance)
+    k, ranks = facts.micro_batches_of(objective), facts.run.world_size
+    near = Near(balance, facts.tolerance)
     usual = max([k, *[c.micro_batches for c in _wrong(past)]])
     numbers: list[tuple[Pattern, Callable[[int], float]]] = []
     if ranks > 1 and (k != ranks or reductions(objective) <= {"sum", "none"}):
@@ -402,6 +425,8 @@ def _by_history(
         balance * (facts.run.declared_scale or 1.0), past, facts.tolerance
     )
     even = objective.reading.is_even(facts.tolerance)
+    if varies and even and is_scaled_by_loop(facts):
+        return _scaled(facts, objective, past)
     if varies and even and not is_bare_reduction(objective):
         return Diagnosis("wandering", objective=objective)
     divisor = _divisor(balance)
@@ -410,6 +435,22 @@ def _by_history(
     if single and whole and not varies and is_one_divided_cross_entropy(objective):
         return Diagnosis("early_step", objective=objective, ratio=1 / divisor)
     return Diagnosis("constant", objective=objective)
+
+
+def _scaled(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
+    """The loop scales the gradients after backward, by a factor that differs between windows.
+
+    A loop that clips by norm itself leaves the same norm each time. With a GradScaler, it is not
+    known whether it clipped before unscaling. Another factor is a mistake only if it is a count.
+    """
+    limits = [closed.scaled_to for closed in _wrong(past) if closed.scaled_to][-EXPLAINED:]
+    if limits and all(abs((facts.norm or 0.0) / n - 1) <= facts.tolerance / 100 for n in limits):
+        if facts.scale is None:
+            return Diagnosis("clipped", objective=objective)
+        return Diagnosis("unmeasured", CLIPPED_SCALED, objective)
+    if divides_by_count_after_backward(facts):
+        return Diagnosis("wandering", objective=objective)
+    return Diagnosis("unmeasured", SCALED_BY_LOOP, objective)
 
 
 def _divisor(balance: float) -> int:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.model.tolerances import WEIGHT
 
+SINGLE = 2e-6  # relative error of a ratio of two single-precision numbers
 _ROUND = (1, 2, 3, 5)  # first digits of coefficients that people write
 
 
@@ -54,7 +56,7 @@ def is_sum(facts: StepFacts, objective: Objective) -> bool:
         or objective.ledger.tokens <= 1
     ):
         return False
-    k, ranks = facts.micro_batches, facts.run.world_size
+    k, ranks = facts.micro_batches_of(objective), facts.run.world_size
     weights = {line.weight for line in objective.ledger.lines if line.tokens}
     plain = (1.0, 1 / ranks, 1 / k, 1 / (k * ranks))
     return all(any(Near(w, facts.tolerance)(p) for p in plain) for w in weights)
@@ -70,11 +72,30 @@ def divides_by_all_positions(facts: StepFacts, objective: Objective) -> bool:
     ignored = any(term.loss_term.size != term.tokens for term in terms)
     if not ignored or any(not term.loss_term.size for term in terms):
         return False
-    share = facts.micro_batches * facts.ranks_divisor
+    share = facts.micro_batches_of(objective) * facts.ranks_divisor
     sizes = [term.loss_term.size or 0 for term in terms]
     near = [Near(term.weight, facts.tolerance) for term in terms]
     own = all(is_near(1 / (size * share)) for is_near, size in zip(near, sizes, strict=True))
     return own or all(is_near(1 / sum(sizes)) for is_near in near)
+
+
+def is_scaled_by_loop(facts: StepFacts) -> bool:
+    """Whether the loop multiplied the gradients after backward, clipping by PyTorch left out."""
+    factor = facts.shared_factors[facts.lowest_rank]
+    return facts.factor_unmeasured is None and not Near(factor, facts.tolerance)(1.0)
+
+
+def divides_by_count_after_backward(facts: StepFacts) -> bool:
+    """Whether the factor after backward is 1, R or K over a whole number: a count, right or wrong.
+
+    The coefficient of a clip is no such number. The factor is a ratio of single-precision numbers;
+    that of half-precision ones shows nothing, and is taken for a count.
+    """
+    if facts.tolerance > WEIGHT:
+        return True
+    divisor = 1 / (facts.shared_factors[facts.lowest_rank] or 1.0)
+    multiples = [divisor * n for n in (1, facts.run.world_size, facts.micro_batches)]
+    return any(m > 1 and abs(m - round(m)) <= SINGLE * m for m in multiples)
 
 
 def coefficient_explains(facts: StepFacts, objective: Objective, balance: float) -> bool:
@@ -110,7 +131,7 @@ def is_undivided(facts: StepFacts, objective: Objective) -> bool:
     Its balance is then K times its coefficient, while that of the main one is 1. A coefficient
     that already contains the 1/K gives the same balance: see ``_is_undivided_coefficient``.
     """
-    k, terms = facts.micro_batches, objective.terms
+    k, terms = facts.micro_batches_of(objective), objective.terms
     coefficients = {number(term.loss_term.coefficient) for term in terms}
     means = all(
         s.loss_term.undivided and (s.loss_term.reduction == "mean" or s.loss_term.penalty)

@@ -35,7 +35,7 @@ def account(line: bytes) -> Plain:
 def squares(samples: int, weight: float) -> list[Plain]:
     """One loss over ``samples`` samples of weight ``weight`` each; divided by a constant."""
     of_target = {"tokens": samples, "size": samples, "rows": samples, "positions": samples}
-    of_loss = {"kind": "MseLossBackward0", "reduction": "sum", "undivided": False}
+    of_loss = {"kind": "MseLossBackward0", "reduction": "sum", "undivided": False, "head": 1}
     return [{**of_loss, **of_target, "weight": weight}]
 
 
@@ -101,9 +101,7 @@ ONE_RANK: list[Plain] = [
         "lr": 0.25,
         "zero_share": 0.0,
         "noise": ["Infinity", "Infinity"],
-        "missing": {
-            "post_factor": "the gradients were changed after backward, not scaled by one number"
-        },
+        "missing": {"post_factor": "the sampled gradients are not finite"},
     },
     {
         # w = -0.5 still, the scale has fallen to 4, the rate was scheduled on the skipped step too.

@@ -55,7 +55,7 @@ def head_of(loss: LossNode) -> Any:
         if node.name() in PROJECTIONS or below is None:
             break
         node = below
-    parameter = _parameter_of(node)
+    parameter = parameter_of(node)
     return node if parameter is None else parameter
 
 
@@ -145,7 +145,8 @@ def _log_softmax(node: Any) -> Any:
     return None
 
 
-def _parameter_of(projection: Any) -> Any:
+def parameter_of(projection: Any) -> Any:
+    """The weight that a projection multiplies by; None if it is not a parameter."""
     for node, _ in reversed(projection.next_functions):  # the weight comes after the input
         for _ in range(4):  # transposed, cast
             if node is None or node.name() == PARAMETER:

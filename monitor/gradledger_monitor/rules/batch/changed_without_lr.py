@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -16,6 +17,9 @@ from gradledger_monitor.rules.state import declare
 
 FIX = """\
 lr = base_lr * (batch / base_batch) ** exponent     # 1: linear, 0.5: square root, 0: unchanged"""
+
+
+RECENT, USUAL_SHARE = 24, 0.75
 
 
 class _Batch:
@@ -51,6 +55,11 @@ class _Batch:
             None if positions is None else positions * ranks,
             rate,
         )
+
+    @property
+    def size(self) -> int:
+        """Samples, or micro-batches if they are not known."""
+        return self.samples or self.micro_batches
 
     def differs(self, other: _Batch, factor: float) -> bool:
         """Whether the effective batch differs by the factor or more."""
@@ -129,10 +138,11 @@ class ChangedWithoutLr(Rule):
 
     **When it is silent**
 
-    Longer sequences at an equal number of sequences; fewer micro-batches of more tokens, with
-    the same total; a short last window of an epoch; a learning rate that changes, too; a
-    warm-up of the batch, in which the number of micro-batches grows one by one from the first
-    step on (if it grows once, the finding waits until it has stayed for twice as long).
+    Batches of many sizes; longer sequences at an equal number of sequences; fewer micro-batches
+    of more tokens, with the same total; a short last window of an epoch; a learning rate that
+    changes, too; a change within the first windows; a warm-up of the batch, in which the number
+    of micro-batches grows one by one from the first step on (if it grows once, the finding waits
+    until it has stayed for twice as long).
 
     **Incidents**
 
@@ -141,14 +151,16 @@ class ChangedWithoutLr(Rule):
 
     factor = Parameter(1.5, "factor by which the batch changes")
     windows = Parameter(3, "windows for which the new batch size must stay")
+    before = Parameter(6, "windows that must have had the old batch size, three quarters of them")
     lr = Parameter(0.05, "relative change of the learning rate that is ignored")
 
-    state = declare(_settled=_Batch | None, _new=list[_Batch], _ramp=_Ramp)
+    state = declare(_settled=_Batch | None, _new=list[_Batch], _sizes=deque[int], _ramp=_Ramp)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._settled: _Batch | None = None
         self._new: list[_Batch] = []
+        self._sizes: deque[int] = deque(maxlen=RECENT)  # of the latest windows
         self._ramp = _Ramp()
 
     def after_gap(self) -> None:
@@ -164,16 +176,25 @@ class ChangedWithoutLr(Rule):
         self._ramp.see(facts.micro_batches, self.windows)
         now = _Batch.of(facts, rate)
         before = self._settled or now
+        self._sizes.append(now.size)
         if not now.differs(before, self.factor):
             self._settled, self._new = now, []
             return OK
         self._new = [*self._new, now] if self._new and now.is_as_large(self._new[-1]) else [now]
         if len(self._new) < self.windows or self._ramp.may_begin:
             return OK
+        earlier = list(self._sizes)[: -len(self._new)]
         self._settled, self._new = now, []
-        if self._ramp.has_grown:
+        moved = abs(_ratio(rate, before.rate) - 1) > self.lr
+        if moved or self._ramp.has_grown or not _was_fixed(earlier, self.before):
             return OK
-        return OK if abs(_ratio(rate, before.rate) - 1) > self.lr else _report(before, now)
+        return _report(before, now)
+
+
+def _was_fixed(sizes: list[int], windows: int) -> bool:
+    """Whether windows had one size, some tails left out: in some loops every batch has another."""
+    most = max(map(sizes.count, set(sizes)), default=0)
+    return most >= windows and most >= USUAL_SHARE * len(sizes)
 
 
 def _moved(now: int, before: int, factor: float) -> bool:

@@ -11,7 +11,7 @@ from gradledger_monitor.rules.gradient_scale_effects import (
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.rule import OK, Precondition, Window, not_applicable, not_measured
 
-_NO_MISTAKE: frozenset[Pattern] = frozenset({"fair", "coefficient"})
+_NO_MISTAKE: frozenset[Pattern] = frozenset({"fair", "coefficient", "clipped"})
 
 
 def no_mistake(window: Window) -> Outcome | None:
@@ -58,6 +58,11 @@ def tokens(window: Window) -> float:
     """N of the objective with the most gradient weight."""
     assert window.balance.objective is not None
     return window.balance.objective.ledger.tokens
+
+
+def micro_batches(window: Window) -> int:
+    """K of the objective that the diagnosis of the window is about."""
+    return window.facts.micro_batches_of(window.balance.objective)
 
 
 def varies(window: Window) -> bool:

@@ -7,7 +7,13 @@ import math
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
-from gradledger_monitor.rules.reduction.common import BALANCE_OFF, balance, of_declared, shows
+from gradledger_monitor.rules.reduction.common import (
+    BALANCE_OFF,
+    balance,
+    micro_batches,
+    of_declared,
+    shows,
+)
 from gradledger_monitor.rules.reduction.fixes import ONE_DIVISION, factor_fix
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
@@ -50,7 +56,7 @@ class DoubleDivision(Rule):
         """B = 1/K."""
         if not shows(window, "double"):
             return OK
-        k, ratio = window.facts.micro_batches, window.balance.ratio
+        k, ratio = micro_batches(window), window.balance.ratio
         divisor = round(math.sqrt(k / ratio))  # K; a short window holds fewer micro-batches
         share = f"1/{k}" if k == divisor else f"{k}/{divisor**2}"
         return finding(

@@ -7,7 +7,7 @@ from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.objective_names import objective_name
-from gradledger_monitor.rules.reduction.common import BALANCE_OFF, declared, shows
+from gradledger_monitor.rules.reduction.common import BALANCE_OFF, declared, micro_batches, shows
 from gradledger_monitor.rules.reduction.fixes import (
     MICRO_BATCH_MEAN,
     factor_fix,
@@ -62,7 +62,7 @@ class MissingDivision(Rule):
 
 
 def _of_one(window: Window, objective: Objective) -> Outcome:
-    k, objectives = window.facts.micro_batches, window.facts.objectives
+    k, objectives = window.facts.micro_batches_of(objective), window.facts.objectives
     name, main = objective_name(objective, objectives), objective_name(objectives[0], objectives)
     return finding(
         "warning",
@@ -77,7 +77,7 @@ def _of_one(window: Window, objective: Objective) -> Outcome:
 
 
 def _of_all(window: Window) -> Outcome:
-    k, objective = window.facts.micro_batches, window.balance.objective
+    k, objective = micro_batches(window), window.balance.objective
     assert objective is not None
     return finding(
         "warning",

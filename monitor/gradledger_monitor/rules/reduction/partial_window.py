@@ -9,6 +9,7 @@ from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
     balance,
     declared,
+    micro_batches,
     of_declared,
     shows,
 )
@@ -63,7 +64,7 @@ class PartialWindow(Rule):
             return _before(window)
         if not shows(window, "partial"):
             return OK
-        k, ratio = window.facts.micro_batches, window.balance.ratio
+        k, ratio = micro_batches(window), window.balance.ratio
         full = round(k / ratio)
         return finding(
             "warning",
@@ -81,7 +82,7 @@ class PartialWindow(Rule):
 
 def _before(window: Window) -> Outcome:
     """The windows before the first balanced one were shorter, and divided by its K."""
-    full, ratio = window.facts.micro_batches, window.balance.ratio
+    full, ratio = micro_batches(window), window.balance.ratio
     k = round(full * ratio)
     return finding(
         "warning",

@@ -15,6 +15,7 @@ from gradledger_monitor.rules.balance_diagnosis import (
     OWN_LOSSES,
     PARTS_OR_TASKS,
     WEIGHTED_INSIDE,
+    is_fair,
     reason_without_objective,
 )
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
@@ -122,8 +123,13 @@ class TokenWeightsUnequal(Rule):
             return deferred_finding(self._report_short_batch, facts, uneven, share, short)
         return deferred_finding(self._report, facts, uneven, share, tuple(self._recent))
 
-    def _severity(self, misallocation: float) -> Severity:
-        if misallocation < self.warning:
+    def _severity(self, facts: StepFacts, objective: Objective, misallocation: float) -> Severity:
+        """Information only, too, on a further loss beside a main one that is normalised.
+
+        Its author knows the token mean, and may intend another one here.
+        """
+        main = facts.objectives[0]
+        if misallocation < self.warning or (objective is not main and is_fair(facts, main)):
             return "info"
         return "error" if misallocation >= self.error else "warning"
 
@@ -135,7 +141,7 @@ class TokenWeightsUnequal(Rule):
         of_epoch = moved / short.windows
         steps = counted(short.windows, "step")
         return finding(
-            self._severity(of_epoch),
+            self._severity(facts, objective, of_epoch),
             "A short batch has the weight of a full one",
             f"One micro-batch of step {facts.step} holds {short.tokens:,.0f} tokens, all others "
             f"hold {short.usual:,.0f}, as the last batch of an epoch does. Each of its tokens "
@@ -169,7 +175,7 @@ class TokenWeightsUnequal(Rule):
             f"{_contrast(heavy, light)}"
         )
         return finding(
-            self._severity(recent),
+            self._severity(facts, objective, recent),
             f"Token weights{of_loss} differ {where}",
             summary + _ranks_sentence(facts) + _loss_sentence(facts),
             token_mean(facts, objective),

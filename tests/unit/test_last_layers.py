@@ -1,0 +1,59 @@
+"""The last layer below a loss has a number, the same each time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from gradledger.observers.losses import last_layers
+from gradledger.observers.losses.autograd_graph import find_losses
+from gradledger.observers.losses.last_layers import LastLayers
+
+
+def number(layers: LastLayers, loss: Any) -> int | None:
+    (found,) = find_losses(loss.grad_fn)
+    return layers.number(found)
+
+
+def test_losses_over_one_layer_have_one_number_and_over_another_layer_another() -> None:
+    body, first, second = nn.Linear(4, 4), nn.Linear(4, 3), nn.Linear(4, 3, bias=False)
+    layers, x = LastLayers(), torch.randn(5, 4)
+    classes = torch.tensor([0, 1, 2, 0, 1])
+    numbers = [
+        number(layers, loss)
+        for loss in (
+            F.cross_entropy(first(body(x)), classes) / 4,
+            F.cross_entropy(second(body(x)), classes),
+            F.mse_loss(first(body(x)).tanh().squeeze(), torch.randn(5, 3)),
+            F.cross_entropy(second(body(x)), classes, reduction="sum") / 7,
+        )
+    ]
+    assert numbers == [1, 2, 1, 2]
+
+
+def test_a_loss_without_a_layer_has_no_number() -> None:
+    towers = nn.Linear(4, 3), nn.Linear(4, 3)
+    left, right = (tower(torch.randn(4, 4)) for tower in towers)
+    similarities = left @ right.T
+    assert number(LastLayers(), F.cross_entropy(similarities, torch.arange(4))) is None
+
+
+def test_looking_ends_where_all_losses_have_one_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(last_layers, "LOSSES", 2)
+    layers, targets = LastLayers(), torch.tensor([0, 1])
+    model, other = nn.Linear(4, 3), nn.Linear(4, 3)
+    x = torch.randn(2, 4)
+    for _ in range(2):
+        assert number(layers, F.cross_entropy(model(x), targets)) == 1
+    assert number(layers, F.cross_entropy(other(x), targets)) == 1
+
+
+def test_parameters_that_are_made_anew_each_time_are_not_numbered_for_ever() -> None:
+    layers, x, targets = LastLayers(), torch.randn(2, 4), torch.tensor([0, 1])
+    models = [nn.Linear(4, 3) for _ in range(last_layers.MAX_LAYERS + 1)]
+    numbers = [number(layers, F.cross_entropy(model(x), targets)) for model in models]
+    assert numbers == [*range(1, last_layers.MAX_LAYERS + 1), None]
