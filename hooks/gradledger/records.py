@@ -73,6 +73,9 @@ class MicroBatch:
     fingerprint: float | None = None  # of the loss targets; equal for equal data
     constant_target: bool | None = None  # constant or consecutive numbers as targets
     consecutive_target: bool = False  # of the two, consecutive: the targets of a contrastive loss
+    # Of the accumulated gradients, after the backward before this one and when this one began, if
+    # collectives ran in between and more than a common factor changed.
+    samples: Samples | None = None
     missing: dict[str, str] = field(default_factory=dict)
 
 
@@ -102,10 +105,23 @@ class Scaler:
 
 @dataclass(eq=False, repr=False)
 class Samples:
-    """The same gradient coordinates of this rank, after its last backward and at the step."""
+    """The same gradient coordinates of this rank, after a backward and later.
+
+    Later is the step, or the begin of the next backward.
+    """
 
     after_backward: list[float] = field(default_factory=list)
     at_step: list[float] = field(default_factory=list)
+
+
+@dataclass(eq=False, repr=False)
+class Replica:
+    """Fingerprints of single parameters before the step, to compare with those of other ranks."""
+
+    total: int = 0  # parameters of the optimizer
+    indices: list[int] = field(default_factory=list)  # in the order of the parameter groups, from 0
+    fingerprints: list[float] = field(default_factory=list)
+    shapes: list[list[int]] = field(default_factory=list)
 
 
 @dataclass(eq=False, repr=False)
@@ -148,6 +164,7 @@ class StepRecord:
     outside: int | None = None  # parameters of the optimizer outside the wrapped model
     samples: Samples | None = None  # if the reduction over ranks was not observed
     parameters: float | None = None  # fingerprint of sampled parameters before the step
+    replica: Replica | None = None  # if the ranks may hold replicas, on some steps
     sampler: Literal["random", "sequential"] | None = None  # of the last DataLoader iterated
     batches: int | None = None  # from the only training DataLoader since the last step
     batch_size: int | None = None  # samples per batch

@@ -32,9 +32,6 @@ KNOWN = {
     "mistake:stepped_every_micro_batch": "1/m in front of a loss that is no cross entropy may be "
     "its weight",
     "loop:off_by_one": "of two mistakes, a first short window is named, and a later one not",
-    "all_reduce:early": "an all-reduce before the last backward is taken for one after it",
-    "all_reduce:without_biases": "an all-reduce of some parameters is taken for one of all",
-    "all_reduce:half_of_ranks": "the ledger refuses ranks that differ, but no rule names the drift",
 }
 _STRUCTURAL = {question.node for question in QUESTIONS if question.structural}
 SEVERE = ("warning", "error")

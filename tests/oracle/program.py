@@ -334,6 +334,8 @@ def _layouts(p: Program) -> Iterator[bool]:
     yield p.all_reduce == "after_window" or p.ranks_count == "each"
     yield p.all_reduce != "early" or p.k > 1
     yield p.all_reduce != "early" or p.loop not in ("off_by_one", "epochs")
+    # a window of one micro-batch has no gradient yet
+    yield p.all_reduce != "early" or p.data not in ("short_window", "growing_k")
     yield p.all_reduce != "half_of_ranks" or p.layout == "all_reduce_of_4"
     yield p.data_ranks > 1 or p.ranks_count == "each"
     yield p.ranks_count == "each" or p.normalisation in ("window", "share")

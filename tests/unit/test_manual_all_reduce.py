@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradledger.records import Samples, StepRecord
+from gradledger.records import Event, Samples, StepRecord
 from gradledger_monitor.model.step_facts import StepFacts
 from helpers.facts import accused, facts, judged, record, term
 
@@ -92,3 +92,84 @@ def test_equal_gradients_may_have_been_combined_and_give_no_finding() -> None:
     merged = facts(ddp(1.0), ddp(1.0))
     assert merged.unmeasured is None
     assert "ddp.never_synced" not in accused(judged([merged]))
+
+
+# ---------------------------------------------------------------------- ranks that differ
+
+FOUR = ([1.0, -2.0, 0.5, 3.0], [3.0, 1.0, -0.25, 1.0], [2.0, 2.0, 1.0, -1.0], [-1.0, 4.0, 2.0, 5.0])
+
+
+def added(*ranks: list[float], factor: float = 1.0) -> list[float]:
+    """The sum of samples, times a factor."""
+    return [factor * sum(values) for values in zip(*ranks, strict=True)]
+
+
+def test_groups_of_ranks_are_found_also_if_each_rank_scales_its_sum() -> None:
+    first, second = added(*FOUR[:2], factor=0.5), added(*FOUR[2:], factor=0.5)
+    merged = step(first, first, second, second, left=FOUR)
+    assert merged.all_reduce is not None and merged.all_reduce.groups == ((0, 1), (2, 3))
+    assert merged.unmeasured == "rank 0: the ranks step on different gradients"
+    doubled = [2 * value for value in second]
+    merged = step(first, first, second, doubled, left=FOUR)
+    assert merged.all_reduce is not None and merged.all_reduce.groups == ((0, 1), (2, 3))
+    alone = step(first, first, FOUR[2], FOUR[3], left=FOUR)
+    assert alone.all_reduce is not None and alone.all_reduce.groups == ((0, 1), (2,), (3,))
+
+
+def test_ranks_that_scale_one_sum_by_their_own_numbers_are_found() -> None:
+    left = FOUR[:2]
+    merged = step(added(*left), added(*left, factor=3.0), left=left)
+    assert merged.all_reduce is not None and merged.all_reduce.scales == pytest.approx((1.0, 3.0))
+
+
+def test_some_combined_coordinates_show_an_all_reduce_that_leaves_others_out() -> None:
+    left = ([1.0, -2.0, 0.5, 3.0, 7.0], [3.0, 1.0, -0.25, 1.0, 2.0])
+    both = added(*left)
+    merged = step([*both[:4], 7.0], [*both[:4], 2.0], left=left)
+    assert merged.all_reduce is not None and merged.all_reduce.partly
+    two = step([*both[:2], 0.5, 3.0, 7.0], [*both[:2], -0.25, 1.0, 2.0], left=left)
+    assert two.all_reduce is not None and not two.all_reduce.is_combined  # chance, maybe
+
+
+def test_own_gradients_in_one_ratio_are_not_taken_for_a_scaled_sum() -> None:
+    left = (FOUR[0], [2 * value for value in FOUR[0]])
+    merged = step(*left, left=left)
+    assert merged.all_reduce is not None and not merged.all_reduce.is_combined
+
+
+def test_clipping_by_each_ranks_own_norm_is_divided_out() -> None:
+    clip = Event("clip_norm", after=1, limit=1.0, norm=2.0)
+    both = added(*FOUR[:2], factor=0.5)
+    half = [value / 2 for value in both]
+    merged = step(half, half, left=FOUR[:2], events=[clip])
+    assert merged.all_reduce_factor == pytest.approx(0.5, rel=1e-5)
+
+
+def early(norms: tuple[float, float] = (1.0, 2.0), after: Any = (SUM, SUM)) -> StepFacts:
+    """Two micro-batches; gradients change between them, with the collectives that ran there."""
+    ranks = []
+    for before, then, norm in zip(LEFT, after, norms, strict=True):
+        one = record([term(10, 1 / 20)] * 2, norm=norm)
+        one.micro_batches[1].samples = Samples(before, then)
+        ranks.append(one)
+    return facts(*ranks)
+
+
+def test_gradients_combined_before_the_last_backward_are_named_and_leave_no_ledger() -> None:
+    merged = early()
+    assert merged.all_reduce is not None and merged.all_reduce.early == 1
+    assert merged.ledger is None
+    assert accused(judged([merged])).keys() == {"ddp.wrong_microbatch_synced"}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"norms": (1.0, 1.0 + 1e-6)},  # combined again after the last backward
+        {"after": (scaled(0.5), scaled(1.5))},  # not equal: each rank did something of its own
+    ],
+)
+def test_gradients_that_end_equal_or_were_never_equal_are_no_early_all_reduce(
+    more: dict[str, Any],
+) -> None:
+    assert early(**more).all_reduce is None

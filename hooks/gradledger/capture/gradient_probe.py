@@ -77,6 +77,13 @@ def copy_coordinates(tensors: list[Any], limit: int = COORDINATES) -> Deferred |
     return _copy_views(_views(tensors, limit))
 
 
+def copy_each(tensors: list[Any], limit: int) -> tuple[Deferred | None, list[int]]:
+    """Copies of evenly spread coordinates of each tensor, and how many each tensor has."""
+    views = [coordinates(tensor, limit) for tensor in tensors]
+    counts = [0 if view is None else view.numel() for view in views]
+    return _copy_views([view for view in views if view is not None]), counts
+
+
 def _copy_views(views: list[torch.Tensor]) -> Deferred | None:
     """On the CPU, reading the values is faster than copying the tensors."""
     if not views:

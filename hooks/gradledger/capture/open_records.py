@@ -6,6 +6,7 @@ values that may still be in transit from a device. ``deferred`` yields those val
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -17,7 +18,17 @@ from gradledger import guard
 from gradledger.capture import gradient_probe
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.gradient_probe import AccumulatedSample
-from gradledger.records import Event, MicroBatch, Op, Reduction, Samples, Scaler, StepRecord, Term
+from gradledger.capture.replica_sample import OpenReplica
+from gradledger.records import (
+    Event,
+    MicroBatch,
+    Op,
+    Reduction,
+    Samples,
+    Scaler,
+    StepRecord,
+    Term,
+)
 
 HALF = (torch.float16, torch.bfloat16)
 
@@ -123,6 +134,8 @@ class OpenMicroBatch:
     terms: list[OpenTerm] = field(default_factory=list)
     collectives: int | None = None
     collectives_before: int | None = None  # run by all process groups when it began
+    # Run since the last backward, if no data-parallel wrapper is in use.
+    collectives_between: int = 0
     backward_ms: float | None = None
     wrapper: Any = None
     has_grad_tensors: bool = False  # the caller passed gradients, and may write over them
@@ -257,6 +270,7 @@ class OpenStep:
     grad_scale: Deferred | None = None
     parameters_before: Deferred | None = None  # a sample before the step, on some steps
     parameters_after: Deferred | None = None  # and after it
+    replica: OpenReplica | None = None
     observed: bool = True  # False: its thread or its tensors cannot be observed
     facts: tuple[str, ...] = ()  # missing if nothing can be measured
     fields: dict[str, Any] = field(default_factory=dict)  # of the record, final already
@@ -282,6 +296,7 @@ class OpenStep:
             yield from _present(self.scaler.scale, self.scaler.tracker)
         yield from _present(self.sample_at_step, self.found_inf, self.grad_scale)
         yield from _present(self.parameters_before, self.parameters_after)
+        yield from _present(None if self.replica is None else self.replica.sample)
 
     def clip_gives_norm(self) -> bool:
         """Whether the loop took the norm of all gradients after the last backward, by clipping."""
@@ -325,6 +340,7 @@ class OpenStep:
         record.skipped = record.skipped or bool(_value(self.found_inf))
         self._measure_factor(record, tolerance)
         self._measure_sample(record, tolerance)
+        self._measure_between(record, tolerance)
         self._measure_norms(record)
         self._measure_update(record)
         return record
@@ -352,9 +368,7 @@ class OpenStep:
         record.missing.setdefault("post_factor", factor)
         record.changed = factor == gradient_probe.CHANGED
         if self.may_be_combined:
-            # the same coordinates on all ranks, so that the service can compare them
-            stride = max(1, len(before.values()) // gradient_probe.SENT_COORDINATES)
-            record.samples = Samples(before.values()[::stride], after.values()[::stride])
+            record.samples = _samples(before.values(), after.values())
 
     def _factor_of_moved(
         self, record: StepRecord, after: Deferred, tolerance: float
@@ -399,6 +413,16 @@ class OpenStep:
         if len(samples) == len(self.micro_batches):
             record.noise = gradient_probe.noise(samples)
 
+    def _measure_between(self, record: StepRecord, tolerance: float) -> None:
+        """What collectives between two backwards did to the gradients, besides one factor."""
+        for index, (last, counted) in enumerate(itertools.pairwise(self.micro_batches), 1):
+            before, after = last.sample_after, counted.sample_before
+            if not counted.micro_batch.collectives_between or before is None or after is None:
+                continue
+            factor = gradient_probe.common_factor(before.values(), after.values(), tolerance)
+            if isinstance(factor, str) and len(before.values()) == len(after.values()):
+                record.micro_batches[index].samples = _samples(before.values(), after.values())
+
     # ------------------------------------------------------------------ norms and updates
 
     def _measure_norms(self, record: StepRecord) -> None:
@@ -431,6 +455,8 @@ class OpenStep:
         return record.post_factor / until_clip
 
     def _measure_update(self, record: StepRecord) -> None:
+        if self.replica is not None:
+            record.replica = self.replica.resolve()
         if self.parameters_before is None:
             return
         before = self.parameters_before.values()
@@ -438,6 +464,12 @@ class OpenStep:
         if self.parameters_after is not None:
             after = self.parameters_after.values()
             record.update_ratio = gradient_probe.relative_change(before, after)
+
+
+def _samples(before: list[float], after: list[float]) -> Samples:
+    """The same coordinates on all ranks, so that the service can compare them."""
+    stride = max(1, len(before) // gradient_probe.SENT_COORDINATES)
+    return Samples(before[::stride], after[::stride])
 
 
 def _root_of_squares(values: Iterable[float]) -> float:

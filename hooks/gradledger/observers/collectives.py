@@ -187,9 +187,12 @@ class Collectives(Observer):
         """Read the sequence numbers before backward."""
         if len(sys.modules) != self._module_count:
             self._patch_fsdp()
-        micro_batch.collectives_before = sequence_number()
+        number, last = sequence_number(), self._thread.after_backward
+        micro_batch.collectives_before = number
         if self._has_wrapper:
             self._note_decisions(micro_batch)
+        elif number is not None and last is not None and not self._fsdp2:
+            micro_batch.collectives_between = number - last
 
     def _note_decisions(self, micro_batch: OpenMicroBatch) -> None:
         """Record whether the wrappers synchronise this backward."""

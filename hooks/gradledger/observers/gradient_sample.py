@@ -3,11 +3,15 @@
 The sample (see ``gradient_probe``) is copied after every backward and before the step. The ratio
 of these two copies is the post-backward factor ``a_r``: unscaling, scaling by hand and clipping,
 multiplied.
+
+A loop without a data-parallel wrapper may combine the gradients of the ranks before its last
+backward. If collectives ran between two backwards, another copy is taken when the second begins: an
+all-reduce does not change the version of a tensor, so that version marks cannot show it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 from gradledger.observers import optimizer_buffers
@@ -21,6 +25,14 @@ class GradientSample(Observer):
     """Takes the samples for ``post_factor``, ``zero_share``, ``noise`` and ``repeat``."""
 
     facts = ("post_factor", "zero_share", "noise")
+
+    def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
+        """Sample gradients that collectives may have combined since the last backward."""
+        if not micro_batch.collectives_between:
+            return
+        for window in micro_batch.marked_windows:
+            if window.micro_batches and window.fresh is False and not window.hidden_gradients:
+                window.sample_before = window.sample()
 
     def backward_ends(self, micro_batch: OpenMicroBatch, reached: list[OptimizerWindow]) -> None:
         """Sample the gradients that this backward added to."""

@@ -22,6 +22,7 @@ Reason = Annotated[str, Meta(max_length=1024)]
 NonFinite = Literal["NaN", "Infinity", "-Infinity"]
 Number = float | NonFinite
 Missing = dict[Name, Reason]
+Shape = Annotated[list[Count], Meta(max_length=64)]
 
 # part of URLs and file names, so neither "." nor ".."
 RUN_ID = r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]+\Z"
@@ -54,6 +55,13 @@ class Term(Struct, gc=False, kw_only=True, omit_defaults=True):
     missing: Missing = {}
 
 
+class Samples(Struct, gc=False, kw_only=True, omit_defaults=True):
+    """Values of the same gradient coordinates after a backward, and later."""
+
+    after_backward: Annotated[list[Number], Meta(max_length=1_024)] = []
+    at_step: Annotated[list[Number], Meta(max_length=1_024)] = []
+
+
 class MicroBatch(Struct, gc=False, kw_only=True, omit_defaults=True):
     """One outermost backward call."""
 
@@ -70,6 +78,7 @@ class MicroBatch(Struct, gc=False, kw_only=True, omit_defaults=True):
     fingerprint: Number | None = None
     constant_target: bool | None = None
     consecutive_target: bool = False
+    samples: Samples | None = None
     missing: Missing = {}
 
 
@@ -100,11 +109,13 @@ class Scaler(Struct, gc=False, kw_only=True, omit_defaults=True):
     tracker: Count | None = None
 
 
-class Samples(Struct, gc=False, kw_only=True, omit_defaults=True):
-    """Values of the same gradient coordinates after the last backward and at the step."""
+class Replica(Struct, gc=False, kw_only=True, omit_defaults=True):
+    """Fingerprints of single parameters before the step."""
 
-    after_backward: Annotated[list[Number], Meta(max_length=1_024)] = []
-    at_step: Annotated[list[Number], Meta(max_length=1_024)] = []
+    total: Count = 0
+    indices: Annotated[list[Count], Meta(max_length=1_024)] = []
+    fingerprints: Annotated[list[Number], Meta(max_length=1_024)] = []
+    shapes: Annotated[list[Shape], Meta(max_length=1_024)] = []
 
 
 class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step"):
@@ -138,6 +149,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     outside: Count | None = None
     samples: Samples | None = None
     parameters: Number | None = None
+    replica: Replica | None = None
     sampler: Literal["random", "sequential"] | None = None
     batches: Count | None = None
     batch_size: Count | None = None

@@ -3,54 +3,80 @@
 DDP and FSDP average, and need no proof. A loop that all-reduces after backward, or gives DDP its
 own comm hook, does: each rank sends a few gradient coordinates as its last backward left them
 (``after_backward``) and as the optimizer received them (``at_step``). Rank r's sample is ``x_r``
-after backward and ``y_r`` at the step. The ranks combined their gradients if
+after backward and ``y_r`` at the step, with clipping by norm divided out. The ranks combined their
+gradients if
 
     y_r is the same on every rank, and        y = c * (sum of x_r over the ranks)
 
 for one number c over all coordinates. c = 1/R is an average, c = 1 a sum.
+
+If the ``y_r`` differ, the samples may still prove that the loop combines gradients, and what it did
+to replicas: ``ManualAllReduce`` lists the cases.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from gradledger_monitor.ingest.schema import Samples, StepRecord
 from gradledger_monitor.model import tolerances
+from gradledger_monitor.model.clipping import clipping_of_window
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.token_ledger import total
 
 MIN_COORDINATES = 3  # that are not zero: any two numbers have a ratio
 
 UNSEEN = "how the ranks' gradients were combined was not seen"
+DIFFERENT = "the ranks step on different gradients"
 
 RecordsByRank = dict[int, StepRecord]
+Rows = list[list[float]]  # of each rank, its coordinates
 
 
 @dataclass(frozen=True)
 class ManualAllReduce:
-    """``factor`` is c; if it is None, ``reason`` is why it is not known."""
+    """``factor`` is c; if it is None, ``reason`` is why it is not known.
+
+    The others state how the gradients of the ranks were combined although the ranks step on
+    different ones.
+    """
 
     factor: float | None = None
     reason: str = ""
+    # The first micro-batches of the window: their gradients were combined, later ones were not.
+    early: int = 0
+    # The ranks, by the gradient that they step on: within a group, a sum of the group's.
+    groups: tuple[tuple[int, ...], ...] = ()
+    # Each rank steps on the same sum, times its own factor: the factors relative to the first rank.
+    scales: tuple[float, ...] = ()
+    partly: bool = False  # some coordinates were combined, and others were not
+
+    @property
+    def is_combined(self) -> bool:
+        """Whether the loop is known to combine gradients of the ranks, in whatever way."""
+        partly = self.partly or bool(self.early or self.groups or self.scales)
+        return partly or self.factor is not None
 
 
 def infer(records: RecordsByRank) -> ManualAllReduce | None:
     """What the loop did, from the records of all ranks; None if it combined nothing itself."""
     rows = list(records.values())
+    early = _combined_early(rows)
     if all(r.sync != "unknown" for r in rows) or _only_scaled(rows):
+        if early and norms_differ(rows):
+            return ManualAllReduce(reason=DIFFERENT, early=early)
         return None
     samples = [r.samples for r in rows if r.samples is not None]
     if len(samples) < len(rows):
         return ManualAllReduce(reason=UNSEEN)
-    half = any(r.half_precision for r in rows)
-    tolerance = tolerances.SAMPLE_HALF if half else tolerances.SAMPLE
-    result = _fit(samples, tolerance)
+    tolerance = _tolerance(rows)
+    result = _fit(list(records), samples, list(map(clipping_of_window, rows)), tolerance)
     averages = result.factor is not None and abs(result.factor * len(rows) - 1) <= tolerance
-    if result.factor is None or averages or not any(map(_synced_twice, rows)):
+    if result.factor is None or averages or not (early or any(map(_synced_twice, rows))):
         return result
     return ManualAllReduce(reason="gradients were combined anew on top of combined ones")
 
@@ -67,7 +93,27 @@ def as_averaged(records: RecordsByRank, all_reduce: ManualAllReduce | None) -> R
     if all_reduce.factor is None:
         return records
     factor = all_reduce.factor * len(records)
-    return {rank: replace(r, sync="averaged", post_factor=factor) for rank, r in records.items()}
+    return {
+        rank: replace(r, sync="averaged", post_factor=factor * clipping_of_window(r))
+        for rank, r in records.items()
+    }
+
+
+def norms_differ(rows: Iterable[StepRecord]) -> bool:
+    """Whether the gradients' norms, before clipping, are known on all ranks and differ."""
+    norms = [_norm(record) for record in rows]
+    finite = [norm for norm in norms if norm is not None and math.isfinite(norm)]
+    return len(finite) == len(norms) and not _are_equal(finite, tolerances.NORM)
+
+
+def _norm(record: StepRecord) -> float | None:
+    norm = number(record.norm)
+    return None if norm is None else norm / clipping_of_window(record)
+
+
+def _tolerance(rows: Sequence[StepRecord]) -> float:
+    half = any(r.half_precision for r in rows)
+    return tolerances.SAMPLE_HALF if half else tolerances.SAMPLE
 
 
 def _only_scaled(rows: Iterable[StepRecord]) -> bool:
@@ -87,27 +133,132 @@ def _synced_twice(record: StepRecord) -> bool:
     return sum(m.wrapper == "sync" for m in record.micro_batches) > 1
 
 
-def _fit(samples: list[Samples], tolerance: float) -> ManualAllReduce:
+def _combined_early(rows: Sequence[StepRecord]) -> int:
+    """After how many micro-batches, but before the last, all ranks had the same gradient; else 0.
+
+    Only if the ranks' own gradients were different before: equal ones need no all-reduce.
+    """
+    tolerance = _tolerance(rows)
+    for index in reversed(range(1, min(len(r.micro_batches) for r in rows))):
+        samples = [s for r in rows if (s := r.micro_batches[index].samples) is not None]
+        if len(samples) < len(rows):
+            continue
+        before, after = _values(samples)
+        if len({len(values) for values in before + after}) != 1:
+            continue
+        equal = all(_are_equal(each, tolerance) for each in zip(*after, strict=True))
+        if equal and _count_combined(before, after, tolerance) >= MIN_COORDINATES:
+            return index
+    return 0
+
+
+def _values(samples: list[Samples]) -> tuple[Rows, Rows]:
+    before = [[float(v) for v in s.after_backward] for s in samples]
+    return before, [[float(v) for v in s.at_step] for s in samples]
+
+
+def _fit(
+    ranks: list[int], samples: list[Samples], clippings: list[float], tolerance: float
+) -> ManualAllReduce:
     """c from the samples of each rank. The order of tests decides which reason is reported."""
-    after_backward = [[float(v) for v in s.after_backward] for s in samples]
-    at_step = [[float(v) for v in s.at_step] for s in samples]
+    after_backward, at_step = _values(samples)
     if len({len(values) for values in after_backward + at_step}) != 1:
         return ManualAllReduce(reason="the ranks sampled different gradients")
     if not all(math.isfinite(v) for values in after_backward + at_step for v in values):
         return ManualAllReduce(reason="the sampled gradients are not finite")
+    pairs = zip(at_step, clippings, strict=True)
+    at_step = [[value / clipping for value in values] for values, clipping in pairs]
     if not all(_are_equal(coordinate, tolerance) for coordinate in zip(*at_step, strict=True)):
-        return ManualAllReduce(reason="the ranks step on different gradients")
-    sums = [total(values) for values in zip(*after_backward, strict=True)]
-    sizes = [total(map(abs, values)) for values in zip(*after_backward, strict=True)]
+        return _difference(ranks, after_backward, at_step, tolerance)
+    return _sum_of(after_backward, at_step[0], tolerance)
+
+
+def _difference(ranks: list[int], before: Rows, applied: Rows, tolerance: float) -> ManualAllReduce:
+    """How the ranks combined their gradients, if they did, although they step on different ones."""
+    scales, combined = _common_scales(before, applied, tolerance)
+    if combined and combined < sum(map(any, zip(*applied, strict=True))):
+        scaled = not _are_equal(scales, tolerance)
+        return ManualAllReduce(reason=DIFFERENT, partly=True, scales=scales if scaled else ())
+    if combined and _sum_of(before, applied[0], tolerance).factor is not None:
+        return ManualAllReduce(reason=DIFFERENT, scales=scales)
+    clusters = _clusters(applied, tolerance)
+    shared = [cluster for cluster in clusters if len(cluster) > 1]
+    sums = [_sum_of([before[i] for i in c], applied[c[0]], tolerance) for c in shared]
+    if sums and len(clusters) > 1 and all(each.factor is not None for each in sums):
+        groups = tuple(tuple(ranks[i] for i in cluster) for cluster in clusters)
+        return ManualAllReduce(reason=DIFFERENT, groups=groups)
+    return ManualAllReduce(reason=DIFFERENT)
+
+
+def _common_scales(before: Rows, after: Rows, tolerance: float) -> tuple[tuple[float, ...], int]:
+    """The number of coordinates at which the ranks hold one value, up to a factor of each rank.
+
+    And those factors, relative to the first rank; of the largest set of such coordinates. A set
+    whose values were in one ratio before, too, shows no combination.
+    """
+    best: tuple[tuple[float, ...], int] = ((), 0)
+    columns = [c for c in zip(*after, strict=True) if all(c)]
+    for column in columns:
+        scales = tuple(value / column[0] for value in column)
+        members = [
+            index
+            for index, values in enumerate(zip(*after, strict=True))
+            if all(values)
+            and all(
+                abs(v - s * values[0]) <= tolerance * abs(v)
+                for v, s in zip(values, scales, strict=True)
+            )
+        ]
+        if len(members) > max(best[1], MIN_COORDINATES - 1):
+            rows = [[row[index] for index in members] for row in before]
+            if any(_ratio(row, rows[0], tolerance) is None for row in rows):
+                best = scales, len(members)
+    return best
+
+
+def _count_combined(before: Rows, after: Rows, tolerance: float) -> int:
+    """Coordinates that differed between the ranks, and are equal afterwards but not zero."""
+    columns = zip(zip(*before, strict=True), zip(*after, strict=True), strict=True)
+    return sum(
+        any(b) and _are_equal(b, tolerance) and not _are_equal(a, tolerance) for a, b in columns
+    )
+
+
+def _clusters(rows: Rows, tolerance: float) -> list[list[int]]:
+    """The rows by their index; those that are multiples of each other are together."""
+    clusters: list[list[int]] = []
+    for index, row in enumerate(rows):
+        for cluster in clusters:
+            if _ratio(row, rows[cluster[0]], tolerance) is not None:
+                cluster.append(index)
+                break
+        else:
+            clusters.append([index])
+    return clusters
+
+
+def _ratio(values: list[float], reference: list[float], tolerance: float) -> float | None:
+    """The one number by which ``reference`` is multiplied in ``values``; None if there is none."""
+    pairs = list(zip(values, reference, strict=True))
+    ratios = [v / r for v, r in pairs if r]
+    if len(ratios) < MIN_COORDINATES or not ratios[0] or any(v and not r for v, r in pairs):
+        return None
+    return ratios[0] if _are_equal(ratios, tolerance) else None
+
+
+def _are_equal(values: Sequence[float], tolerance: float) -> bool:
+    return max(values) - min(values) <= tolerance * max(map(abs, values))
+
+
+def _sum_of(before: Rows, applied: list[float], tolerance: float) -> ManualAllReduce:
+    """c, if ``applied`` is c times the sum of the rows ``before``."""
+    sums = [total(values) for values in zip(*before, strict=True)]
+    sizes = [total(map(abs, values)) for values in zip(*before, strict=True)]
     if not all(map(math.isfinite, sizes)):
         return ManualAllReduce(reason="the sampled gradients are too large to add up")
     if sum(map(bool, sizes)) < MIN_COORDINATES:
         return ManualAllReduce(reason="too few of the sampled gradients are not zero")
-    return _least_squares(at_step[0], sums, sizes, tolerance)
-
-
-def _are_equal(values: tuple[float, ...], tolerance: float) -> bool:
-    return max(values) - min(values) <= tolerance * max(map(abs, values))
+    return _least_squares(applied, sums, sizes, tolerance)
 
 
 def _least_squares(

@@ -25,6 +25,7 @@ from typing import Any
 from gradledger_monitor.ingest.schema import Event, MicroBatch, StepRecord, Term
 from gradledger_monitor.model import manual_all_reduce, tolerances
 from gradledger_monitor.model.batch_size import samples_of, sum_if_complete, tokens_of
+from gradledger_monitor.model.clipping import clipping_of_window
 from gradledger_monitor.model.data_groups import data_group, members
 from gradledger_monitor.model.loss_names import IndexedMicroBatches, named, tasks_of
 from gradledger_monitor.model.losses import mean_over_tokens, sum_of_roots
@@ -427,8 +428,10 @@ def _why_unmeasured(
         return record.missing["sync"]
     if len({m.scale is None for _, m in applied}) > 1:
         return "some backwards of this window were scaled, and others not"
+    if all_reduce is not None and all_reduce.factor is None:
+        return all_reduce.reason
     if record.sync == "unknown":
-        return all_reduce.reason if all_reduce is not None else UNSEEN
+        return UNSEEN
     for _, micro_batch in applied:
         terms = [term for term in micro_batch.terms if not term.penalty]
         if not terms:
@@ -464,18 +467,7 @@ def _shared_factor(record: StepRecord) -> float:
     factor = number(record.post_factor)
     if factor is None or not math.isfinite(factor):
         return 1.0
-    for event in record.events:
-        if event.op == "clip_norm" and event.after == len(record.micro_batches):
-            factor /= clip_coefficient(event) or 1.0
-    return factor / (number(record.grad_scale) or 1.0)
-
-
-def clip_coefficient(event: Event) -> float:
-    """The factor of ``clip_grad_norm_``: min(1, max_norm / (norm + 1e-6))."""
-    norm, limit = number(event.norm), number(event.limit)
-    if norm is None or limit is None or not norm >= 0:  # NaN, or not a norm
-        return 1.0
-    return min(1.0, limit / (norm + 1e-6))
+    return factor / clipping_of_window(record) / (number(record.grad_scale) or 1.0)
 
 
 def _unscale_factor(micro_batch: MicroBatch) -> float:

@@ -16,3 +16,6 @@ SAMPLE_HALF = 2e-2  # where the gradients are fp16 or bf16
 
 # The smallest and the largest token weight that a loss gave inside one micro-batch.
 INSIDE = 2e-3
+
+# Norms of one gradient, which each rank computes from the same numbers.
+NORM = 1e-5

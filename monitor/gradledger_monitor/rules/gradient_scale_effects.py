@@ -11,8 +11,9 @@ import math
 import re
 from typing import Literal
 
+from gradledger_monitor.model.clipping import clip_coefficient
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.step_facts import StepFacts, clip_coefficient
+from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.number_text import significant
 
 # Effect of a constant factor on all gradients, apart from epsilon and weight decay:

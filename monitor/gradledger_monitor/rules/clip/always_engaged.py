@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
+from gradledger_monitor.model.clipping import clip_coefficient
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.step_facts import clip_coefficient
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.rule import (
     OK,

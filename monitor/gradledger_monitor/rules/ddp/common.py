@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.rule import Precondition, Window, not_applicable, not_measured
 
 
@@ -28,6 +30,20 @@ def synced(record: StepRecord, micro_batch: MicroBatch) -> bool:
     if record.wrapper == "ddp" or micro_batch.wrapper is not None:
         return micro_batch.wrapper == "sync"
     return record.wrapper is not None
+
+
+def may_be_divided(facts: StepFacts) -> bool:
+    """Whether ranks without a wrapper may be those of model parallelism, and hold no replicas.
+
+    Its signs: collectives inside backward, a rank without a loss, or equal losses on all ranks.
+    """
+    if any(m.collectives for record in facts.records.values() for m in record.micro_batches):
+        return True
+    ranks = list(facts.applied_by_rank.values())
+    if not all(applied and all(m.terms for _, m in applied) for applied in ranks):
+        return True
+    losses = [[number(m.loss) for _, m in applied] for applied in ranks]
+    return all(each == losses[0] for each in losses)
 
 
 def names(ranks: list[int]) -> str:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence, Sized
 
+from gradledger_monitor.model.clipping import clipping_of_window
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.manual_all_reduce import ManualAllReduce, norms_differ
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS
+from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, may_be_divided
+from gradledger_monitor.rules.ddp.replicas import SAME, Replicas, differ_by, listed
+from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.rule import (
     OK,
     Rule,
@@ -16,9 +21,11 @@ from gradledger_monitor.rules.rule import (
     finding,
     not_applicable,
     not_measured,
+    ok,
 )
+from gradledger_monitor.rules.state import declare
 
-SAME = 1e-6  # relative difference; DDP replicas are equal bit by bit
+APART = "The replicas differ between the ranks"
 
 FIX = """\
 class Everything(nn.Module):            # put all trained parameters into one module
@@ -26,74 +33,238 @@ class Everything(nn.Module):            # put all trained parameters into one mo
 model = DistributedDataParallel(Everything())
 optimizer = make_optimizer(model.parameters())   # over the wrapper's parameters"""
 
+FIX_BY_HAND = """\
+for parameter in model.parameters():    # all that are trained, after the last backward of a window
+    dist.all_reduce(parameter.grad)     # over all ranks
+    parameter.grad *= factor            # the same number on all ranks
+optimizer.step()                        # at the same learning rate on all ranks"""
+
+FIX_START = """\
+with torch.no_grad():                   # before the first step
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor, src=0)"""
+
 
 class ReplicaDrift(Rule):
     """The model replicas differ between the ranks.
 
     **What it sees**
 
-    After a synchronisation, the global gradient norm or the fingerprint of the parameters
-    differs between the ranks of a DDP model, or their learning rates differ; or the optimizer
-    steps parameters that the wrapper does not hold.
+    With DDP: after a synchronisation, the global gradient norm or the fingerprints of the
+    parameters differ between the ranks, or their learning rates differ; or the optimizer steps
+    parameters that the wrapper does not hold.
+
+    With an all-reduce by hand: gradients are combined, but some parameters are left out; only the
+    ranks of a group combine theirs; each rank scales the sum by its own number; or the replicas
+    start from different weights.
 
     **Why it matters**
 
-    DDP assumes equal replicas. Once they differ, the averaged gradient belongs to none of them,
-    and the saved rank is not the model that was trained.
+    Data parallelism assumes equal replicas. Once they differ, the combined gradient belongs to
+    none of them, and the saved rank is not the model that was trained.
 
     **What to do**
 
-    Put every trained parameter inside the wrapper, start all ranks from the same weights, and
-    let all of them take the same steps.
+    Put every trained parameter inside the wrapper, or into the all-reduce. Start all ranks from
+    the same weights, and let all of them take the same steps.
 
     **When it is silent**
 
-    Sharded parameters; gradients synchronised by hand; another rule names the cause.
+    Sharded parameters; ranks that combine no gradients, such as independent trainings or local
+    SGD; parameters that the ranks average from time to time; collectives inside backward that may
+    be those of model parallelism; another rule names the cause.
 
     **Incidents**
 
     speechbrain/speechbrain#2010, pytorch/pytorch#112152
     """
 
+    windows = Parameter(5, "windows in a row in which groups of ranks combine gradients apart")
+
     precondition = SEVERAL_RANKS
 
+    state = declare(_replicas=Replicas, _in_groups=int, _started_apart=bool)
+
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
+        self._replicas = Replicas()
+        self._in_groups = 0  # windows in a row
+        self._started_apart = False  # combined gradients of parameters that differed at first
+
     def evaluate(self, window: Window) -> Outcome:
-        """Equal norms and parameters, and nothing outside the wrapper."""
+        """Equal gradients and parameters on all ranks, and nothing outside the wrapper."""
         facts = window.facts
-        record = facts.record
-        if record.wrapper != "ddp":
+        wrapper = facts.record.wrapper
+        if wrapper not in ("ddp", None) or any(r.sharded for r in facts.records.values()):
             return not_applicable("no DDP model")
+        self._replicas.add(facts)
+        if wrapper is None:
+            return self._by_hand(facts)
         if facts.missing_ranks:
             return not_measured(facts.missing_ranks)
-        if record.skipped or record.collectives_after:
-            return OK
+        return OK if facts.record.skipped else self._under_ddp(facts)
+
+    # ------------------------------------------------------------------ under DDP
+
+    def _under_ddp(self, facts: StepFacts) -> Outcome:
+        record = facts.record
         outside = record.outside or 0
-        norms, parameters = _values(facts, "norm"), _values(facts, "parameters")
-        norms_differ = record.sync == "averaged" and _differ(norms, facts.tolerance)
-        drifted, rates = _differ(parameters, SAME), _values(facts, "lr")
-        if not (outside or norms_differ or drifted or _differ(rates, SAME)):
+        norms, rates = _values(facts, "norm"), _values(facts, "lr")
+        averaged = record.sync == "averaged"
+        drifted = averaged and bool(self._replicas.drifted) and not self._replicas.equal_again
+        if record.collectives_after and not drifted:
+            return OK  # what they do to gradients and parameters was not seen
+        norms_differ = averaged and differ_by(norms, facts.tolerance)
+        apart = drifted or differ_by(_values(facts, "parameters"), SAME)
+        if not (outside or norms_differ or apart or differ_by(rates, SAME)):
             return OK
         return finding(
             "error",
             f"Trained outside the DDP wrapper: {counted(outside, 'parameter')}"
             if outside
-            else "The replicas differ between the ranks",
-            _outside(outside) if outside else _differences(norms_differ, drifted, norms, rates),
+            else APART,
+            _outside(outside) if outside else _differences(norms_differ, apart, norms, rates),
             FIX,
             outside=outside,
             norms=norms[:16],
-            parameters_differ=drifted,
+            parameters_differ=apart,
+            parameters=listed(self._replicas.apart)[:16],
             learning_rates=rates[:16],
         )
+
+    # ------------------------------------------------------------------ by hand
+
+    def _by_hand(self, facts: StepFacts) -> Outcome:
+        combined, replicas = facts.all_reduce, self._replicas
+        if combined is None:
+            self._in_groups = 0
+            return not_applicable("no DDP model")
+        self._in_groups = self._in_groups + 1 if combined.groups else 0
+        if facts.step == 1 and combined.factor is not None:
+            self._started_apart = differ_by(_values(facts, "parameters"), SAME)
+        if replicas.equal_again:
+            return ok("the ranks make their parameters equal from time to time")
+        if not replicas.apart and not combined.scales:
+            return OK
+        if not combined.is_combined:
+            return not_measured(combined.reason)
+        if may_be_divided(facts):
+            return not_measured("the ranks may hold parts of one model, and not replicas")
+        if combined.groups and (self._in_groups < self.windows or replicas.differed_at_start):
+            return not_applicable("groups of ranks train apart")
+        if not (combined.scales or replicas.drifted or self._started_apart):
+            return not_measured("some parameters differ from the start; their use was not seen")
+        title, summary, fix = self._difference(facts, combined)
+        return finding(
+            "error",
+            title,
+            summary,
+            fix,
+            parameters=listed(replicas.apart)[:16],
+            parameters_apart=len(replicas.apart),
+            parameters_total=replicas.total,
+            groups=[list(group) for group in combined.groups[:16]],
+            scales=list(combined.scales[:16]),
+            norms=_values(facts, "norm")[:16],
+            learning_rates=_values(facts, "lr")[:16],
+        )
+
+    def _difference(self, facts: StepFacts, combined: ManualAllReduce) -> tuple[str, str, str]:
+        """Title, summary and fix."""
+        replicas = self._replicas
+        differ = f"{_share(replicas.apart, replicas.total)} between the ranks"
+        if combined.scales:
+            return _scaled(combined.scales)
+        if combined.groups:
+            return _grouped(combined.groups, self._in_groups)
+        if combined.early:
+            return (
+                APART,
+                f"{differ}: the gradients of the micro-batches after the all-reduce stay on their "
+                "rank.",
+                FIX_BY_HAND,
+            )
+        if self._started_apart:
+            return (
+                "The replicas start from different weights",
+                f"{differ}, and the ranks differed before the first step. They combine gradients "
+                "of different models.",
+                FIX_START,
+            )
+        if combined.partly or norms_differ(facts.records.values()):
+            return _left_out(replicas, differ, _clipped_differently(facts))
+        return (
+            APART,
+            f"{differ}, although the gradients of this step were combined: an earlier step was "
+            f"different on each rank, or something else changes the parameters{_rates(facts)}.",
+            FIX_BY_HAND,
+        )
+
+
+def _scaled(scales: Sequence[float]) -> tuple[str, str, str]:
+    numbers = ", ".join(f"{scale:.4g}" for scale in scales[:8])
+    return (
+        "Each rank scales the combined gradient by its own number",
+        "The ranks combine their gradients, and multiply the result by different numbers: relative "
+        f"to the first rank, by {numbers}. The replicas drift apart.",
+        FIX_BY_HAND,
+    )
+
+
+def _grouped(groups: Sequence[Sequence[int]], windows: int) -> tuple[str, str, str]:
+    return (
+        f"Gradients are combined in {counted(len(groups), 'group')} of ranks, not over all",
+        f"For {counted(windows, 'window')}, the ranks have stepped on different gradients, by "
+        f"group: {_shown(groups)}. They started from equal parameters, which differ now, so each "
+        "group trains another model. If the groups average their parameters later, it is intended.",
+        FIX_BY_HAND,
+    )
+
+
+def _left_out(replicas: Replicas, differ: str, all_drift: bool) -> tuple[str, str, str]:
+    """``all_drift``: what was combined drifts, too."""
+    parameters = replicas.drifted
+    title = "The all-reduce leaves out some gradients"
+    start = "The ranks combine gradients, and yet step on different ones."
+    if all_drift or len(parameters) == replicas.total:
+        return title, f"{start} {differ}, and were equal at first.", FIX_BY_HAND
+    shapes = "; ".join(listed(parameters)[:4]) + ("; ..." if len(parameters) > 4 else "")
+    within = ""
+    if replicas.groups:
+        title = f"Not combined over all ranks: {counted(len(parameters), 'parameter')}"
+        within = f" Within these groups of ranks they are equal: {_shown(replicas.groups)}."
+    else:
+        title = f"Left out of the all-reduce: {counted(len(parameters), 'parameter')}"
+    return (
+        title,
+        f"{start} {differ}, and were equal at first (number and shape: {shapes}).{within}",
+        FIX_BY_HAND,
+    )
+
+
+def _shown(groups: Sequence[Sequence[int]]) -> str:
+    return "; ".join(", ".join(map(str, group[:8])) for group in groups[:8])
+
+
+def _clipped_differently(facts: StepFacts) -> bool:
+    return differ_by([clipping_of_window(r) for r in facts.records.values()], SAME)
+
+
+def _share(parameters: Sized, total: int) -> str:
+    verb = "differs" if len(parameters) == 1 else "differ"
+    return f"{len(parameters):,} of {counted(total, 'parameter')} {verb}"
+
+
+def _rates(facts: StepFacts) -> str:
+    rates = _values(facts, "lr")
+    if not differ_by(rates, SAME):
+        return ""
+    return f". The learning rates are {min(rates):.4g} to {max(rates):.4g}"
 
 
 def _values(facts: StepFacts, name: str) -> list[float]:
     values = [number(getattr(record, name)) for record in facts.records.values()]
     return [v for v in values if v is not None and math.isfinite(v)]
-
-
-def _differ(values: list[float], tolerance: float) -> bool:
-    return len(values) > 1 and max(values) - min(values) > tolerance * max(map(abs, values))
 
 
 def _outside(parameters: int) -> str:
@@ -111,6 +282,6 @@ def _differences(norms_differ: bool, drifted: bool, norms: list[float], rates: l
         )
     if drifted:
         differences.append("the sampled parameters are not equal")
-    if _differ(rates, SAME):
+    if differ_by(rates, SAME):
         differences.append(f"the learning rates are {min(rates):.4g} to {max(rates):.4g}")
     return f"The ranks do not train the same model: {'; '.join(differences)}."

@@ -21,12 +21,23 @@ EFFECTS = {
 }
 
 
+FIX_BY_HAND = """\
+for batch in window:
+    compute_loss(model, batch).backward()
+for parameter in model.parameters():    # after the last backward
+    dist.all_reduce(parameter.grad)
+    parameter.grad *= factor            # as before
+optimizer.step()"""
+
+
 class WrongMicrobatchSynced(Rule):
     """Gradients are synchronised on an early micro-batch but not on the last one.
 
     **What it sees**
 
-    A gradient collective in an earlier backward of the window, and none in the last one.
+    A gradient collective in an earlier backward of the window, and none in the last one. Without a
+    wrapper: collectives before the last backward made the ranks' accumulated gradients equal, and
+    none did so after it.
 
     **Why it matters**
 
@@ -37,7 +48,8 @@ class WrongMicrobatchSynced(Rule):
     **What to do**
 
     DDP reads ``require_backward_grad_sync`` in forward, not in backward: set the flag, or enter
-    ``no_sync()``, before the forward of the micro-batch.
+    ``no_sync()``, before the forward of the micro-batch. An all-reduce by hand belongs after the
+    last backward.
 
     **When it is silent**
 
@@ -56,6 +68,8 @@ class WrongMicrobatchSynced(Rule):
         """Synchronised early, not at the end."""
         facts = window.facts
         record = facts.record
+        if facts.all_reduce is not None and facts.all_reduce.early:
+            return _by_hand(facts.all_reduce.early, len(record.micro_batches))
         synchronised = [index for index, m in facts.applied if synced(record, m)]
         last = len(record.micro_batches) - 1
         if facts.micro_batches < 2 or record.skipped or record.collectives_after:
@@ -72,3 +86,17 @@ class WrongMicrobatchSynced(Rule):
             synchronised=[index + 1 for index in synchronised],
             micro_batches=last + 1,
         )
+
+
+def _by_hand(early: int, micro_batches: int) -> Outcome:
+    later = counted(micro_batches - early, "later micro-batch")
+    return finding(
+        "error",
+        f"Gradients are combined after micro-batch {early} of {micro_batches}, not after the last",
+        f"An all-reduce between two backwards combined the gradients of {early} of the "
+        f"{counted(micro_batches, 'micro-batch')}. The gradients of {later} stay on their rank, so "
+        "the ranks step on different gradients.",
+        FIX_BY_HAND,
+        synchronised=[early],
+        micro_batches=micro_batches,
+    )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gradledger_monitor.ingest.schema import Event
+from gradledger_monitor.model.clipping import clip_coefficient
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.step_facts import clip_coefficient
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = """\

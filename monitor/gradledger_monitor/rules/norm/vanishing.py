@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Mapping
 from statistics import median
 
+from gradledger_monitor.model.clipping import clip_coefficient
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.model.step_facts import StepFacts, clip_coefficient
+from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
 from gradledger_monitor.rules.state import declare

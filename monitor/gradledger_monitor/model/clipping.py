@@ -1,0 +1,23 @@
+"""What clipping by norm multiplies gradients by."""
+
+from __future__ import annotations
+
+import math
+
+from gradledger_monitor.ingest.schema import Event, StepRecord
+from gradledger_monitor.model.numbers import number
+
+
+def clip_coefficient(event: Event) -> float:
+    """The factor of ``clip_grad_norm_``: min(1, max_norm / (norm + 1e-6))."""
+    norm, limit = number(event.norm), number(event.limit)
+    if norm is None or limit is None or not norm >= 0:  # NaN, or not a norm
+        return 1.0
+    return min(1.0, limit / (norm + 1e-6))
+
+
+def clipping_of_window(record: StepRecord) -> float:
+    """The factor of all clips after the last backward; 1 if there was none."""
+    last = len(record.micro_batches)
+    clips = [e for e in record.events if e.op == "clip_norm" and e.after == last]
+    return math.prod(clip_coefficient(event) or 1.0 for event in clips)

@@ -1,0 +1,104 @@
+"""Which parameters differ between the ranks, over the steps of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from gradledger_monitor.ingest.schema import Replica
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.state import declare
+
+SAME = 1e-6  # relative difference; replicas are equal bit by bit
+
+
+class Replicas:
+    """Compares the fingerprints of single parameters, as far as records have them.
+
+    Most steps have none, and later ones those of a few parameters.
+    """
+
+    state: ClassVar[Mapping[str, Any]] = declare(
+        total=int,
+        differed_at_first=dict[int, bool],
+        apart=dict[int, list[int]],
+        groups=list[list[int]],
+        equal_again=bool,
+    )
+
+    def __init__(self) -> None:
+        self.total = 0  # parameters of the optimizer
+        # by parameter: whether the ranks differed when it was first measured
+        self.differed_at_first: dict[int, bool] = {}
+        self.apart: dict[int, list[int]] = {}  # parameters that differed, with their shapes
+        # Ranks whose parameters are equal, if the same ones are for all parameters that differ.
+        self.groups: list[list[int]] = []
+        self.equal_again = False  # parameters that differed were equal later
+
+    def add(self, facts: StepFacts) -> None:
+        """Compare the ranks in one step."""
+        measured = [r.replica for r in facts.records.values() if r.replica is not None]
+        if not facts.complete or len(measured) < len(facts.records) or not _alike(measured):
+            return
+        first = measured[0]
+        self.total = first.total
+        columns = zip(*(r.fingerprints for r in measured), strict=True)
+        partitions: list[list[list[int]]] = []
+        again: list[bool] = []
+        for index, shape, column in zip(first.indices, first.shapes, columns, strict=True):
+            values = [v for v in map(number, column) if v is not None and math.isfinite(v)]
+            if len(values) < len(measured):
+                continue
+            differ = differ_by(values, SAME)
+            self.differed_at_first.setdefault(index, differ)
+            if differ:
+                partitions.append(_partition(list(facts.records), values))
+            if index in self.apart:
+                again.append(len(set(values)) == 1)
+            elif differ:
+                self.apart[index] = list(shape)
+        if again and all(again):
+            self.equal_again = True
+        if partitions:
+            alike = all(each == partitions[0] for each in partitions)
+            self.groups = partitions[0] if alike and len(partitions[0]) > 1 else []
+
+    @property
+    def drifted(self) -> dict[int, list[int]]:
+        """Parameters that differed, and were equal when first measured, with their shapes."""
+        return {i: s for i, s in self.apart.items() if not self.differed_at_first[i]}
+
+    @property
+    def differed_at_start(self) -> bool:
+        """Whether some parameter differed when it was first measured."""
+        return any(self.differed_at_first.values())
+
+
+def _alike(measured: Sequence[Replica]) -> bool:
+    """Whether the ranks measured parameters that may be replicas: as many, of equal shapes."""
+    first = measured[0]
+    if not len(first.indices) == len(first.shapes) == len(first.fingerprints):
+        return False
+    same = [(r.total, r.indices, r.shapes, len(r.fingerprints)) for r in measured]
+    return all(each == same[0] for each in same)
+
+
+def _partition(ranks: list[int], values: list[float]) -> list[list[int]]:
+    """The ranks by their value; nothing if each has its own."""
+    by_value: dict[float, list[int]] = {}
+    for rank, value in zip(ranks, values, strict=True):
+        by_value.setdefault(value, []).append(rank)
+    groups = list(by_value.values())
+    return groups if any(len(group) > 1 for group in groups) else []
+
+
+def differ_by(values: Sequence[float], tolerance: float) -> bool:
+    """Whether the values of the ranks differ, relative to the largest."""
+    return len(values) > 1 and max(values) - min(values) > tolerance * max(map(abs, values))
+
+
+def listed(parameters: Mapping[int, Sequence[int]]) -> list[str]:
+    """Parameters by their number, from 1, and shape: ``2: [16]``."""
+    return [f"{index + 1}: {list(shape)}" for index, shape in sorted(parameters.items())]

@@ -1,0 +1,122 @@
+"""Which parameters differ between ranks that combine gradients by hand, and what that proves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gradledger.observers.parameter_updates import ALL_UNTIL, replica_indices
+from gradledger.records import Replica, Samples, StepRecord
+from gradledger_monitor.model.findings import EvaluationResult, Finding
+from helpers.facts import facts, judged, record, term
+
+DRIFT = "ddp.replica_drift"
+OWN = ([1.0, -2.0, 0.5, 3.0], [3.0, 1.0, -0.25, 1.0])
+MEAN = [2.0, -0.5, 0.125, 2.0]
+
+
+def one_rank(number: int, rank: int, prints: list[float], **more: Any) -> StepRecord:
+    """A rank that averages its gradients with the other by hand."""
+    fields: dict[str, Any] = {
+        "post_factor": None,
+        "sync": "unknown",
+        "collectives_after": 4,
+        "samples": Samples(OWN[rank], MEAN),
+        "parameters": sum(prints),
+        **more,
+    }
+    replica = Replica(len(prints), list(range(len(prints))), prints, [[4]] * len(prints))
+    made = record([term(10, 1 / 10)], number, replica=replica, **fields)
+    made.micro_batches[0].loss, made.micro_batches[0].collectives = 1.0 + rank, 0
+    return made
+
+
+def run(*steps: tuple[list[float], list[float]], **more: Any) -> EvaluationResult:
+    """Steps of two ranks with these fingerprints; values in tuples are by rank."""
+    made = []
+    for number, prints in enumerate(steps, 1):
+        own = [{k: v[r] if isinstance(v, tuple) else v for k, v in more.items()} for r in (0, 1)]
+        made.append(facts(*(one_rank(number, r, prints[r], **own[r]) for r in (0, 1))))
+    return judged(made)
+
+
+def finding(evaluation: EvaluationResult) -> Finding | None:
+    return next((f for f in evaluation.findings if f.rule == DRIFT), None)
+
+
+EQUAL = ([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
+SECOND = ([1.1, 2.1, 3.1], [1.1, 2.2, 3.1])
+ALL = ([1.1, 2.1, 3.1], [1.2, 2.2, 3.2])
+
+
+def test_replicas_that_stay_equal_are_in_order() -> None:
+    assert run(EQUAL, EQUAL).coverage[DRIFT] == "ok"
+
+
+def test_a_parameter_that_differs_after_a_step_is_left_out_of_the_all_reduce() -> None:
+    found = finding(run(EQUAL, SECOND, norm=(1.0, 1.1)))
+    assert found is not None and found.first_step == 2
+    assert found.title == "Left out of the all-reduce: 1 parameter"
+    assert "1 of 3 parameters differs" in found.summary and "2: [4]" in found.summary
+
+
+def test_equal_norms_prove_no_omission_only_that_the_replicas_differ() -> None:
+    found = finding(run(EQUAL, SECOND))
+    assert found is not None and found.title == "The replicas differ between the ranks"
+
+
+def test_replicas_that_start_different_are_named_at_the_first_step() -> None:
+    found = finding(run(ALL, ALL))
+    assert found is not None and found.first_step == 1
+    assert found.title == "The replicas start from different weights"
+
+
+def test_parameters_that_differ_from_the_start_and_were_not_sampled_are_no_finding() -> None:
+    evaluation = run(SECOND, SECOND, parameters=6.0)  # such as experts, one set for each rank
+    assert finding(evaluation) is None
+    assert evaluation.coverage[DRIFT].startswith("not_measured: some parameters differ")
+
+
+def test_parameters_that_become_equal_again_are_averaged_on_purpose() -> None:
+    evaluation = run(EQUAL, EQUAL, ALL, EQUAL, ALL, samples=None)
+    assert finding(evaluation) is None
+    evaluation = run(EQUAL, SECOND, EQUAL, SECOND)
+    found = finding(evaluation)
+    assert found is not None and found.last_step == 2
+
+
+@pytest.mark.parametrize("sign", ["collectives", "no loss", "same loss"])
+def test_ranks_that_may_hold_parts_of_a_model_are_left_alone(sign: str) -> None:
+    steps = []
+    for number, prints in enumerate((EQUAL, SECOND), 1):
+        ranks = [one_rank(number, r, prints[r], norm=1.0 + r) for r in (0, 1)]
+        for each in ranks:
+            batch = each.micro_batches[0]
+            if sign == "collectives":
+                batch.collectives = 2
+            elif sign == "no loss" and each is ranks[0]:
+                batch.terms = []
+            elif sign == "same loss":
+                batch.loss = 1.0
+        steps.append(facts(*ranks))
+    assert finding(judged(steps)) is None
+
+
+def test_ranks_that_combine_nothing_may_differ() -> None:
+    evaluation = run(EQUAL, ALL, samples=None, sync="none", collectives_after=0, post_factor=1.0)
+    assert evaluation.coverage[DRIFT] == "not_applicable: no DDP model"
+
+
+def test_ranks_with_other_parameters_are_not_compared() -> None:
+    ranks = [one_rank(1, 0, [1.0, 2.0]), one_rank(1, 1, [3.0])]
+    assert finding(judged([facts(*ranks)])) is None
+
+
+def test_every_parameter_is_measured_early_and_each_in_turn_later() -> None:
+    assert replica_indices(1, 3) == replica_indices(ALL_UNTIL, 3) == [0, 1, 2]
+    later = [set(replica_indices(step, 40)) for step in (11, 21, 31)]
+    assert set.union(*later) == set(range(40))
+    assert len(replica_indices(1, 5_000)) == len(set(replica_indices(1, 5_000))) == 1_024
+    assert replica_indices(11, 2) == [0, 1]
+    assert replica_indices(1, 0) == replica_indices(11, 0) == []
