@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import torch
 
 from helpers.launching import (
     CLASSIC,
@@ -35,7 +35,9 @@ def test_a_folder_named_gradledger_does_not_hide_the_hooks(launch: Launch, tmp_p
 def test_an_environment_without_gradledger_is_observed_too(launch: Launch, tmp_path: Path) -> None:
     target = bare_environment(tmp_path / "target")
     site = next(target.parents[1].glob("lib/python*/site-packages"))
-    (site / "torch.pth").write_text(str(Path(torch.__file__).parents[1]))
+    torch = find_spec("torch")
+    assert torch and torch.origin
+    (site / "torch.pth").write_text(str(Path(torch.origin).parents[1]))
     done = launch("run", "--", target, "-c", STARTED)
     assert done.stdout.endswith(" True\n"), done.stderr
     assert done.stderr == ""
