@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from playwright.sync_api import Page
+from playwright.sync_api import Error, Page
 
 from helpers.batches import eventually
 from helpers.patience import HANGS
@@ -17,8 +17,16 @@ _ONE = 'document.querySelector("#chart-norm .plot").layout.xaxis.range'
 
 def until(page: Page, expression: str, expected: Any) -> None:
     """Wait for a value; playwright's own wait_for_function needs eval, which our policy forbids."""
-    reached = eventually(HANGS, lambda: bool(page.evaluate(expression) == expected))
-    assert reached, f"{expression} is {page.evaluate(expression)}, not {expected}"
+
+    def reached() -> bool:
+        try:
+            return bool(page.evaluate(expression) == expected)
+        except Error:  # while another page is loaded, which has no such elements yet
+            return False
+
+    assert eventually(HANGS, reached), (
+        f"{expression} is {page.evaluate(expression)}, not {expected}"
+    )
 
 
 def points(page: Page, number: int) -> None:

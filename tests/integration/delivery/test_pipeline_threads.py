@@ -107,6 +107,7 @@ def test_a_close_during_puts_loses_no_earlier_record(
 ) -> None:
     with server(takes) as service:
         for number in range(ROUNDS):
+            service.taken.clear()
             pipeline = new_pipeline(service.url, tmp_path)
             for index in range(STEPS):
                 pipeline.put(Pending(step_record(1 + index)))
@@ -118,7 +119,6 @@ def test_a_close_during_puts_loses_no_earlier_record(
             def close(pipeline: Pipeline = pipeline, number: int = number) -> None:
                 pipeline.close(EndRecord(9.0, [number]))
 
-            service.taken.clear()
             together([late, late, close, close, close])
             arrived = Counter(service.steps())
             assert all(arrived[number] == 1 for number in range(1, STEPS + 1))
