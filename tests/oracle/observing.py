@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.optimizer import (
     Optimizer,
@@ -109,6 +110,8 @@ def _observed(program: Program, names: dict[str, Any], steps: list[Step]) -> Obs
     windows = _windows(program, names["windows"])
     parameters = list(names["net"].parameters())
     of_net = [step for step in steps if step.parameters.keys() & set(parameters)]
+    if program.pipeline:
+        of_net = [_of_all_stages(step, parameters) for step in of_net]
     optimizers = 2 if program.optimizers == "two" else 1
     if program.skipped != "none":
         del windows[SKIPPED]
@@ -132,6 +135,18 @@ def _observed(program: Program, names: dict[str, Any], steps: list[Step]) -> Obs
         net = _Net(module, values)
         observed.columns.append(_columns(program, net, critic.at(w), window))
     return observed
+
+
+def _of_all_stages(step: Step, parameters: list[Tensor]) -> Step:
+    """The same step with what other ranks hold: each parameter is stepped on one of them."""
+
+    def gathered(values: Values) -> Values:
+        whole = {p: values.get(p, torch.zeros_like(p)).clone() for p in parameters}
+        for value in whole.values():
+            dist.all_reduce(value)
+        return whole
+
+    return Step(gathered(step.parameters), gathered(step.gradients))
 
 
 def _windows(program: Program, windows: list[list[Batch]]) -> list[list[Batch]]:

@@ -112,6 +112,8 @@ DIMENSIONS: dict[str, Weights] = {
         "tensor": 1,
         "tensor_fsdp2": 1,
         "context": 4,
+        # drawn only where it is asked for
+        "pipeline": 0,
     },
     # what a loop that combines gradients itself does
     "all_reduce": {
@@ -156,6 +158,7 @@ PROCESSES = {
     "tensor": 2,
     "tensor_fsdp2": 4,
     "context": 2,
+    "pipeline": 2,
 }
 FRAMEWORKS = {name for name, weight in DIMENSIONS["loop"].items() if not weight}
 # They divide each loss by K.
@@ -221,9 +224,24 @@ class Program:
         return 2 if self.layout in ("tensor", "tensor_fsdp2") else 1
 
     @property
+    def pipeline(self) -> bool:
+        """Whether each process holds stages of the model, which a schedule of PyTorch runs."""
+        return self.layout == "pipeline"
+
+    @property
+    def replica_ranks(self) -> int:
+        """Processes that hold one replica of the model together."""
+        return self.ranks if self.pipeline else self.tensor_ranks
+
+    @property
     def data_ranks(self) -> int:
         """Processes, or groups of them, that have different tokens."""
-        return self.ranks // self.tensor_ranks
+        return self.ranks // self.replica_ranks
+
+    @property
+    def divides(self) -> bool:
+        """Whether not the script divides by K, but what runs its loop."""
+        return self.loop in DIVIDING or self.pipeline
 
     @property
     def auxiliaries(self) -> list[str]:
@@ -347,6 +365,20 @@ def _layouts(p: Program) -> Iterator[bool]:
     yield p.layout != "context" or (p.objective in _IGNORING and p.auxiliary == "none")
     yield p.layout != "context" or p.normalisation == "window"
     yield p.layout != "context" or p.ranks_count != "all_without_factor"
+    if p.pipeline:
+        yield from _pipelines(p)
+
+
+def _pipelines(p: Program) -> Iterator[bool]:
+    """Of stages: the loss is a function of the last one's output, and all shapes are equal."""
+    yield p.loop == "windows" and p.k > 1
+    yield p.data == "equal" or (p.data == "unequal" and p.objective in _IGNORING)
+    yield p.objective in {*_SEQUENCES, "smoothed", "squared_error", "binary", "focal"}
+    yield p.normalisation not in ("sequence", "samples")
+    yield (p.auxiliary, p.accumulate_in, p.optimizers) == ("none", "grad", "one")
+    # each process would clip by the norm of its own stages
+    yield (p.clipping, p.skipped, p.checkpointing, p.compile) == ("none",) * 4
+    yield not p.mistakes
 
 
 def _of_framework(p: Program) -> Iterator[bool]:

@@ -47,6 +47,7 @@ FRAMEWORK_MODULES = (
 IMPORTED = (
     "oracle.observing",
     "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
     "torch.distributed.tensor.parallel",
     "torch._dynamo.backends.debugging",
     "torch.utils.checkpoint",

@@ -28,6 +28,18 @@ windows = [
     for window in {"LENGTHS" if shared else "LENGTHS[rank]"}
 ]
 """
+    if p.pipeline and p.data == "unequal":
+        text += """
+
+def padded(features, labels):
+    \"\"\"Two rows of six, the shape of every micro-batch of a pipeline.\"\"\"
+    rows, length = 2 - labels.shape[0], 6 - labels.shape[1]
+    features = F.pad(features, (0, 0, 0, length, 0, rows))
+    return features, F.pad(labels, (0, length, 0, rows), value=-100)
+
+
+windows = [[padded(*batch) for batch in window] for window in windows]
+"""
     if p.layout == "context":
         text += """
 

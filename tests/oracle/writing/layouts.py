@@ -18,7 +18,11 @@ _IMPORTS = {
     "hsdp": [_MESH, _FSDP],
     "tensor": [_MESH, _TENSOR],
     "tensor_fsdp2": [_MESH, _FSDP, _TENSOR],
+    "pipeline": ["from torch.distributed import pipelining"],
 }
+# With two stages on each process, K is even.
+_SCHEDULES = ["ScheduleGPipe", "Schedule1F1B"]
+_SCHEDULES_OF_TWO = ["ScheduleInterleaved1F1B", "ScheduleZBVZeroBubble"]
 
 
 def imports(p: Program) -> list[str]:
@@ -45,6 +49,51 @@ def start(p: Program) -> list[str]:
     if p.all_reduce == "half_of_ranks":
         lines += ["halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]"]
     return lines
+
+
+def schedule(p: Program) -> str:
+    """The class of a pipeline's schedule."""
+    choices = _SCHEDULES + (_SCHEDULES_OF_TWO if p.k % 2 == 0 else [])
+    return choices[p.seed % len(choices)]
+
+
+def stages(p: Program) -> int:
+    """Stages of a pipeline."""
+    return 2 * p.ranks if schedule(p) in _SCHEDULES_OF_TWO else p.ranks
+
+
+def pipeline(p: Program, loss: list[str], step: list[str]) -> str:
+    """The loop of a pipeline, whose schedule runs every micro-batch of a window."""
+    scaled = "" if _scales(p) else ", scale_grads=False"
+    several = "" if stages(p) > p.ranks else "[0]"
+    loss_text, step_text = ("".join(f"    {line}\n" for line in lines) for lines in (loss, step))
+    return f"""
+def loss_of(outputs, labels):
+{loss_text}    return loss
+
+
+stages = [
+    pipelining.PipelineStage(net.parts[i], i, {stages(p)}, torch.device("cpu")) for i in own
+]
+schedule = pipelining.{schedule(p)}(stages{several}, K, loss_fn=loss_of{scaled})
+for w, window in enumerate(windows):
+    features, labels = (torch.cat(each) for each in zip(*window))
+    inputs = [features] if any(stage.is_first for stage in stages) else []
+    targets = {{"target": labels}} if any(stage.is_last for stage in stages) else {{}}
+    schedule.step(*inputs, **targets)
+{step_text}"""
+
+
+def _scales(p: Program) -> bool:
+    """Whether the schedule divides by K; of losses over all tokens, a third once too often."""
+    too_often = p.normalisation in ("window", "share") and p.seed % 3 == 0
+    return too_often or p.normalisation in ("mean_k", "twice")
+
+
+def own_stages(p: Program) -> str:
+    """The numbers of the stages of a process: an expression."""
+    last = stages(p) - 1
+    return f"(rank, {last} - rank)" if "ZBV" in schedule(p) else f"range(rank, {last + 1}, 2)"
 
 
 def shard(p: Program) -> str:

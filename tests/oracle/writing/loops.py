@@ -10,7 +10,7 @@ from textwrap import indent
 
 from oracle.program import SKIPPED, Program
 from oracle.writing import layouts
-from oracle.writing.loss import forward_and_loss
+from oracle.writing.loss import forward_and_loss, loss_lines
 from oracle.writing.model import names_of_optimizers
 
 CLIPPED_TO = 0.5
@@ -18,6 +18,8 @@ CLIPPED_TO = 0.5
 
 def loop(p: Program) -> str:
     """The whole loop."""
+    if p.pipeline:
+        return layouts.pipeline(p, loss_lines(p), _step(p).splitlines())
     before = _compiled(p)
     if p.loop in ("windows", "function", "iterator"):
         return before + _of_windows(p)

@@ -11,11 +11,17 @@ def forward_and_loss(p: Program, result: str = "") -> list[str]:
     """Lines up to ``loss``; or up to the whole, which is not normalised, as ``result``."""
     mean, total = _mean_and_total(p)
     if p.compile != "loss":
-        return [*_forward(p), *_setup(p), f"loss = {_normalised(p, mean, total)}"]
+        return [*_forward(p), *loss_lines(p)]
     if not result:
         return [f"loss = {_normalised(p, 'loss_of(batch)', 'loss_of(batch)')}"]
     divided = p.normalisation in ("mean_k", "never", "twice", "share")
     return [*_forward(p), *_setup(p), f"{result} = {mean if divided else total}"]
+
+
+def loss_lines(p: Program) -> list[str]:
+    """Lines from ``outputs`` to ``loss``."""
+    mean, total = _mean_and_total(p)
+    return [*_setup(p), f"loss = {_normalised(p, mean, total)}"]
 
 
 def _forward(p: Program) -> list[str]:
@@ -71,7 +77,7 @@ def _normalised(p: Program, mean: str, total: str) -> str:
     if p.normalisation in ("mean_k", "never", "twice", "sequence"):
         both = f"{mean} + {penalty}" if penalty else mean
         divided = {"never": "", "twice": " / K / K"}.get(p.normalisation, " / K")
-        if p.loop in DIVIDING:
+        if p.divides:
             divided = divided.removesuffix(" / K")
         return f"({both}){divided}" if divided else both
     text = {

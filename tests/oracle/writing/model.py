@@ -13,6 +13,8 @@ _CLASSES = {
 
 def model(p: Program) -> str:
     """``net``, and ``model``, which the loop calls."""
+    if p.pipeline:
+        return _stages(p)
     second = "second_head" in p.auxiliaries
     heads = "        self.second = nn.Linear(16, 7)\n" if second else ""
     returns = "self.head(hidden), self.second(hidden)" if second else "self.head(hidden)"
@@ -38,6 +40,33 @@ net = Net()
     compiled = 'torch.compile(net, backend="eager", dynamic=True)'
     wrapped = compiled if p.compile == "model" else layouts.wrapped(p)
     return text + layouts.shard(p) + f"model = {wrapped}\n"
+
+
+def _stages(p: Program) -> str:
+    """``net``, of which the optimizer of each process gets the parts that are its stages."""
+    between = ["nn.Sequential(nn.Linear(16, 16), nn.Tanh())"] * (layouts.stages(p) - 2)
+    parts = ["nn.Sequential(nn.Linear(8, 16), nn.Tanh())", *between, "nn.Linear(16, 7)"]
+    lines = "\n".join(f"                {part}," for part in parts)
+    return f"""
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList(
+            [
+{lines}
+            ]
+        )
+
+    def forward(self, features):
+        for part in self.parts:
+            features = part(features)
+        return features
+
+
+net = Net()
+own = {layouts.own_stages(p)}
+model = nn.ModuleList([net.parts[i] for i in own])
+"""
 
 
 def names_of_optimizers(p: Program) -> list[str]:
