@@ -94,8 +94,10 @@ def of_arithmetic(program: Program, truth: Truth) -> Expectation:
         return Expectation(unknown="a sum over elements of unknown meaning may be intended")
     if truth.steps != truth.windows:
         return Expectation(unknown=f"{truth.steps} steps of {truth.windows} windows")
-    if program.objective == "squared_error" and _halved(truth):
+    if program.objective == "squared_error" and _halved(program, truth):
         return Expectation(unknown="half a squared error may be intended")
+    if program.pipeline and program.k == 2 and _halved(program, truth):
+        return Expectation(unknown="the schedule halves the gradient; half a loss may be intended")
     drifting = not truth.replicas_equal
     if any(not step.accounts for step in truth.true_steps) and not drifting:
         return Expectation(unknown="the applied gradient is not one of its window's elements")
@@ -118,8 +120,8 @@ def _short_windows(program: Program, truth: Truth) -> frozenset[str]:
     return frozenset()
 
 
-def _halved(truth: Truth) -> bool:
-    accounts = [step.accounts["squared_error"] for step in truth.true_steps if step.accounts]
+def _halved(program: Program, truth: Truth) -> bool:
+    accounts = [step.accounts[program.objective] for step in truth.true_steps if step.accounts]
     return bool(accounts) and all(abs(each.balance - 0.5) < 1e-3 for each in accounts)
 
 

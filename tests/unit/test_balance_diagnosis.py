@@ -22,7 +22,7 @@ from gradledger_monitor.rules.balance_diagnosis import (
     Diagnosis,
     diagnose,
 )
-from helpers.facts import facts, judged, record, term
+from helpers.facts import accused, facts, judged, record, term
 
 EVEN = (50, 50, 50, 50)
 
@@ -580,3 +580,22 @@ def test_backwards_of_tasks_with_their_own_heads_are_objectives_of_their_own() -
 def test_micro_batches_of_which_one_shows_no_head_are_one_objective() -> None:
     terms = [term(n, 1 / n, head=head) for n, head in ((12, 1), (4, None))]
     assert len(facts(record(terms)).objectives) == 1
+
+
+@pytest.mark.parametrize(
+    ("k", "coefficient", "factor", "named"),
+    [
+        (4, 1 / 4, 1 / 4, True),
+        (3, 1 / 3, 1 / 3, True),
+        (2, 1 / 2, 1 / 2, False),  # half of a loss may be meant
+        (4, 1 / 8, 1 / 4, False),
+        (4, 1 / 4, 1.0, False),
+    ],
+)
+def test_a_coefficient_of_1_over_k_is_a_second_division_if_gradients_were_divided_too(
+    k: int, coefficient: float, factor: float, named: bool
+) -> None:
+    """As by a pipeline's schedule, which divides the gradients by K."""
+    terms = [term(6, coefficient / 6, coefficient=coefficient, undivided=True)] * k
+    steps = [facts(record(terms, number, post_factor=factor)) for number in (1, 2)]
+    assert ("reduction.double_division" in accused(judged(steps))) is named

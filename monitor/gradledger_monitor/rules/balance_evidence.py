@@ -104,7 +104,20 @@ def coefficient_explains(facts: StepFacts, objective: Objective, balance: float)
     if len(coefficients) != 1:
         return False
     coefficient = coefficients.pop()
-    return coefficient is not None and Near(balance, facts.tolerance)(abs(coefficient) or 1.0)
+    if coefficient is None or _divides_by_k_again(facts, coefficient):
+        return False
+    return Near(balance, facts.tolerance)(abs(coefficient) or 1.0)
+
+
+def _divides_by_k_again(facts: StepFacts, coefficient: float) -> bool:
+    """Whether a coefficient is 1/K, as are the gradients after backward, by a pipeline's schedule.
+
+    A round one, such as 0.5 with K = 2, may be a weight.
+    """
+    k = facts.micro_batches
+    factors = (abs(coefficient), facts.shared_factors[facts.lowest_rank])
+    divided = k > 1 and all(Near(factor * k, facts.tolerance)(1.0) for factor in factors)
+    return divided and _mantissa(coefficient) not in _ROUND
 
 
 def is_half_squared_error(facts: StepFacts, objective: Objective, balance: float) -> bool:
