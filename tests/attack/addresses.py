@@ -10,11 +10,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 
-import httpx2
-
 from attack.arena import Arena
 from attack.outcome import Outcome
 from gradledger_monitor.alerts.egress_policy import AddressRefused, EgressPolicy
+from helpers import http
 
 INSIDE = (
     *("0.0.0.0", "10.0.0.1", "100.64.0.1", "127.0.0.1", "127.8.9.10", "169.254.169.254"),
@@ -58,11 +57,11 @@ def attack(arena: Arena) -> Iterator[Outcome]:
 
 def _try(service: str, outcome: Outcome, name: str, url: str) -> None:
     channel = f"{service}/api/v1/alerts/channels/{name}"
-    response = httpx2.put(channel, json={"kind": "webhook", "url": url}, timeout=30)
+    response = http.put(channel, json={"kind": "webhook", "url": url})
     outcome.answered(response.status_code, response.elapsed.total_seconds())
     if response.status_code != 200:
         return  # refused when the channel is configured
-    tried = httpx2.post(f"{channel}/test", timeout=30)
+    tried = http.post(f"{channel}/test")
     outcome.answered(tried.status_code, tried.elapsed.total_seconds())
     if tried.status_code == 200 and tried.json()["outcome"] == "delivered":
         outcome.fault(f"{url} was delivered to")

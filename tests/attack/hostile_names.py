@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import httpx2
-
 from attack.arena import Arena
 from attack.outcome import Outcome
 from gradledger.records import EvalRecord, Record
+from helpers import http
 from helpers.batches import batch, eventually, step
 from helpers.command import gradledger
 from helpers.service import Service
@@ -134,14 +133,14 @@ def _send(service: Service, outcome: Outcome, number: int, name: str) -> str:
     for finding in service.get(f"/runs/{run}/findings").json()["findings"]:
         path = f"/api/v1/runs/{run}/findings/{finding['rule']}/acknowledgement"
         payload = {"note": name, "by": name}
-        answer = httpx2.put(service.url + path, json=payload, timeout=30)
+        answer = http.put(service.url + path, json=payload)
         outcome.answered(answer.status_code, answer.elapsed.total_seconds())
     return run
 
 
 def _check_page(service: Service, outcome: Outcome, path: str) -> None:
     began = time.monotonic()
-    answer = httpx2.get(service.url + path, timeout=30)
+    answer = http.get(service.url + path)
     outcome.answered(answer.status_code, time.monotonic() - began)
     if "set-cookie" in answer.headers and "login" not in path:
         outcome.fault(f"{path[:60]} sets a cookie")

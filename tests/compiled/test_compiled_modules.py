@@ -7,9 +7,9 @@ from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-import httpx2
 import pytest
 
+from helpers import http
 from helpers.service import running_service
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -36,4 +36,4 @@ def test_all_compiled_modules_run_from_a_library(monkeypatch: pytest.MonkeyPatch
 
 def test_the_metrics_of_a_service_report_compiled_rules(tmp_path: Path) -> None:
     with running_service(tmp_path / "a.db") as service:
-        assert 'rules="compiled"' in httpx2.get(f"{service.url}/metrics").text
+        assert 'rules="compiled"' in http.get(f"{service.url}/metrics").text

@@ -25,11 +25,11 @@ from pathlib import Path
 from queue import Queue
 from typing import TypeVar
 
+from helpers.patience import HANGS
 from helpers.ports import reserved_port
 
 T = TypeVar("T")
 R = TypeVar("R")
-SECONDS = 60.0  # that a script may take
 
 TESTS = Path(__file__).parents[1]
 Watch = Callable[[Path, Path], None]  # runs a script, writes what it saw
@@ -66,7 +66,7 @@ class Stage:
         )
 
     def play(self, script: Path, ranks: int = 1, watch: str = "records") -> Played:
-        """Run a script to its end, or for ``SECONDS``."""
+        """Run a script to its end, or for ``HANGS`` seconds."""
         assert self._server.stdin and self._server.stdout
         with tempfile.TemporaryDirectory() as folder:
             asked = {"script": str(script), "ranks": ranks, "watch": watch, "folder": folder}
@@ -82,7 +82,7 @@ class Stage:
         assert self._server.stdin and self._server.stdout
         self._server.stdin.close()
         self._server.stdout.close()
-        self._server.wait(SECONDS)
+        self._server.wait(HANGS)
 
 
 def on_stages(
@@ -141,7 +141,7 @@ def _play(watch: Watch, script: Path, ranks: int, folder: Path) -> dict[str, obj
             if pid == 0:
                 _child(watch, script, folder, rank, launch)
             children.append(pid)
-        statuses = _wait(children, started + SECONDS)
+        statuses = _wait(children, started + HANGS)
     return {"statuses": statuses, "seconds": round(time.monotonic() - started, 2)}
 
 
@@ -152,7 +152,7 @@ def _child(watch: Watch, script: Path, folder: Path, rank: int, launch: dict[str
         printed = os.open(folder / f"{rank}.txt", os.O_CREAT | os.O_WRONLY)
         for stream in (1, 2):
             os.dup2(printed, stream)
-        faulthandler.dump_traceback_later(SECONDS * 0.9)  # where it hangs, if it does
+        faulthandler.dump_traceback_later(HANGS * 0.9)  # where it hangs, if it does
         if launch["WORLD_SIZE"] != "1":
             group = {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1"}
             os.environ.update(launch | group)

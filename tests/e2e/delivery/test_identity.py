@@ -93,7 +93,7 @@ if __name__ == "__main__":
 
 
 def test_nodes_started_by_separate_commands_are_one_run(
-    commands: Commands, tmp_path: Path, nowhere: str
+    commands: Commands, tmp_path: Path, nowhere: str, python: str
 ) -> None:
     port = nowhere.rsplit(":", 1)[1]
     with running_service(tmp_path / "gradledger.db") as service:
