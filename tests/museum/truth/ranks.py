@@ -23,9 +23,9 @@ def _flat(step: Step) -> Tensor:
 
 
 def fault_of_replicas(ranks: list[dict[str, Any]]) -> float:
-    """The largest relative difference between two ranks at the same step, or in their count."""
-    pairs = list(zip(*(rank["steps"] for rank in ranks), strict=False))
-    apart = [float((a - b).norm() / a.norm()) for a, b in pairs]
+    """The largest relative difference from the first rank at one step, or in their count."""
+    steps = list(zip(*(rank["steps"] for rank in ranks), strict=False))
+    apart = [float((a - b).norm() / a.norm()) for a, *others in steps for b in others]
     counts = [len(rank["steps"]) for rank in ranks]
     return max(*apart, max(counts) - min(counts))
 

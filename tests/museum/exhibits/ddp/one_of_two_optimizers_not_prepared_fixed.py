@@ -1,0 +1,28 @@
+"""Both optimizers step after the micro-batch that is synchronised."""
+
+from contextlib import nullcontext
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from museum.parts import EVEN, TinyLM, text, token_loss, two_ranks
+
+with two_ranks() as rank:
+    torch.manual_seed(0)
+    net = TinyLM()
+    model = DistributedDataParallel(net)
+    body = torch.optim.AdamW([*net.embed.parameters(), *net.mix.parameters()], lr=3e-3)
+    head = torch.optim.AdamW(net.head.parameters(), lr=3e-3)
+    windows = text(6, seed=1 + rank, lengths=EVEN)
+
+    for window in windows:
+        for i, (ids, labels) in enumerate(window):
+            last = i + 1 == len(window)
+            with nullcontext() if last else model.no_sync():
+                loss = token_loss(model(ids), labels) / len(window)
+                loss.backward()
+            if last:
+                head.step()
+                head.zero_grad()
+                body.step()
+                body.zero_grad()
