@@ -13,8 +13,9 @@ from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts
 from gradledger_monitor.rules.framework_fixes import framework
 
-# Who calls backward, and which divisions follow: of DDP and FSDP (ranks), of a framework (K).
-Loop = Literal["plain", "ranks", "accelerate", "transformers", "lightning", "unproved"]
+# Who calls backward, and which divisions follow: of DDP and FSDP (ranks), of a framework (K), of a
+# pipeline's schedule (K).
+Loop = Literal["plain", "ranks", "pipeline", "accelerate", "transformers", "lightning", "unproved"]
 
 TOKEN_MEAN: dict[Loop, str] = {
     "plain": """\
@@ -30,6 +31,14 @@ dist.all_reduce(tokens)
 # for each micro-batch:
 loss = F.cross_entropy(logits, labels, reduction="sum") / tokens
 (loss * dist.get_world_size()).backward()                     # DDP and FSDP average over ranks""",
+    "pipeline": """\
+# where the schedule is created:
+def token_mean(logits, labels):
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum") / tokens
+
+schedule = Schedule1F1B(stage, K, loss_fn=token_mean, scale_grads=False)
+# before schedule.step:
+tokens = (labels != -100).sum()                                 # causal LM: labels[:, 1:]""",
     "accelerate": """\
 # where the Accelerator is created, so that the end of the loader does not end a window early:
 plugin = GradientAccumulationPlugin(num_steps=K, sync_with_dataloader=False)
@@ -76,6 +85,9 @@ MICRO_BATCH_MEAN: dict[Loop, str] = {
     "ranks": """\
 # for each micro-batch:
 (loss / K).backward()                      # K micro-batches for each step""",
+    "pipeline": """\
+# where the schedule is created:
+schedule = Schedule1F1B(stage, K, loss_fn=loss_fn, scale_grads=True)   # divides gradients by K""",
     "accelerate": """\
 # where the Accelerator is created:
 accelerator = Accelerator(gradient_accumulation_steps=K)
@@ -102,6 +114,9 @@ loss.backward()                            # not (loss / K).backward(): it is di
     "ranks": """\
 # for each micro-batch:
 loss.backward()                            # not (loss / K).backward(): it is divided already""",
+    "pipeline": """\
+# where the schedule is created, for a loss that is divided already:
+schedule = Schedule1F1B(stage, K, loss_fn=loss_fn, scale_grads=False)""",
     "accelerate": """\
 # for each micro-batch:
 # backward divides by the accumulation steps; the loss is divided already
@@ -178,7 +193,7 @@ def loop(facts: StepFacts) -> Loop:
     if _divides_itself(run):
         return "unproved"
     if run.world_size == 1:
-        return "plain"
+        return "pipeline" if facts.record.pipeline else "plain"
     # a loop that combines gradients itself may sum them, and FSDP2 is not run by these tests
     return "ranks" if facts.record.wrapper == "ddp" and facts.averaged else "unproved"
 
