@@ -23,7 +23,9 @@ import torch, sys
 import gradledger.session
 print(gradledger.__file__, gradledger.session._session is not None)
 """
-SHAPE = {"run", "verdict", "steps", "ranks", "findings", "tree", "coverage"}
+SHAPE = {
+    "run", "verdict", "steps", "ranks", "findings", "tree", "coverage", "objectives", "topology",
+}  # fmt: skip
 FINDING_SHAPE = {
     "rule", "severity", "first_step", "last_step", "steps", "title", "summary", "fix",
     "evidence", "inhibited_by", "acknowledged",
