@@ -1,4 +1,4 @@
-"""Which ranks of a step have data of their own: stages of a pipeline without a loss have none."""
+"""Which ranks of a step are data-parallel members: stages of a pipeline without a loss are none."""
 
 from __future__ import annotations
 

@@ -26,7 +26,6 @@ from gradledger_monitor.ingest.schema import Event, MicroBatch, StepRecord, Term
 from gradledger_monitor.model import manual_all_reduce, tolerances
 from gradledger_monitor.model.batch_size import samples_of, sum_if_complete, tokens_of
 from gradledger_monitor.model.clipping import clipping_of_window
-from gradledger_monitor.model.data_groups import data_group, members
 from gradledger_monitor.model.loss_names import IndexedMicroBatches, named, tasks_of
 from gradledger_monitor.model.losses import mean_over_tokens, sum_of_roots
 from gradledger_monitor.model.manual_all_reduce import UNSEEN, ManualAllReduce
@@ -39,6 +38,7 @@ from gradledger_monitor.model.objectives import (
     weights_vary,
 )
 from gradledger_monitor.model.token_ledger import Ledger, total
+from gradledger_monitor.model.topology import data_group, members
 
 CLIP_CALLS = ("clip_norm", "clip_value")
 
