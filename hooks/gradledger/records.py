@@ -45,8 +45,8 @@ class Term:
     class_weight: float | None = None  # sum of the class weights of the tokens, if any
     undivided: bool | None = None  # no division between the root of backward and this term
     coefficient: float | None = None  # product of constant factors between the root and this term
-    # of the last projection: of the cross entropies of one micro-batch, if there are several, and
-    # of a loss that is alone in its micro-batch, the same in all micro-batches
+    # of the last projection, if there are several cross entropies in the micro-batch; of the task
+    # (``tasks.py``), if the loss is alone in it
     head: int | None = None
     elements: int | None = None  # under the outermost reduction, where that is not the loss itself
     element_weight: float | None = None  # the gradient of one of them, including the loss scale

@@ -291,10 +291,15 @@ class StepFacts:
 
     def micro_batches_of(self, objective: Objective | None) -> int:
         """K of an objective: if backward is called for each task, the micro-batches of its task."""
-        if objective is None or len(set(self._tasks.values())) < 2:
+        if objective is None or not self.separate_tasks:
             return self.micro_batches
         rank = objective.terms[0].rank
         return len({term.micro_batch for term in objective.terms if term.rank == rank})
+
+    @property
+    def separate_tasks(self) -> bool:
+        """Whether backward is called for each of several tasks."""
+        return len(set(self._tasks.values())) > 1
 
     @property
     def separate_losses(self) -> bool:

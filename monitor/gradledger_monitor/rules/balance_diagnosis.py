@@ -425,8 +425,13 @@ def _by_history(
         balance * (facts.run.declared_scale or 1.0), past, facts.tolerance
     )
     even = objective.reading.is_even(facts.tolerance)
-    if varies and even and is_scaled_by_loop(facts):
-        return _scaled(facts, objective, past)
+    if even and is_scaled_by_loop(facts):
+        if _clips(facts, balance, past):
+            if facts.scale is None:
+                return Diagnosis("clipped", objective=objective)
+            return Diagnosis("unmeasured", CLIPPED_SCALED, objective)
+        if varies and not divides_by_count_after_backward(facts):
+            return Diagnosis("unmeasured", SCALED_BY_LOOP, objective)
     if varies and even and not is_bare_reduction(objective):
         return Diagnosis("wandering", objective=objective)
     divisor = _divisor(balance)
@@ -437,20 +442,20 @@ def _by_history(
     return Diagnosis("constant", objective=objective)
 
 
-def _scaled(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
-    """The loop scales the gradients after backward, by a factor that differs between windows.
+def _clips(facts: StepFacts, balance: float, past: Sequence[Closed]) -> bool:
+    """Whether the loop itself scales the gradients to one norm, by factors that differ.
 
-    A loop that clips by norm itself leaves the same norm each time. With a GradScaler, it is not
-    known whether it clipped before unscaling. Another factor is a mistake only if it is a count.
+    With a GradScaler, it is not known whether it does so before unscaling. Another factor after
+    backward is a mistake only if it is a count.
     """
-    limits = [closed.scaled_to for closed in _wrong(past) if closed.scaled_to][-EXPLAINED:]
-    if limits and all(abs((facts.norm or 0.0) / n - 1) <= facts.tolerance / 100 for n in limits):
-        if facts.scale is None:
-            return Diagnosis("clipped", objective=objective)
-        return Diagnosis("unmeasured", CLIPPED_SCALED, objective)
-    if divides_by_count_after_backward(facts):
-        return Diagnosis("wandering", objective=objective)
-    return Diagnosis("unmeasured", SCALED_BY_LOOP, objective)
+    closed = [c for c in _wrong(past) if c.scaled_to and c.balance][-EXPLAINED:]
+    equal = Near(facts.norm or 0.0, facts.tolerance / 100)
+    factor = Near(balance, facts.tolerance / 100)
+    scale = facts.run.declared_scale or 1.0
+    return bool(closed) and (
+        all(equal(c.scaled_to or 0.0) for c in closed)
+        and not all(factor((c.balance or 0.0) / scale) for c in closed)
+    )
 
 
 def _divisor(balance: float) -> int:

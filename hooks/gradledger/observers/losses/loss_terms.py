@@ -22,10 +22,10 @@ from gradledger.observers.base import Observer
 from gradledger.observers.losses import saved_hooks
 from gradledger.observers.losses.autograd_graph import find_losses, find_opaque
 from gradledger.observers.losses.found_losses import LossNode
-from gradledger.observers.losses.last_layers import LastLayers
 from gradledger.observers.losses.loss_nodes import DeclaredLoss, open_term
 from gradledger.observers.losses.loss_patterns import head_of
 from gradledger.observers.losses.node_names import REDUCTIONS
+from gradledger.observers.losses.tasks import Tasks
 from gradledger.observers.losses.upstream import watch_declared, watch_upstream
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class LossTerms(Observer):
     def __init__(self) -> None:
         super().__init__()
         self._thread = _ThreadDeclaration()
-        self._last_layers = LastLayers()
+        self._tasks = Tasks()
 
     def install(self) -> None:
         """Note where saved-tensor hooks are active, if this PyTorch does not report them."""
@@ -162,7 +162,7 @@ class LossTerms(Observer):
                 losses = find_losses(graph, scaled=micro_batch.scale is not None)
                 self._add_terms(micro_batch, losses)
             if len(micro_batch.terms) == 1 and losses:
-                micro_batch.terms[0].head = self._last_layers.number(losses[0])
+                micro_batch.terms[0].head = self._tasks.number(losses[0])
         except RuntimeError as error:
             if FREED not in str(error):
                 raise

@@ -35,7 +35,8 @@ class MissingNoSync(Rule):
     **When it is silent**
 
     K = 1; the first window, in which DDP rebuilds its buckets; one rank. Under FSDP,
-    synchronising each time saves memory, so the finding is information.
+    synchronising each time saves memory, so the finding is information; so it is where backward
+    runs once for each of several tasks, or for real and fake data.
 
     **Incidents**
 
@@ -59,8 +60,9 @@ class MissingNoSync(Rule):
         wasted = len(synchronised) - 1
         moved = (record.sync_bytes or 0) * wasted
         sharded = record.wrapper != "ddp"
+        accumulates = not facts.separate_losses and facts.micro_batches_of(facts.objective) > 1
         return finding(
-            "info" if sharded else "warning",
+            "info" if sharded or not accumulates else "warning",
             f"Gradients are synchronised {len(synchronised)} times per step",
             f"{counted(wasted, 'gradient synchronisation')} per step can be avoided"
             f"{_volume(moved)}. {_effect(facts)}"

@@ -1,4 +1,4 @@
-"""The last layer below a loss has a number, the same each time."""
+"""The task of a loss has a number, the same each time."""
 
 from __future__ import annotations
 
@@ -9,42 +9,49 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gradledger.observers.losses import last_layers
+from gradledger.observers.losses import tasks
 from gradledger.observers.losses.autograd_graph import find_losses
-from gradledger.observers.losses.last_layers import LastLayers
+from gradledger.observers.losses.tasks import Tasks
 
 
-def number(layers: LastLayers, loss: Any) -> int | None:
+def number(layers: Tasks, loss: Any) -> int | None:
     (found,) = find_losses(loss.grad_fn)
     return layers.number(found)
 
 
-def test_losses_over_one_layer_have_one_number_and_over_another_layer_another() -> None:
+def test_losses_over_one_layer_are_of_one_task_and_over_another_layer_of_another() -> None:
     body, first, second = nn.Linear(4, 4), nn.Linear(4, 3), nn.Linear(4, 3, bias=False)
-    layers, x = LastLayers(), torch.randn(5, 4)
+    layers, x = Tasks(), torch.randn(5, 4)
     classes = torch.tensor([0, 1, 2, 0, 1])
     numbers = [
         number(layers, loss)
         for loss in (
             F.cross_entropy(first(body(x)), classes) / 4,
             F.cross_entropy(second(body(x)), classes),
-            F.mse_loss(first(body(x)).tanh().squeeze(), torch.randn(5, 3)),
+            F.cross_entropy(first(body(x)).reshape(1, 5, 3).squeeze(0), classes),
             F.cross_entropy(second(body(x)), classes, reduction="sum") / 7,
         )
     ]
     assert numbers == [1, 2, 1, 2]
 
 
+def test_losses_of_real_and_of_fake_data_are_of_two_tasks() -> None:
+    critic, x = nn.Linear(4, 1), torch.randn(5, 4)
+    layers = Tasks()
+    real, fake = F.softplus(-critic(x)).mean(), F.softplus(critic(x)).mean()
+    assert [number(layers, real), number(layers, fake), number(layers, real)] == [1, 2, 1]
+
+
 def test_a_loss_without_a_layer_has_no_number() -> None:
     towers = nn.Linear(4, 3), nn.Linear(4, 3)
     left, right = (tower(torch.randn(4, 4)) for tower in towers)
     similarities = left @ right.T
-    assert number(LastLayers(), F.cross_entropy(similarities, torch.arange(4))) is None
+    assert number(Tasks(), F.cross_entropy(similarities, torch.arange(4))) is None
 
 
 def test_looking_ends_where_all_losses_have_one_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(last_layers, "LOSSES", 2)
-    layers, targets = LastLayers(), torch.tensor([0, 1])
+    monkeypatch.setattr(tasks, "LOSSES", 2)
+    layers, targets = Tasks(), torch.tensor([0, 1])
     model, other = nn.Linear(4, 3), nn.Linear(4, 3)
     x = torch.randn(2, 4)
     for _ in range(2):
@@ -53,7 +60,7 @@ def test_looking_ends_where_all_losses_have_one_layer(monkeypatch: pytest.Monkey
 
 
 def test_parameters_that_are_made_anew_each_time_are_not_numbered_for_ever() -> None:
-    layers, x, targets = LastLayers(), torch.randn(2, 4), torch.tensor([0, 1])
-    models = [nn.Linear(4, 3) for _ in range(last_layers.MAX_LAYERS + 1)]
+    layers, x, targets = Tasks(), torch.randn(2, 4), torch.tensor([0, 1])
+    models = [nn.Linear(4, 3) for _ in range(tasks.MAX_TASKS + 1)]
     numbers = [number(layers, F.cross_entropy(model(x), targets)) for model in models]
-    assert numbers == [*range(1, last_layers.MAX_LAYERS + 1), None]
+    assert numbers == [*range(1, tasks.MAX_TASKS + 1), None]

@@ -1,0 +1,62 @@
+"""Numbers the tasks of a loop that calls backward for each: which micro-batches are of one batch.
+
+The losses of one batch are computed by the same operations from the output of the same layer. Two
+tasks have different heads; a critic's losses of real and of fake data have different operations.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from gradledger.observers.losses.found_losses import LossNode
+from gradledger.observers.losses.loss_patterns import parameter_of
+from gradledger.observers.losses.node_names import PROJECTIONS, RESHAPES
+
+DEPTH = 24  # nodes between a loss and the layer that computes its input
+LOSSES = 256  # that are looked at, if all are of one task: looking takes microseconds
+MAX_TASKS = 64  # of a process; where parameters are made anew all the time, numbers mean nothing
+
+
+class Tasks:
+    """The losses of a process by task, numbered in the order in which tasks are first seen."""
+
+    def __init__(self) -> None:
+        self._numbered: dict[tuple[object, ...], tuple[weakref.ref[Any], int]] = {}
+        self._looked = 0
+
+    def number(self, loss: LossNode) -> int | None:
+        """The number of the task of this loss; None if no layer was found below it."""
+        if self._looked >= LOSSES and len(self._numbered) == 1:
+            return 1
+        self._looked += 1
+        layer, operations = _way_down(loss.smoothed or loss.node)
+        if layer is None:
+            return None
+        key = (id(layer), *operations)
+        reference, number = self._numbered.get(key, (None, 0))
+        if reference is not None and reference() is layer:
+            return number
+        if len(self._numbered) == MAX_TASKS:
+            return None
+        number = 1 + max((number for _, number in self._numbered.values()), default=0)
+        self._numbered[key] = weakref.ref(layer), number
+        return number
+
+
+def _way_down(node: Any) -> tuple[Any, list[str]]:
+    """The parameter of the layer below a loss, and the operations between, reshapes left out.
+
+    The way leads to the first input that has a graph.
+    """
+    operations: list[str] = []
+    for _ in range(DEPTH):
+        name = node.name()
+        if name in PROJECTIONS:
+            return parameter_of(node), operations
+        if name not in RESHAPES:
+            operations.append(name)
+        node = next((below for below, _ in node.next_functions if below is not None), None)
+        if node is None:
+            break
+    return None, operations
