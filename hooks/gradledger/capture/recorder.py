@@ -305,16 +305,20 @@ class Recorder:
             return
         began = perf_counter()
         window = self.windows.window_of(optimizer)
-        if window.is_abstract():
+        if self.windows.is_inner(window) or window.is_abstract():
             return
         if _has_closure(args, kwargs):
             window.stepping = True  # backward runs inside step()
         else:
             self._stepping[id(optimizer)] = self._close_window(window)
+            window.applying = True
         self._step_sampler.hook_seconds += perf_counter() - began
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         window = self.windows.window_of(optimizer)
+        window.applying = False
+        if window.inner:
+            return
         if self._skipped is not None:
             self._skip_step(window, self._skipped)
             return

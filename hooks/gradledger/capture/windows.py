@@ -94,6 +94,8 @@ class OptimizerWindow:
         self.fresh: bool | None = True
         self.sample_before: Deferred | None = None
         self.stepping = False  # inside step(closure): the window closes when it returns
+        self.applying = False  # inside step(): the window is closed, and the next one is open
+        self.inner = False  # another optimizer steps it inside its own step: ZeRO's share
         self.hidden_gradients = False  # gradients of the last backward are outside ``.grad``
         self.counted_number = 0  # of the micro-batch that was counted while it still ran
         self.partial = False  # the start of the window was not observed: no record of it
@@ -145,6 +147,7 @@ class OptimizerWindow:
 
     def begin_backward(self) -> None:
         """Read the marks, and derive from them whether the gradients are fresh."""
+        self.applying = False  # it may have raised
         if not self._probed:
             self.choose_probed(self.parameters())
         marks = self._read_marks()
@@ -311,7 +314,22 @@ class OpenWindows:
     def of_this_thread(self) -> list[OptimizerWindow]:
         """The windows that this thread may read: its own and unassigned ones."""
         thread = self._backwards.training_thread()
-        return [w for w in self if (w.thread == thread or w.is_unassigned()) and not w.shared]
+        readable = [w for w in self if not (w.shared or w.inner)]
+        return [w for w in readable if w.thread == thread or w.is_unassigned()]
+
+    def is_inner(self, window: OptimizerWindow) -> bool:
+        """Whether its optimizer steps as a part of another one's step, over the same parameters.
+
+        Then the other's window stands for both: ``ZeroRedundancyOptimizer`` steps an optimizer of
+        this rank's share of the parameters.
+        """
+        outer = [w for w in self if w.applying and w is not window]
+        if outer and not window.inner:
+            own = set(map(id, window.parameters()))
+            window.inner = any(own <= set(map(id, w.parameters())) for w in outer)
+            if window.inner:
+                window.discard()
+        return window.inner
 
     def begin_backward(self, micro_batch: OpenMicroBatch) -> None:
         """Read the marks of the windows that the backward may reach."""

@@ -208,6 +208,9 @@ class Collectives(Observer):
         self._thread.after_backward = after
         if before is not None and after is not None and micro_batch.alone:
             micro_batch.collectives = after - before
+        if micro_batch.wrapper == "bypassed" and "_pre_forward" in self._compiled:
+            # a compiled forward decides out of sight: the collectives show how
+            micro_batch.wrapper = "sync" if micro_batch.collectives else None
         if self._ddp and has_custom_hook(self._ddp):
             for window in reached:
                 self._local.watch(window, self.on_failure)

@@ -157,3 +157,34 @@ def test_memory_does_not_grow_with_the_number_of_dropped_optimizers() -> None:
     assert recorder.windows.names == ["SGD"] * 60
     assert recorder.windows.steps == [1] * 60
     assert objects[2] - objects[1] < 40  # of them a name and a number for each of 20 optimizers
+
+
+class Outer(Optimizer):
+    """Steps another optimizer over a share of its own parameters, as ZeRO does."""
+
+    def __init__(self, parameters: list[nn.Parameter], share: list[nn.Parameter]) -> None:
+        super().__init__(parameters, {"lr": 0.01})
+        self.inner = SGD(share, lr=0.01)
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        self.inner.step()
+
+
+def test_an_optimizer_that_is_stepped_inside_the_step_of_another_is_a_part_of_it() -> None:
+    model = tiny_model()
+    parameters = list(model.parameters())
+    with recording() as recorded:
+        train((model, Outer(parameters, parameters[:1])), windows(4))
+    assert steps(recorded) == [(0, 1), (0, 2), (0, 3), (0, 4)]
+    assert not accused(recorded.evaluation())
+
+
+def test_a_step_that_raised_leaves_other_optimizers_of_its_parameters_alone() -> None:
+    model = tiny_model()
+    raising = Outer(list(model.parameters()), list(model.parameters()))
+    del raising.inner
+    with recording() as recorded:
+        with pytest.raises(AttributeError):
+            train((model, raising), windows(1))
+        train((model, SGD(model.parameters(), lr=0.01)), windows(3))
+    assert steps(recorded) == [(1, 1), (1, 2), (1, 3)]  # the step that raised is no step

@@ -1,0 +1,24 @@
+"""A compiled DDP model that leaves no_sync for the last micro-batch."""
+
+import contextlib
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from museum.parts import TinyLM, summed, text, token_loss, two_ranks, valid
+
+with two_ranks() as rank:
+    torch.manual_seed(0)
+    model = torch.compile(DistributedDataParallel(TinyLM()), backend="eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    windows = text(6, seed=1 + rank)
+
+    for window in windows:
+        tokens = summed(sum(valid(labels) for _, labels in window))
+        for i, (ids, labels) in enumerate(window):
+            last = i == len(window) - 1
+            with contextlib.nullcontext() if last else model.no_sync():
+                loss = token_loss(model(ids), labels, "sum") / tokens * 2
+                loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
