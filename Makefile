@@ -34,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export UV_SYSTEM_CERTS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo attack test test-fast e2e lint type unit lowest matrix compiled museum courses oracle zoo zero-code missing-division frameworks examples docs coverage mutants bench screenshots security audit fuzz dist sbom image tools clean
+.PHONY: help environment demo attack test test-fast e2e lint type unit lowest matrix compiled museum parallel courses oracle zoo zero-code missing-division frameworks examples docs coverage mutants bench screenshots security audit fuzz dist sbom image tools clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -84,6 +84,9 @@ compiled: build/compiled/.ready  ## model and rules compiled to C, and their tes
 museum: $(READY)  ## the bug museum: what is found and what is left alone, written to docs/detection.md
 	cd tests && ../$(BIN)/python -m museum.run --jobs 2 --in-part --write ../docs/detection.md
 	$(BIN)/pytest -n 2 --dist load tests/museum -k 'not mistake_is_named'
+
+parallel: $(READY)  ## its scripts of several ranks alone, and their chapter in docs/detection.md
+	cd tests && ../$(BIN)/python -m museum.run --parallel --jobs 2 --write ../docs/detection.md
 
 courses: $(READY)  ## long healthy runs and faulty ones: how often alarmed, how many found; minutes
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m museum.courses.measure --write ../docs/detection.md

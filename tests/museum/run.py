@@ -1,6 +1,6 @@
 """Judges the museum and prints what was found, as a table or as JSON.
 
-    python -m museum.run [--only TEXT] [--core] [--jobs 2] [--in-part] [--json OUT]
+    python -m museum.run [--only TEXT] [--core] [--parallel] [--jobs 2] [--in-part] [--json OUT]
                          [--write docs/detection.md]
 
 Run from ``tests/``. The exit status is 1 when an incident is missed or a healthy script accused.
@@ -20,7 +20,15 @@ from pathlib import Path
 from museum.evaluation import PieceResult, evaluate
 from museum.labels import Piece, collection, core
 from museum.stage import Stage, on_stages
-from museum.tables import CHAPTER, as_json, document, summary
+from museum.tables import (
+    CHAPTER,
+    RANKS,
+    as_json,
+    document,
+    ranks_chapter,
+    replace_chapter,
+    summary,
+)
 
 
 def result_of(stage: Stage, piece: Piece, watch: str = "records") -> PieceResult:
@@ -31,11 +39,23 @@ def result_of(stage: Stage, piece: Piece, watch: str = "records") -> PieceResult
     return evaluate(piece, played.recorded)
 
 
+def _written(before: str, results: list[PieceResult], parallel: bool) -> str:
+    """The document with these results: its chapter on ranks alone, or all but the long runs."""
+    if not parallel:
+        return document(results) + "".join(before.partition(CHAPTER)[1:])
+    chapter = ranks_chapter(results)
+    if RANKS in before:
+        return replace_chapter(before, chapter)
+    rest, mark, long_runs = before.partition(CHAPTER)
+    return f"{rest.rstrip()}\n\n{chapter}\n{mark}{long_runs}"
+
+
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--only", default="", help="scripts whose family/name holds this")
     parser.add_argument("--core", action="store_true", help="one incident of each rule, its twin")
+    parser.add_argument("--parallel", action="store_true", help="scripts of several ranks")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument(
         "--in-part", action="store_true", help="then again, watching two steps of every four"
@@ -44,6 +64,8 @@ def main() -> int:
     parser.add_argument("--write", type=Path, help="write the table as markdown here")
     options = parser.parse_args()
     pieces = [piece for piece in collection() if options.only in piece.name]
+    if options.parallel:
+        pieces = [piece for piece in pieces if piece.ranks > 1]
     if options.core:
         pieces = core(pieces)
     watches = ["records", "in_part"] if options.in_part else ["records"]
@@ -54,8 +76,7 @@ def main() -> int:
         options.json.write_text(json.dumps(as_json(complete), indent=1) + "\n")
     if options.write:
         written = options.write.read_text() if options.write.exists() else ""
-        long_runs = "".join(written.partition(CHAPTER)[1:])
-        options.write.write_text(document(complete) + long_runs)
+        options.write.write_text(_written(written, complete, options.parallel))
     correct = all(result.correct for result in complete)
     if options.in_part:
         sys.stdout.write("two steps of every four:\n")

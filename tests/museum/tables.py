@@ -8,6 +8,7 @@ from museum.evaluation import PieceResult
 from museum.labels import WITHOUT_EXHIBIT
 
 COMMAND = "make museum"
+RANKS = "## Several ranks"
 CHAPTER = "## Long runs"  # written by museum.courses.measure, and kept
 
 
@@ -106,8 +107,42 @@ def document(results: list[PieceResult]) -> str:
             "|---|---|---|---|---|",
             *[_lookalike(v) for v in alikes],
             "",
+            ranks_chapter(results),
         ]
     )
+
+
+def ranks_chapter(results: list[PieceResult]) -> str:
+    """The chapter on the scripts of several ranks."""
+    several = [v for v in results if v.piece.ranks > 1]
+    incidents, healthy = _of(several, "incident"), _of(several, "twin")
+    healthy += _of(several, "look-alike")
+    alarmed = sum(v.detected for v in healthy)
+    return "\n".join(
+        [
+            RANKS,
+            "",
+            "Of the scripts above, those that run on several ranks (gloo, CPU): `make parallel`.",
+            "That each incident is wrong and its twin is right is proved without the hooks, mostly",
+            "by comparing the applied gradient with that of one large batch.",
+            "",
+            f"Named: {sum(v.named for v in incidents)} of {len(incidents)} incidents. "
+            f"False alarms: {alarmed} of {len(healthy)} healthy scripts.",
+            "",
+            "| script | ranks | what it does | expected | found | verdict |",
+            "|---|---|---|---|---|---|",
+            *[_of_ranks(v) for v in several],
+            "",
+        ]
+    )
+
+
+def _of_ranks(result: PieceResult) -> str:
+    piece = result.piece
+    why = "the same, put right" if piece.kind == "twin" else piece.label.why
+    expected = piece.label.expected if piece.kind == "incident" else "nothing"
+    cells = [piece.name, str(piece.ranks), why, expected, _findings(result), result.verdict]
+    return f"| {' | '.join(cells)} |"
 
 
 def _totals(f: dict[str, int]) -> list[str]:

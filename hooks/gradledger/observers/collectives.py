@@ -69,7 +69,9 @@ class Collectives(Observer):
         self._thread = _ThreadCounts()
         self._has_wrapper = False  # whether the script has used a data-parallel wrapper
         self._ddp: weakref.WeakSet[Any] = weakref.WeakSet()  # a script may train several
-        self._fsdp: weakref.WeakSet[Any] = weakref.WeakSet()  # FSDP1's outermost modules
+        # FSDP1's outermost modules, with their parameters (by id). Between forward and backward,
+        # a module may hold plain tensors in their place.
+        self._fsdp: weakref.WeakKeyDictionary[Any, frozenset[int]] = weakref.WeakKeyDictionary()
         self._fsdp2 = False  # whether FSDP2 has run a backward
         self._local = LocalGradients(type(self).__name__)
         # By module that is not imported yet: class, method and wrapper.
@@ -146,8 +148,8 @@ class Collectives(Observer):
         return forward
 
     def _add_fsdp(self, module: Any) -> None:
-        if module._is_root is not False and module not in self._fsdp:  # None at first
-            self._fsdp.add(module)
+        if module._is_root is not False and not self._fsdp.get(module):  # None at first
+            self._fsdp[module] = frozenset(map(id, module.parameters()))
             self._has_wrapper = True
             self._constant_fields.clear()
 
@@ -175,13 +177,12 @@ class Collectives(Observer):
         if reduction not in micro_batch.reductions:
             micro_batch.reductions |= {reduction}
 
-    @staticmethod
-    def _note_fsdp_decision(module: Any, micro_batch: OpenMicroBatch) -> None:
+    def _note_fsdp_decision(self, module: Any, micro_batch: OpenMicroBatch) -> None:
         """FSDP1 decides before backward. Until it reduces, ``.grad`` may not change."""
         if micro_batch.wrapper != "sync":
             micro_batch.wrapper = "sync" if module._sync_gradients else "no_sync"
         if not module._sync_gradients:
-            micro_batch.hidden_parameters |= {id(p) for p in module.parameters()}
+            micro_batch.hidden_parameters |= self._fsdp[module]
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
         """Read the sequence numbers before backward."""

@@ -1,0 +1,29 @@
+"""FSDP1 that shards gradients alone: until backward, its parameters are not listed."""
+
+import contextlib
+
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+
+from museum.parts import TinyLM, summed, text, token_loss, two_ranks, valid
+
+with two_ranks() as rank:
+    torch.manual_seed(0)
+    model = FullyShardedDataParallel(
+        TinyLM(),
+        device_id=torch.device("cpu"),
+        sharding_strategy=ShardingStrategy.SHARD_GRAD_OP,
+        use_orig_params=True,
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    windows = text(6, seed=1 + rank)
+
+    for window in windows:
+        tokens = summed(sum(valid(labels) for _, labels in window))
+        for i, (ids, labels) in enumerate(window):
+            last = i == len(window) - 1
+            with contextlib.nullcontext() if last else model.no_sync():
+                loss = token_loss(model(ids), labels, "sum") / tokens * 2
+                loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
