@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import random
 from typing import Any
 
 import pytest
@@ -278,6 +279,24 @@ def test_four_micro_batches_in_the_same_order_again_are_reported_and_three_are_n
     assert finding is not None and finding.evidence["period"] == 4
     assert ordered(1, 2, 3, 1, 2, 3, 1, 2, 3) is None
     assert ordered(1, 2, 3, 4, 1, 2, 4, 3) is None
+
+
+def epochs(labels: int, batches: int, count: int, shuffled: bool) -> list[int]:
+    """Fingerprints of epochs over batches of few labels."""
+    chance = random.Random(7)
+    epoch = [chance.randrange(labels) for _ in range(batches)]
+    orders = [chance.sample(epoch, batches) if shuffled else epoch for _ in range(count)]
+    return [each for order in orders for each in order]
+
+
+def test_an_order_that_repeats_is_found_although_many_batches_look_alike() -> None:
+    finding = ordered(*epochs(labels=3, batches=80, count=3, shuffled=False))
+    assert finding is not None and finding.evidence["period"] == 80
+
+
+@pytest.mark.parametrize("labels", [2, 3, 5])
+def test_batches_of_few_labels_that_repeat_by_chance_are_no_finding(labels: int) -> None:
+    assert ordered(*epochs(labels, batches=60, count=10, shuffled=True)) is None
 
 
 # ---------------------------------------------------------------------- norms that grow

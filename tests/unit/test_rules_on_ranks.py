@@ -303,6 +303,24 @@ def test_equal_fingerprints_are_reported_only_where_most_of_them_differ_from_eac
     assert later is not None and later.steps == 2
 
 
+def few_labels(equal_losses: bool) -> Finding | None:
+    """Two ranks of one micro-batch in each step, whose few labels are alike in the last three."""
+    steps = []
+    for number, (one, other) in enumerate([(0, 1), (1, 0)] * 10 + [(0, 0), (1, 1), (2, 2)], 1):
+        pair = [rank("sync", number=number) for _ in range(2)]
+        for index, (made, fingerprint) in enumerate(zip(pair, (one, other), strict=True)):
+            made.micro_batches[0].fingerprint = fingerprint
+            made.micro_batches[0].loss = 1.0 + number + (0 if equal_losses else index)
+        steps.append(facts(*pair))
+    findings = judged(steps).findings
+    return next((f for f in findings if f.rule == "ddp.duplicate_data"), None)
+
+
+def test_equal_fingerprints_of_few_labels_are_chance_unless_losses_are_equal_too() -> None:
+    assert few_labels(equal_losses=False) is None
+    assert few_labels(equal_losses=True) is not None
+
+
 def test_the_first_rank_of_a_group_is_not_compared_with_itself() -> None:
     """Ranks 1 and 3 are the last stages of two pipelines; ranks 0 and 2 have no loss."""
     steps = []

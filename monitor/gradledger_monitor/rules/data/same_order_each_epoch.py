@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
+from gradledger_monitor.rules.fingerprints import MOST, Fingerprints
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.state import declare
 
-MOST = 2**20  # fingerprints in memory
+LENGTHS = (4, 16, 64)  # of the sequences by which a repetition is found, in fingerprints
 
 FIX = """\
 for epoch in range(epochs):
@@ -39,7 +41,7 @@ class SameOrderEachEpoch(Rule):
     **When it is silent**
 
     The ``DataLoader`` has no shuffling sampler; fewer than 4 micro-batches repeat (overfitting
-    one batch on purpose); targets that do not vary.
+    one batch on purpose); targets that do not vary, or vary so little that chance repeats them.
 
     **Incidents**
 
@@ -50,14 +52,26 @@ class SameOrderEachEpoch(Rule):
 
     least = Parameter(4, "smallest number of micro-batches that counts as an epoch")
 
-    state = declare(_places=dict[float, int], _count=int, _distance=int, _matches=int)
+    state = declare(
+        _fingerprints=Fingerprints,
+        _last=deque[float],
+        _bits=deque[float],
+        _places=dict[int, int],
+        _distances=list[int],
+        _matches=list[int],
+        _surprise=list[float],
+    )
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
-        self._places: dict[float, int] = {}  # fingerprint -> its last position
-        self._count = 0
-        self._distance = 0
-        self._matches = 0
+        self._fingerprints = Fingerprints()
+        self._last: deque[float] = deque(maxlen=LENGTHS[-1])
+        self._bits: deque[float] = deque(maxlen=LENGTHS[-1])
+        self._places: dict[int, int] = {}  # hash of a sequence -> its last position
+        # for each length of a sequence: its last distance, how long that has held, and its bits
+        self._distances = [0] * len(LENGTHS)
+        self._matches = [0] * len(LENGTHS)
+        self._surprise = [0.0] * len(LENGTHS)
 
     def evaluate(self, window: Window) -> Outcome:
         """The last P micro-batches have the fingerprints of the P before them."""
@@ -81,12 +95,26 @@ class SameOrderEachEpoch(Rule):
 
     def _push(self, fingerprint: float) -> int:
         """Add a fingerprint; return the period once a whole one has repeated, else 0."""
-        before = self._places.get(fingerprint)
-        distance = 0 if before is None else self._count - before
-        self._matches = self._matches + 1 if distance and distance == self._distance else 1
-        self._distance = distance
         if len(self._places) > MOST:
             self._places.clear()
-        self._places[fingerprint] = self._count
-        self._count += 1
-        return distance if distance and self._matches >= distance else 0
+        self._bits.append(self._fingerprints.add(fingerprint))
+        self._last.append(fingerprint)
+        return max(self._period(track, length) for track, length in enumerate(LENGTHS))
+
+    def _period(self, track: int, length: int) -> int:
+        """The period by sequences of one length, which must be longer for fewer labels."""
+        if len(self._last) < length:
+            return 0
+        position = self._fingerprints.total
+        key = hash((length, *list(self._last)[-length:]))
+        distance = position - self._places.get(key, position)
+        self._places[key] = position
+        if distance > 0 and distance == self._distances[track]:
+            self._matches[track] += 1
+            self._surprise[track] += self._bits[-1]
+        else:
+            self._distances[track] = distance
+            self._matches[track] = length if distance > 0 else 0
+            self._surprise[track] = sum(list(self._bits)[-length:])
+        whole = 0 < distance <= self._matches[track]
+        return distance if whole and self._surprise[track] >= self._fingerprints.needed else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 
@@ -10,6 +11,7 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, names
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
+from gradledger_monitor.rules.fingerprints import Fingerprints
 from gradledger_monitor.rules.rule import (
     OK,
     Rule,
@@ -20,6 +22,8 @@ from gradledger_monitor.rules.rule import (
     not_measured,
 )
 from gradledger_monitor.rules.state import declare
+
+LOSS_BITS = 20.0  # of the losses of a window, in float32
 
 FIX = """\
 sampler = DistributedSampler(dataset, shuffle=True)
@@ -34,7 +38,8 @@ class DuplicateData(Rule):
     **What it sees**
 
     Two ranks have the same fingerprints of loss targets, micro-batch by micro-batch, in three
-    windows in a row. Fingerprints that do not vary are not compared.
+    windows in a row, or in as many more as chance makes unlikely: batches of few labels are often
+    equal. Equal losses count, too. Fingerprints that do not vary are not compared.
 
     **Why it matters**
 
@@ -61,11 +66,19 @@ class DuplicateData(Rule):
 
     precondition = SEVERAL_RANKS
 
-    state = declare(_windows=deque[dict[int, tuple[float, ...]]])
+    state = declare(
+        _windows=deque[dict[int, tuple[float, ...]]],
+        _fingerprints=Fingerprints,
+        _surprise=dict[int, float],
+        _losses=list[float],
+    )
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._windows: deque[dict[int, tuple[float, ...]]] = deque(maxlen=self.windows)
+        self._fingerprints = Fingerprints()
+        self._surprise: dict[int, float] = {}  # by rank: bits of what equals the first rank's
+        self._losses: list[float] = []  # of the first rank, in the last window
 
     def evaluate(self, window: Window) -> Outcome:
         """Equal fingerprints on two ranks, in several windows in a row."""
@@ -78,6 +91,7 @@ class DuplicateData(Rule):
         if not all(prints.values()):
             return not_measured("no fingerprint of the loss targets")
         self._windows.append(prints)
+        self._add_surprise(facts.records, prints)
         if len(self._windows) < self.windows:
             return not_measured(f"needs {counted(self.windows, 'window')}")
         first, *others = sorted(prints)
@@ -95,7 +109,24 @@ class DuplicateData(Rule):
             fingerprints=list(prints[first])[:16],
         )
 
+    def _add_surprise(
+        self, records: Mapping[int, StepRecord], prints: Mapping[int, tuple[float, ...]]
+    ) -> None:
+        """Equal losses, unless they are always the same, are the strongest sign of equal data."""
+        first, *others = sorted(prints)
+        bits = sum(map(self._fingerprints.add, prints[first]))
+        losses = {rank: _losses(records[rank]) for rank in prints}
+        vary = bool(losses[first]) and losses[first] != self._losses
+        self._losses = losses[first]
+        for rank in others:
+            same = vary and losses[rank] == losses[first]
+            earlier = self._surprise.get(rank, 0.0)
+            equal = prints[rank] == prints[first]
+            self._surprise[rank] = earlier + bits + LOSS_BITS * same if equal else 0.0
+
     def _same(self, first: int, second: int) -> bool:
+        if self._surprise.get(second, 0.0) < self._fingerprints.needed:
+            return False
         return all(prints.get(first) == prints.get(second) for prints in self._windows)
 
     def _varied(self) -> bool:
@@ -107,3 +138,8 @@ class DuplicateData(Rule):
 def _prints(record: StepRecord) -> tuple[float, ...]:
     prints = [number(m.fingerprint) for m in record.micro_batches if not m.constant_target]
     return tuple(p for p in prints if p is not None) if None not in prints else ()
+
+
+def _losses(record: StepRecord) -> list[float]:
+    losses = [number(m.loss) for m in record.micro_batches]
+    return [loss for loss in losses if loss is not None and math.isfinite(loss)]
