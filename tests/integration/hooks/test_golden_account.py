@@ -177,10 +177,24 @@ STEP: Plain = {
     "sync_bytes": 8,  # one float64
     "outside": 0,
 }
+
+
+def replica(w: float) -> Plain:
+    """The one parameter before the step."""
+    return {"total": 1, "indices": [0], "fingerprints": [w], "shapes": [[1, 1]]}
+
+
 # w = 1: gradients 2 + 1 on the first rank, and 1 + 1 on the second, are averaged to 2.5.
 # w = -0.25: -1.75 - 1.5, and -2.125 - 0.25, to -2.8125.
-BEGUN: Plain = {**STEP, "step": 1, "norm": 2.5, "parameters": 1.0, "update_ratio": 1.25}
-ENDED: Plain = {**STEP, "step": 2, "norm": 2.8125}
+BEGUN: Plain = {
+    **STEP,
+    "step": 1,
+    "norm": 2.5,
+    "parameters": 1.0,
+    "update_ratio": 1.25,
+    "replica": replica(1.0),
+}
+ENDED: Plain = {**STEP, "step": 2, "norm": 2.8125, "replica": replica(-0.25)}
 
 TWO_RANKS: list[list[Plain]] = [
     [
