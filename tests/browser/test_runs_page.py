@@ -19,6 +19,20 @@ def test_each_run_shows_its_verdict_and_what_is_wrong_with_it(page: Page, servic
     expect(good).to_contain_text("ended")
 
 
+def test_a_run_without_an_end_that_sends_nothing_any_more_is_lost(
+    page: Page, service: Service
+) -> None:
+    service.post(batch("killed", [fair_step(n) for n in (1, 2, 3)], name="killed"))
+    page.goto("/")
+    row = page.locator("[data-run=killed] .seen")
+    expect(row).not_to_contain_text("lost")
+    page.evaluate("""() => {
+      const seen = document.querySelector("[data-run=killed] .seen");
+      seen.dataset.seen = String(Number(seen.dataset.seen) - 121);
+    }""")
+    expect(row).to_contain_text("lost")
+
+
 def test_search_filters_runs_and_reports_no_match(page: Page, service: Service) -> None:
     service.post(batch("r1", [fair_step(1)], name="llama", project="sft"))
     service.post(batch("r2", [fair_step(1)], name="resnet", project="vision"))

@@ -63,14 +63,35 @@ class Plot:
     alt_text: str
 
 
+# An axis shows at least this range, so that it does not magnify deviations within the tolerance.
+TOLERANCE = 0.01  # of a balance, relative; of a misallocation
+_FROM_ZERO = ("misallocation", "lr", "tokens", "samples", "micro_batches", "collectives")
+DECADES = 100  # the largest value divided by the smallest, from which an axis is logarithmic
+
+
+def at_least(figure: str, low: float, high: float) -> tuple[float, float]:
+    """The range of an axis of a figure: that of its values, or the least one."""
+    if figure == "balance" and high - low < 2 * TOLERANCE * high:
+        low, high = low * (1 - TOLERANCE), high * (1 + TOLERANCE)
+    if figure == "misallocation":
+        high = max(high, TOLERANCE)
+    return (min(low, 0.0), high) if figure in _FROM_ZERO else (low, high)
+
+
+def spans_decades(figure: str, low: float, high: float) -> bool:
+    """Whether a linear axis would hide the small ones of positive values."""
+    return figure not in _FROM_ZERO and low > 0 and high / low >= DECADES
+
+
 @dataclass(frozen=True)
 class Frame:
-    """The title, scale, marked spans and onset of a chart."""
+    """The title, scale, marked spans and onset of a chart; ``figure`` of its first curve."""
 
     title: str
     log: bool = False
     marked: Sequence[Span] = ()
     onset: int | None = None
+    figure: str = ""
 
 
 def plot(frame: Frame, steps: Sequence[int], curves: Sequence[Curve]) -> Plot | None:
@@ -78,14 +99,15 @@ def plot(frame: Frame, steps: Sequence[int], curves: Sequence[Curve]) -> Plot | 
     values = [v for c in curves for v in _all_values(c) if v is not None and _fits(v, frame.log)]
     if not values or not steps:
         return None
-    low, high = _padded(min(values), max(values), frame.log)
+    low, high = _range(frame, min(values), max(values))
+    log = frame.log or spans_decades(frame.figure, low, high)
     x = _scale(steps[0] - 0.5, steps[-1] + 0.5, LEFT, WIDTH - RIGHT)
-    linear_y = _scale(_linear(low, frame.log), _linear(high, frame.log), HEIGHT - BOTTOM, TOP)
+    linear_y = _scale(_linear(low, log), _linear(high, log), HEIGHT - BOTTOM, TOP)
 
     def y(value: float) -> float:
-        return linear_y(_linear(value, frame.log))
+        return linear_y(_linear(value, log))
 
-    paths = [_curve_path(curve, [x(step) for step in steps], y, frame.log) for curve in curves]
+    paths = [_curve_path(curve, [x(step) for step in steps], y, log) for curve in curves]
     first, last = steps[0], steps[-1]
     spans = [(max(a, first), min(b, last)) for a, b in frame.marked if a <= last and b >= first]
     onset = frame.onset if frame.onset is not None and first <= frame.onset <= last else None
@@ -93,7 +115,7 @@ def plot(frame: Frame, steps: Sequence[int], curves: Sequence[Curve]) -> Plot | 
         title=frame.title,
         curves=tuple(path for path in paths if path.path),
         x_ticks=tuple(Tick(x(s), formatting.count(s)) for s in _step_ticks(first, last)),
-        y_ticks=tuple(Tick(y(v), formatting.figure(v, 3)) for v in _ticks(low, high, frame.log)),
+        y_ticks=tuple(Tick(y(v), formatting.figure(v, 3)) for v in _ticks(low, high, log)),
         marked=tuple((x(a - 0.5), round(max(x(b + 0.5) - x(a - 0.5), 1), 1)) for a, b in spans),
         onset=None if onset is None else x(onset),
         alt_text=f"{frame.title}, steps {first:,} to {last:,}: "
@@ -114,6 +136,13 @@ def _fits(value: float, log: bool) -> bool:
 
 def _linear(value: float, log: bool) -> float:
     return math.log10(value) if log else value
+
+
+def _range(frame: Frame, least: float, most: float) -> tuple[float, float]:
+    """The ends of the vertical axis. One that begins at zero is not continued below it."""
+    low, high = at_least(frame.figure, least, most)
+    padded = _padded(low, high, frame.log or spans_decades(frame.figure, low, high))
+    return (0.0 if low == 0.0 and frame.figure in _FROM_ZERO else padded[0]), padded[1]
 
 
 def _padded(low: float, high: float, log: bool) -> tuple[float, float]:

@@ -53,6 +53,7 @@ class Chart:
     markers: tuple[str, str] | None = None  # a figure of 0s and 1s, marked at each 1; label
     objective_metric: str | None = None  # one line for each objective, of this metric
     rules: tuple[str, ...] = ()  # patterns of the rules whose findings are shaded here
+    log_if_wide: bool = False  # a logarithmic axis where the values span two decades
     always: bool = False  # shown even if it has no data
     number_format: NumberFormat = "figure"  # of lines that are not ``series``
 
@@ -73,6 +74,7 @@ class Chart:
             "fraction": self.fraction,
             "markers": self.markers,
             "minimum_range": self.minimum_range,
+            "log_if_wide": self.log_if_wide,
             "objective_metric": self.objective_metric,
             "number_format": self.number_format,
             "layout": self._layout(),
@@ -99,6 +101,7 @@ RUN_CHARTS: tuple[Chart, ...] = (
         id="loss",
         title="Loss",
         hint="If the lines diverge, your logged loss is not the loss you train on.",
+        log_if_wide=True,
         series=(
             Series("loss_reported", "reported", VERMILION),
             Series("loss_token", "token-weighted", BLUE, "token-weighted loss", "dash"),
@@ -131,7 +134,7 @@ RUN_CHARTS: tuple[Chart, ...] = (
         id="scale",
         title="Loss scale",
         hint="Each cross is a step that the GradScaler skipped.",
-        series=(Series("scale", "scale", BLUE, stepped=True, number_format="count"),),
+        series=(Series("scale", "scale", BLUE, stepped=True),),
         yaxis={"type": "log", "nticks": 5, "tickformat": ",~g"},
         markers=("skipped", "skipped step"),
         fraction=("skipped", "skipped steps"),
@@ -144,6 +147,7 @@ RUN_CHARTS: tuple[Chart, ...] = (
         series=(Series("balance", "balance", BLUE, "balance"),),
         yaxis={"tickformat": ",~g", "nticks": 5},
         minimum_range=(0, 1.5),
+        log_if_wide=True,
         reference=1,
         rules=("reduction.*", "scaler.step_bypassed", "loop.step_every_microbatch"),
         always=True,
@@ -161,7 +165,7 @@ RUN_CHARTS: tuple[Chart, ...] = (
                 number_format="percent",
             ),
         ),
-        yaxis={"tickformat": ".0%", "nticks": 5},
+        yaxis={"tickformat": ".0%", "nticks": 5, "rangemode": "nonnegative"},
         minimum_range=(0, 0.1),
         rules=("reduction.token_weights_unequal", "ddp.uneven_microbatches"),
         always=True,
@@ -173,7 +177,7 @@ RUN_CHARTS: tuple[Chart, ...] = (
         series=(),
         objective_metric="misallocation",
         number_format="percent",
-        yaxis={"tickformat": ".0%", "nticks": 5},
+        yaxis={"tickformat": ".0%", "nticks": 5, "rangemode": "nonnegative"},
         minimum_range=(0, 0.1),
     ),
     Chart(
@@ -184,6 +188,7 @@ RUN_CHARTS: tuple[Chart, ...] = (
         objective_metric="balance",
         yaxis={"tickformat": ",~g", "nticks": 5},
         minimum_range=(0, 1.5),
+        log_if_wide=True,
     ),
     Chart(
         id="tokens",
@@ -237,6 +242,14 @@ RUN_CHARTS: tuple[Chart, ...] = (
     ),
 )
 
+_LR_CHART = Chart(
+    id="lr",
+    title="Learning rate",
+    hint="",
+    series=(_LR,),
+    yaxis={"rangemode": "tozero", "nticks": 5, "tickformat": "~g"},
+)
+
 # The charts of a comparison: the figure, its title, and the chart whose y-axis it uses.
 _COMPARED = {
     "loss_token": ("Token-weighted loss", "loss"),
@@ -244,7 +257,7 @@ _COMPARED = {
     "balance": ("Balance B", "balance"),
     "misallocation": ("Misallocation d", "misallocation"),
     "norm": ("Gradient norm", "norm"),
-    "lr": ("Learning rate", "loss"),
+    "lr": ("Learning rate", "lr"),
     "tokens": ("Tokens per step", "tokens"),
     "scale": ("Loss scale", "scale"),
 }
@@ -252,9 +265,15 @@ _COMPARED = {
 
 def comparison_charts() -> list[Figure]:
     """The charts of the compare page: one figure in each, one line for each run."""
-    charts = {chart.id: chart for chart in RUN_CHARTS}
+    charts = {chart.id: chart for chart in (*RUN_CHARTS, _LR_CHART)}
     return [
-        {"id": figure, "title": title, "layout": _layout(charts[chart_id].yaxis)}
+        {
+            "id": figure,
+            "title": title,
+            "layout": _layout(charts[chart_id].yaxis),
+            "minimum_range": charts[chart_id].minimum_range,
+            "log_if_wide": charts[chart_id].log_if_wide,
+        }
         for figure, (title, chart_id) in _COMPARED.items()
     ]
 

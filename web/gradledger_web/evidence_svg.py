@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gradledger_web import formatting
+from gradledger_web import chart_svg, formatting
 
 WIDTH, HEIGHT = 100.0, 40.0
 _MARGIN = 3.0
@@ -70,9 +70,15 @@ def line_chart(
     finite = [v for v in values if v is not None and math.isfinite(v)]
     if not finite or not steps:
         return None
-    low, high = min(finite), max(finite)
+    low, high = chart_svg.at_least(figure, min(finite), max(finite))
+    log = chart_svg.spans_decades(figure, low, high)
+    height: Callable[[float], float] = math.log10 if log else float
     x = _scale(steps[0] - 0.5, steps[-1] + 0.5, 0, WIDTH)
-    y = _scale(low, high, HEIGHT - _MARGIN, _MARGIN)
+    linear_y = _scale(height(low), height(high), HEIGHT - _MARGIN, _MARGIN)
+
+    def y(value: float) -> float:
+        return linear_y(height(value))
+
     points = [
         (x(step), y(value) if value is not None and math.isfinite(value) else None)
         for step, value in zip(steps, values, strict=True)
@@ -81,7 +87,7 @@ def line_chart(
     left, right = x(marked[0] - 0.5), x(marked[1] + 0.5)
     text_of = formatting.percent if figure == "misallocation" else formatting.figure
     return LineChart(
-        label=LABELS[figure],
+        label=LABELS[figure] + (" (log scale)" if log else ""),
         path=_path(points),
         left=left,
         width=round(max(right - left, 0.5), 2),

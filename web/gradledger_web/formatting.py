@@ -104,6 +104,11 @@ def percent(value: float | None) -> str:
     return f"{value * 100:.{digits}f}%"
 
 
+def signed(value: float) -> str:
+    """A difference with its sign: ``+0.25``."""
+    return f"{'+' if value > 0 else _MINUS if value < 0 else ''}{figure(abs(value), 3)}"
+
+
 def times(value: float | None) -> str:
     """A factor: ``3.53×``."""  # noqa: RUF002
     return NOT_MEASURED if value is None else f"{figure(value, 3)}{_TIMES}"

@@ -83,7 +83,7 @@ class Fact:
 _LABELS = {
     "balance": "balance B",
     "misallocation": "misallocation d",
-    "misallocation_recent": "d, recent mean",
+    "misallocation_recent": "d, mean of the last steps",
     "relative_weights": "relative weights \N{GREEK SMALL LETTER RHO}",
     "loss_reported": "reported loss",
     "loss_token": "token-weighted loss",
@@ -106,7 +106,8 @@ _TERMS = {
     "norm": "gradient norm",
 }
 _FRACTIONS = ("misallocation", "share", "fraction")  # in a key: its value is a fraction of 1
-_CORRECT_VALUES = {"misallocation": 0.0, "balance": 1.0}
+_SHOWN = ("misallocation", "balance")  # in the headline, where they are wrong
+_CORRECT_VALUES = {"misallocation": 0.0, "misallocation_recent": 0.0, "balance": 1.0}
 
 
 def facts(evidence: dict[str, Any]) -> list[Fact]:
@@ -115,8 +116,11 @@ def facts(evidence: dict[str, Any]) -> list[Fact]:
 
 
 def headline(evidence: dict[str, Any]) -> list[Fact]:
-    """Misallocation and balance, if they are measured and wrong."""
-    values = {key: evidence.get(key) for key in _CORRECT_VALUES}
+    """Misallocation and balance, if they are measured and wrong: of misallocation, the mean over
+    the last steps, where the rule has one."""
+    recent = "misallocation_recent"
+    keys = [recent if key == "misallocation" and recent in evidence else key for key in _SHOWN]
+    values = {key: evidence.get(key) for key in keys}
     return facts({key: value for key, value in values.items() if value != _CORRECT_VALUES[key]})
 
 

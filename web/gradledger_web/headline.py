@@ -41,6 +41,15 @@ def summarize(
     return Summary(sentence=sentence, detail=detail, causes=causes, symptoms=symptoms)
 
 
+def _acknowledged(causes: list[Finding]) -> str:
+    """How many of the warnings and errors a person has acknowledged; empty if none."""
+    problems = [finding for finding in causes if finding.severity != "info"]
+    number = sum(finding.acknowledged is not None for finding in problems)
+    if not number:
+        return ""
+    return f"Acknowledged: {number} of {formatting.plural(len(problems), 'finding')}."
+
+
 def _extent(ranks: int, absent: Sequence[int]) -> str:
     """Over which ranks a verdict holds, where some never sent a record."""
     if not absent:
@@ -62,7 +71,9 @@ def _sentence_and_detail(
     if causes and evaluation.verdict in ("broken", "suspect"):
         others = len(causes) - 1
         more = f"{formatting.plural(others, 'more finding')} below." if others else ""
-        return f"{causes[0].title.rstrip('.')}.", more
+        return f"{causes[0].title.rstrip('.')}.", " ".join(
+            filter(None, (more, _acknowledged(causes)))
+        )
     period = formatting.plural(steps, "optimizer step")
     not_measured = _not_measured(evaluation)
     detail = f"Not measured: {', '.join(not_measured)}." if not_measured else ""

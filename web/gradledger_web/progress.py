@@ -46,9 +46,18 @@ class Progress:
         return f"{steps} step/s" if steps == "1" else f"{steps} steps/s"
 
 
-def progress_of(run: RunRow, rate: float | None) -> Progress:
-    """The progress of a run. A run that ended has no ETA."""
+LOST_AFTER = 120.0  # seconds without a record or a heartbeat, which is sent every ten
+
+
+def is_lost(run: RunRow, now: float) -> bool:
+    """Whether a run stopped sending without its end: its process was killed, or is unreachable."""
+    return not run.ended and now - run.last_seen > LOST_AFTER
+
+
+def progress_of(run: RunRow, rate: float | None, now: float = 0.0) -> Progress:
+    """The progress of a run. One that ended has no ETA, and one that is lost no rate either."""
     total = planned_steps(run.config)
+    rate = None if is_lost(run, now) else rate
     steps = run.steps // max(len(run.optimizers), 1)
     if total is None or not rate or run.ended or steps >= total:
         return Progress(steps, total, rate, None)

@@ -20,6 +20,7 @@ _FILTERS = (
     formatting.clock,
     formatting.plural,
     formatting.quantity,
+    formatting.rank_names,
     formatting.sentence,
     formatting.segment,
     glossary.facts,

@@ -33,6 +33,7 @@ _RESULTS = (
     ("misallocation", "misallocation d"),
     ("norm", "gradient norm"),
 )
+_RESULT_TOLERANCE = 0.001  # of a misallocation or a balance; smaller changes are rounding
 _TOLERANCE = 0.02  # medians of two equal trainings differ by less
 
 
@@ -58,6 +59,7 @@ class DiffRow:
     name: str
     texts: tuple[str, ...]
     differs: bool
+    change: str = ""  # from the first run to the last
 
 
 def measured_rows(runs: Sequence[RunMedians]) -> list[DiffRow]:
@@ -122,7 +124,17 @@ def _figure_row(name: str, values: Sequence[float | None]) -> DiffRow:
     differs = bool(numbers) and max(numbers) - min(numbers) > _TOLERANCE * max(map(abs, numbers))
     text_of = formatting.percent if "misallocation" in name else formatting.figure
     partly_measured = 0 < len(numbers) < len(values)
-    return DiffRow(name, tuple(map(text_of, values)), differs or partly_measured)
+    change = _change(values[0], values[-1], "misallocation" in name) if differs else ""
+    return DiffRow(name, tuple(map(text_of, values)), differs or partly_measured, change)
+
+
+def _change(old: float | None, new: float | None, fraction: bool) -> str:
+    """A difference in percentage points, or a factor."""
+    if old is None or new is None:
+        return ""
+    if fraction:
+        return f"{formatting.signed((new - old) * 100)} points"
+    return formatting.times(new / old) if old and new / old > 0 else formatting.signed(new - old)
 
 
 def _is_measured(row: DiffRow) -> bool:
@@ -145,6 +157,7 @@ def _changes(before: RunMedians, after: RunMedians) -> list[str]:
     medians = (_median_change(key, name, before, after) for key, name in _BATCH_AND_RATE)
     return [
         *_verdict_change(before, after),
+        *_result_changes(before, after),
         *_finding_changes(before, after),
         *(text for text in medians if text),
         *_config_changes(before.run.config, after.run.config),
@@ -156,6 +169,19 @@ def _verdict_change(before: RunMedians, after: RunMedians) -> list[str]:
         return []
     old, new = VERDICTS[before.evaluation.verdict], VERDICTS[after.evaluation.verdict]
     return [f"the verdict changed from {old.lower()} to {new.lower()}"]
+
+
+def _result_changes(before: RunMedians, after: RunMedians) -> list[str]:
+    """``improved: d 10.1% to 0%``: how far misallocation and balance are from what is right."""
+    texts = []
+    for key, symbol, right in (("misallocation", "d", 0.0), ("balance", "B", 1.0)):
+        old, new = before.last_medians.get(key), after.last_medians.get(key)
+        if old is None or new is None or abs(new - old) <= _RESULT_TOLERANCE:
+            continue
+        word = "improved" if abs(new - right) < abs(old - right) else "worse"
+        text_of = formatting.percent if key == "misallocation" else formatting.figure
+        texts.append(f"{word}: {symbol} {text_of(old)} to {text_of(new)}")
+    return texts
 
 
 def _finding_changes(before: RunMedians, after: RunMedians) -> list[str]:

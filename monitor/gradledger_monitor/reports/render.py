@@ -16,7 +16,7 @@ from gradledger_monitor.reports.objectives import ObjectiveSummary
 from gradledger_monitor.reports.terminal import step_span
 from gradledger_monitor.reports.verdict_json import verdict_json
 from gradledger_monitor.store.steps.curves import Curves
-from gradledger_web import assets, charts, formatting, glossary, headline, rank_table
+from gradledger_web import assets, charts, formatting, glossary, headline, progress, rank_table
 from gradledger_web.chart_svg import Curve, Frame, Plot, plot
 from gradledger_web.rendering import render
 
@@ -31,6 +31,7 @@ def html(incident: Incident) -> str:
         tree=incident.evaluation.tree,
         objectives=incident.objectives,
         ranks=_ranks(incident),
+        lost=progress.is_lost(incident.run, incident.created),
         charts=list(_charts(incident)),
         cost=cost_text(incident.cost) if incident.cost else "",
         styles=assets.inline("app.css"),
@@ -116,7 +117,8 @@ def _frame(chart: charts.Chart, incident: Incident) -> Frame:
         if f.optimizer == incident.optimizer and chart.id in charts.charts_of_rule(f.rule)
     ]
     onset = incident.onset.first_step if incident.onset else None
-    return Frame(chart.title, chart.yaxis.get("type") == "log", marked, onset)
+    figure = chart.series[0].key if chart.series else ""
+    return Frame(chart.title, chart.yaxis.get("type") == "log", marked, onset, figure)
 
 
 def _evaluation_plot(chart: charts.Chart, incident: Incident) -> Plot | None:

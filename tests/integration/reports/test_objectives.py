@@ -82,6 +82,13 @@ def test_a_run_with_one_objective_shows_no_table_of_objectives(store: Store) -> 
     assert incident.topology is None and "Ranks" not in markdown(incident)
 
 
+def test_a_run_whose_end_never_came_is_lost(store: Store) -> None:
+    evaluated(store, "r1", [fair_step(1)])
+    last_seen = build_incident(store, "r1").run.last_seen
+    assert "lost" not in html(build_incident(store, "r1", now=last_seen + 60))
+    assert "lost: no end was recorded" in html(build_incident(store, "r1", now=last_seen + 600))
+
+
 def test_the_ranks_of_a_run_are_in_its_post_mortem(store: Store) -> None:
     for rank in range(2):
         send(store, [step(1, sync="averaged")], run="r1", rank=rank, world_size=3)

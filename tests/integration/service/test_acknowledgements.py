@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from gradledger_monitor.store.alerts.acknowledgements import (
     remove_acknowledgement,
 )
 from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.runs import listing
 from gradledger_monitor.store.runs.queries import UnknownRun, evaluation
 from gradledger_monitor.store.steps.ingest import store_batch
 from gradledger_monitor.workers.evaluator import evaluate_pending
@@ -50,6 +52,14 @@ def test_an_acknowledgement_stays_with_the_finding_in_later_evaluations(
     assert (finding.lifecycle, evaluation(store, "r").verdict) == ("ongoing", "broken")
     shown = verdict_json("r", 3, 1, evaluation(store, "r"))["findings"][0]
     assert shown["acknowledged"] == {"note": NOTE.note, "by": "Ada", "at": 100.0, "until": None}
+
+
+def test_the_list_of_runs_counts_acknowledged_findings(store: Store) -> None:
+    findings_after(store, step(1))
+    assert listing.acknowledged(store, ["r"], now=150.0) == {}
+    acknowledge(store, "r", RULE, replace(NOTE, until=200.0))
+    assert listing.acknowledged(store, ["r"], now=150.0) == {"r": listing.Acknowledged(1, 1)}
+    assert listing.acknowledged(store, ["r"], now=250.0) == {}  # the snooze is over
 
 
 def test_a_regression_is_not_acknowledged(store: Store) -> None:

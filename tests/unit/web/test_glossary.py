@@ -32,6 +32,12 @@ def test_the_headline_omits_correct_values() -> None:
     assert [f.text for f in glossary.headline({"misallocation": 0.0, "balance": 8.0})] == ["8"]
 
 
+def test_the_headline_has_the_mean_over_the_last_steps() -> None:
+    evidence = {"misallocation": 0.276, "misallocation_recent": 0.258, "balance": 1.0}
+    (fact,) = glossary.headline(evidence)
+    assert (fact.label, fact.text) == ("d, mean of the last steps", "25.8%")
+
+
 def test_every_term_is_in_the_glossary() -> None:
     named = {fact.term for fact in glossary.facts(dict.fromkeys(glossary._TERMS, 1.0))}
     charted = {series.term for chart in charts.RUN_CHARTS for series in chart.series}

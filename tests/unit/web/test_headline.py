@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from gradledger_monitor.model.findings import EvaluationResult, Finding, Severity, TreeNode, Verdict
+from gradledger_monitor.model.findings import (
+    Acknowledgement,
+    EvaluationResult,
+    Finding,
+    Severity,
+    TreeNode,
+    Verdict,
+)
 from gradledger_web import headline
 
 
@@ -84,6 +93,13 @@ def test_a_symptom_is_not_counted() -> None:
     symptom = finding("norm.spike", "error", "ddp.never_synced")
     result = evaluation("suspect", finding("norm.vanishing", "warning"), symptom)
     assert headline.verdict_meaning(result, 8, 1) == "1 warning in 8 steps"
+
+
+def test_acknowledged_findings_are_counted() -> None:
+    known = replace(finding("x.err", "error"), acknowledged=Acknowledgement("known", None, 1.0))
+    result = evaluation("broken", known, finding("x.warn", "warning"), finding("x.note", "info"))
+    summary = headline.summarize(result, 8)
+    assert summary.detail == "2 more findings below. Acknowledged: 1 of 2 findings."
 
 
 def test_a_verdict_names_the_ranks_over_which_it_holds() -> None:

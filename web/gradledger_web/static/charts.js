@@ -15,7 +15,7 @@ import { all, one } from "./page.js";
 
 /**
  * A chart, as charts.py writes it.
- * @typedef {{id: string, title: string, series: Series[], figures: string[], fraction: [string, string] | null, markers: [string, string] | null, minimum_range: Range | null, objective_metric: "balance" | "misallocation" | null, number_format: NumberFormat, layout: any}} Spec
+ * @typedef {{id: string, title: string, series: Series[], figures: string[], fraction: [string, string] | null, markers: [string, string] | null, minimum_range: Range | null, log_if_wide: boolean, objective_metric: "balance" | "misallocation" | null, number_format: NumberFormat, layout: any}} Spec
  */
 
 /**
@@ -189,18 +189,6 @@ function markerTraces(spec, curves, unit) {
   ];
 }
 
-// Invisible points at the ends of the minimum range: without them, the axis would magnify rounding noise.
-/**
- * @param {Spec} spec
- * @param {Curves} curves
- * @param {Unit} unit
- * @returns {Trace[]}
- */
-function minimumRangeTraces({ minimum_range: values }, curves, unit) {
-  if (!values) return [];
-  return [{ x: values.map(() => curves.x(unit)[0]), y: values, type: "scatter", mode: "markers", marker: { opacity: 0 }, hoverinfo: "skip" }];
-}
-
 /**
  * The traces of the data of a chart.
  * @param {Spec} spec
@@ -210,29 +198,50 @@ function minimumRangeTraces({ minimum_range: values }, curves, unit) {
 export const tracesOf = (spec, curves, unit) => [...spec.series.flatMap((series) => lineTraces(series, curves, unit)), ...markerTraces(spec, curves, unit)];
 
 /**
- * Traces with those that set the minimum range of the axis.
- * @param {Spec} spec
+ * Traces with invisible points at the ends of the minimum range: without them, the axis would magnify rounding noise.
+ * @param {{minimum_range: Range | null, log_if_wide: boolean}} spec
  * @param {Trace[]} traces
- * @param {Curves} curves
- * @param {Unit} unit
+ * @returns {Trace[]}
  */
-export const withMinimumRange = (spec, traces, curves, unit) => [...traces, ...minimumRangeTraces(spec, curves, unit)];
+export function withMinimumRange(spec, traces) {
+  const x = traces[0]?.x[0];
+  if (!spec.minimum_range || x === undefined || spansDecades(spec, traces)) return traces;
+  const ends = { x: [x, x], y: spec.minimum_range, type: "scatter", mode: "markers", marker: { opacity: 0 }, hoverinfo: "skip" };
+  return [...traces, ends];
+}
 
 // ------------------------------------------------------------------ layout
 
 const TITLES = { step: "step %{x:,d}", tokens: "%{x:,d} tokens", time: "%{x|%a %H:%M:%S}" };
 
 /**
- * @param {{layout: any}} spec
+ * @param {{layout: any, log_if_wide?: boolean}} spec
  * @param {Unit} unit
  * @param {Range} range
  * @param {object[]} shapes
+ * @param {Trace[]} traces of the data
  */
-export function layoutOf(spec, unit, range, shapes) {
+export function layoutOf(spec, unit, range, shapes, traces = []) {
   const xaxis = { ...spec.layout.xaxis, range, autorange: false, unifiedhovertitle: { text: TITLES[unit] } };
   if (unit === "time") xaxis.type = "date";
   else Object.assign(xaxis, { type: "linear", tickformat: unit === "step" ? ",~d" : "~s" });
-  return { ...spec.layout, xaxis, shapes: [...(spec.layout.shapes ?? []), ...shapes] };
+  const layout = { ...spec.layout, xaxis, shapes: [...(spec.layout.shapes ?? []), ...shapes] };
+  if (spansDecades(spec, traces)) layout.yaxis = { ...layout.yaxis, type: "log", rangemode: "normal", tickformat: "~g", nticks: 5, title: { text: "log scale", font: { size: 11 }, standoff: 4 } };
+  return layout;
+}
+
+const DECADES = 100; // the largest value divided by the smallest, from which a linear axis hides the small ones
+
+/**
+ * Whether the values are positive and so far apart that they need a logarithmic axis.
+ * @param {{log_if_wide?: boolean}} spec
+ * @param {Trace[]} traces of the left axis
+ */
+export function spansDecades(spec, traces) {
+  if (!spec.log_if_wide) return false;
+  const values = traces.filter((trace) => trace.yaxis !== "y2").flatMap((trace) => trace.y ?? []).filter((value) => value !== null);
+  const [least, most] = values.reduce(([least, most], value) => [Math.min(least, value), Math.max(most, value)], [Infinity, 0]);
+  return least > 0 && most / least >= DECADES;
 }
 
 /**
@@ -330,7 +339,8 @@ export function heatTraces({ step, collectives }, curves, unit) {
       xgap: step.length > 80 ? 0 : 1,
       ygap: 1,
       hoverongaps: false,
-      hovertemplate: "step %{x:,d}, micro-batch %{y}: %{z} collectives<extra></extra>",
+      customdata: rows.map((row) => row.map((count) => (count === 1 ? "1 collective" : `${count} collectives`))),
+      hovertemplate: "step %{x:,d}, micro-batch %{y}: %{customdata}<extra></extra>",
     },
   ];
 }

@@ -1,13 +1,13 @@
 // The compare page: one figure in each chart, one line for each run, one x-range for all charts.
 
-import { draw, formatNumber, layoutOf, specOf } from "./charts.js";
+import { draw, formatNumber, layoutOf, specOf, withMinimumRange } from "./charts.js";
 import { Curves, fetchJson, interpolate } from "./curves.js";
 import { all, one } from "./page.js";
 
 /** @typedef {import("./curves.js").Unit} Unit */
 /** @typedef {import("./curves.js").Range} Range */
 /** @typedef {{id: string, name: string, colour: string, series: string}} Source */
-/** @typedef {{plot: any, spec: {id: string, layout: any}}} Chart */
+/** @typedef {{plot: any, spec: {id: string, layout: any, minimum_range: Range | null, log_if_wide: boolean}}} Chart */
 
 /** @type {Source[]} */
 const sources = JSON.parse(one("#sources").textContent ?? "");
@@ -70,7 +70,8 @@ function tracesOf({ spec }) {
     const y = curves.column(spec.id) ?? [];
     const x = xOf(curves, index);
     const name = `${sources[index].name} (${sources[index].id})`;
-    const line = { color: sources[index].colour, width: 1.75 };
+    // later runs are thinner and dashed: where curves coincide, the earlier ones show through
+    const line = { color: sources[index].colour, width: index ? 1.75 : 3, dash: ["solid", "dash", "dot", "dashdot"][index % 4] };
     const mode = x.length > 120 ? "lines" : "lines+markers";
     return { x, y, type: "scatter", mode, name, line, marker: { size: 4 }, customdata: y.map((value) => formatNumber(value)), hovertemplate: "%{customdata}" };
   });
@@ -81,9 +82,9 @@ async function redraw() {
   for (const chart of charts) {
     const data = tracesOf(chart);
     chart.plot.closest(".chart").hidden = !data.some(({ y }) => y.some((value) => value !== null));
-    const layout = layoutOf(chart.spec, state.unit === "time" ? "step" : state.unit, range, []);
+    const layout = layoutOf(chart.spec, state.unit === "time" ? "step" : state.unit, range, [], data);
     if (state.unit === "time") Object.assign(layout.xaxis, { tickformat: "~g", ticksuffix: " h", unifiedhovertitle: { text: "%{x:.2f} hours" } });
-    await draw(chart.plot, { data, layout });
+    await draw(chart.plot, { data: withMinimumRange(chart.spec, data), layout });
     addZoomListeners(chart.plot);
   }
 }

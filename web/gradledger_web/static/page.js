@@ -1,6 +1,7 @@
 // Every page: theme, copy buttons, relative times, and regions that are refreshed from the server.
 
 const THEMES = { auto: "Auto", light: "Light", dark: "Dark" };
+const LOST_SECONDS = 120; // a run without an end whose last record is older is lost, as in progress.py
 const LIVE_SECONDS = 15; // a run whose last record is younger has a live dot
 const REFRESH_MS = 5000;
 
@@ -101,6 +102,8 @@ function updateTimes(root = document) {
   for (const seen of all("[data-seen]", root)) {
     const live = !("ended" in seen.dataset) && now - Number(seen.dataset.seen) < LIVE_SECONDS;
     seen.classList.toggle("is-live", live);
+    const lost = now - Number(seen.dataset.seen) > LOST_SECONDS;
+    for (const label of all("[data-lost]", seen)) label.hidden = !lost; // only a run without an end has one
   }
 }
 

@@ -149,8 +149,8 @@ async function drawChart(chart) {
   if (measured) chart.box.hidden = false;
   const shapes = findingShapes(findings().filter(({ charts }) => charts.includes(chart.spec.id)), xOfStep);
   chart.stale = false;
-  const data = withMinimumRange(chart.spec, traces, shownCurves(), state.unit);
-  await draw(chart.plot, { data, layout: layoutOf(chart.spec, state.unit, shownRange(), shapes) });
+  const data = withMinimumRange(chart.spec, traces);
+  await draw(chart.plot, { data, layout: layoutOf(chart.spec, state.unit, shownRange(), shapes, traces) });
   addListeners(chart);
 }
 
@@ -171,7 +171,9 @@ function showLegendValues() {
   for (const output of all("[data-last]", section)) {
     const key = output.dataset.last ?? "";
     const values = derived(state.whole, key) ?? [];
-    output.textContent = formatNumber(values.findLast((value) => value !== null), series.get(key)?.number_format);
+    const last = values.findLast((value) => value !== null);
+    output.textContent = formatNumber(last, series.get(key)?.number_format);
+    output.parentElement?.toggleAttribute("hidden", last === undefined); // a line without data has no entry
   }
   for (const output of all("[data-fraction]", section)) {
     const mean = shownCurves().mean(output.dataset.fraction ?? "", shownRange(), state.unit);

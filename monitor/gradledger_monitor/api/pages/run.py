@@ -78,7 +78,7 @@ def show_run(
         chosen=[line for line in coverage if is_overridden(line.reason)],
         sketches={(f.rule, f.optimizer): _sketches(store, row, f) for f in evaluation.findings},
         spans=_spans(evaluation.findings, optimizer),
-        progress=progress.progress_of(row, listing.rates(store, [run]).get(run)),
+        progress=progress.progress_of(row, listing.rates(store, [run]).get(run), time.time()),
         tags=listing.tags_of(store, [run]).get(run, []),
         optimizer=optimizer,
         last_step=last_step,

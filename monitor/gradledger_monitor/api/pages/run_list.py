@@ -13,6 +13,7 @@ from gradledger_monitor.api.app_state import StoreDep
 from gradledger_monitor.api.middleware.credentials import caller
 from gradledger_monitor.api.middleware.origins import origin
 from gradledger_monitor.api.pages.layout import page
+from gradledger_monitor.common import clock
 from gradledger_monitor.store.runs import listing
 from gradledger_monitor.store.runs.listing import SORTS, WORST_FIRST, RunFilter
 from gradledger_web import progress
@@ -33,13 +34,14 @@ def list_runs(
     total = (listing.count_groups if grouped else listing.count_runs)(store, run_filter)
     rows = [] if grouped else listing.matching_runs(store, run_filter, PAGE, offset)
     ids = [row.id for row in rows]
-    rates = listing.rates(store, ids)
+    rates, now = listing.rates(store, ids), clock.now()
     return page(
         "runs.html",
         rows=rows,
         groups=listing.groups(store, run_filter, PAGE, offset) if grouped else [],
         grouped=grouped,
-        progress={row.id: progress.progress_of(row, rates.get(row.id)) for row in rows},
+        progress={row.id: progress.progress_of(row, rates.get(row.id), now) for row in rows},
+        acknowledged=listing.acknowledged(store, ids, now),
         tags=listing.tags_of(store, ids),
         total=total,
         wanted=run_filter,

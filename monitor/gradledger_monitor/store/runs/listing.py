@@ -11,7 +11,14 @@ from sqlalchemy import ColumnElement, and_, case, func, or_, select
 from gradledger_monitor.model.findings import VERDICTS
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import RunRow, run_row
-from gradledger_monitor.store.tables import facts, progress, runs, tags
+from gradledger_monitor.store.tables import (
+    acknowledgements,
+    facts,
+    findings,
+    progress,
+    runs,
+    tags,
+)
 
 WORST_FIRST = VERDICTS[::-1]
 RECENT = 50  # steps over which a rate is computed
@@ -153,3 +160,33 @@ def rates(store: Store, ids: Collection[str]) -> dict[str, float]:
     with store.reading() as connection:
         rows = connection.execute(query).all()
     return {run: steps / seconds for run, steps, seconds in rows if steps > 0 and seconds > 0}
+
+
+@dataclass(frozen=True)
+class Acknowledged:
+    """How many of the open warnings and errors of a run a person has acknowledged."""
+
+    acknowledged: int
+    open: int
+
+
+def acknowledged(store: Store, ids: Collection[str], now: float) -> dict[str, Acknowledged]:
+    """Of each run that has an acknowledged finding which no other finding explains."""
+    a, f = acknowledgements.c, findings.c
+    current = and_(
+        a.run == f.run,
+        a.rule == f.rule,
+        a.optimizer == f.optimizer,
+        a.last_step >= f.since_step,
+        or_(a.until.is_(None), a.until > now),
+    )
+    query = (
+        select(_c.id, func.count(a.note), func.count())
+        .join(findings, f.run == _c.key)
+        .outerjoin(acknowledgements, current)
+        .where(_c.id.in_(ids), f.inhibited_by.is_(None), f.severity != "info")
+        .group_by(_c.id)
+    )
+    with store.reading() as connection:
+        rows = connection.execute(query).all()
+    return {run: Acknowledged(number, total) for run, number, total in rows if number}

@@ -1,0 +1,60 @@
+"""What changed between two runs, as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradledger_monitor.model.findings import EvaluationResult
+from gradledger_monitor.store.runs.queries import RunRow
+from gradledger_web import run_diff
+from gradledger_web.progress import LOST_AFTER, is_lost, progress_of
+
+
+def run(**fields: Any) -> RunRow:
+    """A run that began at second 0 and was seen last at second 100."""
+    values: dict[str, Any] = dict.fromkeys(RunRow.__dataclass_fields__)
+    known: dict[str, Any] = {
+        "id": "r",
+        "name": "a run",
+        "verdict": "balanced",
+        "optimizers": ["SGD"],
+        "config": {},
+    }
+    known |= {"environment": {}, "steps": 10, "tokens": 0, "world_size": 1, "ended": False}
+    return RunRow(**{**values, **known, "started": 0.0, "last_seen": 100.0, **fields})
+
+
+def medians(**values: float) -> run_diff.RunMedians:
+    """A run with these medians at its end."""
+    return run_diff.RunMedians(run(), EvaluationResult("balanced", [], [], {}), {}, values)
+
+
+def test_a_smaller_misallocation_is_called_improved() -> None:
+    before, after = medians(misallocation=0.101, balance=1.0), medians(misallocation=0.0, balance=1)
+    assert run_diff.changes([before, after]) == ["The second run: improved: d 10.1% to 0%."]
+    assert run_diff.changes([after, before]) == ["The second run: worse: d 0% to 10.1%."]
+
+
+def test_a_balance_is_compared_with_one() -> None:
+    four, half = medians(balance=4.0), medians(balance=0.5)
+    assert run_diff.changes([four, half]) == ["The second run: improved: B 4 to 0.5."]
+
+
+def test_the_change_of_a_figure_is_a_factor_or_percentage_points() -> None:
+    rows = run_diff.result_rows(
+        [medians(misallocation=0.2, loss_token=2.0), medians(misallocation=0.0, loss_token=3.0)]
+    )
+    changes = {row.name: row.change for row in rows}
+    assert changes["misallocation d"] == "\N{MINUS SIGN}20 points"
+    assert changes["token-weighted loss"] == "1.5\N{MULTIPLICATION SIGN}"
+    assert changes["verdict"] == ""
+
+
+def test_a_run_that_stopped_sending_without_its_end_is_lost_and_has_no_rate() -> None:
+    late = 100.0 + LOST_AFTER + 1
+    assert is_lost(run(), late) and not is_lost(run(), 101.0)
+    assert not is_lost(run(ended=True), late)
+    planned = run(config={"max_steps": 100})
+    assert progress_of(planned, 2.0, 101.0).eta == 45.0
+    lost = progress_of(planned, 2.0, late)
+    assert (lost.rate, lost.eta) == (None, None)
