@@ -197,25 +197,12 @@ function markerTraces(spec, curves, unit) {
  */
 export const tracesOf = (spec, curves, unit) => [...spec.series.flatMap((series) => lineTraces(series, curves, unit)), ...markerTraces(spec, curves, unit)];
 
-/**
- * Traces with invisible points at the ends of the minimum range: without them, the axis would magnify rounding noise.
- * @param {{minimum_range: Range | null, log_if_wide: boolean}} spec
- * @param {Trace[]} traces
- * @returns {Trace[]}
- */
-export function withMinimumRange(spec, traces) {
-  const x = traces[0]?.x[0];
-  if (!spec.minimum_range || x === undefined || spansDecades(spec, traces)) return traces;
-  const ends = { x: [x, x], y: spec.minimum_range, type: "scatter", mode: "markers", marker: { opacity: 0 }, hoverinfo: "skip" };
-  return [...traces, ends];
-}
-
 // ------------------------------------------------------------------ layout
 
 const TITLES = { step: "step %{x:,d}", tokens: "%{x:,d} tokens", time: "%{x|%a %H:%M:%S}" };
 
 /**
- * @param {{layout: any, log_if_wide?: boolean}} spec
+ * @param {{layout: any, log_if_wide?: boolean, minimum_range?: Range | null}} spec
  * @param {Unit} unit
  * @param {Range} range
  * @param {object[]} shapes
@@ -227,6 +214,8 @@ export function layoutOf(spec, unit, range, shapes, traces = []) {
   else Object.assign(xaxis, { type: "linear", tickformat: unit === "step" ? ",~d" : "~s" });
   const layout = { ...spec.layout, xaxis, shapes: [...(spec.layout.shapes ?? []), ...shapes] };
   if (spansDecades(spec, traces)) layout.yaxis = { ...layout.yaxis, type: "log", rangemode: "normal", tickformat: "~g", nticks: 5, title: { text: "log scale", font: { size: 11 }, standoff: 4 } };
+  // without a minimum range, the axis would magnify rounding noise
+  else if (spec.minimum_range) layout.yaxis = { ...layout.yaxis, autorangeoptions: { include: spec.minimum_range } };
   return layout;
 }
 

@@ -1,6 +1,6 @@
 // The compare page: one figure in each chart, one line for each run, one x-range for all charts.
 
-import { draw, formatNumber, layoutOf, specOf, withMinimumRange } from "./charts.js";
+import { draw, formatNumber, layoutOf, specOf } from "./charts.js";
 import { Curves, fetchJson, interpolate } from "./curves.js";
 import { all, one } from "./page.js";
 
@@ -84,7 +84,7 @@ async function redraw() {
     chart.plot.closest(".chart").hidden = !data.some(({ y }) => y.some((value) => value !== null));
     const layout = layoutOf(chart.spec, state.unit === "time" ? "step" : state.unit, range, [], data);
     if (state.unit === "time") Object.assign(layout.xaxis, { tickformat: "~g", ticksuffix: " h", unifiedhovertitle: { text: "%{x:.2f} hours" } });
-    await draw(chart.plot, { data: withMinimumRange(chart.spec, data), layout });
+    await draw(chart.plot, { data, layout });
     addZoomListeners(chart.plot);
   }
 }

@@ -1,6 +1,6 @@
 // The run page: one x-range for all charts, zoom at full resolution, live while the run is active.
 
-import { draw, evaluationTraces, findingShapes, formatNumber, heatTraces, layoutOf, objectiveTraces, specOf, tracesOf, withMinimumRange } from "./charts.js";
+import { draw, evaluationTraces, findingShapes, formatNumber, heatTraces, layoutOf, objectiveTraces, specOf, tracesOf } from "./charts.js";
 import { Curves, derived, fetchJson } from "./curves.js";
 import { all, one, refresh } from "./page.js";
 
@@ -149,8 +149,7 @@ async function drawChart(chart) {
   if (measured) chart.box.hidden = false;
   const shapes = findingShapes(findings().filter(({ charts }) => charts.includes(chart.spec.id)), xOfStep);
   chart.stale = false;
-  const data = withMinimumRange(chart.spec, traces);
-  await draw(chart.plot, { data, layout: layoutOf(chart.spec, state.unit, shownRange(), shapes, traces) });
+  await draw(chart.plot, { data: traces, layout: layoutOf(chart.spec, state.unit, shownRange(), shapes, traces) });
   addListeners(chart);
 }
 
