@@ -70,3 +70,9 @@ def test_an_optimizer_of_earlier_stages_alone_has_no_loss() -> None:
 def test_gradients_that_are_passed_in_on_every_rank_are_no_pipeline_of_two() -> None:
     step = facts(stage([]), record(FAIR, sync="averaged"))
     assert (step.run.world_size, list(step.records)) == (1, [1])  # written by hand
+
+
+def test_a_group_has_a_rank_of_which_a_record_arrived() -> None:
+    assert list(facts(stage([0], data_group=[7])).records) == [0]
+    step = facts(stage([0]), last([2]), last([1]), world_size=4)  # each in the other's pipeline
+    assert list(step.records) == [1, 2]

@@ -113,12 +113,13 @@ def data_group(records: RecordsByRank, ranks: Sequence[int]) -> Sequence[int]:
     if not stages:
         return ()
     for rank in records.keys() - stages:  # what is missing of its pipeline has no loss either
-        stages |= set(records[rank].pipeline) - {rank}
+        stages |= set(records[rank].pipeline) - records.keys()
     return [rank for rank in ranks if rank not in stages]
 
 
 def _with_data_of(records: RecordsByRank, rank: int) -> Sequence[int]:
-    return sorted(records[rank].data_group) or [rank]
+    group = records[rank].data_group
+    return sorted(group) if rank in group else [rank]
 
 
 def _has_no_loss(record: StepRecord) -> bool:
