@@ -85,7 +85,7 @@ def test_a_run_with_one_objective_shows_no_table_of_objectives(store: Store) -> 
 def test_a_run_whose_end_never_came_is_lost(store: Store) -> None:
     evaluated(store, "r1", [fair_step(1)])
     last_seen = build_incident(store, "r1").run.last_seen
-    assert "lost" not in html(build_incident(store, "r1", now=last_seen + 60))
+    assert "lost: no end" not in html(build_incident(store, "r1", now=last_seen + 60))
     assert "lost: no end was recorded" in html(build_incident(store, "r1", now=last_seen + 600))
 
 
