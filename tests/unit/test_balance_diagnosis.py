@@ -128,6 +128,9 @@ def test_the_count_of_an_earlier_window_is_named_at_the_first_window_that_shows_
 def test_a_division_by_all_positions_of_the_window_is_one_that_counts_padding() -> None:
     terms = [term(n, 1 / 300, "sum", size=n + 25) for n in EVEN]
     assert pattern_and_ratio(facts(record(terms))) == ("padding", 1.0)
+    sizes = [n + ignored for n, ignored in zip(EVEN, (10, 40, 10, 40), strict=True)]
+    means = [term(n, 1 / 300, "mean", size=size) for n, size in zip(EVEN, sizes, strict=True)]
+    assert pattern_and_ratio(facts(record(means)))[0] != "padding"
     without = [term(n, 1 / 300, "sum") for n in EVEN]
     assert pattern_and_ratio(facts(record(without))) == ("pending", 1.0)
 

@@ -66,7 +66,7 @@ def divides_by_all_positions(facts: StepFacts, objective: Objective) -> bool:
     """Each token's weight is 1 / (K * positions of its micro-batch), ignored positions included.
 
     ``weight * positions * K`` is then 1 for every micro-batch; for averaged ranks, times R. Or it
-    is 1 / (positions of the window, over all ranks).
+    is 1 / (positions of the window, over all ranks); not of means, which hold their own count.
     """
     terms = objective.terms
     ignored = any(term.loss_term.size != term.tokens for term in terms)
@@ -76,7 +76,9 @@ def divides_by_all_positions(facts: StepFacts, objective: Objective) -> bool:
     sizes = [term.loss_term.size or 0 for term in terms]
     near = [Near(term.weight, facts.tolerance) for term in terms]
     own = all(is_near(1 / (size * share)) for is_near, size in zip(near, sizes, strict=True))
-    return own or all(is_near(1 / sum(sizes)) for is_near in near)
+    if own or "mean" in reductions(objective):
+        return own
+    return all(is_near(1 / sum(sizes)) for is_near in near)
 
 
 def is_scaled_by_loop(facts: StepFacts) -> bool:
