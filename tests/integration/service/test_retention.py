@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
 from sqlalchemy import func, select
@@ -118,7 +119,9 @@ def test_a_run_that_crashed_long_ago_is_pruned_too(store: Store) -> None:
         assert connection.scalar(select(func.max(tables.progress.c.pruned))) == 8
 
 
-def test_the_commands_list_rows_and_reclaim_space(database: str) -> None:
+def test_the_commands_list_rows_and_reclaim_space(databases: Callable[[], str]) -> None:
+    database = databases()
+
     def run(*said: str) -> str:
         kept = {"GRADLEDGER_KEEP_DETAIL_DAYS": "1", "GRADLEDGER_KEEP_STEPS_DAYS": "0"}
         done = gradledger("db", *said, "--db", database, environment={**os.environ, **kept})
