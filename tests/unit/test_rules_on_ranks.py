@@ -384,3 +384,13 @@ def test_parameters_that_are_divided_differently_are_reported_and_have_no_balanc
     step = facts(*[rank("sync", wrapper="fsdp2", divisors=[1.0, 2.0])] * 2)
     assert [f.rule for f in judged([step]).findings] == ["reduction.world_size"]
     assert answer("reduction.missing_division", step).startswith("not_measured: the wrapper")
+
+
+def test_fsdp1_that_never_leaves_no_sync_trains_different_models() -> None:
+    ranks = [rank("no_sync", "no_sync", wrapper="fsdp", sync="none") for _ in "ab"]
+    found = finding_of("ddp.never_synced", *ranks)
+    assert found is not None
+    assert "every micro-batch runs under no_sync()" in found.summary
+    assert "DDP" not in found.fix
+    gathered = [rank(None, None, wrapper="fsdp") for _ in "ab"]  # its flag was not read
+    assert finding_of("ddp.never_synced", *gathered) is None

@@ -19,6 +19,10 @@ FIX_FSDP2 = """\
 model.set_requires_gradient_sync(k == K - 1)    # before the backward of micro-batch k
 loss.backward()"""
 
+FIX_FSDP1 = """\
+with contextlib.nullcontext() if k == K - 1 else model.no_sync():
+    compute_loss(model(x), y).backward()"""
+
 
 class NeverSynced(Rule):
     """The ranks do not synchronise their gradients.
@@ -69,7 +73,7 @@ class NeverSynced(Rule):
         wrappers = {m.wrapper for _, m in facts.applied}
         if record.wrapper == "fsdp2" and wrappers == {"no_sync"}:
             return _not_reduced(facts)
-        if record.wrapper != "ddp":
+        if record.wrapper != "ddp" and wrappers != {"no_sync"}:
             return OK
         return finding(
             "error",
@@ -77,7 +81,7 @@ class NeverSynced(Rule):
             f"No all-reduce ran in the {counted(facts.micro_batches, 'micro-batch')} of this window"
             f"{_cause(wrappers)}. Each of the {facts.run.world_size} ranks steps on its own "
             "gradients, so the ranks train different models.",
-            FIX,
+            FIX if record.wrapper == "ddp" else FIX_FSDP1,
             ranks=facts.run.world_size,
             micro_batches=facts.micro_batches,
             bypassed=wrappers == {"bypassed"},
