@@ -34,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export UV_SYSTEM_CERTS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo attack test test-fast e2e lint type unit lowest matrix compiled museum parallel courses oracle zoo zero-code missing-division frameworks examples docs coverage mutants bench screenshots security audit fuzz dist sbom image tools clean
+.PHONY: help environment demo attack test test-fast e2e lint type unit lowest matrix compiled museum parallel courses oracle zoo zero-code missing-division frameworks libraries examples docs coverage mutants bench screenshots security audit fuzz dist sbom image tools clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -106,6 +106,9 @@ missing-division: $(READY) $(HEADS:%=.venvs/%/.ready)  ## Trainer of transformer
 frameworks: .venvs/frameworks/.ready  ## Trainer, Accelerate and Lightning, watched; and generated programs of their loops
 	OMP_NUM_THREADS=1 .venvs/frameworks/bin/python -m pytest -W ignore tests/frameworks
 	cd tests && ../.venvs/frameworks/bin/python -W ignore -m oracle.run 28 --jobs 1 --only loop:$(FRAMEWORK_LOOPS)
+
+libraries: .venvs/libraries/.ready  ## training code of trl, transformers, sentence-transformers, timm, open_clip and ultralytics, against true gradients
+	OMP_NUM_THREADS=1 .venvs/libraries/bin/python -m pytest -W ignore tests/libraries
 
 examples: .venvs/frameworks/.ready  ## every example under `gradledger check`
 	.venvs/frameworks/bin/python -m pytest -W ignore tests/examples

@@ -13,6 +13,7 @@ from gradledger.records import Samples, StepRecord, Term
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance_diagnosis import (
     CLIPPED_SCALED,
+    MASKED,
     MOST_MICRO_BATCHES,
     NO_ELEMENTS,
     OWN_LOSSES,
@@ -240,6 +241,15 @@ def test_a_mean_or_a_bare_loss_or_a_single_token_is_no_sum() -> None:
         assert pattern_and_ratio(step) == (pattern, 1.0)
 
 
+def test_a_mean_of_as_many_rows_as_micro_batches_is_no_sum_divided_by_these() -> None:
+    """Nothing in the loop divides it, and each of its rows weighs 1/4."""
+    rows = [term(4, 1 / 4, "none", undivided=True) for _ in range(4)]
+    past = Closed(4, 4.0, 16.0, "pending")
+    assert pattern_and_ratio(facts(record(rows)), past) == ("missing", 4.0)
+    divided = [dataclasses.replace(each, undivided=False) for each in rows]
+    assert pattern_and_ratio(facts(record(divided)), past) == ("sum", 1.0)
+
+
 @pytest.mark.parametrize(("share", "pattern"), [(1.0, "padding"), (2.0, "pending")])
 def test_padding_over_averaged_ranks_is_divided_by_all_their_micro_batches(
     share: float, pattern: str
@@ -422,6 +432,28 @@ def test_of_a_masked_sum_the_elements_with_a_gradient_may_be_what_it_divides_by(
     assert first(facts(record(losses))).pattern == "fair"
 
 
+@pytest.mark.parametrize(
+    ("of", "divisor", "pattern"),
+    [
+        ("GatherBackward0", 12, "unmeasured"),
+        ("ChunkedLogProbFunctionBackward", 12, "unmeasured"),
+        ("ChunkedLogProbFunctionBackward", 10, "unmeasured"),
+        ("ChunkedLogProbFunctionBackward", 8, "fair"),
+        ("ChunkedLogProbFunctionBackward", 2, "missing"),
+        (None, 12, "padding"),
+    ],
+)
+def test_a_policy_loss_may_divide_by_positions_without_a_weight(
+    of: str | None, divisor: int, pattern: str
+) -> None:
+    """12 positions, of which 8 have a weight: the others are padded, or their advantage is 0."""
+    loss = term(8, 1 / (4 * divisor), "none", size=12, elements=12)
+    loss = dataclasses.replace(loss, kind="SumBackward0", element_weight=loss.weight, of=of)
+    assert first(facts(record([loss] * 4)), before(4.0) if divisor == 2 else ()).pattern == pattern
+    if pattern == "unmeasured":
+        assert first(facts(record([loss] * 4))).reason == MASKED
+
+
 def test_losses_that_pull_both_ways_are_a_design_and_reported_as_such() -> None:
     real, fake = term(10, 0.1), term(10, -0.1)
     assert first(facts(record([real, fake])), []) == Diagnosis("by_design", OWN_LOSSES)
@@ -462,6 +494,26 @@ def test_a_coefficient_that_may_hold_the_division_is_left_alone(coefficient: flo
 @pytest.mark.parametrize("changes", [{"undivided": False}, {"reduction": "sum"}, {"weight": 0.004}])
 def test_a_further_term_that_is_divided_or_no_mean_is_left_alone(changes: dict[str, Any]) -> None:
     assert pattern_and_ratio(with_aux(0.01, **changes)) == ("fair", 1.0)
+
+
+def router(weights: Sequence[float], coefficient: float | None = 0.08) -> StepFacts:
+    """A right loss, and a sum over experts of means over 10, 20, 30 and 40 tokens."""
+    sizes = (10, 20, 30, 40)
+
+    def aux(tokens: int, weight: float) -> Term:
+        loss = term(tokens, weight, "none", undivided=True, coefficient=coefficient)
+        return dataclasses.replace(loss, kind="SumBackward0", nonlinear=True)
+
+    windows = zip(sizes, weights, strict=True)
+    return facts(record([[term(50, 1 / 200), aux(n, weight)] for n, weight in windows]))
+
+
+def test_a_router_loss_that_is_added_undivided_is_named() -> None:
+    means = [0.16 / n for n in (10, 20, 30, 40)]
+    main, further = diagnose(router(means), [])
+    assert (main.pattern, further.pattern, further.ratio) == ("fair", "term_missing", 4)
+    assert diagnose(router(means, coefficient=0.005), [])[1].pattern == "coefficient"
+    assert diagnose(router([0.004] * 4), [])[1].pattern == "coefficient"
 
 
 def test_a_single_micro_batch_leaves_no_term_undivided() -> None:

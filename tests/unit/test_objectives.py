@@ -120,6 +120,20 @@ def test_an_objective_that_its_loss_weighs_inside_is_shown_in_elements() -> None
     assert shown(objectives(loss, loss)) == [(CE, "elements", 24, 1.0)]
 
 
+def test_an_advantage_of_a_single_sequence_is_a_weight_of_the_loss_itself() -> None:
+    """Two micro-batches of one sequence each: sum / 30, with advantages of 0.7 and -0.2."""
+    weights = ((10, 0.7), (20, -0.2))
+    policy = [term(n, w / 30, "none", elements=20, element_weight=1 / 30) for n, w in weights]
+    step = facts(record(policy))
+    assert not step.separate_losses
+    assert shown(step.objectives) == [(CE, "counted_elements", 30, 1.0)]
+
+
+def test_a_mean_by_hand_is_no_weight_of_the_loss_itself() -> None:
+    means = [term(n, 1 / (2 * n), "none", elements=20, element_weight=1 / 2) for n in (10, 20)]
+    assert not objectives(*means)[0].weighted_inside
+
+
 def test_the_heaviest_loss_comes_first() -> None:
     light, heavy = term(10, 0.01), squares(term(10, 0.08))
     assert shown(objectives([light, heavy])) == [

@@ -201,7 +201,7 @@ def _objective(
     2. else the first even one in tokens or class weights: only its divisor is wrong;
     3. else, and if the loss itself weighs its tokens, the first.
     """
-    inside = any(weights_vary(t.loss_term) for t in terms)
+    inside = any(weights_vary(t.loss_term) for t in terms) or _weighs_micro_batches(terms)
     unfair = []
     for reading in _readings(terms, inside):
         if reading.is_fair(tolerance, scale):
@@ -300,6 +300,28 @@ def _count_and_weight(t: WeightedTerm, unit: str) -> tuple[float, float] | None:
         return None
     # a mean has a fixed total weight: with more units, each has less
     return float(units), weight * t.tokens / units if mean and units != t.tokens else weight
+
+
+def _weighs_micro_batches(terms: list[WeightedTerm]) -> bool:
+    """Whether the loss itself gives the tokens of different micro-batches different weights.
+
+    With one sequence in a micro-batch, its advantage is the weight of all its tokens. If the weight
+    follows the number of tokens, it is a mean instead.
+    """
+    weights = [inner_weight(t.loss_term) for t in terms]
+    inner = [weight for weight in weights if weight]
+    shares = [weight * t.tokens for weight, t in zip(weights, terms, strict=True) if weight]
+    return len(inner) == len(terms) and _differ(inner) and _differ(shares)
+
+
+def _differ(values: list[float]) -> bool:
+    return min(values) < max(values) * (1 - tolerances.INSIDE)
+
+
+def inner_weight(term: Term) -> float | None:
+    """The weight of a token relative to what the outermost reduction gives an element."""
+    each, weight = number(term.element_weight), number(term.weight)
+    return abs(weight / each) if each and weight is not None else None
 
 
 def weights_vary(term: Term) -> bool:

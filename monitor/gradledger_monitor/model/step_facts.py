@@ -34,6 +34,7 @@ from gradledger_monitor.model.objectives import (
     Objective,
     WeightedTerm,
     fair_together,
+    inner_weight,
     objectives_of,
     weights_vary,
 )
@@ -306,11 +307,12 @@ class StepFacts:
         """Whether the backwards of a window are separate losses, not parts of one batch.
 
         A critic's are: real against fake, each with one constant target, or with opposite signs.
+        If the loss multiplies its elements by weights, a sign is that of the data (an advantage).
         """
         applied = self.applied
         if len(applied) > 1 and all(_has_constant_targets(m) for _, m in applied):
             return True
-        signed = [t for t in self.terms if not weights_vary(t.loss_term)]
+        signed = [t for t in self.terms if not _has_own_weights(t.loss_term)]
         negative = {t.term for t in signed if not t.positive}
         return bool(negative) and any(t.term in negative and t.positive for t in signed)
 
@@ -409,6 +411,12 @@ def _has_constant_targets(micro_batch: MicroBatch) -> bool:
     if not micro_batch.constant_target or micro_batch.consecutive_target:
         return False
     return any((t.size or 0) > 1 for t in micro_batch.terms)
+
+
+def _has_own_weights(term: Term) -> bool:
+    """Whether the loss gives its tokens other weights than its outermost reduction does."""
+    inner = inner_weight(term)
+    return weights_vary(term) or (inner is not None and abs(inner - 1) > tolerances.INSIDE)
 
 
 def _data_of(micro_batch: MicroBatch) -> float | None:

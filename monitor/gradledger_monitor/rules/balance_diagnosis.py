@@ -47,6 +47,7 @@ from gradledger_monitor.rules.balance_evidence import (
     is_scaled_by_loop,
     is_sum,
     is_undivided,
+    masked_may_count,
     reductions,
 )
 
@@ -79,6 +80,10 @@ OWN_LOSSES = "each backward has a separate loss (such as real and fake batches o
 PARTS_OR_TASKS = "several losses add up to one mean: parts of one loss or separate tasks, unknown"
 WEIGHTED_INSIDE = "the loss gives the tokens of one micro-batch different weights"
 NO_ELEMENTS = f'{WEIGHTED_INSIDE}; if that is intended, declare contract="sample"'
+MASKED = (
+    "some elements of the loss have no weight, and whether its divisor should count them is not "
+    'known; if the loss is right, declare contract="sample"'
+)
 NONLINEAR = "the loss is a non-linear function of whole micro-batches, and its weights differ"
 SCALED_BY_LOOP = "the loop scales the gradients after backward, by a factor that changes"
 CLIPPED_SCALED = "the loop clips scaled gradients itself, before or after unscaling: unknown"
@@ -173,6 +178,9 @@ def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
     masked = objective.weighted_inside and not objective.elements_count
     if masked and diagnosis.pattern in ("wandering", "early_step"):
         return Diagnosis("unmeasured", NO_ELEMENTS, objective)
+    intended = facts.run.declared_scale or 1.0
+    if diagnosis.pattern not in _FAIR and masked_may_count(objective, intended):
+        return Diagnosis("unmeasured", MASKED, objective)
     return diagnosis
 
 

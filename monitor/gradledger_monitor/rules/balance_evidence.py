@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.numbers import number
-from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.objectives import Objective, WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.model.token_ledger import total
 from gradledger_monitor.model.tolerances import WEIGHT
 
 SINGLE = 2e-6  # relative error of a ratio of two single-precision numbers
+_PICKS = ("Gather", "Index")  # of one log-probability per token, by hand
 _ROUND = (1, 2, 3, 5)  # first digits of coefficients that people write
 
 
@@ -44,7 +46,7 @@ def reductions(objective: Objective) -> set[str]:
 
 def is_bare_reduction(objective: Objective) -> bool:
     """Whether the loss is a bare mean or sum, whose elements have an unknown meaning."""
-    bare = ("MeanBackward", "SumBackward")
+    bare = ("MeanBackward", "SumBackward", "NansumBackward")
     return any(term.loss_term.kind.startswith(bare) for term in objective.terms)
 
 
@@ -58,8 +60,46 @@ def is_sum(facts: StepFacts, objective: Objective) -> bool:
         return False
     k, ranks = facts.micro_batches_of(objective), facts.run.world_size
     weights = {line.weight for line in objective.ledger.lines if line.tokens}
-    plain = (1.0, 1 / ranks, 1 / k, 1 / (k * ranks))
+    plain = [1.0, 1 / ranks]
+    if not any(_is_reduced_by_mean(term) for term in objective.terms):
+        plain += [1 / k, 1 / (k * ranks)]
     return all(any(Near(w, facts.tolerance)(p) for p in plain) for w in weights)
+
+
+def _is_reduced_by_mean(term: WeightedTerm) -> bool:
+    """Whether each token weighs less than 1, and nothing that the loop did divides it."""
+    loss = term.loss_term
+    if loss.reduction != "none" or not loss.undivided or loss.coefficient is not None:
+        return False
+    return term.weight < min(1.0, term.factor) * (1 - WEIGHT)
+
+
+def masked_may_count(objective: Objective, intended: float) -> bool:
+    """Whether the contract may hold in elements of which some have no weight.
+
+    Of a function of log-probabilities, such an element is masked, or its weight is zero by design
+    (an advantage). If the author counted some of these, too, the divisor is between the elements
+    that have a weight and all of them. Of other losses, a divisor that counts them is a mistake.
+    """
+    weighs = objective.weighted_inside or _is_function_of_log_probabilities(objective)
+    if objective.elements_count or not weighs:
+        return False
+    weights = [
+        (t, _outer_weight(t) if objective.weighted_inside else t.weight) for t in objective.terms
+    ]
+    counted = total(t.tokens * weight for t, weight in weights)
+    return counted <= intended <= total((t.loss_term.elements or 0) * w for t, w in weights)
+
+
+def _is_function_of_log_probabilities(objective: Objective) -> bool:
+    """Whether the elements are a function of what a loss by hand or a custom function returns."""
+    of = objective.terms[0].loss_term.of
+    return of is not None and (of.startswith(_PICKS) or is_bare_reduction(objective))
+
+
+def _outer_weight(term: WeightedTerm) -> float:
+    """The weight that the outermost reduction gives an element, in the applied gradient."""
+    return abs(number(term.loss_term.element_weight) or 0.0) * term.factor
 
 
 def divides_by_all_positions(facts: StepFacts, objective: Objective) -> bool:
@@ -145,19 +185,33 @@ def is_undivided(facts: StepFacts, objective: Objective) -> bool:
 
     Its balance is then K times its coefficient, while that of the main one is 1. A coefficient
     that already contains the 1/K gives the same balance: see ``_is_undivided_coefficient``.
+    A sum of means (a router loss) has a balance of K times an unknown number.
     """
     k, terms = facts.micro_batches_of(objective), objective.terms
     coefficients = {number(term.loss_term.coefficient) for term in terms}
-    means = all(
-        s.loss_term.undivided and (s.loss_term.reduction == "mean" or s.loss_term.penalty)
-        for s in terms
-    )
     ranks = len({term.rank for term in terms})
-    if k == 1 or not means or len(terms) != k * ranks or len(coefficients) != 1:
+    undivided = all(term.loss_term.undivided for term in terms)
+    if k == 1 or not undivided or len(terms) != k * ranks or len(coefficients) != 1:
         return False
     coefficient = coefficients.pop()
-    near = Near(objective.ledger.balance, facts.tolerance)
-    return near(k * (coefficient or 1.0)) and _is_undivided_coefficient(coefficient, k)
+    if all(t.loss_term.reduction == "mean" or t.loss_term.penalty for t in terms):
+        near = Near(objective.ledger.balance, facts.tolerance)
+        return near(k * (coefficient or 1.0)) and _is_undivided_coefficient(coefficient, k)
+    return _is_sum_of_means(objective, facts.tolerance) and not _may_contain_division(
+        coefficient, k
+    )
+
+
+def _is_sum_of_means(objective: Objective, tolerance: float) -> bool:
+    """Whether micro-batches of unequal size have equal total weights."""
+    totals = [term.tokens * term.weight for term in objective.terms]
+    even = max(totals) <= min(totals) * (1 + tolerance)
+    return even and len({term.tokens for term in objective.terms}) > 1
+
+
+def _may_contain_division(coefficient: float | None, k: int) -> bool:
+    """Whether K times a coefficient is round."""
+    return coefficient is not None and _mantissa(coefficient * k) in _ROUND
 
 
 def _is_undivided_coefficient(coefficient: float | None, k: int) -> bool:

@@ -21,6 +21,7 @@ _LOSSES = {
     "CtcLoss": "CTC loss",
     "MeanBackward": "mean",
     "SumBackward": "sum",
+    "NansumBackward": "sum",
     "declared": "declared loss",
 }
 

@@ -132,6 +132,25 @@ def smoothed(logits: Tensor, rows: Rows) -> Tensor:
     return F.cross_entropy(logits, rows.labels, label_smoothing=0.1, reduction="none")
 
 
+def smoothed_by_hand(logits: Tensor, rows: Rows) -> Tensor:
+    """Label smoothing as timm writes it."""
+    every_class = -logits.log_softmax(-1).mean(-1)
+    return -0.9 * log_probs(logits, rows) + 0.1 * every_class
+
+
+def smoothed_apart(logits: Tensor, rows: Rows) -> Tensor:
+    """Label smoothing as transformers writes it: both parts are sums."""
+    every_class = -logits.log_softmax(-1)
+    picked = every_class.gather(-1, rows.labels[:, None])
+    return 0.9 * (picked.sum() / len(logits)) + 0.1 * (every_class.sum() / every_class.numel())
+
+
+def desirable(logits: Tensor, rows: Rows) -> Tensor:
+    """KTO: the desirable answers weigh twice as much, and a micro-batch may have none."""
+    chances = log_probs(logits, rows).sigmoid()
+    return torch.cat([2 * (1 - chances[1::2]), chances[::2]])
+
+
 def distances(logits: Tensor, rows: Rows) -> Tensor:
     return ((logits - rows.teacher) ** 2).sum(-1).sqrt()
 
@@ -256,6 +275,9 @@ OBJECTIVES: dict[str, Objective] = {
     "mean per sequence": Objective(_mean(per_pair), entropies, NLL, per_pair),
     "hardest": Objective(_mean(hardest), entropies, NLL, hardest),
     "smoothed": Objective(_mean(smoothed), smoothed, NLL),
+    "smoothed by hand": Objective(_mean(smoothed_by_hand), smoothed_by_hand, PICK, of=PICK),
+    "KTO": Objective(_mean(desirable), desirable, PICK, of=PICK),
+    "KTO, nanmean": Objective(lambda x, r: distances(x, r).nanmean(), distances, "NansumBackward0"),
     "distance": Objective(_mean(distances), distances, MEAN),
     "half a distance": Objective(lambda x, r: (0.5 * distances(x, r)).mean(), half_distances, MEAN),
 }

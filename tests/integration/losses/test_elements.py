@@ -23,6 +23,7 @@ from .hand_written import (
     focal_of_ignored,
     joined,
     per_pair,
+    smoothed_apart,
 )
 
 by_objective = pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=list(OBJECTIVES))
@@ -142,6 +143,31 @@ def test_stacked_losses_are_separate_terms() -> None:
     assert [t.of for t in terms_on(Rows.of(6), loss)] == [None, NLL]
 
 
+def test_losses_assigned_to_a_vector_are_separate_terms() -> None:
+    def loss(logits: Tensor, rows: Rows) -> Tensor:
+        losses = torch.zeros(2)
+        losses[1] = focal(logits, rows).sum() / 6
+        losses[0] = entropies(logits, rows).mean()
+        losses[0] *= 0.5
+        return losses.sum()
+
+    assert sorted(described(loss)) == [(NLL, 6, 0.0833), (NLL, 6, 0.1667)]
+    assert {t.of for t in terms_on(Rows.of(6), loss)} == {None, NLL}
+
+
+def test_the_parts_of_smoothed_labels_add_up_to_one_weight() -> None:
+    (term,) = terms_on(Rows.of(6), smoothed_apart)
+    assert term.tokens == 6
+    assert abs(float(term.weight or 0)) == pytest.approx(1 / 6)
+
+
+def test_a_division_of_several_losses_by_one_is_none() -> None:
+    def loss(logits: Tensor, rows: Rows) -> Tensor:
+        return (entropies(logits, rows).mean() + 0.1 * focal(logits, rows).mean()) / 1
+
+    assert all(t.undivided for t in terms_on(Rows.of(6), loss))
+
+
 def test_losses_in_a_dictionary_are_separate_terms() -> None:
     def loss(logits: Tensor, rows: Rows) -> Tensor:
         losses = {"a": focal(logits, rows).mean(), "b": F.mse_loss(logits, rows.teacher)}
@@ -187,6 +213,8 @@ def test_a_router_loss_counts_its_tokens() -> None:
     assert (term.kind, term.elements) == (NLL, None)
     assert (auxiliary.kind, auxiliary.tokens, auxiliary.elements) == ("SumBackward0", 6, CLASSES)
     assert float(auxiliary.element_weight or 0) == pytest.approx(0.1)
+    assert float(auxiliary.weight or 0) == pytest.approx(0.1 / 6)
+    assert auxiliary.nonlinear
 
 
 def test_a_contrastive_loss_is_a_cross_entropy() -> None:

@@ -23,12 +23,14 @@ from gradledger.observers.losses.found_losses import (
     Elements,
     GraphPath,
     LossNode,
+    constant_factor,
     element_count,
     graph_inputs,
     shape_of,
 )
 from gradledger.observers.losses.loss_patterns import loss_at
 from gradledger.observers.losses.node_names import (
+    ADDITIONS,
     LINEAR,
     LOSS_NODES,
     MODEL_NODES,
@@ -100,7 +102,8 @@ class _Walk:
         inputs = graph_inputs(node)
         if not _is_linear(node, name, inputs):
             path = GraphPath(path.divided, path.coefficient, nonlinear=True)
-        if not self._scaled or node is not self._root:
+        scales = self._scaled and node is self._root
+        if not scales and not _divides_losses_by_one(node, name):
             path = path.through(node, name)
         for _, edge in inputs:
             self._push(edge, path)
@@ -142,6 +145,21 @@ def _is_outermost(edge: Edge) -> bool:
     """Whether a reduction returns one number, of something that is not one number already."""
     inputs = graph_inputs(edge.node)
     return len(inputs) == 1 and element_count(edge) == 1 and inputs[0][1].shape not in ((), UNKNOWN)
+
+
+def _divides_losses_by_one(node: Any, name: str) -> bool:
+    """Whether a node divides several losses by 1, the number of steps that Accelerate knows of.
+
+    Of a single loss, 1 may be the number of its tokens.
+    """
+    if not name.startswith("DivBackward") or constant_factor(node) != 1.0:
+        return False
+    for _ in range(MAX_CONSTANTS):
+        inputs = graph_inputs(node)
+        if node.name() not in SCALINGS or len(inputs) != 1:
+            return node.name() in ADDITIONS and len(inputs) > 1
+        node = inputs[0][1].node
+    return False
 
 
 def _is_linear(node: Any, name: str, inputs: list[tuple[int, Edge]]) -> bool:

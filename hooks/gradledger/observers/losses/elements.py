@@ -10,8 +10,9 @@ through linear nodes: masks, weights, selections, means per sequence. It ends at
 - any other node, because it is not linear: its outputs are the elements. Below it may be a loss
   node (a focal loss, a preference loss), or a softmax whose rows are used (a divergence);
 - the sum of two losses for each element: their sums are the elements. If only one of the two
-  depends on a loss node, the descent follows that one;
-- single numbers, such as the stacked losses of several tasks: each is a separate loss.
+  depends on a loss node, and the other not on its logits (label smoothing), the descent follows it;
+- single numbers, such as the losses of several tasks, stacked or assigned to the entries of a
+  vector: each is a separate loss.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from gradledger.observers.losses.found_losses import (
 from gradledger.observers.losses.loss_patterns import loss_at
 from gradledger.observers.losses.node_names import (
     ADDITIONS,
+    ASSIGNMENT,
     DIVERGENCE,
     JOINS,
     LAYERS,
@@ -46,6 +48,7 @@ from gradledger.observers.losses.node_names import (
     LOG_SOFTMAX,
     MODEL_NODES,
     PARAMETER,
+    PARTS,
     PRODUCTS,
     REDUCTIONS,
     RESHAPES,
@@ -54,6 +57,7 @@ from gradledger.observers.losses.node_names import (
 )
 
 MAX_INSIDE = 64  # nodes visited below one node that is not linear
+MAX_TO_SOFTMAX = 8  # nodes between a cross entropy and its softmax
 MAX_PARTS = 32  # of a ``cat`` or ``stack``, that are walked one by one
 
 _EVEN = RESHAPES | ADDITIONS  # they do not change the size of a weight
@@ -68,6 +72,8 @@ class Inside:
     loss: LossNode | None = None  # the nearest
     softmax: Any = None  # whose entries are the elements
     numbers: list[Edge] = field(default_factory=list)  # losses of a whole micro-batch
+    logits: set[Any] = field(default_factory=set)  # nodes of which a softmax is taken
+    custom: str | None = None  # the nearest custom function, which may hide a loss
 
 
 @dataclass(slots=True)
@@ -106,6 +112,7 @@ class Descent:
         self._owners, self._spend = owners, spend
         ((index, edge),) = graph_inputs(reduction)
         self._single = element_count(edge) == 1
+        self._join: _Position | None = None  # the uppermost ``cat`` or ``stack``
         self._positions = deque([_Position(edge, path, (reduction,), index)])
 
     def run(self) -> None:
@@ -119,6 +126,9 @@ class Descent:
                 self.numbers.append((position.edge, position.path))
             elif not self._ends_at_loss(position):
                 self._go_on(position)
+        if self._join is not None and all(loss.elements is not None for loss in self.losses):
+            self.losses.clear()  # the joined parts are elements of one loss
+            self._end_at_elements(self._join)
 
     def _ends_at_loss(self, position: _Position) -> bool:
         node = position.edge.node
@@ -142,11 +152,12 @@ class Descent:
     def _go_on(self, position: _Position) -> None:
         node, name = position.edge.node, position.edge.node.name()
         inputs = graph_inputs(node)
+        numbers = _losses_of_parts(position.edge, inputs)
+        if numbers:
+            self.numbers += [(edge, position.path) for edge in numbers]
+            return
         if name in JOINS:
-            numbers = _stacked_losses(inputs)
-            if numbers:
-                self.numbers += [(edge, position.path) for edge in numbers]
-                return
+            self._join = self._join or position
             followed = [position.below(index, edge) for index, edge in inputs if edge.shape]
             followed = followed if len(inputs) <= MAX_PARTS else []
         else:
@@ -175,21 +186,27 @@ class Descent:
         return [] if is_divisor else inputs
 
     def _towards_loss(self, inputs: list[tuple[int, Edge]]) -> list[tuple[int, Edge]]:
-        leading = [each for each in inputs if self._search_below(each[1]).loss is not None]
-        return leading if len(leading) == 1 else []
+        """The only input with a loss below, if the others do not depend on the same logits."""
+        below = [self._search_below(edge) for _, edge in inputs]
+        losses = [inside.loss for inside in below if inside.loss is not None]
+        if len(losses) != 1 or any(_logits_of(losses[0]) in inside.logits for inside in below):
+            return []
+        return [each for each, inside in zip(inputs, below, strict=True) if inside.loss is not None]
 
     def _end_at_elements(self, position: _Position) -> None:
         inside = self._search_below(position.edge)
         if inside.numbers:
             self.numbers.append((position.edge, position.path))
             return
-        elements = Elements(position.edge.shape, position.uniform, inside.loss)
+        elements = Elements(position.edge.shape, position.uniform, inside.loss, inside.custom)
         kind = self._reduction.name() if inside.loss is None else inside.loss.name
         if inside.softmax is not None and inside.loss is None:
-            elements.rows = _rows(inside.softmax, elements.shape, position.trail)
+            elements.rows = _rows(inside.softmax, elements.shape, position)
             if _is_divergence(inside.softmax, elements.rows, position.trail):
                 kind = DIVERGENCE
         path = self._path if position.uniform else position.path
+        if _is_statistic(position.trail):
+            path = self._path._replace(nonlinear=True)
         loss = LossNode(position.edge.node, kind, path, elements=elements)
         loss.penalty = inside.loss is None and depends_on_parameters_alone(position.edge.node)
         self._add(loss, position)
@@ -221,11 +238,14 @@ def search_below(edge: Edge, single: bool, spend: Callable[[], bool]) -> Inside:
         elif loss is not None:
             inside.loss = inside.loss or loss
         elif name in SOFTMAXES:
+            inside.logits.add(node.next_functions[0][0])
             if elementwise and current.shape == shape:
                 inside.softmax = node
         elif single and is_number and name in REDUCTIONS:
             inside.numbers.append(current)
         elif name not in MODEL_NODES:
+            if inside.custom is None and isinstance(node, BackwardCFunction):
+                inside.custom = name
             inside.numbers += _stacked_losses(graph_inputs(node)) if name in JOINS else []
             elementwise = elementwise and name not in RESHAPES
             for _, below in graph_inputs(node):
@@ -238,6 +258,42 @@ def search_below(edge: Edge, single: bool, spend: Callable[[], bool]) -> Inside:
 def _keeps_even(node: Any, names: frozenset[str]) -> bool:
     """Whether a node is one of ``names``, or a product with one number."""
     return node.name() in names or (node.name() in PRODUCTS and is_number(node))
+
+
+def _losses_of_parts(edge: Edge, inputs: list[tuple[int, Edge]]) -> list[Edge]:
+    """The single numbers that a tensor was made of, if they are losses."""
+    name = edge.node.name()
+    if name == ASSIGNMENT:
+        return _assigned_losses(edge)
+    return _stacked_losses(inputs) if name in JOINS else []
+
+
+def _assigned_losses(edge: Edge) -> list[Edge]:
+    """The losses that were assigned to entries of a vector: ``losses[0] = ...``."""
+    numbers: list[Edge] = []
+    queue, visited = deque([edge]), {edge.node}
+    while queue and len(visited) <= MAX_INSIDE:
+        for _, below in graph_inputs(queue.popleft().node):
+            if below.node in visited:
+                continue
+            visited.add(below.node)
+            if below.node.name() in PARTS:
+                queue.append(below)
+            elif not below.shape and _is_loss_number(below):
+                numbers.append(below)
+    return numbers
+
+
+def _logits_of(loss: LossNode) -> Any:
+    """The node of which the (log-)softmax of a cross entropy is taken; None for other losses."""
+    node = loss.smoothed or loss.node
+    for _ in range(MAX_TO_SOFTMAX):
+        if node is None or not node.next_functions:
+            break
+        if node.name() in SOFTMAXES:
+            return node.next_functions[0][0]
+        node = node.next_functions[0][0]
+    return None
 
 
 def _stacked_losses(inputs: list[tuple[int, Edge]]) -> list[Edge]:
@@ -262,12 +318,30 @@ def _is_loss_number(edge: Edge) -> bool:
     return False
 
 
-def _rows(softmax: Any, shape: tuple[int, ...], trail: tuple[Any, ...]) -> Rows:
-    """The rows of a softmax, below the nodes of a trail."""
+def _rows(softmax: Any, shape: tuple[int, ...], position: _Position) -> Rows:
+    """The rows of a softmax at the elements, or below them."""
     classes = signed([softmax._saved_dim])[0] % len(shape)
-    product = _product_above(trail)
-    even = all(node is product or _keeps_even(node, _EVEN_ROWS) for node in trail[1:])
-    return Rows(classes, product, even)
+    product = _product_above(position.trail)
+    even = all(node is product or _keeps_even(node, _EVEN_ROWS) for node in position.trail[1:])
+    return Rows(classes, product, even, position.edge.node is softmax)
+
+
+def _is_statistic(trail: tuple[Any, ...]) -> bool:
+    """Whether a tensor multiplies what a reduction over the whole micro-batch returns.
+
+    A router loss is the product of two such statistics, one of which is not in the graph.
+    """
+    multiplied = False
+    for node in trail[1:]:
+        name = node.name()
+        multiplied = multiplied or (name in PRODUCTS and not is_number(node))
+        if (
+            multiplied
+            and name in REDUCTIONS
+            and 0 in signed(getattr(node, "_saved_dim", None) or ())
+        ):
+            return True
+    return False
 
 
 def _is_divergence(softmax: Any, rows: Rows, trail: tuple[Any, ...]) -> bool:

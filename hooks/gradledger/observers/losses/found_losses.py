@@ -27,7 +27,7 @@ class GraphPath(NamedTuple):
         if name.startswith("DivBackward"):
             return DIVIDED if self is DIRECT else GraphPath(True, self.coefficient, self.nonlinear)
         if name.startswith("MulBackward"):
-            constant = _constant_factor(node)
+            constant = constant_factor(node)
             if constant is not None:
                 product = constant * (self.coefficient or 1.0)
                 return GraphPath(self.divided, product, self.nonlinear)
@@ -53,15 +53,17 @@ class Edge(NamedTuple):
 
 @dataclass(slots=True)
 class Rows:
-    """The elements are entries of a (log-)softmax: a token is one row of it.
+    """The elements are entries of a (log-)softmax, or a function of these: a token is one row.
 
-    ``product`` is the lowest product above it, with the probabilities of the targets; None if there
-    is none. ``even``: apart from it, only sums and numbers are below the outermost reduction.
+    ``product`` is the lowest product above it, with the probabilities of the targets; None if
+    there is none. ``even``: apart from it, only sums and numbers are below the outermost reduction.
+    ``sums``: they are entries of the softmax itself, so that a row weighs as they do together.
     """
 
     dim: int  # of the classes
     product: Any
     even: bool
+    sums: bool
 
 
 @dataclass(slots=True)
@@ -74,6 +76,7 @@ class Elements:
     shape: tuple[int, ...]
     uniform: bool
     inside: LossNode | None = None  # the loss that they are a function of
+    custom: str | None = None  # the custom function that they are a function of
     rows: Rows | None = None
 
 
@@ -129,7 +132,7 @@ def is_number(node: Any) -> bool:
     return isinstance(other, (int, float)) or (other is not None and other.dim() == 0)
 
 
-def _constant_factor(node: Any) -> float | None:
+def constant_factor(node: Any) -> float | None:
     """The constant factor of a product. A number is saved as a 0-dim CPU tensor in a graph."""
     other = _other(node)
     if isinstance(other, (int, float)):

@@ -152,6 +152,7 @@ def _elements_term(loss: LossNode, elements: Elements) -> OpenTerm:
         term = OpenTerm(loss.name, "none")
         count_elements(term, elements.shape)
         term.tokens = None
+    term.of = elements.custom
     if elements.inside is not None:
         _describe_inside(term, elements.inside, loss)
     return term

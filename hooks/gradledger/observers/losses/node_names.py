@@ -37,6 +37,7 @@ REDUCTIONS: dict[str, Reduction] = {
     "MeanBackward1": "mean",
     "SumBackward0": "sum",
     "SumBackward1": "sum",
+    "NansumBackward0": "sum",  # of a nanmean, too
 }
 
 # Norms: a penalty may end in one of these.
@@ -54,12 +55,16 @@ RESHAPES = frozenset(
     | {"TransposeBackward0", "PermuteBackward0", "ToCopyBackward0", "CloneBackward0"}
 )
 
+ASSIGNMENT = "torch::autograd::CopySlices"  # to a part of a tensor, in place
+# Nodes between the assignments to one tensor.
+PARTS = frozenset({ASSIGNMENT, "AsStridedBackward0", "SelectBackward0", "SliceBackward0"})
+
 # Nodes that pass some elements on, each at most as often as it occurs, or the same one repeatedly.
 SELECTIONS = frozenset(
     {"SliceBackward0", "SelectBackward0", "IndexBackward0", "IndexSelectBackward0"}
     | {"GatherBackward0", "TakeBackward0", "MaskedSelectBackward0", "TopkBackward0"}
     | {"SortBackward0", "MaskedFillBackward0", "MaskedFillBackward1", "WhereBackward0"}
-    | {"IndexPutBackward0", "IndexPutImplBackward0", "torch::autograd::CopySlices"}
+    | {"IndexPutBackward0", "IndexPutImplBackward0", ASSIGNMENT}
     | {"SplitBackward0", "SplitWithSizesBackward0", "UnbindBackward0", "ExpandBackward0"}
     | {"ScatterBackward0", "ScatterAddBackward0", "IndexAddBackward0", "ConstantPadNdBackward0"}
     | {"FlipBackward0", "RollBackward0", "RepeatBackward0", "TrilBackward0", "TriuBackward0"}
@@ -67,7 +72,7 @@ SELECTIONS = frozenset(
 
 # Linear if only one of their inputs is in the graph, and is not the divisor.
 PRODUCTS = frozenset({"MulBackward0", "MulBackward1", "DivBackward0", "DivBackward1"})
-SUMS = frozenset({*REDUCTIONS, "NansumBackward0", "DotBackward0"})
+SUMS = frozenset({*REDUCTIONS, "DotBackward0"})
 ADDITIONS = frozenset(
     {"AddBackward0", "AddBackward1", "SubBackward0", "SubBackward1"}
     | {"RsubBackward0", "RsubBackward1", "NegBackward0"}

@@ -18,6 +18,8 @@ from gradledger.capture.open_records import OpenTerm
 from gradledger.observers.losses.found_losses import LossNode, Rows
 from gradledger.observers.losses.loss_nodes import HIDDEN, count_elements, hides_ignored, valid_mask
 
+_EVEN_ROW = 1e-6  # relative difference of entries that count as equal
+
 Hook = Callable[..., None]
 GuardHook = Callable[[Hook], Hook]  # returns a hook whose failures the script never sees
 
@@ -79,27 +81,34 @@ def _watch_link(
 def _watch_rows(
     link: tuple[Any, int], rows: Rows, term: OpenTerm, guard_hook: GuardHook
 ) -> list[Callable[[], None]]:
-    """Read the weights of the rows of a softmax, above the product with their targets.
+    """Read the weights of the rows of a softmax.
 
-    A row whose entries all have no gradient (no probability, masked) does not count.
+    Where the row is multiplied by its targets, and all its entries have the same weight above
+    that, it is this weight. Otherwise it is that of its entries together, because the targets of
+    label smoothing add up to 1, or of the heaviest, if the entries are losses.
+
+    A row whose entries all have no gradient does not count.
     """
     node, index = link
-    arrived: list[torch.Tensor] = []
+    arrived: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def at_product(grads: tuple[Any, ...]) -> None:
         if grads[0] is not None and grads[0].dim() > rows.dim:
-            arrived.append(_largest(grads[0], rows.dim))
+            arrived.append(_extremes(grads[0], rows.dim))
 
     def after(gradients: tuple[Any, ...], _: Any) -> None:
-        gradient = gradients[index]
-        weights = arrived.pop() if arrived else None
+        gradient, above = gradients[index], arrived.pop() if arrived else None
         if gradient is None or gradient.layout is not torch.strided:
             return
-        passed = _largest(gradient, rows.dim)
-        if rows.product is None:
-            weights = passed
-        if weights is not None and weights.shape == passed.shape:
-            term.upstream = Deferred(_summary(weights, passed != 0))
+        least, most = _extremes(gradient, rows.dim)
+        weights = torch.where(most > -least, most, least)
+        if rows.sums:
+            total = gradient.detach().sum(rows.dim)
+            weights = torch.where(least * most >= 0, total, weights)  # else they may cancel
+        if above is not None and above[0].shape == weights.shape:
+            is_even = torch.isclose(*above, rtol=_EVEN_ROW, atol=0.0)
+            weights = torch.where(is_even, above[0], weights)
+        term.upstream = Deferred(_summary(weights, (least != 0) | (most != 0)))
 
     undo = [node.register_hook(guard_hook(after)).remove]
     if rows.product is not None:
@@ -107,13 +116,14 @@ def _watch_rows(
     return undo
 
 
-def _largest(gradient: torch.Tensor, dim: int) -> torch.Tensor:
-    """The entry of largest magnitude along a dimension, with its sign."""
+def _extremes(gradient: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The least and the largest entry along a dimension."""
     entries = gradient.detach()
-    if not entries.shape[dim] or not entries.stride(dim):  # expanded: all are equal
-        return entries.sum(dim) if not entries.shape[dim] else entries.select(dim, 0)
-    least, most = entries.amin(dim), entries.amax(dim)
-    return torch.where(most > -least, most, least)
+    if not entries.shape[dim]:
+        return entries.sum(dim), entries.sum(dim)
+    if not entries.stride(dim):  # expanded: all are equal
+        return entries.select(dim, 0), entries.select(dim, 0)
+    return entries.amin(dim), entries.amax(dim)
 
 
 def _watch_both_sides(
