@@ -70,6 +70,7 @@ class MicroBatch:
     claimed: bool = False  # another optimizer has already stepped on this backward
     wrapper: Literal["sync", "no_sync", "bypassed"] | None = None  # synchronisation mode
     relayed: bool = False  # it started from gradients that were passed in, and reached no loss
+    rescaled: float | None = None  # the factor on the gradients between the last backward and it
     fingerprint: float | None = None  # of the loss targets; equal for equal data
     constant_target: bool | None = None  # constant or consecutive numbers as targets
     consecutive_target: bool = False  # of the two, consecutive: the targets of a contrastive loss

@@ -52,6 +52,7 @@ micro_batches = st.builds(
     claimed=st.booleans(),
     wrapper=st.none() | st.sampled_from(["sync", "no_sync", "bypassed"]),
     relayed=st.booleans(),
+    rescaled=st.none() | st.floats(),
     fingerprint=maybe_number,
     constant_target=maybe_flag,
     consecutive_target=st.booleans(),

@@ -76,3 +76,14 @@ def test_a_group_has_a_rank_of_which_a_record_arrived() -> None:
     assert list(facts(stage([0], data_group=[7])).records) == [0]
     step = facts(stage([0]), last([2]), last([1]), world_size=4)  # each in the other's pipeline
     assert list(step.records) == [1, 2]
+
+
+def test_a_schedule_that_runs_twice_scales_the_first_micro_batches_twice() -> None:
+    sent = record([term(10, 1 / 10)] * 4, pipeline=[0, 1], post_factor=1 / 2)
+    sent.micro_batches[2].rescaled = 1 / 2
+    step = facts(stage([0, 1]), sent)
+    assert step.ledger is not None
+    assert step.ledger.balance == pytest.approx(2 / 4 + 2 / 2)
+    assert step.ledger.misallocation == pytest.approx(1 / 6)
+    sent.micro_batches[1].missing["rescaled"] = "not by one number"
+    assert facts(stage([0, 1]), sent).unmeasured == "not by one number"

@@ -338,6 +338,8 @@ class OpenStep:
         record.grad_scale = _value(self.grad_scale)
         record.scaler = None if self.scaler is None else self.scaler.resolve()
         record.skipped = record.skipped or bool(_value(self.found_inf))
+        if record.pipeline:
+            self._measure_rescaling(record, tolerance)
         self._measure_factor(record, tolerance)
         self._measure_sample(record, tolerance)
         self._measure_between(record, tolerance)
@@ -346,6 +348,18 @@ class OpenStep:
         return record
 
     # ------------------------------------------------------------------ the gradient sample
+
+    def _measure_rescaling(self, record: StepRecord, tolerance: float) -> None:
+        """A schedule may run several times in a window, and scale the gradients each time."""
+        pairs = zip(self.micro_batches[1:], record.micro_batches[1:], strict=True)
+        for earlier, (counted, sent) in zip(self.micro_batches, pairs, strict=False):
+            then, now = earlier.sample_after, counted.sample_before
+            if then is not None and now is not None and not sent.fresh:
+                factor = gradient_probe.common_factor(then.values(), now.values(), tolerance)
+                if isinstance(factor, str):
+                    sent.missing["rescaled"] = factor
+                elif abs(factor - 1) > tolerance:
+                    sent.rescaled = factor
 
     def _measure_factor(self, record: StepRecord, tolerance: float) -> None:
         if "post_factor" in self.missing:

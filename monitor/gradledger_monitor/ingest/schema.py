@@ -75,6 +75,7 @@ class MicroBatch(Struct, gc=False, kw_only=True, omit_defaults=True):
     claimed: bool = False
     wrapper: Literal["sync", "no_sync", "bypassed"] | None = None
     relayed: bool = False
+    rescaled: Number | None = None
     fingerprint: Number | None = None
     constant_target: bool | None = None
     consecutive_target: bool = False

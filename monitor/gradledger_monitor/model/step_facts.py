@@ -267,8 +267,9 @@ class StepFacts:
             is_unmeasured = self.records[factor_of].post_factor is None
             applied = self.applied_by_rank[rank]
             tasks = self._tasks if rank == self.lowest_rank else tasks_of(applied)
+            later = _rescaled_later(applied)
             for index, micro_batch in applied:
-                factor = rank_factor
+                factor = rank_factor * later.get(index, 1.0)
                 if is_unmeasured:
                     factor *= _unscale_factor(micro_batch)
                 for name, part, term in named(micro_batch.terms, tasks):
@@ -446,6 +447,8 @@ def _why_unmeasured(
     if record.sync == "unknown":
         return UNSEEN
     for _, micro_batch in applied:
+        if "rescaled" in micro_batch.missing:
+            return micro_batch.missing["rescaled"]
         terms = [term for term in micro_batch.terms if not term.penalty]
         if not terms:
             return micro_batch.missing.get("terms", "no loss term was seen")
@@ -481,6 +484,18 @@ def _shared_factor(record: StepRecord) -> float:
     if factor is None or not math.isfinite(factor):
         return 1.0
     return factor / clipping_of_window(record) / (number(record.grad_scale) or 1.0)
+
+
+def _rescaled_later(applied: IndexedMicroBatches) -> dict[int, float]:
+    """The factor on the gradients of a micro-batch up to the last backward, if it is not 1."""
+    if not any(m.rescaled is not None for _, m in applied):
+        return {}
+    factors, product = {}, 1.0
+    for index, micro_batch in reversed(applied):
+        factors[index] = product
+        factor = number(micro_batch.rescaled)
+        product *= 1.0 if factor is None else factor
+    return factors
 
 
 def _unscale_factor(micro_batch: MicroBatch) -> float:
