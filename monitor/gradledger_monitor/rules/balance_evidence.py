@@ -23,7 +23,7 @@ class Near:
         self._balance, self._tolerance = balance, tolerance
 
     def __call__(self, value: float) -> bool:
-        return abs(self._balance / value - 1) <= self._tolerance
+        return value != 0 and abs(self._balance / value - 1) <= self._tolerance
 
 
 def combined_off(facts: StepFacts, balance: float) -> bool:
