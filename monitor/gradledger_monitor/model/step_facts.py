@@ -39,7 +39,7 @@ from gradledger_monitor.model.objectives import (
     weights_vary,
 )
 from gradledger_monitor.model.token_ledger import Ledger, total
-from gradledger_monitor.model.topology import data_group, members
+from gradledger_monitor.model.topology import data_group, members, rescaled_later
 
 CLIP_CALLS = ("clip_norm", "clip_value")
 
@@ -267,7 +267,7 @@ class StepFacts:
             is_unmeasured = self.records[factor_of].post_factor is None
             applied = self.applied_by_rank[rank]
             tasks = self._tasks if rank == self.lowest_rank else tasks_of(applied)
-            later = _rescaled_later(applied)
+            later = rescaled_later(applied)
             for index, micro_batch in applied:
                 factor = rank_factor * later.get(index, 1.0)
                 if is_unmeasured:
@@ -484,18 +484,6 @@ def _shared_factor(record: StepRecord) -> float:
     if factor is None or not math.isfinite(factor):
         return 1.0
     return factor / clipping_of_window(record) / (number(record.grad_scale) or 1.0)
-
-
-def _rescaled_later(applied: IndexedMicroBatches) -> dict[int, float]:
-    """The factor on the gradients of a micro-batch up to the last backward, if it is not 1."""
-    if not any(m.rescaled is not None for _, m in applied):
-        return {}
-    factors, product = {}, 1.0
-    for index, micro_batch in reversed(applied):
-        factors[index] = product
-        factor = number(micro_batch.rescaled)
-        product *= 1.0 if factor is None else factor
-    return factors
 
 
 def _unscale_factor(micro_batch: MicroBatch) -> float:

@@ -146,3 +146,18 @@ def _norm(records: RecordsByRank, record: StepRecord) -> float | None:
     norms = [number(records[r].norm) if r in records else None for r in record.pipeline]
     measured = [norm for norm in norms if norm is not None]
     return math.hypot(*measured) if len(measured) == len(norms) else None
+
+
+def rescaled_later(applied: Sequence[tuple[int, MicroBatch]]) -> dict[int, float]:
+    """By index, the factor on a micro-batch's gradients from then to the last backward.
+
+    A pipeline's schedule may run several times in a window, and scale the gradients each time.
+    """
+    if not any(m.rescaled is not None for _, m in applied):
+        return {}
+    factors, product = {}, 1.0
+    for index, micro_batch in reversed(applied):
+        factors[index] = product
+        factor = number(micro_batch.rescaled)
+        product *= 1.0 if factor is None else factor
+    return factors
