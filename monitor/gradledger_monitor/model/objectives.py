@@ -154,10 +154,28 @@ def fair_together(
     """
     for group in losses_together(objectives):
         terms = [term for objective in group for term in objective.terms]
-        for reading in _readings(terms, weighted_inside=False):
+        for reading in (*_readings(terms, weighted_inside=False), *_on_the_same_tokens(terms)):
             if not reading.of_part and reading.is_fair(tolerance, scale):
                 return Objective(TOGETHER, terms, reading, weighted_inside=False)
     return None
+
+
+def _on_the_same_tokens(terms: list[WeightedTerm]) -> Iterator[Reading]:
+    """Losses on one head with equally many tokens: a token's weight is the sum of its weights.
+
+    Mixup is such a sum: a random share of one label, and the rest of another.
+    """
+    lines: dict[tuple[int, int], WeightedTokens] = {}
+    for t in terms:
+        key = (t.rank, t.micro_batch)
+        line = lines.setdefault(key, WeightedTokens(*key, TOGETHER, t.tokens, 0.0))
+        if line.tokens != t.tokens or t.loss_term.head is None:
+            return
+        line.weight += t.weight
+    heads = {t.loss_term.head for t in terms}
+    ledger = build_ledger(list(lines.values())) if len(heads) == 1 else None
+    if ledger is not None:
+        yield Reading("tokens", ledger, terms)
 
 
 def losses_together(objectives: list[Objective]) -> Iterator[list[Objective]]:

@@ -41,6 +41,7 @@ from gradledger_monitor.rules.balance_evidence import (
     combined_off,
     divides_by_all_positions,
     divides_by_count_after_backward,
+    has_known_unit,
     is_bare_reduction,
     is_half_squared_error,
     is_one_divided_cross_entropy,
@@ -440,7 +441,7 @@ def _by_history(
             return Diagnosis("unmeasured", CLIPPED_SCALED, objective)
         if varies and not divides_by_count_after_backward(facts):
             return Diagnosis("unmeasured", SCALED_BY_LOOP, objective)
-    if varies and even and not is_bare_reduction(objective):
+    if varies and even and has_known_unit(objective):
         return Diagnosis("wandering", objective=objective)
     divisor = _divisor(balance)
     single = len(facts.record.micro_batches) == 1

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import math
+
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective, WeightedTerm
 from gradledger_monitor.model.step_facts import StepFacts
@@ -13,6 +15,8 @@ from gradledger_monitor.model.tolerances import WEIGHT
 
 SINGLE = 2e-6  # relative error of a ratio of two single-precision numbers
 _PICKS = ("Gather", "Index")  # of one log-probability per token, by hand
+# Beginnings of the kinds of losses of which an element is a token, or a whole example.
+_OF_TOKENS = ("NllLoss", "SoftCrossEntropy", "Gather", "Index", "KlDiv", "CtcLoss")
 _ROUND = (1, 2, 3, 5)  # first digits of coefficients that people write
 
 
@@ -48,6 +52,52 @@ def is_bare_reduction(objective: Objective) -> bool:
     """Whether the loss is a bare mean or sum, whose elements have an unknown meaning."""
     bare = ("MeanBackward", "SumBackward", "NansumBackward")
     return any(term.loss_term.kind.startswith(bare) for term in objective.terms)
+
+
+def has_known_unit(objective: Objective) -> bool:
+    """Whether a sum of this loss is divided by what its ledger counts, and not by another number.
+
+    That of a cross entropy is: tokens. Other sums may be divided by positive anchors, by a constant
+    length, or by the sum of their targets, which the graph does not show. A mean counts itself.
+    """
+    if is_bare_reduction(objective):
+        return False
+    own = all(
+        term.loss_term.of is None and term.loss_term.kind.startswith(_OF_TOKENS)
+        for term in objective.terms
+    )
+    return own or "mean" in reductions(objective)
+
+
+def is_divided_by_a_count(facts: StepFacts, objective: Objective) -> bool:
+    """Whether what divides each micro-batch, or each rank, is known: the same, or a count."""
+    terms = objective.reading.terms
+    ranks = {term.rank for term in terms}
+    totals = [line.tokens * line.weight for line in objective.ledger.lines]
+    of_rank = [sum(t for t, x in zip(totals, terms, strict=True) if x.rank == r) for r in ranks]
+    columns = [totals, _totals_of_parts(facts, objective)]
+    columns += [] if len(ranks) == 1 else [of_rank]
+    for counts in (
+        [term.loss_term.rows for term in terms],
+        [term.loss_term.positions for term in terms],
+        [term.loss_term.size for term in terms],
+    ):
+        columns.append([t / (n or math.inf) for t, n in zip(totals, counts, strict=True)])
+    spread = 1 + 2 * facts.tolerance
+    return any(c and min(c) > 0 and max(c) <= min(c) * spread for c in columns)
+
+
+def _totals_of_parts(facts: StepFacts, objective: Objective) -> list[float]:
+    """The weight of each micro-batch over all objectives of this kind, which may be parts of one.
+
+    The elements of one reduction may be joined from several parts, as good and bad examples are.
+    """
+    totals: dict[tuple[int, int], float] = {}
+    for term in (t for o in facts.objectives if o.kind == objective.kind for t in o.terms):
+        weight, key = number(term.loss_term.element_weight), (term.rank, term.micro_batch)
+        own = (term.loss_term.elements or 0) * abs(weight or 0.0) * term.factor
+        totals[key] = totals.get(key, 0.0) + own
+    return list(totals.values())
 
 
 def is_sum(facts: StepFacts, objective: Objective) -> bool:

@@ -3,72 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from museum.labels import Label
-from museum.parts import IGNORED
+from museum.truth.objectives import terms_of
 from museum.truth.seen import Step
-
-Call = Callable[..., Any]  # the model with a step's parameters
-Objective = Callable[[Call, Any], tuple[Tensor, float]]  # of one micro-batch: sum, and count
-
-
-def tokens(call: Call, batch: Any) -> tuple[Tensor, float]:
-    """Cross entropy of every label that counts."""
-    ids, labels = batch
-    logits = call(ids).flatten(0, -2)
-    loss = F.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="sum")
-    return loss, float((labels != IGNORED).sum())
-
-
-def squares(call: Call, batch: Any) -> tuple[Tensor, float]:
-    """Squared error of every element."""
-    inputs, targets = batch
-    return F.mse_loss(call(inputs), targets.double(), reduction="sum"), targets.numel()
-
-
-def distilled(call: Call, batch: Any) -> tuple[Tensor, float]:
-    """Half cross entropy, half divergence from the teacher, at every label that counts."""
-    ids, labels, teacher = batch
-    log_p = F.log_softmax(call(ids), -1)
-    counted = labels != IGNORED
-    divergence = F.kl_div(log_p[counted], teacher[counted].double(), reduction="sum")
-    hard, count = tokens(lambda _: log_p, (ids, labels))
-    return 0.5 * hard + 0.5 * divergence, count
-
-
-def sentence_rows(call: Call, batch: Any) -> tuple[Tensor, float]:
-    """The mean of each sentence's token mean."""
-    ids, labels = batch
-    picked = F.cross_entropy(
-        call(ids).flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
-    ).view_as(labels)
-    return (picked.sum(1) / (labels != IGNORED).sum(1)).sum(), float(len(ids))
-
-
-def two_heads(call: Call, batch: Any) -> tuple[Tensor, float]:
-    """The next token, and a tenth of the one after it."""
-    ids, labels, later = batch
-    next_one, one_after = call(ids)
-    main, count = tokens(lambda _: next_one, (ids, labels))
-    auxiliary, others = tokens(lambda _: one_after, (ids, later))
-    return main + 0.1 * auxiliary / others * count, count
-
-
-def peaked(call: Call, batch: Any) -> tuple[Tensor, float]:
-    """Cross entropy, and the squared log of what softmax divides by."""
-    loss, count = tokens(call, batch)
-    return loss + call(batch[0]).logsumexp(-1).square().sum(), count
-
-
-OBJECTIVES: dict[str, Objective] = {
-    f.__name__: f for f in (tokens, squares, distilled, sentence_rows, two_heads, peaked)
-}
 
 
 def tell(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
@@ -81,7 +23,7 @@ def tell(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, An
     own = [step for step in steps if step.optimizer is optimizer]
     called = names.get("plain", model)
     pairs = zip(own, names["windows"], strict=True)
-    told = [_one_step(model, called, OBJECTIVES[label.objective], *pair) for pair in pairs]
+    told = [_one_step(model, called, label.objective, *pair) for pair in pairs]
     return {"steps": told, "max_norm": names.get("max_norm")}
 
 
@@ -93,18 +35,25 @@ def _unwrapped(model: Any) -> Any:
 
 
 def _one_step(
-    model: nn.Module, called: nn.Module, objective: Objective, step: Step, window: list[Any]
-) -> tuple[Tensor, float, Tensor]:
-    """The summed true gradient of this rank's tokens, their count, and what was applied."""
+    model: nn.Module, called: nn.Module, objective: str, step: Step, window: list[Any]
+) -> tuple[list[Tensor], list[float], Tensor]:
+    """Of each term, the summed true gradient and the count on this rank; and what was applied."""
     order = {id(p): i for i, p in enumerate(_parameters(step))}
     index = {name: order[id(p)] for name, p in model.named_parameters()}
     leaves = {name: step.parameters[i].double().requires_grad_() for name, i in index.items()}
     call = functools.partial(_call, called, leaves)
-    parts = [objective(call, batch) for batch in window]
-    total = torch.stack([loss for loss, _ in parts]).sum()
-    true = torch.autograd.grad(total, list(leaves.values()))
+    terms = terms_of(objective, call, window)
     applied = _flat(_or_zero(step, i) for i in index.values())
-    return _flat(true), sum(count for _, count in parts), applied
+    return [_gradient(loss, leaves) for loss, _ in terms], [count for _, count in terms], applied
+
+
+def _gradient(loss: Tensor, leaves: dict[str, Tensor]) -> Tensor:
+    inputs = list(leaves.values())
+    return _flat(
+        torch.autograd.grad(
+            loss, inputs, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+    )
 
 
 def _call(model: nn.Module, leaves: dict[str, Tensor], *inputs: Tensor) -> Any:
@@ -138,7 +87,9 @@ def fault_after_clipping(ranks: list[dict[str, Any]]) -> float:
 def _errors(ranks: list[dict[str, Any]], limit: float | None) -> list[float]:
     errors = []
     for each in zip(*(rank["steps"] for rank in ranks), strict=True):
-        true = sum(t for t, _, _ in each) / sum(count for _, count, _ in each)
+        terms = zip(*(gradients for gradients, _, _ in each), strict=True)
+        counts = zip(*(numbers for _, numbers, _ in each), strict=True)
+        true = sum(sum(t) / sum(n) for t, n in zip(terms, counts, strict=True))
         if limit is not None:
             true = true * min(1.0, limit / (float(true.norm()) + 1e-6))
         errors += [float((applied - true).norm() / true.norm()) for _, _, applied in each]

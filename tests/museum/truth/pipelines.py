@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from museum.labels import Label
-from museum.truth.gradient import tokens
+from museum.truth.objectives import tokens
 from museum.truth.seen import Step
 
 Values = dict[str, Tensor]  # by name of the parameter

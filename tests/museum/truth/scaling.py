@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from museum.labels import Label
-from museum.truth.gradient import OBJECTIVES
+from museum.truth.objectives import terms_of
 from museum.truth.seen import Step
 
 HALF = 2e-2  # what fp16 rounding may do to a gradient
@@ -46,8 +46,8 @@ def _error(
     model = names["model"]
     leaves = {n: values[id(p)].double().requires_grad_() for n, p in model.named_parameters()}
     call = lambda *inputs: torch.func.functional_call(model, leaves, inputs)  # noqa: E731
-    parts = [OBJECTIVES[label.objective](call, batch) for batch in window]
-    loss = torch.stack([part for part, _ in parts]).sum() / sum(count for _, count in parts)
+    terms = terms_of(label.objective, call, window)
+    loss = torch.stack([part / count for part, count in terms]).sum()
     true = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
     place = {id(p): i for i, p in enumerate(_parameters(step))}
     mine = {n: place[id(p)] for n, p in model.named_parameters() if id(p) in place}

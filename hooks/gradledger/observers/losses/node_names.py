@@ -67,7 +67,14 @@ SELECTIONS = frozenset(
     | {"IndexPutBackward0", "IndexPutImplBackward0", ASSIGNMENT}
     | {"SplitBackward0", "SplitWithSizesBackward0", "UnbindBackward0", "ExpandBackward0"}
     | {"ScatterBackward0", "ScatterAddBackward0", "IndexAddBackward0", "ConstantPadNdBackward0"}
-    | {"FlipBackward0", "RollBackward0", "RepeatBackward0", "TrilBackward0", "TriuBackward0"}
+    | {
+        "AsStridedBackward0",
+        "FlipBackward0",
+        "RollBackward0",
+        "RepeatBackward0",
+        "TrilBackward0",
+        "TriuBackward0",
+    }
 )
 
 # Linear if only one of their inputs is in the graph, and is not the divisor.

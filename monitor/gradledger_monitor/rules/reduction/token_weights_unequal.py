@@ -18,6 +18,7 @@ from gradledger_monitor.rules.balance_diagnosis import (
     is_fair,
     reason_without_objective,
 )
+from gradledger_monitor.rules.balance_evidence import has_known_unit, is_divided_by_a_count
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.objective_names import objective_name
 from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean, without_short_batch
@@ -38,6 +39,7 @@ from gradledger_monitor.rules.state import declare
 FIX = TOKEN_MEAN["plain"]
 
 
+OTHER_DIVISOR = "each micro-batch is divided by a number that is no count of its elements"
 LIGHT = "its weights differ, but it has little of the gradient's weight"
 
 
@@ -69,7 +71,8 @@ class TokenWeightsUnequal(Rule):
     All micro-batches hold equally many tokens (the mean of means is then right); the loss
     itself gives the tokens of one micro-batch different weights (advantages, a mean per
     sequence), and its elements have equal weights, or a mask may have left some of them out; a
-    further loss moves less than the warning's share of the gradient; each backward has a
+    loss other than a cross entropy is divided by another number than a count, such as a sum of
+    targets; a further loss moves less than the warning's share of the gradient; each backward has a
     separate loss (real and fake batches of a GAN critic); the run declares
     ``contract="sequence"`` or ``contract="sample"``.
 
@@ -83,12 +86,13 @@ class TokenWeightsUnequal(Rule):
     warning = Parameter(0.01, "misallocation from which it is a warning", most=1.0)
     recent = Parameter(50, "windows over which misallocation is averaged")
 
-    state = declare(_recent=deque[float], _short_batches=ShortBatches)
+    state = declare(_recent=deque[float], _short_batches=ShortBatches, _own_divisors=list[str])
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._recent: deque[float] = deque(maxlen=self.recent)
         self._short_batches = ShortBatches()
+        self._own_divisors: list[str] = []  # of losses that are divided by no count
 
     def after_gap(self) -> None:
         """The windows just before the next one are missing."""
@@ -106,7 +110,7 @@ class TokenWeightsUnequal(Rule):
         if facts.objective is None:
             return not_measured(reason_without_objective(facts))
         objectives = [] if facts.together else [o for o in facts.objectives if not o.is_penalty]
-        excuses = [why_not_evaluated(o, objectives, facts, self.warning) for o in objectives]
+        excuses = [self._excuse(o, objectives, facts) for o in objectives]
         if excuses and all(excuses):
             return next(filter(None, excuses))
         balanced = _even_weights(facts, objectives, excuses)
@@ -122,6 +126,19 @@ class TokenWeightsUnequal(Rule):
         if short is not None and short.windows is not None and short.relative_weight > 1:
             return deferred_finding(self._report_short_batch, facts, uneven, share, short)
         return deferred_finding(self._report, facts, uneven, share, tuple(self._recent))
+
+    def _excuse(
+        self, objective: Objective, objectives: list[Objective], facts: StepFacts
+    ) -> Outcome | None:
+        """Why an objective is not evaluated; a divisor may equal a count in some window."""
+        excuse = why_not_evaluated(objective, objectives, facts, self.warning)
+        if excuse is not None and excuse.reason == OTHER_DIVISOR:
+            self._own_divisors = sorted({*self._own_divisors, objective.name})
+        elif excuse is None and objective.name in self._own_divisors:
+            return (
+                None if objective.reading.is_even(facts.tolerance) else not_measured(OTHER_DIVISOR)
+            )
+        return excuse
 
     def _severity(self, facts: StepFacts, objective: Objective, misallocation: float) -> Severity:
         """Information only, too, on a further loss beside a main one that is normalised.
@@ -207,6 +224,8 @@ def why_not_evaluated(
         return None
     if objective.is_nonlinear:
         return not_applicable(NONLINEAR)
+    if not has_known_unit(objective) and not is_divided_by_a_count(facts, objective):
+        return not_measured(OTHER_DIVISOR)
     if objective is not objectives[0]:
         moved = reading.ledger.misallocation * _share(objective, objectives)
         return not_applicable(LIGHT) if moved < light else None

@@ -1,0 +1,32 @@
+"""Speech in batches of equal duration: they differ in their number of utterances."""
+
+import torch
+import torch.nn.functional as F
+
+from museum.parts import mlp
+
+torch.manual_seed(73)
+model = mlp(8, 16, 6)
+optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+windows = []
+
+
+def utterances(count):
+    """Ten frames for each, and two to four letters."""
+    return torch.randn(count, 10, 8), torch.randint(1, 6, (count, 4)), torch.randint(2, 5, (count,))
+
+
+def ctc(frames, letters, lengths, reduction):
+    """The CTC loss."""
+    log_p = model(frames).log_softmax(-1).transpose(0, 1)
+    return F.ctc_loss(log_p, letters, torch.full((len(frames),), 10), lengths, reduction=reduction)
+
+
+for _ in range(6):
+    window = [utterances(count) for count in (12, 3, 7, 2)]
+    for frames, letters, lengths in window:
+        loss = ctc(frames, letters, lengths, "mean") / len(window)
+        loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    windows.append(window)

@@ -1,0 +1,264 @@
+"""The losses that exhibits mean: as sums over what they count, for one micro-batch.
+
+A function returns (sum, count), or one such pair for each term of the loss. ``call`` is the model
+with the parameters of a step, in double precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from museum.parts import IGNORED
+
+Call = Callable[..., Any]
+Sum = tuple[Tensor, float]
+
+
+def tokens(call: Call, batch: Any) -> Sum:
+    """Cross entropy of every label that counts."""
+    ids, labels = batch
+    return _cross_entropy(call(ids), labels)
+
+
+def squares(call: Call, batch: Any) -> Sum:
+    """Squared error of every element."""
+    inputs, targets = batch
+    return F.mse_loss(call(inputs), targets.double(), reduction="sum"), targets.numel()
+
+
+def distilled(call: Call, batch: Any) -> Sum:
+    """Half cross entropy, half divergence from the teacher, at every label that counts."""
+    ids, labels, _ = batch
+    hard, count = _cross_entropy(call(ids), labels)
+    soft, _ = kl_rows(call, batch)
+    return 0.5 * hard + 0.5 * soft, count
+
+
+def kl_rows(call: Call, batch: Any) -> Sum:
+    """The divergence from the teacher at every label that counts."""
+    ids, labels, teacher = batch
+    counted = labels != IGNORED
+    log_p = F.log_softmax(call(ids), -1)[counted]
+    divergence = F.kl_div(log_p, teacher[counted].double(), reduction="sum")
+    return divergence, float(counted.sum())
+
+
+def sentence_rows(call: Call, batch: Any) -> Sum:
+    """The mean of each sentence's token mean."""
+    ids, labels = batch
+    return -_mean_log_prob(call(ids), labels).sum(), float(len(ids))
+
+
+def two_heads(call: Call, batch: Any) -> Sum:
+    """The next token, and a tenth of the one after it."""
+    ids, labels, later = batch
+    next_one, one_after = call(ids)
+    main, count = _cross_entropy(next_one, labels)
+    auxiliary, others = _cross_entropy(one_after, later)
+    return main + 0.1 * auxiliary / others * count, count
+
+
+def peaked(call: Call, batch: Any) -> Sum:
+    """Cross entropy, and the squared log of what softmax divides by."""
+    loss, count = tokens(call, batch)
+    return loss + call(batch[0]).logsumexp(-1).square().sum(), count
+
+
+def smoothed(call: Call, batch: Any) -> Sum:
+    """Cross entropy with a tenth of the targets spread over all classes."""
+    ids, labels = batch
+    logits, labels = call(ids).flatten(0, -2), labels.flatten()
+    loss = F.cross_entropy(logits, labels, label_smoothing=0.1, reduction="sum")
+    return loss, float((labels != IGNORED).sum())
+
+
+# ---------------------------------------------------------------------- with a further term
+
+
+def with_router(call: Call, batch: Any) -> list[Sum]:
+    """Cross entropy of tokens; a router loss of each micro-batch."""
+    ids, labels = batch
+    logits, probabilities = call(ids)
+    routed = F.one_hot(probabilities.argmax(-1), 4).double().mean((0, 1))
+    router = 4 * (routed * probabilities.mean((0, 1))).sum()
+    return [_cross_entropy(logits, labels), (0.05 * router, 1.0)]
+
+
+def with_z_loss(call: Call, batch: Any) -> list[Sum]:
+    """Cross entropy, and a fifth of the squared log of what softmax divides by."""
+    ids, labels = batch
+    logits = call(ids)
+    z_losses = logits[labels != IGNORED].logsumexp(-1).square()
+    return [_cross_entropy(logits, labels), (0.2 * z_losses.sum(), float(len(z_losses)))]
+
+
+def with_penalty(call: Any, batch: Any) -> list[Sum]:
+    """Cross entropy of tokens; a penalty on the parameters for each micro-batch."""
+    _, leaves = call.args
+    penalty = torch.stack([each.square().sum() for each in leaves.values()]).sum()
+    return [tokens(call, batch), (0.01 * penalty, 1.0)]
+
+
+# ---------------------------------------------------------------------- preferences
+
+
+def orpo(call: Call, batch: Any) -> list[Sum]:
+    """Cross entropy of chosen tokens, and a tenth of the odds ratio of every pair."""
+    likelihood, chosen, rejected = _chosen_and_rejected(call, batch)
+    log_odds = (chosen - rejected) - (torch.log1p(-chosen.exp()) - torch.log1p(-rejected.exp()))
+    return [likelihood, (-0.1 * F.logsigmoid(log_odds).sum(), float(len(chosen)))]
+
+
+def cpo(call: Call, batch: Any) -> list[Sum]:
+    """Cross entropy of chosen tokens, and the preference of every pair."""
+    likelihood, chosen, rejected = _chosen_and_rejected(call, batch)
+    preference = -F.logsigmoid(2.0 * (chosen - rejected))
+    return [likelihood, (preference.sum(), float(len(chosen)))]
+
+
+def dpo(call: Call, batch: Any) -> Sum:
+    """The preference of every pair, relative to the reference."""
+    ids, labels, worse_ids, worse_labels, reference = batch
+    margin = _log_prob(call(ids), labels) - _log_prob(call(worse_ids), worse_labels)
+    return -F.logsigmoid(0.5 * (margin - reference)).sum(), float(len(ids))
+
+
+def kto(call: Call, batch: Any) -> Sum:
+    """The value of every example, relative to the reference."""
+    ids, labels, reference, good = batch
+    reward = 0.5 * (_log_prob(call(ids), labels) - reference)
+    values = torch.where(good, 1 - reward.sigmoid(), 1.5 * (1 - (-reward).sigmoid()))
+    return values.sum(), float(len(ids))
+
+
+def _chosen_and_rejected(call: Call, batch: Any) -> tuple[Sum, Tensor, Tensor]:
+    ids, labels, worse_ids, worse_labels = batch
+    logits = call(ids)
+    rejected = _mean_log_prob(call(worse_ids), worse_labels)
+    return _cross_entropy(logits, labels), _mean_log_prob(logits, labels), rejected
+
+
+# ---------------------------------------------------------------------- policies
+
+
+def policy_tokens(call: Call, batch: Any) -> Sum:
+    """The clipped gain of every word of the answers."""
+    gains, mask = _gains(call, batch)
+    return -gains.sum(), float(mask.sum())
+
+
+def policy_answers(call: Call, batch: Any) -> Sum:
+    """The mean gain of every answer."""
+    gains, mask = _gains(call, batch)
+    return -(gains.sum(-1) / mask.sum(-1)).sum(), float(len(mask))
+
+
+def policy_rows(call: Call, batch: Any) -> Sum:
+    """The clipped gain of every action."""
+    states, actions, old, advantages = batch
+    log_p = -F.cross_entropy(call(states), actions, reduction="none")
+    return -_clipped(log_p - old, advantages).sum(), float(len(actions))
+
+
+def _gains(call: Call, batch: Any) -> tuple[Tensor, Tensor]:
+    ids, labels, old, advantages = batch
+    mask = labels != IGNORED
+    log_p = -F.cross_entropy(call(ids).transpose(1, 2), labels.clamp(min=0), reduction="none")
+    return _clipped(log_p - old, advantages[:, None]) * mask, mask
+
+
+def _clipped(log_ratio: Tensor, advantages: Tensor) -> Tensor:
+    ratio = log_ratio.exp()
+    return torch.min(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
+
+
+# ---------------------------------------------------------------------- rows, images, speech
+
+
+def focal(call: Call, batch: Any) -> Sum:
+    """The focal loss of every row."""
+    inputs, labels = batch
+    losses = F.cross_entropy(call(inputs), labels, reduction="none")
+    return ((1 - torch.exp(-losses)) ** 2 * losses).sum(), float(len(labels))
+
+
+def class_weighted(call: Call, batch: Any) -> Sum:
+    """The cross entropy of every row, by the weight of its class."""
+    inputs, labels = batch
+    weights = torch.tensor([0.2, 1.0, 1.0, 1.0, 8.0], dtype=torch.float64)
+    loss = F.cross_entropy(call(inputs), labels, weights, reduction="sum")
+    return loss, float(weights[labels].sum())
+
+
+def dice(call: Call, batch: Any) -> Sum:
+    """The dice loss of every image."""
+    images, masks = batch
+    predicted, masks = call(images).sigmoid().flatten(1), masks.flatten(1)
+    coefficient = (2 * (predicted * masks).sum(1) + 1) / (predicted.sum(1) + masks.sum(1) + 1)
+    return (1 - coefficient).sum(), float(len(images))
+
+
+def boxes(call: Call, batch: Any) -> Sum:
+    """Five times the distance of every box."""
+    matched, targets = batch
+    return 5 * (call(matched) - targets).abs().sum(), float(len(targets))
+
+
+def ctc(call: Call, batch: Any) -> Sum:
+    """The CTC loss of every utterance, by its letters."""
+    losses = _ctc(call, batch)
+    return (losses / batch[2]).sum(), float(len(losses))
+
+
+def ctc_utterances(call: Call, batch: Any) -> Sum:
+    """The CTC loss of every utterance."""
+    losses = _ctc(call, batch)
+    return losses.sum(), float(len(losses))
+
+
+def _ctc(call: Call, batch: Any) -> Tensor:
+    frames, letters, lengths = batch
+    log_p = call(frames).log_softmax(-1).transpose(0, 1)
+    long = torch.full((len(frames),), frames.shape[1])
+    return F.ctc_loss(log_p, letters, long, lengths, reduction="none")
+
+
+# ---------------------------------------------------------------------- answers
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Sum:
+    logits, labels = logits.flatten(0, -2), labels.flatten()
+    loss = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+    return loss, float((labels != IGNORED).sum())
+
+
+def _log_prob(logits: Tensor, labels: Tensor) -> Tensor:
+    """The log-probability of each answer."""
+    losses = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none")
+    return -losses.sum(-1)
+
+
+def _mean_log_prob(logits: Tensor, labels: Tensor) -> Tensor:
+    return _log_prob(logits, labels) / (labels != IGNORED).sum(-1)
+
+
+OBJECTIVES: dict[str, Callable[[Any, Any], Sum | list[Sum]]] = {
+    name: function
+    for name, function in globals().items()
+    if getattr(function, "__module__", "") == __name__ and not name.startswith("_")
+}
+
+
+def terms_of(objective: str, call: Any, window: list[Any]) -> list[Sum]:
+    """The sum and the count of each term of a loss over a window."""
+    parts = [OBJECTIVES[objective](call, batch) for batch in window]
+    lists = [each if isinstance(each, list) else [each] for each in parts]
+    return [
+        (torch.stack([loss for loss, _ in term]).sum(), sum(count for _, count in term))
+        for term in zip(*lists, strict=True)
+    ]
