@@ -74,10 +74,12 @@ LOSSES: dict[str, tuple[Loss, bool]] = {
     "binary, sum over classes": (timm_loss.BinaryCrossEntropy(sum_classes=True), False),
     "asymmetric": (timm_loss.AsymmetricLossSingleLabel(), False),
 }
-by_loss = pytest.mark.parametrize(("loss", "mix"), LOSSES.values(), ids=list(LOSSES))
+# Sums over classes: if the division is wrong, the unit that is meant is not known.
+NAMED = {name: loss for name, loss in LOSSES.items() if "sum over classes" not in name}
+by_loss = pytest.mark.parametrize(("loss", "mix"), NAMED.values(), ids=list(NAMED))
 
 
-@by_loss
+@pytest.mark.parametrize(("loss", "mix"), LOSSES.values(), ids=list(LOSSES))
 def test_losses_of_timm_are_right(loss: Loss, mix: bool) -> None:
     watched = classifier(loss, EVEN, mix)
     assert watched.answer == ("balanced", [])
