@@ -21,12 +21,15 @@ def sequences(tokens: int, k: int) -> Term:
     return term(tokens, 1 / (tokens * k), rows=tokens // 8, size=tokens)
 
 
-def finding_of(*course: Window, ranks: int = 1, loss: object = flat) -> Finding | None:
-    """The finding in a sequence of windows."""
+def finding_of(
+    *course: Window, ranks: int = 1, loss: object = flat, recorded: int = 1
+) -> Finding | None:
+    """The finding in a sequence of windows, of which two of ``2 * recorded`` are recorded."""
     make = sequences if loss is sequences else flat
     steps = [
         facts(*[record([make(n, k) for _ in range(k)], i, lr=rate, sync="averaged")] * ranks)
         for i, (k, n, rate) in enumerate(course, 1)
+        if (i - 1) % (2 * recorded) < 2
     ]
     findings = judged(steps).findings
     return next((f for f in findings if f.rule == "batch.changed_without_lr"), None)
@@ -129,3 +132,9 @@ def test_a_warm_up_of_the_batch_is_a_ramp_of_micro_batches_from_the_first_step_o
 ) -> None:
     course = [(k, 64, 0.1) for k, windows in levels for _ in range(windows)]
     assert (finding_of(*course) is not None) is is_reported
+
+
+def test_a_warm_up_of_the_batch_may_grow_between_the_recorded_windows() -> None:
+    levels = [(1, 14), (2, 10), (3, 8), (4, 30)]
+    course = [(k, 64, 0.1) for k, windows in levels for _ in range(windows)]
+    assert finding_of(*course, recorded=2) is None

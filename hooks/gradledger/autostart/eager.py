@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from gradledger import guard
 from gradledger.autostart import EAGER
 from gradledger.autostart.path.gradledger_autostart import reach_stage
 
@@ -18,8 +19,12 @@ def force_if_asked() -> None:
     ``torch.compile`` still returns what it always returns. A call is recorded as a stage, which
     the report of the check names.
     """
-    if os.environ.get(EAGER) != "1":
-        return
+    if os.environ.get(EAGER) == "1":
+        with guard.fail_open("training without torch.compile"):
+            _force()
+
+
+def _force() -> None:
     torch.compiler.set_stance("force_eager")
     original = torch.compile
 

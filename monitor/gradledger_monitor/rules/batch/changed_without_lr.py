@@ -81,10 +81,13 @@ class _Ramp:
     level has many more steps than the ones before it, except for the last.
     """
 
-    state: ClassVar[Mapping[str, Any]] = declare(micro_batches=int, levels=list[int])
+    state: ClassVar[Mapping[str, Any]] = declare(
+        micro_batches=int, levels=list[int], after_gap=bool
+    )
 
     def __init__(self) -> None:
         self.micro_batches = 0
+        self.after_gap = False  # the windows before the next one are missing
         self.levels: list[int] = []  # windows of each; a single 0 if it is over, or was none
 
     def see(self, micro_batches: int, at_least: int) -> None:
@@ -93,14 +96,20 @@ class _Ramp:
             self.levels = [1]
         elif micro_batches == self.micro_batches:
             self.levels[-1] += self.levels != [0]
-        elif micro_batches == self.micro_batches + 1 and self.levels != [0]:
+        elif self._grows(micro_batches):
             self.levels.append(1)
         else:
             self.end()
-        self.micro_batches = micro_batches
+        self.micro_batches, self.after_gap = micro_batches, False
         *earlier, last = self.levels
         if earlier and last > max(at_least, 2 * max(earlier)):
             self.end()
+
+    def _grows(self, micro_batches: int) -> bool:
+        if self.levels == [0]:
+            return False
+        grown = micro_batches - self.micro_batches
+        return grown > 0 if self.after_gap else grown == 1
 
     def end(self) -> None:
         """What follows is no part of a ramp."""
@@ -164,8 +173,8 @@ class ChangedWithoutLr(Rule):
         self._ramp = _Ramp()
 
     def after_gap(self) -> None:
-        """The windows just before the next one are missing: the batch may have jumped."""
-        self._ramp.end()
+        """The windows just before the next one are missing: the batch may have grown in them."""
+        self._ramp.after_gap = True
 
     def evaluate(self, window: Window) -> Outcome:
         """A new batch size that stays, at the old learning rate."""
