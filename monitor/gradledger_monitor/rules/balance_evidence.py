@@ -172,9 +172,13 @@ def divides_by_all_positions(facts: StepFacts, objective: Objective) -> bool:
 
 
 def is_scaled_by_loop(facts: StepFacts) -> bool:
-    """Whether the loop multiplied the gradients after backward, clipping by PyTorch left out."""
-    factor = facts.shared_factors[facts.lowest_rank]
-    return facts.factor_unmeasured is None and not Near(factor, facts.tolerance)(1.0)
+    """Whether the loop itself multiplied the gradients after backward, more than to unscale them.
+
+    Where PyTorch clips, the loop does not.
+    """
+    if facts.factor_unmeasured is not None or facts.calls("clip_norm"):
+        return False
+    return not Near(_factor_of_loop(facts), facts.tolerance)(1.0)
 
 
 def divides_by_count_after_backward(facts: StepFacts) -> bool:
@@ -185,9 +189,13 @@ def divides_by_count_after_backward(facts: StepFacts) -> bool:
     """
     if facts.tolerance > WEIGHT:
         return True
-    divisor = 1 / (facts.shared_factors[facts.lowest_rank] or 1.0)
+    divisor = 1 / (_factor_of_loop(facts) or 1.0)
     multiples = [divisor * n for n in (1, facts.run.world_size, facts.micro_batches)]
     return any(m > 1 and abs(m - round(m)) <= SINGLE * m for m in multiples)
+
+
+def _factor_of_loop(facts: StepFacts) -> float:
+    return facts.shared_factors[facts.lowest_rank] * (facts.scale or 1.0)
 
 
 def coefficient_explains(facts: StepFacts, objective: Objective, balance: float) -> bool:
