@@ -23,11 +23,11 @@ class Tasks:
 
     def __init__(self) -> None:
         self._numbered: dict[tuple[object, ...], tuple[weakref.ref[Any], int]] = {}
-        self._looked = self._seen = 0  # losses, and tasks
+        self._looked = self._count = 0  # losses, and tasks
 
     def number(self, loss: LossNode) -> int | None:
         """The number of the task of this loss; None if no layer was found below it."""
-        if self._looked >= LOSSES and self._seen == 1:
+        if self._looked >= LOSSES and self._count == 1:
             return 1
         self._looked += 1
         layer, operations = _way_down(loss.smoothed or loss.node)
@@ -37,12 +37,12 @@ class Tasks:
         reference, number = self._numbered.get(key, (None, 0))
         if reference is not None and reference() is layer:
             return number
-        if self._seen == MAX_TASKS:
+        if self._count == MAX_TASKS:
             return None
-        self._seen += 1
-        living = {k: known for k, known in self._numbered.items() if known[0]() is not None}
-        self._numbered = {**living, key: (weakref.ref(layer), self._seen)}
-        return self._seen
+        self._count += 1
+        living = {k: task for k, task in self._numbered.items() if task[0]() is not None}
+        self._numbered = {**living, key: (weakref.ref(layer), self._count)}
+        return self._count
 
 
 def _way_down(node: Any) -> tuple[Any, list[str]]:
