@@ -610,6 +610,7 @@ def test_gradients_that_were_changed_by_element_had_fair_weights_before() -> Non
 
     assert first(changed(1.0)).pattern == "fair"
     assert first(changed(4.0)).pattern == "unmeasured"
+    assert first(changed(0.0)).pattern == "unmeasured"  # no token has a weight
 
 
 # ---------------------------------------------------------------------- one backward for each task

@@ -158,12 +158,12 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
 
 
 def _without_factor(facts: StepFacts, reason: str) -> Diagnosis:
-    """The gradients were changed after backward, and not by one factor.
+    """The loop may have changed single values after backward: clipping by value, decay, noise.
 
-    That is no division, but clipping by value, weight decay, noise and the like. If every objective
-    was fair before it, no mistake is in the reduction.
+    If every objective was fair before, the reduction is. What the change itself does is not judged.
     """
-    if facts.changed_after_backward and all(is_fair(facts, o) for o in facts.objectives):
+    objectives = facts.objectives if facts.changed_after_backward else []
+    if objectives and all(is_fair(facts, objective) for objective in objectives):
         return Diagnosis("fair", objective=facts.objective)
     return Diagnosis("unmeasured", reason)
 
@@ -436,7 +436,7 @@ def _by_history(
     even = objective.reading.is_even(facts.tolerance)
     if even and is_scaled_by_loop(facts):
         if _clips(facts, balance, past):
-            if facts.scale is None:
+            if facts.scale is None:  # else it may have clipped before unscaling
                 return Diagnosis("clipped", objective=objective)
             return Diagnosis("unmeasured", CLIPPED_SCALED, objective)
         if varies and not divides_by_count_after_backward(facts):
@@ -452,18 +452,17 @@ def _by_history(
 
 
 def _clips(facts: StepFacts, balance: float, past: Sequence[Closed]) -> bool:
-    """Whether the loop itself scales the gradients to one norm, by factors that differ.
+    """Whether the loop scaled the gradients to the norm of earlier windows, by another factor.
 
-    With a GradScaler, it is not known whether it does so before unscaling. Another factor after
-    backward is a mistake only if it is a count.
+    Norms that are equal by chance, or of equal windows, show no clip: hence the small tolerance.
     """
     closed = [c for c in _wrong(past) if c.scaled_to and c.balance][-EXPLAINED:]
-    equal = Near(facts.norm or 0.0, facts.tolerance / 100)
-    factor = Near(balance, facts.tolerance / 100)
+    same_norm = Near(facts.norm or 0.0, facts.tolerance / 100)
+    same_balance = Near(balance, facts.tolerance / 100)
     scale = facts.run.declared_scale or 1.0
     return bool(closed) and (
-        all(equal(c.scaled_to or 0.0) for c in closed)
-        and not all(factor((c.balance or 0.0) / scale) for c in closed)
+        all(same_norm(c.scaled_to or 0.0) for c in closed)
+        and not all(same_balance((c.balance or 0.0) / scale) for c in closed)
     )
 
 
