@@ -10,12 +10,12 @@ IndexedMicroBatches = list[tuple[int, MicroBatch]]  # with their index in the re
 
 
 def tasks_of(applied: IndexedMicroBatches) -> dict[int, int]:
-    """The last layers of losses that are alone in their micro-batch, numbered from 0.
+    """The tasks of losses that are alone in their micro-batch, numbered from 0 in this window.
 
-    A loop that calls backward for each of its tasks has one for each task. Empty if one of these
-    losses shows no last layer: then nothing separates the micro-batches.
+    A loop may call backward for each of its tasks. Empty if one of these losses shows no task: then
+    nothing separates the micro-batches.
     """
-    heads = {m.terms[0].head: 0 for _, m in applied if len(m.terms) == 1}
+    heads = dict.fromkeys(m.terms[0].head for _, m in applied if len(m.terms) == 1)
     return {} if None in heads or 0 in heads else {h: n for n, h in enumerate(heads) if h}
 
 

@@ -7,11 +7,11 @@ from functools import lru_cache
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from gradledger_monitor.api.app_state import StoreDep
-from gradledger_monitor.api.routes.runs import MAX_STEP, RunId, require_run
+from gradledger_monitor.api.routes.runs import MAX_STEP, Optimizer, RunId, require_run
 from gradledger_monitor.api.schemas import problems
 from gradledger_monitor.common.problems import invalid_values
 from gradledger_monitor.model.chart_metrics import CHART_METRICS
@@ -30,6 +30,7 @@ CACHE_SIZE = 64  # responses
 MAX_CACHED_POINTS = 2_000  # of a cached response: half a megabyte with all figures
 
 Bound = Annotated[int | None, Query(ge=0, le=MAX_STEP)]
+ShownSteps = Annotated[int, Query(ge=2, le=MAX_COLUMNS)]
 Columns = dict[str, list[float | None]]
 FigureNames = Annotated[
     str | None,
@@ -109,10 +110,10 @@ def get_collectives(
     request: Request,
     store: StoreDep,
     run: RunId,
-    optimizer: Annotated[int, Path(ge=0, le=2**31 - 1)],
+    optimizer: Optimizer,
     first: Bound = None,
     last: Bound = None,
-    steps: Annotated[int, Query(ge=2, le=MAX_COLUMNS)] = 120,
+    steps: ShownSteps = 120,
 ) -> Response:
     """Collectives in the backward of each micro-batch, for steps spread evenly over a span."""
     require_run(store, run)
@@ -128,10 +129,10 @@ def get_objectives(
     request: Request,
     store: StoreDep,
     run: RunId,
-    optimizer: Annotated[int, Path(ge=0, le=2**31 - 1)],
+    optimizer: Optimizer,
     first: Bound = None,
     last: Bound = None,
-    steps: Annotated[int, Query(ge=2, le=MAX_COLUMNS)] = 120,
+    steps: ShownSteps = 120,
 ) -> Response:
     """Balance and misallocation of each objective, for steps spread evenly over a span."""
     require_run(store, run)
