@@ -9,6 +9,8 @@ INSTALL = .venvs/uv/bin/uv pip install --quiet --python $(VENV)
 SECONDS := 60
 N := 1000
 SEED := 1
+# of pytest, for all targets that call it: make unit OPTIONS=--last-failed
+OPTIONS :=
 TRAINERS := transformers-4.45 transformers-5
 FRAMEWORK_LOOPS := accelerate/fabric/lightning/lightning_manual/trainer_compute_loss/trainer_loss_func/trainer_head
 HEADS := transformers-4.57 transformers-5.0 transformers-5
@@ -50,10 +52,10 @@ test: $(READY) tools  ## linters, types, architecture contracts, tests: what to 
 	@$(MAKE) --no-print-directory unit
 
 test-fast: $(READY)  ## tests/unit alone
-	$(BIN)/pytest $(PARALLEL) tests/unit
+	$(BIN)/pytest $(OPTIONS) $(PARALLEL) tests/unit
 
 e2e: $(READY) tools  ## cold starts, the deployment, generated requests, the zoo's own tests
-	$(BIN)/pytest $(PARALLEL) tests/e2e
+	$(BIN)/pytest $(OPTIONS) $(PARALLEL) tests/e2e
 
 # ruff's cache does not see that a folder came to be which makes a module ours.
 lint: $(READY)  ## ruff, the architecture contracts, the types of the scripts, the language
@@ -62,28 +64,28 @@ lint: $(READY)  ## ruff, the architecture contracts, the types of the scripts, t
 	$(BIN)/lint-imports
 	$(BIN)/deno check --quiet --config web/deno.json web/gradledger_web/static/*.js
 	$(BIN)/deno lint --quiet --config web/deno.json web/gradledger_web/static
-	$(BIN)/pytest -q -p no:cacheprovider tests/language
+	$(BIN)/pytest $(OPTIONS) -q tests/language
 
 type: $(READY)  ## mypy --strict
 	$(BIN)/mypy
 
 unit: $(READY) tools  ## pytest alone; e2e, museum, docs, frameworks and examples have targets of their own
-	$(BIN)/pytest $(PARALLEL) tests/browser tests/integration tests/oracle tests/unit
+	$(BIN)/pytest $(OPTIONS) $(PARALLEL) tests/browser tests/integration tests/oracle tests/unit
 
 # Older versions of packages use names that newer Python versions and packages call deprecated.
 lowest: .venvs/lowest/.ready tools  ## the service on the lowest versions of its dependencies that pyproject.toml allows
-	OMP_NUM_THREADS=1 .venvs/lowest/bin/python -m pytest -n 2 --dist loadfile -W ignore::DeprecationWarning $(LOWEST_TESTS)
+	OMP_NUM_THREADS=1 .venvs/lowest/bin/python -m pytest $(OPTIONS) -n 2 --dist loadfile -W ignore::DeprecationWarning $(LOWEST_TESTS)
 
 matrix: .venvs/uv/.ready  ## the hooks on older and newer Pythons and PyTorches, one table (PYTHONS="3.10 3.13" TORCHES="2.6.0 2.8.0" WRITE=1); hours
 	@.venvs/uv/bin/python tests/matrix/run.py $(if $(PYTHONS),--pythons "$(PYTHONS)") $(if $(TORCHES),--torches "$(TORCHES)") \
 		$(if $(JOBS),--jobs $(JOBS)) $(if $(DISCARD),--discard) $(if $(WRITE),--write docs/compatibility.md)
 
 compiled: build/compiled/.ready  ## model and rules compiled to C, and their tests
-	PYTHONPATH=build/compiled $(BIN)/pytest -n 2 $(COMPILED_TESTS)
+	PYTHONPATH=build/compiled $(BIN)/pytest $(OPTIONS) -n 2 $(COMPILED_TESTS)
 
 museum: $(READY)  ## the bug museum: what is found and what is left alone, written to docs/detection.md
 	cd tests && ../$(BIN)/python -m museum.run --jobs 2 --in-part --write ../docs/detection.md
-	$(BIN)/pytest -n 2 --dist load tests/museum -k 'not mistake_is_named'
+	$(BIN)/pytest $(OPTIONS) -n 2 --dist load tests/museum -k 'not mistake_is_named'
 
 parallel: $(READY)  ## its scripts of several ranks alone, and their chapter in docs/detection.md
 	cd tests && ../$(BIN)/python -m museum.run --parallel --jobs 2 --write ../docs/detection.md
@@ -98,26 +100,26 @@ zoo: $(READY)  ## unusual programs, each without the hooks and with them: the sa
 	cd tests && ../$(BIN)/python -m zoo.run --jobs 2 $(if $(ONLY),--only '$(ONLY)') $(if $(UNDER),--python '$(UNDER)')
 
 zero-code: $(READY) $(TRAINERS:%=.venvs/%/.ready)  ## the published Trainer bug is found, and its fix is balanced
-	$(BIN)/pytest -v tests/frameworks/zero_code/published_bug.py
+	$(BIN)/pytest $(OPTIONS) -v tests/frameworks/zero_code/published_bug.py
 
 missing-division: $(READY) $(HEADS:%=.venvs/%/.ready)  ## Trainer of transformers 4.57, 5.0 and 5.23: 18 model heads against their true gradients; 10 minutes
-	$(BIN)/pytest -v tests/frameworks/zero_code/missing_division.py
+	$(BIN)/pytest $(OPTIONS) -v tests/frameworks/zero_code/missing_division.py
 
 frameworks: .venvs/frameworks/.ready  ## Trainer, Accelerate and Lightning, watched; and generated programs of their loops
-	OMP_NUM_THREADS=1 .venvs/frameworks/bin/python -m pytest -W ignore tests/frameworks
+	OMP_NUM_THREADS=1 .venvs/frameworks/bin/python -m pytest $(OPTIONS) -W ignore tests/frameworks
 	cd tests && ../.venvs/frameworks/bin/python -W ignore -m oracle.run 28 --jobs 1 --only loop:$(FRAMEWORK_LOOPS)
 
 libraries: .venvs/libraries/.ready  ## training code of trl, transformers, sentence-transformers, timm, open_clip and ultralytics, against true gradients
-	OMP_NUM_THREADS=1 .venvs/libraries/bin/python -m pytest -W ignore tests/libraries
+	OMP_NUM_THREADS=1 .venvs/libraries/bin/python -m pytest $(OPTIONS) -W ignore tests/libraries
 
 examples: .venvs/frameworks/.ready  ## every example under `gradledger check`
-	.venvs/frameworks/bin/python -m pytest -W ignore tests/examples
+	.venvs/frameworks/bin/python -m pytest $(OPTIONS) -W ignore tests/examples
 
 docs: $(READY)  ## the documentation, into build/site; warnings are errors, and what it shows is run
-	NO_MKDOCS_2_WARNING=1 $(BIN)/pytest tests/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/pytest $(OPTIONS) tests/docs
 
 coverage: $(READY)  ## lines and branches that no unit test reaches: a map, not a target
-	$(BIN)/pytest tests/unit --cov --cov-report=term-missing:skip-covered
+	$(BIN)/pytest $(OPTIONS) tests/unit --cov --cov-report=term-missing:skip-covered
 
 mutants: $(READY)  ## changes to the ledger and the rules that no test notices; an hour (ONLY='*rules.norm*')
 	@$(INSTALL) --group mutation
