@@ -113,6 +113,8 @@ class Samples:
 
     after_backward: list[float] = field(default_factory=list)
     at_step: list[float] = field(default_factory=list)
+    # With those that were cleared between micro-batches; empty if none were.
+    with_cleared: list[float] = field(default_factory=list)
 
 
 @dataclass(eq=False, repr=False)

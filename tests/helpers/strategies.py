@@ -94,7 +94,10 @@ step_records = st.builds(
     pipeline=st.lists(st.integers(0, 9), max_size=4),
     sync_bytes=maybe_count,
     outside=maybe_count,
-    samples=st.none() | st.builds(records.Samples, after_backward=samples_of, at_step=samples_of),
+    samples=st.none()
+    | st.builds(
+        records.Samples, after_backward=samples_of, at_step=samples_of, with_cleared=samples_of
+    ),
     parameters=maybe_number,
     sampler=st.none() | st.sampled_from(["random", "sequential"]),
     batches=maybe_count,

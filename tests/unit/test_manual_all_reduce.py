@@ -77,6 +77,36 @@ def test_a_rank_that_sent_no_sample_leaves_the_step_unmeasured() -> None:
     assert merged.unmeasured == "rank 0: how the ranks' gradients were combined was not seen"
 
 
+def moved(*applied: list[float]) -> StepFacts:
+    """A step of ranks that keep what their two backwards leave in their own buffers."""
+    last = ([0.5, -1.0, 0.5, 0.0], [1.0, 1.0, 2.0, 0.0])
+    sent = []
+    for rank, values in enumerate(applied):
+        one = record([term(10, 1 / 20)] * 2, post_factor=None, sync="unknown", collectives_after=4)
+        one.micro_batches[1].fresh = True
+        one.samples = Samples(last[rank], values, LEFT[rank])
+        sent.append(one)
+    return facts(*sent)
+
+
+def test_what_is_added_up_outside_grad_and_combined_is_accounted_for_like_other_gradients() -> None:
+    merged = moved(scaled(0.5), scaled(0.5))
+    assert merged.all_reduce_factor == pytest.approx(0.5)
+    assert (merged.unmeasured, merged.micro_batches, merged.discarded) == (None, 2, [])
+    assert merged.ledger is not None and merged.ledger.balance == pytest.approx(1)
+
+
+def test_ranks_that_scale_what_is_added_up_outside_grad_differently_are_named() -> None:
+    merged = moved(scaled(0.5), scaled(0.25))
+    assert merged.all_reduce is not None and merged.all_reduce.scales == (1.0, 0.5)
+    assert merged.unmeasured == "rank 0: the ranks step on different gradients"
+
+
+def test_what_is_neither_the_last_gradients_nor_all_of_them_is_not_measured() -> None:
+    merged = moved([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0])
+    assert merged.unmeasured == "rank 0: gradients were moved between micro-batches"
+
+
 def ddp(norm: float, **more: Any) -> StepRecord:
     """A rank of a DDP model that ran no collective in backward, and one after it."""
     sent = record([term(10, 1 / 10)], 2, norm=norm, wrapper="ddp", sync="unknown", **more)

@@ -82,6 +82,19 @@ def test_gradients_in_other_buffers_that_a_loop_combines_are_not_called_discarde
     assert judged(steps).coverage[rule].startswith("not_measured: the ranks' gradients were")
 
 
+@pytest.mark.parametrize("rule", ["loop.discarded_microbatches", "loop.zeroed_every_microbatch"])
+def test_gradients_that_were_cleared_before_a_step_on_what_is_not_finite_may_be_in_buffers(
+    rule: str,
+) -> None:
+    sent = record([term(10, 0.1), term(10, 0.1)], post_factor=None, skipped=True)
+    sent.missing["post_factor"] = "the sampled gradients are not finite"
+    for batch in sent.micro_batches:
+        batch.fresh = True
+    assert finding_of(rule, facts(sent)) is None
+    reason = "not_measured: the sampled gradients are not finite"
+    assert judged([facts(sent)]).coverage[rule] == reason
+
+
 # ---------------------------------------------------------------------- clips, zeroes, steps
 
 

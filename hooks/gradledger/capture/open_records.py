@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -374,25 +374,31 @@ class OpenStep:
             record.missing.setdefault("post_factor", reason)
             return
         factor = gradient_probe.common_factor(before.values(), after.values(), tolerance)
-        if isinstance(factor, str) and any(c.was_fresh() for c in self.micro_batches[1:]):
-            factor = self._factor_of_moved(record, after, tolerance)
+        total = self._total_if_cleared()
+        if total and isinstance(factor, str):
+            factor = gradient_probe.common_factor(total, after.values(), tolerance)
+            record.moved = isinstance(factor, float)
+        if record.moved or total == before.values():  # nothing was lost
+            for micro_batch in record.micro_batches[1:]:
+                micro_batch.fresh = False
         if isinstance(factor, float):
             record.post_factor = factor
             return
         record.missing.setdefault("post_factor", factor)
         record.changed = factor == gradient_probe.CHANGED
         if self.may_be_combined:
-            record.samples = _samples(before.values(), after.values())
+            record.samples = _samples(before.values(), after.values(), total)
 
-    def _factor_of_moved(
-        self, record: StepRecord, after: Deferred, tolerance: float
-    ) -> float | str:
-        """The factor if the loop moved gradients to its own buffers, and back before the step.
+    def _total_if_cleared(self) -> list[float]:
+        """The sum of what the backwards left before each clearing; empty if nothing was cleared.
 
-        Then the gradients are fresh in the middle of the window, and yet none are lost: the sum
-        of what each backward left before a clearing, times one factor, is what is stepped on.
+        If the loop moves gradients to its own buffers, and back before the step, they are fresh in
+        the middle of the window, and yet none are lost: this sum, times one factor, is what is
+        stepped on. If it also combines the ranks, the sum of their sums is.
         """
         cleared = [counted.was_fresh() for counted in self.micro_batches[1:]]
+        if not any(cleared):
+            return []
         samples = [
             counted.sample_after.values()
             for counted, is_last_before_clearing in zip(
@@ -400,13 +406,7 @@ class OpenStep:
             )
             if counted.sample_after is not None and is_last_before_clearing
         ]
-        total = [sum(column) for column in zip(*samples, strict=False)]
-        factor = gradient_probe.common_factor(total, after.values(), tolerance)
-        if isinstance(factor, float):
-            record.moved = True
-            for micro_batch in record.micro_batches[1:]:
-                micro_batch.fresh = False
-        return factor
+        return [sum(column) for column in zip(*samples, strict=False)]
 
     def _measure_sample(self, record: StepRecord, tolerance: float) -> None:
         if self.sample_at_step is not None:
@@ -480,10 +480,10 @@ class OpenStep:
             record.update_ratio = gradient_probe.relative_change(before, after)
 
 
-def _samples(before: list[float], after: list[float]) -> Samples:
+def _samples(before: list[float], after: list[float], total: Sequence[float] = ()) -> Samples:
     """The same coordinates on all ranks, so that the service can compare them."""
     stride = max(1, len(before) // gradient_probe.SENT_COORDINATES)
-    return Samples(before[::stride], after[::stride])
+    return Samples(before[::stride], after[::stride], list(total[::stride]))
 
 
 def _root_of_squares(values: Iterable[float]) -> float:

@@ -60,6 +60,7 @@ class Samples(Struct, gc=False, kw_only=True, omit_defaults=True):
 
     after_backward: Annotated[list[Number], Meta(max_length=1_024)] = []
     at_step: Annotated[list[Number], Meta(max_length=1_024)] = []
+    with_cleared: Annotated[list[Number], Meta(max_length=1_024)] = []
 
 
 class MicroBatch(Struct, gc=False, kw_only=True, omit_defaults=True):

@@ -16,6 +16,7 @@ to replicas: ``ManualAllReduce`` lists the cases.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -54,6 +55,7 @@ class ManualAllReduce:
     # Each rank steps on the same sum, times its own factor: the factors relative to the first rank.
     scales: tuple[float, ...] = ()
     partly: bool = False  # some coordinates were combined, and others were not
+    moved: bool = False  # of gradients that the loop keeps in its own buffers until the step
 
     @property
     def is_combined(self) -> bool:
@@ -74,7 +76,13 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
     if len(samples) < len(rows):
         return ManualAllReduce(reason=UNSEEN)
     tolerance = _tolerance(rows)
-    result = _fit(list(records), samples, list(map(clipping_of_window, rows)), tolerance)
+    clippings = list(map(clipping_of_window, rows))
+    result = _fit(list(records), samples, clippings, tolerance)
+    if not result.is_combined and all(sample.with_cleared for sample in samples):
+        totals = [replace(sample, after_backward=sample.with_cleared) for sample in samples]
+        moved = _fit(list(records), totals, clippings, tolerance)
+        if moved.is_combined:
+            return dataclasses.replace(moved, moved=True)
     averages = result.factor is not None and abs(result.factor * len(rows) - 1) <= tolerance
     if result.factor is None or averages or not (early or any(map(_synced_twice, rows))):
         return result
@@ -90,6 +98,8 @@ def as_averaged(records: RecordsByRank, all_reduce: ManualAllReduce | None) -> R
         if _only_scaled(records.values()):
             return {rank: replace(r, sync="none") for rank, r in records.items()}
         return records
+    if all_reduce.moved:
+        records = {rank: _as_accumulated(record) for rank, record in records.items()}
     if all_reduce.factor is None:
         return records
     factor = all_reduce.factor * len(records)
@@ -97,6 +107,14 @@ def as_averaged(records: RecordsByRank, all_reduce: ManualAllReduce | None) -> R
         rank: replace(r, sync="averaged", post_factor=factor * clipping_of_window(r))
         for rank, r in records.items()
     }
+
+
+def _as_accumulated(record: StepRecord) -> StepRecord:
+    """As if the gradients of the window had stayed in ``.grad``."""
+    micro_batches = [
+        replace(each, fresh=each.fresh and not i) for i, each in enumerate(record.micro_batches)
+    ]
+    return replace(record, moved=True, micro_batches=micro_batches)
 
 
 def norms_differ(rows: Iterable[StepRecord]) -> bool:

@@ -136,6 +136,18 @@ class StepFacts:
         again = {_data_of(m) for _, m in self.applied} - {None}
         return [m for m in zeroed if _data_of(m) not in again]
 
+    @property
+    def moved_unknown(self) -> str | None:
+        """Why gradients that were cleared may be kept in other buffers; None if they are not.
+
+        What was stepped on is then no multiple of what the last backward left.
+        """
+        if self.record.post_factor is not None or self.calls("clip_value"):
+            return None
+        if self.all_reduce is not None:
+            return self.all_reduce.reason or None
+        return self.record.missing.get("post_factor")
+
     def _norm(self) -> float | None:
         """L2 norm of the applied gradient; of a sharded one, over the shards of all ranks."""
         if not self.record.sharded:

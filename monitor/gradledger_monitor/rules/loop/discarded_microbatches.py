@@ -62,8 +62,8 @@ class DiscardedMicrobatches(Rule):
             return not_measured("no backward was seen in this window")
         if not facts.discarded or self._single or _has_nonfinite_norm(record):
             return OK
-        if facts.all_reduce is not None and facts.all_reduce.factor is None:
-            return not_measured(facts.all_reduce.reason)  # maybe of gradients in other buffers
+        if facts.moved_unknown is not None:
+            return not_measured(facts.moved_unknown)
         lost = [m for m in facts.discarded if _finite(m)]
         if not lost:
             return OK

@@ -81,8 +81,8 @@ class ZeroedEveryMicrobatch(Rule):
             return not_measured("no backward was seen in this window")
         if not zeroed or self._single:
             return OK
-        if facts.all_reduce is not None and facts.all_reduce.factor is None:
-            return not_measured(facts.all_reduce.reason)  # maybe of gradients in other buffers
+        if facts.moved_unknown is not None:
+            return not_measured(facts.moved_unknown)
         if before != total and not _divides_by(total, window):
             return OK
         tokens = sum(t.tokens or 0 for m in lost for t in m.terms)
