@@ -6,7 +6,7 @@ from playwright.sync_api import Page, expect
 
 from gradledger.records import MicroBatch, StepRecord
 from helpers.batches import batch, fair_step, step
-from helpers.charts import open_run, points, shows_all, zoom, zoomed
+from helpers.charts import open_run, points, press, release, shows_all, zoom, zoomed
 from helpers.service import Service
 
 
@@ -48,6 +48,38 @@ def test_charts_grow_without_a_reload_and_keep_the_zoom_until_it_is_reset(
     reset.click()
     shows_all(page, 40)
     expect(reset).to_be_hidden()
+
+
+def test_a_drag_selects_the_steps_under_it_while_the_run_goes_on(
+    page: Page, service: Service
+) -> None:
+    service.post(batch("dragged", steps(1, 20)))
+    open_run(page, "dragged", 20)
+    pressed = press(page)
+    service.post(batch("dragged", steps(21, 60)))
+    points(page, 60)
+    first, last = release(page, pressed)
+    assert 5 < first < 6.5
+    assert 14.5 < last < 16
+    expect(page.locator("#verdict")).to_contain_text("60")
+
+
+def test_a_finding_that_arrives_leaves_the_chart_under_the_pointer_where_it_is(
+    page: Page, service: Service
+) -> None:
+    service.post(batch("pointed", [fair_step(1)]))
+    page.set_viewport_size({"width": 1280, "height": 1250})  # the chart is in sight unscrolled
+    open_run(page, "pointed", 1)
+    expect(page.locator("#verdict")).to_contain_text("Balanced")
+    chart = page.locator("#chart-norm .nsewdrag")
+    chart.hover()
+    before = chart.bounding_box()
+    service.post(batch("pointed", steps(2, 9)))
+    expect(page.locator(".finding h3")).to_be_visible()
+    after = chart.bounding_box()
+    assert before is not None
+    assert after is not None
+    assert abs(after["y"] - before["y"]) < 2
 
 
 def test_a_run_that_breaks_is_broken_on_the_open_page(page: Page, service: Service) -> None:

@@ -34,21 +34,33 @@ def points(page: Page, number: int) -> None:
     until(page, _POINTS, number)
 
 
-def zoom(page: Page) -> list[float]:
-    """Drag over the middle half of one chart; the range that it shows then."""
-    page.locator("#chart-norm").scroll_into_view_if_needed()
+def press(page: Page) -> tuple[float, float, float]:
+    """Drag from the first quarter of a chart to its middle; its left edge, width and height."""
     plot = page.locator("#chart-norm .nsewdrag")
-    plot.scroll_into_view_if_needed()
+    page.locator("#chart-norm").scroll_into_view_if_needed()  # a chart in sight is drawn
+    plot.hover()  # from here on, updates leave the chart under the pointer
     box = plot.bounding_box()
     assert box is not None
     height = box["y"] + box["height"] / 2
     page.mouse.move(box["x"] + box["width"] / 4, height)
     page.mouse.down()
-    page.mouse.move(box["x"] + box["width"] * 3 / 4, height, steps=8)
+    page.mouse.move(box["x"] + box["width"] / 2, height, steps=4)
+    return box["x"], box["width"], height
+
+
+def release(page: Page, pressed: tuple[float, float, float]) -> list[float]:
+    """Go on to the third quarter; the range that the chart shows then."""
+    left, width, height = pressed
+    page.mouse.move(left + width * 3 / 4, height, steps=4)
     page.mouse.up()
     until(page, f"{_ONE}[0] > 1", True)
     shown: list[float] = page.evaluate(_ONE)
     return shown
+
+
+def zoom(page: Page) -> list[float]:
+    """Drag over the middle half of one chart; the range that it shows then."""
+    return release(page, press(page))
 
 
 def zoomed(page: Page, shown: list[float]) -> None:

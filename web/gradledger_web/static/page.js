@@ -154,6 +154,24 @@ function replace(region, fresh) {
   if (focused) inputOf(fresh.querySelector(`input[value="${CSS.escape(focused)}"]`))?.focus();
 }
 
+// The browser keeps the scroll position when content above it grows, but not at the top of a page:
+// a chart would leave the pointer that is about to drag over it.
+/** @type {Element | null} the element under the pointer */
+let pointed = null;
+document.addEventListener("pointerover", (event) => (pointed = event.target instanceof Element ? event.target : null), { passive: true });
+document.documentElement.addEventListener("pointerleave", () => (pointed = null));
+
+/**
+ * Changes the page, and leaves what is under the pointer where it is.
+ * @param {() => void} change
+ */
+export function keepInPlace(change) {
+  const still = pointed?.closest("main > *, figure") ?? null;
+  const before = still?.getBoundingClientRect().top ?? 0;
+  change();
+  if (still?.isConnected) scrollBy({ top: still.getBoundingClientRect().top - before, behavior: "instant" });
+}
+
 /** Fetches this page again and replaces its live regions: only the server renders HTML. */
 export async function refresh() {
   const response = await fetch(location.href, { headers: { Accept: "text/html" } });
@@ -161,10 +179,12 @@ export async function refresh() {
   if (!response.ok) return;
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   document.title = page.title;
-  for (const region of all("[data-live][id]")) {
-    const fresh = page.getElementById(region.id);
-    if (fresh) replace(region, document.adoptNode(fresh));
-  }
+  keepInPlace(() => {
+    for (const region of all("[data-live][id]")) {
+      const fresh = page.getElementById(region.id);
+      if (fresh) replace(region, document.adoptNode(fresh));
+    }
+  });
 }
 
 async function refreshWhileVisible() {

@@ -2,7 +2,7 @@
 
 import { draw, evaluationTraces, findingShapes, formatNumber, heatTraces, layoutOf, objectiveTraces, specOf, tracesOf } from "./charts.js";
 import { Curves, derived, fetchJson } from "./curves.js";
-import { all, one, refresh } from "./page.js";
+import { all, keepInPlace, one, refresh } from "./page.js";
 
 /** @typedef {import("./curves.js").Unit} Unit */
 /** @typedef {import("./curves.js").Range} Range */
@@ -146,11 +146,12 @@ async function drawChart(chart) {
   const traces = chartTraces(chart);
   const measured = hasData(traces);
   chart.box.toggleAttribute("data-empty", !measured);
-  if (measured) chart.box.hidden = false;
+  if (measured && chart.box.hidden) keepInPlace(() => (chart.box.hidden = false));
   const shapes = findingShapes(findings().filter(({ charts }) => charts.includes(chart.spec.id)), xOfStep);
   chart.stale = false;
-  await draw(chart.plot, { data: traces, layout: layoutOf(chart.spec, state.unit, shownRange(), shapes, traces) });
-  addListeners(chart);
+  const drawn = draw(chart.plot, { data: traces, layout: layoutOf(chart.spec, state.unit, shownRange(), shapes, traces) });
+  addListeners(chart); // at once: a drag may follow before plotly has finished
+  await drawn;
 }
 
 // Only visible charts are drawn; the others are drawn when they scroll into view.
@@ -160,9 +161,18 @@ function redraw(some = charts) {
   return drawVisible();
 }
 
-function drawVisible() {
-  return Promise.all(charts.filter(({ stale, visible }) => stale && visible).map(drawChart));
+async function drawVisible() {
+  if (dragging) return; // a new range would move the axis under the selection
+  await Promise.all(charts.filter(({ stale, visible }) => stale && visible).map(drawChart));
 }
+
+let dragging = false;
+section.addEventListener("pointerdown", (event) => (dragging = event.target instanceof Element && event.target.closest(".plot") !== null));
+for (const end of ["pointerup", "pointercancel"])
+  addEventListener(end, () => {
+    dragging = false;
+    setTimeout(drawVisible); // after plotly has set the range
+  });
 
 function showLegendValues() {
   section.dataset.points = String(state.whole.length);
@@ -296,7 +306,8 @@ async function update() {
     }
   }
   if (Date.now() - refetched > REFETCH_MS) await loadReplaced();
-  await refresh();
+  if (dragging) pending = true; // refresh when it has ended
+  else await refresh();
   redraw();
 }
 
