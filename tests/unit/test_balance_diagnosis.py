@@ -655,3 +655,78 @@ def test_a_coefficient_of_1_over_k_is_a_second_division_if_gradients_were_divide
     terms = [term(6, coefficient / 6, coefficient=coefficient, undivided=True)] * k
     steps = [facts(record(terms, number, post_factor=factor)) for number in (1, 2)]
     assert ("reduction.double_division" in accused(judged(steps))) is named
+
+
+# ---------------------------------------------------------------------- constants, and K
+
+
+def times(constant: float, divisor: float, k: int, **more: Any) -> StepFacts:
+    """K equal means, each multiplied by a constant and divided by a number."""
+    loss = term(50, constant / divisor / 50, coefficient=constant, **more)
+    return facts(record([loss] * k))
+
+
+def windows(*steps: StepFacts) -> list[Diagnosis]:
+    """The diagnosis of each window after those before it."""
+    past: list[Closed] = []
+    diagnoses = []
+    for step in steps:
+        diagnoses.append(first(step, past))
+        past.append(Closed.of(step, diagnoses[-1]))
+    return diagnoses
+
+
+def test_a_constant_is_taken_out_of_a_balance_before_it_is_compared_with_k() -> None:
+    double = first(times(16.0, 16.0, 4))
+    assert (double.pattern, double.ratio, double.constant) == ("double", 1 / 4, 16.0)
+    missing = first(times(0.3, 1.0, 4, undivided=True))
+    assert (missing.pattern, missing.ratio, missing.constant) == ("missing", 4, 0.3)
+    assert first(times(0.3, 4.0, 4)).pattern == "coefficient"
+
+
+@pytest.mark.parametrize("constant", [0.5, 0.25, 2.0, 16.0])
+def test_a_constant_that_may_contain_the_division_accuses_nobody(constant: float) -> None:
+    """0.5 with K = 4 may be 2 / 4; 16 may be the size of the batch."""
+    assert first(times(constant, 1.0, 4, undivided=True)).pattern in ("pending", "fair")
+
+
+def test_windows_of_different_k_show_a_division_whatever_the_constant_is() -> None:
+    lengths = (4, 2, 3, 4)
+    right = windows(*(times(0.7, k, k) for k in lengths))
+    assert {d.pattern for d in right} == {"coefficient"}
+    missing = windows(*(times(0.7, 1.0, k, undivided=True) for k in lengths))
+    assert [d.pattern for d in missing] == ["pending", "pending", "missing", "missing"]
+    assert missing[-1].constant == pytest.approx(0.7)
+    double = windows(*(times(0.7, k * k, k) for k in lengths))
+    assert {d.pattern for d in double} == {"double"}
+
+
+def test_a_short_window_among_equal_ones_is_divided_by_their_k() -> None:
+    steps = windows(*(times(0.7, 4.0, k) for k in (4, 4, 4, 2)))
+    assert [d.pattern for d in steps[:3]] == ["coefficient"] * 3
+    assert (steps[3].pattern, steps[3].ratio) == ("partial", 0.5)
+
+
+def test_a_loss_times_its_batch_size_is_a_sum_whose_window_grows_in_a_warm_up() -> None:
+    steps = windows(*(times(8.0, 1.0, k, undivided=True) for k in (2, 3, 4, 4)))
+    assert {d.pattern for d in steps} <= {"pending", "coefficient"}
+
+
+def test_a_mean_of_sums_over_pixels_is_not_divided_by_k() -> None:
+    """Six rows of 64 pixels: each row weighs 1/6, and four micro-batches are added."""
+    loss = term(384, 1 / 6, "sum", kind="MseLossBackward0", rows=6, positions=48)
+    assert [d.pattern for d in windows(*[facts(record([loss] * 4))] * 2)] == ["pending", "missing"]
+    half = dataclasses.replace(loss, weight=1 / 12, coefficient=0.5)
+    assert [d.pattern for d in windows(*[facts(record([half] * 4))] * 2)] == ["pending", "constant"]
+
+
+def test_random_shares_of_two_labels_on_one_head_are_one_loss() -> None:
+    """Mixup: the shares differ between micro-batches, and their sums are equal."""
+    pairs = [
+        [term(50, share / 50, head=1), term(50, (1 - share) / 50, head=1, coefficient=0.5)]
+        for share in (0.2, 0.7, 0.6, 0.9)
+    ]
+    step = facts(record(pairs))
+    diagnosis = first(step)
+    assert (diagnosis.pattern, diagnosis.ratio) == ("missing", 4)
+    assert "reduction.token_weights_unequal" not in accused(judged([step]))

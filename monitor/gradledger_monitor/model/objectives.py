@@ -17,6 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from gradledger_monitor.ingest.schema import Term
 from gradledger_monitor.model import tolerances
@@ -150,17 +151,23 @@ def fair_together(
 ) -> Objective | None:
     """The losses that satisfy the contract together, as one objective; None if there are none.
 
-    The mean of two heads weighs each with 1/2, and the tokens of both together with 1.
+    The mean of two heads weighs each with 1/2, and the tokens of both together with 1. The random
+    shares of mixup are even only together, whatever the balance is.
     """
     for group in losses_together(objectives):
         terms = [term for objective in group for term in objective.terms]
-        for reading in (*_readings(terms, weighted_inside=False), *_on_the_same_tokens(terms)):
-            if not reading.of_part and reading.is_fair(tolerance, scale):
+        shared = _on_the_same_tokens(terms)
+        uneven = not any(objective.reading.is_even(tolerance) for objective in group)
+        for reading in (*_readings(terms, weighted_inside=False), *shared):
+            fair = reading.is_fair(tolerance, scale)
+            if not reading.of_part and (
+                fair or (uneven and reading in shared and reading.is_even(tolerance))
+            ):
                 return Objective(TOGETHER, terms, reading, weighted_inside=False)
     return None
 
 
-def _on_the_same_tokens(terms: list[WeightedTerm]) -> Iterator[Reading]:
+def _on_the_same_tokens(terms: list[WeightedTerm]) -> list[Reading]:
     """Losses on one head with equally many tokens: a token's weight is the sum of its weights.
 
     Mixup is such a sum: a random share of one label, and the rest of another.
@@ -170,12 +177,11 @@ def _on_the_same_tokens(terms: list[WeightedTerm]) -> Iterator[Reading]:
         key = (t.rank, t.micro_batch)
         line = lines.setdefault(key, WeightedTokens(*key, TOGETHER, t.tokens, 0.0))
         if line.tokens != t.tokens or t.loss_term.head is None:
-            return
+            return []
         line.weight += t.weight
     heads = {t.loss_term.head for t in terms}
     ledger = build_ledger(list(lines.values())) if len(heads) == 1 else None
-    if ledger is not None:
-        yield Reading("tokens", ledger, terms)
+    return [] if ledger is None else [Reading("tokens", ledger, terms)]
 
 
 def losses_together(objectives: list[Objective]) -> Iterator[list[Objective]]:
@@ -216,8 +222,10 @@ def _objective(
     """The objective, in the reading that is shown. The order of the tests is the theory:
 
     1. the first fair reading: if the contract holds in one unit, the objective is right;
-    2. else the first even one in tokens or class weights: only its divisor is wrong;
-    3. else, and if the loss itself weighs its tokens, the first.
+    2. else the first in which the loss of each micro-batch is a mean, but for a factor of K or 1/K:
+       then that is its unit;
+    3. else the first even one in tokens or class weights: only its divisor is wrong;
+    4. else, and if the loss itself weighs its tokens, the first.
     """
     inside = any(weights_vary(t.loss_term) for t in terms) or _weighs_micro_batches(terms)
     unfair = []
@@ -229,7 +237,31 @@ def _objective(
         return None
     counted = [r for r in unfair if r.unit in _COUNTED and not inside]
     even = (r for r in counted if r.is_even(tolerance))
-    return Objective(name, terms, next(even, unfair[0]), inside)
+    units = [r for r in unfair if not r.of_part and not (inside and r.unit == "tokens")]
+    off_by_k = (r for r in units if _is_off_by_k(r, tolerance, scale))
+    return Objective(name, terms, next(chain(off_by_k, even), unfair[0]), inside)
+
+
+def _is_off_by_k(reading: Reading, tolerance: float, scale: float | None) -> bool:
+    """Whether all micro-batches have equal total weights, K or 1/K times too large.
+
+    A sum over classes or pixels may be so by the constant in front of it, too.
+    """
+    terms = [term.loss_term for term in reading.terms]
+    if reading.unit not in _COUNTED and any(term.coefficient is not None for term in terms):
+        return False
+    if reading.unit == "positions" and not all(term.undivided for term in terms):
+        return False
+    totals: dict[tuple[int, int], float] = {}
+    for line in reading.ledger.lines:
+        key = (line.rank, line.micro_batch)
+        totals[key] = totals.get(key, 0.0) + line.tokens * line.weight
+    k = len(totals) / len({rank for rank, _ in totals})
+    equal = max(totals.values()) <= min(totals.values()) * (1 + 2 * tolerance)
+    if scale is None or k == 1 or not equal:
+        return False
+    factor = reading.ledger.balance / scale
+    return any(abs(factor / off - 1) <= tolerance for off in (k, 1 / k))
 
 
 _COUNTED = ("tokens", "class_weight")

@@ -39,18 +39,25 @@ from gradledger_monitor.rules.balance_evidence import (
     Near,
     coefficient_explains,
     combined_off,
+    common_coefficient,
     divides_by_all_positions,
     divides_by_count_after_backward,
     has_known_unit,
     is_bare_reduction,
     is_half_squared_error,
+    is_mean,
+    is_mean_by_weight,
     is_one_divided_cross_entropy,
     is_scaled_by_loop,
     is_sum,
     is_undivided,
+    is_undivided_alone,
+    is_undivided_coefficient,
+    is_weight,
     masked_may_count,
     reductions,
 )
+from gradledger_monitor.rules.number_text import significant
 
 Pattern = Literal[
     "fair",
@@ -94,12 +101,17 @@ ONE_MORE = "needs one more window"
 
 @dataclass
 class Diagnosis:
-    """The pattern, the objective that shows it, and the ratio that matched (K, 1/m, R, ...)."""
+    """The pattern, the objective that shows it, and the ratio that matched (K, 1/m, R, ...).
+
+    The intended balance is 1, or a ``constant`` in front of the loss.
+    """
 
     pattern: Pattern
     reason: str = ""
     objective: Objective | None = None
     ratio: float = 1.0
+    constant: float = 1.0  # what the loss is multiplied by on purpose; B is the ratio times it
+    evidence: str = ""  # what shows the constant, as a sentence; empty if it is 1
 
     def __init__(
         self,
@@ -107,9 +119,11 @@ class Diagnosis:
         reason: str = "",
         objective: Objective | None = None,
         ratio: float = 1.0,
+        constant: float = 1.0,
+        evidence: str = "",
     ) -> None:
         self.pattern, self.reason, self.objective = pattern, reason, objective
-        self.ratio = ratio
+        self.ratio, self.constant, self.evidence = ratio, constant, evidence
 
 
 class Closed(NamedTuple):
@@ -149,7 +163,7 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     if facts.separate_losses:
         return [Diagnosis("by_design", OWN_LOSSES)]
     if facts.together is not None:
-        return [Diagnosis("fair", objective=facts.together)]
+        return [_of_main(facts, facts.together, past)]
     if not facts.objectives:
         return [Diagnosis("unmeasured", reason_without_objective(facts))]
     main, *further = facts.objectives
@@ -235,8 +249,11 @@ def _explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
        explains any of these numbers, and is harmless.
     6. Losses whose balances add up to 1: whether they belong together is not known.
     7. The token counts of earlier windows (``_by_earlier_count``).
-    8. Bare numbers (``_by_number``): B = R, 1/R, K, 1/K.
-    9. Earlier windows (``_by_history``).
+    8. Bare numbers (``_by_number``): B = R, 1/R, K, 1/K; those times a known constant in front of
+       the loss (``_by_number_and_coefficient``).
+    9. Windows of different K (``_by_window_length``): how B follows K shows a division, whatever
+       constant is in front of the loss.
+    10. Earlier windows (``_by_history``).
     """
     balance = objective.ledger.balance / (facts.run.declared_scale or 1.0)
     if Near(balance, facts.tolerance)(1.0):
@@ -248,7 +265,9 @@ def _explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
         or _by_coefficient(facts, objective, balance)
         or _by_losses_together(facts)
         or _by_earlier_count(facts, objective, balance, past)
+        or _by_number_and_coefficient(facts, objective, balance, past)
         or _by_number(facts, objective, balance, past)
+        or _by_window_length(facts, objective, balance, past)
         or _by_history(facts, objective, balance, past)
     )
 
@@ -274,17 +293,22 @@ def _by_weights(facts: StepFacts, objective: Objective, past: Sequence[Closed]) 
         return None
     weight = objective.ledger.balance / objective.ledger.tokens
     equal = Near(weight, facts.tolerance)
-    if not all(equal(earlier) for earlier in _mean_weights(past)):
+    whole = equal(1.0) or equal(1 / facts.run.world_size)
+    k = facts.micro_batches_of(objective)
+    expected = [
+        mean if whole else mean * closed.micro_batches / k for closed, mean in _mean_weights(past)
+    ]
+    if not all(map(equal, expected)):
         return None  # the divisor is a count that was 1, or K, by chance
     if not _wrong(past) and not all(term.loss_term.undivided for term in objective.terms):
         return Diagnosis("pending", ONE_MORE, objective)
     return Diagnosis("sum", objective=objective)
 
 
-def _mean_weights(past: Sequence[Closed]) -> list[float]:
-    """The mean weight of a token in each of the wrong windows."""
-    means = [(closed.balance or 0.0) / closed.tokens for closed in _wrong(past) if closed.tokens]
-    return [mean for mean in means if mean]
+def _mean_weights(past: Sequence[Closed]) -> list[tuple[Closed, float]]:
+    """The wrong windows, each with the mean weight of its tokens."""
+    means = [(c, (c.balance or 0.0) / c.tokens) for c in _wrong(past) if c.tokens]
+    return [(closed, mean) for closed, mean in means if mean]
 
 
 def _partial(
@@ -331,6 +355,49 @@ def _by_coefficient(facts: StepFacts, objective: Objective, balance: float) -> D
     return None
 
 
+def _by_window_length(
+    facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
+) -> Diagnosis | None:
+    """B follows K over windows of different lengths: B = c * K or c / K, c being any constant.
+
+    Only of means of each micro-batch: a sum that a constant divides follows the tokens, and these
+    follow K. A loss that is multiplied by its batch size is a sum, too. If most windows are equally
+    long, the others are shorter, and something divides, then it is the usual K.
+    """
+    scale = facts.run.declared_scale or 1.0
+    windows = [(c.micro_batches, c.balance / scale) for c in past if c.balance][-EXPLAINED:]
+    windows.append((facts.micro_batches_of(objective), balance))
+    k, usual = windows[-1][0], max(n for n, _ in windows)
+    if len({n for n, _ in windows}) == 1 or not is_mean(facts, objective):
+        return None
+    coefficient = common_coefficient(objective)
+    lengths = ", ".join(str(n) for n in sorted({n for n, _ in windows}))
+    evidence = f"So it was in windows of {lengths} micro-batches"
+
+    def constant(power: int) -> float | None:
+        """c, if B = c * K ** power in every window."""
+        values = [b / n**power for n, b in windows]
+        even = all(Near(v, facts.tolerance)(values[-1]) for v in values)
+        return values[-1] if even else None
+
+    undivided, squared = constant(1), constant(-1)
+    if len(windows) < 3 and (undivided or squared):
+        return Diagnosis("pending", ONE_MORE, objective)
+    if undivided is not None:
+        if coefficient is not None and abs(coefficient) > 1:
+            return Diagnosis("coefficient", objective=objective)
+        full = sum(n == usual for n, _ in windows) * 2 > len(windows)
+        if full and not is_undivided_alone(objective):
+            if k == usual:
+                return Diagnosis("coefficient", objective=objective)
+            ratio = k / usual
+            return Diagnosis("partial", "", objective, ratio, balance / ratio, evidence)
+        return Diagnosis("missing", "", objective, k, undivided, evidence)
+    if squared is not None:
+        return Diagnosis("double", "", objective, 1 / k, squared, evidence)
+    return None
+
+
 def _by_losses_together(facts: StepFacts) -> Diagnosis | None:
     scale = facts.run.declared_scale or 1.0
     for group in losses_together(facts.objectives):
@@ -364,6 +431,36 @@ def _by_earlier_count(
     return Diagnosis("stale", objective=objective, ratio=balance)
 
 
+def _by_number_and_coefficient(
+    facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
+) -> Diagnosis | None:
+    """B is K or 1/K times the constant that the loss is multiplied by.
+
+    A constant that looks as if it contained 1/K explains the first, and a division by the number of
+    losses the second: then the numbers show nothing.
+    """
+    k, coefficient = facts.micro_batches_of(objective), common_coefficient(objective)
+    if (
+        coefficient is None
+        or not is_weight(coefficient, k)
+        or k == 1
+        or not is_mean(facts, objective)
+    ):
+        return None
+    constant = abs(coefficient) or 1.0
+    near = Near(balance / constant, facts.tolerance)
+    losses = [o for o in facts.objectives if not o.is_penalty]
+    evidence = f"{significant(constant)} is the constant that the loss is multiplied by"
+    undivided = constant < 1 and is_undivided_coefficient(coefficient, k)
+    if undivided and near(k) and is_undivided_alone(objective, with_coefficient=True):
+        named = Diagnosis("missing", "", objective, k, constant, evidence)
+        return _if_consistent(facts, past, named, lambda n: n * constant)
+    if near(1 / k) and len(losses) != k and not is_undivided_alone(objective):
+        named = Diagnosis("double", "", objective, 1 / k, constant, evidence)
+        return _if_consistent(facts, past, named, lambda n: constant / n)
+    return None
+
+
 def _by_number(
     facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
 ) -> Diagnosis | None:
@@ -378,10 +475,11 @@ def _by_number(
     numbers: list[tuple[Pattern, Callable[[int], float]]] = []
     if ranks > 1 and (k != ranks or reductions(objective) <= {"sum", "none"}):
         numbers += [("world", lambda _: ranks), ("world", lambda _: 1 / ranks)]
-    if k > 1:
-        numbers.append(("missing", lambda n: n))
-    # by the micro-batches of each window, or always by the usual K
-    numbers += [("double", lambda n: 1 / n), ("double", lambda n: n / usual**2)]
+    if not is_weight(common_coefficient(objective), k):  # else B contains it
+        if k > 1:
+            numbers.append(("missing", lambda n: n))
+        # by the micro-batches of each window, or always by the usual K
+        numbers += [("double", lambda n: 1 / n), ("double", lambda n: n / usual**2)]
     for pattern, expected in numbers:
         if near(expected(k)):
             diagnosis = Diagnosis(pattern, objective=objective, ratio=expected(k))
@@ -441,7 +539,8 @@ def _by_history(
             return Diagnosis("unmeasured", CLIPPED_SCALED, objective)
         if varies and not divides_by_count_after_backward(facts):
             return Diagnosis("unmeasured", SCALED_BY_LOOP, objective)
-    if varies and even and has_known_unit(objective):
+    own_count = is_mean_by_weight(facts, objective)
+    if varies and even and has_known_unit(objective) and not own_count:
         return Diagnosis("wandering", objective=objective)
     divisor = _divisor(balance)
     single = len(facts.record.micro_batches) == 1

@@ -198,12 +198,50 @@ def _factor_of_loop(facts: StepFacts) -> float:
     return facts.shared_factors[facts.lowest_rank] * (facts.scale or 1.0)
 
 
+def common_coefficient(objective: Objective) -> float | None:
+    """The constant that the loss of every micro-batch is multiplied by; None if there is none."""
+    coefficients = {number(term.loss_term.coefficient) for term in objective.terms}
+    return coefficients.pop() if len(coefficients) == 1 else None
+
+
+def is_weight(coefficient: float | None, k: int) -> bool:
+    """Whether a constant in front of the loss is its weight, and not 1/K, once or twice."""
+    near = Near(abs(coefficient or 0.0) or 1.0, SINGLE)
+    return coefficient is not None and not any(near(k**-n) for n in (0, 1, 2))
+
+
+def is_mean(facts: StepFacts, objective: Objective) -> bool:
+    """Whether the loss of each micro-batch divides by its own count."""
+    return reductions(objective) == {"mean"} or is_mean_by_weight(facts, objective)
+
+
+def is_mean_by_weight(facts: StepFacts, objective: Objective) -> bool:
+    """Whether each micro-batch has the constant in front of the loss as its total weight.
+
+    K may divide it, once or twice.
+    """
+    constant = abs(common_coefficient(objective) or 1.0) * (facts.run.declared_scale or 1.0)
+    totals: dict[tuple[int, int], float] = {}
+    for line in objective.ledger.lines:
+        key = (line.rank, line.micro_batch)
+        totals[key] = totals.get(key, 0.0) + line.tokens * line.weight
+    least, most = min(totals.values()), max(totals.values())
+    near = Near(most / constant * facts.ranks_divisor, facts.tolerance)
+    k = facts.micro_batches_of(objective)
+    return Near(least, 2 * facts.tolerance)(most) and any(near(k**-n) for n in (0, 1, 2))
+
+
+def is_undivided_alone(objective: Objective, with_coefficient: bool = False) -> bool:
+    """Whether nothing divides the loss of any micro-batch, after its own mean."""
+    terms = [term.loss_term for term in objective.terms]
+    return all(t.undivided for t in terms) and (
+        with_coefficient or all(t.coefficient is None for t in terms)
+    )
+
+
 def coefficient_explains(facts: StepFacts, objective: Objective, balance: float) -> bool:
     """B is the constant that the loss is multiplied by."""
-    coefficients = {number(term.loss_term.coefficient) for term in objective.terms}
-    if len(coefficients) != 1:
-        return False
-    coefficient = coefficients.pop()
+    coefficient = common_coefficient(objective)
     if coefficient is None or _divides_by_k_again(facts, coefficient):
         return False
     return Near(balance, facts.tolerance)(abs(coefficient) or 1.0)
@@ -242,7 +280,7 @@ def is_undivided(facts: StepFacts, objective: Objective) -> bool:
     """Whether the mean of a further objective is added on every micro-batch without a division.
 
     Its balance is then K times its coefficient, while that of the main one is 1. A coefficient
-    that already contains the 1/K gives the same balance: see ``_is_undivided_coefficient``.
+    that already contains the 1/K gives the same balance: see ``is_undivided_coefficient``.
     A sum of means (a router loss) has a balance of K times an unknown number.
     """
     k, terms = facts.micro_batches_of(objective), objective.terms
@@ -254,7 +292,7 @@ def is_undivided(facts: StepFacts, objective: Objective) -> bool:
     coefficient = coefficients.pop()
     if all(t.loss_term.reduction == "mean" or t.loss_term.penalty for t in terms):
         near = Near(objective.ledger.balance, facts.tolerance)
-        return near(k * (coefficient or 1.0)) and _is_undivided_coefficient(coefficient, k)
+        return near(k * (coefficient or 1.0)) and is_undivided_coefficient(coefficient, k)
     return _is_sum_of_means(objective, facts.tolerance) and not _may_contain_division(
         coefficient, k
     )
@@ -272,7 +310,7 @@ def _may_contain_division(coefficient: float | None, k: int) -> bool:
     return coefficient is not None and _mantissa(coefficient * k) in _ROUND
 
 
-def _is_undivided_coefficient(coefficient: float | None, k: int) -> bool:
+def is_undivided_coefficient(coefficient: float | None, k: int) -> bool:
     """Whether a coefficient looks like one that does not contain 1/K.
 
     Authors write round coefficients. With K = 4, 0.0025 is not round but 0.0025 * 4 = 0.01 is, so

@@ -48,6 +48,23 @@ def factor(window: Window) -> float:
     return balance(window) / declared(window)
 
 
+def intended(window: Window) -> float:
+    """The balance that the loop should have: the declared one, times a constant of the loss."""
+    return declared(window) * window.balance.constant
+
+
+def known_from(window: Window) -> str:
+    """The sentence that states what shows the constant of the loss, before another sentence."""
+    evidence = window.balance.evidence
+    return f"{evidence}. " if evidence else ""
+
+
+def of_constant(window: Window) -> str:
+    """Text after a share of the constant that the loss is multiplied by: ``1/4 of 0.5``."""
+    constant = window.balance.constant
+    return "" if constant == 1 else f" of {significant(constant)}"
+
+
 def of_declared(window: Window) -> str:
     """Text after a share of the intended balance, if that is not 1: ``1/4 of the declared 8``."""
     intended = declared(window)

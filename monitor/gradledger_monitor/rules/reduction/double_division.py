@@ -10,7 +10,9 @@ from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,
     balance,
+    known_from,
     micro_batches,
+    of_constant,
     of_declared,
     shows,
 )
@@ -26,7 +28,8 @@ class DoubleDivision(Rule):
     **What it sees**
 
     The balance of the window is 1/K instead of 1; in a short window of k micro-batches, k/K
-    squared.
+    squared. Or it is 1/K times the constant that the loss is multiplied by; if that is not known,
+    windows of different K show it.
 
     **Why it matters**
 
@@ -59,12 +62,13 @@ class DoubleDivision(Rule):
         k, ratio = micro_batches(window), window.balance.ratio
         divisor = round(math.sqrt(k / ratio))  # K; a short window holds fewer micro-batches
         share = f"1/{k}" if k == divisor else f"{k}/{divisor**2}"
+        of = of_declared(window) or of_constant(window)
         return finding(
             "warning",
             f"The loss is divided by K = {divisor} twice",
-            f"The balance is {significant(balance(window))} = {share}{of_declared(window)}, which "
+            f"The balance is {significant(balance(window))} = {share}{of}, which "
             f"matches a loss that is divided by K twice: the gradient is {significant(1 / ratio)} "
-            f"times too small. {constant_factor_effect(ratio, window.facts)}.",
+            f"times too small. {known_from(window)}{constant_factor_effect(ratio, window.facts)}.",
             factor_fix(ONE_DIVISION, window.facts, window.balance.objective),
             balance=round(balance(window), 6),
             micro_batches=k,

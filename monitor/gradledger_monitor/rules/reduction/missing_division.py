@@ -7,7 +7,13 @@ from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.objective_names import objective_name
-from gradledger_monitor.rules.reduction.common import BALANCE_OFF, declared, micro_batches, shows
+from gradledger_monitor.rules.reduction.common import (
+    BALANCE_OFF,
+    intended,
+    known_from,
+    micro_batches,
+    shows,
+)
 from gradledger_monitor.rules.reduction.fixes import (
     MICRO_BATCH_MEAN,
     factor_fix,
@@ -25,7 +31,8 @@ class MissingDivision(Rule):
 
     **What it sees**
 
-    The balance of the window, or of one of its loss terms, is K instead of 1.
+    The balance of the window, or of one of its loss terms, is K instead of 1; or K times the
+    constant that the loss is multiplied by. If that is not known, windows of different K show it.
 
     **Why it matters**
 
@@ -83,8 +90,8 @@ def _of_all(window: Window) -> Outcome:
         "warning",
         f"The loss is not divided by K = {k}",
         f"The balance is {significant(objective.ledger.balance)} instead of "
-        f"{significant(declared(window))}: the gradient is {k} times too large. "
-        f"{constant_factor_effect(k, window.facts)}.",
+        f"{significant(intended(window))}: the gradient is {k} times too large. "
+        f"{known_from(window)}{constant_factor_effect(k, window.facts)}.",
         factor_fix(MICRO_BATCH_MEAN, window.facts, objective),
         balance=round(objective.ledger.balance, 6),
         micro_batches=k,
