@@ -124,6 +124,7 @@ VARIABLES = {
     "`stop`, `stop:warning` or `off`",
     "PROXY": "URL of a proxy for gradledger, or `off`; by default, `HTTPS_PROXY`, `HTTP_PROXY`, "
     "`ALL_PROXY` and `NO_PROXY` apply",
+    "SOURCE": "`off` sends the file and the line of the calls that findings point at, but no source text; default `on`",
     "SPOOL": "folder for records that could not be sent, or `off`; default `~/.gradledger/spool`",
     "SPOOL_BYTES": "limit of the spool files of one process, in bytes; default 268435456 (256 MiB)",
 }

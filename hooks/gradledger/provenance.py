@@ -23,6 +23,11 @@ def commit() -> str | None:
         return None
 
 
+def repository(folder: Path) -> Path | None:
+    """The folder with ``.git`` that contains a folder; None outside of a work tree."""
+    return next((p for p in (folder, *folder.parents) if (p / ".git").exists()), None)
+
+
 def _git_folder(folder: Path) -> Path | None:
     for parent in (folder, *folder.parents):
         git = parent / ".git"

@@ -21,6 +21,41 @@ Op = Literal[
     "clip_norm", "clip_value", "unscale", "scaler_step", "update", "schedule", "new_scaler"
 ]
 
+CodeRole = Literal[
+    "backward",
+    "scaled_backward",  # of a loss that a GradScaler scaled
+    "loss",
+    "step",
+    "zero_grad",
+    "clip_norm",
+    "clip_value",
+    "unscale",
+    "scaler_step",
+    "update",
+    "schedule",
+    "new_scaler",
+    "batches",  # a loop over a DataLoader begins
+]
+
+
+@dataclass(eq=False, repr=False)
+class CodeLocation:
+    """A call or a statement in the script's code, seen in the first windows of an optimizer.
+
+    Lines and columns count from 1; the end column is the one after the last character.
+    """
+
+    role: CodeRole
+    file: str  # relative to the working directory or the repository; "In [3]" is a notebook's cell
+    line: int
+    end_line: int | None = None
+    column: int | None = None  # from Python 3.11 on
+    end_column: int | None = None
+    function: str = ""  # that contains it; empty at the top of a file
+    via: str = ""  # the package that makes the call for the script, if it is not PyTorch
+    first: int | None = None  # the line number of the first line of ``source``
+    source: list[str] = field(default_factory=list)  # the lines around it, without secrets
+
 
 @dataclass(eq=False, repr=False)
 class Term:
@@ -178,6 +213,7 @@ class StepRecord:
     half_precision: bool = False  # loss and weights have fp16 or bf16 rounding errors
     dropped: int = 0  # records that this rank has dropped so far
     next: int | None = None  # the next recorded step, if sampling skips the steps before it
+    code: list[CodeLocation] = field(default_factory=list)  # new since the last record
     missing: dict[str, str] = field(default_factory=dict)
 
 

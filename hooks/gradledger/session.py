@@ -74,6 +74,7 @@ class Session:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.recorder = Recorder(self._on_step, StepSampler(settings.overhead))
+        self.recorder.sources.send_text = settings.source
         client = Client(settings.url, settings.token, settings.proxy)
         self.finding_handler = FindingHandler(
             settings.on_finding, self._run_url, lambda: self._run_record().rank == 0

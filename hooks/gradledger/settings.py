@@ -51,6 +51,7 @@ class Settings:
     overhead: float | None = (
         OVERHEAD_SHARE  # share of the training thread's time; None records every step
     )
+    source: bool = True  # send the source lines around the calls that findings point at
     spool: Path | None = None  # folder for records that could not be sent; None disables the spool
     spool_bytes: int = DEFAULT_BYTES  # of one process; all processes together use up to 8 times it
 
@@ -72,6 +73,7 @@ class Settings:
             config=with_tags(read("TAGS", _tags, []), {}),
             on_finding=read("ON_FINDING", parse_policy, Policy()),
             overhead=read("OVERHEAD", parse_overhead, default_overhead),
+            source=read("SOURCE", _switch, True),
             spool=read("SPOOL", _folder, _folder(DEFAULT_FOLDER)),
             spool_bytes=read("SPOOL_BYTES", _bytes, DEFAULT_BYTES),
         )
@@ -173,6 +175,12 @@ def parse_scale(value: Any) -> float:
     if not 0 < scale < float("inf"):
         raise ValueError(f"scale={value!r} is invalid: use the intended balance, a positive number")
     return scale
+
+
+def _switch(value: str) -> bool:
+    if value not in ("on", "off"):
+        raise ValueError("use 'on' or 'off'")
+    return value == "on"
 
 
 def _folder(value: str) -> Path | None:

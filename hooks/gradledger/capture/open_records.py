@@ -20,6 +20,7 @@ from gradledger.capture.async_copy import Deferred
 from gradledger.capture.gradient_probe import AccumulatedSample
 from gradledger.capture.replica_sample import OpenReplica
 from gradledger.records import (
+    CodeLocation,
     Event,
     MicroBatch,
     Op,
@@ -274,6 +275,7 @@ class OpenStep:
     observed: bool = True  # False: its thread or its tensors cannot be observed
     facts: tuple[str, ...] = ()  # missing if nothing can be measured
     fields: dict[str, Any] = field(default_factory=dict)  # of the record, final already
+    code: Callable[[], list[CodeLocation]] = list  # reads those seen since the last record
     missing: dict[str, str] = field(default_factory=dict)
 
     def mark_unmeasured(self, reason: str) -> None:
@@ -328,6 +330,7 @@ class OpenStep:
         tolerance = gradient_probe.UNIFORM_HALF if half else gradient_probe.UNIFORM
         record = StepRecord(self.optimizer, self.step, self.time, **self.fields)
         record.missing = dict(self.missing)
+        record.code = self.code()
         if not self.observed:
             record.micro_batches = [counted.resolve() for counted in self.micro_batches]
             return record

@@ -49,6 +49,7 @@ from gradledger.capture.backwards import Backwards
 from gradledger.capture.isolation import isolated, never_compile, skip_in_stacklevel
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 from gradledger.capture.optimizer_rounds import OptimizerRounds, SkippedRounds
+from gradledger.capture.source_code import ScriptSources
 from gradledger.capture.step_sampling import StepSampler
 from gradledger.capture.windows import OpenWindows, OptimizerWindow
 from gradledger.observers.base import Observer, Patch
@@ -62,6 +63,7 @@ from gradledger.observers.losses.loss_terms import LossTerms
 from gradledger.observers.lr_scheduler import LearningRates
 from gradledger.observers.parameter_updates import ParameterUpdates
 from gradledger.observers.pipeline_stages import PipelineStages
+from gradledger.observers.zero_grad import ZeroGradCalls
 
 Sink = Callable[[OpenStep], None]
 T = TypeVar("T")
@@ -86,6 +88,7 @@ class Recorder:
         self._backwards = Backwards()
         self.windows = OpenWindows(self._backwards)
         self._rounds = OptimizerRounds(self.windows)
+        self.sources = ScriptSources()
         self.losses = LossTerms()
         self._observers: list[Observer] = [
             GradScalerCalls(self.windows, self.close_skipped),
@@ -98,6 +101,7 @@ class Recorder:
             GradientNorm(),
             LearningRates(self.windows),
             ParameterUpdates(),
+            ZeroGradCalls(self.windows),
         ]
         for observer in self._observers:
             observer.on_failure = functools.partial(self._switch_off, observer)
@@ -147,6 +151,7 @@ class Recorder:
             with isolated(), guard.fail_open("the end of the recording", self._fail):
                 for window in self.windows.of_this_thread():
                     if self._patches and window.is_abandoned():
+                        window.code.stop()  # the script does not step here
                         self.close_skipped(window.optimizer)
         finally:
             self._lock.release()
@@ -365,6 +370,7 @@ class Recorder:
             return
         window.partial = False
         step.missing.update(self._failed)
+        step.code = functools.partial(self.sources.locate, window.code.take())
         self._plan_skip(step, window)
         start_copies(list(step.deferred()))
         self._sink(step)

@@ -44,6 +44,7 @@ import torch
 
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.backwards import Backwards, is_alive
+from gradledger.capture.code_locations import CalledFrom
 from gradledger.capture.gradient_probe import GradientProbe
 from gradledger.capture.isolation import is_abstract, is_plain, local_part
 from gradledger.capture.open_records import (
@@ -100,6 +101,7 @@ class OptimizerWindow:
         self.counted_number = 0  # of the micro-batch that was counted while it still ran
         self.partial = False  # the start of the window was not observed: no record of it
         self.strays = 0  # at the last step: see ``OpenWindows._strays``
+        self.code = CalledFrom()
         self._marks: list[tuple[int, int]] = []
 
     @property
@@ -187,12 +189,16 @@ class OptimizerWindow:
         if len(self.micro_batches) < MAX_OPEN_MICRO_BATCHES:
             counted = CountedMicroBatch(micro_batch, self.fresh, self.sample_before)
             self.micro_batches.append(counted)
+            scaled = micro_batch.scale is not None
+            self.code.locate("scaled_backward" if scaled else "backward", self.steps)
 
     def add_event(self, event: OpenEvent) -> None:
         """Note a call of the loop in the open window."""
         if len(self.events) < MAX_OPEN_EVENTS:
             event.after = len(self.micro_batches)
             self.events.append(event)
+            if event.own:
+                self.code.locate(event.op, self.steps)
 
     def is_abandoned(self) -> bool:
         """Whether scaled gradients of the open window were zeroed after a clip read their norm."""
@@ -214,6 +220,7 @@ class OptimizerWindow:
 
     def close(self, index: int, time: float) -> OpenStep:
         """Take the contents of the window, and open the next one."""
+        self.code.locate("step", self.steps)
         self.steps += 1
         step = OpenStep(index, self.steps, time, self.micro_batches, self.events)
         step.sample_at_last_step = self.sample_at_last_step

@@ -45,6 +45,8 @@ class DataLoaders(Observer):
     def _add(self, loader: Any, iterator: Any) -> None:
         self._sampler_kind = _kind_of(getattr(loader, "sampler", None))
         self._drawn_batches.add(loader, iterator)
+        for window in self._windows.of_this_thread():
+            window.code.locate("batches", window.steps)
 
     def resume(self, windows: list[OptimizerWindow]) -> None:
         """Discard the batches of the skipped steps."""

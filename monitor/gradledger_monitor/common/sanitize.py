@@ -22,6 +22,8 @@ def sanitize(value: T) -> T:
         result = {sanitize(key): sanitize(item) for key, item in value.items()}
     elif isinstance(value, list):
         result = [sanitize(item) for item in value]
+    elif isinstance(value, tuple) and type(value) is tuple:
+        result = tuple(sanitize(item) for item in value)
     elif is_dataclass(value) and not isinstance(value, type):
         values = {field.name: sanitize(getattr(value, field.name)) for field in fields(value)}
         result = replace(value, **values)

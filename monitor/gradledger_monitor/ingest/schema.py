@@ -30,6 +30,38 @@ MAX_RANKS = 65_536
 MAX_OPTIMIZERS = 4_096
 
 
+CodeRole = Literal[
+    "backward",
+    "scaled_backward",
+    "loss",
+    "step",
+    "zero_grad",
+    "clip_norm",
+    "clip_value",
+    "unscale",
+    "scaler_step",
+    "update",
+    "schedule",
+    "new_scaler",
+    "batches",
+]
+
+
+class CodeLocation(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A call or a statement in the script's code, seen in the first windows of an optimizer."""
+
+    role: CodeRole
+    file: Annotated[str, Meta(min_length=1, max_length=1_024)]
+    line: Ordinal
+    end_line: Ordinal | None = None
+    column: Ordinal | None = None
+    end_column: Ordinal | None = None
+    function: Annotated[str, Meta(max_length=256)] = ""
+    via: Annotated[str, Meta(max_length=64)] = ""
+    first: Ordinal | None = None
+    source: Annotated[list[Annotated[str, Meta(max_length=1_024)]], Meta(max_length=64)] = []
+
+
 class Term(Struct, gc=False, kw_only=True, omit_defaults=True):
     """One loss node of one micro-batch."""
 
@@ -162,6 +194,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     half_precision: bool = False
     dropped: Count = 0
     next: Ordinal | None = None
+    code: Annotated[list[CodeLocation], Meta(max_length=256)] = []
     missing: Missing = {}
 
 

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from gradledger_monitor.model.code.locations import CodeLocation
+
 Severity = Literal["info", "warning", "error"]
 Status = Literal["ok", "finding", "not_applicable", "not_measured"]
 Lifecycle = Literal["new", "ongoing", "resolved", "regressed"]
@@ -72,6 +74,8 @@ class Finding:
     inhibited_by: str | None = None
     since_step: int = 0  # where it began, or began again after it was resolved
     acknowledged: Acknowledgement | None = None
+    # What the rule is about in the script's code, the most important first; empty if not seen.
+    code: tuple[CodeLocation, ...] = ()
 
 
 @dataclass(frozen=True)

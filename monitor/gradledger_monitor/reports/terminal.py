@@ -12,6 +12,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from gradledger_monitor.common.sanitize import printable, sanitize
+from gradledger_monitor.model.code.frames import code_frames, frame_text
 from gradledger_monitor.model.findings import Acknowledgement, EvaluationResult, Finding, TreeNode
 from gradledger_monitor.rules.overrides import EVALUATED_WITH, OFF
 from gradledger_web import formatting, glossary, headline
@@ -80,6 +81,8 @@ def _details(finding: Finding) -> Iterator[Text]:
     facts = [fact for fact in glossary.facts(finding.evidence) if not fact.is_list]
     if facts:
         yield Text(", ".join(f"{fact.label} {fact.text}" for fact in facts), style="dim")
+    for frame in code_frames(finding.code):
+        yield Text(f"\n{frame_text(frame)}", style="cyan", no_wrap=True)
     if finding.fix:
         yield Text("\nFix:", style="bold")
         yield Text(finding.fix.strip("\n"))

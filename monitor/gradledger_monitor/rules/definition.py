@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
+from gradledger_monitor.ingest.schema import CodeRole
+
 Value = TypeVar("Value", int, float)
 
 LARGEST_COUNT = 1_000_000
@@ -60,6 +62,8 @@ class RuleDefinition(metaclass=RuleMeta):
     secondary: ClassVar[bool] = False
     # Rules whose findings this one explains, as patterns: "norm.*".
     inhibits: ClassVar[tuple[str, ...]] = ()
+    # What its findings point at in the script's code, the most important first.
+    points_at: ClassVar[tuple[CodeRole, ...]] = ("backward", "step")
     # Whether the rule reads nothing but loss, norm, learning rate and loss scale by step, so that
     # it can evaluate the log of another tool.
     works_on_metric_logs: ClassVar[bool] = False

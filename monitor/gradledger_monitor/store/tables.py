@@ -148,6 +148,21 @@ checkpoints = Table(
     Column("time", Double, nullable=False),
 )
 
+# Calls in the script's code, as the hooks saw them in the first steps of an optimizer.
+code_locations = Table(
+    "code_locations",
+    metadata,
+    _run_column(),
+    Column("optimizer", Integer, primary_key=True),
+    Column("role", String(16), primary_key=True),
+    Column("file", String(1024), primary_key=True),
+    Column("line", BigInteger, primary_key=True),
+    Column("step", BigInteger, nullable=False),  # with whose record it arrived
+    Column("rank", Integer, nullable=False),
+    Column("position", Integer, nullable=False),  # among those of this record
+    Column("location", Packed, nullable=False),
+)
+
 # The last evaluated step of each optimizer: a record of an earlier step is late. Up to the step
 # ``pruned``, records may have been removed: no step up to there is evaluated again.
 progress = Table(

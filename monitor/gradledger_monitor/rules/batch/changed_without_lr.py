@@ -158,6 +158,7 @@ class ChangedWithoutLr(Rule):
     Lightning-AI/litgpt#1927, axolotl-ai-cloud/axolotl#130
     """
 
+    points_at = ("step",)
     factor = Parameter(1.5, "factor by which the batch changes")
     windows = Parameter(3, "windows for which the new batch size must stay")
     before = Parameter(6, "windows that must have had the old batch size, three quarters of them")

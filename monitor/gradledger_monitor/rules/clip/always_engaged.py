@@ -51,6 +51,7 @@ class AlwaysEngaged(Rule):
     None: this finding is information.
     """
 
+    points_at = ("clip_norm", "clip_value")
     span = Parameter(200, "latest clipped steps that are counted")
     share = Parameter(0.95, "share of them that are scaled down", most=1.0)
 

@@ -48,6 +48,7 @@ class SameOrderEachEpoch(Rule):
     pytorch/pytorch#31771, NVIDIA/tacotron2#241, huggingface/nanoVLM#124
     """
 
+    points_at = ("batches",)
     secondary = True
 
     least = Parameter(4, "smallest number of micro-batches that counts as an epoch")

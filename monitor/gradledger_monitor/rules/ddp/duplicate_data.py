@@ -60,6 +60,7 @@ class DuplicateData(Rule):
     PatrickHua/SimSiam#16, k2-fsa/icefall#1616
     """
 
+    points_at = ("batches", "backward")
     secondary = True
 
     windows = Parameter(3, "windows in a row with equal fingerprints")

@@ -44,6 +44,7 @@ class MissingNoSync(Rule):
     KellerJordan/modded-nanogpt#31, kohya-ss/sd-scripts#1064
     """
 
+    points_at = ("backward",)
     precondition = SEVERAL_RANKS
 
     def evaluate(self, window: Window) -> Outcome:

@@ -53,6 +53,7 @@ class NeverSynced(Rule):
     jingyaogong/minimind#853, pytorch/pytorch#104336, huggingface/picotron#5
     """
 
+    points_at = ("step", "backward")
     inhibits = (
         *("ddp.replica_drift", "ddp.uneven_microbatches", "norm.*"),
         *("reduction.world_size", "reduction.wrong_denominator", "reduction.balance_off"),

@@ -79,6 +79,7 @@ class ReplicaDrift(Rule):
     speechbrain/speechbrain#2010, pytorch/pytorch#112152
     """
 
+    points_at = ("step",)
     windows = Parameter(5, "windows in a row in which groups of ranks combine gradients apart")
 
     precondition = SEVERAL_RANKS

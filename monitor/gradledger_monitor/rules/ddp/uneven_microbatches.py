@@ -39,6 +39,7 @@ class UnevenMicrobatches(Rule):
     pytorch/pytorch#67253, pytorch/pytorch#38174
     """
 
+    points_at = ("backward", "loss")
     inhibits = ("reduction.*",)
 
     precondition = SEVERAL_RANKS

@@ -60,6 +60,7 @@ class WrongMicrobatchSynced(Rule):
     karpathy/build-nanogpt#30, modelscope/FunASR#3472
     """
 
+    points_at = ("backward",)
     inhibits = ("ddp.replica_drift", "norm.*")
 
     precondition = SEVERAL_RANKS

@@ -47,6 +47,7 @@ class Diverging(HistoryRule):
     huggingface/transformers#34191 (a symptom), karpathy/build-nanogpt#30 (a symptom)
     """
 
+    points_at = ()
     kind = "T"
     works_on_metric_logs = True
 

@@ -44,6 +44,7 @@ class ClipEveryMicrobatch(Rule):
     huggingface/transformers#986, facebookresearch/lingua#59, huggingface/diffusers#721
     """
 
+    points_at = ("clip_norm", "clip_value")
     inhibits = ("clip.*",)
 
     def evaluate(self, window: Window) -> Outcome:

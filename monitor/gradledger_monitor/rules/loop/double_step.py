@@ -39,6 +39,8 @@ class DoubleStep(Rule):
     pytorch/vision#4874, NVIDIA/physicsnemo#1911
     """
 
+    points_at = ("step",)
+
     def evaluate(self, window: Window) -> Outcome:
         """A repeated gradient."""
         record = window.facts.record

@@ -44,6 +44,7 @@ class GradsNotZeroed(Rule):
     karpathy/llm.c#548, Hsintien-Ng/idinvert_pytorch-reproduced#1, pytorch/pytorch#47175
     """
 
+    points_at = ("step", "zero_grad", "backward")
     inhibits = (
         "reduction.balance_off",
         "reduction.wrong_denominator",

@@ -46,6 +46,7 @@ class StepEveryMicrobatch(Rule):
     lucidrains/reformer-pytorch#97, coqui-ai/Trainer#120, huggingface/accelerate#2790
     """
 
+    points_at = ("step",)
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:

@@ -36,6 +36,7 @@ class ZeroedBeforeStep(Rule):
     pytorch/pytorch#47175 (feature request for a warning)
     """
 
+    points_at = ("zero_grad", "step")
     inhibits = ("reduction.*", "norm.*", "scaler.all_grads_zero", "loop.grads_not_zeroed")
 
     def evaluate(self, window: Window) -> Outcome:

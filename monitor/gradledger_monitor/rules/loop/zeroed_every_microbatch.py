@@ -48,6 +48,7 @@ class ZeroedEveryMicrobatch(Rule):
     bytetriper/RAE#67, pytorch/torchtitan#3575, huggingface/accelerate#1299
     """
 
+    points_at = ("zero_grad", "backward")
     inhibits = (
         "reduction.balance_off",
         "reduction.wrong_denominator",

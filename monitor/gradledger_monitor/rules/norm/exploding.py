@@ -43,6 +43,7 @@ class Exploding(Rule):
     NVIDIA/Megatron-LM#1532
     """
 
+    points_at = ("backward",)
     growing = Parameter(8, "steps of growth in a row that are reported")
     times = Parameter(10.0, "factor of growth that is reported")
     early = Parameter(100, "first steps, whose largest norm is the reference")

@@ -39,6 +39,7 @@ class Nonfinite(Rule):
     dbolya/yolact#359, karpathy/nanochat#775
     """
 
+    points_at = ("backward", "loss")
     works_on_metric_logs = True
     inhibits = ("norm.spike", "norm.exploding", "norm.vanishing", "ddp.replica_drift")
 

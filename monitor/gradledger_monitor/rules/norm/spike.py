@@ -47,6 +47,7 @@ class Spike(Rule):
     huggingface/trl#3231
     """
 
+    points_at = ("backward",)
     z = Parameter(4.0, "standard deviations of the logarithm of the norm")
     least = Parameter(3.0, "times the moving average from which a norm is out of range")
     steps = Parameter(10, "steps within which a norm must return to its range")

@@ -49,6 +49,7 @@ class Vanishing(Rule):
     Lightning-AI/pytorch-lightning#9330 (a symptom)
     """
 
+    points_at = ("backward",)
     span = Parameter(20, "steps over which medians are taken")
     needed = Parameter(60, "steps of history")
     share = Parameter(0.001, "share of the early norm below which gradients vanish", most=1.0)

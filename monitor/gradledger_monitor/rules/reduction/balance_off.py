@@ -48,6 +48,7 @@ class BalanceOff(Rule):
     None: this finding is information.
     """
 
+    points_at = ("loss", "backward")
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:

@@ -53,6 +53,7 @@ class DoubleDivision(Rule):
     modelscope/ms-swift#10117, modelscope/ms-swift#10116, huggingface/accelerate#3533
     """
 
+    points_at = ("loss", "backward")
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:

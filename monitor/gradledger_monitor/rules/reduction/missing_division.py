@@ -56,6 +56,7 @@ class MissingDivision(Rule):
     NVIDIA/Megatron-LM#1532, fastai/fastai#3023
     """
 
+    points_at = ("backward", "loss")
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:

@@ -54,6 +54,7 @@ class PartialWindow(Rule):
     Lightning-AI/pytorch-lightning#19987
     """
 
+    points_at = ("backward", "loss")
     inhibits = ("batch.changed_without_lr",)
 
     precondition = BALANCE_OFF

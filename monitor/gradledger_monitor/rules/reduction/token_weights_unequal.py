@@ -82,6 +82,7 @@ class TokenWeightsUnequal(Rule):
     Lightning-AI/pytorch-lightning#21386, karpathy/nanochat#59, pytorch/torchtitan#2206
     """
 
+    points_at = ("loss", "backward")
     error = Parameter(0.05, "misallocation from which it is an error", most=1.0)
     warning = Parameter(0.01, "misallocation from which it is a warning", most=1.0)
     recent = Parameter(50, "windows over which misallocation is averaged")

@@ -55,6 +55,7 @@ class UnnormalisedSum(Rule):
     allenai/open-instruct#1728, ultralytics/yolov5#464
     """
 
+    points_at = ("loss", "backward")
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:

@@ -87,6 +87,7 @@ class WorldSize(Rule):
     meta-pytorch/torchtune#2172, ultralytics/ultralytics#18616, facebookresearch/fairseq2#430
     """
 
+    points_at = ("loss", "backward")
     precondition = BALANCE_OFF_BY_RANKS
 
     def evaluate(self, window: Window) -> Outcome:

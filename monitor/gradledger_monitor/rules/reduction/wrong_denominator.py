@@ -55,6 +55,7 @@ class WrongDenominator(Rule):
     OpenNMT/OpenNMT-py#526, hiyouga/LlamaFactory#6639, NVIDIA/Megatron-LM#2417
     """
 
+    points_at = ("loss", "backward")
     precondition = BALANCE_OFF
 
     def evaluate(self, window: Window) -> Outcome:

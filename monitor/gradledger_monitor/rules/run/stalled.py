@@ -47,6 +47,7 @@ class Stalled(Rule):
     pytorch/pytorch#38174 (ranks with different numbers of batches)
     """
 
+    points_at = ("step", "backward")
     span = Parameter(50, "latest gaps between steps, of which the median is taken")
     needed = Parameter(10, "steps of history")
     times = Parameter(10.0, "times the median gap")

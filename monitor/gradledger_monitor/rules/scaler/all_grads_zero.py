@@ -40,6 +40,7 @@ class AllGradsZero(Rule):
     Lightning-AI/pytorch-lightning#9330 (a symptom)
     """
 
+    points_at = ("scaler_step", "step")
     inhibits = ("norm.vanishing",)
 
     precondition = SCALER_IN_USE

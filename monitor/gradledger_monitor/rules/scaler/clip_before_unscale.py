@@ -50,6 +50,7 @@ class ClipBeforeUnscale(Rule):
     milesial/Pytorch-UNet#470
     """
 
+    points_at = ("clip_norm", "clip_value")
     inhibits = ("norm.*", "clip.*")
 
     precondition = SCALER_IN_USE

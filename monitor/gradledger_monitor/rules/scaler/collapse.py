@@ -44,6 +44,7 @@ class Collapse(Rule):
     dbolya/yolact#359, NVIDIA/apex#715, deepspeedai/DeepSpeed#697
     """
 
+    points_at = ("update", "scaler_step")
     warning = Parameter(1.0, "scale below which it is a warning")
     error = Parameter(0.03125, "scale at or below which it is an error")
 

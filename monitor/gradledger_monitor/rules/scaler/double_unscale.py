@@ -39,6 +39,7 @@ class DoubleUnscale(Rule):
     NVIDIA/apex#1512, THUDM/slime#1842
     """
 
+    points_at = ("unscale", "scaler_step", "step")
     inhibits = ("reduction.balance_off", "reduction.wrong_denominator", "norm.*")
 
     precondition = SCALER_IN_USE

@@ -53,6 +53,7 @@ class MissingUpdate(Rule):
     espnet/espnet#2362, Haian-Jin/LVSM#19, Azure/MS-AMP#45
     """
 
+    points_at = ("scaler_step", "clip_norm", "backward")
     precondition = SCALER_CALLED
 
     state = declare(_stepped=bool)

@@ -43,6 +43,7 @@ class Reset(Rule):
     conservationtechlab/animl-py#298, mosaicml/composer#1376, huggingface/accelerate#4289
     """
 
+    points_at = ("scaler_step", "update")
     inhibits = ("scaler.skipped_steps",)
 
     precondition = SCALER_IN_USE

@@ -46,6 +46,7 @@ class SkippedSteps(Rule):
     neosr-project/neosr#6, ymcui/Chinese-LLaMA-Alpaca#534
     """
 
+    points_at = ("scaler_step",)
     in_a_row = Parameter(5, "skipped steps in a row")
     share = Parameter(0.05, "share of skipped steps among the recent ones", most=1.0)
     recent = Parameter(100, "number of recent steps")

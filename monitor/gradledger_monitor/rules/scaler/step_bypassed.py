@@ -41,6 +41,7 @@ class StepBypassed(Rule):
     IAHispano/Applio#860
     """
 
+    points_at = ("step",)
     inhibits = ("reduction.balance_off", "reduction.wrong_denominator", "scaler.*", "norm.*")
 
     precondition = SCALER_IN_USE

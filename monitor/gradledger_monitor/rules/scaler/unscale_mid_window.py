@@ -37,6 +37,7 @@ class UnscaleMidWindow(Rule):
     microsoft/Swin-Transformer#311, huggingface/transformers#24840
     """
 
+    points_at = ("unscale",)
     inhibits = ("reduction.balance_off", "reduction.wrong_denominator", "norm.*")
 
     precondition = SCALER_IN_USE

@@ -36,6 +36,7 @@ class UnscaledBackward(Rule):
     hpcaitech/ColossalAI#1218
     """
 
+    points_at = ("backward",)
     inhibits = ("norm.*",)
 
     precondition = SCALER_IN_USE

@@ -39,6 +39,7 @@ class UpdateBetweenOptimizers(Rule):
     huggingface/accelerate#439, Lightning-AI/pytorch-lightning#20116
     """
 
+    points_at = ("update",)
     precondition = SCALER_IN_USE
 
     def evaluate(self, window: Window) -> Outcome:

@@ -43,6 +43,7 @@ class UpdatePerMicrobatch(Rule):
     microsoft/Swin-Transformer#311, hiyouga/LlamaFactory#77, huggingface/accelerate#641
     """
 
+    points_at = ("update",)
     inhibits = (
         "reduction.balance_off",
         "reduction.wrong_denominator",

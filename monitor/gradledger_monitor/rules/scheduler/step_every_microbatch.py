@@ -38,6 +38,8 @@ class StepEveryMicrobatch(Rule):
     huggingface/accelerate#963, h2oai/h2o-llmstudio#663, karpathy/nanochat#775
     """
 
+    points_at = ("schedule",)
+
     def evaluate(self, window: Window) -> Outcome:
         """A schedule call in every gap between the window's backwards."""
         record = window.facts.record

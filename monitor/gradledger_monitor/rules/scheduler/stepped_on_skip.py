@@ -51,6 +51,7 @@ class SteppedOnSkip(Rule):
     huggingface/transformers#11144
     """
 
+    points_at = ("schedule",)
     many = Parameter(3, "scheduler steps after skipped steps")
     share = Parameter(0.05, "share of all scheduler steps", most=1.0)
 

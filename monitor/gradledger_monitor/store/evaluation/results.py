@@ -203,7 +203,7 @@ def _write_inactivity(
 def _write_evaluation(connection: Connection, run: int, evaluation: EvaluationResult) -> None:
     rows = [{"position": n, **asdict(finding)} for n, finding in enumerate(evaluation.findings)]
     for row in rows:
-        del row["acknowledged"]  # stored separately, by a person
+        del row["acknowledged"], row["code"]  # stored separately: of a person, of the hooks
         # names of losses and optimizers are in these, and may hold any character
         row |= {name: without_nul(row[name]) for name in ("title", "summary", "fix")}
     _replace(connection, findings, run, rows)

@@ -56,6 +56,7 @@ from gradledger_monitor.store.tables import (
     acknowledgements,
     buckets,
     checkpoints,
+    code_locations,
     evals,
     facts,
     inactivity,
@@ -76,7 +77,7 @@ PRUNED = (
     .order_by(progress.c.optimizer)
 )
 
-_ADDED = (tags, acknowledgements, inactivity)
+_ADDED = (tags, acknowledgements, inactivity, code_locations)
 _TABLES = {t.name: t for t in (*_ADDED, progress, facts, buckets)}
 _OLD_STATE = "snapshots"  # of archives of version 1: a pickle, which is not read
 _NOT_TABLES = (carried.FINDING, carried.EVALUATION, _OLD_STATE)

@@ -8,11 +8,13 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, or_, select
 
+from gradledger_monitor.evaluation.finding_code import with_code
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.findings import Acknowledgement, EvaluationResult, Finding, TreeNode
 from gradledger_monitor.model.step_facts import RunInfo
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.packing import read_record, unpack_records
+from gradledger_monitor.store.runs import code_locations
 from gradledger_monitor.store.steps import chunks
 from gradledger_monitor.store.tables import (
     acknowledgements,
@@ -184,8 +186,10 @@ def evaluation(store: Store, run: str, now: float | None = None) -> EvaluationRe
 
 
 def current_findings(connection: Connection, key: int, now: float) -> list[Finding]:
-    """The findings of a run, with acknowledgements that have not expired."""
-    return [_finding(row, now) for row in connection.execute(_findings_of(key))]
+    """The findings of a run, with acknowledgements that have not expired, and the script's code."""
+    findings_of_run = [_finding(row, now) for row in connection.execute(_findings_of(key))]
+    located = code_locations.of_run(connection, key) if findings_of_run else {}
+    return with_code(findings_of_run, located)
 
 
 def _findings_of(key: int) -> Select[Any]:
@@ -203,7 +207,7 @@ def _findings_of(key: int) -> Select[Any]:
 
 
 def _finding(row: Row[Any], now: float) -> Finding:
-    names = Finding.__dataclass_fields__.keys() - {"acknowledged"}
+    names = Finding.__dataclass_fields__.keys() - {"acknowledged", "code"}
     acknowledged = None
     if row.note is not None and (row.until is None or now < row.until):
         acknowledged = Acknowledgement(note=row.note, by=row.by, at=row.at, until=row.until)

@@ -16,7 +16,7 @@ from gradledger_monitor.store import dialects
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.dialects import without_nul
 from gradledger_monitor.store.evaluation import snapshots
-from gradledger_monitor.store.runs import checkpoints, tags
+from gradledger_monitor.store.runs import checkpoints, code_locations, tags
 from gradledger_monitor.store.steps import chunks
 from gradledger_monitor.store.steps.chunks import ChunkKey
 from gradledger_monitor.store.tables import evals, progress, ranks, runs
@@ -258,6 +258,9 @@ def _store_chunk(
     records = {record.step: record for _, record in reversed(lines)}  # the first of duplicates
     stored = chunks.store(connection, key, now, records, max_records) if records else {}
     new = records.keys() - stored.keys()
+    located = [records[step] for step in new if records[step].code]
+    if located:
+        code_locations.write(connection, key.run, key.rank, located)
     before = result.refused.count
     if len(new) < len(lines):
         result.refused.extend(_conflicts(key, lines, records | stored))

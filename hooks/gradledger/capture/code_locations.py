@@ -1,0 +1,169 @@
+"""Where the script's code calls backward, the optimizer and their helpers.
+
+In the first windows of an optimizer, each counted backward, step and call of the loop looks at the
+frames that called it, up to the first one of the script. After that, nothing is looked at. A frame
+gives a code object and an instruction; a background thread reads the source text (``source_code``).
+
+Frames of PyTorch, of frameworks, of the standard library and of installed packages are skipped. If
+no frame of the script exists, as on a thread of the autograd engine, there is no location.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import sysconfig
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+from gradledger import guard
+from gradledger.records import CodeRole
+
+FIRST_WINDOWS = 4  # of each optimizer, in which calls are located
+MOST_CALLS = 512  # of each optimizer: a loop that never steps stays in its first window
+MOST_LOCATIONS = 32  # of each optimizer
+MOST_FRAMES = 200
+MOST_CALLERS = 2  # functions of the script around a call
+
+# Installed packages are recognised by their folder; these also in a source checkout.
+FRAMEWORKS = frozenset(
+    (
+        "accelerate",
+        "deepspeed",
+        "fairscale",
+        "fastai",
+        "gradledger",
+        "ignite",
+        "lightning",
+        "lightning_fabric",
+        "megatron",
+        "peft",
+        "pytorch_lightning",
+        "ray",
+        "sentence_transformers",
+        "torch",
+        "torchao",
+        "torchtitan",
+        "torchtune",
+        "transformers",
+        "trl",
+        "ultralytics",
+        "unsloth",
+    )
+)
+_PACKAGE_FOLDERS = frozenset(("site-packages", "dist-packages"))
+_STANDARD_LIBRARY = tuple(
+    str(Path(folder)) + separator
+    for folder in {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+    for separator in ("/", "\\")
+)
+_SCRIPT = ""  # instead of the name of a package
+
+# By file name: the package that a file belongs to, ``_SCRIPT``, or None for code without a source.
+_packages: dict[str, str | None] = {}
+
+
+class CallSite(NamedTuple):
+    """A call in the script's code."""
+
+    code: CodeType
+    line: int
+    instruction: int  # ``f_lasti``
+    via: str  # the package that makes the call for the script: "accelerate"; "" if PyTorch
+    caller: CallSite | None = None  # of the function of the script that contains it
+
+
+class LocatedCall(NamedTuple):
+    """A site, and what the script does there."""
+
+    role: CodeRole
+    site: CallSite
+
+
+class CalledFrom:
+    """The sites of one optimizer, found in its first windows."""
+
+    __slots__ = ("_guard", "_keys", "_left", "unsent")
+
+    def __init__(self) -> None:
+        self._left = MOST_CALLS
+        self._keys: set[tuple[CodeRole, CodeType, int]] = set()
+        self._guard = guard.fail_open("the location of a call", self._fail)
+        self.unsent: list[LocatedCall] = []
+
+    def is_active(self, windows: int) -> bool:
+        """Whether calls are located; ``windows`` is how many the optimizer has closed."""
+        return windows < FIRST_WINDOWS and self._left > 0
+
+    def locate(self, role: CodeRole, windows: int) -> None:
+        """Locate the running call, in the first windows."""
+        if self.is_active(windows):
+            self._left -= 1
+            with self._guard:
+                self._add(role, nearest_call_site(sys._getframe(1)))
+
+    def stop(self) -> None:
+        """Locate no more calls."""
+        self._left = 0
+
+    def take(self) -> list[LocatedCall]:
+        """The sites that were found since the last call."""
+        taken, self.unsent = self.unsent, []
+        return taken
+
+    def _add(self, role: CodeRole, site: CallSite | None) -> None:
+        if site is None or len(self._keys) >= MOST_LOCATIONS:
+            return
+        key = (role, site.code, site.line)
+        if key not in self._keys:
+            self._keys.add(key)
+            self.unsent.append(LocatedCall(role, site))
+
+    def _fail(self, where: str, error: Exception) -> None:
+        guard.report(where, error)
+        self.stop()
+
+
+def nearest_call_site(frame: FrameType | None) -> CallSite | None:
+    """The innermost call of the script; None if there is none, or its source has no file.
+
+    With the calls around it: a helper of the script calls backward for others.
+    """
+    sites: list[CallSite] = []
+    via = ""
+    for _ in range(MOST_FRAMES):
+        package = None if frame is None else _package_of(frame)
+        if frame is None or package is None or (sites and package != _SCRIPT):
+            break
+        if package == _SCRIPT:
+            shown = "" if via in ("torch", "gradledger") else via
+            sites.append(CallSite(frame.f_code, frame.f_lineno or 0, frame.f_lasti, shown))
+            if len(sites) > MOST_CALLERS:
+                break
+        via = package
+        frame = frame.f_back
+    site = None
+    for outer in reversed(sites):
+        site = outer._replace(caller=site)
+    return site
+
+
+def _package_of(frame: FrameType) -> str | None:
+    name = frame.f_code.co_filename
+    try:
+        return _packages[name]
+    except KeyError:
+        package = _packages[name] = _classified(name, frame.f_globals.get("__name__"))
+        return package
+
+
+def _classified(filename: str, module: object) -> str | None:
+    package = module.partition(".")[0] if isinstance(module, str) else ""
+    if package in FRAMEWORKS or filename.startswith("<frozen "):
+        return package or "python"
+    if filename.startswith("<"):
+        return _SCRIPT if filename in linecache.cache else None  # a cell of a notebook, or exec()
+    if filename.startswith(_STANDARD_LIBRARY) or _PACKAGE_FOLDERS & set(Path(filename).parts):
+        return package or "python"
+    return _SCRIPT

@@ -1,0 +1,52 @@
+"""Observes where the script zeroes gradients, in the first windows of an optimizer.
+
+That gradients were zeroed, and when, is measured from the gradients themselves (``windows``). The
+calls only show at which line of the script.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from gradledger.observers.base import Observer
+
+if TYPE_CHECKING:
+    from gradledger.capture.windows import OpenWindows
+
+
+class ZeroGradCalls(Observer):
+    """Locates ``Optimizer.zero_grad`` and ``Module.zero_grad``."""
+
+    def __init__(self, windows: OpenWindows) -> None:
+        super().__init__()
+        self._windows = windows
+        self._active = True  # until every optimizer has closed its first windows
+
+    def install(self) -> None:
+        """Wrap both methods."""
+        self.patch(Optimizer, "zero_grad", self._wrap)
+        self.patch(Module, "zero_grad", self._wrap)
+
+    def optimizer_created(self) -> None:
+        """Its first windows come next."""
+        self._active = True
+
+    def _wrap(self, original: Any) -> Any:
+        def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._active:
+                self.run_guarded(self._locate, owner)
+            return original(owner, *args, **kwargs)
+
+        return zero_grad
+
+    def _locate(self, owner: Any) -> None:
+        active = [window for window in self._windows if window.code.is_active(window.steps)]
+        self._active = bool(active)
+        cleared = {id(p) for p in owner.parameters()} if isinstance(owner, Module) else set()
+        for window in active:
+            own = any(id(p) in cleared for p in window.probed_parameters)
+            if own or window.optimizer is owner:
+                window.code.locate("zero_grad", window.steps)

@@ -1,0 +1,65 @@
+"""Where in the script a finding points: the calls and statements that its rule is about (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gradledger_monitor.ingest.schema import CodeRole
+
+
+@dataclass(frozen=True)
+class CodeLocation:
+    """A call or a statement in the script's code, seen in the first windows of an optimizer.
+
+    Lines and columns count from 1; the end column is the one after the last character.
+    """
+
+    role: CodeRole
+    file: str  # relative to the working directory of the run, or to the repository
+    line: int
+    end_line: int | None = None
+    column: int | None = None
+    end_column: int | None = None
+    function: str = ""  # that contains it; empty at the top of a file
+    via: str = ""  # the package that makes the call for the script, if it is not PyTorch
+    first: int | None = None  # the line number of the first line of ``source``
+    source: tuple[str, ...] = ()  # the lines around it, without secrets
+
+
+LocationsByOptimizer = dict[int, list[CodeLocation]]
+
+MOST = 6  # locations of one finding
+
+# How a report calls what the script does at a location.
+LABELS: Mapping[CodeRole, str] = {
+    "backward": "backward",
+    "scaled_backward": "backward of the scaled loss",
+    "loss": "loss",
+    "step": "optimizer step",
+    "zero_grad": "gradients zeroed",
+    "clip_norm": "clip by norm",
+    "clip_value": "clip by value",
+    "unscale": "unscale_",
+    "scaler_step": "scaler.step",
+    "update": "scaler.update",
+    "schedule": "scheduler step",
+    "new_scaler": "another GradScaler",
+    "batches": "batches",
+}
+# A rule that is about the first role is also about the second, after it.
+_ALSO: Mapping[CodeRole, CodeRole] = {"backward": "scaled_backward"}
+
+
+def locations_for(
+    roles: Sequence[CodeRole], located: Iterable[CodeLocation]
+) -> tuple[CodeLocation, ...]:
+    """The locations of a rule's roles, in the order of the roles; a line is in it once."""
+    chosen: dict[tuple[str, int], CodeLocation] = {}
+    located = list(located)
+    for role in roles:
+        for each in (role, _ALSO.get(role)):
+            for location in located:
+                if location.role == each:
+                    chosen.setdefault((location.file, location.line), location)
+    return tuple(chosen.values())[:MOST]
