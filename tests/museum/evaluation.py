@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
+import msgspec
+
+from gradledger_monitor.evaluation.finding_code import with_code
 from gradledger_monitor.ingest import schema
+from gradledger_monitor.model.code.locations import CodeLocation, LocationsByOptimizer
 from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts, merge
 from helpers.facts import judged
@@ -24,6 +28,7 @@ class PieceResult:
     verdict: str
     steps: int
     problem: str = ""  # why the script could not be evaluated
+    code: tuple[CodeLocation, ...] = ()  # where the finding of the expected rule points
 
     @property
     def detected(self) -> bool:
@@ -62,7 +67,21 @@ def evaluate(piece: Piece, recorded: list[bytes]) -> PieceResult:
     steps = facts_of(recorded)
     if not steps:
         return PieceResult(piece, {}, "nothing recorded", 0, "no optimizer step was recorded")
-    return _result(piece, judged(steps), len(steps))
+    evaluation = judged(steps)
+    located = with_code(evaluation.findings, _locations(recorded))
+    code = next((f.code for f in located if f.rule == piece.label.expected), ())
+    return replace(_result(piece, evaluation, len(steps)), code=code)
+
+
+def _locations(recorded: list[bytes]) -> LocationsByOptimizer:
+    """The calls of the script that the hooks located, by optimizer."""
+    located: LocationsByOptimizer = {}
+    for line in b"".join(recorded).splitlines():
+        record = schema.decoder.decode(line)
+        if isinstance(record, schema.StepRecord):
+            calls = [msgspec.convert(msgspec.to_builtins(c), CodeLocation) for c in record.code]
+            located.setdefault(record.optimizer, []).extend(calls)
+    return located
 
 
 def counts(piece: Piece, rule: str, severity: str) -> bool:

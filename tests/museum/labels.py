@@ -36,6 +36,7 @@ class Label:
     launch: Literal["python", "torchrun2", "torchrun4"] = "python"
     evidence: str = ""
     objective: str = "tokens"
+    line: str = ""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import torch
 from gradledger_monitor.rules.docs import rules_by_id
 from helpers import forkserver
 from helpers.command import gradledger
+from museum.code_lines import wrong_location
 from museum.evaluation import counts
 from museum.labels import HERE, WITHOUT_EXHIBIT, Piece, collection
 from museum.run import result_of
@@ -42,6 +43,7 @@ def test_a_mistake_is_named_and_a_healthy_script_left_alone(stage: Stage, piece:
     assert not result.problem
     assert result.named or piece.kind != "incident", f"found {result.findings or 'nothing'}"
     assert not result.wrong_findings
+    assert piece.kind != "incident" or not wrong_location(piece, result.code)
 
 
 @pytest.mark.parametrize("piece", INCIDENTS, ids=lambda piece: piece.name)

@@ -8,9 +8,12 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from gradledger_monitor.model.code.frames import code_frames, frame_text
 from gradledger_web import assets, formatting, glossary
 
 _FILTERS = (
+    code_frames,
+    frame_text,
     formatting.count,
     formatting.figure,
     formatting.joined,

@@ -59,6 +59,8 @@ def _finding(finding: Document) -> str:
     steps = f"Since step {finding['since_step']:,}, last seen at step {finding['last_step']:,}."
     fence = "```"
     lines = [head, summary, f"{steps} Certainty: {finding['certainty']}."]
+    if finding["code"]:
+        lines.append(f"Code: {', '.join(map(_location, finding['code']))}.")
     if finding["fix"]:
         fix = sanitize(finding["fix"]).replace(fence, "")
         lines.append(f"{fence}\n{fix}\n{fence}")
@@ -66,6 +68,11 @@ def _finding(finding: Document) -> str:
     if finding["acknowledge_url"]:
         lines.append(f"Acknowledge or snooze: {finding['acknowledge_url']}")
     return "\n".join(lines)
+
+
+def _location(location: Document) -> str:
+    position = f"{plain(location['file'])}:{location['line']}".replace("`", "'")
+    return f"`{position}` ({location['label']})"
 
 
 def plain(text: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 from gradledger_monitor.alerts.planner import AlertItem
+from gradledger_monitor.model.code.locations import LABELS, CodeLocation
 from gradledger_monitor.model.findings import SEVERITIES, Finding
 
 MAX_BYTES = 20_000
@@ -141,6 +142,7 @@ def _finding(item: AlertItem, kinds: Mapping[str, str], urls: PageUrls, detail: 
         "title": cut(finding.title, detail.text),
         "summary": cut(finding.summary, detail.text),
         "fix": cut(finding.fix, detail.text),
+        "code": [_code(location) for location in finding.code],
         "certainty": _certainty(finding, kinds),
         "since_step": finding.since_step or finding.first_step,
         "first_step": finding.first_step,
@@ -149,6 +151,17 @@ def _finding(item: AlertItem, kinds: Mapping[str, str], urls: PageUrls, detail: 
         "evidence": _evidence(finding.evidence, detail.list_),
         "rule_url": urls.rule(finding.rule),
         "acknowledge_url": None if item.reason == "resolved" else urls.acknowledge(finding.rule),
+    }
+
+
+def _code(location: CodeLocation) -> Document:
+    """Where the script's code is, without its text: a message may leave the organisation."""
+    return {
+        "role": location.role,
+        "label": LABELS[location.role],
+        "file": cut(location.file, MAX_NAME),
+        "line": location.line,
+        "function": cut(location.function, 64),
     }
 
 

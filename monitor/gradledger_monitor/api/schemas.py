@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from gradledger_monitor.model.code.locations import CodeLocation
 from gradledger_monitor.model.findings import (
     Acknowledgement,
     Finding,
@@ -121,6 +122,7 @@ class VerdictFinding(BaseModel):
     evidence: dict[str, Any]
     inhibited_by: str | None
     acknowledged: Acknowledgement | None
+    code: list[CodeLocation] = []
 
 
 class VerdictDocument(BaseModel):

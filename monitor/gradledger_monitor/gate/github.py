@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradledger_monitor.gate.result import CheckedRun, Gate, root_findings
+from gradledger_monitor.model.code.locations import in_repository
 from gradledger_monitor.model.findings import Finding
 
 _COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
@@ -19,7 +20,15 @@ def workflow_commands(runs: list[CheckedRun], gate: Gate, script: str) -> Iterat
         command = _COMMANDS[finding.severity] if gate.fails(finding) else "notice"
         title = _escaped_property(f"{finding.rule}: {finding.title}")
         message = _escaped(f"{finding.summary}{_fix(finding)}")
-        yield f"::{command} file={_escaped_property(script)},title={title}::{message}"
+        yield f"::{command} {_place(finding, script)},title={title}::{message}"
+
+
+def _place(finding: Finding, script: str) -> str:
+    location = in_repository(finding.code)
+    if location is None:
+        return f"file={_escaped_property(script)}"
+    end = f",endLine={location.end_line}" if location.end_line else ""
+    return f"file={_escaped_property(location.file)},line={location.line}{end}"
 
 
 def _fix(finding: Finding) -> str:

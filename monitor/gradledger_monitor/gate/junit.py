@@ -9,6 +9,7 @@ from xml.etree import ElementTree as xml  # nosec B405
 
 from gradledger_monitor.common.sanitize import sanitize
 from gradledger_monitor.gate.result import CheckedRun, Gate
+from gradledger_monitor.model.code.frames import code_frames, frame_text
 from gradledger_monitor.model.findings import Finding
 
 
@@ -55,4 +56,5 @@ def text(finding: Finding) -> str:
     """A finding as a few lines of text."""
     steps = f"steps {finding.first_step} to {finding.last_step}"
     fix = f"\n\nFix:\n{finding.fix.strip()}" if finding.fix else ""
-    return f"{finding.severity}: {finding.title} ({steps})\n{finding.summary}{fix}"
+    code = "".join(f"\n\n{frame_text(frame)}" for frame in code_frames(finding.code))
+    return f"{finding.severity}: {finding.title} ({steps})\n{finding.summary}{code}{fix}"

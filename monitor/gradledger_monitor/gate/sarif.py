@@ -1,4 +1,4 @@
-"""SARIF 2.1.0 (OASIS): findings as code scanning results at the training script (pure)."""
+"""SARIF 2.1.0 (OASIS): findings as code scanning results at their lines of the script (pure)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import json
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
+from urllib.parse import quote
 
 import gradledger
 from gradledger_monitor.common.json_floats import json_safe
 from gradledger_monitor.gate.result import CheckedRun, Gate, root_findings
+from gradledger_monitor.model.code.locations import LABELS, CodeLocation, is_in_repository
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.rules.docs import headline, markdown, rules_by_id
 
@@ -20,7 +22,7 @@ _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 
 
 def sarif(runs: list[CheckedRun], gate: Gate, script: str) -> str:
-    """The content of the file. ``script`` is the path to which findings are attached."""
+    """The content of the file. Findings without a line are attached to the path ``script``."""
     rules = list(rules_by_id())
     driver = {
         "name": "gradledger",
@@ -47,7 +49,8 @@ def _result(
     run: CheckedRun, finding: Finding, gate: Gate, script: str, rules: Sequence[str]
 ) -> dict[str, Any]:
     """One result. Its fingerprint, by which readers match results, is the run and the rule."""
-    location = {"artifactLocation": {"uri": script}, "region": {"startLine": 1}}
+    code = [location for location in finding.code if is_in_repository(location)]
+    location = _physical(code[0]) if code else _start_of(script)
     identity = f"{run.name}|{finding.rule}|{finding.optimizer}"
     result: dict[str, Any] = {
         "ruleId": finding.rule,
@@ -58,7 +61,30 @@ def _result(
         "partialFingerprints": {"gradledger/v1": sha256(identity.encode()).hexdigest()[:32]},
         "properties": {"evidence": json_safe(finding.evidence)},
     }
+    if code[1:]:
+        result["relatedLocations"] = [_related(location) for location in code[1:]]
     excuse = gate.excuse(finding)
     if excuse is not None:
         result["suppressions"] = [{"kind": "external", "justification": excuse}]
     return result
+
+
+def _start_of(script: str) -> dict[str, Any]:
+    return {"artifactLocation": {"uri": script}, "region": {"startLine": 1}}
+
+
+def _physical(location: CodeLocation) -> dict[str, Any]:
+    """A location as SARIF has it: columns from 1, and the end column is the one after the last."""
+    region = {
+        "startLine": location.line,
+        "startColumn": location.column,
+        "endLine": location.end_line,
+        "endColumn": location.end_column,
+    }
+    known = {name: number for name, number in region.items() if number is not None}
+    return {"artifactLocation": {"uri": quote(location.file)}, "region": known}
+
+
+def _related(location: CodeLocation) -> dict[str, Any]:
+    label = LABELS[location.role]
+    return {"physicalLocation": _physical(location), "message": {"text": label}}

@@ -10,6 +10,7 @@ from typing import Any
 import gradledger
 from gradledger_monitor.common.json_floats import json_safe
 from gradledger_monitor.common.sanitize import sanitize
+from gradledger_monitor.model.code.frames import code_frames, frame_text
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.reports.incident import Cost, Incident
 from gradledger_monitor.reports.objectives import ObjectiveSummary
@@ -242,6 +243,9 @@ def _finding(finding: Finding) -> Iterator[str]:
     yield from ("", _escaped(finding.summary), "")
     for fact in glossary.facts(finding.evidence):
         yield f"- {_escaped(fact.label)}: {_escaped(fact.text)}"
+    for frame in code_frames(finding.code):
+        text = frame_text(frame).replace("````", "")
+        yield from ("", "````text", sanitize(text), "````")
     if finding.fix:
         fence = "`" * 4
         yield from ("", f"{fence}python", finding.fix.strip("\n"), fence)

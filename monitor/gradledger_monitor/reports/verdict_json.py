@@ -49,4 +49,7 @@ def verdict_json(
 def _finding(finding: Finding) -> dict[str, Any]:
     fields = {name: getattr(finding, name) for name in _FINDING_FIELDS}
     acknowledgement = finding.acknowledged
-    return fields | {"acknowledged": asdict(acknowledgement) if acknowledgement else None}
+    return fields | {
+        "acknowledged": asdict(acknowledgement) if acknowledgement else None,
+        "code": [asdict(location) for location in finding.code],
+    }

@@ -51,6 +51,18 @@ LABELS: Mapping[CodeRole, str] = {
 _ALSO: Mapping[CodeRole, CodeRole] = {"backward": "scaled_backward"}
 
 
+def is_in_repository(location: CodeLocation) -> bool:
+    """Whether the file is in the working directory or the repository: not elsewhere, no cell."""
+    return not location.file.startswith(("/", "~", "<", "In [", "notebook cell")) and (
+        location.file[1:3] != ":/"
+    )
+
+
+def in_repository(locations: Iterable[CodeLocation]) -> CodeLocation | None:
+    """The first location that a reader of the repository can open."""
+    return next(filter(is_in_repository, locations), None)
+
+
 def locations_for(
     roles: Sequence[CodeRole], located: Iterable[CodeLocation]
 ) -> tuple[CodeLocation, ...]:
