@@ -48,7 +48,7 @@ def candidates(source: str, role: str) -> set[int]:
     if role == "loss":
         return _losses(tree)
     if role == "batches":
-        return {n.lineno for n in ast.walk(tree) if isinstance(n, ast.For | ast.comprehension)}
+        return {node.iter.lineno for node in ast.walk(tree) if isinstance(node, ast.For)}
     return {call.func.end_lineno or 0 for call in _calls(tree) if _name(call) in CALLS[role]}
 
 

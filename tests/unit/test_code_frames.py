@@ -1,0 +1,119 @@
+"""Which lines a finding gets, and how they are shown: frames, SARIF, annotations, alerts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from gradledger_monitor.alerts.markdown import body
+from gradledger_monitor.alerts.payload import PageUrls, RunSummary, alert_document
+from gradledger_monitor.alerts.planner import AlertItem
+from gradledger_monitor.evaluation.finding_code import with_code
+from gradledger_monitor.gate.github import workflow_commands
+from gradledger_monitor.gate.result import CheckedRun, Gate
+from gradledger_monitor.gate.sarif import sarif
+from gradledger_monitor.model.code.frames import code_frames, frame_text
+from gradledger_monitor.model.code.locations import CodeLocation
+from gradledger_monitor.model.findings import EvaluationResult, Finding
+from gradledger_monitor.rules.docs import rules_by_id
+from gradledger_web.rendering import environment
+
+SOURCE = (
+    "    for x, y in batches:",
+    "\tloss = f(x, y)  # <b>",
+    "",
+    "        loss.backward()",
+    "        if last:",
+    "            optimizer.step()",
+)
+BACKWARD = CodeLocation("backward", "src/my train.py", 10, 10, 9, 24, "fit", "", 7, SOURCE)
+STEP = CodeLocation("step", "src/my train.py", 12, 12, 13, 29, "fit", "", 9, SOURCE[2:])
+LOSS = CodeLocation("loss", "/opt/loss.py", 3)
+FINDING = Finding(
+    "reduction.missing_division", 0, "warning", 1, 5, 5, "Not divided", "It is not.", "fix", {}
+)
+
+
+def test_locations_in_the_same_lines_are_one_frame() -> None:
+    (frame,) = code_frames([STEP, BACKWARD])
+    assert frame_text(frame).splitlines() == [
+        "  --> src/my train.py:12, in fit",
+        "   |",
+        " 7 | for x, y in batches:",
+        " 8 | loss = f(x, y)  # <b>",
+        " 9 |",
+        "10 |     loss.backward()",
+        "   |     ^^^^^^^^^^^^^^^ backward",
+        "11 |     if last:",
+        "12 |         optimizer.step()",
+        "   |         ^^^^^^^^^^^^^^^^ optimizer step",
+    ]
+
+
+def test_a_location_without_text_is_one_line() -> None:
+    frames = code_frames([replace(LOSS, via="lightning"), BACKWARD])
+    assert [frame_text(frame).partition("\n")[0] for frame in frames] == [
+        "--> /opt/loss.py:3, called by lightning: loss",
+        "  --> src/my train.py:10, in fit",
+    ]
+
+
+def test_a_page_escapes_the_text_and_marks_the_call() -> None:
+    module = vars(environment().get_template("code_frame.html").module)
+    text = str(module["code_frames"]((BACKWARD,), "0123456789abcdef"))
+    assert "<mark>loss.backward()</mark>" in text
+    assert "&lt;b&gt;" in text
+    assert "0123456789<" in text
+
+
+def test_a_finding_gets_what_its_rule_is_about_of_its_optimizer() -> None:
+    other = replace(FINDING, optimizer=1)
+    located = {0: [STEP, LOSS, BACKWARD, replace(BACKWARD, role="loss")]}
+    first, second = with_code([FINDING, other], located)
+    assert first.code == (BACKWARD, LOSS)
+    assert second.code == ()
+
+
+def test_the_unscaled_backward_comes_before_the_scaled_one() -> None:
+    scaled = replace(BACKWARD, role="scaled_backward", line=4)
+    finding = replace(FINDING, rule="scaler.unscaled_backward")
+    assert with_code([finding], {0: [scaled, BACKWARD]})[0].code == (BACKWARD, scaled)
+
+
+def test_every_rule_but_that_on_evaluations_points_at_code() -> None:
+    without = [name for name, rule in rules_by_id().items() if not rule.points_at]
+    assert without == ["eval.diverging"]
+
+
+def test_sarif_has_the_region_of_the_call() -> None:
+    located = replace(FINDING, code=(LOSS, BACKWARD, STEP))
+    result = json.loads(sarif(_runs(located), Gate(), "train.py"))["runs"][0]["results"][0]
+    assert result["locations"] == [
+        {
+            "physicalLocation": {
+                "artifactLocation": {"uri": "src/my%20train.py"},
+                "region": {"startLine": 10, "startColumn": 9, "endLine": 10, "endColumn": 24},
+            }
+        }
+    ]
+    (related,) = result["relatedLocations"]
+    assert related["message"] == {"text": "optimizer step"}
+    assert related["physicalLocation"]["region"]["startLine"] == 12
+
+
+def test_an_annotation_is_at_the_call() -> None:
+    (line,) = workflow_commands(_runs(replace(FINDING, code=(BACKWARD,))), Gate(), "train.py")
+    assert line.startswith("::warning file=src/my train.py,line=10,endLine=10,title=")
+
+
+def test_a_message_has_positions_and_no_source_text() -> None:
+    located = replace(FINDING, code=(BACKWARD, STEP))
+    run = RunSummary("r", "run", "default", "suspect", 5, 1)
+    urls = PageUrls("http://host", lambda rule: None)
+    document = alert_document(run, (AlertItem("new", located),), {}, urls, 1.0)
+    assert "loss.backward()" not in json.dumps(document)
+    assert "Code: `src/my train.py:10` (backward), `src/my train.py:12`" in body(document)
+
+
+def _runs(finding: Finding) -> list[CheckedRun]:
+    return [CheckedRun("train", 5, 1, EvaluationResult("suspect", [finding], [], {}))]
