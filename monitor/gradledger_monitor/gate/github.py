@@ -20,10 +20,10 @@ def workflow_commands(runs: list[CheckedRun], gate: Gate, script: str) -> Iterat
         command = _COMMANDS[finding.severity] if gate.fails(finding) else "notice"
         title = _escaped_property(f"{finding.rule}: {finding.title}")
         message = _escaped(f"{finding.summary}{_fix(finding)}")
-        yield f"::{command} {_place(finding, script)},title={title}::{message}"
+        yield f"::{command} {_position(finding, script)},title={title}::{message}"
 
 
-def _place(finding: Finding, script: str) -> str:
+def _position(finding: Finding, script: str) -> str:
     location = in_repository(finding.code)
     if location is None:
         return f"file={_escaped_property(script)}"

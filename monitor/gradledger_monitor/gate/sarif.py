@@ -81,8 +81,8 @@ def _physical(location: CodeLocation) -> dict[str, Any]:
         "endLine": location.end_line,
         "endColumn": location.end_column,
     }
-    known = {name: number for name, number in region.items() if number is not None}
-    return {"artifactLocation": {"uri": quote(location.file)}, "region": known}
+    present = {name: number for name, number in region.items() if number is not None}
+    return {"artifactLocation": {"uri": quote(location.file)}, "region": present}
 
 
 def _related(location: CodeLocation) -> dict[str, Any]:
