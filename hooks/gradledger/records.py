@@ -201,6 +201,10 @@ class StepRecord:
     sync_bytes: int | None = None  # gradient bytes of one synchronisation, per rank
     outside: int | None = None  # parameters of the optimizer outside the wrapped model
     samples: Samples | None = None  # if the reduction over ranks was not observed
+    # the samples after the last backward are from before hooks that may combine the gradients: a
+    # comm hook of DDP, or hooks of the parameters
+    before_hooks: bool = False
+    averaging: bool = False  # something else than the optimizer changes its parameters, too
     parameters: float | None = None  # fingerprint of sampled parameters before the step
     replica: Replica | None = None  # if the ranks may hold replicas, on some steps
     sampler: Literal["random", "sequential"] | None = None  # of the last DataLoader iterated

@@ -98,6 +98,8 @@ step_records = st.builds(
     | st.builds(
         records.Samples, after_backward=samples_of, at_step=samples_of, with_cleared=samples_of
     ),
+    before_hooks=st.booleans(),
+    averaging=st.booleans(),
     parameters=maybe_number,
     sampler=st.none() | st.sampled_from(["random", "sequential"]),
     batches=maybe_count,

@@ -9,6 +9,7 @@ import itertools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -155,3 +156,107 @@ def summed(value: float) -> float:
     total = torch.tensor(float(value))
     dist.all_reduce(total)
     return float(total)
+
+
+class _Gathered(torch.autograd.Function):
+    """The parts of a group's ranks along one dimension; gradients are summed over the ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, group: Any, dimension: int) -> Tensor:
+        ctx.group, ctx.dimension = group, dimension
+        parts = [torch.empty_like(part) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(parts, part.contiguous(), group)
+        return torch.cat(parts, dimension)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        whole = gradients[0].clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(whole, group=ctx.group)
+        parts = whole.chunk(dist.get_world_size(ctx.group), ctx.dimension)
+        return parts[dist.get_rank(ctx.group)], None, None
+
+
+def gathered(part: Tensor, group: Any = None, dimension: int = 1) -> Tensor:
+    """The parts of a group's ranks along one dimension."""
+    whole: Tensor = _Gathered.apply(part, group, dimension)  # type: ignore[no-untyped-call]
+    return whole
+
+
+class _OwnSum(torch.autograd.Function):
+    """The sum over a group's ranks, of which each keeps its part; gradients are gathered."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        total = whole.clone()
+        dist.all_reduce(total, group=group)
+        return total.chunk(dist.get_world_size(group))[dist.get_rank(group)]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        parts = [torch.empty_like(gradients[0]) for _ in range(dist.get_world_size(ctx.group))]
+        dist.all_gather(parts, gradients[0].contiguous(), ctx.group)
+        return torch.cat(parts), None
+
+
+def own_sum(whole: Tensor, group: Any) -> Tensor:
+    """The sum over a group's ranks, of which each keeps its part."""
+    part: Tensor = _OwnSum.apply(whole, group)  # type: ignore[no-untyped-call]
+    return part
+
+
+class Experts(nn.Module):
+    """Two experts, for odd and for even tokens. Of a group of two ranks, each holds one."""
+
+    def __init__(self, group: Any = None, own: int | None = None, width: int = 16) -> None:
+        super().__init__()
+        self.group = group
+        self.embed = nn.Embedding(VOCABULARY, width)
+        self.mix = nn.Linear(width, width)
+        every = nn.ModuleDict({name: nn.Linear(width, width) for name in "01"})
+        if own is not None:
+            del every[str(1 - own)]
+        self.experts = every
+        self.head = nn.Linear(width, VOCABULARY)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Logits [rows, length, vocabulary]; all ranks of a group have batches of one shape."""
+        x = torch.tanh(self.mix(self.embed(ids)))
+        of = ids % 2
+        if self.group is not None:
+            x, of = gathered(x, self.group, 0), gathered(of, self.group, 0)
+        chosen = [expert(x) * (of == int(n))[..., None] for n, expert in self.experts.items()]
+        y = sum(chosen[1:], chosen[0])
+        if self.group is not None:
+            y = own_sum(y, self.group)
+        logits: Tensor = self.head(torch.tanh(y))
+        return logits
+
+
+class Attention(nn.Module):
+    """Predicts the next token. Of several ranks, each holds a part of each sequence."""
+
+    def __init__(self, ranks: int = 1, rank: int = 0, width: int = 16) -> None:
+        super().__init__()
+        self.ranks, self.rank = ranks, rank
+        self.embed = nn.Embedding(VOCABULARY, width)
+        self.project = nn.Linear(width, 3 * width)
+        self.head = nn.Linear(width, VOCABULARY)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Logits [rows, length of the part, vocabulary]; keys and values are of all parts."""
+        queries, keys, values = self.project(self.embed(ids)).chunk(3, -1)
+        if self.ranks > 1:
+            keys, values = gathered(keys), gathered(values)
+        own = self.rank * ids.shape[1] + torch.arange(ids.shape[1])
+        mask = own[:, None] >= torch.arange(keys.shape[1])
+        logits: Tensor = self.head(F.scaled_dot_product_attention(queries, keys, values, mask))
+        return logits
+
+
+def part_of(batch: Batch, rank: int, ranks: int) -> Batch:
+    """A rank's part of each sequence; all parts have one length."""
+    ids, labels = batch
+    missing = (0, -ids.shape[1] % ranks)
+    ids, labels = F.pad(ids, missing), F.pad(labels, missing, value=IGNORED)
+    return ids.chunk(ranks, 1)[rank], labels.chunk(ranks, 1)[rank]

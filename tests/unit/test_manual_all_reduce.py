@@ -124,6 +124,37 @@ def test_equal_gradients_may_have_been_combined_and_give_no_finding() -> None:
     assert "ddp.never_synced" not in accused(judged([merged]))
 
 
+def own(before_hooks: bool) -> StepFacts:
+    """Ranks of a DDP model with a comm hook, none of whose gradients changed in their backward."""
+    ranks = []
+    for norm in (1.0, 2.0):
+        sent = record([term(10, 1 / 10)], wrapper="ddp", sync="unknown", norm=norm)
+        sent.before_hooks, sent.micro_batches[0].collectives = before_hooks, 1
+        sent.micro_batches[0].wrapper = "sync"
+        ranks.append(sent)
+    return facts(*ranks)
+
+
+def test_a_comm_hook_that_leaves_each_rank_its_gradients_combines_nothing() -> None:
+    assert own(before_hooks=True).record.sync == "none"
+    assert own(before_hooks=False).unmeasured is not None
+
+
+def test_sums_in_each_backward_of_a_window_leave_the_factor_unmeasured() -> None:
+    """The second one adds up what the first has added up already."""
+    ranks = []
+    for left in LEFT:
+        sent = record([term(10, 1 / 10), term(10, 1 / 10)], post_factor=None, sync="unknown")
+        sent.samples, sent.before_hooks = Samples(left, SUM), True
+        for micro_batch in sent.micro_batches:
+            micro_batch.collectives = 4
+        ranks.append(sent)
+    assert "combined anew" in str(facts(*ranks).unmeasured)
+    for sent in ranks:
+        sent.micro_batches[0].collectives = 0
+    assert facts(*ranks).unmeasured is None
+
+
 # ---------------------------------------------------------------------- ranks that differ
 
 FOUR = ([1.0, -2.0, 0.5, 3.0], [3.0, 1.0, -0.25, 1.0], [2.0, 2.0, 1.0, -1.0], [-1.0, 4.0, 2.0, 5.0])

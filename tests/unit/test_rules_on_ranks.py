@@ -10,7 +10,7 @@ from gradledger.records import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import names, synced
-from helpers.facts import accepted, facts, judged, record, term
+from helpers.facts import accepted, accused, facts, judged, record, term
 
 
 def rank(*decided: str | None, wrapper: str | None = "ddp", **more: Any) -> StepRecord:
@@ -183,6 +183,22 @@ def test_a_collective_after_backward_may_combine_ranks_unless_each_keeps_its_own
     norms: tuple[float | None, ...], more: dict[str, Any], is_reported: bool
 ) -> None:
     assert (alone(norms, **{"collectives_after": 1, **more}) is not None) is is_reported
+
+
+def test_local_sgd_under_a_wrapper_is_left_alone() -> None:
+    assert alone(averaging=True) is None
+    drifts = [
+        rank("no_sync", sync="none", parameters=value, averaging=True) for value in (5.0, 6.0)
+    ]
+    assert finding_of("ddp.replica_drift", *drifts) is None
+
+
+def test_ranks_that_averaged_their_models_once_are_left_alone_from_then_on() -> None:
+    steps = []
+    for number in (2, 3):
+        more: dict[str, Any] = {"sync": "none", "number": number, "averaging": number == 2}
+        steps.append(facts(*[rank("no_sync", norm=norm, **more) for norm in (1.0, 2.0)]))
+    assert "ddp.never_synced" not in accused(judged(steps))
 
 
 # ---------------------------------------------------------------------- uneven ranks

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import operator
 import weakref
+from collections.abc import Sequence
 from itertools import cycle, pairwise
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ import torch
 
 from gradledger.capture.async_copy import Deferred, as_real, flat_values
 from gradledger.capture.isolation import is_plain, local_part
+from gradledger.records import Samples
 
 COORDINATES = 16  # of each probed parameter
 SENT_COORDINATES = 16  # of all parameters together, if the record carries the sample itself
@@ -146,6 +148,12 @@ def is_reused(before: list[float], after: list[float], tolerance: float) -> bool
         and len({abs(value) for value in before if value}) > 1
         and all((a == 0) == (b == 0) for a, b in zip(after, before, strict=True))
     )
+
+
+def sent_samples(before: list[float], after: list[float], total: Sequence[float] = ()) -> Samples:
+    """The same coordinates on all ranks, so that the service can compare them."""
+    stride = max(1, len(before) // SENT_COORDINATES)
+    return Samples(before[::stride], after[::stride], list(total[::stride]))
 
 
 class AccumulatedSample(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,6 @@ from gradledger.records import (
     MicroBatch,
     Op,
     Reduction,
-    Samples,
     Scaler,
     StepRecord,
     Term,
@@ -271,6 +270,7 @@ class OpenStep:
     grad_scale: Deferred | None = None
     parameters_before: Deferred | None = None  # a sample before the step, on some steps
     parameters_after: Deferred | None = None  # and after it
+    parameters_between: tuple[Deferred, Deferred] | None = None  # after the last step, before this
     replica: OpenReplica | None = None
     observed: bool = True  # False: its thread or its tensors cannot be observed
     facts: tuple[str, ...] = ()  # missing if nothing can be measured
@@ -298,7 +298,8 @@ class OpenStep:
             yield from _present(self.scaler.scale, self.scaler.tracker)
         yield from _present(self.sample_at_step, self.found_inf, self.grad_scale)
         yield from _present(self.parameters_before, self.parameters_after)
-        yield from _present(None if self.replica is None else self.replica.sample)
+        yield from self.parameters_between or ()
+        yield from () if self.replica is None else [self.replica.sample]
 
     def clip_gives_norm(self) -> bool:
         """Whether the loop took the norm of all gradients after the last backward, by clipping."""
@@ -331,11 +332,10 @@ class OpenStep:
         record = StepRecord(self.optimizer, self.step, self.time, **self.fields)
         record.missing = dict(self.missing)
         record.code = self.code()
+        record.micro_batches = [counted.resolve() for counted in self.micro_batches]
         if not self.observed:
-            record.micro_batches = [counted.resolve() for counted in self.micro_batches]
             return record
         record.half_precision = half
-        record.micro_batches = [counted.resolve() for counted in self.micro_batches]
         last = self.last_sample()
         record.events = [event.resolve(last, tolerance) for event in self.events]
         record.grad_scale = _value(self.grad_scale)
@@ -390,7 +390,7 @@ class OpenStep:
         record.missing.setdefault("post_factor", factor)
         record.changed = factor == gradient_probe.CHANGED
         if self.may_be_combined:
-            record.samples = _samples(before.values(), after.values(), total)
+            record.samples = gradient_probe.sent_samples(before.values(), after.values(), total)
 
     def _total_if_cleared(self) -> list[float]:
         """The sum of what the backwards left before each clearing; empty if nothing was cleared.
@@ -438,7 +438,9 @@ class OpenStep:
                 continue
             factor = gradient_probe.common_factor(before.values(), after.values(), tolerance)
             if isinstance(factor, str) and len(before.values()) == len(after.values()):
-                record.micro_batches[index].samples = _samples(before.values(), after.values())
+                record.micro_batches[index].samples = gradient_probe.sent_samples(
+                    before.values(), after.values()
+                )
 
     # ------------------------------------------------------------------ norms and updates
 
@@ -474,6 +476,8 @@ class OpenStep:
     def _measure_update(self, record: StepRecord) -> None:
         if self.replica is not None:
             record.replica = self.replica.resolve()
+        if self.parameters_between is not None:
+            record.averaging = len({tuple(s.values()) for s in self.parameters_between}) == 2
         if self.parameters_before is None:
             return
         before = self.parameters_before.values()
@@ -481,12 +485,6 @@ class OpenStep:
         if self.parameters_after is not None:
             after = self.parameters_after.values()
             record.update_ratio = gradient_probe.relative_change(before, after)
-
-
-def _samples(before: list[float], after: list[float], total: Sequence[float] = ()) -> Samples:
-    """The same coordinates on all ranks, so that the service can compare them."""
-    stride = max(1, len(before) // gradient_probe.SENT_COORDINATES)
-    return Samples(before[::stride], after[::stride], list(total[::stride]))
 
 
 def _root_of_squares(values: Iterable[float]) -> float:

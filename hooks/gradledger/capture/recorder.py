@@ -61,7 +61,7 @@ from gradledger.observers.gradient_norm import GradientNorm
 from gradledger.observers.gradient_sample import GradientSample
 from gradledger.observers.losses.loss_terms import LossTerms
 from gradledger.observers.lr_scheduler import LearningRates
-from gradledger.observers.parameter_updates import ParameterUpdates
+from gradledger.observers.parameter_updates import ModelAveraging, ParameterUpdates
 from gradledger.observers.pipeline_stages import PipelineStages
 from gradledger.observers.zero_grad import ZeroGradCalls
 
@@ -102,6 +102,7 @@ class Recorder:
             LearningRates(self.windows),
             ParameterUpdates(),
             ZeroGradCalls(self.windows),
+            ModelAveraging(),
         ]
         for observer in self._observers:
             observer.on_failure = functools.partial(self._switch_off, observer)

@@ -215,6 +215,9 @@ class Collectives(Observer):
         if self._ddp and has_custom_hook(self._ddp):
             for window in reached:
                 self._local.watch(window, self.on_failure)
+        elif micro_batch.collectives and not (self._has_wrapper or self._fsdp2):
+            for window in reached:
+                self._local.watch_arriving(window, self.on_failure)
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Record how this window's gradients were combined over the ranks."""
@@ -224,7 +227,9 @@ class Collectives(Observer):
             reason = THREADS if self._backwards.overlapped else UNCOUNTED
             step.missing.update(dict.fromkeys(self.facts, reason))
             return
-        now, before = sequence_number(), self._thread.after_backward
+        running = self._backwards.current()  # the optimizer steps from a hook inside backward
+        before = self._thread.after_backward if running is None else running.collectives_before
+        now = sequence_number()
         if now is not None and before is not None:
             step.fields["collectives_after"] = now - before
         step.fields.update(self._fields_of(window))
@@ -235,7 +240,10 @@ class Collectives(Observer):
         step.may_be_combined = step.fields["sync"] != "averaged"
         local = self._local.take(window)
         if local is not None and step.micro_batches:
-            step.micro_batches[-1].sample_after = local  # from before the comm hook
+            step.micro_batches[-1].sample_after = local  # from before hooks that may combine it
+            step.fields["before_hooks"] = True
+        if running is not None and not (self._has_wrapper or self._fsdp2):
+            self._local.watch_arriving(window, self.on_failure)
 
     def _sync(self, step: OpenStep) -> str:
         if step.fields.get("data_group") == [dist.get_rank()]:

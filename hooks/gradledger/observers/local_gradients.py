@@ -1,12 +1,17 @@
-"""Copies the gradients of this rank alone, before a comm hook of DDP combines them.
+"""Copies the gradients of this rank alone, before hooks combine them with those of other ranks.
 
 DDP overwrites ``.grad`` with the result of its comm hook, inside backward. Just before that, a
 parameter's gradient is this rank's own: everything accumulated so far, not yet combined.
+
+A loop without a wrapper may combine each gradient in a hook of its parameter, after it has
+accumulated. What it combines is the gradient so far plus the one that arrives.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
+import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +41,7 @@ def has_custom_hook(wrappers: Iterable[Any]) -> bool:
 
 
 class LocalGradients:
-    """Copies coordinates of probed parameters each time their gradient has accumulated."""
+    """Copies coordinates of probed parameters each time their gradient accumulates."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
@@ -44,12 +49,22 @@ class LocalGradients:
         self._copies: Any = WeakIdKeyDictionary()  # by parameter
 
     def watch(self, window: OptimizerWindow, on_failure: guard.Handler) -> None:
-        """Copy the gradients of this optimizer, from the next backward on."""
-        for parameter in window.probed_parameters:
-            if parameter not in self._handles:
-                around = guard.fail_open(f"observer {self._owner}", on_failure)
-                hook = parameter.register_post_accumulate_grad_hook(around(self._copy_gradient))
-                self._handles[parameter] = hook
+        """Copy the gradients of this optimizer once accumulated, from the next backward on."""
+        for parameter in self._unwatched(window):
+            around = guard.fail_open(f"observer {self._owner}", on_failure)
+            hook = parameter.register_post_accumulate_grad_hook(around(self._copy_gradient))
+            self._handles[parameter] = hook
+
+    def watch_arriving(self, window: OptimizerWindow, on_failure: guard.Handler) -> None:
+        """Copy what the gradients will be, before any hook that runs after they accumulate."""
+        for parameter in self._unwatched(window):
+            around = guard.fail_open(f"observer {self._owner}", on_failure)
+            copy = around(self._copy_arriving)
+            reference = weakref.ref(parameter)  # the hook must not keep its parameter alive
+            self._handles[parameter] = parameter.register_hook(functools.partial(copy, reference))
+
+    def _unwatched(self, window: OptimizerWindow) -> list[Any]:
+        return [p for p in window.probed_parameters if p not in self._handles]
 
     def take(self, window: OptimizerWindow) -> Deferred | None:
         """The copies from the last backward, in the order of ``OptimizerWindow.sample``.
@@ -73,3 +88,15 @@ class LocalGradients:
             view = gradient_probe.coordinates(parameter.grad)
             if view is not None:
                 self._copies[parameter] = view.clone()  # DDP is about to overwrite the gradient
+
+    @never_compile
+    def _copy_arriving(self, reference: Any, arriving: Any) -> None:
+        """The hook's result is None: the gradient that arrives is left as it is."""
+        parameter = reference()
+        if parameter is None:
+            return
+        with isolated():
+            view = gradient_probe.coordinates(arriving)
+            before = None if parameter.grad is None else gradient_probe.coordinates(parameter.grad)
+            if view is not None:
+                self._copies[parameter] = view.clone() if before is None else before + view

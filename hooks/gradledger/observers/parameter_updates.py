@@ -1,4 +1,4 @@
-"""Observes parameters: whether replicas are still equal, and how far a step moves them.
+"""Observes parameters: whether replicas are equal, how far a step moves them, local SGD.
 
 Ranks that hold replicas start from equal parameters and keep them equal. In the first steps, where
 most mistakes show, every parameter is read; later, a few in turn. A fingerprint of each is sent,
@@ -7,8 +7,11 @@ and the service compares the ranks: nothing is sent between the ranks.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, WeakSet
 
+from gradledger.capture.async_copy import Deferred
 from gradledger.capture.gradient_probe import copy_coordinates, copy_each
 from gradledger.capture.isolation import is_dtensor
 from gradledger.capture.open_records import OpenStep
@@ -23,6 +26,7 @@ ALL_UNTIL = 8  # steps at which all parameters are read
 MOST = 1024  # parameters that are read at one step
 IN_TURN = 16  # parameters that are read at later measurements
 COORDINATES = 4  # of each
+AVERAGERS = "torch.distributed.algorithms.model_averaging.averagers"
 
 
 class ParameterUpdates(Observer):
@@ -66,3 +70,72 @@ def replica_indices(step: int, total: int) -> list[int]:
         return [index * total // count for index in range(count)]
     begin = step // EVERY * IN_TURN
     return sorted({(begin + index) % total for index in range(min(total, IN_TURN))})
+
+
+class ModelAveraging(Observer):
+    """Fills ``averaging``: ranks step on their own gradients, and average their models at times.
+
+    Two signs, where the gradients of a step were not averaged over the ranks:
+
+    - The sampled parameters before the step are not those that the last step left: something else
+      than the optimizer has changed them.
+    - A model averager of PyTorch is called in every step, and is past its warm-up. It averages only
+      once in a period, which may be long.
+    """
+
+    facts = ("averaging",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._averagers: WeakSet[Any] = WeakSet()
+        self._patched = False
+        self._left_by_step: WeakKeyDictionary[Any, Deferred] = WeakKeyDictionary()  # by window
+
+    def uninstall(self) -> None:
+        """Restore the averagers, and drop the samples."""
+        super().uninstall()
+        self._patched = False
+        self._left_by_step.clear()
+
+    def resume(self, windows: list[OptimizerWindow]) -> None:
+        """The samples are those of the last sampled step, and parameters have moved since."""
+        super().resume(windows)
+        self._left_by_step.clear()
+
+    def optimizer_created(self) -> None:
+        """Patch PyTorch's averager, if the script has imported it."""
+        averager = getattr(sys.modules.get(AVERAGERS), "ModelAverager", None)
+        if averager is not None and not self._patched:
+            self._patched = True
+            self.patch(averager, "__init__", self._wrap_init, always=True)
+
+    def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
+        """Compare the parameters with what the last step left."""
+        before = self._left_by_step.pop(window, None)
+        if step.fields.get("sync", "averaged") == "averaged":
+            return
+        if any(_averages(averager, step) for averager in self._averagers):
+            step.fields["averaging"] = True
+        elif before is not None:
+            now = step.parameters_before or copy_coordinates(window.probed_parameters)
+            step.parameters_between = None if now is None else (before, now)
+
+    def step_ends(self, step: OpenStep, window: OptimizerWindow) -> None:
+        """Sample the parameters."""
+        if step.fields.get("sync", "averaged") != "averaged":
+            after = step.parameters_after or copy_coordinates(window.probed_parameters)
+            if after is not None:
+                self._left_by_step[window] = after
+
+    def _wrap_init(self, original: Any) -> Any:
+        def __init__(averager: Any, *args: Any, **kwargs: Any) -> None:
+            original(averager, *args, **kwargs)
+            self.run_guarded(self._averagers.add, averager)
+
+        return __init__
+
+
+def _averages(averager: Any, step: OpenStep) -> bool:
+    """Whether the script calls it in each step, and its warm-up is over."""
+    is_called = averager.step > 0 or step.step == 1
+    return bool(is_called and averager.step >= averager.warmup_steps)

@@ -182,6 +182,8 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     sync_bytes: Count | None = None
     outside: Count | None = None
     samples: Samples | None = None
+    before_hooks: bool = False
+    averaging: bool = False
     parameters: Number | None = None
     replica: Replica | None = None
     sampler: Literal["random", "sequential"] | None = None

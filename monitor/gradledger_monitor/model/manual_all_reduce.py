@@ -138,16 +138,19 @@ def _only_scaled(rows: Iterable[StepRecord]) -> bool:
     """Collectives ran after backward, and yet every rank only scaled its own gradients.
 
     They may have reduced a loss for a log. If all ranks had equal gradients, they may also have
-    combined them, which gives the same weights.
+    combined them, which gives the same weights. A comm hook of DDP may combine nothing, either.
     """
     listed = list(rows)
-    inside = any(m.collectives for r in listed for m in r.micro_batches)
+    own = [r for r in listed if not (r.before_hooks and r.wrapper == "ddp")]
+    inside = any(m.collectives for r in own for m in r.micro_batches)
     factors = [number(r.post_factor) for r in listed if r.sync == "unknown"]
     return bool(factors) and not inside and all(f and math.isfinite(f) for f in factors)
 
 
 def _synced_twice(record: StepRecord) -> bool:
-    """Whether a comm hook ran on already combined gradients: harmless only for an average."""
+    """Whether a hook ran on already combined gradients: harmless only for an average."""
+    if record.wrapper is None and record.before_hooks:
+        return sum(bool(m.collectives) for m in record.micro_batches) > 1
     return sum(m.wrapper == "sync" for m in record.micro_batches) > 1
 
 

@@ -33,7 +33,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[RankResults]:
 
 
 @pytest.mark.parametrize("right", [True, False])
-@pytest.mark.parametrize("name", ["by_hand", "comm_hook", FSDP2, HSDP, "fsdp1"])
+@pytest.mark.parametrize("name", ["by_hand", "parameter_hooks", "comm_hook", FSDP2, HSDP, "fsdp1"])
 def test_training_ends_in_the_same_bits(ranks: list[RankResults], name: str, right: bool) -> None:
     for results in ranks:
         loop = results[name, right]
@@ -61,6 +61,11 @@ def test_there_is_no_false_finding_where_the_combining_is_not_observed(
         ({}, "incomplete"),
         ({}, "balanced") if right else ({UNEQUAL: 1}, "broken"),
     )
+
+
+def test_an_all_reduce_in_hooks_of_the_parameters_is_evaluated(ranks: list[RankResults]) -> None:
+    assert _answer(ranks, "parameter_hooks", True) == ({}, "balanced")
+    assert _answer(ranks, "parameter_hooks", False)[0].keys() == {UNEQUAL}
 
 
 @pytest.mark.parametrize("name", ["comm_hook", FSDP2, HSDP, "fsdp1"])

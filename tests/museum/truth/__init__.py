@@ -29,7 +29,9 @@ class Check:
 
 CHECKS = {
     "gradient": Check(gradient.tell, gradient.fault),
+    "gradient_by_parameter": Check(gradient.tell_by_parameter, gradient.fault),
     "clipped": Check(gradient.tell, gradient.fault_after_clipping),
+    "gradient_at_first": Check(gradient.tell, gradient.fault_at_first),
     "pipeline": Check(pipelines.tell, pipelines.fault),
     "steps": Check(counts.tell_steps, counts.fault_of_steps),
     "steps_per_layer": Check(counts.tell_layers, counts.fault_of_steps),
@@ -48,6 +50,7 @@ CHECKS = {
     "scale_collapses": Check(scaling.tell_path, scaling.fault_of_collapse),
     "schedule": Check(scaling.tell_path, scaling.fault_of_schedule),
     "replicas": Check(ranks.tell_replicas, ranks.fault_of_replicas),
+    "averaging": Check(ranks.tell_parameters, ranks.fault_of_averaging),
     "all_reduces": Check(ranks.tell_all_reduces, ranks.fault_of_all_reduces),
     "duplicates": Check(ranks.tell_targets, ranks.fault_of_duplicates),
     "order": Check(ranks.tell_targets, ranks.fault_of_order),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -25,6 +26,24 @@ def tell(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, An
     pairs = zip(own, names["windows"], strict=True)
     told = [_one_step(model, called, label.objective, *pair) for pair in pairs]
     return {"steps": told, "max_norm": names.get("max_norm")}
+
+
+def tell_by_parameter(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
+    """The same, where ``optimizers`` has one for each parameter, which steps in each backward."""
+    of = {id(optimizer): parameter for parameter, optimizer in names["optimizers"].items()}
+    count, together = len(of), []
+    for begin in range(0, len(steps), count):
+        parts = steps[begin : begin + count]
+        group = {"params": [of[id(part.optimizer)] for part in parts]}
+        parameters = [part.parameters[0] for part in parts]
+        gradients = [part.gradients[0] for part in parts]
+        optimizer = SimpleNamespace(param_groups=[group])
+        together.append(Step(optimizer, parameters, gradients, parts[0].lr))
+    told = [
+        _one_step(names["model"], names["model"], label.objective, *pair)
+        for pair in zip(together, names["windows"], strict=True)
+    ]
+    return {"steps": told, "max_norm": None}
 
 
 def _unwrapped(model: Any) -> Any:
@@ -77,6 +96,13 @@ def _flat(tensors: Any) -> Tensor:
 def fault(ranks: list[dict[str, Any]]) -> float:
     """The largest relative error of a step's gradient, over all steps and ranks."""
     return max(_errors(ranks, None))
+
+
+def fault_at_first(ranks: list[dict[str, Any]]) -> float:
+    """The same at the first step, where later ones are compressed with losses, or each rank knows
+    but its own experts."""
+    first = [{**rank, "steps": rank["steps"][:1]} for rank in ranks]
+    return max(_errors(first, None))
 
 
 def fault_after_clipping(ranks: list[dict[str, Any]]) -> float:

@@ -30,6 +30,19 @@ def fault_of_replicas(ranks: list[dict[str, Any]]) -> float:
     return max(*apart, max(counts) - min(counts))
 
 
+def tell_parameters(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
+    """What each step of the first optimizer started from."""
+    own = [step for step in steps if step.optimizer is steps[0].optimizer]
+    return {"starts": [torch.cat([p.flatten() for p in step.parameters]) for step in own]}
+
+
+def fault_of_averaging(ranks: list[dict[str, Any]]) -> float:
+    """How different the models of two ranks are where they are most alike, in the second half."""
+    starts = list(zip(*(rank["starts"] for rank in ranks), strict=True))
+    late = starts[len(starts) // 2 :]
+    return min(max(float((a - b).norm() / a.norm()) for b in others) for a, *others in late)
+
+
 def tell_all_reduces(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
     """All-reduces of the gradients that each step applied, for each wrapper."""
     tape = names["tape"]

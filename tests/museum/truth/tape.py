@@ -57,11 +57,16 @@ def _counted(tape: Tape) -> Callable[..., None]:
     def __init__(module: Any, *args: Any, **kwargs: Any) -> None:
         original(module, *args, **kwargs)
         tape.wrappers += 1
-        module.register_comm_hook(None, reduce)
+        # DDP takes one hook: at its first forward, the script has had time to register its own
+        module.register_forward_pre_hook(_observe)
 
-    def reduce(state: None, bucket: Any) -> Any:
+    def _observe(module: Any, inputs: Any) -> None:
+        if not module._comm_hooks:
+            module.register_comm_hook(module.process_group, reduce)
+
+    def reduce(group: Any, bucket: Any) -> Any:
         tape.all_reduces[-1] += bucket.is_last()
-        return allreduce_hook(state, bucket)  # type: ignore[arg-type]  # None: the default group
+        return allreduce_hook(group, bucket)
 
     reduce.__annotations__ = {}  # PyTorch compares them with types
     return __init__

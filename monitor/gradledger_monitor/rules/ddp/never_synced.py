@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, synced
+from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_applicable
+from gradledger_monitor.rules.state import declare
 
 FIX = """\
 loss = compute_loss(model(x), y)        # call the DDP wrapper, not model.module
@@ -46,7 +48,7 @@ class NeverSynced(Rule):
     **When it is silent**
 
     Collectives between backward and step may synchronise the gradients; no wrapper holds the
-    parameters of the optimizer.
+    parameters of the optimizer; the ranks average their parameters from time to time (local SGD).
 
     **Incidents**
 
@@ -61,6 +63,12 @@ class NeverSynced(Rule):
 
     precondition = SEVERAL_RANKS
 
+    state = declare(_averaging=bool)
+
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
+        self._averaging = False  # the parameters have been averaged
+
     def evaluate(self, window: Window) -> Outcome:
         """No gradient collective in any rank's window."""
         facts = window.facts
@@ -71,6 +79,9 @@ class NeverSynced(Rule):
             return OK
         if any(synced(r, m) for r, m in _of_all_ranks(facts)):
             return OK
+        self._averaging |= record.averaging
+        if self._averaging and record.wrapper == "ddp":
+            return not_applicable("local SGD: the ranks average their parameters from time to time")
         wrappers = {m.wrapper for _, m in facts.applied}
         if record.wrapper == "fsdp2" and wrappers == {"no_sync"}:
             return _not_reduced(facts)

@@ -84,13 +84,14 @@ class ReplicaDrift(Rule):
 
     precondition = SEVERAL_RANKS
 
-    state = declare(_replicas=Replicas, _in_groups=int, _started_apart=bool)
+    state = declare(_replicas=Replicas, _in_groups=int, _started_apart=bool, _averaging=bool)
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._replicas = Replicas()
         self._in_groups = 0  # windows in a row
         self._started_apart = False  # combined gradients of parameters that differed at first
+        self._averaging = False  # the parameters have been averaged
 
     def evaluate(self, window: Window) -> Outcome:
         """Equal gradients and parameters on all ranks, and nothing outside the wrapper."""
@@ -112,7 +113,11 @@ class ReplicaDrift(Rule):
         outside = record.outside or 0
         norms, rates = _values(facts, "norm"), _values(facts, "lr")
         averaged = record.sync == "averaged"
-        drifted = averaged and bool(self._replicas.drifted) and not self._replicas.equal_again
+        self._averaging |= record.averaging
+        if self._averaging and not averaged:
+            return not_applicable("local SGD: the ranks average their parameters from time to time")
+        comparable = record.sync != "unknown" and not self._replicas.equal_again
+        drifted = comparable and bool(self._replicas.drifted)
         if record.collectives_after and not drifted:
             return OK  # what they do to gradients and parameters was not seen
         norms_differ = averaged and differ_by(norms, facts.tolerance)
