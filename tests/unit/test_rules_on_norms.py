@@ -8,7 +8,7 @@ import math
 import pytest
 
 from gradledger.records import Event, Op
-from gradledger_monitor.model.findings import Finding
+from gradledger_monitor.model.findings import EvaluationResult, Finding
 from helpers.facts import facts, judged, record, term
 
 RunHistory = list[tuple[float, float]]  # norm and loss, step by step
@@ -20,12 +20,22 @@ RISING: RunHistory = [(1.0, 16.0), (1.0, 64.0), (1.0, 256.0)]
 
 def finding_of(rule: str, course: RunHistory) -> Finding | None:
     """The finding of a rule in a series of norms and losses."""
+    return next((f for f in evaluation_of(course).findings if f.rule == rule), None)
+
+
+def coverage_of(rule: str, course: RunHistory) -> str:
+    """What a rule states that has no finding."""
+    return evaluation_of(course).coverage[rule]
+
+
+def evaluation_of(course: RunHistory) -> EvaluationResult:
+    """The evaluation of a series of norms and losses."""
     steps = []
     for number, (norm, loss) in enumerate(course, 1):
         step_record = record([term(8, 1 / 8)], number, norm=norm)
         step_record.micro_batches[0].loss = loss
         steps.append(facts(dataclasses.replace(step_record, time=float(number))))
-    return next((f for f in judged(steps).findings if f.rule == rule), None)
+    return judged(steps)
 
 
 def spike(*after: tuple[float, float], calm: RunHistory = CALM) -> Finding | None:
@@ -61,11 +71,28 @@ def test_a_loss_that_comes_back_in_between_begins_anew() -> None:
     assert spike(jump, *RISING) is not None
 
 
-def test_a_far_jump_is_reported_at_once_if_the_loss_is_up_with_it() -> None:
-    finding = spike((50.0, 4.0))
-    assert finding is not None and finding.first_step == 61
-    assert spike((50.0, 2.0)) is None
-    assert spike((20.0, 4.0)) is None
+BACK = (1.0, 2.0)  # the step after a jump: norm and loss in their ranges
+
+
+def test_a_far_jump_is_reported_after_a_step_if_the_loss_was_up_with_it() -> None:
+    finding = spike((50.0, 4.0), BACK)
+    assert finding is not None and finding.first_step == 62
+    assert finding.evidence["norm"] == 50.0
+    assert spike((50.0, 4.0)) is None  # not known yet whether it was this batch alone
+    assert spike((50.0, 2.0), BACK) is None
+    assert spike((20.0, 4.0), BACK) is None
+
+
+def test_a_loss_that_jumps_and_falls_step_by_step_is_new_data() -> None:
+    falling = [(50.0 * 0.9**n, 9.0 * 0.9**n) for n in range(12)]
+    assert spike(*falling) is None
+    assert spike(*[(50.0 * 0.9**n, 9.0) for n in range(12)]) is not None
+
+
+def test_jumps_that_are_not_reported_are_counted() -> None:
+    answer = coverage_of("norm.spike", [*CALM, (20.0, 2.0), *CALM, (8.0, 2.0), *CALM])
+    assert answer == "ok: 2 spikes, the largest 20x at step 61, recovered"
+    assert coverage_of("norm.spike", CALM) == "ok: no spike in 60 recorded steps"
 
 
 def test_a_loss_that_is_no_number_any_more_is_up() -> None:
@@ -74,22 +101,22 @@ def test_a_loss_that_is_no_number_any_more_is_up() -> None:
 
 @pytest.mark.parametrize("loss", [2.35, 0.0, -4.0])
 def test_a_loss_that_hardly_rises_or_has_no_logarithm_is_not_up(loss: float) -> None:
-    assert spike((50.0, loss)) is None
-    assert spike((50.0, 2.5)) is not None
+    assert spike((50.0, loss), BACK) is None
+    assert spike((50.0, 2.5), BACK) is not None
 
 
 def test_losses_are_compared_with_their_own_range_however_small_or_wide_it_is() -> None:
     small = [(norm, loss / 10) for norm, loss in CALM]
-    assert spike((50.0, 0.4), calm=small) is not None
+    assert spike((50.0, 0.4), (1.0, 0.2), calm=small) is not None
     wide = [(norm, 2.0 + (-1) ** n) for n, (norm, _) in enumerate(CALM)]
-    assert spike((50.0, 4.0), calm=wide) is None
+    assert spike((50.0, 4.0), BACK, calm=wide) is None
     still = [(norm, 2.0 + 0.001 * (-1) ** n) for n, (norm, _) in enumerate(CALM)]
-    assert spike((50.0, 2.42), calm=still) is None
-    assert spike((50.0, 2.5), calm=still) is not None
+    assert spike((50.0, 2.42), BACK, calm=still) is None
+    assert spike((50.0, 2.5), BACK, calm=still) is not None
 
 
 def test_the_range_of_the_loss_is_that_of_late() -> None:
-    assert spike(*[(1.0, 3.0)] * 100, (50.0, 3.1)) is None
+    assert spike(*[(1.0, 3.0)] * 100, (50.0, 3.1), BACK) is None
 
 
 def test_a_norm_must_be_far_out_by_its_own_deviation_and_thrice_its_average() -> None:
@@ -118,14 +145,14 @@ def test_a_norm_that_stays_high_is_reported_after_ten_steps_whatever_the_loss_do
 
 def test_of_a_short_history_nothing_is_stated() -> None:
     calm = CALM[:49]
-    assert spike(*[(50.0, 4.0)] * 1, calm=calm) is None
-    assert spike(*[(50.0, 4.0)] * 1, calm=CALM[:50]) is not None
+    assert spike((50.0, 4.0), BACK, calm=calm) is None
+    assert spike((50.0, 4.0), BACK, calm=CALM[:50]) is not None
 
 
 def test_without_losses_to_compare_with_a_jump_waits_until_it_has_stayed() -> None:
     unknown = [(norm, 0.0) for norm, _ in CALM]
-    assert spike((50.0, 4.0), calm=unknown) is None
-    assert spike((50.0, 4.0), calm=[*unknown[:40], *CALM[40:]]) is None
+    assert spike((50.0, 4.0), BACK, calm=unknown) is None
+    assert spike((50.0, 4.0), BACK, calm=[*unknown[:40], *CALM[40:]]) is None
 
 
 def fading(early: float, late: float, loss: float = 2.0, clear: int = 0) -> Finding | None:

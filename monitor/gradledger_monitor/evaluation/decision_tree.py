@@ -29,6 +29,7 @@ class Question:
     text: str
     rules: tuple[str, ...]
     structural: bool = True  # while it is not measured, the verdict is not balanced
+    needs: str | None = None  # the rule without which nothing answers it
 
     def matches(self, rule: str) -> bool:
         """Whether the rule answers this question."""
@@ -36,7 +37,13 @@ class Question:
 
 
 QUESTIONS: tuple[Question, ...] = (
-    Question("loss", "Does the training loss look normal?", ("norm.nonfinite", "run.*"), False),
+    Question(
+        "loss",
+        "Does the training loss look normal?",
+        ("loss.*", "norm.nonfinite", "run.*"),
+        structural=False,
+        needs="loss.nonfinite",
+    ),
     Question("validation", "Does validation agree with training?", ("eval.*",), False),
     Question("reduction", "Is the reduction contract balanced?", ("reduction.*",)),
     Question(
@@ -66,6 +73,8 @@ def build_tree(coverage: Mapping[str, Outcome], required: Set[str]) -> list[Tree
 
 def _node(question: Question, coverage: Mapping[str, Outcome], required: Set[str]) -> TreeNode:
     outcomes = {rule: outcome for rule, outcome in coverage.items() if question.matches(rule)}
+    if question.needs is not None:
+        required = required | {question.needs}
     status = _status(outcomes, required)
     return TreeNode(question.node, question.text, status, _reason(status, outcomes, required))
 

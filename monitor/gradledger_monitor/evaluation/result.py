@@ -25,7 +25,7 @@ def evaluation_result(
     by_id = {rule.id(): rule for rule in rules}
     findings = [finding for each in outcomes if (finding := each.finding()) is not None]
     findings = [replace(f, fix=framework_fixes.fix(run, f.rule, f.fix)) for f in findings]
-    findings = by_importance(inhibit(findings, {r: rule.inhibits for r, rule in by_id.items()}))
+    findings = by_importance(inhibit(findings, by_id))
     coverage = strongest_outcomes(outcomes)
     required = {i for i, rule in by_id.items() if rule.kind == "S" and not rule.secondary}
     tree = build_tree(coverage, required)
@@ -37,18 +37,40 @@ def evaluation_result(
     return EvaluationResult(verdict_of(tree, severities), findings, tree, texts)
 
 
-def inhibit(findings: Sequence[Finding], inhibits: Mapping[str, Sequence[str]]) -> list[Finding]:
+def inhibit(
+    findings: Sequence[Finding], rules: Mapping[str, type[RuleDefinition]]
+) -> list[Finding]:
     """The findings, where a root cause inhibits its symptoms: they stay visible, and raise no
-    alert. ``inhibits`` holds patterns of the symptoms of each rule."""
-    return [replace(f, inhibited_by=_cause_of(f, findings, inhibits)) for f in findings]
+    alert. ``rules`` are in the order of the catalogue."""
+    order = {rule_id: position for position, rule_id in enumerate(rules)}
+    return [replace(f, inhibited_by=_cause_of(f, findings, rules, order)) for f in findings]
 
 
 def _cause_of(
-    symptom: Finding, findings: Sequence[Finding], inhibits: Mapping[str, Sequence[str]]
+    symptom: Finding,
+    findings: Sequence[Finding],
+    rules: Mapping[str, type[RuleDefinition]],
+    order: Mapping[str, int],
 ) -> str | None:
-    rules = {finding.rule for finding in findings} - {symptom.rule}
-    causes = [rule for rule in rules if _matches(symptom.rule, inhibits.get(rule, ()))]
+    causes = set()
+    for cause in findings:
+        rule = rules.get(cause.rule)
+        if rule is None or cause.rule == symptom.rule:
+            continue
+        if _matches(symptom.rule, rule.inhibits) or (
+            _matches(symptom.rule, rule.inhibits_later) and _precedes(cause, symptom, order)
+        ):
+            causes.add(cause.rule)
     return min(causes, default=None)
+
+
+def _precedes(cause: Finding, symptom: Finding, order: Mapping[str, int]) -> bool:
+    """Whether a finding began before another one, which is not more severe."""
+    if SEVERITIES.index(cause.severity) < SEVERITIES.index(symptom.severity):
+        return False
+    first = len(order)
+    began = (cause.first_step, order.get(cause.rule, first))
+    return began < (symptom.first_step, order.get(symptom.rule, first))
 
 
 def _matches(rule_id: str, patterns: Iterable[str]) -> bool:
@@ -77,8 +99,9 @@ def strongest_outcomes(outcomes: Iterable[RuleOutcomes]) -> dict[str, Outcome]:
     """The strongest outcome of each rule over all optimizers."""
     coverage: dict[str, Outcome] = {}
     for each in outcomes:
-        if each.strongest is not None:
-            coverage[each.rule_id] = stronger(coverage.get(each.rule_id), each.strongest)
+        outcome = each.coverage()
+        if outcome is not None:
+            coverage[each.rule_id] = stronger(coverage.get(each.rule_id), outcome)
     return coverage
 
 

@@ -56,6 +56,17 @@ class RuleEvaluation(RuleOutcomes):
         self.carry(evaluation)
         self.after_gap(step)
 
+    def coverage(self) -> Outcome | None:
+        """The strongest outcome, with what the rule counted where it found nothing."""
+        outcome = self.strongest
+        if outcome is None or outcome.status != "ok" or outcome.reason:
+            return outcome  # a carried outcome has the account of its steps
+        try:
+            account = self.rule.account()
+        except Exception as error:
+            return failed(error)
+        return Outcome("ok", account) if account else outcome
+
     # ------------------------------------------------------------ snapshots
 
     def state(self) -> RuleEvaluationState:

@@ -60,6 +60,10 @@ class RuleOutcomes:
         self.strongest, self.last_finding, self.ok_windows = _FOUND, outcome, 0
         self.last_step, self.steps = step, self.steps + 1
 
+    def coverage(self) -> Outcome | None:
+        """What coverage and the decision tree state of the rule."""
+        return self.strongest
+
     def finding(self) -> Finding | None:
         """The finding up to now; None where the rule has none."""
         outcome = self._finding_with_text()

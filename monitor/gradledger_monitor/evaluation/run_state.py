@@ -376,6 +376,11 @@ def _window_state(closed: Closed) -> WindowState:
         balance=closed.balance,
         tokens=closed.tokens,
         pattern=closed.pattern,
+        scaled_to=closed.scaled_to,
+        lr=closed.lr,
+        scale=closed.scale,
+        samples=closed.samples,
+        step=closed.step,
     )
 
 
@@ -385,4 +390,9 @@ def _closed(state: WindowState) -> Closed:
         balance=state.balance,
         tokens=state.tokens,
         pattern=state.pattern,
+        scaled_to=state.scaled_to,
+        lr=state.lr,
+        scale=state.scale,
+        samples=state.samples,
+        step=state.step,
     )

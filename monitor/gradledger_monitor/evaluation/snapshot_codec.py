@@ -90,6 +90,11 @@ class WindowState(Struct, frozen=True, forbid_unknown_fields=True, array_like=Tr
     balance: float | None
     tokens: float | None
     pattern: Pattern
+    scaled_to: float | None
+    lr: float | None
+    scale: float | None
+    samples: int | None
+    step: int
 
 
 class OptimizerState(Struct, frozen=True, forbid_unknown_fields=True):

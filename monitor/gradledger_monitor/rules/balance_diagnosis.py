@@ -32,6 +32,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective, losses_together
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import total
@@ -134,6 +135,10 @@ class Closed(NamedTuple):
     tokens: float | None
     pattern: Pattern
     scaled_to: float | None = None  # the applied norm, if the loop scaled the gradients itself
+    lr: float | None = None
+    scale: float | None = None
+    samples: int | None = None
+    step: int = 0
 
     @classmethod
     def of(cls, facts: StepFacts, diagnosis: Diagnosis) -> Closed:
@@ -146,6 +151,10 @@ class Closed(NamedTuple):
             ledger.tokens if ledger is not None and facts.complete else None,
             diagnosis.pattern,
             facts.norm if is_scaled_by_loop(facts) else None,
+            number(facts.record.lr),
+            facts.scale,
+            facts.samples,
+            facts.step,
         )
 
 

@@ -21,6 +21,8 @@ from gradledger_monitor.rules.loop.step_every_microbatch import (
 )
 from gradledger_monitor.rules.loop.zeroed_before_step import ZeroedBeforeStep
 from gradledger_monitor.rules.loop.zeroed_every_microbatch import ZeroedEveryMicrobatch
+from gradledger_monitor.rules.loss.diverging import Diverging as LossDiverging
+from gradledger_monitor.rules.loss.nonfinite import Nonfinite as LossNonfinite
 from gradledger_monitor.rules.norm.exploding import Exploding
 from gradledger_monitor.rules.norm.nonfinite import Nonfinite
 from gradledger_monitor.rules.norm.spike import Spike
@@ -53,7 +55,9 @@ from gradledger_monitor.rules.scheduler.step_every_microbatch import (
 from gradledger_monitor.rules.scheduler.stepped_on_skip import SteppedOnSkip
 
 RULES: tuple[type[Rule], ...] = (
+    LossNonfinite,
     Nonfinite,
+    LossDiverging,
     Stalled,
     MissingDivision,
     DoubleDivision,

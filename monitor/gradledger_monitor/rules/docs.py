@@ -51,12 +51,18 @@ def fix(rule: type[RuleDefinition]) -> str:
 
 def markdown(rule: type[RuleDefinition]) -> str:
     """The manual page."""
-    inhibited = ", ".join(f"`{pattern}`" for pattern in rule.inhibits) or "nothing"
+    inhibited = _listed(rule.inhibits) or "nothing"
+    if rule.inhibits_later:
+        inhibited += f"; if it begins first, also {_listed(rule.inhibits_later)}"
     return (
         f"# `{rule.id()}`\n\n{page(rule)}\n\n**The fix it shows**\n\n"
         f"```python\n{fix(rule)}\n```\n\n**Kind**\n\n{KINDS[rule.kind]}. Inhibits {inhibited}.\n"
         f"{_thresholds(rule)}"
     )
+
+
+def _listed(patterns: tuple[str, ...]) -> str:
+    return ", ".join(f"`{pattern}`" for pattern in patterns)
 
 
 def _thresholds(rule: type[RuleDefinition]) -> str:

@@ -68,6 +68,10 @@ class Rule(RuleDefinition):
     def after_gap(self) -> None:
         """The windows just before the next one are missing: forget what refers to the last one."""
 
+    def account(self) -> str:
+        """What it counted up to now: the reason of ok, in the decision tree; "" if nothing."""
+        return ""
+
     def inactivity_timeout(self) -> float | None:
         """Seconds without a step after which the rule evaluates ``Inactivity``; None is never."""
         return None

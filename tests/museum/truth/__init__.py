@@ -43,6 +43,7 @@ CHECKS = {
     "decay": Check(path.tell_norms, path.fault_of_decay),
     "jump": Check(path.tell_norms, path.fault_of_jump),
     "finite": Check(path.tell_norms, path.fault_of_nonfinite),
+    "loss": Check(path.tell_losses, path.fault_of_loss),
     "limit": Check(path.tell_norms, path.fault_of_limit),
     "gradient_in_half": Check(scaling.tell_gradients, scaling.fault_of_gradients),
     "updates": Check(scaling.tell_path, scaling.fault_of_updates),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import median
 from typing import Any
 
 import torch
@@ -83,3 +84,16 @@ def fault_of_limit(ranks: list[dict[str, Any]]) -> float:
     """By how much more than 95 % of the steps sit at the clipping limit."""
     norms, limit = ranks[0]["norms"], ranks[0]["max_norm"]
     return max(0.0, sum(n >= limit * 0.999 for n in norms) / len(norms) - 0.95)
+
+
+def tell_losses(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
+    """Reads ``losses``: the loss of each step."""
+    return {"losses": names["losses"]}
+
+
+def fault_of_loss(ranks: list[dict[str, Any]]) -> float:
+    """How far the median of the last losses lies above the middle of the start and the best."""
+    losses = ranks[0]["losses"]
+    start, last = median(losses[:5]), median(losses[-10:])
+    best = min(median(losses[i : i + 10]) for i in range(0, len(losses), 10))
+    return max(0.0, last / (0.5 * (start + best)) - 1)

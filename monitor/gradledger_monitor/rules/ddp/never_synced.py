@@ -57,7 +57,7 @@ class NeverSynced(Rule):
 
     points_at = ("step", "backward")
     inhibits = (
-        *("ddp.replica_drift", "ddp.uneven_microbatches", "norm.*"),
+        *("ddp.replica_drift", "ddp.uneven_microbatches", "norm.*", "loss.*"),
         *("reduction.world_size", "reduction.wrong_denominator", "reduction.balance_off"),
     )
 

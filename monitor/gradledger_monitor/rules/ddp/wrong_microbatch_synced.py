@@ -61,7 +61,7 @@ class WrongMicrobatchSynced(Rule):
     """
 
     points_at = ("backward",)
-    inhibits = ("ddp.replica_drift", "norm.*")
+    inhibits = ("ddp.replica_drift", "norm.*", "loss.*")
 
     precondition = SEVERAL_RANKS
 

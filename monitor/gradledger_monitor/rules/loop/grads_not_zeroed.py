@@ -49,6 +49,7 @@ class GradsNotZeroed(Rule):
         "reduction.balance_off",
         "reduction.wrong_denominator",
         "norm.*",
+        "loss.*",
         "batch.*",
         "loop.step_every_microbatch",
     )

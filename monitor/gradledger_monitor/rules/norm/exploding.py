@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
+from gradledger_monitor.rules.loss.common import OPPOSED, may_be_opposed
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
 from gradledger_monitor.rules.state import declare
 
@@ -36,7 +37,8 @@ class Exploding(Rule):
 
     **When it is silent**
 
-    The norm grows while the loss falls (early training of LoRA, warm-up).
+    The norm grows while the loss falls (early training of LoRA, warm-up); several optimizers
+    train on different losses (a GAN).
 
     **Incidents**
 
@@ -81,6 +83,8 @@ class Exploding(Rule):
         norm, loss = facts.norm, facts.loss_reported
         if facts.record.skipped or norm is None or loss is None or not math.isfinite(norm):
             return not_measured("no gradient norm or no loss")
+        if may_be_opposed(facts):
+            return OPPOSED
         self._count += 1
         self._grown = self._grown + 1 if self._last and norm > self._last[-1][0] else 0
         self._last.append((norm, loss))

@@ -42,6 +42,7 @@ class Nonfinite(Rule):
     points_at = ("backward", "loss")
     works_on_metric_logs = True
     inhibits = ("norm.spike", "norm.exploding", "norm.vanishing", "ddp.replica_drift")
+    inhibits_later = ("loss.nonfinite", "loss.diverging")
 
     def evaluate(self, window: Window) -> Outcome:
         """A norm that is not finite, at a step that was applied."""

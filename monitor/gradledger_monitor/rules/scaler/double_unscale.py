@@ -40,7 +40,7 @@ class DoubleUnscale(Rule):
     """
 
     points_at = ("unscale", "scaler_step", "step")
-    inhibits = ("reduction.balance_off", "reduction.wrong_denominator", "norm.*")
+    inhibits = ("reduction.balance_off", "reduction.wrong_denominator", "norm.*", "loss.*")
 
     precondition = SCALER_IN_USE
 

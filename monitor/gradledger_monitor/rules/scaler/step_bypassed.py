@@ -42,7 +42,10 @@ class StepBypassed(Rule):
     """
 
     points_at = ("step",)
-    inhibits = ("reduction.balance_off", "reduction.wrong_denominator", "scaler.*", "norm.*")
+    inhibits = (
+        *("reduction.balance_off", "reduction.wrong_denominator", "scaler.*"),
+        *("norm.*", "loss.*"),
+    )
 
     precondition = SCALER_IN_USE
 

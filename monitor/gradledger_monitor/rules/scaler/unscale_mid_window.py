@@ -38,7 +38,7 @@ class UnscaleMidWindow(Rule):
     """
 
     points_at = ("unscale",)
-    inhibits = ("reduction.balance_off", "reduction.wrong_denominator", "norm.*")
+    inhibits = ("reduction.balance_off", "reduction.wrong_denominator", "norm.*", "loss.*")
 
     precondition = SCALER_IN_USE
 

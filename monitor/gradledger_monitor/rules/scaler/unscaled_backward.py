@@ -37,7 +37,7 @@ class UnscaledBackward(Rule):
     """
 
     points_at = ("backward",)
-    inhibits = ("norm.*",)
+    inhibits = ("norm.*", "loss.*")
 
     precondition = SCALER_IN_USE
 

@@ -48,6 +48,7 @@ class UpdatePerMicrobatch(Rule):
         "reduction.balance_off",
         "reduction.wrong_denominator",
         "norm.*",
+        "loss.*",
         "scaler.unscale_mid_window",
         "loop.zeroed_every_microbatch",
     )

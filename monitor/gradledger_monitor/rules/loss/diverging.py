@@ -1,0 +1,267 @@
+"""loss.diverging"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.definition import DEFAULTS, Parameter
+from gradledger_monitor.rules.loss import circumstances
+from gradledger_monitor.rules.loss.common import OPPOSED, may_be_opposed
+from gradledger_monitor.rules.number_text import significant
+from gradledger_monitor.rules.rule import (
+    OK,
+    Rule,
+    Window,
+    counted,
+    finding,
+    not_applicable,
+    not_measured,
+)
+from gradledger_monitor.rules.state import declare
+
+LEAST = 1.0  # a loss below it has not diverged, however small it was at the start
+UNLEARNT = 0.5  # of the decrease from the start to the best: above it, the loss has risen back
+RISEN = 3.0  # times the largest loss of the start, from which the rise is dated
+LEARNT = 0.3  # of the start: a smaller decrease is not judged
+CROSS_ENTROPIES = ("NllLossBackward0", "NllLoss2DBackward0")
+
+FIX = """\
+for group in optimizer.param_groups:
+    group["lr"] /= 10                # before the first step: schedules start from it
+torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"""
+
+
+class Diverging(Rule):
+    """The training loss diverges.
+
+    **What it sees**
+
+    One of these, from 10 steps on:
+
+    - Each of the last 5 losses is above 1,000 times the largest loss of the first 5 steps (of
+      1, if that is smaller), and they do not fall.
+    - Each of the last 20 cross entropies per token is above 3 times the largest of the first 5
+      steps, and they do not fall. An untrained model that guesses has the logarithm of the
+      number of classes; three times that is a model that is sure of wrong answers.
+    - For 100 steps and a fifth of the run, the median cross entropy per token of 20 steps has
+      been above the middle between the start and the best such median, does not fall, and is
+      out of the range of the best steps: a modified z-score above 3.5, which is the median
+      over the median absolute deviation, times 0.6745 (B. Iglewicz and D. Hoaglin, *How to
+      detect and handle outliers*, 1993).
+
+    **Why it matters**
+
+    The parameters have left the region in which the model had learnt, or could learn. More
+    steps do not bring them back.
+
+    **What to do**
+
+    Restore a checkpoint from before the rise. Lower the learning rate, lengthen the warm-up,
+    clip by norm, and look at what changed at the step where the rise began: the finding names
+    it.
+
+    **When it is silent**
+
+    The loss has been negative (a policy gradient, a critic, a log-likelihood): how large it is
+    states nothing. Several optimizers train on different losses (a GAN). The loss falls again.
+    Losses other than a cross entropy may move with their targets or coefficients, as values in
+    reinforcement learning or a divergence that is annealed do: of those, only the first kind is
+    reported.
+
+    **Incidents**
+
+    textbook (a learning rate that is too large)
+    """
+
+    start = Parameter(5, "first losses; the largest of them is the loss at the start")
+    needed = Parameter(10, "steps of history")
+    times = Parameter(1000.0, "times the loss at the start that is reported")
+    stays = Parameter(5, "steps for which the loss must stay there")
+    entropy_times = Parameter(3.0, "times the cross entropy at the start that is reported")
+    entropy_stays = Parameter(20, "steps for which it must stay there")
+    span = Parameter(20, "steps of which the best median is taken")
+    unlearnt = Parameter(100, "steps for which a cross entropy must have risen back")
+    share = Parameter(0.2, "share of the run for which it must have, too", most=1.0)
+
+    kind = "T"
+    works_on_metric_logs = True
+    inhibits = ("norm.spike", "norm.exploding")
+    inhibits_later = ("loss.nonfinite", "norm.nonfinite")
+
+    state = declare(
+        _negative=bool,
+        _count=int,
+        _highest=float,
+        _recent=deque[float],
+        _entropies=int,
+        _start=list[float],
+        _last=deque[float],
+        _best=float,
+        _deviation=float,
+        _above=int,
+        _is_up=bool,
+        _onset=tuple[int, str],
+    )
+
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
+        self._negative = False  # some loss was below 0
+        self._count = 0  # losses
+        self._highest = 0.0  # of the losses at the start
+        self._recent: deque[float] = deque(maxlen=self.stays)
+        # of cross entropies per token
+        self._entropies = 0
+        self._start: list[float] = []
+        self._last: deque[float] = deque(maxlen=max(self.unlearnt, self.entropy_stays, self.span))
+        self._best = math.inf  # lowest median of ``span``
+        self._deviation = 0.0  # median absolute deviation of those
+        self._above = 0  # steps in a row whose medians are above the middle
+        self._is_up = False  # the loss has left the range of its start
+        self._onset = (0, "")  # the step at which the rise began, and what changed there
+
+    def evaluate(self, window: Window) -> Outcome:
+        """The loss against that of the start, and a cross entropy against its best, too."""
+        facts = window.facts
+        loss = facts.loss_reported
+        unmet = self._unmet(facts, loss)
+        if unmet is not None or loss is None:
+            return unmet or OK
+        self._note_onset(window, loss)
+        self._count += 1
+        if self._count <= self.start:
+            self._highest = max(self._highest, loss)
+        self._recent.append(loss)
+        entropy = _entropy_per_token(facts)
+        if entropy is not None:
+            self._add_entropy(entropy)
+        if self._count < self.needed:
+            return not_measured(f"needs {counted(self.needed, 'step')}")
+        if self._count < self.start + self.stays:
+            return OK
+        return self._of_loss() or (OK if entropy is None else self._of_entropy())
+
+    def _unmet(self, facts: StepFacts, loss: float | None) -> Outcome | None:
+        """Why the size of this loss states nothing, or None."""
+        if facts.record.skipped or loss is None or not math.isfinite(loss):
+            return not_measured("no finite loss")
+        self._negative = self._negative or loss < 0
+        if self._negative:
+            return not_applicable("the loss has been negative: its size states nothing")
+        return OPPOSED if may_be_opposed(facts) else None
+
+    def _note_onset(self, window: Window, loss: float) -> None:
+        """Remember what changed when the loss left the range of its start."""
+        is_up = self._count >= self.start and loss > RISEN * max(LEAST, self._highest)
+        if is_up and not self._is_up:
+            self._onset = (window.facts.step, circumstances.at(window).text)
+        self._is_up = is_up
+
+    # ------------------------------------------------------------ any loss
+
+    def _of_loss(self) -> Outcome | None:
+        """Each of the last losses far above the start, and not falling."""
+        recent, limit = self._recent, self.times * max(LEAST, self._highest)
+        if min(recent) <= limit or _falls(list(recent)):
+            return None
+        return finding(
+            "error",
+            "The training loss diverges",
+            f"The loss is {significant(recent[-1])}, and has been above {significant(limit)} for "
+            f"{counted(len(recent), 'step')}. At the start it was at most "
+            f"{significant(self._highest)}.{self._cause()}",
+            FIX,
+            loss=recent[-1],
+            loss_start=self._highest,
+            since=self._onset[0] or None,
+        )
+
+    def _cause(self) -> str:
+        step, text = self._onset
+        if not step:
+            return ""
+        return f" It left the range of the start at step {step:,}.{text}"
+
+    # ------------------------------------------------------------ cross entropies
+
+    def _add_entropy(self, entropy: float) -> None:
+        self._entropies += 1
+        if len(self._start) < self.start:
+            self._start.append(entropy)
+        self._last.append(entropy)
+        if self._entropies % self.span == 0:
+            self._end_span(list(self._last)[-self.span :])
+
+    def _end_span(self, latest: list[float]) -> None:
+        now = median(latest)
+        self._above = self._above + self.span if now > self._middle() else 0
+        if now < self._best:
+            self._best = now
+            self._deviation = median(abs(each - now) for each in latest)
+
+    def _middle(self) -> float:
+        if math.isinf(self._best):
+            return self._best  # no best yet
+        return self._best + UNLEARNT * (median(self._start) - self._best)
+
+    def _of_entropy(self) -> Outcome:
+        return self._far_above_start() or self._risen_back() or OK
+
+    def _far_above_start(self) -> Outcome | None:
+        last = list(self._last)[-self.entropy_stays :]
+        highest = max(self._start)
+        limit = self.entropy_times * max(LEAST, highest)
+        if last[-1] <= limit or len(last) < self.entropy_stays:
+            return None
+        if min(last) <= limit or _falls(last):
+            return None
+        return finding(
+            "error",
+            "The training loss diverges",
+            f"The cross entropy per token is {significant(last[-1])}, and has been above "
+            f"{significant(limit)} for {counted(len(last), 'step')}. At the start it was at most "
+            f"{significant(highest)}.{self._cause()}",
+            FIX,
+            loss=last[-1],
+            loss_start=highest,
+            since=self._onset[0] or None,
+        )
+
+    def _risen_back(self) -> Outcome | None:
+        if self._above < max(self.unlearnt, self.share * self._entropies):
+            return None
+        last, start = list(self._last)[-self.unlearnt :], median(self._start)
+        now = median(last)
+        z = 0.6745 * (now - self._best) / (self._deviation or LEAST * 1e-3)
+        if start - self._best < LEARNT * start or z <= 3.5 or _falls(last):
+            return None
+        return finding(
+            "error",
+            "The model has unlearnt",
+            f"The cross entropy per token fell from {significant(start)} to "
+            f"{significant(self._best)}, rose back to {significant(now)}, and has stayed there "
+            f"for {counted(self._above, 'step')}.",
+            FIX,
+            loss=now,
+            loss_start=start,
+            loss_best=self._best,
+            steps_up=self._above,
+        )
+
+
+def _falls(losses: Sequence[float]) -> bool:
+    """Whether the second half is lower than the first, in the median."""
+    half = len(losses) // 2
+    return median(losses[-half:]) < 0.98 * median(losses[:half])
+
+
+def _entropy_per_token(facts: StepFacts) -> float | None:
+    """The mean cross entropy per token, if the loss is nothing else; no coefficient moves it."""
+    terms = facts.terms
+    if not terms or any(t.loss_term.kind not in CROSS_ENTROPIES or not t.positive for t in terms):
+        return None
+    return facts.loss_token

@@ -1,0 +1,153 @@
+"""loss.nonfinite"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from gradledger_monitor.model.findings import Outcome, Severity
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.definition import DEFAULTS
+from gradledger_monitor.rules.loss import circumstances
+from gradledger_monitor.rules.rule import Rule, Window, counted, finding, not_measured, ok
+from gradledger_monitor.rules.state import declare
+
+FIX = """\
+if not torch.isfinite(loss):
+    raise RuntimeError(f"loss {loss} at step {step}: {batch}")   # look at this batch
+loss.backward()"""
+
+
+class Nonfinite(Rule):
+    """The training loss is NaN or infinite.
+
+    **What it sees**
+
+    A loss that backward started from is NaN or infinite, in a window whose step was applied. It
+    is a warning if the gradients of the step are finite all the same.
+
+    **Why it matters**
+
+    The gradient of such a loss is usually not finite either. One step with it makes parameters
+    NaN, and all later training is lost.
+
+    **What to do**
+
+    Look at the batch of the first such step: an empty mask (0/0), a logarithm of zero, a label
+    out of range, an overflow in half precision. If the loss grew before, lower the learning
+    rate.
+
+    **When it is silent**
+
+    The ``GradScaler`` skipped the step, or the loop discarded the gradients; a scaled loss is
+    infinite, which may come from the scale alone.
+
+    **Incidents**
+
+    ultralytics/yolov5#1085
+    """
+
+    kind = "T"
+    works_on_metric_logs = True
+    inhibits = ("norm.spike", "norm.exploding", "norm.vanishing", "ddp.replica_drift")
+    inhibits_later = ("norm.nonfinite", "loss.diverging")
+
+    state = declare(_first=tuple[int, str])
+
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
+        self._first = (0, "")  # the first step with such a loss, and where in it
+
+    def evaluate(self, window: Window) -> Outcome:
+        """The losses of the micro-batches that the step applied."""
+        facts = window.facts
+        if facts.record.skipped:
+            return not_measured("the GradScaler skipped this step")
+        losses = list(_losses(facts))
+        if not losses:
+            return not_measured(_why_missing(facts))
+        wrong = [each for each in losses if each.is_wrong]
+        if not wrong:
+            return ok("the loss is finite") if any(each.is_finite for each in losses) else OVERFLOW
+        if not self._first[0]:
+            where = f"{_where(facts, wrong, len(losses))}.{circumstances.at(window).text}"
+            self._first = (facts.step, where)
+        return _report(facts, wrong, self._first)
+
+
+class _Loss(NamedTuple):
+    """The root of one backward."""
+
+    value: float  # loss scale included
+    scaled: bool
+    rank: int
+    position: int  # of its micro-batch
+
+    @property
+    def is_finite(self) -> bool:
+        return math.isfinite(self.value)
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the loss is not finite. A scale may overflow one that is."""
+        return math.isnan(self.value) or (math.isinf(self.value) and not self.scaled)
+
+
+OVERFLOW = not_measured("the scaled loss overflows")
+
+
+def _losses(facts: StepFacts) -> Iterator[_Loss]:
+    for rank, applied in facts.applied_by_rank.items():
+        for index, micro_batch in applied:
+            loss = number(micro_batch.loss)
+            if loss is not None and not micro_batch.relayed:
+                scaled = micro_batch.scale is not None or "scale" in micro_batch.missing
+                yield _Loss(loss, scaled, rank, index)
+
+
+def _why_missing(facts: StepFacts) -> str:
+    reasons = (m.missing.get("loss") for _, m in facts.applied)
+    return next(filter(None, reasons), "no loss was recorded")
+
+
+def _report(facts: StepFacts, wrong: list[_Loss], first: tuple[int, str]) -> Outcome:
+    norm, (step, where) = facts.norm, first
+    text = "NaN" if math.isnan(wrong[0].value) else "infinite"
+    finite = norm is not None and math.isfinite(norm)
+    severity: Severity = "warning" if finite else "error"
+    return finding(
+        severity,
+        f"The training loss is {text}",
+        f"The loss was first not finite at step {step:,}{where} It is {text} at step "
+        f"{facts.step:,}, {_gradient(norm)}.",
+        FIX,
+        loss=str(wrong[0].value),
+        since=step,
+        rank=wrong[0].rank,
+        micro_batch=wrong[0].position,
+        micro_batches=len(wrong),
+        norm=None if norm is None else str(norm),
+    )
+
+
+def _gradient(norm: float | None) -> str:
+    if norm is None:
+        return "where the norm of the gradients was not measured"
+    if math.isfinite(norm):
+        return "where the applied gradients are finite all the same"
+    return "where the applied gradients are not finite either"
+
+
+def _where(facts: StepFacts, wrong: list[_Loss], losses: int) -> str:
+    """In which of its micro-batches."""
+    if losses == 1:
+        return ""
+    if len(wrong) > 1:
+        return f", in {len(wrong)} of {counted(losses, 'micro-batch')}"
+    (first,) = wrong
+    rank = f" of rank {first.rank}" if len(facts.records) > 1 else ""
+    return (
+        f", in micro-batch {first.position + 1} of {len(facts.applied_by_rank[first.rank])}{rank}"
+    )

@@ -1,0 +1,139 @@
+"""Series of losses: which of them diverge, and which only look like it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gradledger_monitor.model.findings import EvaluationResult, Finding
+from gradledger_monitor.model.step_facts import StepFacts
+from helpers.facts import accused, facts, judged, record, term
+
+SQUARED_ERROR = "MseLossBackward0"
+
+
+def step(number: int, losses: list[float], kind: str, **more: object) -> StepFacts:
+    """A step with one micro-batch for each loss."""
+    terms = [term(8, 1 / 8 / len(losses), kind=kind) for _ in losses]
+    run = {"optimizers": more.pop("optimizers")} if "optimizers" in more else {}
+    sent = record(terms, number, **more)
+    for micro_batch, loss in zip(sent.micro_batches, losses, strict=True):
+        micro_batch.loss = loss
+    return facts(sent, **run)
+
+
+def evaluation(losses: list[float], kind: str = SQUARED_ERROR, **more: object) -> EvaluationResult:
+    """The evaluation of steps with one micro-batch each."""
+    return judged([step(n, [loss], kind, **more) for n, loss in enumerate(losses, 1)])
+
+
+def finding(rule: str, result: EvaluationResult) -> Finding | None:
+    """The finding of a rule."""
+    return next((f for f in result.findings if f.rule == rule), None)
+
+
+RISING = [1.0, 0.9, 1.1, 1.0, 0.8, *[10.0 ** (n + 1) for n in range(9)]]
+STEADY = [1.0 + 0.1 * (-1) ** n for n in range(30)]
+
+
+def test_a_loss_far_above_its_start_that_stays_there_is_an_error() -> None:
+    result = evaluation(RISING)
+    found = finding("loss.diverging", result)
+    assert result.verdict == "broken"
+    assert found is not None and (found.severity, found.first_step) == ("error", 13)
+    assert found.evidence["loss_start"] == 1.1
+    assert found.evidence["since"] == 6
+    assert "It left the range of the start at step 6." in found.summary
+
+
+def test_a_loss_that_comes_back_or_falls_or_starts_large_does_not_diverge() -> None:
+    assert finding("loss.diverging", evaluation([*STEADY, 1e6, 1e6, 1e6, *STEADY])) is None
+    falling = [1e6 * 0.8**n for n in range(20)]
+    assert finding("loss.diverging", evaluation([*STEADY, *falling])) is None
+    assert finding("loss.diverging", evaluation([1e5] * 5 + [1e6] * 20)) is None
+
+
+def test_a_loss_that_starts_near_zero_has_not_diverged_below_a_thousand() -> None:
+    assert finding("loss.diverging", evaluation([1e-9] * 10 + [900.0] * 20)) is None
+    assert finding("loss.diverging", evaluation([1e-9] * 10 + [1100.0] * 20)) is not None
+
+
+def test_of_a_loss_that_has_been_negative_and_of_opposed_optimizers_nothing_is_stated() -> None:
+    negative = evaluation([-1e-3, *RISING])
+    assert finding("loss.diverging", negative) is None
+    assert negative.coverage["loss.diverging"].startswith("not_applicable")
+    gan = evaluation(RISING, optimizers=["Adam", "Adam"])
+    assert finding("loss.diverging", gan) is None
+    assert finding("norm.exploding", gan) is None
+
+
+def test_a_cross_entropy_is_compared_with_a_model_that_guesses() -> None:
+    start = [2.3] * 10
+    entropy = evaluation([*start, *[8.0] * 30], "NllLossBackward0")
+    assert finding("loss.diverging", entropy) is not None
+    assert finding("loss.diverging", evaluation([*start, *[8.0] * 30])) is None
+    assert finding("loss.diverging", evaluation([*start, *[6.0] * 30], "NllLossBackward0")) is None
+
+
+def test_a_cross_entropy_that_rises_back_to_its_start_and_stays_is_unlearnt() -> None:
+    learnt = [2.3 * 0.97**n + 0.3 for n in range(100)]
+    back = evaluation([*learnt, *[2.2 + 0.1 * (-1) ** n for n in range(160)]], "NllLossBackward0")
+    found = finding("loss.diverging", back)
+    assert found is not None and found.title == "The model has unlearnt"
+    harder = [2.2 * 0.99**n for n in range(160)]  # new data, which is learnt, too
+    assert finding("loss.diverging", evaluation([*learnt, *harder], "NllLossBackward0")) is None
+
+
+def test_the_learning_rate_that_changed_when_the_rise_began_is_named() -> None:
+    steps = [
+        step(n, [loss], SQUARED_ERROR, lr=0.1 if n < 5 else 10.0)
+        for n, loss in enumerate(RISING, 1)
+    ]
+    found = finding("loss.diverging", judged(steps))
+    assert found is not None
+    assert "the learning rate went from 0.1 (step 3) to 10." in found.summary
+
+
+def test_a_loss_that_is_not_finite_is_an_error_and_names_its_micro_batch() -> None:
+    good = [step(n, [0.5, 0.5], SQUARED_ERROR) for n in (1, 2)]
+    result = judged([*good, step(3, [0.5, math.nan], SQUARED_ERROR, norm=math.nan)])
+    found = finding("loss.nonfinite", result)
+    assert found is not None and found.severity == "error"
+    assert "at step 3, in micro-batch 2 of 2." in found.summary
+    assert accused(result).keys() == {"loss.nonfinite"}
+    assert next(n for n in result.tree if n.node == "loss").status == "finding"
+
+
+def test_a_loss_that_is_not_finite_with_a_finite_gradient_is_a_warning() -> None:
+    found = finding("loss.nonfinite", evaluation([0.5, math.inf]))
+    assert found is not None and found.severity == "warning"
+
+
+def test_a_gradient_that_is_not_finite_before_the_loss_is_its_cause() -> None:
+    steps = [
+        step(1, [0.5], SQUARED_ERROR, norm=math.inf),
+        step(2, [math.nan], SQUARED_ERROR, norm=math.nan),
+    ]
+    result = judged(steps)
+    assert accused(result) == {"norm.nonfinite": 1}
+    symptom = finding("loss.nonfinite", result)
+    assert symptom is not None and symptom.inhibited_by == "norm.nonfinite"
+
+
+@pytest.mark.parametrize("losses", [[None], [math.nan]])
+def test_without_a_finite_loss_the_tree_does_not_state_that_the_loss_is_normal(
+    losses: list[float],
+) -> None:
+    result = judged([step(1, losses, SQUARED_ERROR, skipped=True)])
+    assert next(n for n in result.tree if n.node == "loss").status == "not_measured"
+
+
+def test_an_infinite_loss_may_come_from_the_scale_but_nan_does_not() -> None:
+    def scaled(loss: float) -> EvaluationResult:
+        sent = record([term(8, 1 / 8)], norm=1.0)
+        sent.micro_batches[0].loss, sent.micro_batches[0].scale = loss, 2.0**16
+        return judged([facts(sent)])
+
+    assert finding("loss.nonfinite", scaled(math.inf)) is None
+    assert finding("loss.nonfinite", scaled(math.nan)) is not None
