@@ -62,11 +62,11 @@ class RuleDefinition(metaclass=RuleMeta):
     secondary: ClassVar[bool] = False
     # Rules whose findings this one explains, as patterns: "norm.*".
     inhibits: ClassVar[tuple[str, ...]] = ()
-    # What its findings point at in the script's code, the most important first.
-    points_at: ClassVar[tuple[CodeRole, ...]] = ("backward", "step")
     # The same for findings that began later, or at the same step if the other rule comes later in
     # the catalogue, and that are not more severe: of two that may cause each other, the first one.
     inhibits_later: ClassVar[tuple[str, ...]] = ()
+    # What its findings point at in the script's code, the most important first.
+    points_at: ClassVar[tuple[CodeRole, ...]] = ("backward", "step")
     # Whether the rule reads nothing but loss, norm, learning rate and loss scale by step, so that
     # it can evaluate the log of another tool.
     works_on_metric_logs: ClassVar[bool] = False
