@@ -69,7 +69,11 @@ def evaluate(piece: Piece, recorded: list[bytes]) -> PieceResult:
         return PieceResult(piece, {}, "nothing recorded", 0, "no optimizer step was recorded")
     evaluation = judged(steps)
     located = with_code(evaluation.findings, _locations(recorded))
-    code = next((f.code for f in located if f.rule == piece.label.expected), ())
+    named = sorted(
+        (f for f in located if f.rule in piece.expected),
+        key=lambda finding: finding.rule != piece.label.expected,
+    )
+    code = named[0].code if named else ()
     return replace(_result(piece, evaluation, len(steps)), code=code)
 
 

@@ -149,6 +149,11 @@ def nearest_call_site(frame: FrameType | None) -> CallSite | None:
     return site
 
 
+def is_script(code: CodeType, module: object) -> bool:
+    """Whether a function of a module belongs to the script."""
+    return _classified(code.co_filename, module) == _SCRIPT
+
+
 def _package_of(frame: FrameType) -> str | None:
     name = frame.f_code.co_filename
     try:

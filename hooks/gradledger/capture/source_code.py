@@ -1,32 +1,33 @@
 """The source text of a call in the script, on a background thread: file, columns and a few lines.
 
-For a backward, also the statements that built its loss, as far as they are certain: assignments of
-the name that backward is called on, before it in the same block or in a block around it; in the
-caller, if it is a parameter. If the name is assigned in a branch or a loop, what ran last is not
-known, and there is none.
+For a backward, also the statements that built its loss (``loss_statements``).
 """
 
 from __future__ import annotations
 
-import ast
 import inspect
 import io
 import linecache
 import os
 import re
 import sys
-import textwrap
 import time
 import tokenize
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from types import CodeType
-from typing import NamedTuple
 
 from gradledger import guard
-from gradledger.capture.code_locations import CallSite, LocatedCall
+from gradledger.capture.code_locations import CallSite, LocatedCall, is_script
+from gradledger.capture.loss_statements import (
+    Function,
+    Span,
+    loss_of_backward,
+    loss_of_call,
+    loss_returned,
+    parsed_function,
+)
 from gradledger.identity import replace_surrogates
 from gradledger.provenance import repository
 from gradledger.records import CodeLocation, CodeRole
@@ -34,25 +35,14 @@ from gradledger.records import CodeLocation, CodeRole
 LINES_BEFORE, LINES_AFTER = 3, 2  # that are shown around a call
 MOST_LINES = 16  # that are sent
 MOST_COLUMNS = 240
-MOST_PARSED = 2_000  # lines: parsing holds the interpreter's lock
 MAX_PATH = 1_024
 
-_SCALING = frozenset(("scale",))  # GradScaler.scale(loss)
 _SECRET_NAME = r"(?:token|secret|passw(?:or)?d|passphrase|api_?key|access_?key|credential|auth)"
 _SECRETS = (
     re.compile(rf"(?i)({_SECRET_NAME}\w*[\"']?\]?\s*(?::\s*\w+\s*)?[:=]+\s*\w{{0,2}}[\"'])[^\"']+"),
     re.compile(r"([\"'])[A-Za-z0-9_+/=.-]{24,}(?=[\"'])"),  # a long word without a space
     re.compile(r"(://[^/\s:@\"']*:)[^@\s\"']+(?=@)"),  # the password in a URL
 )
-
-
-class Span(NamedTuple):
-    """A part of a file: lines from 1, columns from 1; the end column is the one after it."""
-
-    line: int
-    end_line: int
-    column: int | None = None
-    end_column: int | None = None
 
 
 class ScriptSources:
@@ -80,26 +70,40 @@ class ScriptSources:
         span = _span(site, lines)
         yield self._location(role, site, span, lines)
         if role in ("backward", "scaled_backward"):
-            for loss, built in self._losses(site, span):
-                yield self._location("loss", loss, built, self._lines_of(loss.code.co_filename))
+            losses = self._losses(site, span) or self._losses_for_framework(site.via)
+            for loss, built in losses:
+                called = loss._replace(via="")
+                yield self._location("loss", called, built, self._lines_of(loss.code.co_filename))
 
     def _losses(self, site: CallSite, span: Span) -> list[tuple[CallSite, Span]]:
         """The statements that built the loss, in the order they ran.
 
         If a function of the script gets the loss as an argument, also those of its caller.
         """
-        loss = loss_of_backward(_function(self._lines_of(site.code.co_filename), site), span)
+        loss = loss_of_backward(self._function(site.code), span)
         located: list[tuple[CallSite, Span]] = []
         while loss is not None:
             located[:0] = [(site, built) for built in loss.spans]
             caller = site.caller
             if loss.parameter is None or caller is None:
                 break
-            lines = self._lines_of(caller.code.co_filename)
-            call = _function(lines, caller), _span(caller, lines)
-            loss = loss_of_call(*call, site.code, loss.parameter)
+            called_at = _span(caller, self._lines_of(caller.code.co_filename))
+            function = self._function(caller.code)
+            loss = loss_of_call(function, called_at, site.code, loss.parameter)
             site = caller
         return located
+
+    def _losses_for_framework(self, framework: str) -> list[tuple[CallSite, Span]]:
+        """What the method that the script defines for a framework returns as the loss."""
+        code = method_for(framework)
+        if code is None:
+            return []
+        loss = loss_returned(self._function(code))
+        site = CallSite(code, code.co_firstlineno, 0, "")
+        return [] if loss is None else [(site, span) for span in loss.spans]
+
+    def _function(self, code: CodeType) -> Function | None:
+        return parsed_function(self._lines_of(code.co_filename), code)
 
     def _location(
         self, role: CodeRole, site: CallSite, span: Span, lines: Sequence[str]
@@ -205,236 +209,31 @@ def _character(line: str, offset: int) -> int:
     return len(line.encode()[:offset].decode(errors="replace"))
 
 
-# ---------------------------------------------------------------------- the loss
+# ---------------------------------------------------------------------- frameworks
+
+# The classes that scripts derive from, and their methods that return the loss.
+_METHODS = {
+    "transformers": ("transformers.trainer", "Trainer", ("compute_loss", "training_step")),
+    "lightning": ("lightning.pytorch", "LightningModule", ("training_step",)),
+    "pytorch_lightning": ("pytorch_lightning", "LightningModule", ("training_step",)),
+}
 
 
-class _Function(NamedTuple):
-    """The parsed source of a function of the script, or of a whole file."""
-
-    tree: ast.AST
-    lines_before: int
-    indent: int
-
-    def span(self, node: ast.AST) -> Span:
-        """Where a node of the tree is in the file."""
-        line, end = getattr(node, "lineno", 1), getattr(node, "end_lineno", 1)
-        column, end_column = getattr(node, "col_offset", 0), getattr(node, "end_col_offset", 0)
-        return Span(
-            line + self.lines_before,
-            end + self.lines_before,
-            column + self.indent + 1,
-            end_column + self.indent + 1,
-        )
+def method_for(framework: str) -> CodeType | None:
+    """The method of the script that computes the loss for a framework, if there is exactly one."""
+    module, base, names = _METHODS.get(framework, ("", "", ()))
+    kind = getattr(sys.modules.get(module), base, None)
+    codes = {
+        function.__code__
+        for each in (_subclasses(kind) if isinstance(kind, type) else ())
+        for function in map(vars(each).get, names)
+        if inspect.isfunction(function) and is_script(function.__code__, each.__module__)
+    }
+    return codes.pop() if len(codes) == 1 else None
 
 
-class Loss(NamedTuple):
-    """Where a loss was built; ``parameter`` if that began outside of the function."""
-
-    spans: list[Span]
-    parameter: str | None
-
-
-def _function(lines: Sequence[str], site: CallSite) -> _Function | None:
-    """The function that contains a site; None if its source is not known or long."""
-    whole = site.code.co_name == "<module>"
-    first = 1 if whole else site.code.co_firstlineno
-    block = list(lines[first - 1 :])
-    if not whole and block:
-        block = inspect.getblock([f"{line}\n" for line in block])
-    if not block or len(block) > MOST_PARSED:
-        return None
-    text = "\n".join(line.rstrip("\n") for line in block)
-    indent = 0 if whole else len(text) - len(text.lstrip())
-    try:
-        return _Function(ast.parse(textwrap.dedent(text)), first - 1, indent)
-    except (SyntaxError, ValueError):
-        return None
-
-
-def loss_of_backward(function: _Function | None, span: Span) -> Loss | None:
-    """The loss of the backward at ``span``; None if it is not certain."""
-    if function is None:
-        return None
-    path = _path_to(function.tree, span.line - function.lines_before)
-    call = _only_call(path, lambda name: "backward" in name)
-    return None if call is None else _built(function, path, _root(call))
-
-
-def loss_of_call(
-    function: _Function | None, span: Span, called: CodeType, parameter: str
-) -> Loss | None:
-    """The loss that a call at ``span`` passes to a function of the script."""
-    if function is None:
-        return None
-    path = _path_to(function.tree, span.line - function.lines_before)
-    call = _only_call(path, lambda name: name == called.co_name)
-    argument = None if call is None else _argument(call, called, parameter)
-    if argument is None:
-        return None
-    loss = _built(function, path, argument)
-    if loss is not None and not isinstance(argument, ast.Name):
-        return Loss([*loss.spans, function.span(argument)], loss.parameter)
-    return loss
-
-
-def _argument(call: ast.Call, called: CodeType, parameter: str) -> ast.expr | None:
-    """What a call passes as a parameter; of a method, ``self`` is passed by the attribute."""
-    for keyword in call.keywords:
-        if keyword.arg == parameter:
-            return keyword.value
-    index = called.co_varnames[: called.co_argcount].index(parameter)
-    is_method = called.co_varnames[:1] in (("self",), ("cls",))
-    index -= isinstance(call.func, ast.Attribute) and is_method
-    plain = not any(isinstance(argument, ast.Starred) for argument in call.args)
-    return call.args[index] if plain and 0 <= index < len(call.args) else None
-
-
-def _built(function: _Function, path: Sequence[_Step], root: ast.expr | None) -> Loss | None:
-    """Where the value of an expression was built."""
-    name = _inner(root)
-    if not isinstance(name, ast.Name):
-        return None if root is None else Loss([function.span(root)], None)
-    definitions, certain = _definitions(path, name.id)
-    parameter = name.id if certain and name.id in _parameters(path) else None
-    if parameter is None and not (definitions and certain):
-        return None
-    return Loss([function.span(d) for d in definitions], parameter)
-
-
-def _parameters(path: Sequence[_Step]) -> set[str]:
-    """The parameters of the innermost function."""
-    for step in reversed(path):
-        if isinstance(step.statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            arguments = step.statement.args
-            named = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-            return {argument.arg for argument in named}
-    return set()
-
-
-def _inner(root: ast.expr | None) -> ast.expr | None:
-    """Of ``scaler.scale(loss)`` and ``loss / K``, ``loss``."""
-    while True:
-        if isinstance(root, ast.Call) and _name_of(root.func) in _SCALING and root.args:
-            root = root.args[0]
-        elif isinstance(root, ast.BinOp):
-            root = root.left
-        else:
-            return root
-
-
-@dataclass(frozen=True)
-class _Step:
-    """A statement on the way from the top of the code to the call: its block, and its position."""
-
-    block: list[ast.stmt]
-    index: int
-
-    @property
-    def statement(self) -> ast.stmt:
-        """The statement at the position."""
-        return self.block[self.index]
-
-
-def _path_to(tree: ast.AST, line: int) -> list[_Step]:
-    """The statements around a line, from the outermost to the innermost."""
-    path: list[_Step] = []
-    blocks = list(_blocks(tree))
-    while blocks:
-        steps = [
-            _Step(block, index)
-            for block in blocks
-            for index, statement in enumerate(block)
-            if statement.lineno <= line <= (statement.end_lineno or 0)
-        ]
-        if not steps:
-            break
-        path.append(steps[0])
-        blocks = list(_blocks(steps[0].statement))
-    return path
-
-
-def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
-    for name in ("body", "orelse", "finalbody"):
-        block = getattr(node, name, None)
-        if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
-            yield block
-    for inner in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
-        yield inner.body
-
-
-def _only_call(path: Sequence[_Step], matches: Callable[[str], bool]) -> ast.Call | None:
-    """The only matching call in the innermost statement; None if there are none or several."""
-    if not path or next(_blocks(path[-1].statement), None) is not None:
-        return None
-    calls = [node for node in ast.walk(path[-1].statement) if isinstance(node, ast.Call)]
-    matching = [call for call in calls if matches(_name_of(call.func))]
-    return matching[0] if len(matching) == 1 else None
-
-
-def _name_of(function: ast.expr) -> str:
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
-
-
-def _root(call: ast.Call) -> ast.expr | None:
-    """What backward starts from: its argument, or what ``.backward`` is called on."""
-    receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
-    return call.args[0] if call.args else receiver
-
-
-def _definitions(path: Sequence[_Step], name: str) -> tuple[list[ast.stmt], bool]:
-    """The assignments of a name that ran last, up to one that does not use its old value.
-
-    False if a branch, a loop or a later statement of the same loop may have assigned it, too.
-    """
-    assignments: list[ast.stmt] = []
-    for depth in range(len(path) - 1, -1, -1):
-        step = path[depth]
-        for statement in _flat(reversed(step.block[: step.index])):
-            if not _assigns(statement, name):
-                continue
-            if next(_blocks(statement), None) is not None:
-                return [], False  # a branch or a loop
-            assignments.insert(0, statement)
-            if not _uses_old_value(statement, name):
-                return assignments, True
-        outer = path[depth - 1].statement if depth else None
-        if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            break
-        if isinstance(outer, (ast.For, ast.AsyncFor, ast.While)):
-            repeated = [*step.block[step.index :], *_targets(outer)]
-            if any(_assigns(node, name) for node in repeated):
-                return [], False
-    return assignments, True
-
-
-def _targets(loop: ast.stmt) -> list[ast.expr]:
-    return [loop.target] if isinstance(loop, (ast.For, ast.AsyncFor)) else []
-
-
-def _flat(statements: Iterator[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements in reverse order; those in a ``with`` block run as if they were outside."""
-    for statement in statements:
-        if isinstance(statement, (ast.With, ast.AsyncWith)):
-            yield from _flat(reversed(statement.body))
-        else:
-            yield statement
-
-
-def _assigns(statement: ast.AST, name: str) -> bool:
-    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return False
-    return any(
-        isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load)
-        for node in ast.walk(statement)
-    )
-
-
-def _uses_old_value(statement: ast.stmt, name: str) -> bool:
-    if isinstance(statement, ast.AugAssign):
-        return True
-    return any(
-        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
-        for node in ast.walk(statement)
-    )
+def _subclasses(kind: type) -> Iterator[type]:
+    children: list[type] = kind.__subclasses__()
+    for child in children:
+        yield child
+        yield from _subclasses(child)

@@ -6,6 +6,7 @@ calls only show at which line of the script.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch.nn import Module
@@ -45,8 +46,15 @@ class ZeroGradCalls(Observer):
     def _locate(self, owner: Any) -> None:
         active = [window for window in self._windows if window.code.is_active(window.steps)]
         self._active = bool(active)
-        cleared = {id(p) for p in owner.parameters()} if isinstance(owner, Module) else set()
+        cleared = {id(parameter) for parameter in _parameters(owner)}
         for window in active:
-            own = any(id(p) in cleared for p in window.probed_parameters)
-            if own or window.optimizer is owner:
+            if any(id(parameter) in cleared for parameter in window.probed_parameters):
                 window.code.locate("zero_grad", window.steps)
+
+
+def _parameters(owner: Any) -> Iterator[Any]:
+    """Those of a module, or of an optimizer; a framework's wrapper has the same ones."""
+    if isinstance(owner, Module):
+        yield from owner.parameters()
+    else:
+        yield from (p for group in owner.param_groups for p in group["params"])

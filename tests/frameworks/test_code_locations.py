@@ -1,0 +1,137 @@
+"""Findings about the loops of frameworks point at the user's lines, never at the framework's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradledger.capture import code_locations
+from gradledger_monitor.ingest.schema import CodeLocation
+from helpers.training import recording
+
+ACCELERATE = """
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+accelerator = Accelerator(gradient_accumulation_steps=2, cpu=True)
+model = nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+schedule = torch.optim.lr_scheduler.ConstantLR(optimizer)
+model, optimizer, schedule = accelerator.prepare(model, optimizer, schedule)
+for _ in range(4):
+    with accelerator.accumulate(model):
+        logits = model(torch.randn(5, 4))
+        loss = nn.functional.cross_entropy(logits, torch.randint(3, (5,)))  # at: loss
+        accelerator.backward(loss)  # at: backward
+        accelerator.clip_grad_norm_(model.parameters(), 1.0)  # at: clip_norm
+        optimizer.step()  # at: step
+        schedule.step()  # at: schedule
+        optimizer.zero_grad()  # at: zero_grad
+"""
+LIGHTNING = """
+import torch
+from PACKAGE import LightningModule, Trainer
+from torch import nn
+from torch.utils.data import DataLoader
+
+class Module(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = nn.Linear(4, 3)
+
+    def training_step(self, batch, index):
+        x, y = batch
+        loss = nn.functional.cross_entropy(self.model(x), y)  # at: loss
+        self.log("loss", loss)
+        return {"loss": loss}
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+batches = [(torch.randn(5, 4), torch.randint(3, (5,))) for _ in range(4)]
+trainer = Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
+                  enable_progress_bar=False, enable_model_summary=False, barebones=False)
+trainer.fit(Module(), DataLoader(batches, batch_size=None))  # at: backward step zero_grad
+"""
+MANUAL = (
+    LIGHTNING.replace(
+        """        self.log("loss", loss)
+        return {"loss": loss}
+""",
+        """        self.manual_backward(loss)  # at: backward
+        self.optimizers().step()  # at: step
+        self.optimizers().zero_grad()  # at: zero_grad
+""",
+    )
+    .replace(
+        "super().__init__()\n", "super().__init__()\n        self.automatic_optimization = False\n"
+    )
+    .replace("# at: backward step zero_grad", "# at: zero_grad")
+)
+TRAINER = """
+import torch
+from torch import nn
+from transformers import Trainer, TrainingArguments
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x, labels):
+        return self.linear(x)
+
+class OwnLoss(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, **_):
+        outputs = model(**inputs)
+        loss = nn.functional.cross_entropy(outputs, inputs["labels"])  # at: loss
+        return (loss, {"logits": outputs}) if return_outputs else loss
+
+rows = [{"x": torch.randn(4), "labels": torch.tensor(1)} for _ in range(8)]
+arguments = TrainingArguments(
+    "out", max_steps=4, per_device_train_batch_size=2, report_to=[], use_cpu=True
+)
+trainer = OwnLoss(model=Model(), args=arguments, train_dataset=rows)
+trainer.train()  # at: backward step zero_grad clip_norm
+"""
+SCRIPTS = {
+    "accelerate": ("accelerate", ACCELERATE),
+    "lightning": ("lightning.pytorch", LIGHTNING),
+    "pytorch_lightning": ("pytorch_lightning", LIGHTNING),
+    "manual optimisation": ("lightning.pytorch", MANUAL),
+    "transformers": ("transformers", TRAINER),
+}
+
+
+@pytest.mark.parametrize(("package", "script"), SCRIPTS.values(), ids=SCRIPTS)
+def test_the_lines_are_those_of_the_user(
+    package: str, script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    code_locations._packages.clear()
+    path = tmp_path / "train.py"
+    path.write_text(script.replace("PACKAGE", package))
+    with recording() as kept:
+        exec(compile(path.read_text(), str(path), "exec"), {"__name__": "__main__"})
+    located = [location for record in kept.records() for location in record.code]
+    assert {location.file for location in located} == {"train.py"}
+    expected = _expected(script)
+    assert {role: _lines(located, role) for role in expected} == expected
+    losses = [location for location in located if location.role == "loss"]
+    assert [location.via for location in losses] == [""]
+
+
+def _lines(located: list[CodeLocation], role: str) -> set[int]:
+    return {location.line for location in located if location.role == role}
+
+
+def _expected(script: str) -> dict[str, set[int]]:
+    """Line numbers by role, from the comments of the script."""
+    lines: dict[str, set[int]] = {}
+    for number, line in enumerate(script.splitlines(), 1):
+        for role in line.partition("# at: ")[2].split():
+            lines.setdefault(role, set()).add(number)
+    return lines
