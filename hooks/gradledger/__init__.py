@@ -35,6 +35,10 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module 'gradledger' has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def _monitor_attribute(module: str, name: str) -> object:
     """An attribute of the monitor, which the training environment may lack."""
     import importlib  # noqa: PLC0415

@@ -33,6 +33,11 @@ class Ledger:
     def __init__(self, session: Session | None) -> None:
         self._session = session
 
+    def __repr__(self) -> str:
+        if self._session is None:
+            return "Ledger(not recording: this PyTorch is not supported)"
+        return f"Ledger({self._session.settings.name!r}, {self._session.page()})"
+
     def log_eval(self, step: int, /, **values: float) -> None:
         """Record evaluation metrics at an optimizer step, e.g. ``log_eval(100, loss=2.1)``.
 

@@ -156,6 +156,11 @@ class Session:
         if self._run is not None:
             self._describe(self._run)
 
+    def page(self) -> str:
+        """The address of the run, or of the service before the first step."""
+        url = self.settings.url.rstrip("/")
+        return url if self._run is None else f"{url}/runs/{quote(self._run.run, safe='')}"
+
     def log_eval(self, step: Any, values: Mapping[str, Any]) -> None:
         """Send evaluation metrics; report and omit values that are not a single number."""
         with guard.fail_open("ledger.log_eval"):

@@ -376,3 +376,16 @@ def test_metrics_that_are_no_numbers_are_left_out(service: Server, capsys: Captu
     assert values == [{"loss": 2.0, "acc": 0.5}]
     first, *_ = capsys.readouterr().err.splitlines()
     assert first == "gradledger: log_eval omits curve, note: pass a single number for each metric"
+
+
+def test_a_ledger_shows_its_name_and_the_page_of_its_run(service: Server) -> None:
+    model = tiny_model()
+    with gradledger.watch(name="shown") as ledger:
+        assert repr(ledger) == f"Ledger('shown', {service.url})"  # no run before the first step
+        train(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    run = next(dict(record) for record in service.taken if record["type"] == "run")
+    assert repr(ledger) == f"Ledger('shown', {service.url}/runs/{run['run']})"
+
+
+def test_the_names_that_are_loaded_on_first_use_are_listed() -> None:
+    assert {"FindingError", "Ledger", "load", "watch"} <= set(dir(gradledger))

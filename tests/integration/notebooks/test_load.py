@@ -38,7 +38,7 @@ def test_all_runs_of_a_database(url: str) -> None:
     assert runs["bad"].verdict == "broken"
     assert runs[runs["good"].row.name].id == runs[0].id  # the newest of that name
     assert list(runs.table().sort_values("id")["verdict"]) == ["broken", "balanced"]
-    with pytest.raises(UnknownRun):
+    with pytest.raises(UnknownRun, match="there is no run 'nobody'"):
         runs["nobody"]
     shown = runs._repr_html_()
     assert "&lt;b&gt;" in shown and "<b>" not in shown

@@ -30,6 +30,9 @@ from gradledger_monitor.store.tables import (
 class UnknownRun(LookupError):
     """No run has this id."""
 
+    def __str__(self) -> str:
+        return f"there is no run {self.args[0]!r}" if self.args else "there is no such run"
+
 
 @dataclass(frozen=True)
 class RunRow:
