@@ -20,6 +20,10 @@ PAGES = (
     "/runs/half",
     "/runs/wrong/steps/0/7",
     "/compare?run=wrong&run=right&run=half",
+    "/findings",
+    "/rules",
+    "/rules/reduction.token_weights_unequal",
+    "/docs",
     "/settings",
     "/login",
 )

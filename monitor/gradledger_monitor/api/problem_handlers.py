@@ -12,16 +12,37 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
+from gradledger_monitor.api.pages.layout import page
 from gradledger_monitor.common.problems import Problem, invalid_values
 from gradledger_monitor.ingest.bounds import LimitExceeded
 from gradledger_monitor.store.failures import is_outage
 
 log = logging.getLogger(__name__)
 
+FOR_PROGRAMS = ("/api/", "/static/", "/metrics", "/healthz", "/readyz")
 
-async def _on_problem(_: Request, error: Exception) -> Response:
+
+async def _on_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)
-    return error.response()
+    return _response(request, error)
+
+
+def _response(request: Request, problem: Problem) -> Response:
+    """A page for a person who opens an address in a browser; a problem document otherwise."""
+    opened = request.method == "GET" and "text/html" in request.headers.get("accept", "")
+    if not opened or request.scope["path"].startswith(FOR_PROGRAMS):
+        return problem.response()
+    title = HTTPStatus(problem.status).phrase.capitalize()
+    response = page(
+        "not_found.html",
+        problem.status,
+        title=title,
+        hint=problem.detail,
+        href="/",
+        link_text="All runs",
+    )
+    response.headers.update(problem.headers)
+    return response
 
 
 async def _on_limit_exceeded(_: Request, error: Exception) -> Response:
@@ -36,7 +57,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     headers = dict(error.headers) if error.headers else None
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         headers = {"Allow": ", ".join(_allowed(request))}
-    return Problem(error.status_code, detail, headers).response()
+    return _response(request, Problem(error.status_code, detail, headers))
 
 
 def _allowed(request: Request) -> list[str]:
@@ -49,10 +70,10 @@ def _allowed(request: Request) -> list[str]:
     return sorted(methods)
 
 
-async def _on_invalid_request(_: Request, error: Exception) -> Response:
+async def _on_invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     errors = [(".".join(map(str, invalid["loc"])), invalid["msg"]) for invalid in error.errors()]
-    return invalid_values(*errors).response()
+    return _response(request, invalid_values(*errors))
 
 
 async def _on_database_error(_: Request, error: Exception) -> Response:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from gradledger_monitor.api.pages import (
     alert_settings,
+    api_docs,
     compare,
+    findings,
     message_links,
     override_settings,
     rule,
@@ -39,5 +41,7 @@ PAGES = (
     alert_settings,
     override_settings,
     rule,
+    findings,
+    api_docs,
     static_files,
 )

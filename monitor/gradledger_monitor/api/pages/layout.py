@@ -13,6 +13,7 @@ from gradledger_web.rendering import render
 HEADERS = {"Cache-Control": "no-store"}
 
 RunId = Annotated[str, Path(min_length=1, max_length=128)]
+RuleId = Annotated[str, Path(min_length=1, max_length=128)]
 
 
 def page(template: str, status: int = 200, **context: Any) -> HTMLResponse:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, Response
 
-from gradledger_monitor.alerts.snooze import SNOOZE_PERIODS, snooze_seconds
+from gradledger_monitor.alerts.snooze import SNOOZE_PERIODS
 from gradledger_monitor.api.app_state import StoreDep
-from gradledger_monitor.api.forms import MAX_NAME, MAX_NOTE, Form, read_form
-from gradledger_monitor.api.middleware.credentials import caller
-from gradledger_monitor.api.pages.layout import RunId, no_run, not_found, page, redirect
+from gradledger_monitor.api.forms import Form, read_form
+from gradledger_monitor.api.pages.acknowledgement_form import acknowledgement_of
+from gradledger_monitor.api.pages.layout import RuleId, RunId, no_run, not_found, page, redirect
 from gradledger_monitor.model.chart_metrics import metrics_of_rule
-from gradledger_monitor.model.findings import Acknowledgement, Finding
+from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.reports.objectives import objective_curves, recent_objectives
 from gradledger_monitor.reports.topology import run_topology
 from gradledger_monitor.reports.windows import recent_windows
@@ -43,8 +43,6 @@ router = APIRouter(include_in_schema=False)
 LATEST_STEPS = 20  # for the figures in the tree
 MAX_EVAL_METRICS = 2  # in the tree
 MAX_QUARANTINED = 8  # quarantined steps that the page lists
-
-RuleId = Annotated[str, Path(min_length=1, max_length=128)]
 
 
 @router.get("/runs/{run}")
@@ -189,12 +187,7 @@ async def acknowledge(request: Request, store: StoreDep, run: RunId, rule: RuleI
 def _acknowledge(store: Store, run: str, rule: str, form: Form) -> None:
     if form.get("do") == "undo":
         return acknowledgements.remove_acknowledgement(store, run, rule)
-    now, current = time.time(), caller.get()
-    seconds = snooze_seconds(form.get("hours", ""))
-    by = form.get("by", "")[:MAX_NAME] or (current.token.name if current else None)
-    note = form.get("note", "")[:MAX_NOTE] or "no note"
-    until = now + seconds if seconds else None
-    acknowledgements.acknowledge(store, run, rule, Acknowledgement(note, by, now, until))
+    acknowledgements.acknowledge(store, run, rule, acknowledgement_of(form, time.time()))
 
 
 @router.post("/runs/{run}/tags")

@@ -13,6 +13,7 @@ from gradledger_monitor.api.pages.layout import RunId, no_run, not_found, page
 from gradledger_monitor.evaluation.quarantine import CannotEvaluate, evaluating
 from gradledger_monitor.model import step_facts
 from gradledger_monitor.model.chart_metrics import CHART_METRICS, chart_metrics
+from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.reports.windows import recent_windows
 from gradledger_monitor.rules.balance_diagnosis import EXPLAINED, Closed
 from gradledger_monitor.rules.objective_verdicts import ObjectiveVerdict, objective_verdicts
@@ -70,7 +71,17 @@ def show_step(store: StoreDep, run: RunId, optimizer: Index, step: Ordinal) -> H
         context["summary"] = step_table.StepSummary(
             f"{failure[:1].upper()}{failure[1:]}.", "incomplete"
         )
+    context["findings"] = _findings_at(store, run, optimizer, step)
     return page("step.html", run=row, before=before, after=after, **context)
+
+
+def _findings_at(store: Store, run: str, optimizer: int, step: int) -> list[Finding]:
+    """The findings whose steps include this one."""
+    return [
+        finding
+        for finding in queries.evaluation(store, run).findings
+        if finding.optimizer == optimizer and finding.first_step <= step <= finding.last_step
+    ]
 
 
 def _no_step(row: queries.RunRow, optimizer: int, step: int, nearest: int | None) -> HTMLResponse:

@@ -1,0 +1,31 @@
+"""The page that describes the HTTP API and the terms of the pages, without scripts of others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+
+from gradledger_monitor.api.openapi import OPENAPI
+from gradledger_monitor.api.pages.layout import page
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/docs")
+def show_docs(request: Request) -> HTMLResponse:
+    """The operations of the API, from its OpenAPI document, and the glossary."""
+    return page("docs.html", operations=_operations(request.app.openapi()), openapi=OPENAPI)
+
+
+def _operations(document: dict[str, Any]) -> list[dict[str, str]]:
+    return [
+        {
+            "method": method.upper(),
+            "path": path,
+            "text": operation.get("description") or operation.get("summary", ""),
+        }
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+    ]

@@ -1,0 +1,118 @@
+"""Findings of all runs, by rule: what is open, where, and since when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row, and_, func, or_, select
+
+from gradledger_monitor.model.findings import SEVERITIES
+from gradledger_monitor.store.database import Store
+from gradledger_monitor.store.tables import acknowledgements, findings, runs
+
+RUNS_SHOWN = 5  # of each rule in the inbox
+
+
+@dataclass(frozen=True)
+class FindingInRun:
+    """The finding of a rule in one run."""
+
+    run: str
+    name: str
+    project: str
+    started: float
+    last_seen: float
+    title: str
+    severity: str
+    lifecycle: str
+    first_step: int
+    last_step: int
+    acknowledged: bool
+
+
+@dataclass(frozen=True)
+class RuleFindings:
+    """The findings of one rule in all runs, the latest run first."""
+
+    rule: str
+    runs: int
+    acknowledged: int
+    severity: str  # the worst
+    title: str  # of the latest run
+    first_seen: float  # the start of the first run with it
+    last_seen: float
+    latest: Sequence[FindingInRun]
+
+    @property
+    def open(self) -> int:
+        """The runs in which nobody acknowledged it."""
+        return self.runs - self.acknowledged
+
+
+def inbox(store: Store, now: float, search: str = "") -> list[RuleFindings]:
+    """The findings that no other finding explains, by rule: the most severe first."""
+    by_rule: dict[str, list[FindingInRun]] = {}
+    for row in _rows(store, now, search):
+        by_rule.setdefault(row.rule, []).append(_finding(row))
+    rules = [_rule_findings(rule, in_runs) for rule, in_runs in by_rule.items()]
+    return sorted(
+        rules, key=lambda r: (r.open == 0, -SEVERITIES.index(r.severity), -r.open, -r.last_seen)
+    )
+
+
+def runs_with(store: Store, rule: str, now: float, most: int) -> list[FindingInRun]:
+    """The latest runs in which a rule has a finding, also one that another finding explains."""
+    return [_finding(row) for row in _rows(store, now, rule=rule)][:most]
+
+
+def _rows(store: Store, now: float, search: str = "", rule: str = "") -> Sequence[Row[Any]]:
+    f, a, r = findings.c, acknowledgements.c, runs.c
+    current = and_(
+        a.run == f.run,
+        a.rule == f.rule,
+        a.optimizer == f.optimizer,
+        a.last_step >= f.since_step,
+        or_(a.until.is_(None), a.until > now),
+    )
+    columns = (r.id, r.name, r.project, r.started, r.last_seen, f.rule, f.title, f.severity)
+    query = (
+        select(
+            *columns,
+            f.lifecycle,
+            func.min(f.first_step).label("first_step"),
+            func.max(f.last_step).label("last_step"),
+            (func.count(a.note) == func.count()).label("acknowledged"),
+        )
+        .join(runs, r.key == f.run)
+        .outerjoin(acknowledgements, current)
+        .group_by(*columns, f.lifecycle)
+        .order_by(r.last_seen.desc(), r.id)
+    )
+    query = query.where(f.rule == rule) if rule else query.where(f.inhibited_by.is_(None))
+    if search:
+        columns_searched = (f.rule, f.title, r.name, r.project)
+        query = query.where(or_(*(c.icontains(search, autoescape=True) for c in columns_searched)))
+    with store.reading() as connection:
+        rows = connection.execute(query).all()
+    return list({(row.id, row.rule): row for row in reversed(rows)}.values())[::-1]
+
+
+def _finding(row: Row[Any]) -> FindingInRun:
+    names = FindingInRun.__dataclass_fields__.keys() - {"run"}
+    values = {name: row._mapping[name] for name in names}
+    return FindingInRun(run=row.id, **{**values, "acknowledged": bool(row.acknowledged)})
+
+
+def _rule_findings(rule: str, in_runs: list[FindingInRun]) -> RuleFindings:
+    return RuleFindings(
+        rule=rule,
+        runs=len(in_runs),
+        acknowledged=sum(finding.acknowledged for finding in in_runs),
+        severity=max((finding.severity for finding in in_runs), key=SEVERITIES.index),
+        title=in_runs[0].title,
+        first_seen=min(finding.started for finding in in_runs),
+        last_seen=max(finding.last_seen for finding in in_runs),
+        latest=in_runs[:RUNS_SHOWN],
+    )

@@ -1,0 +1,113 @@
+"""Every link of every page leads somewhere, and every rule has a page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import unescape
+from urllib.parse import urldefrag
+
+import httpx2
+import pytest
+
+from gradledger_monitor.rules.docs import rules_by_id
+from helpers import http
+from helpers.batches import batch, eventually, fair_step, step
+from helpers.patience import HANGS
+from helpers.service import Service, running_service
+
+BROWSER = {"Accept": "text/html,application/xhtml+xml"}
+RULE = "reduction.token_weights_unequal"
+_LINK = re.compile(r'<a [^>]*?href="([^"]+)"')
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One service with a wrong run of two names, and a right one."""
+    with running_service(tmp_path_factory.mktemp("links") / "gradledger.db") as running:
+        for run in ("first", "second"):
+            running.post(batch(run, [step(n) for n in range(1, 4)], name=f"wrong {run}"))
+        running.post(batch("right", [fair_step(n) for n in range(1, 4)], name="a right run"))
+        assert eventually(HANGS, lambda: _both_shown(running))
+        yield running
+
+
+def get(service: Service, path: str) -> httpx2.Response:
+    return http.get(service.url + path, headers=BROWSER)
+
+
+def text(service: Service, path: str) -> str:
+    return get(service, path).text
+
+
+def _both_shown(service: Service) -> bool:
+    inbox = text(service, "/findings")
+    return "wrong first" in inbox and "wrong second" in inbox
+
+
+def test_every_link_of_every_page_leads_to_a_page_and_a_place_on_it(service: Service) -> None:
+    pages: dict[str, str] = {}
+    waiting = {("/", "", "")}
+    followed = set()
+    while waiting:
+        path, anchor, source = waiting.pop()
+        followed.add((path, anchor))
+        if path not in pages:
+            response = get(service, path)
+            assert response.status_code in (200, 303), f"{path}, linked from {source}"
+            pages[path] = response.text
+        # the script of a run's page reads this one: the range of its charts
+        if anchor and not anchor.startswith("steps="):
+            assert f'id="{anchor}"' in pages[path], f"{path}#{anchor}, linked from {source}"
+        for link in map(unescape, _LINK.findall(pages[path])):
+            target, anchor_of_link = urldefrag(link)
+            target = target or path
+            if target.startswith("/") and (target, anchor_of_link) not in followed:
+                waiting.add((target, anchor_of_link, path))
+    assert {f"/rules/{rule}" for rule in rules_by_id()} <= pages.keys()
+    assert {"/findings", "/rules", "/docs", "/settings", "/runs/first"} <= pages.keys()
+
+
+def test_the_page_of_a_rule_has_its_thresholds_its_incidents_and_the_runs_that_show_it(
+    service: Service,
+) -> None:
+    page = text(service, f"/rules/{RULE}")
+    assert 'href="https://github.com/huggingface/transformers/issues/34191"' in page
+    assert "misallocation from which it is an error" in page
+    assert f'href="/runs/first#finding-{RULE}"' in page
+    assert "a right run" not in page
+
+
+def test_a_finding_is_acknowledged_in_every_run_and_that_is_undone(service: Service) -> None:
+    form = {"note": "a known run", "by": "Ada", "hours": ""}
+    address = f"{service.url}/findings/{RULE}/acknowledgement"
+    headers = {"Origin": service.url}
+    assert http.post(address, data=form, headers=headers).status_code == 303
+    inbox = text(service, "/findings")
+    assert inbox.count(", acknowledged<") == 2
+    assert "a known run" in text(service, "/runs/second")
+    assert http.post(address, data={"do": "undo"}, headers=headers).status_code == 303
+    assert ", acknowledged<" not in text(service, "/findings")
+
+
+def test_the_inbox_is_searched(service: Service) -> None:
+    assert "wrong first" in text(service, "/findings?search=FIRST")
+    assert "wrong second" not in text(service, "/findings?search=FIRST")
+    assert "No finding matches" in text(service, "/findings?search=100%25")
+
+
+def test_a_person_gets_a_page_where_there_is_none_and_a_program_a_document(
+    service: Service,
+) -> None:
+    page = get(service, "/nothing")
+    assert page.status_code == 404
+    assert "<h1>Not found</h1>" in page.text
+    assert get(service, "/runs/first?optimizer=x").headers["content-type"].startswith("text/html")
+    for response in (http.get(f"{service.url}/nothing"), get(service, "/api/v1/nothing")):
+        assert response.status_code == 404
+        assert response.headers["content-type"] == "application/problem+json"
+
+
+def test_a_step_names_the_findings_that_it_shows(service: Service) -> None:
+    assert "Findings at this step" in text(service, "/runs/first/steps/0/2")
+    assert "Findings at this step" not in text(service, "/runs/right/steps/0/2")
