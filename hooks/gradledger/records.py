@@ -67,7 +67,9 @@ class Term:
     smallest and the largest absolute value.
     """
 
-    kind: str  # name of the autograd node, e.g. NllLossBackward0
+    # name of the autograd node, e.g. NllLossBackward0; after "NllLoss:", that of a function that is
+    # a cross entropy against class indices
+    kind: str
     reduction: Reduction
     tokens: int | None = None  # counted tokens: not ignored, not masked to zero
     size: int | None = None  # elements of the target, including ignored ones
@@ -88,6 +90,8 @@ class Term:
     of: str | None = None  # the loss node inside, if the counted elements are a function of one
     nonlinear: bool = False  # a non-linear function of a scalar is between the root and this term
     penalty: bool = False  # a function of parameters alone
+    # how the reduction of a function that hides its graph was found, and how sure that is
+    inferred: str | None = None
     missing: dict[str, str] = field(default_factory=dict)
 
 

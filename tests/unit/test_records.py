@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradledger.capture.gradient_probe import AccumulatedSample, common_factor, is_reused, noise
-from gradledger.capture.open_records import OpenStep, OpenTerm
+from gradledger.capture.open_records import OpenStep
+from gradledger.capture.open_terms import OpenTerm
 from gradledger.records import EndRecord, MicroBatch, Record, RunRecord, StepRecord, Term, encode
 from helpers import strategies
 

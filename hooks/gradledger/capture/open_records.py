@@ -12,111 +12,21 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from gradledger import guard
 from gradledger.capture import gradient_probe
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.gradient_probe import AccumulatedSample
+from gradledger.capture.inferred import add_evidence
+from gradledger.capture.open_terms import HALF, OpenTerm, present
 from gradledger.capture.replica_sample import OpenReplica
 from gradledger.records import (
     CodeLocation,
     Event,
     MicroBatch,
     Op,
-    Reduction,
     Scaler,
     StepRecord,
-    Term,
 )
-
-HALF = (torch.float16, torch.bfloat16)
-
-
-@dataclass(slots=True)
-class OpenTerm:
-    """A loss node of the graph; ``upstream`` is set when backward reaches the node."""
-
-    kind: str
-    reduction: Reduction
-    tokens: Deferred | int | None = None
-    size: int | None = None
-    rows: int | None = None
-    samples: int | None = None
-    positions: int | None = None
-    class_weight: Deferred | None = None
-    undivided: bool | None = None
-    coefficient: float | None = None
-    head: int | None = None
-    elements: int | None = None
-    element_reduction: Reduction = "sum"
-    element_upstream: Deferred | None = None  # the gradient at the outermost reduction
-    of: str | None = None
-    nonlinear: bool = False
-    penalty: bool = False
-    uniform: bool = False  # the tokens are the elements: they have the same weight
-    per_token: bool = False  # ``upstream`` is that of a vector, also if ``reduction`` is not none
-    upstream: Deferred | None = None  # scalar, or [tokens, total, least, most] of a vector
-    target: Any = None  # the loss's target, held only until backward begins
-    missing: dict[str, str] = field(default_factory=dict)
-
-    def resolve(self) -> Term:
-        """The wire record."""
-        term = Term(self.kind, self.reduction, size=self.size, rows=self.rows)
-        term.samples, term.positions = self.samples, self.positions
-        term.undivided = self.undivided
-        term.coefficient, term.head = self.coefficient, self.head
-        term.missing = dict(self.missing)
-        if isinstance(self.tokens, int):
-            term.tokens = self.tokens
-        elif self.tokens is not None:
-            term.tokens = round(self.tokens.value())
-        if self.class_weight is not None:
-            term.class_weight = self.class_weight.value()
-        term.of, term.nonlinear, term.penalty = self.of, self.nonlinear, self.penalty
-        self._resolve_elements(term)
-        if self.uniform and term.element_weight is not None:
-            term.weight = term.element_weight
-        elif self.upstream is None or self.upstream.has_no_copy:
-            term.missing.setdefault("weight", "backward did not reach this loss node")
-        elif self.per_token or self.reduction == "none":
-            if "tokens" not in term.missing:
-                _vector_weight(term, self.upstream.values())
-        else:
-            _scalar_weight(term, self.upstream.value())
-        return term
-
-    def deferred(self) -> Iterator[Deferred]:
-        """The values that are read later."""
-        yield from _present(self.tokens, self.class_weight, self.upstream, self.element_upstream)
-
-    def _resolve_elements(self, term: Term) -> None:
-        upstream = self.element_upstream
-        if self.elements is None or upstream is None or upstream.has_no_copy:
-            return
-        divisor = self.elements if self.element_reduction == "mean" else 1
-        if divisor:
-            term.elements, term.element_weight = self.elements, upstream.value() / divisor
-
-
-def _present(*items: object) -> Iterator[Deferred]:
-    for item in items:
-        if isinstance(item, Deferred):
-            yield item
-
-
-def _scalar_weight(term: Term, upstream: float) -> None:
-    if term.reduction == "sum":
-        term.weight = upstream
-    elif term.tokens:
-        term.weight = upstream / term.tokens
-
-
-def _vector_weight(term: Term, summary: list[float]) -> None:
-    tokens, total, least, most = summary
-    term.tokens = round(tokens) if tokens == tokens else None
-    if term.tokens:
-        term.weight, term.weight_min, term.weight_max = total / term.tokens, least, most
 
 
 @dataclass(slots=True)
@@ -174,7 +84,7 @@ class OpenMicroBatch:
 
     def deferred(self) -> Iterator[Deferred]:
         """The values that are read later."""
-        yield from _present(self.loss, self.scale, self.targets)
+        yield from present(self.loss, self.scale, self.targets)
         for term in self.terms:
             yield from term.deferred()
 
@@ -212,7 +122,7 @@ class CountedMicroBatch:
     def deferred(self) -> Iterator[Deferred]:
         """The values that are read later."""
         yield from self.micro_batch.deferred()
-        yield from _present(self.sample_before, self.sample_after)
+        yield from present(self.sample_before, self.sample_after)
 
 
 @dataclass
@@ -291,13 +201,13 @@ class OpenStep:
         for counted in self.micro_batches:
             yield from counted.deferred()
         for event in self.events:
-            yield from _present(event.norm, event.sample)
+            yield from present(event.norm, event.sample)
         for _, norms in self.norms:
             yield norms
         if self.scaler is not None:
-            yield from _present(self.scaler.scale, self.scaler.tracker)
-        yield from _present(self.sample_at_step, self.found_inf, self.grad_scale)
-        yield from _present(self.parameters_before, self.parameters_after)
+            yield from present(self.scaler.scale, self.scaler.tracker)
+        yield from present(self.sample_at_step, self.found_inf, self.grad_scale)
+        yield from present(self.parameters_before, self.parameters_after)
         yield from self.parameters_between or ()
         yield from () if self.replica is None else [self.replica.sample]
 
@@ -332,6 +242,7 @@ class OpenStep:
         record = StepRecord(self.optimizer, self.step, self.time, **self.fields)
         record.missing = dict(self.missing)
         record.code = self.code()
+        add_evidence(t.inferred for c in self.micro_batches for t in c.micro_batch.terms)
         record.micro_batches = [counted.resolve() for counted in self.micro_batches]
         if not self.observed:
             return record

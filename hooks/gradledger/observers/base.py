@@ -24,7 +24,8 @@ class Patch:
     """Replaces one callable, and restores it.
 
     The owner is a module, a class, or a cell: the variable in which a decorated function holds its
-    body. If other code has wrapped the replacement since, it stays, and only calls the original.
+    body. If other code has wrapped the replacement since, it stays, and only calls the original. A
+    static method stays one, because Dynamo cannot trace a call of the descriptor.
 
     ``torch.compile`` traces a call of it as a call of the original: nothing of the hooks is in the
     graph, and a compiled call is not observed. ``compiled`` is called while Dynamo traces.
@@ -42,6 +43,8 @@ class Patch:
         if original is None:
             raise AttributeError(f"{owner} has no {name}")
         self._active = True  # False: it only calls the original
+        is_static = isinstance(original, staticmethod)
+        original = original.__func__ if is_static else original
         wrapped, is_compiling = wrap(original), torch.compiler.is_compiling
 
         def traced() -> None:
@@ -62,8 +65,8 @@ class Patch:
         for function in (wrapper, wrapped):
             never_compile(skip_in_stacklevel(function))
         never_compile(traced)
-        self._wrapper = wrapper
-        setattr(owner, name, wrapper)
+        self._wrapper: Any = staticmethod(wrapper) if is_static else wrapper
+        setattr(owner, name, self._wrapper)
 
     def undo(self) -> None:
         """Restore the original. If that is not possible, only call it from now on."""

@@ -84,6 +84,7 @@ class Term(Struct, gc=False, kw_only=True, omit_defaults=True):
     of: Name | None = None
     nonlinear: bool = False
     penalty: bool = False
+    inferred: Name | None = None
     missing: Missing = {}
 
 

@@ -249,7 +249,8 @@ class StepFacts:
                 return record.missing["clip_norm"]  # the factor may include a clipping
             if any(e.op == "clip_norm" and e.norm is None for e in record.events):
                 return "the norm that the gradients were clipped with was not read"
-        return None
+        terms = (t for _, m in chain.from_iterable(self.applied_by_rank.values()) for t in m.terms)
+        return next((t.missing["scale"] for t in terms if "scale" in t.missing), None)
 
     @property
     def changed_after_backward(self) -> bool:

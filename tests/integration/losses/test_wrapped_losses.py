@@ -1,6 +1,6 @@
 """A loss in whatever wrapping: the same bits, its tokens and their weights, and the right answer.
 
-If a loss cannot be observed at all, the result states the reason, and what to do about it.
+Losses that hide their graph are in ``test_hidden_losses.py``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from helpers.loops import answer, count
 from helpers.training import Batch, Batches, Recording, recording, tiny_model, tokens, windows
 
 from .wrapped_cross_entropies import (
-    HIDDEN,
     OBSERVABLE,
     CrossEntropy,
     checkpointed,
@@ -64,7 +63,7 @@ def train(
     return [*model.parameters(), torch.get_rng_state()]
 
 
-@pytest.mark.parametrize("wrapped", [*OBSERVABLE, *HIDDEN])
+@pytest.mark.parametrize("wrapped", OBSERVABLE)
 def test_twenty_steps_end_in_the_same_bits(wrapped: CrossEntropy) -> None:
     watched = train(wrapped, right, recording(), steps=20)
     for ours, theirs in zip(watched, train(wrapped, right, nullcontext(), steps=20), strict=True):
@@ -108,16 +107,3 @@ def test_before_pytorch_2_10_a_loss_inside_a_checkpoint_is_not_evaluated(
     recorded = Recording()
     train(wrapped, mean_of_means, recording(recorded))
     assert answer(recorded) == ({}, "incomplete")
-
-
-@pytest.mark.parametrize("reduced", [right, mean_of_means])
-@pytest.mark.parametrize("wrapped", HIDDEN)
-def test_a_loss_that_cannot_be_observed_is_not_evaluated(
-    wrapped: CrossEntropy, reduced: Reduced
-) -> None:
-    recorded = Recording()
-    train(wrapped, reduced, recording(recorded))
-    assert answer(recorded) == ({}, "incomplete")
-    reason = recorded.facts()[0].unmeasured
-    assert reason is not None
-    assert "ledger.micro_batch(tokens=..., reduction=...)" in reason

@@ -15,7 +15,11 @@ from typing import Any, NamedTuple
 
 from torch.autograd.function import BackwardCFunction
 
-from gradledger.observers.losses.elements import Descent, depends_on_parameters_alone
+from gradledger.observers.losses.elements import (
+    Descent,
+    depends_on_parameters_alone,
+    search_below,
+)
 from gradledger.observers.losses.found_losses import (
     DIRECT,
     UNKNOWN,
@@ -39,6 +43,8 @@ from gradledger.observers.losses.node_names import (
     REDUCTIONS,
     SCALINGS,
 )
+from gradledger.observers.losses_out_of_sight.calls import call_of
+from gradledger.observers.losses_out_of_sight.hidden import data_input, reduces_by_itself
 
 MAX_NODES = 400
 MAX_CONSTANTS = 8
@@ -69,7 +75,11 @@ class _Walk:
         while self._queue and self._spend():
             visit = self._queue.popleft()
             node, name = visit.edge.node, visit.edge.node.name()
-            loss = loss_at(node, name, visit.path) or _norm_of_parameters(node, name, visit.path)
+            loss = (
+                loss_at(node, name, visit.path)
+                or _norm_of_parameters(node, name, visit.path)
+                or self._hidden_loss(visit)
+            )
             if loss is not None:
                 self._add(loss)
             elif name in REDUCTIONS and _is_outermost(visit.edge):
@@ -86,6 +96,19 @@ class _Walk:
             if other.penalty
         ):
             self.losses.append(loss)
+
+    def _hidden_loss(self, visit: _Visit) -> LossNode | None:
+        """A function that reduces by itself, if no loss is below it that shows the weights."""
+        if not reduces_by_itself(visit.edge):
+            return None
+        node = visit.edge.node
+        if call_of(node) is None:
+            inside = search_below(visit.edge, single=True, spend=self._spend)
+            if inside.loss is not None or inside.numbers:
+                return None
+            if data_input(node) is None:
+                return None
+        return LossNode(node, node.name(), visit.path, hidden=True)
 
     def _descend(self, reduction: Any, path: GraphPath) -> None:
         descent = Descent(reduction, path, self._owners, self._spend)
@@ -139,6 +162,19 @@ def _find_below_constants(root: Any, scaled: bool) -> LossNode | None:
             path = path.through(node, name)
         node = below
     return None
+
+
+def is_only_scaled(root: Any, loss: Any) -> bool:
+    """Whether only products with constants are between the root and a loss."""
+    node = root
+    for _ in range(MAX_CONSTANTS):
+        if node is loss or node.name() not in SCALINGS:
+            break
+        inputs = graph_inputs(node)
+        if len(inputs) != 1 or (inputs[0][0] != 0 and node.name().startswith("Div")):
+            break
+        node = inputs[0][1].node
+    return node is loss
 
 
 def _is_outermost(edge: Edge) -> bool:

@@ -55,6 +55,7 @@ from gradledger.observers.losses.node_names import (
     SOFTMAXES,
     SUBTRACTIONS,
 )
+from gradledger.observers.losses_out_of_sight.hidden import reduces_by_itself
 
 MAX_INSIDE = 64  # nodes visited below one node that is not linear
 MAX_TO_SOFTMAX = 8  # nodes between a cross entropy and its softmax
@@ -310,6 +311,8 @@ def _is_loss_number(edge: Edge) -> bool:
     while queue and len(visited) <= MAX_INSIDE:
         node = queue.popleft().node
         if node.name() in REDUCTIONS or loss_at(node, node.name(), GraphPath()) is not None:
+            return True
+        if reduces_by_itself(Edge(node)):
             return True
         for _, below in graph_inputs(node):
             if below.node not in visited and element_count(below) == 1:

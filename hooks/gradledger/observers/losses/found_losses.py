@@ -97,6 +97,7 @@ class LossNode:
     link: tuple[Any, int] | None = None
     elements: Elements | None = None
     penalty: bool = False  # a function of parameters alone
+    hidden: bool = False  # a function that reduces by itself, and hides its graph
 
 
 def shape_of(node: Any, output: int = 0) -> tuple[int, ...]:

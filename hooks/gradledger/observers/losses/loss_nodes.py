@@ -14,12 +14,14 @@ import torch
 
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.isolation import is_plain
-from gradledger.capture.open_records import HALF, OpenTerm
+from gradledger.capture.open_terms import HALF, OpenTerm
 from gradledger.observers.losses.found_losses import Elements, LossNode, graph_inputs, signed
 from gradledger.observers.losses.loss_patterns import soft_target_side
 from gradledger.observers.losses.node_names import REDUCTIONS, SOFT_CROSS_ENTROPY
 from gradledger.observers.losses.sample_counts import sample_count
 from gradledger.observers.losses.saved_hooks import has_unpack_hook
+from gradledger.observers.losses_out_of_sight.calls import Call, call_of, unknown_signatures
+from gradledger.observers.losses_out_of_sight.hidden import BARE, Inferred
 from gradledger.records import Reduction
 
 _REDUCTION_NAMES: tuple[Reduction, ...] = ("none", "mean", "sum")
@@ -40,8 +42,13 @@ class DeclaredLoss:
 def open_term(loss: LossNode) -> OpenTerm:
     """The loss term as far as it is known before backward reaches the loss node."""
     node = loss.smoothed or loss.node
-    if loss.elements is not None:
+    call = call_of(loss.node)
+    if loss.hidden:
+        term = _hidden_term(loss.name) if call is None else _called_term(loss, call)
+    elif loss.elements is not None:
         term = _elements_term(loss, loss.elements)
+    elif call is not None:
+        term = _called_term(loss, call)
     elif loss.name.startswith("NllLoss"):
         term = _nll_term(node, loss.name)
     elif loss.name == SOFT_CROSS_ENTROPY:
@@ -64,6 +71,9 @@ def valid_mask(loss: LossNode) -> torch.Tensor | None:
     if inside is None:
         return None
     node = inside.smoothed or inside.node
+    call = call_of(node)
+    if call is not None:
+        return call.valid
     if not hasattr(node, "_saved_ignore_index"):
         return None
     target = _saved(node, "target")
@@ -105,6 +115,37 @@ def _nll_term(node: Any, name: str) -> OpenTerm:
     else:
         term.tokens = Deferred(divisor)
     return term
+
+
+def _called_term(loss: LossNode, call: Call) -> OpenTerm:
+    """A cross entropy of a known library: see ``losses_out_of_sight``."""
+    term = OpenTerm(BARE + loss.name, call.reduction)
+    if call.unknown is not None:
+        term.missing["weight"] = call.unknown
+    term.target = target = call.readable_target
+    if target is None:
+        term.missing["tokens"] = call.why_unreadable
+        return term
+    term.size, term.rows = target.numel(), target.shape[0] if target.dim() else 1
+    if target.dim() == 1 and term.rows > 1:
+        term.samples = sample_count(loss.node, term.rows)
+    if term.reduction == "none":
+        return term
+    valid = call.valid
+    if call.tokens is not None:
+        term.tokens = call.tokens
+    else:
+        term.tokens = term.size if valid is None else Deferred(valid.sum())
+    if call.class_weights is not None:
+        counted = target if valid is None else target[valid]
+        term.class_weight = Deferred(call.class_weights.detach()[counted].sum())
+    return term
+
+
+def _hidden_term(name: str) -> OpenTerm:
+    """A function that reduces by itself, of which nothing is known yet."""
+    inferred = Inferred(name.removesuffix("Backward"), reason=unknown_signatures.get(name))
+    return OpenTerm(name, "none", inferred=inferred)
 
 
 def _soft_term(node: Any) -> OpenTerm:

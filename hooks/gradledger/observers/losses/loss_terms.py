@@ -17,16 +17,24 @@ from gradledger import guard
 from gradledger.capture import gradient_probe
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.isolation import is_plain, isolated, local_part, never_compile
-from gradledger.capture.open_records import OpenMicroBatch, OpenTerm
+from gradledger.capture.open_records import OpenMicroBatch
+from gradledger.capture.open_terms import OpenTerm
 from gradledger.observers.base import Observer
 from gradledger.observers.losses import saved_hooks
-from gradledger.observers.losses.autograd_graph import find_losses, find_opaque
+from gradledger.observers.losses.autograd_graph import (
+    find_losses,
+    find_opaque,
+    is_only_scaled,
+)
 from gradledger.observers.losses.found_losses import LossNode
 from gradledger.observers.losses.loss_nodes import DeclaredLoss, open_term
 from gradledger.observers.losses.loss_patterns import head_of
 from gradledger.observers.losses.node_names import REDUCTIONS
 from gradledger.observers.losses.tasks import Tasks
 from gradledger.observers.losses.upstream import watch_declared, watch_upstream
+from gradledger.observers.losses_out_of_sight.adapters import Adapters
+from gradledger.observers.losses_out_of_sight.hidden import DECLARE, Inferred
+from gradledger.observers.losses_out_of_sight.inference import Evidence
 
 if TYPE_CHECKING:
     from gradledger.capture.windows import OptimizerWindow
@@ -36,7 +44,6 @@ MAX_TARGETS = 64  # that are copied, evenly spread, for a fingerprint of the dat
 TOO_MANY = f"more than {MAX_TERMS} loss nodes in one backward"
 COMPILED_AUTOGRAD = "backward runs under compiled autograd, which would compile the hooks each time"
 FREED = "already been freed"  # part of PyTorch's message for the saved tensors of such a graph
-DECLARE = "declare it with ledger.micro_batch(tokens=..., reduction=...)"
 
 
 class _EngineHook:
@@ -69,14 +76,23 @@ class LossTerms(Observer):
         super().__init__()
         self._thread = _ThreadDeclaration()
         self._tasks = Tasks()
+        self._adapters = Adapters(self.patch)
+        self._evidence: dict[str, Evidence] = {}  # of functions that hide their graph, by node
 
     def install(self) -> None:
-        """Note where saved-tensor hooks are active, if this PyTorch does not report them."""
+        """Adapt loss functions of libraries. Note where saved-tensor hooks are active, if this
+        PyTorch does not report them."""
+        self._adapters.install()
         if not saved_hooks.reported and saved_hooks.observable:
             saved_hooks.begin()
             scope = torch.autograd.graph.saved_tensors_hooks
             self.patch(scope, "__enter__", _noting(saved_hooks.entered), always=True)
             self.patch(scope, "__exit__", _noting(saved_hooks.left), always=True)
+
+    def uninstall(self) -> None:
+        """Restore everything that ``install`` changed."""
+        self._adapters.uninstall()
+        super().uninstall()
 
     def declare(self, tokens: Any, reduction: Literal["mean", "sum"], scale: float) -> None:
         """Declare the loss of the next backward on this thread."""
@@ -113,6 +129,9 @@ class LossTerms(Observer):
             micro_batch.relayed = micro_batch.has_grad_tensors and not _is_scalar(roots)
         self._copy_loss(micro_batch, roots)
         self._copy_target(micro_batch)
+        for term in micro_batch.terms:
+            if isinstance(term.inferred, Inferred):
+                term.inferred.root = micro_batch.loss
 
     @staticmethod
     def _copy_loss(micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:
@@ -146,6 +165,8 @@ class LossTerms(Observer):
                     for loss in find_losses(graph)
                     if loss.name not in REDUCTIONS and not loss.penalty
                 ]
+                if losses:  # the function that runs this backward hides nothing
+                    micro_batch.terms = [t for t in micro_batch.terms if t.inferred is None]
                 terms = self._add_terms(micro_batch, losses)
                 _number_heads(losses[: len(terms)], terms)
                 for term in terms:
@@ -163,6 +184,9 @@ class LossTerms(Observer):
                 self._add_terms(micro_batch, losses)
             if len(micro_batch.terms) == 1 and losses:
                 micro_batch.terms[0].head = self._tasks.number(losses[0])
+                inferred = micro_batch.terms[0].inferred
+                if isinstance(inferred, Inferred):
+                    inferred.alone = is_only_scaled(graphs[-1], losses[0].node)
         except RuntimeError as error:
             if FREED not in str(error):
                 raise
@@ -176,6 +200,9 @@ class LossTerms(Observer):
             micro_batch.terms.clear()
             return []
         terms = [open_term(loss) for loss in losses]
+        for term in terms:
+            if isinstance(term.inferred, Inferred):
+                term.inferred.evidence = self._evidence.setdefault(term.kind, Evidence())
         if len(losses) > 1:
             _number_heads(losses, terms)
         for loss, term in zip(losses, terms, strict=True):

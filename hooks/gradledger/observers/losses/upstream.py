@@ -14,10 +14,13 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from gradledger.capture.async_copy import Deferred
-from gradledger.capture.open_records import OpenTerm
+from gradledger.capture.open_terms import OpenTerm
 from gradledger.observers.losses.found_losses import LossNode, Rows
 from gradledger.observers.losses.loss_nodes import HIDDEN, count_elements, hides_ignored, valid_mask
+from gradledger.observers.losses_out_of_sight.calls import call_of
+from gradledger.observers.losses_out_of_sight.hidden import Inferred, data_input, watch_rows
 
+FP16 = "in fp16, a token of a custom function may have no gradient"
 _EVEN_ROW = 1e-6  # relative difference of entries that count as equal
 
 Hook = Callable[..., None]
@@ -32,6 +35,8 @@ def watch_upstream(
     ``has_grad_tensors``: the gradient may be the caller's own tensor, so it must be copied.
     """
     undo = []
+    if loss.hidden:
+        return _watch_hidden(loss, term, guard_hook)
     if loss.reduction is not None:
 
         def at_reduction(grads: tuple[Any, ...]) -> None:
@@ -60,7 +65,26 @@ def _counts_by_rows(loss: LossNode, term: OpenTerm) -> bool:
     """Whether only the gradient that leaves the loss shows which of its tokens count."""
     if loss.name == "NllLossBackward0" and term.reduction == "none":
         return hides_ignored(loss)
-    return isinstance(loss.node, BackwardCFunction)
+    return isinstance(loss.node, BackwardCFunction) and call_of(loss.node) is None
+
+
+def _watch_hidden(
+    loss: LossNode, term: OpenTerm, guard_hook: GuardHook
+) -> list[Callable[[], None]]:
+    """Read the gradient at a function of a known library, or what an unknown one shows."""
+    call = call_of(loss.node)
+    if call is None:
+        data = data_input(loss.node)
+        if data is None or not isinstance(term.inferred, Inferred):
+            return []
+        return watch_rows(loss.node, data[0], term.inferred, guard_hook)
+    scale = call.scale
+
+    def before(grads: tuple[Any, ...]) -> None:
+        if grads[0] is not None:
+            term.upstream = Deferred(grads[0].detach() * scale)  # a copy, whatever comes later
+
+    return [loss.node.register_prehook(guard_hook(before)).remove]
 
 
 def _watch_link(
@@ -182,6 +206,8 @@ def _count_rows(term: OpenTerm, arrived: list[torch.Tensor], outgoing: torch.Ten
     """The tokens of a vector of losses: rows of its input with a gradient; others are ignored."""
     losses = arrived.pop() if arrived else outgoing
     exact = outgoing.dtype != torch.float16  # there, a small gradient may underflow to zero
+    if not exact:
+        term.missing["tokens"] = FP16
     if exact and outgoing.dim() and losses.numel() and outgoing.numel() % losses.numel() == 0:
         rows = outgoing.detach().reshape(losses.numel(), -1)
         used = torch.linalg.vector_norm(rows, math.inf, dim=1).reshape(losses.shape) != 0

@@ -1,0 +1,104 @@
+"""A loss term while its window is open: raw evidence, resolved into a wire record later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gradledger.capture.async_copy import Deferred
+from gradledger.capture.inferred import Inferred
+from gradledger.records import Reduction, Term
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+@dataclass(slots=True)
+class OpenTerm:
+    """A loss node of the graph; ``upstream`` is set when backward reaches the node."""
+
+    kind: str
+    reduction: Reduction
+    tokens: Deferred | int | None = None
+    size: int | None = None
+    rows: int | None = None
+    samples: int | None = None
+    positions: int | None = None
+    class_weight: Deferred | None = None
+    undivided: bool | None = None
+    coefficient: float | None = None
+    head: int | None = None
+    elements: int | None = None
+    element_reduction: Reduction = "sum"
+    element_upstream: Deferred | None = None  # the gradient at the outermost reduction
+    of: str | None = None
+    nonlinear: bool = False
+    penalty: bool = False
+    uniform: bool = False  # the tokens are the elements: they have the same weight
+    per_token: bool = False  # ``upstream`` is that of a vector, also if ``reduction`` is not none
+    upstream: Deferred | None = None  # scalar, or [tokens, total, least, most] of a vector
+    inferred: Inferred | None = None  # of a loss that hides its graph
+    target: Any = None  # the loss's target, held only until backward begins
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def resolve(self) -> Term:
+        """The wire record."""
+        term = Term(self.kind, self.reduction, size=self.size, rows=self.rows)
+        term.samples, term.positions, term.undivided = self.samples, self.positions, self.undivided
+        term.coefficient, term.head = self.coefficient, self.head
+        term.missing = dict(self.missing)
+        if self.tokens is not None:
+            counted = self.tokens
+            term.tokens = counted if isinstance(counted, int) else round(counted.value())
+        if self.class_weight is not None:
+            term.class_weight = self.class_weight.value()
+        term.of, term.nonlinear, term.penalty = self.of, self.nonlinear, self.penalty
+        self._resolve_elements(term)
+        if self.inferred is not None:
+            self.inferred.resolve(term)
+        elif self.uniform and term.element_weight is not None:
+            term.weight = term.element_weight
+        elif self.upstream is None or self.upstream.has_no_copy:
+            term.missing.setdefault("weight", "backward did not reach this loss node")
+        elif self.per_token or self.reduction == "none":
+            if "tokens" not in term.missing:
+                _vector_weight(term, self.upstream.values())
+        else:
+            _scalar_weight(term, self.upstream.value())
+        return term
+
+    def deferred(self) -> Iterator[Deferred]:
+        """The values that are read later."""
+        yield from present(self.tokens, self.class_weight, self.upstream, self.element_upstream)
+        yield from () if self.inferred is None else self.inferred.deferred()
+
+    def _resolve_elements(self, term: Term) -> None:
+        upstream = self.element_upstream
+        if self.elements is None or upstream is None or upstream.has_no_copy:
+            return
+        divisor = self.elements if self.element_reduction == "mean" else 1
+        if divisor:
+            term.elements, term.element_weight = self.elements, upstream.value() / divisor
+
+
+def present(*items: object) -> Iterator[Deferred]:
+    """Those of the items that are values to be read later."""
+    for item in items:
+        if isinstance(item, Deferred):
+            yield item
+
+
+def _scalar_weight(term: Term, upstream: float) -> None:
+    if term.reduction == "sum":
+        term.weight = upstream
+    elif term.tokens:
+        term.weight = upstream / term.tokens
+
+
+def _vector_weight(term: Term, summary: list[float]) -> None:
+    tokens, total, least, most = summary
+    term.tokens = round(tokens) if tokens == tokens else None
+    if term.tokens:
+        term.weight, term.weight_min, term.weight_max = total / term.tokens, least, most

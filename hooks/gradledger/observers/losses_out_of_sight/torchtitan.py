@@ -1,0 +1,36 @@
+"""torchtitan's ``ChunkedLossWrapper``. Read in 0.3.0.
+
+It calls backward for each chunk of a batch, where the graph shows the loss. The backward that the
+trainer then calls passes on the gradient that these computed: it reaches no other loss.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradledger.observers.losses_out_of_sight.adapter import Adapter
+from gradledger.observers.losses_out_of_sight.calls import Call
+
+
+def _read(_: dict[str, Any]) -> Call:
+    return Call("sum", relayed=True)
+
+
+def _loss_parallel(arguments: dict[str, Any]) -> Call:
+    return Call(arguments["reduction"], arguments["labels"], -100)
+
+
+ADAPTERS = (
+    Adapter(
+        "torchtitan.components.loss",
+        "_DecoderOutputGradientBackProp",
+        frozenset({"accumulated_grad"}),
+        _read,
+    ),
+    Adapter(
+        "torchtitan.components.loss",
+        "_LossParallelCrossEntropy",
+        frozenset({"labels", "reduction"}),
+        _loss_parallel,
+    ),
+)

@@ -1,0 +1,100 @@
+"""The reduction of a function that hides its graph, from what it returns for unequal counts."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from gradledger.observers.losses_out_of_sight.inference import Evidence, Size, token_weight
+
+
+def errors_and_value(weight: float, probabilities: list[float]) -> tuple[list[float], float]:
+    value = -weight * sum(map(math.log, probabilities))
+    return [weight * (1 - p) for p in probabilities], value
+
+
+@pytest.mark.parametrize("weight", [1.0, 1 / 7, 1e-4, 65536.0])
+@pytest.mark.parametrize("guesses", [(), (123.0, 0.5)])
+def test_the_weight_of_a_cross_entropy_follows_from_its_value(
+    weight: float, guesses: tuple[float, ...]
+) -> None:
+    draw = random.Random(1)
+    probabilities = [draw.uniform(1e-5, 0.95) for _ in range(200)]
+    errors, value = errors_and_value(weight, probabilities)
+    assert token_weight(errors, value, guesses) == pytest.approx(weight, rel=1e-6)
+
+
+def test_a_guess_that_fits_is_returned() -> None:
+    errors, value = errors_and_value(0.25, [0.1, 0.5, 0.9])
+    assert token_weight(errors, value, (1.0, 0.25)) == 0.25
+
+
+def test_a_model_that_makes_no_errors_shows_no_weight() -> None:
+    errors, value = errors_and_value(0.25, [0.9999, 0.99995])
+    assert token_weight(errors, value, ()) is None
+    assert token_weight([], 0.0, ()) is None
+
+
+def values(divisor: str, noise: float, sizes: list[Size]) -> Evidence:
+    """Losses that fall, of tokens whose mean varies by ``noise``."""
+    draw, evidence = random.Random(2), Evidence()
+    for step, size in enumerate(sizes):
+        mean = 5.0 * 0.99**step * math.exp(draw.gauss(0, noise))
+        evidence.add_value(size, mean * size.tokens / size.divisor(divisor))  # type: ignore[arg-type]
+    return evidence
+
+
+RAGGED = [Size(n, 96, 4) for n in (12, 80, 33, 57, 91, 20, 64, 8, 45, 72, 15, 88, 26, 60, 39, 9)]
+PADDED = [Size(n, n + 30 + 7 * (n % 3), 1 + n % 4) for n, _, _ in RAGGED]
+
+
+@pytest.mark.parametrize("sizes", [RAGGED, PADDED])
+@pytest.mark.parametrize("divisor", ["mean", "sum", "rows", "first"])
+def test_the_law_that_made_the_values_is_found(divisor: str, sizes: list[Size]) -> None:
+    law = values(divisor, 0.05, sizes).law()
+    assert law is not None
+    same = {"rows", "first", "sum"} if sizes is RAGGED else {divisor}  # constant divisors
+    assert law[0] in (same if divisor != "mean" else {"mean"})
+
+
+@pytest.mark.parametrize(
+    ("noise", "sizes"),
+    [
+        (0.05, RAGGED[:8]),  # too few
+        (1.5, RAGGED),  # the losses vary as much as the counts
+        (0.05, [Size(64, 96, 4)] * 40),  # all of one size
+        (0.05, [Size(64 + i % 3, 96, 4) for i in range(40)]),  # nearly
+    ],
+)
+def test_without_enough_evidence_there_is_no_law(noise: float, sizes: list[Size]) -> None:
+    assert values("mean", noise, sizes).law() is None
+
+
+def test_weights_that_obey_one_law_prove_it_and_others_do_not() -> None:
+    constant, mean, other = Evidence(), Evidence(), Evidence()
+    for tokens in (8, 3, 14, 5):
+        constant.add_exact(tokens, 1 / 30)
+        mean.add_exact(tokens, 0.5 / tokens)
+        other.add_exact(tokens, 1 / (tokens + 0.1 * tokens**1.5))
+    assert constant.proved
+    assert mean.proved
+    assert not other.proved
+
+
+def test_a_divisor_that_changes_from_window_to_window_is_proved() -> None:
+    evidence = Evidence()
+    for window in ((8, 3, 14, 5), (2, 9, 7, 4)):
+        for tokens in window:
+            evidence.add_exact(tokens, 1 / sum(window))
+    assert evidence.proved
+
+
+def test_equal_counts_prove_only_a_plain_mean_or_sum() -> None:
+    plain, scaled = Evidence(), Evidence()
+    for _ in range(8):
+        plain.add_exact(16, 1 / 16)
+        scaled.add_exact(16, 0.5 / 16)
+    assert plain.proved
+    assert not scaled.proved
