@@ -219,6 +219,9 @@ class StepRecord:
     empty: bool = False  # no parameter has a gradient at the step
     skipped: bool = False  # the GradScaler found a non-finite gradient and did not step
     half_precision: bool = False  # loss and weights have fp16 or bf16 rounding errors
+    by_hand: bool = False  # no optimizer of PyTorch made the update; its gradient may be gone
+    # by hand: c, if the parameters changed by -c times the gradient after the last backward
+    step_size: float | None = None
     dropped: int = 0  # records that this rank has dropped so far
     next: int | None = None  # the next recorded step, if sampling skips the steps before it
     code: list[CodeLocation] = field(default_factory=list)  # new since the last record

@@ -86,6 +86,7 @@ step_records = st.builds(
     zero_share=maybe_number,
     nonfinite=maybe_count,
     update_ratio=maybe_number,
+    step_size=maybe_number,
     noise=st.lists(numbers, max_size=2),
     sync=st.sampled_from(["none", "averaged", "unknown"]),
     wrapper=st.none() | st.sampled_from(["ddp", "fsdp", "fsdp2"]),
@@ -109,6 +110,7 @@ step_records = st.builds(
     empty=st.booleans(),
     skipped=st.booleans(),
     half_precision=st.booleans(),
+    by_hand=st.booleans(),
     dropped=counts,
     missing=missing,
 )

@@ -33,6 +33,7 @@ SENT_COORDINATES = 16  # of all parameters together, if the record carries the s
 # Relative deviation between coordinates up to which a change of the gradient is one factor.
 UNIFORM = 1e-3
 UNIFORM_HALF = 2e-2
+ROUNDED = 0.02  # share of a change of the parameters that may be rounding
 CHANGED = "the gradients were changed after backward, not scaled by one number"
 
 
@@ -48,9 +49,12 @@ class GradientProbe:
         self._gradient_ids: list[int] = []
         self._references: list[weakref.ref[Any]] = []
         self._views: list[torch.Tensor] = []
+        self.keeps_freed = False  # read the coordinates when the first gradient is freed
+        self.freed: Deferred | None = None  # these
 
     def copy(self, parameters: list[Any]) -> Deferred | None:
         """The current coordinates, in a fixed order; None if there are no gradients."""
+        self.freed = None
         gradients = [g for g in (p.grad for p in parameters) if g is not None]
         ids = list(map(id, gradients))
         if ids != self._gradient_ids:
@@ -65,6 +69,8 @@ class GradientProbe:
     def _freed(self, reference: weakref.ref[Any]) -> None:
         """A gradient was freed. It may be one whose view was dropped before."""
         if any(reference is current for current in self._references):
+            if self.keeps_freed and all(view.is_cpu for view in self._views):
+                self.freed = _copy_views(self._views)
             self.release()
 
 
@@ -206,6 +212,31 @@ def is_uninformative(targets: list[float]) -> bool:
 def are_consecutive(targets: list[float]) -> bool:
     """Whether targets are 0, 1, 2, ... or evenly spread ones of these (a contrastive loss)."""
     return is_uninformative(targets) and targets[1] != targets[0]
+
+
+def step_size(
+    before: list[float], after: list[float], gradient: list[float], precision: float
+) -> float | None:
+    """c, if the parameters changed by -c times the gradient; None if they changed otherwise.
+
+    ``precision`` is that of the parameters, relative. If rounding hides the change, c is not known.
+    """
+    if not gradient or not len(before) == len(after) == len(gradient):
+        return None
+    changes = list(map(operator.sub, before, after))
+    square = _square(gradient)
+    rounding = [2 * precision * abs(value) for value in before]
+    if not square or not math.isfinite(square) or not all(map(math.isfinite, after)):
+        return None
+    size = math.fsum(map(operator.mul, changes, gradient)) / square
+    if size == 0 or math.fsum(rounding) > ROUNDED * math.fsum(map(abs, changes)):
+        return None
+    steps = [size * g for g in gradient]
+    follows = all(
+        abs(change - step) <= UNIFORM * abs(step) + error
+        for change, step, error in zip(changes, steps, rounding, strict=True)
+    )
+    return size if follows else None
 
 
 def relative_change(before: list[float], after: list[float]) -> float | None:

@@ -34,6 +34,7 @@ _dispatch_modes: Callable[[], int] | None = _private("_len_torch_dispatch_stack"
 _no_dispatch: Any = _private("_DisableTorchDispatch")
 _is_functional: Any = getattr(torch, "_is_functional_tensor", None)
 _dynamo: Any = getattr(_private("_dynamo"), "eval_frame", None)
+_functorch_level: Any = getattr(_private("_functorch"), "maybe_current_level", None)
 _set_compiler: Any = getattr(_dynamo, "set_eval_frame", None)
 
 
@@ -120,6 +121,11 @@ def isolated() -> Any:
     if (_dispatch_modes is not None and _dispatch_modes()) or _compiler() is not None:
         return _OutsideModes()
     return torch._C.DisableTorchFunction()
+
+
+def in_functorch() -> bool:
+    """Whether a transformation of ``torch.func`` runs on this thread."""
+    return _functorch_level is not None and _functorch_level() is not None
 
 
 def is_plain(tensor: Any) -> bool:

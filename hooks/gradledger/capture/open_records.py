@@ -18,6 +18,7 @@ from gradledger.capture.async_copy import Deferred
 from gradledger.capture.gradient_probe import AccumulatedSample
 from gradledger.capture.inferred import add_evidence
 from gradledger.capture.open_terms import HALF, OpenTerm, present
+from gradledger.capture.open_update import OpenUpdate
 from gradledger.capture.replica_sample import OpenReplica
 from gradledger.records import (
     CodeLocation,
@@ -26,6 +27,15 @@ from gradledger.records import (
     Op,
     Scaler,
     StepRecord,
+)
+
+OWN_BUFFERS = (
+    "the loop updates the parameters itself, and clears the gradients between its backwards: which "
+    "of them the update uses is not known"
+)
+ASSIGNED = (
+    "the loop assigns the gradients that the optimizer steps on, and they are no multiple of those "
+    "that were computed in this window"
 )
 
 
@@ -105,6 +115,9 @@ class CountedMicroBatch:
     fresh: bool | None = None
     sample_before: Deferred | None = None
     sample_after: Deferred | None = None  # when the backward had ended
+    half: bool = False  # the sample is of gradients in half precision
+    norms: Deferred | None = None  # of the gradients then, if no optimizer holds the parameters
+    returned: bool = False  # by ``torch.autograd.grad``, and not added to ``.grad``
     already_stepped: bool = False  # another optimizer stepped on it before this one did
 
     def was_fresh(self) -> bool | None:
@@ -122,7 +135,7 @@ class CountedMicroBatch:
     def deferred(self) -> Iterator[Deferred]:
         """The values that are read later."""
         yield from self.micro_batch.deferred()
-        yield from present(self.sample_before, self.sample_after)
+        yield from present(self.sample_before, self.sample_after, self.norms)
 
 
 @dataclass
@@ -182,6 +195,8 @@ class OpenStep:
     parameters_after: Deferred | None = None  # and after it
     parameters_between: tuple[Deferred, Deferred] | None = None  # after the last step, before this
     replica: OpenReplica | None = None
+    adopted: bool = False  # backward added to other gradients, from which the loop made these
+    update: OpenUpdate | None = None  # if no optimizer made it
     observed: bool = True  # False: its thread or its tensors cannot be observed
     facts: tuple[str, ...] = ()  # missing if nothing can be measured
     fields: dict[str, Any] = field(default_factory=dict)  # of the record, final already
@@ -237,7 +252,7 @@ class OpenStep:
         self.mark_unmeasured(f"the record could not be read: {type(error).__name__}")
 
     def _resolve_measured(self) -> StepRecord:
-        half = any(c.micro_batch.is_half() for c in self.micro_batches)
+        half = any(c.half or c.micro_batch.is_half() for c in self.micro_batches)
         tolerance = gradient_probe.UNIFORM_HALF if half else gradient_probe.UNIFORM
         record = StepRecord(self.optimizer, self.step, self.time, **self.fields)
         record.missing = dict(self.missing)
@@ -259,6 +274,9 @@ class OpenStep:
         self._measure_between(record, tolerance)
         self._measure_norms(record)
         self._measure_update(record)
+        if self.update is not None:
+            self._measure_step_size(record, self.update.precision)
+            self._measure_norm_by_hand(record)
         return record
 
     # ------------------------------------------------------------------ the gradient sample
@@ -299,6 +317,11 @@ class OpenStep:
             record.post_factor = factor
             return
         record.missing.setdefault("post_factor", factor)
+        if self.adopted:
+            self._note_moved(record)
+            for micro_batch in record.micro_batches:
+                micro_batch.missing["rescaled"] = ASSIGNED
+            return
         record.changed = factor == gradient_probe.CHANGED
         if self.may_be_combined:
             record.samples = gradient_probe.sent_samples(before.values(), after.values(), total)
@@ -321,6 +344,12 @@ class OpenStep:
             if counted.sample_after is not None and is_last_before_clearing
         ]
         return [sum(column) for column in zip(*samples, strict=False)]
+
+    @staticmethod
+    def _note_moved(record: StepRecord) -> None:
+        record.moved = True
+        for micro_batch in record.micro_batches[1:]:
+            micro_batch.fresh = False
 
     def _measure_sample(self, record: StepRecord, tolerance: float) -> None:
         if self.sample_at_step is not None:
@@ -396,6 +425,44 @@ class OpenStep:
         if self.parameters_after is not None:
             after = self.parameters_after.values()
             record.update_ratio = gradient_probe.relative_change(before, after)
+
+    def _measure_norm_by_hand(self, record: StepRecord) -> None:
+        """The norm after the last backward, times what the loop multiplied the gradients by.
+
+        ``nonfinite`` is that of all backwards of the window.
+        """
+        norms = [c.norms.values() for c in self.micro_batches if c.norms is not None]
+        if len(norms) < len(self.micro_batches) or not norms:
+            return
+        record.nonfinite = sum(1 for each in norms for norm in each if norm - norm != 0)
+        cleared = any(counted.was_fresh() for counted in self.micro_batches[1:])
+        if record.norm is None and record.post_factor is not None and not cleared:
+            record.norm = _root_of_squares(norms[-1]) * abs(record.post_factor)
+            record.missing.pop("norm", None)
+
+    def _measure_step_size(self, record: StepRecord, precision: float) -> None:
+        """The step size of an update by hand; and which of the gradients it used.
+
+        If the gradients were cleared inside the window, the update used their sum (the loop has
+        own buffers), or those of the last backward alone. Else neither is known.
+        """
+        last = self.last_sample()
+        before, after = self.parameters_before, self.parameters_after
+        if last is None or before is None or after is None:
+            return
+        values = before.values(), after.values()
+        if not any(counted.was_fresh() for counted in self.micro_batches[1:]):
+            record.step_size = gradient_probe.step_size(*values, last.values(), precision)
+            return
+        record.step_size = gradient_probe.step_size(*values, self._total_if_cleared(), precision)
+        if record.step_size is not None:
+            self._note_moved(record)
+            return
+        record.step_size = gradient_probe.step_size(*values, last.values(), precision)
+        if record.step_size is None:
+            self._note_moved(record)
+            for micro_batch in record.micro_batches:
+                micro_batch.missing["rescaled"] = OWN_BUFFERS
 
 
 def _root_of_squares(values: Iterable[float]) -> float:

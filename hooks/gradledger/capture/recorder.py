@@ -46,11 +46,18 @@ from torch.optim.optimizer import (
 from gradledger import guard
 from gradledger.capture.async_copy import start_copies
 from gradledger.capture.backwards import Backwards
-from gradledger.capture.isolation import isolated, never_compile, skip_in_stacklevel
+from gradledger.capture.isolation import (
+    in_functorch,
+    isolated,
+    never_compile,
+    skip_in_stacklevel,
+)
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
+from gradledger.capture.open_update import OpenUpdate
 from gradledger.capture.optimizer_rounds import OptimizerRounds, SkippedRounds
 from gradledger.capture.source_code import ScriptSources
 from gradledger.capture.step_sampling import StepSampler
+from gradledger.capture.updates_by_hand import GONE, UpdatesByHand
 from gradledger.capture.windows import OpenWindows, OptimizerWindow
 from gradledger.observers.base import Observer, Patch
 from gradledger.observers.clipping import Clipping
@@ -84,11 +91,14 @@ class Recorder:
         self._rounds_ahead = 1  # from this round to the next sampled one
         self._skipped: SkippedRounds | None = None  # while steps are skipped
         self.last_step_time = 0.0  # when the last step ended, sampled or not; since the epoch
+        self.grads = 0  # calls of ``torch.autograd.grad``
+        self.functional_grads = 0  # those of them that ``torch.func`` made
         self._lock = threading.RLock()  # held for the hooks' own code, never for PyTorch's
         self._backwards = Backwards()
         self.windows = OpenWindows(self._backwards)
         self._rounds = OptimizerRounds(self.windows)
         self.sources = ScriptSources()
+        self.updates_by_hand = UpdatesByHand(self.windows, self._close_updated)
         self.losses = LossTerms()
         self._observers: list[Observer] = [
             GradScalerCalls(self.windows, self.close_skipped),
@@ -126,6 +136,7 @@ class Recorder:
         self._step_sampler.start_clock()
         self._backward = Patch(torch.autograd, "backward", self._wrap_backward)
         self._patches.append(self._backward)
+        self._patches.append(Patch(torch.autograd, "grad", self._wrap_grad))
         self._patches.append(Patch(Optimizer, "__init__", self._wrap_init))
         before, after = self._step_hook(self._before_step), self._step_hook(self._after_step)
         self._handles.append(register_optimizer_step_pre_hook(before))
@@ -154,6 +165,8 @@ class Recorder:
                     if self._patches and window.is_abandoned():
                         window.code.stop()  # the script does not step here
                         self.close_skipped(window.optimizer)
+                if self._patches:
+                    self.updates_by_hand.finish()
         finally:
             self._lock.release()
 
@@ -219,6 +232,8 @@ class Recorder:
 
     def _begin_backward(self, roots: Any, grad_tensors: Any) -> OpenMicroBatch:
         began = perf_counter()
+        with self._backward_guard:
+            self.updates_by_hand.begin_backward(_roots(roots))
         micro_batch = self._backwards.begin(grad_tensors is not None)
         with self._backward_guard:
             self.windows.begin_backward(micro_batch)
@@ -226,6 +241,61 @@ class Recorder:
         micro_batch.started = perf_counter()
         self._step_sampler.hook_seconds += micro_batch.started - began
         return micro_batch
+
+    # ------------------------------------------------------------------ torch.autograd.grad
+
+    def _wrap_grad(self, original: Any) -> Any:
+        def grad(*args: Any, **kwargs: Any) -> Any:
+            call = None
+            if not self._backwards.is_nested():
+                call = self._run_guarded(self._backward_guard, self._begin_grad, args, kwargs)
+            if call is None:
+                return original(*args, **kwargs)
+            try:
+                gradients = original(*args, **kwargs)
+            except BaseException:
+                self._run_guarded(self._backward_guard, self._release, call[0])
+                raise
+            finally:
+                self._backwards.leave()
+            self._run_guarded(self._backward_guard, self._end_grad, *call, gradients)
+            return gradients
+
+        return grad
+
+    def _begin_grad(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[OpenMicroBatch, tuple[Any, ...]] | None:
+        """A micro-batch, if the loop may update the inputs itself; else None.
+
+        With ``create_graph`` the gradients are a part of another loss.
+        """
+        self.grads += 1
+        inside = in_functorch()
+        self.functional_grads += inside
+        create_graph = args[4] if len(args) > 4 else kwargs.get("create_graph", False)
+        if inside or create_graph or self._skipped is not None:
+            return None
+        roots = _roots(args[0] if args else kwargs.get("outputs"))
+        inputs = _roots(args[1] if len(args) > 1 else kwargs.get("inputs"))
+        if not all(isinstance(each, torch.Tensor) and each.is_leaf for each in inputs):
+            return None
+        if not self.updates_by_hand.reads(inputs):
+            return None
+        self.updates_by_hand.begin_backward(roots, inputs)
+        micro_batch = self._backwards.begin(has_grad_tensors=False)
+        self._notify("backward_begins", micro_batch, roots)
+        micro_batch.started = perf_counter()
+        return micro_batch, inputs
+
+    def _end_grad(
+        self, micro_batch: OpenMicroBatch, inputs: tuple[Any, ...], gradients: Any
+    ) -> None:
+        micro_batch.backward_ms = round((perf_counter() - micro_batch.started) * 1e3, 3)
+        self._release(micro_batch)
+        self._notify("backward_ends", micro_batch, [])
+        micro_batch.missing.update(self._failed)
+        self.updates_by_hand.add_gradients(micro_batch, inputs, _roots(gradients))
 
     def begin_inputs(self, roots: Any) -> OpenMicroBatch:
         """The first part of a split backward begins; it adds to no gradient of an optimizer."""
@@ -269,6 +339,7 @@ class Recorder:
         if self.windows.several_threads and self._step_sampler.may_skip:
             self.sample_every_step()  # the steps of several threads have no repeating order
         self._notify("backward_ends", micro_batch, reached)
+        self.updates_by_hand.end_backward(micro_batch, reached)
         micro_batch.missing.update(self._failed)
         self._step_sampler.hook_seconds += perf_counter() - ended
 
@@ -349,18 +420,35 @@ class Recorder:
         step.fields["skipped"] = True
         self._send(step, window)
 
-    def _close_window(self, window: OptimizerWindow) -> OpenStep:
+    def _close_updated(self, window: OptimizerWindow, update: OpenUpdate) -> None:
+        """The parameters of a window have changed, and no optimizer of PyTorch changed them.
+
+        Nothing announces such an update, so no step can be skipped.
+        """
+        if self._step_sampler.may_skip:
+            self.sample_every_step()
+        step = self._close_window(window, update)
+        step.fields["by_hand"] = True
+        if step.observed and update.gradient is None:
+            step.missing["post_factor"] = GONE
+        self._send(step, window)
+
+    def _close_window(self, window: OptimizerWindow, update: OpenUpdate | None = None) -> OpenStep:
         unmeasured = self.windows.prepare_step(window)
         running = self._backwards.current()
         if running is not None and not window.stepping and not unmeasured:
             window.add_micro_batch(running)  # the optimizer steps from a hook inside backward
             window.counted_number = running.number
         step = window.close(self.windows.index_of(window), time())
-        step.facts = self._facts
+        step.facts, step.update = self._facts, update
+        if update is not None and not update.untouched:
+            step.missing["norm"] = GONE
         if unmeasured is not None:
             step.mark_unmeasured(unmeasured)
         else:
             self._notify("step_begins", step, window)
+            if update is None and not window.fed:
+                window.starved = step.sample_at_step is not None
         return step
 
     def _send(self, step: OpenStep, window: OptimizerWindow) -> None:

@@ -100,9 +100,13 @@ class OptimizerWindow:
         self.hidden_gradients = False  # gradients of the last backward are outside ``.grad``
         self.counted_number = 0  # of the micro-batch that was counted while it still ran
         self.partial = False  # the start of the window was not observed: no record of it
+        self.by_hand = False  # no optimizer of PyTorch holds its parameters
+        self.fed = False  # a backward has added to its gradients
+        self.starved = False  # it steps on gradients, and no backward has added to them
+        self.sources: list[CountedMicroBatch] = []  # micro-batches that may have made these
         self.strays = 0  # at the last step: see ``OpenWindows._strays``
         self.code = CalledFrom()
-        self._marks: list[tuple[int, int]] = []
+        self.marks: list[tuple[int, int]] = []
 
     @property
     def optimizer(self) -> Any:
@@ -142,6 +146,7 @@ class OptimizerWindow:
     def _release(self, _: Any) -> None:
         """The script has dropped the optimizer: drop every reference to the script's objects."""
         self._probed, self.micro_batches, self.events = [], [], []
+        self.sources = []
         self.sample_at_last_step = self.sample_before = None
         self.probe.release()
 
@@ -152,16 +157,19 @@ class OptimizerWindow:
         self.applying = False  # it may have raised
         if not self._probed:
             self.choose_probed(self.parameters())
-        marks = self._read_marks()
+        marks = self.read_marks()
         self.fresh, self.sample_before = False, None
         if self.hidden_gradients:
             pass  # the marks mean nothing: the gradients are outside ``.grad``
         elif marks.count(ABSENT) == len(marks):
             self.fresh = True
             self.probe.release()
-        elif marks != self._marks:  # something wrote to the gradients: the values decide
+        elif marks != self.marks or not self.micro_batches:
+            # Something wrote to the gradients: the values decide. The first backward of a window
+            # finds the gradients of the last one only if they were cleared past their version, by
+            # ``.grad.data.zero_()``, or not at all.
             self.fresh, self.sample_before = None, self.sample()
-        self._marks = marks
+        self.marks = marks
 
     def end_backward(self, hidden: Set[int] = frozenset()) -> bool:
         """Read the marks again; True if the backward added to gradients of this optimizer.
@@ -169,14 +177,15 @@ class OptimizerWindow:
         ``hidden`` are parameters whose gradients FSDP keeps outside ``.grad`` until it reduces
         them.
         """
-        marks_at_begin, self._marks = self._marks, self._read_marks()
+        marks_at_begin, self.marks = self.marks, self.read_marks()
         hides = bool(hidden) and any(id(p) in hidden for p in self.probed_parameters)
-        changed = self._marks != marks_at_begin
+        changed = self.marks != marks_at_begin
         if hides or changed:  # else it was the backward of other parameters
             self.hidden_gradients = hides
-        return (changed and self._marks.count(ABSENT) < len(self._marks)) or hides
+        return (changed and self.marks.count(ABSENT) < len(self.marks)) or hides
 
-    def _read_marks(self) -> list[tuple[int, int]]:
+    def read_marks(self) -> list[tuple[int, int]]:
+        """The marks of the probed gradients now."""
         gradients = [p.grad for p in self.probed_parameters]
         return [ABSENT if g is None else (id(g), _version(g)) for g in gradients]
 
@@ -186,6 +195,7 @@ class OptimizerWindow:
 
     def add_micro_batch(self, micro_batch: OpenMicroBatch) -> None:
         """Count a micro-batch in the open window."""
+        self.fed, self.starved = True, False
         if len(self.micro_batches) < MAX_OPEN_MICRO_BATCHES:
             counted = CountedMicroBatch(micro_batch, self.fresh, self.sample_before)
             self.micro_batches.append(counted)
@@ -209,7 +219,7 @@ class OptimizerWindow:
 
     def discard(self) -> None:
         """Empty the window: after a pause its contents are incomplete, the last step unknown."""
-        self.micro_batches, self.events = [], []
+        self.micro_batches, self.events, self.sources = [], [], []
         self.sample_at_last_step = None
 
     def is_unassigned(self) -> bool:
@@ -220,14 +230,20 @@ class OptimizerWindow:
 
     def close(self, index: int, time: float) -> OpenStep:
         """Take the contents of the window, and open the next one."""
-        self.code.locate("step", self.steps)
+        if not self.by_hand:
+            self.code.locate("step", self.steps)
         self.steps += 1
+        adopted = bool(self.sources) and not self.micro_batches
+        if adopted:
+            self.micro_batches = self.sources
+            for event in self.events:
+                event.after = len(self.sources)
         step = OpenStep(index, self.steps, time, self.micro_batches, self.events)
-        step.sample_at_last_step = self.sample_at_last_step
+        step.sample_at_last_step, step.adopted = self.sample_at_last_step, adopted
         for counted in self.micro_batches:
             counted.already_stepped = bool(counted.micro_batch.stepped_by - {index})
             counted.micro_batch.stepped_by |= {index}
-        self.micro_batches, self.events = [], []
+        self.micro_batches, self.events, self.sources = [], [], []
         self.hidden_gradients = False
         return step
 

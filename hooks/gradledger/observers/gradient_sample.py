@@ -44,6 +44,10 @@ class GradientSample(Observer):
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Sample what the optimizer is about to apply."""
+        if step.update is not None:
+            step.sample_at_step = step.update.gradient
+            window.probe.release()
+            return
         step.sample_at_step = window.sample_at_last_step = window.sample()
         window.probe.release()
         if step.micro_batches:

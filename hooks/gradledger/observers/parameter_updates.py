@@ -39,7 +39,10 @@ class ParameterUpdates(Observer):
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Sample the parameters before the step."""
-        if step.step % EVERY == 1:
+        if step.update is not None:
+            step.parameters_before = step.update.parameters_before
+            step.parameters_after = step.update.parameters_after
+        elif step.step % EVERY == 1:
             step.parameters_before = copy_coordinates(window.probed_parameters)
         if "sync" in step.fields and step.fields.get("wrapper") in (None, "ddp"):
             self._sample_replica(step, window)

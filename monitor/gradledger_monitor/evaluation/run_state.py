@@ -381,6 +381,7 @@ def _window_state(closed: Closed) -> WindowState:
         scale=closed.scale,
         samples=closed.samples,
         step=closed.step,
+        rate=closed.rate,
     )
 
 
@@ -395,4 +396,5 @@ def _closed(state: WindowState) -> Closed:
         scale=state.scale,
         samples=state.samples,
         step=state.step,
+        rate=state.rate,
     )

@@ -95,6 +95,7 @@ class WindowState(Struct, frozen=True, forbid_unknown_fields=True, array_like=Tr
     scale: float | None
     samples: int | None
     step: int
+    rate: float | None = None
 
 
 class OptimizerState(Struct, frozen=True, forbid_unknown_fields=True):

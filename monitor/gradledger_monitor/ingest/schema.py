@@ -195,6 +195,8 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     empty: bool = False
     skipped: bool = False
     half_precision: bool = False
+    by_hand: bool = False
+    step_size: Number | None = None
     dropped: Count = 0
     next: Ordinal | None = None
     code: Annotated[list[CodeLocation], Meta(max_length=256)] = []

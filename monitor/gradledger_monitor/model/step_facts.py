@@ -253,6 +253,21 @@ class StepFacts:
         return next((t.missing["scale"] for t in terms if "scale" in t.missing), None)
 
     @property
+    def step_rate(self) -> float | None:
+        """How far the parameters move for a gradient with a balance of 1, if no optimizer of
+        PyTorch moves them: the learning rate of a loop that follows its gradient. None if the
+        change was not a multiple of the gradient.
+        """
+        size = number(self.record.step_size)
+        if size is None:
+            return None
+        if self.record.post_factor is None:
+            factor = clipping_of_window(self.record) / (self.scale or 1.0)
+        else:
+            factor = number(self.record.post_factor) or 0.0
+        return size / factor if factor else None
+
+    @property
     def changed_after_backward(self) -> bool:
         """Whether the loop itself changed the gradients, and not by one factor.
 
@@ -449,7 +464,8 @@ def _why_unmeasured(
         return "the GradScaler skipped this step"
     if not record.micro_batches:
         return "no backward was seen in this window"
-    if len(applied) < len(record.micro_batches) and record.post_factor is None:
+    unknown = record.post_factor is None and record.step_size is None
+    if len(applied) < len(record.micro_batches) and unknown:
         return "gradients were moved between micro-batches"
     if "sync" in record.missing:
         return record.missing["sync"]

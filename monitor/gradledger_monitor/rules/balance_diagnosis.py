@@ -96,6 +96,19 @@ MASKED = (
 NONLINEAR = "the loss is a non-linear function of whole micro-batches, and its weights differ"
 SCALED_BY_LOOP = "the loop scales the gradients after backward, by a factor that changes"
 CLIPPED_SCALED = "the loop clips scaled gradients itself, before or after unscaling: unknown"
+OWN_RATE = (
+    "the loop updates its parameters itself, so that a constant factor is a part of its learning "
+    "rate"
+)
+OWN_RULE = (
+    "the loop updates its parameters itself, and not by a multiple of the gradient: what a factor "
+    "of the gradient does is not known"
+)
+OWN_SCHEDULE = (
+    "the loop updates its parameters itself, with a learning rate that changes: it may contain a "
+    "divisor of the gradient"
+)
+SAME_RATE = 0.01  # relative
 _FAIR: tuple[Pattern, ...] = ("fair", "partial_before")
 ONE_MORE = "needs one more window"
 
@@ -139,12 +152,13 @@ class Closed(NamedTuple):
     scale: float | None = None
     samples: int | None = None
     step: int = 0
+    rate: float | None = None  # see ``StepFacts.step_rate``
 
     @classmethod
     def of(cls, facts: StepFacts, diagnosis: Diagnosis) -> Closed:
         """The summary of a window for later ones; ``balance`` is None if it was not measured."""
         ledger = facts.ledger
-        measured = ledger is not None and facts.factor_unmeasured is None
+        measured = facts.factor_unmeasured is None or facts.step_rate is not None
         return cls(
             facts.micro_batches_of(diagnosis.objective),
             ledger.balance if ledger is not None and measured else None,
@@ -155,6 +169,7 @@ class Closed(NamedTuple):
             facts.scale,
             facts.samples,
             facts.step,
+            facts.step_rate,
         )
 
 
@@ -165,7 +180,7 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     """
     if facts.unmeasured:
         return [Diagnosis("unmeasured", facts.unmeasured)]
-    if facts.factor_unmeasured:
+    if facts.factor_unmeasured and facts.step_rate is None:
         return [_without_factor(facts, facts.factor_unmeasured)]
     if facts.run.contract in ("sequence", "sample"):
         return [Diagnosis("by_design", f"the run declares one weight per {facts.run.contract}")]
@@ -176,6 +191,9 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
     if not facts.objectives:
         return [Diagnosis("unmeasured", reason_without_objective(facts))]
     main, *further = facts.objectives
+    if facts.record.by_hand:
+        first = _of_update_by_hand(facts, main, past)
+        return [first, *[Diagnosis("coefficient", objective=o) for o in further]]
     first = _of_main(facts, main, past)
     return [first, *[_of_further(facts, objective, first) for objective in further]]
 
@@ -206,6 +224,35 @@ def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
     if diagnosis.pattern not in _FAIR and masked_may_count(objective, intended):
         return Diagnosis("unmeasured", MASKED, objective)
     return diagnosis
+
+
+def _of_update_by_hand(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
+    """The loop updates its parameters itself: a constant divisor is a part of its learning rate.
+
+    So B alone accuses nothing. If the loop follows its gradient with one learning rate, a B that
+    differs between windows does: windows then have different weights per token.
+    """
+    balance, rate = objective.ledger.balance, facts.step_rate
+    if not facts.factor_unmeasured and is_fair(facts, objective):
+        return Diagnosis("fair", objective=objective)
+    if rate is None:
+        return Diagnosis("unmeasured", OWN_RULE, objective)
+    earlier = [(c.balance, c.rate) for c in past if c.balance is not None and c.rate is not None]
+    if not earlier:
+        return Diagnosis("pending", ONE_MORE, objective)
+    if all(_same(balance * rate, b * r) for b, r in earlier):
+        return Diagnosis("coefficient", OWN_RATE, objective)
+    if not all(_same(rate, r) for _, r in earlier):
+        return Diagnosis("unmeasured", OWN_SCHEDULE, objective)
+    diagnosis = _of_main(facts, objective, past)
+    if diagnosis.pattern in (*_FAIR, "sum", "wandering", "padding", "stale", "partial"):
+        return diagnosis
+    return Diagnosis("coefficient", OWN_RATE, objective)
+
+
+def _same(number: float, other: float) -> bool:
+    """Whether two numbers that were computed from changes of parameters are equal."""
+    return abs(number - other) <= SAME_RATE * abs(other)
 
 
 def _of_further(facts: StepFacts, objective: Objective, main: Diagnosis) -> Diagnosis:

@@ -53,10 +53,17 @@ def optimizer_response(optimizer: str) -> Response | None:
     return RESPONSES.get(name[1]) if name else None
 
 
+def _response(facts: StepFacts) -> Response | None:
+    """The response of the optimizer; that of an update by hand is measured."""
+    if facts.record.by_hand:
+        return "proportional" if facts.record.step_size is not None else None
+    return optimizer_response(facts.optimizer_name)
+
+
 def constant_factor_effect(factor: float, facts: StepFacts) -> str:
     """The effect of gradients that are ``factor`` times the intended ones in every step."""
     optimizer = facts.optimizer_name
-    match optimizer_response(optimizer):
+    match _response(facts):
         case "proportional" if _is_clipped(facts):
             return (
                 f"Without clipping, the effective learning rate with {optimizer} would be "
@@ -89,7 +96,7 @@ def constant_factor_effect(factor: float, facts: StepFacts) -> str:
 def intermittent_factor_effect(factor: float, facts: StepFacts) -> str:
     """The effect of a factor that only some steps have."""
     optimizer = facts.optimizer_name
-    match optimizer_response(optimizer):
+    match _response(facts):
         case "normalised":
             less = "less" if abs(factor) < 1 else "more"
             return (
@@ -104,7 +111,7 @@ def intermittent_factor_effect(factor: float, facts: StepFacts) -> str:
 def changing_factor_effect(facts: StepFacts) -> str:
     """The effect of a factor that differs from step to step."""
     optimizer = facts.optimizer_name
-    match optimizer_response(optimizer):
+    match _response(facts):
         case "normalised":
             return f"{optimizer} cancels a constant factor, but not one that changes"
         case "proportional":

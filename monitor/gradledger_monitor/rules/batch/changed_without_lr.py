@@ -12,7 +12,7 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
-from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_measured
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable, not_measured
 from gradledger_monitor.rules.state import declare
 
 FIX = """\
@@ -181,6 +181,8 @@ class ChangedWithoutLr(Rule):
         """A new batch size that stays, at the old learning rate."""
         facts = window.facts
         rate = number(facts.record.lr)
+        if rate is None and facts.record.by_hand:
+            return not_applicable("the loop updates its parameters itself: no optimizer has a rate")
         if rate is None or not facts.applied:
             return not_measured("no learning rate or no micro-batches")
         self._ramp.see(facts.micro_batches, self.windows)
