@@ -382,6 +382,24 @@ def test_fsdp_adds_what_was_not_reduced_to_a_later_window() -> None:
     assert "until a later window adds them to its own" in found.summary
 
 
+def test_wrappers_over_other_ranks_are_reported_unless_the_loop_makes_up_for_it() -> None:
+    ranks = [rank("sync", divisors=[2.0, 4.0], parameters=value) for value in (1.0, 2.0)]
+    found = finding_of("reduction.world_size", *ranks)
+    assert found is not None
+    assert found.title.startswith("DDP divides the gradients of different parameters")
+    for each in ranks:
+        each.changed, each.post_factor = True, None
+    assert "after the wrapper" in answer("reduction.world_size", facts(*ranks))
+
+
+def test_parameters_that_are_averaged_over_other_ranks_are_no_replicas() -> None:
+    ranks = [rank("sync", norm=norm, parameters=norm) for norm in (1.0, 2.0)]
+    assert finding_of(DRIFT, *ranks) is not None
+    for each in ranks:
+        each.missing["replica"] = "averaged over other ranks"
+    assert answer(DRIFT, facts(*ranks)) == "not_measured: averaged over other ranks"
+
+
 @pytest.mark.parametrize(("divisor", "balance"), [(1.0, 2), (2.0, 1), (3.0, 2 / 3)])
 def test_the_balance_is_that_of_the_divisor_which_the_wrapper_applied(
     divisor: float, balance: float

@@ -25,6 +25,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -44,6 +45,8 @@ _world: Any = getattr(dist.distributed_c10d, "_world", None) if dist.is_availabl
 
 THREADS = "another thread trained at the same time: collectives cannot be assigned to a thread"
 UNCOUNTED = "this version of PyTorch does not expose the process groups that count collectives"
+
+APART = "DDP averages some parameters over other ranks than the rest, or not at all"
 
 FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
 
@@ -81,6 +84,8 @@ class Collectives(Observer):
         }
         self._module_count = 0  # imported modules when the pending patches were last checked
         self._constant_fields: dict[int, dict[str, Any]] = {}  # by optimizer
+        # By optimizer, over how many ranks DDP averages its parameters, if not over the same ones.
+        self._apart: dict[int, list[int]] = {}
 
     def install(self) -> None:
         """Wrap the methods in which a data-parallel wrapper decides whether to synchronise."""
@@ -237,6 +242,8 @@ class Collectives(Observer):
             step.missing["norm"] = "FSDP's hybrid sharding: several ranks hold each part"
         step.fields["sync"] = self._sync(step)
         fsdp2.describe(step)
+        if step.fields["sync"] == "averaged" and id(window) in self._apart:
+            _describe_apart(step, self._apart[id(window)])
         step.may_be_combined = step.fields["sync"] != "averaged"
         local = self._local.take(window)
         if local is not None and step.micro_batches:
@@ -264,8 +271,9 @@ class Collectives(Observer):
         return fields
 
     def _describe(self, window: OptimizerWindow) -> dict[str, Any]:
+        self._apart.pop(id(window), None)
         parameters = [p for p in window.parameters() if p.requires_grad]
-        held = {id(p) for ddp in self._ddp for p in ddp.parameters()}
+        held = _groups_by_parameter(self._ddp)
         synced = [p for p in parameters if id(p) in held]
         if not synced and any(map(is_dtensor, parameters)):
             return self._describe_dtensors(parameters)
@@ -276,8 +284,10 @@ class Collectives(Observer):
             return {}
         outside = len(parameters) - len(synced)
         fields = {"wrapper": "ddp", "sync_bytes": _bytes(synced), "outside": outside}
-        groups = {tuple(dist.get_process_group_ranks(ddp.process_group)) for ddp in self._ddp}
-        return fields | _unless_all(groups.pop() if len(groups) == 1 else ())
+        groups = {held[id(p)] for p in synced}
+        if len(groups) > 1:
+            self._apart[id(window)] = sorted({len(group) for group in groups if group})
+        return fields | _unless_all(max(groups, key=len))
 
     def _describe_dtensors(self, parameters: list[Any]) -> dict[str, Any]:
         """FSDP2, with tensor parallelism or without, or tensor parallelism alone."""
@@ -286,6 +296,34 @@ class Collectives(Observer):
         by_fsdp2 = self._fsdp2 or missed
         fields = {"wrapper": "fsdp2", "sync_bytes": _bytes(parameters)} if by_fsdp2 else {}
         return fields | _unless_all(data_ranks(parameters, by_fsdp2))
+
+
+def _groups_by_parameter(wrappers: Iterable[Any]) -> dict[int, tuple[int, ...]]:
+    """The ranks over which DDP averages each parameter (by id); none if the script excludes it."""
+    groups: dict[int, tuple[int, ...]] = {}
+    for ddp in wrappers:
+        ranks = tuple(dist.get_process_group_ranks(ddp.process_group))
+        excluded = getattr(ddp, "parameters_to_ignore", ())
+        for name, parameter in ddp.module.named_parameters():
+            if name in excluded:
+                groups.setdefault(id(parameter), ())
+            else:
+                groups[id(parameter)] = ranks
+    return groups
+
+
+def _describe_apart(step: OpenStep, sizes: list[int]) -> None:
+    """Some parameters are averaged over other ranks than the rest, such as experts.
+
+    If the ranks exchange activations, the gradients of all parameters come from the tokens of all
+    ranks, and should be divided by one number. A backward without synchronisation shows it.
+    """
+    step.missing["replica"] = APART
+    held_back = (c.micro_batch for c in step.micro_batches if c.micro_batch.wrapper == "no_sync")
+    if len(sizes) > 1 and any(micro_batch.collectives for micro_batch in held_back):
+        step.fields["divisors"] = [float(size) for size in sizes]
+    else:
+        step.missing["post_factor"] = APART
 
 
 def _world_size() -> int:

@@ -30,6 +30,7 @@ class Check:
 CHECKS = {
     "gradient": Check(gradient.tell, gradient.fault),
     "gradient_by_parameter": Check(gradient.tell_by_parameter, gradient.fault),
+    "gradient_of_own": Check(gradient.tell, gradient.fault_of_own),
     "clipped": Check(gradient.tell, gradient.fault_after_clipping),
     "gradient_at_first": Check(gradient.tell, gradient.fault_at_first),
     "pipeline": Check(pipelines.tell, pipelines.fault),

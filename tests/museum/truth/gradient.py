@@ -58,7 +58,7 @@ def _one_step(
 ) -> tuple[list[Tensor], list[float], Tensor]:
     """Of each term, the summed true gradient and the count on this rank; and what was applied."""
     order = {id(p): i for i, p in enumerate(_parameters(step))}
-    index = {name: order[id(p)] for name, p in model.named_parameters()}
+    index = {n.replace("module.", ""): order[id(p)] for n, p in model.named_parameters()}
     leaves = {name: step.parameters[i].double().requires_grad_() for name, i in index.items()}
     call = functools.partial(_call, called, leaves)
     terms = terms_of(objective, call, window)
@@ -99,10 +99,15 @@ def fault(ranks: list[dict[str, Any]]) -> float:
 
 
 def fault_at_first(ranks: list[dict[str, Any]]) -> float:
-    """The same at the first step, where later ones are compressed with losses, or each rank knows
-    but its own experts."""
+    """The same at the first step, where later ones are compressed with losses."""
     first = [{**rank, "steps": rank["steps"][:1]} for rank in ranks]
     return max(_errors(first, None))
+
+
+def fault_of_own(ranks: list[dict[str, Any]]) -> float:
+    """The same at the first step, where ``windows`` are those of all ranks, and each rank has
+    parameters of its own."""
+    return max(fault_at_first([rank]) for rank in ranks)
 
 
 def fault_after_clipping(ranks: list[dict[str, Any]]) -> float:

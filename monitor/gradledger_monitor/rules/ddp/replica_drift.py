@@ -112,6 +112,8 @@ class ReplicaDrift(Rule):
         record = facts.record
         outside = record.outside or 0
         norms, rates = _values(facts, "norm"), _values(facts, "lr")
+        if "replica" in record.missing:
+            return not_measured(record.missing["replica"])
         averaged = record.sync == "averaged"
         self._averaging |= record.averaging
         if self._averaging and not averaged:

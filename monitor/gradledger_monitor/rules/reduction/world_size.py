@@ -18,7 +18,15 @@ from gradledger_monitor.rules.reduction.fixes import (
     ONE_WORLD_SIZE_MORE,
     factor_fix,
 )
-from gradledger_monitor.rules.rule import OK, Precondition, Rule, Window, finding, not_applicable
+from gradledger_monitor.rules.rule import (
+    OK,
+    Precondition,
+    Rule,
+    Window,
+    finding,
+    not_applicable,
+    not_measured,
+)
 
 FIX = ONE_WORLD_SIZE_MORE["ranks"]
 
@@ -37,6 +45,10 @@ FIX_ALL_DIVISORS = """\
 for module in model.modules():             # a factor does not reach the modules inside
     if isinstance(module, FSDPModule):
         module.set_gradient_divide_factor(factor)"""
+
+FIX_COPIES = """\
+for parameter in experts.parameters():    # of the wrapper over fewer ranks, before the step
+    parameter.grad *= dist.get_world_size(experts.process_group) / dist.get_world_size()"""
 
 
 def _no_mistake_of_ranks(window: Window) -> Outcome | None:
@@ -63,7 +75,8 @@ class WorldSize(Rule):
     With R ranks, the balance is 1/R or R instead of 1. If a constant R in front of the loss
     explains the factor, it may also be an intended weight: then declare it with ``scale=``. Under
     FSDP2, the factor that was really applied counts (``set_gradient_divide_factor``); factors that
-    differ between parameters over the same ranks are reported, too.
+    differ between parameters over the same ranks are reported, too, and DDP models over different
+    numbers of ranks that exchange activations, such as experts and the rest of a model.
 
     **Why it matters**
 
@@ -93,8 +106,10 @@ class WorldSize(Rule):
     def evaluate(self, window: Window) -> Outcome:
         """B = R or 1/R."""
         ranks, divisors = window.facts.run.world_size, _divisors(window.facts)
+        if divisors and window.facts.record.changed:
+            return not_measured("the loop changes the gradients after the wrapper has divided them")
         if divisors:
-            return _unequal_divisors(divisors)
+            return _unequal_divisors(divisors, window.facts.record.wrapper == "ddp")
         if not shows(window, "world", "world_or_weight"):
             return OK
         if window.balance.pattern == "world_or_weight":
@@ -117,14 +132,15 @@ class WorldSize(Rule):
         )
 
 
-def _unequal_divisors(divisors: list[float]) -> Outcome:
+def _unequal_divisors(divisors: list[float], by_ddp: bool) -> Outcome:
     return finding(
         "warning",
-        "FSDP divides the gradients of different parameters by different numbers",
+        f"{'DDP' if by_ddp else 'FSDP'} divides the gradients of different parameters by different "
+        "numbers",
         "It divides the sum of the ranks' gradients by "
         f"{', '.join(map(significant, divisors[:8]))}, depending on the module. Whatever the loss "
         "is divided by, some parameters get a gradient of another size than the others.",
-        FIX_ALL_DIVISORS,
+        FIX_COPIES if by_ddp else FIX_ALL_DIVISORS,
         divisors=divisors[:16],
     )
 
