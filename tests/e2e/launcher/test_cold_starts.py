@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from helpers.command import CLI
 from helpers.launching import (
     CLASSIC,
     CORRECTED,
@@ -18,6 +23,7 @@ from helpers.launching import (
     train,
     verdict,
 )
+from helpers.patience import HANGS
 
 
 def test_the_hooks_start_once_torch_is_imported(launch: Launch) -> None:
@@ -53,6 +59,20 @@ def test_a_training_is_checked(
     assert done.returncode == status, done.stderr
     assert [finding["rule"] for finding in report["findings"]] == rules
     assert (report["steps"], report["ranks"], done.stdout) == (6, 1, "trained 6\n")
+
+
+def test_at_a_terminal_the_exit_status_has_words_and_a_time() -> None:
+    leader, follower = os.openpty()
+    command = [sys.executable, *CLI, "check", "--", *train(CLASSIC, 6, python=sys.executable)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=follower)
+    os.close(follower)
+    shown = b""
+    with contextlib.suppress(OSError):  # Linux: the terminal has no other end any more
+        while piece := os.read(leader, 4096):
+            shown += piece
+    os.close(leader)
+    assert process.wait(HANGS) == 1
+    assert re.search(rb"gradledger: exit status 1: findings that fail the check, \d+ s", shown)
 
 
 def test_the_ranks_of_one_command_are_one_run(launch: Launch, tmp_path: Path) -> None:

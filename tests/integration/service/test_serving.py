@@ -109,7 +109,8 @@ def test_by_default_it_listens_only_on_this_machine(tmp_path: Path, host: str) -
 
 def test_a_port_in_use_is_named_and_ends_the_process(service: Service, tmp_path: Path) -> None:
     done = gradledger("serve", "--db", f"sqlite:///{tmp_path / 'a.db'}", "--port", service.port)
-    assert done.returncode != 0 and "address already in use" in done.stderr
+    assert done.returncode == 2
+    assert f"127.0.0.1:{service.port} is in use" in done.stderr
 
 
 def test_the_openapi_document_describes_every_route(service: Service) -> None:

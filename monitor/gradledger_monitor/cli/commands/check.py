@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -21,6 +22,7 @@ from gradledger import autostart
 from gradledger.autostart import unreachable
 from gradledger.settings import EVERY_STEP, NO_SPOOL
 from gradledger_monitor.common.json_floats import json_safe
+from gradledger_monitor.common.sanitize import printable
 from gradledger_monitor.config.settings import RuleSettings
 from gradledger_monitor.evaluation.merge import merge_results
 from gradledger_monitor.gate import child_process
@@ -28,6 +30,7 @@ from gradledger_monitor.gate.checked_runs import checked_run
 from gradledger_monitor.gate.github import workflow_commands
 from gradledger_monitor.gate.junit import junit
 from gradledger_monitor.gate.private_service import PrivateService, private_service
+from gradledger_monitor.gate.progress import Progress
 from gradledger_monitor.gate.result import CheckedRun, Gate, read_baseline
 from gradledger_monitor.gate.sarif import sarif
 from gradledger_monitor.model.findings import Acknowledgement, EvaluationResult
@@ -39,12 +42,19 @@ from gradledger_monitor.store.alerts import acknowledgements
 from gradledger_monitor.store.alerts.acknowledgements import NoSuchFinding
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
+from gradledger_web.formatting import duration
 
 FINDINGS, COMMAND_FAILED, INCOMPLETE = 1, 3, 4
 MOST_RUNS = 10_000  # that one command may start
 WITHOUT_COMPILE = (
     "gradledger: trained without torch.compile, so that the loss is seen (--compiled keeps it)"
 )
+MEANINGS = {
+    0: "no findings that fail the check",
+    FINDINGS: "findings that fail the check",
+    COMMAND_FAILED: "the command failed",
+    INCOMPLETE: "no optimizer step was recorded",
+}
 NOT_ALLOWED = "gradledger: exit status 4: incomplete; --allow-incomplete makes that 0"
 ALLOWED = "gradledger: exit status 0: incomplete, which --allow-incomplete allows"
 
@@ -164,6 +174,7 @@ def check(
         fail_on if stop else None,
         compiled,
     )
+    started = time.monotonic()
     runs, ended = _run_and_evaluate(training, _acknowledgements(acknowledge or []))
     result = merge_results([run.evaluation for run in runs])
     outputs.write(_verdict(training.name, runs, result), runs, gate, _script(command))
@@ -171,6 +182,9 @@ def check(
     if status == INCOMPLETE and runs:
         typer.echo(ALLOWED if allow_incomplete else NOT_ALLOWED, err=True)
         status = 0 if allow_incomplete else INCOMPLETE
+    elif sys.stderr.isatty():
+        seconds = duration(time.monotonic() - started)
+        typer.echo(f"gradledger: exit status {status}: {MEANINGS[status]}, {seconds}", err=True)
     raise typer.Exit(status)
 
 
@@ -244,7 +258,12 @@ def _run(
 ) -> child_process.ExitResult | None:
     command = training.command
 
+    list_runs = partial(queries.list_runs, service.store, MOST_RUNS)
+    progress_lines = Progress(list_runs, training.max_steps, _write_progress, time.monotonic)
+
     def should_stop() -> bool:
+        if sys.stderr.isatty():  # a file or a log of CI has no reader who waits
+            progress_lines.update()
         return training.max_steps is not None and _steps(service.store) >= training.max_steps
 
     try:
@@ -253,6 +272,15 @@ def _run(
     except OSError as error:
         typer.echo(f"gradledger check: {command[0]}: {error.strerror}", err=True)
         return None
+
+
+def _write_progress(text: str) -> None:
+    typer.echo(typer.style(f"gradledger: {printable(text)}", dim=True), err=True, color=_colour())
+
+
+def _colour() -> bool | None:
+    """False where colours are not wanted; None for the default of the terminal."""
+    return False if os.environ.get("NO_COLOR") else None
 
 
 def _environment(training: Training, url: str, progress: Path) -> dict[str, str]:

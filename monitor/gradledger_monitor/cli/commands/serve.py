@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import resource
@@ -52,6 +53,7 @@ def serve(
 ) -> None:
     """Run the service: receive records, evaluate runs, show them in the browser."""
     current = settings(db=db, host=host, port=port, access="open" if insecure else None)
+    _require_free_port(current)
     logs.configure(current.log_level, current.log_format)
     try:
         if not insecure:
@@ -61,6 +63,22 @@ def serve(
         raise typer.BadParameter(f"{error}", param_hint="--db") from error
     service.state.service.store.migrate()  # here, an error is one line on stderr
     _run(service, current)
+
+
+def _require_free_port(current: Settings) -> None:
+    """Refuse a port that another process listens on: uvicorn would write a line of its log."""
+    if current.port == 0:
+        return
+    family = socket.AF_INET6 if ":" in current.host else socket.AF_INET
+    try:
+        socket.create_server((current.host, current.port), family=family).close()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            reason = (
+                f"{current.host}:{current.port} is in use, perhaps by another gradledger serve. "
+                "Stop that one, or choose another port"
+            )
+            raise typer.BadParameter(reason, param_hint="--port") from error
 
 
 def _require_token_beyond_loopback(current: Settings) -> None:
