@@ -68,7 +68,7 @@ def evaluate(piece: Piece, recorded: list[bytes]) -> PieceResult:
     if not steps:
         return PieceResult(piece, {}, "nothing recorded", 0, "no optimizer step was recorded")
     evaluation = judged(steps)
-    located = with_code(evaluation.findings, _locations(recorded))
+    located = with_code(evaluation.findings, locations_of(recorded))
     named = sorted(
         (f for f in located if f.rule in piece.expected),
         key=lambda finding: finding.rule != piece.label.expected,
@@ -77,7 +77,7 @@ def evaluate(piece: Piece, recorded: list[bytes]) -> PieceResult:
     return replace(_result(piece, evaluation, len(steps)), code=code)
 
 
-def _locations(recorded: list[bytes]) -> LocationsByOptimizer:
+def locations_of(recorded: list[bytes]) -> LocationsByOptimizer:
     """The calls of the script that the hooks located, by optimizer."""
     located: LocationsByOptimizer = {}
     for line in b"".join(recorded).splitlines():

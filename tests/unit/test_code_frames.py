@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
 from gradledger_monitor.alerts.markdown import body
 from gradledger_monitor.alerts.payload import PageUrls, RunSummary, alert_document
 from gradledger_monitor.alerts.planner import AlertItem
@@ -16,6 +18,7 @@ from gradledger_monitor.model.code.frames import code_frames, frame_text
 from gradledger_monitor.model.code.locations import CodeLocation
 from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.rules.docs import rules_by_id
+from gradledger_monitor.rules.reduction.fixes import MICRO_BATCH_MEAN
 from gradledger_web.rendering import environment
 
 SOURCE = (
@@ -117,3 +120,22 @@ def test_a_message_has_positions_and_no_source_text() -> None:
 
 def _runs(finding: Finding) -> list[CheckedRun]:
     return [CheckedRun("train", 5, 1, EvaluationResult("suspect", [finding], [], {}))]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "loss.backward(retain_graph=True)",
+        "scaler.scale(loss).backward()",
+        "if ready: loss.backward()",
+        "losses[0].backward()",
+        'loss.backward()  # "***"',
+    ],
+)
+def test_a_line_of_another_form_keeps_the_generic_fix(line: str) -> None:
+    location = replace(BACKWARD, line=7, end_line=7, source=(line,))
+    finding = replace(FINDING, fix=MICRO_BATCH_MEAN["plain"], evidence={"micro_batches": 4})
+    assert with_code([finding], {0: [location]})[0].fix == finding.fix
+    plain = replace(location, source=("  loss.backward()  # now",))
+    assert with_code([finding], {0: [plain]})[0].fix.endswith("+  (loss / 4).backward()  # now")
+    assert with_code([finding], {0: [plain, replace(plain, line=8)]})[0].fix == finding.fix

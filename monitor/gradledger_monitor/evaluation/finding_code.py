@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gradledger_monitor.model.code.locations import LocationsByOptimizer, locations_for
+from gradledger_monitor.evaluation.code_fixes import fix_in_code
+from gradledger_monitor.model.code.locations import (
+    CodeLocation,
+    LocationsByOptimizer,
+    locations_for,
+)
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.rules.docs import rules_by_id
 
 
 def with_code(findings: Sequence[Finding], located: LocationsByOptimizer) -> list[Finding]:
     """The findings, each with the locations of the optimizer that it is about."""
-    rules = rules_by_id()
-    return [
-        replace(f, code=locations_for(rules[f.rule].points_at, located.get(f.optimizer, ())))
-        if f.rule in rules
-        else f
-        for f in findings
-    ]
+    return [_with_code(finding, located.get(finding.optimizer, [])) for finding in findings]
+
+
+def _with_code(finding: Finding, located: Sequence[CodeLocation]) -> Finding:
+    rule = rules_by_id().get(finding.rule)
+    if rule is None or not located:
+        return finding
+    code = locations_for(rule.points_at, located)
+    return replace(finding, code=code, fix=fix_in_code(finding, located))

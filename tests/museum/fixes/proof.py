@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from gradledger_monitor.evaluation.finding_code import with_code
 from gradledger_monitor.model.findings import EvaluationResult, Finding
 from helpers.facts import judged
-from museum.evaluation import facts_of
+from museum.evaluation import facts_of, locations_of
 from museum.labels import Label
 from museum.stage import Stage
 from museum.truth import gradient
@@ -37,6 +38,7 @@ class Run:
 
     result: EvaluationResult
     fault: float
+    located: list[Finding] = field(default_factory=list)  # with the lines of the program
 
     def finding(self, rule: str) -> Finding:
         """The finding of one rule."""
@@ -48,8 +50,10 @@ def run(stage: Stage, script: Path, ranks: int = 1, **info: Any) -> Run:
     played = stage.play(script, ranks, watch="fix")
     assert not played.failed, played.printed
     parts = [torch.load(io.BytesIO(each), weights_only=False) for each in played.recorded]
-    steps = facts_of([part["records"] for part in parts], **info)
-    return Run(judged(steps), gradient.fault([part["testimony"] for part in parts]))
+    records = [part["records"] for part in parts]
+    result = judged(facts_of(records, **info))
+    located = with_code(result.findings, locations_of(records))
+    return Run(result, gradient.fault([part["testimony"] for part in parts]), located)
 
 
 def fixed(program: str, fix: str) -> str:

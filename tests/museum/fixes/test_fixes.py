@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,28 @@ def test_the_fix_that_is_shown_makes_the_gradient_exact(
     right = run(stage, script, ranks)
     assert right.fault < EXACT
     assert (right.result.verdict, right.result.findings) == ("balanced", [])
+
+
+@pytest.mark.parametrize("name", ["not_divided", "divided_twice"])
+@pytest.mark.parametrize("loss", ["loss", "objective_of_the_batch"])
+def test_the_change_of_the_line_makes_the_gradient_exact(
+    stage: Stage, name: str, loss: str, tmp_path: Path
+) -> None:
+    script = tmp_path / f"{name}.py"
+    script.write_text(re.sub(r"\bloss\b", loss, (HERE / f"{name}.py").read_text()))
+    wrong = run(stage, script)
+    (finding,) = wrong.located
+    script.write_text(_applied(finding.fix, script.read_text()))
+    right = run(stage, script)
+    assert right.fault < EXACT
+    assert (right.result.verdict, right.located) == ("balanced", [])
+
+
+def _applied(diff: str, program: str) -> str:
+    """The program with one line changed, as ``patch`` does it."""
+    *_, position, removed, added = diff.splitlines()
+    number = int(position.split()[2])
+    lines = program.splitlines()
+    assert removed == f"-{lines[number - 1]}"
+    lines[number - 1] = added[1:]
+    return "\n".join(lines) + "\n"
