@@ -138,6 +138,7 @@ class Session:
         own.project = settings.project if own.project == DEFAULT_PROJECT else own.project
         own.contract, own.scale = settings.contract or own.contract, settings.scale or own.scale
         own.config = {**own.config, **settings.config}
+        self.recorder.sources.send_text &= settings.source
         if settings.overhead is None:
             self.recorder.sample_every_step()
         if self._run is not None:

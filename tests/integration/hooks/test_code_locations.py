@@ -17,6 +17,8 @@ from torch import nn
 
 from gradledger.capture import code_locations
 from gradledger.capture.source_code import without_secrets
+from gradledger.session import Session
+from gradledger.settings import Settings
 from gradledger_monitor.ingest.schema import CodeLocation
 from helpers.training import Recording, recording
 
@@ -306,6 +308,17 @@ def test_a_file_that_changed_since_the_start_is_located_without_its_text(
     found = located(run(PLAIN))
     assert {each.role for each in found} == {"backward", "clip_norm", "step", "zero_grad"}
     assert not any(each.source for each in found)
+
+
+def test_the_text_can_be_switched_off() -> None:
+    settings = Settings.from_environment({"GRADLEDGER_SOURCE": "off"})
+    sources = Session(settings).recorder.sources
+    site = code_locations.nearest_call_site(sys._getframe())
+    assert site is not None
+    (location,) = sources.locate([code_locations.LocatedCall("step", site)])
+    assert (location.line, location.source) == (site.line, [])
+    sources.send_text = True
+    assert sources.locate([code_locations.LocatedCall("step", site)])[0].source
 
 
 @pytest.mark.swallows
