@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradledger.capture import code_locations
+from gradledger.capture.code import call_sites
 from gradledger_monitor.ingest.schema import CodeLocation
 from helpers.training import recording
 
@@ -111,7 +111,7 @@ def test_the_lines_are_those_of_the_user(
 ) -> None:
     pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
-    code_locations._packages.clear()
+    call_sites._packages.clear()
     path = tmp_path / "train.py"
     path.write_text(script.replace("PACKAGE", package))
     with recording() as kept:

@@ -46,6 +46,7 @@ from torch.optim.optimizer import (
 from gradledger import guard
 from gradledger.capture.async_copy import start_copies
 from gradledger.capture.backwards import Backwards
+from gradledger.capture.code.script_sources import ScriptSources
 from gradledger.capture.isolation import (
     in_functorch,
     isolated,
@@ -55,7 +56,6 @@ from gradledger.capture.isolation import (
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 from gradledger.capture.open_update import OpenUpdate
 from gradledger.capture.optimizer_rounds import OptimizerRounds, SkippedRounds
-from gradledger.capture.source_code import ScriptSources
 from gradledger.capture.step_sampling import StepSampler
 from gradledger.capture.updates_by_hand import GONE, UpdatesByHand
 from gradledger.capture.windows import OpenWindows, OptimizerWindow

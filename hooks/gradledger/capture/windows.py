@@ -44,7 +44,7 @@ import torch
 
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.backwards import Backwards, is_alive
-from gradledger.capture.code_locations import CalledFrom
+from gradledger.capture.code.call_sites import CalledFrom
 from gradledger.capture.gradient_probe import GradientProbe
 from gradledger.capture.isolation import is_abstract, is_plain, local_part
 from gradledger.capture.open_records import (

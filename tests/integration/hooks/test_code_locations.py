@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import nn
 
-from gradledger.capture import code_locations
-from gradledger.capture.source_code import without_secrets
+from gradledger.capture.code import call_sites
+from gradledger.capture.code.script_sources import without_secrets
 from gradledger.session import Session
 from gradledger.settings import Settings
 from gradledger_monitor.ingest.schema import CodeLocation
@@ -42,7 +42,7 @@ with_columns = pytest.mark.skipif(
 def forgotten() -> Iterator[None]:
     """File names are of each test."""
     yield
-    code_locations._packages.clear()
+    call_sites._packages.clear()
 
 
 Run = Callable[[str], Recording]
@@ -209,13 +209,13 @@ def test_what_is_seen_once_is_sent_once_and_later_windows_are_not_looked_at(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[int] = []
-    nearest = code_locations.nearest_call_site
+    nearest = call_sites.nearest_call_site
 
     def counted(frame: Any) -> Any:
         looks.append(1)
         return nearest(frame)
 
-    monkeypatch.setattr(code_locations, "nearest_call_site", counted)
+    monkeypatch.setattr(call_sites, "nearest_call_site", counted)
     loop = """
 for x, y in batches:
     F.cross_entropy(model(x), y).backward()
@@ -223,14 +223,14 @@ for x, y in batches:
 """
     kept = run(loop)
     assert len(kept.records()) == 8
-    assert len(looks) == 2 * code_locations.FIRST_WINDOWS
+    assert len(looks) == 2 * call_sites.FIRST_WINDOWS
     assert [len(record.code) for record in kept.records()] == [3, *[0] * 7]
 
 
 def test_a_loop_that_never_steps_is_looked_at_a_limited_number_of_times(
     monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    monkeypatch.setattr(code_locations, "MOST_CALLS", 5)
+    monkeypatch.setattr(call_sites, "MOST_CALLS", 5)
     kept = run(PLAIN.replace("K = 2", "").replace("% K == 1", "== 7"))
     assert set(lines(kept)) == {"backward", "loss"}
 
@@ -304,7 +304,7 @@ def test_code_without_a_file_has_no_location() -> None:
 def test_a_file_that_changed_since_the_start_is_located_without_its_text(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gradledger.capture.source_code.time.time", lambda: 1.0)
+    monkeypatch.setattr("gradledger.capture.code.script_sources.time.time", lambda: 1.0)
     found = located(run(PLAIN))
     assert {each.role for each in found} == {"backward", "clip_norm", "step", "zero_grad"}
     assert not any(each.source for each in found)
@@ -313,12 +313,12 @@ def test_a_file_that_changed_since_the_start_is_located_without_its_text(
 def test_the_text_can_be_switched_off() -> None:
     settings = Settings.from_environment({"GRADLEDGER_SOURCE": "off"})
     sources = Session(settings).recorder.sources
-    site = code_locations.nearest_call_site(sys._getframe())
+    site = call_sites.nearest_call_site(sys._getframe())
     assert site is not None
-    (location,) = sources.locate([code_locations.LocatedCall("step", site)])
+    (location,) = sources.locate([call_sites.LocatedCall("step", site)])
     assert (location.line, location.source) == (site.line, [])
     sources.send_text = True
-    assert sources.locate([code_locations.LocatedCall("step", site)])[0].source
+    assert sources.locate([call_sites.LocatedCall("step", site)])[0].source
 
 
 @pytest.mark.swallows
@@ -328,7 +328,7 @@ def test_a_failure_leaves_the_record_without_locations(
     def fail(*_: object) -> None:
         raise ValueError("no frame")
 
-    monkeypatch.setattr(code_locations, "nearest_call_site", fail)
+    monkeypatch.setattr(call_sites, "nearest_call_site", fail)
     kept = run(PLAIN)
     assert located(kept) == []
     assert [record.norm is not None for record in kept.records()] == [True] * 4

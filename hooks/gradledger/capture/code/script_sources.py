@@ -19,8 +19,8 @@ from pathlib import Path
 from types import CodeType
 
 from gradledger import guard
-from gradledger.capture.code_locations import CallSite, LocatedCall, is_script
-from gradledger.capture.loss_statements import (
+from gradledger.capture.code.call_sites import CallSite, LocatedCall, is_script
+from gradledger.capture.code.loss_statements import (
     Function,
     Span,
     loss_of_backward,

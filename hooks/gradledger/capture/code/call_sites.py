@@ -2,7 +2,7 @@
 
 In the first windows of an optimizer, each counted backward, step and call of the loop looks at the
 frames that called it, up to the first one of the script. After that, nothing is looked at. A frame
-gives a code object and an instruction; a background thread reads the source text (``source_code``).
+gives a code object and an instruction; a background thread reads the text (``script_sources``).
 
 Frames of PyTorch, of frameworks, of the standard library and of installed packages are skipped. If
 no frame of the script exists, as on a thread of the autograd engine, there is no location.

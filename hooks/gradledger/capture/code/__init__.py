@@ -1,0 +1,1 @@
+"""The lines of the script that findings point at."""
