@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from gradledger import guard, identity, provenance
-from gradledger.autostart.path.gradledger_autostart import reach_stage
+from gradledger.activity import write
 from gradledger.capture.open_records import OpenStep
 from gradledger.capture.recorder import Recorder
 from gradledger.capture.step_sampling import StepSampler
@@ -111,15 +111,20 @@ class Session:
         with guard.fail_open("the end of the session"):
             if not self._closed:
                 self._closed = True
-                if self.recorder.backwards:
-                    reach_stage("backward")
                 self.recorder.finish()
                 self._detach()
+                self._report_nothing()
                 atexit.unregister(self.close)
                 self._finalize.cancel()
             # On every call: if a signal interrupts the first one, the next must wait for delivery.
             if self._run is not None:
                 self._pipeline.close(EndRecord(time.time(), self.recorder.windows.steps))
+
+    def _report_nothing(self) -> None:
+        """No step was recorded: report what the process did instead."""
+        activity = self.recorder.activity
+        if self._run is None and any(activity) and not write(activity):
+            write_line(f"no step was recorded: {activity.reason()}")
 
     def abandon(self) -> None:
         """Remove the hooks in a forked child: the session belongs to the parent."""

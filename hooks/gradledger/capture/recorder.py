@@ -44,6 +44,7 @@ from torch.optim.optimizer import (
 )
 
 from gradledger import guard
+from gradledger.activity import Activity
 from gradledger.capture.async_copy import start_copies
 from gradledger.capture.backwards import Backwards
 from gradledger.capture.code.script_sources import ScriptSources
@@ -92,6 +93,7 @@ class Recorder:
         self._skipped: SkippedRounds | None = None  # while steps are skipped
         self.last_step_time = 0.0  # when the last step ended, sampled or not; since the epoch
         self.grads = 0  # calls of ``torch.autograd.grad``
+        self._grad_batches = 0  # those of them that were micro-batches
         self.functional_grads = 0  # those of them that ``torch.func`` made
         self._lock = threading.RLock()  # held for the hooks' own code, never for PyTorch's
         self._backwards = Backwards()
@@ -282,6 +284,7 @@ class Recorder:
             return None
         if not self.updates_by_hand.reads(inputs):
             return None
+        self._grad_batches += 1
         self.updates_by_hand.begin_backward(roots, inputs)
         micro_batch = self._backwards.begin(has_grad_tensors=False)
         self._notify("backward_begins", micro_batch, roots)
@@ -548,6 +551,12 @@ class Recorder:
         self._failed.update(dict.fromkeys(observer.facts, reason))
         with guard.fail_open(where):
             observer.uninstall()
+
+    @property
+    def activity(self) -> Activity:
+        """What computed gradients, and how often."""
+        direct = self.grads - self.functional_grads
+        return Activity(self.backwards - self._grad_batches, direct, self.functional_grads)
 
     @property
     def backwards(self) -> int:

@@ -80,12 +80,24 @@ def test_a_command_that_does_not_train_exits_4(launch: Launch, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("python", "code", "reason"),
     [
-        (sys.executable, "print()", "Python ran, but never imported torch"),
-        ("python", "import torch", "torch was imported, but backward never ran"),
+        (sys.executable, "print()", "Python ran; torch was never imported"),
+        ("python", "import torch", "torch was imported; no backward ran"),
         (
             "python",
             "import torch; torch.ones(1, requires_grad=True).sum().backward()",
-            "backward ran, but no optimizer stepped",
+            "backward ran once; no update of a parameter was seen",
+        ),
+        (
+            "python",
+            "import torch; x = torch.ones(3, requires_grad=True)\n"
+            "for _ in range(7): torch.autograd.grad(x.sum(), x)",
+            "torch.autograd.grad ran 7 times; no update of a parameter was seen",
+        ),
+        (
+            "python",
+            "import torch; torch.func.grad(torch.sum)(torch.ones(3))",
+            "torch.func computed gradients once, which is not followed; call backward on the loss, "
+            "or torch.autograd.grad on the parameters",
         ),
     ],
 )
@@ -93,8 +105,9 @@ def test_for_a_command_that_does_not_train_the_stage_is_reported(
     launch: Launch, tmp_path: Path, python: str, code: str, reason: str
 ) -> None:
     (tmp_path / "script.py").write_text(code)
-    done = launch("check", "--", python, "script.py")
+    done = launch("check", "--json", tmp_path / "v.json", "--", python, "script.py")
     assert done.returncode == 4
+    assert verdict(tmp_path / "v.json")["reason"] == f"no step was recorded: {reason}"
     assert f"gradledger: no optimizer step was recorded: {reason}\n" in done.stderr
 
 

@@ -19,6 +19,7 @@ import typer
 from pydantic import ValidationError
 
 from gradledger import autostart
+from gradledger.activity import Activity, read
 from gradledger.autostart import unreachable
 from gradledger.settings import EVERY_STEP, NO_SPOOL
 from gradledger_monitor.common.json_floats import json_safe
@@ -175,9 +176,9 @@ def check(
         compiled,
     )
     started = time.monotonic()
-    runs, ended = _run_and_evaluate(training, _acknowledgements(acknowledge or []))
+    runs, ended, reason = _run_and_evaluate(training, _acknowledgements(acknowledge or []))
     result = merge_results([run.evaluation for run in runs])
-    outputs.write(_verdict(training.name, runs, result), runs, gate, _script(command))
+    outputs.write(_verdict(training.name, runs, result, reason), runs, gate, _script(command))
     status = _status(result, ended, gate, stop)
     if status == INCOMPLETE and runs:
         typer.echo(ALLOWED if allow_incomplete else NOT_ALLOWED, err=True)
@@ -233,8 +234,11 @@ def _acknowledgements(arguments: list[str]) -> list[tuple[str, str]]:
 
 def _run_and_evaluate(
     training: Training, acknowledged: list[tuple[str, str]]
-) -> tuple[list[CheckedRun], child_process.ExitResult | None]:
-    """Run the command, evaluate its records, and print the reports."""
+) -> tuple[list[CheckedRun], child_process.ExitResult | None, str]:
+    """Run the command, evaluate its records, and print the reports.
+
+    Also returns why no step was recorded, if none was.
+    """
     with (
         private_service(_rule_overrides()) as service,
         TemporaryDirectory(prefix="gradledger-") as progress,
@@ -250,7 +254,7 @@ def _run_and_evaluate(
         typer.echo(WITHOUT_COMPILE, err=True)
     for rule in unused:
         typer.echo(f"gradledger check: --acknowledge {rule}: no such finding", err=True)
-    return runs, ended
+    return runs, ended, reason
 
 
 def _run(
@@ -323,22 +327,25 @@ def _checked_runs(store: Store) -> list[CheckedRun]:
 # ---------------------------------------------------------------- results
 
 
-def _verdict(name: str, runs: list[CheckedRun], result: EvaluationResult) -> dict[str, object]:
+def _verdict(
+    name: str, runs: list[CheckedRun], result: EvaluationResult, reason: str
+) -> dict[str, object]:
+    """The verdict as JSON; ``reason`` only if no step was recorded."""
     steps = sum(run.steps for run in runs)
     ranks = max((run.ranks for run in runs), default=0)
     objectives = [objective for run in runs for objective in run.objectives]
     topology = next((run.topology for run in runs if run.topology), None)
-    return verdict_json(name, steps, ranks, result, objectives, topology)
+    verdict = verdict_json(name, steps, ranks, result, objectives, topology)
+    return verdict if runs else verdict | {"reason": f"no step was recorded: {reason}"}
 
 
 def _reason_without_steps(command: list[str], progress: Path) -> str:
     """Why no optimizer step was recorded, from how far the processes of the command came."""
-    if (progress / "backward").exists():
-        return "backward ran, but no optimizer stepped"
-    if (progress / "torch").exists():
-        return "torch was imported, but backward never ran"
+    activity = read(progress)
+    if activity is not None or (progress / "torch").exists():
+        return (activity or Activity()).reason()
     if (progress / "python").exists():
-        return "Python ran, but never imported torch"
+        return "Python ran; torch was never imported"
     reason = unreachable.reason(command) or (
         "the command started no Python, or only ones without PYTHONPATH (python -I, sudo, ssh, "
         f"docker). If it trains, run `gradledger check` in there, or {unreachable.WORKAROUND}"
