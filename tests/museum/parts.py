@@ -111,6 +111,31 @@ def token_loss(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tenso
     )
 
 
+class FusedLoss(torch.autograd.Function):
+    """Cross entropy of logits in one function, as fused kernels compute it: gradient in forward."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, divisor: float | None) -> Tensor:
+        """The sum over the labels that count, divided by these or by ``divisor``."""
+        counts = labels != IGNORED
+        total = int(counts.sum()) if divisor is None else divisor
+        logs = logits.log_softmax(-1)
+        wanted = F.one_hot(labels.clamp_min(0), logits.shape[-1])
+        ctx.save_for_backward((logs.exp() - wanted) * counts[..., None] / total)
+        return -(logs * wanted).sum(-1)[counts].sum() / total
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None, None]:
+        """The saved gradient, scaled."""
+        return ctx.saved_tensors[0] * upstream[0], None, None
+
+
+def fused_loss(logits: Tensor, labels: Tensor, divisor: float | None = None) -> Tensor:
+    """``FusedLoss``: a mean, unless there is a divisor."""
+    loss: Any = FusedLoss.apply(logits, labels, divisor)  # type: ignore[no-untyped-call]
+    return torch.as_tensor(loss)
+
+
 def valid(labels: Tensor) -> int:
     """Labels that count."""
     return int((labels != IGNORED).sum())

@@ -122,6 +122,7 @@ def _called_term(loss: LossNode, call: Call) -> OpenTerm:
     term = OpenTerm(BARE + loss.name, call.reduction)
     if call.unknown is not None:
         term.missing["weight"] = call.unknown
+        return term
     term.target = target = call.readable_target
     if target is None:
         term.missing["tokens"] = call.why_unreadable

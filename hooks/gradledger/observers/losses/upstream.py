@@ -78,6 +78,8 @@ def _watch_hidden(
         if data is None or not isinstance(term.inferred, Inferred):
             return []
         return watch_rows(loss.node, data[0], term.inferred, guard_hook)
+    if call.unknown is not None:
+        return []
     scale = call.scale
 
     def before(grads: tuple[Any, ...]) -> None:

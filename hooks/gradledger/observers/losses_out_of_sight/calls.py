@@ -28,7 +28,6 @@ class Call:
     tokens: int | None = None  # that count, if the function itself selected them
     class_weights: torch.Tensor | None = None  # one for each class
     scale: torch.Tensor | float = 1.0
-    relayed: bool = False  # no loss: it passes on gradients that an earlier backward computed
     unknown: str | None = None  # why its weights cannot be stated
     _version: int | None = field(init=False, default=None)
 
