@@ -6,17 +6,22 @@ single tokens of a plain cross entropy in float64. Liger's kernels run in Triton
 
 from __future__ import annotations
 
+import functools
 import os
+from importlib import metadata
+from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any
 
-os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
-
 import pytest
+import torch
 from torch import Tensor, nn
 
-from helpers.projected import LOOPS, FusedLoss, assert_judged_right
-from helpers.training import IGNORED
+from helpers.loops import answer
+from helpers.projected import LOOPS, FusedLoss, assert_judged_right, train_projected
+from helpers.training import IGNORED, Recording, recording
 from libraries.fused_sources import cut_cross_entropy_on_cpu
+
+os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, which no module here does
 
 
 def liger_linear(hidden: Tensor, head: nn.Parameter, labels: Tensor, reduction: str) -> Tensor:
@@ -46,27 +51,54 @@ def cut(hidden: Tensor, head: nn.Parameter, labels: Tensor, reduction: str) -> T
     return loss
 
 
+def cut_compiled(hidden: Tensor, head: nn.Parameter, labels: Tensor, reduction: str) -> Tensor:
+    """cut-cross-entropy's implementation for torch.compile, as ``gradledger check`` runs it."""
+    package: Any = pytest.importorskip("cut_cross_entropy")
+    with torch.compiler.set_stance("force_eager"):
+        loss: Tensor = package.linear_cross_entropy(
+            hidden, head, labels, ignore_index=IGNORED, reduction=reduction, impl="torch_compile"
+        )
+    return loss
+
+
 def torchtune_chunked(hidden: Tensor, head: nn.Parameter, labels: Tensor, reduction: str) -> Tensor:
     """torchtune's chunks of logits; it has no sum, so the mean is multiplied by its count."""
-    module: Any = pytest.importorskip("torchtune.modules.loss.ce_chunked_output_loss")
-    of_chunks = module.CEWithChunkedOutputLoss(num_output_chunks=3, ignore_index=IGNORED)
     chunks = (hidden @ head.T)[None].chunk(3, dim=1)
+    of_chunks = _torchtune().CEWithChunkedOutputLoss(num_output_chunks=3, ignore_index=IGNORED)
     loss: Tensor = of_chunks(list(chunks), labels[None])
     return loss if reduction == "mean" else loss * (labels != IGNORED).sum()
 
 
+@functools.cache
+def _torchtune() -> Any:
+    """The module of the loss alone: the package imports torchao and its data loaders."""
+    try:
+        files = metadata.files("torchtune") or []
+    except metadata.PackageNotFoundError:
+        pytest.skip("torchtune is not installed")
+    (path,) = (f for f in files if f.name == "ce_chunked_output_loss.py")
+    spec = spec_from_file_location("torchtune_chunks", str(path.locate()))
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def trl_chunked(hidden: Tensor, head: nn.Parameter, labels: Tensor, reduction: str) -> Tensor:
-    """trl's log-probabilities in chunks, reduced as its trainers do."""
+    """trl's log-probabilities in chunks of the vocabulary, reduced as its trainers do."""
     kernels: Any = pytest.importorskip("trl.kernels.chunked_logprob")
     kept = labels != IGNORED
-    outputs = kernels.chunked_log_probs(hidden, head, labels.clamp_min(0))
-    total: Tensor = -(outputs[0] * kept).sum()
+    picked, *_ = kernels.ChunkedLogProbFunction.apply(
+        hidden, head, None, labels.clamp_min(0), 1.0, 4, None, 1.0, ()
+    )
+    total: Tensor = -(picked * kept).sum()
     return total if reduction == "sum" else total / kept.sum()
 
 
 @pytest.fixture(autouse=True)
 def _kernels_on_cpu(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    if "cut" in request.node.name:
+    if "[cut-" in request.node.name:
         cut_cross_entropy_on_cpu(monkeypatch)
 
 
@@ -80,3 +112,25 @@ def test_a_fused_loss_is_judged_right(fused: FusedLoss, loop: str) -> None:
     (term,) = recorded.records()[0].micro_batches[0].terms
     assert term.kind.startswith("NllLoss:")
     assert term.inferred is None  # it is read from the arguments
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("composed", [cut_compiled, torchtune_chunked, trl_chunked])
+def test_a_loss_whose_graph_shows_it_is_judged_right(composed: FusedLoss, loop: str) -> None:
+    assert_judged_right(composed, LOOPS[loop])
+
+
+def test_token_scaling_of_liger_is_not_measured() -> None:
+    liger: Any = pytest.importorskip("liger_kernel.transformers")
+
+    def scaled(hidden: Tensor, head: nn.Parameter, labels: Tensor, reduction: str) -> Tensor:
+        of = liger.LigerFusedLinearCrossEntropyLoss(reduction=reduction, use_token_scaling=True)
+        loss: Tensor = of(head, hidden, labels)
+        return loss
+
+    recorded = Recording()
+    train_projected(scaled, LOOPS["right"], recording(recorded))
+    assert answer(recorded) == ({}, "incomplete")
+    reason = recorded.facts()[0].unmeasured
+    assert reason is not None
+    assert "use_token_scaling" in reason
