@@ -23,6 +23,7 @@ Finds silent gradient-accumulation bugs in PyTorch training runs.
 
 In a training environment:
   run         Start a command and its child processes with the hooks on
+  doctor      Check versions, hooks, service, token, clock and spool
 
 With the monitor (pip install 'gradledger[monitor]'):
   check       Run a command for a few steps and report its findings
@@ -58,6 +59,8 @@ def main() -> int:
             return 0
         case ["run", *rest]:
             return run(rest)
+        case ["doctor"]:
+            return importlib.import_module("gradledger.doctor").main()  # type: ignore[no-any-return]
         case [command, *_]:
             return _monitor(command)
     raise AssertionError("unreachable: the cases cover all command lines")
