@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from helpers.loops import answer, count
 from helpers.projected import LOOPS, FusedLoss, assert_judged_right, train_projected
 from helpers.training import (
+    CLASSES,
     IGNORED,
     Batch,
     Batches,
@@ -57,6 +58,7 @@ def undivided(batch: Batch, window: Batches) -> tuple[float, float]:
 
 
 of_hidden: Any = OfHidden.apply
+of_logits: Any = OfLogits.apply
 
 
 def train_logits(
@@ -169,7 +171,10 @@ def test_of_a_projection_the_relative_weights_are_inferred_from_many_micro_batch
     uneven = float((0.25 - sizes / sizes.sum()).abs().sum() / 2)
     assert last.ledger.misallocation == pytest.approx(uneven, abs=1e-6)
     assert last.factor_unmeasured is not None
-    assert "not whether it multiplies by a further factor" in last.factor_unmeasured
+    assert last.factor_unmeasured == (
+        "OfHidden hides its graph: its value shows with 99.99% certainty that it is "
+        "a mean over its tokens, not whether it multiplies by a further factor"
+    )
     assert list(answer(recorded)[0]) == [UNEQUAL]
 
 
@@ -219,3 +224,41 @@ def unreduced(hidden: Tensor, head: nn.Parameter, labels: Tensor, reduction: str
 )
 def test_linear_cross_entropy_of_pytorch_is_judged_right(fused: FusedLoss, loop: str) -> None:
     assert_judged_right(fused, LOOPS[loop])
+
+
+@pytest.mark.parametrize("divisors", [inside, mean_of_means])
+def test_a_loss_scale_is_no_part_of_the_weights(divisors: Divisors) -> None:
+    recorded, model = Recording(), tiny_model()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    with recording(recorded):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for window in windows(4):
+            for inputs, labels in window:
+                within, after = divisors((inputs, labels), window)
+                logits = model(inputs).flatten(0, 1)
+                loss = of_logits(logits, labels.flatten(), within) / after
+                scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    ledgers = [facts.ledger for facts in recorded.facts()]
+    assert [ledger and ledger.balance for ledger in ledgers] == pytest.approx([1.0] * 4)
+    assert list(answer(recorded)[0]) == ([UNEQUAL] if divisors is mean_of_means else [])
+
+
+@pytest.mark.skipif(not hasattr(F, "linear_cross_entropy"), reason="since PyTorch 2.13")
+def test_class_weights_are_the_divisor_of_a_fused_mean() -> None:
+    weights = torch.linspace(0.5, 2.0, CLASSES)
+
+    def weighted(hidden: Tensor, head: nn.Parameter, labels: Tensor, reduction: str) -> Tensor:
+        options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=4)
+        return F.linear_cross_entropy(
+            hidden, head, labels, weight=weights, ignore_index=IGNORED, options=options
+        )
+
+    recorded = Recording()
+    train_projected(weighted, LOOPS["mean_of_means"], recording(recorded))
+    (term,) = recorded.records()[0].micro_batches[0].terms
+    counted = windows(1)[0][0][1].flatten()
+    assert term.class_weight == pytest.approx(float(weights[counted[counted != IGNORED]].sum()))
+    assert set(answer(recorded)[0]) == {UNEQUAL}

@@ -133,8 +133,8 @@ class Inferred:
         count = len(self.evidence.values)
         term.inferred = f"{_WORDS[law]}: {certainty:.2%} sure after {count} micro-batches"
         term.missing["scale"] = (
-            f"{self.function} hides its graph: its value shows that it is {_WORDS[law]}, "
-            "not whether it multiplies by a further factor"
+            f"{self.function} hides its graph: its value shows with 99.99% certainty that it is "
+            f"{_WORDS[law]}, not whether it multiplies by a further factor"
         )
 
     def _undecided(self) -> str:
