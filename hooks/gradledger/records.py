@@ -89,6 +89,10 @@ class Term:
     element_weight: float | None = None  # the gradient of one of them, including the loss scale
     of: str | None = None  # the loss node inside, if the counted elements are a function of one
     nonlinear: bool = False  # a non-linear function of a scalar is between the root and this term
+    # the outermost such function: its number in the micro-batch, and the gradient that arrives at
+    # it, including the loss scale
+    function: int | None = None
+    function_weight: float | None = None
     penalty: bool = False  # a function of parameters alone
     # how the reduction of a function that hides its graph was found, and how sure that is
     inferred: str | None = None

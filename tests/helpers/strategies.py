@@ -37,6 +37,8 @@ terms = st.builds(
     element_weight=maybe_number,
     of=st.none() | words,
     nonlinear=st.booleans(),
+    function=maybe_count,
+    function_weight=maybe_number,
     penalty=st.booleans(),
     missing=missing,
 )

@@ -35,6 +35,8 @@ class OpenTerm:
     element_upstream: Deferred | None = None  # the gradient at the outermost reduction
     of: str | None = None
     nonlinear: bool = False
+    function: int | None = None
+    function_upstream: Deferred | None = None  # the gradient at this function
     penalty: bool = False
     uniform: bool = False  # the tokens are the elements: they have the same weight
     per_token: bool = False  # ``upstream`` is that of a vector, also if ``reduction`` is not none
@@ -56,6 +58,9 @@ class OpenTerm:
             term.class_weight = self.class_weight.value()
         term.of, term.nonlinear, term.penalty = self.of, self.nonlinear, self.penalty
         self._resolve_elements(term)
+        upstream = self.function_upstream
+        if upstream is not None and not upstream.has_no_copy:
+            term.function, term.function_weight = self.function, upstream.value()
         if self.inferred is not None:
             self.inferred.resolve(term)
         elif self.uniform and term.element_weight is not None:
@@ -71,7 +76,8 @@ class OpenTerm:
 
     def deferred(self) -> Iterator[Deferred]:
         """The values that are read later."""
-        yield from present(self.tokens, self.class_weight, self.upstream, self.element_upstream)
+        yield from present(self.tokens, self.class_weight, self.upstream)
+        yield from present(self.element_upstream, self.function_upstream)
         yield from () if self.inferred is None else self.inferred.deferred()
 
     def _resolve_elements(self, term: Term) -> None:

@@ -83,6 +83,8 @@ class Term(Struct, gc=False, kw_only=True, omit_defaults=True):
     element_weight: Number | None = None
     of: Name | None = None
     nonlinear: bool = False
+    function: Count | None = None
+    function_weight: Number | None = None
     penalty: bool = False
     inferred: Name | None = None
     missing: Missing = {}

@@ -58,7 +58,9 @@ class WeightedTerm(WeightedTokens):
 class Reading:
     """One way to count an objective: the unit, and the ledger in this unit."""
 
-    unit: str  # "tokens", "class_weight", "rows", "positions", "elements" or "counted_elements"
+    # "tokens", "class_weight", "rows", "positions", "elements", "counted_elements" or
+    # "micro_batches": of a loss that is a function of a whole micro-batch
+    unit: str
     ledger: Ledger
     terms: list[WeightedTerm]  # those behind the lines of the ledger, in the same order
     of_part: bool = False  # one of two terms on one head, which may be two tasks
@@ -121,6 +123,12 @@ class Objective:
     def is_nonlinear(self) -> bool:
         """Whether a function of whole micro-batches (a root, a learned weight) sets its weights."""
         return any(t.loss_term.nonlinear for t in self.terms)
+
+    @property
+    def of_equal_micro_batches(self) -> bool:
+        """Whether all micro-batches have equally many elements, as far as they are counted."""
+        sizes = [t.loss_term.elements or t.loss_term.size or 0 for t in self.terms]
+        return len(set(sizes)) == 1
 
 
 TOGETHER = "together"
@@ -227,9 +235,11 @@ def _objective(
     3. else the first even one in tokens or class weights: only its divisor is wrong;
     4. else, and if the loss itself weighs its tokens, the first.
     """
+    whole = _of_micro_batches(terms)
     inside = any(weights_vary(t.loss_term) for t in terms) or _weighs_micro_batches(terms)
+    inside = inside and not whole
     unfair = []
-    for reading in _readings(terms, inside):
+    for reading in whole or _readings(terms, inside):
         if reading.is_fair(tolerance, scale):
             return Objective(name, terms, reading, inside)
         unfair.append(reading)
@@ -296,6 +306,23 @@ def _possible_units(terms: list[WeightedTerm], weighted_inside: bool) -> tuple[s
     if all(t.loss_term.class_weight for t in terms):
         return "class_weight", "tokens", "rows", "positions"
     return "tokens", "class_weight", "rows", "positions", "elements"
+
+
+def _of_micro_batches(terms: list[WeightedTerm]) -> list[Reading]:
+    """The reading of functions of whole micro-batches, each of which counts once."""
+    lines: dict[tuple[int, int], WeightedTokens] = {}
+    functions = set()
+    for t in terms:
+        weight, number_of_it = number(t.loss_term.function_weight), t.loss_term.function
+        if weight is None:
+            return []
+        key = (t.rank, t.micro_batch)
+        line = lines.setdefault(key, WeightedTokens(*key, t.term, 1.0, 0.0))
+        if (*key, number_of_it) not in functions:
+            functions.add((*key, number_of_it))
+            line.weight += abs(weight) * t.factor
+    ledger = build_ledger(list(lines.values()))
+    return [] if ledger is None else [Reading("micro_batches", ledger, terms)]
 
 
 def _ledger(unit: str, terms: list[WeightedTerm]) -> Ledger | None:

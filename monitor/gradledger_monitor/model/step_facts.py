@@ -341,7 +341,9 @@ class StepFacts:
         applied = self.applied
         if len(applied) > 1 and all(_has_constant_targets(m) for _, m in applied):
             return True
-        signed = [t for t in self.terms if not _has_own_weights(t.loss_term)]
+        signed = [
+            t for t in self.terms if not (t.loss_term.nonlinear or _has_own_weights(t.loss_term))
+        ]
         negative = {t.term for t in signed if not t.positive}
         return bool(negative) and any(t.term in negative and t.positive for t in signed)
 

@@ -212,7 +212,10 @@ def _without_factor(facts: StepFacts, reason: str) -> Diagnosis:
 def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
     if objective.weighted_inside and objective.reading.unit == "tokens":
         return Diagnosis("unmeasured", NO_ELEMENTS, objective)
-    if objective.is_nonlinear and not is_fair(facts, objective):
+    whole = objective.reading.unit == "micro_batches"
+    if objective.is_nonlinear and (
+        not objective.of_equal_micro_batches if whole else not is_fair(facts, objective)
+    ):
         return Diagnosis("unmeasured", NONLINEAR, objective)
     if objective.reading.of_part and not is_fair(facts, objective):
         return Diagnosis("unmeasured", PARTS_OR_TASKS, objective)
@@ -343,6 +346,8 @@ def _fair(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Dia
 
 
 def _by_weights(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis | None:
+    if objective.reading.unit == "micro_batches":
+        return None
     if divides_by_all_positions(facts, objective):
         return Diagnosis("padding", objective=objective)
     if not is_sum(facts, objective):

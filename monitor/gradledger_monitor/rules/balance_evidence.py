@@ -60,7 +60,7 @@ def has_known_unit(objective: Objective) -> bool:
     That of a cross entropy is: tokens. Other sums may be divided by positive anchors, by a constant
     length, or by the sum of their targets, which the graph does not show. A mean counts itself.
     """
-    if is_bare_reduction(objective):
+    if is_bare_reduction(objective) or objective.reading.unit == "micro_batches":
         return False
     own = all(
         term.loss_term.of is None and term.loss_term.kind.startswith(_OF_TOKENS)
@@ -212,7 +212,9 @@ def is_weight(coefficient: float | None, k: int) -> bool:
 
 def is_mean(facts: StepFacts, objective: Objective) -> bool:
     """Whether the loss of each micro-batch divides by its own count."""
-    return reductions(objective) == {"mean"} or is_mean_by_weight(facts, objective)
+    if objective.reading.unit == "micro_batches" or reductions(objective) == {"mean"}:
+        return True
+    return is_mean_by_weight(facts, objective)
 
 
 def is_mean_by_weight(facts: StepFacts, objective: Objective) -> bool:

@@ -26,6 +26,7 @@ _UNITS = {
     "positions": "positions",
     "elements": "elements",
     "counted_elements": "elements",
+    "micro_batches": "micro-batches",
 }
 _BARE = ("MeanBackward", "SumBackward")  # reductions of anything: what they count are elements
 BALANCED = "balanced"

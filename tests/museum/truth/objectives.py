@@ -228,6 +228,61 @@ def _ctc(call: Call, batch: Any) -> Tensor:
     return F.ctc_loss(log_p, letters, long, lengths, reduction="none")
 
 
+# ---------------------------------------------------------------------- of whole micro-batches
+
+
+def ordered_pairs(call: Call, batch: Any) -> Sum:
+    """One log-sum-exp over all pairs of a micro-batch in the wrong order."""
+    views, truth = batch
+    first, second = F.normalize(call(views), dim=-1)
+    scores = 20 * (first * second).sum(-1)
+    differences = (scores[:, None] - scores[None, :])[truth[:, None] < truth[None, :]]
+    return torch.logsumexp(F.pad(differences, (1, 0)), 0), 1.0
+
+
+def root_of_squares(call: Call, batch: Any) -> Sum:
+    """The root of the mean squared error of a micro-batch."""
+    loss, count = squares(call, batch)
+    return torch.sqrt(loss / count), 1.0
+
+
+# ---------------------------------------------------------------------- with a constant
+
+
+def warm_divergence(call: Call, batch: Any) -> Sum:
+    """The divergence of every row at a temperature of 4, times 16."""
+    inputs, teacher = batch
+    log_p = F.log_softmax(call(inputs) / 4, -1)
+    return 16 * F.kl_div(log_p, teacher.double(), reduction="sum"), float(len(inputs))
+
+
+def divergence_entries(call: Call, batch: Any) -> Sum:
+    """The divergence, by entries."""
+    inputs, teacher = batch
+    log_p = F.log_softmax(call(inputs), -1)
+    return F.kl_div(log_p, teacher.double(), reduction="sum"), float(teacher.numel())
+
+
+def square_rows(call: Call, batch: Any) -> Sum:
+    """The summed squared error of every row."""
+    loss, _ = squares(call, batch)
+    return loss, float(len(batch[0]))
+
+
+def weighted_squares(call: Call, batch: Any) -> Sum:
+    """0.7 times the squared error of every element."""
+    loss, count = squares(call, batch)
+    return 0.7 * loss, count
+
+
+def mixed(call: Call, batch: Any) -> Sum:
+    """The cross entropy of every row against two labels, each with its share."""
+    inputs, (first, second), share = batch
+    logits = call(inputs)
+    losses = [F.cross_entropy(logits, labels, reduction="sum") for labels in (first, second)]
+    return share * losses[0] + (1 - share) * losses[1], float(len(inputs))
+
+
 # ---------------------------------------------------------------------- answers
 
 

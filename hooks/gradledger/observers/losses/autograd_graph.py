@@ -39,6 +39,7 @@ from gradledger.observers.losses.node_names import (
     LOSS_NODES,
     MODEL_NODES,
     NORMS,
+    PRODUCT_OF_VECTORS,
     PRODUCTS,
     REDUCTIONS,
     SCALINGS,
@@ -64,6 +65,7 @@ class _Walk:
         self._queue = deque([_Visit(Edge(root), DIRECT)])
         self._visited = {root}
         self._owners: dict[Any, list[LossNode]] = {}
+        self._functions: list[_Visit] = []  # of the whole micro-batch, that return one number
         self._spent = 0
 
     def _spend(self) -> bool:
@@ -85,8 +87,21 @@ class _Walk:
             elif name in REDUCTIONS and _is_outermost(visit.edge):
                 self._descend(node, visit.path)
             elif name not in MODEL_NODES:
-                self._go_on(node, name, visit.path)
+                self._go_on(visit, name)
+        if self._spent <= MAX_NODES:
+            self._add_functions()
         return self.losses
+
+    def _add_functions(self) -> None:
+        """The functions below which no loss was found are losses, such as a log-sum-exp of pairs.
+
+        A product of two vectors is one only if there is nothing else.
+        """
+        inside = {id(loss.path.function) for loss in self.losses}
+        for (node, _), path in self._functions:
+            is_loss = path.nonlinear or not self.losses
+            if is_loss and id(node) not in inside and not depends_on_parameters_alone(node):
+                self.losses.append(LossNode(node, node.name(), path._replace(nonlinear=True)))
 
     def _add(self, loss: LossNode) -> None:
         """Add a loss. The penalties on single parameters have one weight: the first is enough."""
@@ -121,10 +136,15 @@ class _Walk:
             for edge, below in descent.numbers:
                 self._push(edge, below)
 
-    def _go_on(self, node: Any, name: str, path: GraphPath) -> None:
+    def _go_on(self, visit: _Visit, name: str) -> None:
+        (node, _), path = visit
         inputs = graph_inputs(node)
-        if not _is_linear(node, name, inputs):
-            path = GraphPath(path.divided, path.coefficient, nonlinear=True)
+        is_number = not visit.edge.shape
+        if not path.nonlinear and not _is_linear(node, name, inputs):
+            path = path._replace(nonlinear=True, function=node if is_number else None)
+            self._functions += [_Visit(visit.edge, path)] if is_number else []
+        elif not path.nonlinear and name == PRODUCT_OF_VECTORS:
+            self._functions.append(_Visit(visit.edge, path._replace(function=node)))
         scales = self._scaled and node is self._root
         if not scales and not _divides_losses_by_one(node, name):
             path = path.through(node, name)

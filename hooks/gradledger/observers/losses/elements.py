@@ -207,7 +207,8 @@ class Descent:
                 kind = DIVERGENCE
         path = self._path if position.uniform else position.path
         if _is_statistic(position.trail):
-            path = self._path._replace(nonlinear=True)
+            function = self._path.function or self._reduction
+            path = self._path._replace(nonlinear=True, function=function)
         loss = LossNode(position.edge.node, kind, path, elements=elements)
         loss.penalty = inside.loss is None and depends_on_parameters_alone(position.edge.node)
         self._add(loss, position)

@@ -15,22 +15,26 @@ class GraphPath(NamedTuple):
 
     ``divided`` states whether one is a division. ``coefficient`` is the product of the constant
     factors; None if there are none, or if one cannot be read without waiting. ``nonlinear`` states
-    whether one is a non-linear function of a scalar.
+    whether one is a non-linear function of a scalar. ``function`` is the outermost of these, a
+    function of the whole micro-batch: below it, constants are part of the function.
     """
 
     divided: bool = False
     coefficient: float | None = None
     nonlinear: bool = False
+    function: Any = None
 
     def through(self, node: Any, name: str) -> GraphPath:
         """The path continued through ``node``."""
+        if self.function is not None:
+            return self
         if name.startswith("DivBackward"):
-            return DIVIDED if self is DIRECT else GraphPath(True, self.coefficient, self.nonlinear)
+            return DIVIDED if self is DIRECT else self._replace(divided=True)
         if name.startswith("MulBackward"):
             constant = constant_factor(node)
             if constant is not None:
                 product = constant * (self.coefficient or 1.0)
-                return GraphPath(self.divided, product, self.nonlinear)
+                return self._replace(coefficient=product)
         return self
 
 

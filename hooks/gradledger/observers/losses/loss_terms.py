@@ -163,7 +163,9 @@ class LossTerms(Observer):
                 losses = [
                     loss
                     for loss in find_losses(graph)
-                    if loss.name not in REDUCTIONS and not loss.penalty
+                    if loss.name not in REDUCTIONS
+                    and not loss.penalty
+                    and loss.path.function is not loss.node
                 ]
                 if losses:  # the function that runs this backward hides nothing
                     micro_batch.terms = [t for t in micro_batch.terms if t.inferred is None]
@@ -205,6 +207,7 @@ class LossTerms(Observer):
                 term.inferred.evidence = self._evidence.setdefault(term.kind, Evidence())
         if len(losses) > 1:
             _number_heads(losses, terms)
+        _number_functions(losses, terms)
         for loss, term in zip(losses, terms, strict=True):
             micro_batch.undo += watch_upstream(
                 loss, term, micro_batch.has_grad_tensors, self._guard_hook
@@ -267,6 +270,13 @@ def _number_heads(losses: list[LossNode], terms: list[OpenTerm]) -> None:
         head = head_of(loss)
         if head is not None:
             term.head = numbers.setdefault(id(head), len(numbers) + 1)
+
+
+def _number_functions(losses: list[LossNode], terms: list[OpenTerm]) -> None:
+    numbers: dict[int, int] = {}
+    for loss, term in zip(losses, terms, strict=True):
+        if loss.path.function is not None:
+            term.function = numbers.setdefault(id(loss.path.function), len(numbers) + 1)
 
 
 def _reason_without_terms(roots: list[Any]) -> str:

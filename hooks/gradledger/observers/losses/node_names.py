@@ -79,7 +79,8 @@ SELECTIONS = frozenset(
 
 # Linear if only one of their inputs is in the graph, and is not the divisor.
 PRODUCTS = frozenset({"MulBackward0", "MulBackward1", "DivBackward0", "DivBackward1"})
-SUMS = frozenset({*REDUCTIONS, "DotBackward0"})
+PRODUCT_OF_VECTORS = "DotBackward0"
+SUMS = frozenset({*REDUCTIONS, PRODUCT_OF_VECTORS})
 ADDITIONS = frozenset(
     {"AddBackward0", "AddBackward1", "SubBackward0", "SubBackward1"}
     | {"RsubBackward0", "RsubBackward1", "NegBackward0"}

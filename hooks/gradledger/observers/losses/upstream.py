@@ -35,8 +35,16 @@ def watch_upstream(
     ``has_grad_tensors``: the gradient may be the caller's own tensor, so it must be copied.
     """
     undo = []
+    if loss.path.function is not None:
+
+        def at_function(grads: tuple[Any, ...]) -> None:
+            gradient = next((g for g in grads if g is not None), None)
+            if gradient is not None:
+                term.function_upstream = Deferred(gradient, volatile=has_grad_tensors)
+
+        undo.append(loss.path.function.register_prehook(guard_hook(at_function)).remove)
     if loss.hidden:
-        return _watch_hidden(loss, term, guard_hook)
+        return undo + _watch_hidden(loss, term, guard_hook)
     if loss.reduction is not None:
 
         def at_reduction(grads: tuple[Any, ...]) -> None:

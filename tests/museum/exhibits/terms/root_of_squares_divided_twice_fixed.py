@@ -1,0 +1,20 @@
+"""It is divided by K once."""
+
+import torch
+import torch.nn.functional as F
+
+from museum.parts import mlp
+
+torch.manual_seed(82)
+model = mlp(8, 16, 5)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+windows = []
+
+for _ in range(6):
+    window = [(torch.randn(12, 8), torch.randn(12, 5)) for _ in range(4)]
+    for inputs, targets in window:
+        loss = torch.sqrt(F.mse_loss(model(inputs), targets)) / len(window)
+        loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    windows.append(window)

@@ -1,0 +1,20 @@
+"""The last window of an epoch is short, and its weighted loss is divided by the usual K."""
+
+import torch
+import torch.nn.functional as F
+
+from museum.parts import mlp
+
+torch.manual_seed(88)
+model = mlp(8, 16, 5)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+windows = []
+
+for length in (4, 4, 4, 2, 4, 4, 4, 2):
+    window = [(torch.randn(12, 8), torch.randn(12, 5)) for _ in range(length)]
+    for inputs, targets in window:
+        loss = 0.7 * F.mse_loss(model(inputs), targets)
+        (loss / 4).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    windows.append(window)
