@@ -12,9 +12,11 @@ from museum.parts import IGNORED, TinyLM, text, two_ranks
 with two_ranks() as rank:
     torch.manual_seed(0)
     plain = TinyLM()
-    model = fully_shard(copy.deepcopy(plain))
+    model = copy.deepcopy(plain)
+    sharded = fully_shard(model)
     factor = 4.0
-    model.set_gradient_divide_factor(factor)
+    sharded.set_gradient_divide_factor(factor)
+    sharded.set_force_sum_reduction_for_comms(True)  # gloo multiplies nothing
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     windows = text(4, 1 + rank)
     for window in windows:
@@ -23,7 +25,7 @@ with two_ranks() as rank:
         dist.all_reduce(tokens)
         # end
         for index, (ids, targets) in enumerate(window):
-            model.set_requires_gradient_sync(index == len(window) - 1)
+            sharded.set_requires_gradient_sync(index == len(window) - 1)
             logits, labels = model(ids).flatten(0, 1), targets.flatten()
             # fix: for each micro-batch
             loss = F.cross_entropy(logits, labels, reduction="sum") / tokens

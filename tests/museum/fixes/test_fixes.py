@@ -11,8 +11,9 @@ from museum.fixes.proof import EXACT, REAL, fixed, run
 from museum.stage import Stage
 
 HERE = Path(__file__).parent
+UNEQUAL = "reduction.token_weights_unequal"
 RULES = {
-    "mean_of_means": "reduction.token_weights_unequal",
+    "mean_of_means": UNEQUAL,
     "mean_of_means_divided_again": "reduction.double_division",
     "sum_of_means": "reduction.missing_division",
     "not_divided": "reduction.missing_division",
@@ -26,6 +27,9 @@ RULES = {
     "ranks_divided_twice": "reduction.double_division",
     "ranks_times_world_size": "reduction.world_size",
     "ranks_over_world_size": "reduction.world_size",
+    "ranks_by_hand_summed": "reduction.world_size",
+    "ranks_by_hand_averaged": "reduction.world_size",
+    "ranks_other_divide_factor": "reduction.world_size",
 }
 
 
@@ -66,3 +70,17 @@ def _applied(diff: str, program: str) -> str:
     assert removed == f"-{lines[number - 1]}"
     lines[number - 1] = added[1:]
     return "\n".join(lines) + "\n"
+
+
+def test_a_short_last_batch_that_is_left_out_leaves_exact_gradients(
+    stage: Stage, tmp_path: Path
+) -> None:
+    program = HERE / "short_batch.py"
+    wrong = run(stage, program)
+    assert wrong.fault > REAL
+    assert "DataLoader(..., drop_last=True)" in wrong.finding(UNEQUAL).fix
+    script = tmp_path / program.name
+    script.write_text(program.read_text().replace("drop_last=False", "drop_last=True"))
+    right = run(stage, script)
+    assert right.fault < EXACT
+    assert (right.result.verdict, right.result.findings) == ("balanced", [])

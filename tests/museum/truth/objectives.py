@@ -25,6 +25,12 @@ def tokens(call: Call, batch: Any) -> Sum:
     return _cross_entropy(call(ids), labels)
 
 
+def rows(call: Call, batch: Any) -> Sum:
+    """Cross entropy of every row."""
+    inputs, labels = batch
+    return F.cross_entropy(call(inputs), labels, reduction="sum"), len(labels)
+
+
 def squares(call: Call, batch: Any) -> Sum:
     """Squared error of every element."""
     inputs, targets = batch

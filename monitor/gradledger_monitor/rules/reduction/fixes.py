@@ -160,9 +160,13 @@ NOTE_ACCELERATE = """
 
 def token_mean(facts: StepFacts, objective: Objective | None) -> str:
     """The sum over the tokens of a window, divided by their number: for a cross entropy."""
-    if objective is None or not objective.kind.startswith("NllLoss"):
-        return SUM_OVER_WINDOW
-    return _code(TOKEN_MEAN, facts)
+    return fix_of_tokens(_code(TOKEN_MEAN, facts), objective)
+
+
+def fix_of_tokens(code: str, objective: Objective | None) -> str:
+    """Code that sums a cross entropy; of other losses, the comment on what must hold."""
+    tokens = objective is not None and objective.kind.startswith("NllLoss")
+    return code if tokens else SUM_OVER_WINDOW
 
 
 def without_short_batch(facts: StepFacts, objective: Objective | None) -> str:

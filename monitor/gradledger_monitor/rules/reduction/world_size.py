@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.model.tolerances import WEIGHT_HALF
+from gradledger_monitor.rules.balance_evidence import Near
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.reduction.common import (
@@ -16,7 +18,9 @@ from gradledger_monitor.rules.reduction.common import (
 from gradledger_monitor.rules.reduction.fixes import (
     ONE_WORLD_SIZE_LESS,
     ONE_WORLD_SIZE_MORE,
+    SUM_OVER_WINDOW,
     factor_fix,
+    fix_of_tokens,
 )
 from gradledger_monitor.rules.rule import (
     OK,
@@ -30,16 +34,23 @@ from gradledger_monitor.rules.rule import (
 
 FIX = ONE_WORLD_SIZE_MORE["ranks"]
 
-FIX_BY_HAND = """\
-# if each rank divides its loss by its own tokens: divide by the world size, once
+# By what the right factor times the sum of the ranks' gradients is.
+FIX_BY_HAND_AVERAGE = """\
+# after the last backward, for each parameter p:
 dist.all_reduce(p.grad)
-p.grad /= world_size
-# if each rank divides its loss by the tokens of all ranks: keep the sum
-dist.all_reduce(p.grad)"""
+p.grad /= dist.get_world_size()            # once: each rank divides by its count"""
+
+FIX_BY_HAND_SUM = """\
+# after the last backward, for each parameter p:
+dist.all_reduce(p.grad)                    # the sum: the loss is divided for all ranks already"""
 
 FIX_BY_DIVISOR = """\
-# the factor of set_gradient_divide_factor; if it was not called, the number of ranks
-(loss_sum / tokens_of_all_ranks * factor).backward()"""
+# before the window:
+tokens = sum((labels != -100).sum() for _, labels in window)    # causal LM: labels[:, 1:]
+dist.all_reduce(tokens)
+# for each micro-batch:
+loss = F.cross_entropy(logits, labels, reduction="sum") / tokens
+(loss * factor).backward()                 # that of set_gradient_divide_factor"""
 
 FIX_ALL_DIVISORS = """\
 for module in model.modules():             # a factor does not reach the modules inside
@@ -123,7 +134,7 @@ class WorldSize(Rule):
             f"The gradient is {times} times too {size}: a factor of the world size",
             f"The balance over {ranks} ranks is {significant(balance(window))}{_cause(window)}. "
             f"{constant_factor_effect(excess, window.facts)}.",
-            _fix(window) if loop_factor is None else FIX_BY_HAND,
+            _fix(window) if loop_factor is None else _fix_by_hand(window, loop_factor),
             balance=round(balance(window), 6),
             world_size=ranks,
             factor=round(excess, 6),
@@ -163,9 +174,17 @@ def _ambiguous(window: Window, ranks: int) -> Outcome:
 
 def _fix(window: Window) -> str:
     if window.facts.divisor is not None:
-        return FIX_BY_DIVISOR
+        return fix_of_tokens(FIX_BY_DIVISOR, window.balance.objective)
     fixes = ONE_WORLD_SIZE_MORE if factor(window) < 1 else ONE_WORLD_SIZE_LESS
     return factor_fix(fixes, window.facts, window.balance.objective)
+
+
+def _fix_by_hand(window: Window, loop_factor: float) -> str:
+    """The average or the sum of the ranks' gradients, whichever the loss needs."""
+    ranks, right = window.facts.run.world_size, Near(loop_factor / factor(window), WEIGHT_HALF)
+    if right(1.0):
+        return FIX_BY_HAND_SUM
+    return FIX_BY_HAND_AVERAGE if right(1 / ranks) else SUM_OVER_WINDOW
 
 
 def _cause(window: Window) -> str:
