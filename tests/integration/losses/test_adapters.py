@@ -130,3 +130,57 @@ def test_targets_that_change_before_backward_are_not_read() -> None:
     target[0] = IGNORED
     assert call.readable_target is None
     assert call.why_unreadable == calls.CHANGED
+
+
+def compiled_graphs(function: Any) -> list[str]:
+    """The graphs that Dynamo makes of a caller of the function, without a break."""
+    torch._dynamo.reset()
+    graphs: list[str] = []
+
+    def keep(graph: Any, _: Any) -> Any:
+        graphs.append(graph.print_readable(print_output=False))
+        return graph.forward
+
+    labels = torch.tensor([1, 2, 0])
+
+    def caller(logits: Tensor) -> Tensor:
+        result: Tensor = function(logits, labels).sum() / 3
+        return result
+
+    compiled = torch.compile(caller, backend=keep, fullgraph=True)
+    for _ in range(2):
+        compiled(torch.randn(3, CLASSES, requires_grad=True)).backward()
+    return graphs
+
+
+PLAIN = """
+import torch
+
+class CrossEntropyLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits, labels, ignore_index=-100):
+        logs = logits.log_softmax(-1)
+        ctx.save_for_backward(logs, labels)
+        return -logs.gather(-1, labels[:, None])[:, 0]
+
+    @staticmethod
+    def backward(ctx, upstream):
+        logs, labels = ctx.saved_tensors
+        wanted = torch.zeros_like(logs).scatter(-1, labels[:, None], 1.0)
+        return (logs.exp() - wanted) * upstream[:, None], None, None
+"""
+
+
+# Dynamo makes an object of the function
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_a_compiled_caller_has_the_same_graph(packages: Path) -> None:
+    write(packages, FLASH, "logits, labels", "ignore_index")
+    path = packages.joinpath(*FLASH[0].split("."))
+    path.with_suffix(".py").write_text(PLAIN, encoding="utf-8")
+    module = importlib.import_module(FLASH[0])
+    function: Any = getattr(module, FLASH[1])
+    alone = compiled_graphs(function.apply)
+    with recording():
+        assert hasattr(function.forward, "__wrapped__")
+        assert compiled_graphs(function.apply) == alone
+    assert len(alone) == 1
