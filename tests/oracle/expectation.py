@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oracle.program import Program
+from oracle.program import Program, is_balanced
 from oracle.truth import Account, TrueStep, Truth
 
 UNEQUAL = "reduction.token_weights_unequal"
@@ -21,7 +21,19 @@ SUM = "reduction.unnormalised_sum"
 DRIFT = "ddp.replica_drift"
 OFF = "reduction.balance_off"  # of severity info: never required
 
+VARIES = 0.02  # relative; by more, the balance is not the same in all windows
 MISALLOCATION = 0.01  # from here on a finding is a warning (DESIGN section 6)
+
+# Objectives that are cross entropies: a mean over tokens is usual, and no other divisor.
+OF_TOKENS = {
+    "cross_entropy",
+    "ignore_index",
+    "masked",
+    "smoothed",
+    "class_weights",
+    "chunked",
+    "contrastive",
+}
 
 # Mistakes of mechanics, which a script has by construction, and the rules that name them.
 MISTAKES = {
@@ -76,10 +88,21 @@ class Expectation:
 
 def of_mistakes(program: Program) -> Expectation:
     """The table of mistakes in the order of calls, and in which ranks get which data."""
-    named = frozenset(rule for mistake in program.mistakes for rule in MISTAKES[mistake])
+    mistakes = program.mistakes - _maybe_intended(program)
+    if not mistakes:
+        return Expectation(unknown="1/K of a loss of a single micro-batch may be its weight")
+    named = frozenset(rule for mistake in mistakes for rule in MISTAKES[mistake])
     if "stepped_every_micro_batch" in program.mistakes and program.ddp:
         named |= {"ddp.never_synced"}  # it steps on what no_sync kept local
-    return Expectation(named, named | _consequences(program), reasons=(*sorted(program.mistakes),))
+    allowed = {rule for mistake in program.mistakes for rule in MISTAKES[mistake]}
+    allowed |= named | _consequences(program)
+    return Expectation(named, frozenset(allowed), reasons=(*sorted(mistakes),))
+
+
+def _maybe_intended(program: Program) -> set[str]:
+    """What a program that intends it does, too, with these losses."""
+    of_weight = program.layout == "one" and program.objective not in OF_TOKENS
+    return {"stepped_every_micro_batch"} if of_weight else set()
 
 
 def of_arithmetic(program: Program, truth: Truth) -> Expectation:
@@ -96,6 +119,11 @@ def of_arithmetic(program: Program, truth: Truth) -> Expectation:
         return Expectation(unknown=f"{truth.steps} steps of {truth.windows} windows")
     if program.objective == "squared_error" and _halved(program, truth):
         return Expectation(unknown="half a squared error may be intended")
+    constant_share = program.normalisation == "share" and (program.k, program.data) == (1, "equal")
+    if constant_share and not is_balanced(program):
+        return Expectation(unknown="the share of a rank may be an intended weight")
+    if program.normalisation == "sum" and _is_constant_sum(program, truth):
+        return Expectation(unknown="a sum of equally many elements may be intended")
     if program.pipeline and program.k == 2 and _halved(program, truth):
         return Expectation(unknown="the schedule halves the gradient; half a loss may be intended")
     drifting = not truth.replicas_equal
@@ -105,8 +133,10 @@ def of_arithmetic(program: Program, truth: Truth) -> Expectation:
     if drifting:
         rules |= {DRIFT, *DRIFTING.get(program.all_reduce, ())}
         reasons.append("the ranks apply different gradients")
-    severe = rules - {OFF}
-    rules |= _batch_rules(truth) | _short_windows(program, truth)
+    if not rules and _is_share_of_two(program, truth, "penalty"):
+        return Expectation(unknown="the coefficient of the penalty may contain 1/2 for each rank")
+    severe = (rules - {OFF}) | _short_windows(program, truth)
+    rules |= severe | _batch_rules(truth) | _true_besides(program, truth)
     return Expectation(severe, rules, hidden=hidden, reasons=tuple(reasons))
 
 
@@ -121,8 +151,51 @@ def _short_windows(program: Program, truth: Truth) -> frozenset[str]:
 
 
 def _halved(program: Program, truth: Truth) -> bool:
-    accounts = [step.accounts[program.objective] for step in truth.true_steps if step.accounts]
-    return bool(accounts) and all(abs(each.balance - 0.5) < 1e-3 for each in accounts)
+    """Whether the balance is 1/2, or that of a shorter window as much smaller as the window."""
+    steps = [step for step in truth.true_steps if step.accounts]
+    return bool(steps) and all(
+        abs(step.accounts[program.objective].balance - step.micro_batches / program.k / 2) < 1e-3
+        for step in steps
+    )
+
+
+def _is_constant_sum(program: Program, truth: Truth) -> bool:
+    """Whether elements of no known unit are added up, equally many in all windows."""
+    steps = [step for step in truth.true_steps if step.accounts]
+    counts = {step.accounts[program.objective].tokens for step in steps}
+    return program.objective not in OF_TOKENS | {"divergence"} and len(counts) == 1
+
+
+def _is_share_of_two(program: Program, truth: Truth, name: str) -> bool:
+    """Whether two ranks add up the same penalty: half of twice its coefficient looks the same."""
+    accounts = [step.accounts.get(name) for step in truth.true_steps]
+    return (
+        (name, program.data_ranks) == ("penalty", 2)
+        and program.by_hand
+        and all(each is None or abs(each.balance - 2) < 1e-3 for each in accounts)
+        and any(accounts)
+    )
+
+
+def _is_sum(steps: list[Account], ranks: int) -> bool:
+    """Whether each token weighed 1, up to an average over the ranks, in two windows."""
+    sums = [each for each in steps if abs(each.balance * ranks / each.tokens - 1) < 1e-3]
+    return len(sums) > 1
+
+
+def _true_besides(program: Program, truth: Truth) -> frozenset[str]:
+    """What is true of the numbers, whatever else names their cause."""
+    rules = set()
+    for name in {name for step in truth.true_steps for name in step.accounts}:
+        accounts = [step.accounts[name] for step in truth.true_steps if name in step.accounts]
+        balances = [account.balance for account in accounts]
+        if max(balances) - min(balances) > VARIES * max(map(abs, balances)):
+            rules.add(WRONG)
+        if _is_sum(accounts, 1) or _is_sum(accounts, program.data_ranks):
+            rules.add(SUM)
+        if any(account.misallocation >= MISALLOCATION for account in accounts):
+            rules.add(UNEQUAL)
+    return frozenset(rules)
 
 
 def _batch_rules(truth: Truth) -> frozenset[str]:
@@ -134,6 +207,8 @@ def _batch_rules(truth: Truth) -> frozenset[str]:
 def _consequences(program: Program) -> frozenset[str]:
     """What else is true of a program with its mistakes."""
     rules: set[str] = set()
+    if "updated_between" in program.mistakes and program.clipping == "window":
+        rules.add("scaler.double_unscale")  # update forgets that the second one is unscaled
     if "clipped_every_micro_batch" in program.mistakes and program.precision == "scaler":
         rules.add("scaler.clip_before_unscale")
     if "stepped_every_micro_batch" in program.mistakes and program.data != "equal":
@@ -146,6 +221,8 @@ def _reductions(program: Program, truth: Truth) -> tuple[frozenset[str], list[st
     reasons = []
     steps = [step for step in truth.true_steps if step.accounts]
     for name in steps[0].accounts if steps else ():
+        if _is_share_of_two(program, truth, name):
+            continue
         accounts = [(step, step.accounts[name]) for step in steps]
         named = _misallocated(program, accounts) | _divisors(program, accounts)
         if named:

@@ -308,7 +308,9 @@ def _arithmetic(p: Program) -> Iterator[bool]:
     yield p.data != "empty_rank" or (p.objective in _IGNORING and p.data_ranks > 1)
     yield p.data != "empty_rank" or p.ranks_count != "each"
     # DTensor cannot reshape a tensor without rows
-    yield p.data != "empty_micro_batch" or p.tensor_ranks == 1
+    yield p.data not in ("empty_micro_batch", "empty_rank") or p.tensor_ranks == 1
+    # the first window would hold nothing else
+    yield p.data != "empty_micro_batch" or p.loop != "off_by_one"
     # an empty micro-batch has no mean
     empty = p.data in ("empty_micro_batch", "empty_rank")
     yield not empty or p.normalisation in ("window", "after_backward", "sum")
@@ -411,6 +413,8 @@ def _of_mistake(p: Program, mistake: str) -> Iterator[bool]:
     inside = "every_micro_batch" in mistake or mistake in _INSIDE_WINDOW
     yield p.k > 1 or not inside
     yield mistake not in ("second_never_zeroed", "updated_between") or p.optimizers == "two"
+    # the same divisor may be a count of other data: the truth is that of the ranks' own
+    yield mistake != "same_data" or p.normalisation != "samples"
     # PyTorch itself raises: the scaler has seen no gradient
     yield mistake != "zeroed_before_step" or p.precision != "scaler"
     # without the division, stepping every micro-batch is right

@@ -126,6 +126,16 @@ def test_the_count_of_an_earlier_window_is_named_at_the_first_window_that_shows_
     assert pattern_and_ratio(even(1.25, "sum"), fair, *before(0.5))[0] == "wandering"
 
 
+def test_a_count_that_each_micro_batch_has_is_its_own_and_not_that_of_an_earlier_window() -> None:
+    """After a first window of one micro-batch, of which both explanations say the same."""
+    past = Closed.of(facts(record([term(6, 1 / 6, "sum")])), Diagnosis("fair"))
+    later = facts(record([term(6, 1 / 6, "sum")] * 2))
+    wrong = Closed.of(later, first(later, [past]))
+    assert pattern_and_ratio(later, past, wrong) == ("missing", 2)
+    longer = facts(record([term(7, 1 / 6, "sum"), term(5, 1 / 6, "sum")]))
+    assert pattern_and_ratio(longer, past, wrong)[0] == "stale"
+
+
 def test_a_division_by_all_positions_of_the_window_is_one_that_counts_padding() -> None:
     terms = [term(n, 1 / 300, "sum", size=n + 25) for n in EVEN]
     assert pattern_and_ratio(facts(record(terms))) == ("padding", 1.0)
@@ -304,7 +314,7 @@ def test_a_balance_that_wanders_is_not_the_world_size_where_both_are_equal_once(
         (1 / 3, 1 / 10, "fair", 1.0),
         (1.0, 1 / 30, "fair", 1.0),
         (1.0, 1 / 10, "world", 3.0),  # summed, and each rank's loss is a mean already
-        (1 / 9, 1 / 10, "world", round(1 / 3, 6)),  # divided twice
+        (1 / 9, 1 / 10, "world", 1 / 3),  # divided twice
         (1 / 9, 1 / 20, "pending", 1.0),  # the factor is off by R, the balance by more
         (1 / 2, 1 / 15, "fair", 1.0),
     ],
@@ -315,6 +325,35 @@ def test_a_factor_by_hand_that_is_off_by_the_world_size_with_the_balance_is_name
     diagnosis = first(combined(factor, weight, ranks=3), [])
     assert diagnosis.pattern == pattern
     assert diagnosis.ratio == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize("rest", [4, 1 / 4])
+def test_a_sum_over_ranks_of_means_is_named_beside_a_wrong_division_by_k(rest: float) -> None:
+    def of(reduction: str) -> Diagnosis:
+        left = [[1.0, -2.0, 0.5], [3.0, 1.0, -0.25]]
+        total = [sum(column) for column in zip(*left, strict=True)]
+        terms = [term(10, rest / 40, reduction)] * 4
+        fields: dict[str, Any] = {"post_factor": None, "sync": "unknown", "collectives_after": 3}
+        return first(facts(*(record(terms, samples=Samples(x, total), **fields) for x in left)))
+
+    assert (of("mean").pattern, of("mean").ratio) == ("world", 2)
+    assert of("sum").pattern == "pending"
+
+
+def test_a_penalty_that_every_rank_adds_is_named_where_its_coefficient_shows_it() -> None:
+    def of(total: float, ranks: int, factor: float = 1.0) -> list[str]:
+        penalty = Term("SumBackward0", "sum", penalty=True, elements=9, element_weight=total)
+        left = [[1.0, -2.0, 0.5], [3.0, 1.0, -0.25], [0.5, 0.5, 0.5], [2.0, 1.0, 3.0]][:ranks]
+        at_step = [factor * sum(column) for column in zip(*left, strict=True)]
+        fields: dict[str, Any] = {"post_factor": None, "sync": "unknown", "collectives_after": 3}
+        loss = term(10, 1 / 10 / ranks / factor)
+        sent = [record([[loss, penalty]], samples=Samples(x, at_step), **fields) for x in left]
+        return [diagnosis.pattern for diagnosis in diagnose(facts(*sent), [])]
+
+    assert of(0.01, ranks=4) == ["fair", "term_world"]
+    assert of(0.01 / 4, ranks=4) == ["fair", "coefficient"]  # its share on each rank
+    assert of(0.01, ranks=2) == ["fair", "coefficient"]  # may be the share of 0.02
+    assert of(0.01, ranks=4, factor=1 / 4) == ["fair", "coefficient"]  # averaged
 
 
 def test_with_as_many_ranks_as_micro_batches_the_factor_shows_which_of_both_it_is() -> None:
@@ -328,7 +367,7 @@ def test_with_as_many_ranks_as_micro_batches_the_factor_shows_which_of_both_it_i
         return facts(*(record(terms, samples=Samples(mine, applied), **fields) for mine in left))
 
     assert pattern_and_ratio(three(1.0, 3)) == ("world", 3.0)
-    assert pattern_and_ratio(three(1 / 9, 3)) == ("world", 0.333333)
+    assert pattern_and_ratio(three(1 / 9, 3)) == ("world", 1 / 3)
     assert pattern_and_ratio(three(1 / 3, 1)) == ("missing", 3)
     assert pattern_and_ratio(three(1 / 3, 9)) == ("double", pytest.approx(1 / 3))  # type: ignore[comparison-overlap]
     named = {f.rule: f.evidence["balance"] for f in judged([three(1 / 9, 3)]).findings}

@@ -225,3 +225,14 @@ def test_an_objective_at_the_very_tolerance_is_still_fair() -> None:
     assert account(2.5, 0.25).is_fair(0.25, 2.0)
     assert not account(1.3125, 0.25).is_fair(0.25, 1.0)
     assert not account(1.0, 0.3125).is_fair(0.25, 1.0)
+
+
+def test_utterances_of_one_length_by_chance_are_read_in_the_same_unit_as_others() -> None:
+    """The mean of CTC divides each by its length: its weight is 1/4, of whatever window."""
+    speech = {"elements": 2, "element_weight": 1 / 6, "undivided": True}
+    same = other(term(2, 1 / 24), "CtcLossBackward0", **speech)
+    mixed = other(
+        term(2, 1 / 16), "CtcLossBackward0", weight_min=1 / 24, weight_max=1 / 12, **speech
+    )
+    for each in (same, mixed):
+        assert shown(objectives(each)) == [("CtcLossBackward0#0", "elements", 2, round(1 / 3, 9))]

@@ -82,6 +82,17 @@ def test_gradients_in_other_buffers_that_a_loop_combines_are_not_called_discarde
     assert judged(steps).coverage[rule].startswith("not_measured: the ranks' gradients were")
 
 
+def test_a_second_step_on_the_same_gradients_does_not_hide_what_was_zeroed() -> None:
+    steps = []
+    for number in (1, 3):
+        lost = record([term(7, 1 / 14), term(5, 1 / 10)], number)
+        for batch in lost.micro_batches:
+            batch.fresh = True
+        steps += [facts(lost), facts(record([], number + 1, repeat=True))]
+    assert finding_of("loop.zeroed_every_microbatch", *steps) is not None
+    assert finding_of("loop.double_step", *steps) is not None
+
+
 @pytest.mark.parametrize("rule", ["loop.discarded_microbatches", "loop.zeroed_every_microbatch"])
 def test_gradients_that_were_cleared_before_a_step_on_what_is_not_finite_may_be_in_buffers(
     rule: str,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from gradledger.records import StepRecord
+from gradledger.records import StepRecord, Term
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.model.step_facts import StepFacts
 from helpers.facts import facts, judged, record, term
@@ -173,3 +175,18 @@ def test_a_short_batch_alone_in_its_step_is_no_uneven_weight_and_ends_an_epoch_a
 def test_a_short_batch_with_its_own_weight_is_balanced() -> None:
     steps = [*epochs(3)[:2], facts(record([term(n, 1 / 50) for n in (40, 10)], 3))]
     assert not [f for f in judged(steps).findings if f.rule == RULE]
+
+
+def test_one_micro_batch_is_no_evidence_that_a_loss_of_unknown_unit_has_equal_weights() -> None:
+    """A sum of squared errors that is divided by another window's count, stepped on early once."""
+
+    def squares(*weights: float) -> list[Term]:
+        return [
+            replace(term(10 + i, w, "sum"), kind="MseLossBackward0") for i, w in enumerate(weights)
+        ]
+
+    steps = [facts(record(squares(1 / 35), 1)), facts(record(squares(1 / 30, 1 / 41), 2))]
+    evaluation = judged(steps)
+    reason = "each micro-batch is divided by a number that is no count of its elements"
+    assert evaluation.coverage["reduction.token_weights_unequal"] == f"not_measured: {reason}"
+    assert evaluation.verdict == "incomplete", "information about the balance does not answer it"

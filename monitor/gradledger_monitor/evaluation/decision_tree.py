@@ -80,14 +80,20 @@ def _node(question: Question, coverage: Mapping[str, Outcome], required: Set[str
 
 
 def _status(outcomes: Mapping[str, Outcome], required: Set[str]) -> Status:
-    """A finding comes first; then a required rule without measurement; then ok."""
+    """A finding comes first; then a required rule without measurement; then information; then ok.
+
+    Information about a balance does not answer whether the weights behind it are right.
+    """
     if not outcomes:
         return "not_measured"
-    statuses = {outcome.status for outcome in outcomes.values()}
-    if "finding" in statuses:
+    findings = [outcome for outcome in outcomes.values() if outcome.status == "finding"]
+    if any(outcome.severity != "info" for outcome in findings):
         return "finding"
     if any(outcomes[r].status == "not_measured" for r in outcomes if r in required):
         return "not_measured"
+    if findings:
+        return "finding"
+    statuses = {outcome.status for outcome in outcomes.values()}
     return next(status for status in _STATUSES if status in statuses)
 
 

@@ -236,8 +236,7 @@ def _objective(
     4. else, and if the loss itself weighs its tokens, the first.
     """
     whole = _of_micro_batches(terms)
-    inside = any(weights_vary(t.loss_term) for t in terms) or _weighs_micro_batches(terms)
-    inside = inside and not whole
+    inside = (_weighs_rows(terms) or _weighs_micro_batches(terms)) and not whole
     unfair = []
     for reading in whole or _readings(terms, inside):
         if reading.is_fair(tolerance, scale):
@@ -377,6 +376,22 @@ def _count_and_weight(t: WeightedTerm, unit: str) -> tuple[float, float] | None:
         return None
     # a mean has a fixed total weight: with more units, each has less
     return float(units), weight * t.tokens / units if mean and units != t.tokens else weight
+
+
+def _weighs_rows(terms: list[WeightedTerm]) -> bool:
+    """Whether the loss itself gives the tokens of a micro-batch different weights.
+
+    The mean of CTC divides each utterance by its length: also where all are equally long by chance.
+    """
+    return any(weights_vary(t.loss_term) for t in terms) or all(
+        t.loss_term.kind.startswith("CtcLoss") and has_inner_weight(t.loss_term) for t in terms
+    )
+
+
+def has_inner_weight(term: Term) -> bool:
+    """Whether a token weighs more or less than what the outermost reduction gives an element."""
+    inner = inner_weight(term)
+    return inner is not None and abs(inner - 1) > tolerances.INSIDE
 
 
 def _weighs_micro_batches(terms: list[WeightedTerm]) -> bool:

@@ -34,7 +34,7 @@ from gradledger_monitor.model.objectives import (
     Objective,
     WeightedTerm,
     fair_together,
-    inner_weight,
+    has_inner_weight,
     objectives_of,
     weights_vary,
 )
@@ -446,8 +446,7 @@ def _has_constant_targets(micro_batch: MicroBatch) -> bool:
 
 def _has_own_weights(term: Term) -> bool:
     """Whether the loss gives its tokens other weights than its outermost reduction does."""
-    inner = inner_weight(term)
-    return weights_vary(term) or (inner is not None and abs(inner - 1) > tolerances.INSIDE)
+    return weights_vary(term) or has_inner_weight(term)
 
 
 def _data_of(micro_batch: MicroBatch) -> float | None:

@@ -39,16 +39,18 @@ from gradledger_monitor.model.token_ledger import total
 from gradledger_monitor.rules.balance_evidence import (
     Near,
     coefficient_explains,
-    combined_off,
     common_coefficient,
     divides_by_all_positions,
     divides_by_count_after_backward,
+    excess_of_combination,
     has_known_unit,
+    is_added_by_every_rank,
     is_bare_reduction,
     is_half_squared_error,
     is_mean,
     is_mean_by_weight,
     is_one_divided_cross_entropy,
+    is_reduced_by_mean,
     is_scaled_by_loop,
     is_sum,
     is_undivided,
@@ -67,6 +69,7 @@ Pattern = Literal[
     "coefficient",  # a constant multiplier of the loss explains B
     "missing",  # B = K
     "term_missing",  # B of a further objective is K times its coefficient
+    "term_world",  # B of a penalty is R times its coefficient: every rank adds it
     "double",  # B = 1/K
     "partial",  # B = k/K in a short or long window
     "partial_before",  # a fair window, which shows that B = k/K in the windows before it
@@ -266,6 +269,8 @@ def _of_further(facts: StepFacts, objective: Objective, main: Diagnosis) -> Diag
         return Diagnosis(
             "term_missing", objective=objective, ratio=facts.micro_batches_of(objective)
         )
+    if main.pattern in _FAIR and is_added_by_every_rank(facts, objective):
+        return Diagnosis("term_world", objective=objective, ratio=facts.run.world_size)
     return Diagnosis("coefficient", objective=objective)
 
 
@@ -396,10 +401,9 @@ def _by_ranks(
     ranks, near = facts.run.world_size, Near(balance, facts.tolerance)
     if facts.divisor is not None and near(ranks / facts.divisor):
         return Diagnosis("world", objective=objective, ratio=round(balance, 6))
-    if combined_off(facts, balance):
-        factor = ranks if balance > 1 else 1 / ranks
-        if _Explains(facts, past)(lambda _: factor):
-            return Diagnosis("world", objective=objective, ratio=round(balance, 6))
+    excess = excess_of_combination(facts)
+    if excess is not None and _is_off_by(excess, facts, objective, balance, past):
+        return Diagnosis("world", objective=objective, ratio=excess)
     averages = facts.averaged and facts.divisor is None
     if averages and near(ranks) and facts.micro_batches_of(objective) != ranks:
         if coefficient_explains(facts, objective, balance):
@@ -407,6 +411,18 @@ def _by_ranks(
         world = Diagnosis("world", objective=objective, ratio=ranks)
         return _if_consistent(facts, past, world, lambda _: ranks)
     return None
+
+
+def _is_off_by(
+    excess: float, facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
+) -> bool:
+    """Whether every wrong balance is that number, or of means K or 1/K times that number."""
+    k, near = facts.micro_batches_of(objective), Near(balance, facts.tolerance)
+    explanations: list[Callable[[int], float]] = [lambda _: excess]
+    if is_reduced_by_mean(objective):
+        explanations += [lambda n: excess * n, lambda n: excess / n]
+    explains = _Explains(facts, past)
+    return any(near(expected(k)) and explains(expected) for expected in explanations)
 
 
 def _by_coefficient(facts: StepFacts, objective: Objective, balance: float) -> Diagnosis | None:
@@ -487,7 +503,9 @@ def _by_earlier_count(
         if closed.balance is not None and closed.tokens is not None:
             since.append((closed.balance / (facts.run.declared_scale or 1.0), closed.tokens))
     count = None if fair is None else fair.tokens
-    if not count or not all(Near(b, facts.tolerance)(tokens / count) for b, tokens in since):
+    if not count or _tokens_by_index(objective) == {count}:
+        return None  # it is also the count of each micro-batch
+    if not all(Near(b, facts.tolerance)(tokens / count) for b, tokens in since):
         return None
     return Diagnosis("stale", objective=objective, ratio=balance)
 
@@ -522,6 +540,14 @@ def _by_number_and_coefficient(
     return None
 
 
+def _tokens_by_index(objective: Objective) -> set[float]:
+    """The tokens of the micro-batches of each index, over all ranks."""
+    totals: dict[int, float] = {}
+    for line in objective.ledger.lines:
+        totals[line.micro_batch] = totals.get(line.micro_batch, 0.0) + line.tokens
+    return set(totals.values())
+
+
 def _by_number(
     facts: StepFacts, objective: Objective, balance: float, past: Sequence[Closed]
 ) -> Diagnosis | None:
@@ -534,7 +560,7 @@ def _by_number(
     near = Near(balance, facts.tolerance)
     usual = max([k, *[c.micro_batches for c in _wrong(past)]])
     numbers: list[tuple[Pattern, Callable[[int], float]]] = []
-    if ranks > 1 and (k != ranks or reductions(objective) <= {"sum", "none"}):
+    if ranks > 1 and (k != ranks or not is_reduced_by_mean(objective)):
         numbers += [("world", lambda _: ranks), ("world", lambda _: 1 / ranks)]
     if not is_weight(common_coefficient(objective), k):  # else B contains it
         if k > 1:

@@ -30,17 +30,30 @@ class Near:
         return value != 0 and abs(self._balance / value - 1) <= self._tolerance
 
 
-def combined_off(facts: StepFacts, balance: float) -> bool:
-    """A loop that combines the ranks itself is off by R or 1/R, and the balance by the same.
+def excess_of_combination(facts: StepFacts) -> int | float | None:
+    """R or 1/R, if a loop that combines the ranks itself is off from an average by that; else None.
 
     The loop multiplies the sum over ranks by ``factor``: 1/R is an average, so factor * R is the
     excess over it.
     """
     factor, ranks = facts.all_reduce_factor, facts.run.world_size
     if factor is None:
-        return False
+        return None
     near = Near(factor * ranks, facts.tolerance)
-    return any(near(r) and Near(balance, facts.tolerance)(r) for r in (ranks, 1 / ranks))
+    return next((each for each in (ranks, 1 / ranks) if near(each)), None)
+
+
+def is_added_by_every_rank(facts: StepFacts, objective: Objective) -> bool:
+    """Whether a penalty has R times its coefficient, because the ranks' gradients are added up.
+
+    A coefficient that contains 1/R gives the same balance: authors write round ones.
+    """
+    ranks = facts.run.world_size
+    summed = facts.all_reduce_factor or (1 / facts.ranks_divisor if facts.averaged else None)
+    if not objective.is_penalty or ranks == 1 or not Near(summed or 0.0, facts.tolerance)(1.0):
+        return False
+    balance = objective.ledger.balance
+    return _mantissa(balance / ranks) in _ROUND and _mantissa(balance) not in _ROUND
 
 
 def reductions(objective: Objective) -> set[str]:
@@ -108,12 +121,18 @@ def is_sum(facts: StepFacts, objective: Objective) -> bool:
         or objective.ledger.tokens <= 1
     ):
         return False
-    k, ranks = facts.micro_batches_of(objective), facts.run.world_size
+    k, ranks = facts.micro_batches_of(objective), facts.run.world_size if facts.averaged else 1
     weights = {line.weight for line in objective.ledger.lines if line.tokens}
     plain = [1.0, 1 / ranks]
     if not any(_is_reduced_by_mean(term) for term in objective.terms):
         plain += [1 / k, 1 / (k * ranks)]
     return all(any(Near(w, facts.tolerance)(p) for p in plain) for w in weights)
+
+
+def is_reduced_by_mean(objective: Objective) -> bool:
+    """Whether each micro-batch's loss is a mean, by a reduction of PyTorch or of single losses."""
+    means = (t.loss_term.reduction == "mean" or _is_reduced_by_mean(t) for t in objective.terms)
+    return all(means)
 
 
 def _is_reduced_by_mean(term: WeightedTerm) -> bool:

@@ -73,13 +73,13 @@ class ZeroedEveryMicrobatch(Rule):
         facts = window.facts
         lost = facts.discarded
         record = facts.record
+        if not record.micro_batches:  # it steps twice: the window before stays the last one
+            return not_measured("no backward was seen in this window")
         total = len(record.micro_batches)
         only_one_applied = total > 1 and len(lost) == total - 1
         zeroed = only_one_applied and all(m.fresh for m in record.micro_batches)
         before, self._before = self._before, total if zeroed else 0
         self._single = self._single or total == 1
-        if not record.micro_batches:
-            return not_measured("no backward was seen in this window")
         if not zeroed or self._single:
             return OK
         if facts.moved_unknown is not None:

@@ -18,7 +18,11 @@ from gradledger_monitor.rules.balance_diagnosis import (
     is_fair,
     reason_without_objective,
 )
-from gradledger_monitor.rules.balance_evidence import has_known_unit, is_divided_by_a_count
+from gradledger_monitor.rules.balance_evidence import (
+    has_known_unit,
+    is_divided_by_a_count,
+    reductions,
+)
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.objective_names import objective_name
 from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean, without_short_batch
@@ -40,6 +44,7 @@ FIX = TOKEN_MEAN["plain"]
 
 
 OTHER_DIVISOR = "each micro-batch is divided by a number that is no count of its elements"
+ONE_MICRO_BATCH = "there is one micro-batch: its weight is compared with none"
 LIGHT = "its weights differ, but it has little of the gradient's weight"
 
 
@@ -221,11 +226,14 @@ def why_not_evaluated(
         return not_applicable(WEIGHTED_INSIDE)
     if reading.of_part and not reading.is_fair(facts.tolerance, facts.intended):
         return not_measured(PARTS_OR_TASKS)
+    known = has_known_unit(objective)
+    if len(reading.ledger.lines) == 1 and not known and "mean" not in reductions(objective):
+        return not_applicable(ONE_MICRO_BATCH)  # equal weights of one are no evidence
     if reading.is_even(facts.tolerance):
         return None
     if objective.is_nonlinear:
         return not_applicable(NONLINEAR)
-    if not has_known_unit(objective) and not is_divided_by_a_count(facts, objective):
+    if not known and not is_divided_by_a_count(facts, objective):
         return not_measured(OTHER_DIVISOR)
     if objective is not objectives[0]:
         moved = reading.ledger.misallocation * _share(objective, objectives)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT_HALF
 from gradledger_monitor.rules.balance_evidence import Near
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
+from gradledger_monitor.rules.objective_names import objective_name
 from gradledger_monitor.rules.reduction.common import (
     balance,
     declared,
@@ -52,6 +54,10 @@ dist.all_reduce(tokens)
 loss = F.cross_entropy(logits, labels, reduction="sum") / tokens
 (loss * factor).backward()                 # that of set_gradient_divide_factor"""
 
+FIX_OF_PENALTY = """\
+# every rank adds the same penalty: a share of it on each
+loss = loss + penalty / world_size"""
+
 FIX_ALL_DIVISORS = """\
 for module in model.modules():             # a factor does not reach the modules inside
     if isinstance(module, FSDPModule):
@@ -95,11 +101,13 @@ class WorldSize(Rule):
     divided by the tokens of all ranks is then R times too small. A loss that is multiplied by R
     without that division is R times too large. The result changes with the number of GPUs. A
     loop that calls all-reduce itself makes the same mistake if it does not divide by R, or
-    divides once too often.
+    divides once too often. A penalty on the parameters is the same on every rank: where the
+    ranks' gradients are added up, it counts R times.
 
     **What to do**
 
     Divide by the tokens of the rank, or multiply the globally normalised sum by the world size.
+    Divide a penalty by the world size if gradients are added up.
 
     **When it is silent**
 
@@ -121,11 +129,14 @@ class WorldSize(Rule):
             return not_measured("the loop changes the gradients after the wrapper has divided them")
         if divisors:
             return _unequal_divisors(divisors, window.facts.record.wrapper == "ddp")
+        added = next((d for d in window.diagnoses if d.pattern == "term_world"), None)
+        if added is not None and added.objective is not None:
+            return _added(window, added.objective)
         if not shows(window, "world", "world_or_weight"):
             return OK
         if window.balance.pattern == "world_or_weight":
             return _ambiguous(window, ranks)
-        excess = factor(window)
+        excess = float(window.balance.ratio)
         size = "small" if excess < 1 else "large"
         loop_factor = window.facts.all_reduce_factor
         times = significant(max(excess, 1 / excess))
@@ -153,6 +164,22 @@ def _unequal_divisors(divisors: list[float], by_ddp: bool) -> Outcome:
         "is divided by, some parameters get a gradient of another size than the others.",
         FIX_COPIES if by_ddp else FIX_ALL_DIVISORS,
         divisors=divisors[:16],
+    )
+
+
+def _added(window: Window, objective: Objective) -> Outcome:
+    ranks, objectives = window.facts.run.world_size, window.facts.objectives
+    name, main = objective_name(objective, objectives), objective_name(objectives[0], objectives)
+    return finding(
+        "warning",
+        f"The {name} is added by each of the {ranks} ranks",
+        f"The ranks' gradients are added up, as the {main} needs, which is divided by what all "
+        f"ranks hold. The {name} is the same on every rank: its weight is {ranks} times its "
+        "coefficient, and grows with the number of ranks.",
+        FIX_OF_PENALTY,
+        objective=name,
+        world_size=ranks,
+        factor=ranks,
     )
 
 
@@ -188,7 +215,7 @@ def _fix_by_hand(window: Window, loop_factor: float) -> str:
 
 
 def _cause(window: Window) -> str:
-    loop_factor, excess = window.facts.all_reduce_factor, factor(window)
+    loop_factor, excess = window.facts.all_reduce_factor, window.balance.ratio
     if loop_factor is not None:
         return (
             f": the loop multiplies the sum of the ranks' gradients by {significant(loop_factor)}; "
