@@ -226,14 +226,14 @@ def why_not_evaluated(
         return not_applicable(WEIGHTED_INSIDE)
     if reading.of_part and not reading.is_fair(facts.tolerance, facts.intended):
         return not_measured(PARTS_OR_TASKS)
-    known = has_known_unit(objective)
-    if len(reading.ledger.lines) == 1 and not known and "mean" not in reductions(objective):
+    has_unit = has_known_unit(objective)
+    if len(reading.ledger.lines) == 1 and not has_unit and "mean" not in reductions(objective):
         return not_applicable(ONE_MICRO_BATCH)  # equal weights of one are no evidence
     if reading.is_even(facts.tolerance):
         return None
     if objective.is_nonlinear:
         return not_applicable(NONLINEAR)
-    if not known and not is_divided_by_a_count(facts, objective):
+    if not has_unit and not is_divided_by_a_count(facts, objective):
         return not_measured(OTHER_DIVISOR)
     if objective is not objectives[0]:
         moved = reading.ledger.misallocation * _share(objective, objectives)
