@@ -29,8 +29,6 @@ WRONG_KINDS = ("missed", "accused", "untrue", "failed")
 # Choices whose programs are known to get wrong answers, and why. They are counted as wrong in every
 # table; only the exit status of a run leaves them out. Remove an entry with its cause.
 KNOWN = {
-    "mistake:stepped_every_micro_batch": "1/m in front of a loss that is no cross entropy may be "
-    "its weight",
     "loop:off_by_one": "of two mistakes, a first short window is named, and a later one not",
 }
 _STRUCTURAL = {question.node for question in QUESTIONS if question.structural}
