@@ -62,3 +62,10 @@ def test_a_loop_without_a_scheduler_is_asked_nothing_about_one() -> None:
     coverage = judged([facts(record([term(10, 0.1)]))]).coverage
     none = "not_applicable: no LR scheduler"
     assert coverage["scheduler.step_every_microbatch"] == none
+
+
+def test_the_answer_says_that_values_were_changed_after_the_reduction_was_judged() -> None:
+    clipped = record([term(50, 1 / 200)] * 4, post_factor=None, changed=True)
+    node = next(n for n in judged([facts(clipped)]).tree if n.node == "reduction")
+    assert node.status == "ok"
+    assert node.reason.count("before the loop changed gradient values one by one") == 1

@@ -101,13 +101,14 @@ def _reason(status: Status, outcomes: Mapping[str, Outcome], required: Set[str])
     if status == "finding":
         return ", ".join(rule for rule, outcome in outcomes.items() if outcome.status == status)
     if status == "ok":  # what a rule states of it: which objectives it judged
-        return "; ".join(o.reason for o in outcomes.values() if o.status == "ok" and o.reason)
-    reasons = [
+        reasons = (o.reason for o in outcomes.values() if o.status == "ok" and o.reason)
+        return "; ".join(dict.fromkeys(reasons))
+    ranked = [
         (rule not in required, outcome.reason)
         for rule, outcome in outcomes.items()
         if outcome.status == status
     ]
-    return min(reasons, default=(True, NOTHING_RECORDED), key=lambda pair: pair[0])[1]
+    return min(ranked, default=(True, NOTHING_RECORDED), key=lambda pair: pair[0])[1]
 
 
 def verdict_of(tree: Sequence[TreeNode], severities: Sequence[str]) -> Verdict:

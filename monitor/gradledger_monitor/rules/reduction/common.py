@@ -9,9 +9,12 @@ from gradledger_monitor.rules.gradient_scale_effects import (
     constant_factor_effect,
 )
 from gradledger_monitor.rules.number_text import significant
-from gradledger_monitor.rules.rule import OK, Precondition, Window, not_applicable, not_measured
+from gradledger_monitor.rules.rule import OK, Precondition, Window, not_applicable, not_measured, ok
 
 _NO_MISTAKE: frozenset[Pattern] = frozenset({"fair", "coefficient", "clipped"})
+
+
+CHANGED_LATER = "before the loop changed gradient values one by one, which is not judged"
 
 
 def no_mistake(window: Window) -> Outcome | None:
@@ -21,7 +24,9 @@ def no_mistake(window: Window) -> Outcome | None:
         return not_measured(diagnosis.reason)
     if diagnosis.pattern == "by_design":
         return not_applicable(diagnosis.reason)
-    return OK if all(d.pattern in _NO_MISTAKE for d in window.diagnoses) else None
+    if not all(d.pattern in _NO_MISTAKE for d in window.diagnoses):
+        return None
+    return ok(CHANGED_LATER) if window.facts.factor_unmeasured else OK
 
 
 BALANCE_OFF = Precondition("the balance is off", no_mistake)
