@@ -33,6 +33,23 @@ def test_a_run_without_an_end_that_sends_nothing_any_more_is_lost(
     expect(label).to_be_visible()
 
 
+def test_the_keyboard_leads_to_the_search_and_through_the_list(
+    page: Page, service: Service
+) -> None:
+    for run in ("older", "newer"):
+        service.post(batch(run, [fair_step(1)], name=run))
+    page.goto("/")
+    rows = page.locator("tr[data-run] th a")
+    for key, row in (("j", 0), ("j", 1), ("k", 0)):
+        page.keyboard.press(key)
+        expect(rows.nth(row)).to_be_focused()
+    page.keyboard.press("/")
+    search = page.get_by_role("searchbox")
+    expect(search).to_be_focused()
+    page.keyboard.type("j/k")
+    expect(search).to_have_value("j/k")
+
+
 def test_search_filters_runs_and_reports_no_match(page: Page, service: Service) -> None:
     service.post(batch("r1", [fair_step(1)], name="llama", project="sft"))
     service.post(batch("r2", [fair_step(1)], name="resnet", project="vision"))

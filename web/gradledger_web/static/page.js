@@ -133,7 +133,7 @@ const serverHtml = new Map();
 function isInUse(region) {
   const selection = getSelection();
   const focused = document.activeElement;
-  const types = focused !== null && region.contains(focused) && !focused.matches("[type=checkbox], .copy");
+  const types = focused !== null && region.contains(focused) && !focused.matches("[type=checkbox], .copy, a");
   return types || (selection !== null && !selection.isCollapsed && selection.containsNode(region, true));
 }
 
@@ -149,7 +149,9 @@ function replace(region, fresh) {
   updateTimes(fresh);
   const focused = region.contains(document.activeElement) ? inputOf(document.activeElement).value : null;
   const copyButton = all(".copy", region).findIndex((button) => button === document.activeElement);
+  const link = region.contains(document.activeElement) ? document.activeElement?.getAttribute("href") : null;
   region.replaceWith(fresh);
+  if (link) all("a", fresh).find((each) => each.getAttribute("href") === link)?.focus({ preventScroll: true });
   all(".copy", fresh)[copyButton]?.focus({ preventScroll: true });
   if (focused) inputOf(fresh.querySelector(`input[value="${CSS.escape(focused)}"]`))?.focus();
 }
@@ -203,6 +205,26 @@ document.addEventListener("change", (event) => {
   const input = inputOf(event.target);
   if ("submit" in input.dataset) input.form?.requestSubmit();
 });
+// ------------------------------------------------------------------ keyboard
+
+/** @param {number} by 1 for the next run or finding of a list, -1 for the one before */
+function moveFocus(by) {
+  const links = all("tr[data-run] th a, #inbox .rule-id");
+  const current = links.findIndex((link) => link === document.activeElement);
+  links[Math.max(0, Math.min(current + by, links.length - 1))]?.focus();
+}
+
+document.addEventListener("keydown", (event) => {
+  const typing = event.target instanceof Element && event.target.closest("input:not([type=checkbox]), select, textarea, .js-plotly-plot");
+  if (typing || event.ctrlKey || event.altKey || event.metaKey) return;
+  const search = document.querySelector("input[type=search]");
+  if (event.key === "/" && search) {
+    event.preventDefault(); // the key itself is not typed
+    inputOf(search).focus();
+  } else if (event.key === "j") moveFocus(1);
+  else if (event.key === "k") moveFocus(-1);
+});
+
 updateTimes();
 setInterval(updateTimes, 1000);
 if (document.querySelector('[data-live="every"]')) setTimeout(refreshWhileVisible, REFRESH_MS);
