@@ -221,6 +221,8 @@ class StepRecord:
     moved: bool = False  # gradients were stored in other buffers between micro-batches
     repeat: bool = False  # no backward since the last step; its gradients, up to a factor
     empty: bool = False  # no parameter has a gradient at the step
+    # If no parameter of the optimizer has one, and all were looked at: those that require one.
+    trainable: int | None = None
     skipped: bool = False  # the GradScaler found a non-finite gradient and did not step
     half_precision: bool = False  # loss and weights have fp16 or bf16 rounding errors
     by_hand: bool = False  # no optimizer of PyTorch made the update; its gradient may be gone

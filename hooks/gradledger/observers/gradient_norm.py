@@ -22,6 +22,8 @@ _layout = operator.attrgetter("layout")
 class GradientNorm(Observer):
     """Fills ``norm`` and ``group_norms`` in one fused pass; in none if the loop has just clipped.
 
+    ``trainable`` is filled if no parameter has a gradient.
+
     The norm of sharded gradients is that of this rank's part. The service combines the parts.
     """
 
@@ -47,6 +49,10 @@ class GradientNorm(Observer):
                 return
             if gradients:
                 step.norms.append((index, Deferred(_norms(gradients, step))))
+        if not step.norms and not step.micro_batches:
+            parameters = window.parameters()
+            if all(p.is_leaf and p.grad is None for p in parameters):
+                step.fields["trainable"] = sum(1 for p in parameters if p.requires_grad)
 
 
 def _norms(gradients: list[Any], step: OpenStep) -> torch.Tensor:

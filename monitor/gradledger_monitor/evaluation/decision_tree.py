@@ -55,7 +55,7 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         "loop",
         "Are gradients zeroed, stepped and scheduled once per window?",
-        ("loop.*", "scheduler.step_every_microbatch", "batch.*"),
+        ("loop.*", "scheduler.step_every_microbatch", "schedule.*", "batch.*"),
     ),
     Question(
         "norm",

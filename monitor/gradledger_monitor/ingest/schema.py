@@ -195,6 +195,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     moved: bool = False
     repeat: bool = False
     empty: bool = False
+    trainable: Count | None = None
     skipped: bool = False
     half_precision: bool = False
     by_hand: bool = False

@@ -16,6 +16,7 @@ from gradledger_monitor.rules.loop.clip_every_microbatch import ClipEveryMicroba
 from gradledger_monitor.rules.loop.discarded_microbatches import DiscardedMicrobatches
 from gradledger_monitor.rules.loop.double_step import DoubleStep
 from gradledger_monitor.rules.loop.grads_not_zeroed import GradsNotZeroed
+from gradledger_monitor.rules.loop.no_gradients import NoGradients
 from gradledger_monitor.rules.loop.step_every_microbatch import (
     StepEveryMicrobatch as LoopStepEveryMicrobatch,
 )
@@ -49,6 +50,7 @@ from gradledger_monitor.rules.scaler.unscale_mid_window import UnscaleMidWindow
 from gradledger_monitor.rules.scaler.unscaled_backward import UnscaledBackward
 from gradledger_monitor.rules.scaler.update_between_optimizers import UpdateBetweenOptimizers
 from gradledger_monitor.rules.scaler.update_per_microbatch import UpdatePerMicrobatch
+from gradledger_monitor.rules.schedule.zero_lr import ZeroLr
 from gradledger_monitor.rules.scheduler.step_every_microbatch import (
     StepEveryMicrobatch as SchedulerStepEveryMicrobatch,
 )
@@ -90,11 +92,13 @@ RULES: tuple[type[Rule], ...] = (
     GradsNotZeroed,
     ZeroedEveryMicrobatch,
     ZeroedBeforeStep,
+    NoGradients,
     LoopStepEveryMicrobatch,
     DoubleStep,
     ClipEveryMicrobatch,
     DiscardedMicrobatches,
     SchedulerStepEveryMicrobatch,
+    ZeroLr,
     ChangedWithoutLr,
     Spike,
     Vanishing,

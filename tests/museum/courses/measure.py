@@ -31,9 +31,12 @@ from museum.courses.settings import Setting, draw
 from museum.courses.training import Course, Fault, healthy, train
 from museum.evaluation import LOUD
 from museum.tables import CHAPTER, replace_chapter
+from oracle.report import wilson
 
 COMMAND = "python -m museum.courses.measure --write ../docs/detection.md"
 Task = tuple[int, int | None]  # the number of a setting, and which illness it gets
+# Steps of healthy runs, by number: checks before a run, short runs, long ones.
+LENGTHS = (60, 300, 60, 300, 2000)
 SICK = 100_000  # numbers of settings that get a fault begin here
 
 
@@ -53,10 +56,14 @@ def judged(task: Task, in_part: bool = False) -> Outcome:
     # after the first 256 steps 16 of every 128, whatever they cost
     step_sampler = StepSampler(1e-12, longest_period=128) if in_part else None
     if illness is None:
-        return evaluate_history(draw(seed), step_sampler=step_sampler)
+        return evaluate_history(_healthy_setting(seed), step_sampler=step_sampler)
     kind = ILLNESSES[illness]
     found = evaluate_history(kind.setting(seed), kind.fault(onset(seed)), step_sampler)
     return replace(found, illness=illness)
+
+
+def _healthy_setting(seed: int) -> Setting:
+    return draw(seed, LENGTHS[seed % len(LENGTHS)])
 
 
 def evaluate_history(
@@ -110,7 +117,7 @@ def measured(
 def _done(kept: Path | None) -> Iterator[tuple[Task, Outcome]]:
     if kept is not None and kept.exists():
         for seed, at, loud, quiet in map(json.loads, kept.read_text().splitlines()):
-            setting = draw(seed) if at is None else ILLNESSES[at].setting(seed)
+            setting = _healthy_setting(seed) if at is None else ILLNESSES[at].setting(seed)
             yield (seed, at), Outcome(setting, at, loud, quiet)
 
 
@@ -121,15 +128,14 @@ def chapter(outcomes: list[Outcome], command: str) -> str:
     """The last chapter of docs/detection.md."""
     healthy = [one for one in outcomes if one.illness is None]
     alarmed = [one for one in healthy if one.loud]
-    steps = healthy[0].setting.steps if healthy else 0
     lines = [
         CHAPTER,
         "",
         f"Written by `{command}`.",
-        f"{len(healthy)} healthy runs of {steps} steps, drawn over tasks, optimizers, rates,",
-        "schedules, precisions, batches, clipping and noise (`tests/museum/courses/settings.py`),",
-        "judged by all rules:",
-        f"**{len(alarmed)} alarmed ({len(alarmed) / max(1, len(healthy)):.1%})**.",
+        f"{len(healthy)} healthy runs of 60, 300 and 2000 steps, drawn over tasks, optimizers,",
+        "rates, schedules, precisions, batches, clipping and noise",
+        "(`tests/museum/courses/settings.py`), judged by all rules:",
+        f"**{len(alarmed)} alarmed ({_interval(len(alarmed), len(healthy))})**.",
         "",
         *_by(healthy),
         *_causes(alarmed),
@@ -139,12 +145,18 @@ def chapter(outcomes: list[Outcome], command: str) -> str:
     return "\n".join(lines)
 
 
+def _interval(alarmed: int, runs: int) -> str:
+    """The share of runs that were alarmed, with its 95% Wilson interval."""
+    low, high = wilson(alarmed, runs)
+    return f"{alarmed / max(1, runs):.1%}; 95% Wilson interval {low:.1%} to {high:.1%}"
+
+
 def _by(healthy: list[Outcome]) -> Iterator[str]:
     yield from ("| healthy runs | alarmed | of |", "|---|---|---|")
-    for name in ("task", "optimizer", "precision", "schedule"):
-        values = sorted({str(getattr(one.setting, name)) for one in healthy})
+    for name in ("steps", "task", "optimizer", "precision", "schedule"):
+        values = sorted({getattr(one.setting, name) for one in healthy})
         for value in values:
-            these = [one for one in healthy if str(getattr(one.setting, name)) == value]
+            these = [one for one in healthy if getattr(one.setting, name) == value]
             yield f"| {name}: {value} | {sum(bool(o.loud) for o in these)} | {len(these)} |"
     yield ""
 

@@ -32,6 +32,7 @@ class Course:
     evaluations: dict[int, float] = field(default_factory=dict)
 
 
+Watch = Callable[[float, float], None]
 Fault = Callable[[Course, list[Example]], None]  # before each step: may change batches or the run
 
 
@@ -39,8 +40,8 @@ def healthy(course: Course, window: list[Example]) -> None:
     """No fault."""
 
 
-def train(setting: Setting, fault: Fault = healthy) -> Course:
-    """Train to the end."""
+def train(setting: Setting, fault: Fault = healthy, watch: Watch | None = None) -> Course:
+    """Train to the end. ``watch`` gets the norm of the gradients and the loss of each step."""
     torch.manual_seed(setting.seed)
     model = _model(setting)
     course = Course(setting, model, _optimizer(setting, model), clip=setting.clip)
@@ -53,14 +54,21 @@ def train(setting: Setting, fault: Fault = healthy) -> Course:
         window = next(windows)
         fault(course, window)
         tokens = sum(_count(y) for _, y in window)
+        total = 0.0
         for x, y in window:
             with _precision(setting):
                 loss = _loss(setting, model(x), y) * _count(y) / tokens
+            total += float(loss.detach())
             scaler.scale(loss).backward()
         if course.clip is not None:
             scaler.unscale_(course.optimizer)
             nn.utils.clip_grad_norm_(model.parameters(), course.clip)
         before = scaler.get_scale()
+        if watch is not None:
+            norm = nn.utils.get_total_norm(
+                [p.grad for p in model.parameters() if p.grad is not None]
+            )
+            watch(float(norm) / (before if course.clip is None else 1.0), total)
         scaler.step(course.optimizer)
         scaler.update()
         if scaler.get_scale() >= before:  # a skipped step must not advance the schedule

@@ -37,6 +37,7 @@ CHECKS = {
     "steps": Check(counts.tell_steps, counts.fault_of_steps),
     "steps_per_layer": Check(counts.tell_layers, counts.fault_of_steps),
     "leak": Check(counts.tell_leaks, counts.fault_of_leaks),
+    "unreached": Check(counts.tell_gradients, counts.fault_of_unreached),
     "repeated": Check(counts.tell_gradients, counts.fault_of_repeats),
     "rate": Check(path.tell_rates, path.fault_of_rates),
     "scaling": Check(path.tell_samples, path.fault_of_scaling),

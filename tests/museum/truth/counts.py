@@ -30,6 +30,12 @@ def tell_gradients(label: Label, names: dict[str, Any], steps: list[Step]) -> di
     return {"gradients": flat}
 
 
+def fault_of_unreached(ranks: list[dict[str, Any]]) -> float:
+    """The share of steps without any gradient."""
+    gradients = ranks[0]["gradients"]
+    return sum(not each.any() for each in gradients) / len(gradients)
+
+
 def fault_of_repeats(ranks: list[dict[str, Any]]) -> float:
     """The share of steps with the gradient of the step before, or its direction, or none."""
     gradients = ranks[0]["gradients"]

@@ -1,0 +1,1 @@
+"""Rules on the values of the learning rate schedule."""

@@ -1,0 +1,96 @@
+"""schedule.zero_lr"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.rules.definition import DEFAULTS, Parameter
+from gradledger_monitor.rules.rule import (
+    OK,
+    Rule,
+    Window,
+    counted,
+    finding,
+    not_applicable,
+    not_measured,
+)
+from gradledger_monitor.rules.state import declare
+
+FIX = """\
+# step the scheduler once per optimizer step, and let it end with the training
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: (step + 1) / warmup)"""
+
+
+class ZeroLr(Rule):
+    """The learning rate is 0 for many steps.
+
+    **What it sees**
+
+    The learning rate of every parameter group is exactly 0 at 20 steps in a row from the first
+    one on, or at 100 steps in a row later.
+
+    **Why it matters**
+
+    Such a step changes no parameter, at full cost. At the start it is often a warm-up that is
+    stepped once per epoch, or an integer division; later, a schedule that ended before the
+    training.
+
+    **What to do**
+
+    Print ``scheduler.get_last_lr()`` over the whole run. Compare the number of steps that the
+    schedule was made for with the number of optimizer steps.
+
+    **When it is silent**
+
+    A warm-up from 0 that rises within 20 steps; parameter groups of which one has another rate;
+    several optimizers, of which one may wait with a rate of 0.
+
+    **Incidents**
+
+    textbook (a warm-up in epochs)
+    """
+
+    start = Parameter(20, "first steps in a row with a learning rate of 0")
+    later = Parameter(100, "later steps in a row with it")
+
+    kind = "T"
+    points_at = ("step",)
+    inhibits = ("norm.vanishing",)
+
+    state = declare(_zero=int, _others=bool)
+
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
+        self._zero = 0  # steps in a row with a learning rate of 0
+        self._others = False  # some step had another one
+
+    def after_gap(self) -> None:
+        """The steps in between may have had another rate; the next one is not the first."""
+        self._zero, self._others = 0, True
+
+    def evaluate(self, window: Window) -> Outcome:
+        """The learning rates of all groups."""
+        facts = window.facts
+        rate = facts.record.lr
+        rates = facts.record.lrs or ([] if rate is None else [rate])
+        if not rates:
+            return not_measured("the learning rate is not a number that is read")
+        if len(facts.run.optimizers) > 1:
+            return not_applicable("several optimizers: one may wait with a learning rate of 0")
+        if any(rates):
+            self._zero, self._others = 0, True
+            return OK
+        self._zero += 1
+        if self._zero < (self.later if self._others else self.start):
+            return OK
+        since = "from the first step on" if not self._others else "in a row"
+        return finding(
+            "warning",
+            "The learning rate is 0",
+            f"The learning rate of every parameter group was 0 at {counted(self._zero, 'step')} "
+            f"{since}, so these steps changed no parameter.",
+            FIX,
+            steps_at_zero=self._zero,
+            from_start=not self._others,
+        )

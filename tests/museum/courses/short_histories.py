@@ -1,0 +1,124 @@
+"""How often healthy runs jump as far as ``norm.spike`` reports: where its limits come from.
+
+    python -m museum.courses.short_histories [--runs 2000] [--steps 60] [--trained 200]
+
+Run from ``tests/``. The wanted rates of false alarms are at most 1 in 200 healthy runs of 60 steps
+and 1 in 100 of 10,000. Two kinds of runs are evaluated by the rule itself:
+
+- drawn ones: norm and loss are lognormal around a level that falls, are correlated over time, share
+  their outliers, and have tails of Student's t (3 to 30 degrees of freedom in the logarithm, so
+  heavier than a power law), with deviations that cover what ``trained`` runs show;
+- trained ones: the settings of ``museum.courses.settings``, without the hooks.
+
+For each step of a history of n steps, the table has the largest factor by which a norm was above
+all before it, among jumps whose loss was above ``short_loss`` times all before it, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import sys
+from collections.abc import Callable, Iterator
+
+from gradledger import records
+from gradledger_monitor.ingest import schema
+from gradledger_monitor.model.step_facts import RunInfo, merge
+from gradledger_monitor.rules.norm.spike import LEAST_LOSS, Spike
+from gradledger_monitor.rules.rule import Window
+from museum.courses.settings import draw
+from museum.courses.training import train
+from oracle.report import wilson
+
+Series = list[tuple[float, float]]  # norm and loss of each step
+HISTORIES = (8, 12, 16, 24, 32, 48)
+INFO = RunInfo("run", "run", optimizers=["SGD"])
+
+
+def drawn(seed: int, steps: int) -> Series:
+    """A healthy run as random numbers: a falling level, correlated noise, common outliers."""
+    pick = random.Random(seed)
+    spread, memory = pick.uniform(0.05, 0.6), pick.uniform(0.0, 0.9)
+    freedom, shared = pick.uniform(3, 30), pick.uniform(0, 1)
+    loss, norm, fall = pick.uniform(0.1, 10), pick.uniform(0.1, 10), pick.uniform(0, 2)
+    series, state = [], 0.0
+    for step in range(steps):
+        common = _student(pick, freedom)
+        state = memory * state + math.sqrt(1 - memory**2) * common
+        level = math.exp(-fall * min(1.0, step / 200))
+        noise = shared * state + (1 - shared) * pick.gauss(0, 1)
+        series.append((norm * math.exp(spread * state), loss * level * math.exp(spread * noise)))
+    return series
+
+
+def _student(pick: random.Random, freedom: float) -> float:
+    """Student's t."""
+    return pick.gauss(0, 1) / math.sqrt(pick.gammavariate(freedom / 2, 2 / freedom))
+
+
+def trained(seed: int, steps: int) -> Series:
+    """A healthy run of a drawn setting: the norm and the loss that each step applied."""
+    series: Series = []
+
+    train(draw(seed, steps), watch=lambda norm, loss: series.append((norm, loss)))
+    return series
+
+
+def is_reported(series: Series) -> bool:
+    """Whether the rule reports any step."""
+    rule = Spike()
+    series = [pair for pair in series if math.isfinite(pair[0])]
+    for number, (norm, loss) in enumerate(series, 1):
+        micro_batch = records.MicroBatch(1, loss=loss, fresh=True)
+        sent = records.StepRecord(0, number, float(number), [micro_batch], norm=norm)
+        decoded = schema.decoder.decode(records.encode(sent))
+        assert isinstance(decoded, schema.StepRecord)
+        if rule.evaluate(Window(merge(INFO, 0, number, {0: decoded}))).status == "finding":
+            return True
+    return False
+
+
+def farthest_jumps(series: Series) -> Iterator[tuple[int, float]]:
+    """Of each history length: how far the norm was above all before, where the loss was, too."""
+    most_norm = most_loss = 0.0
+    finite = [pair for pair in series if math.isfinite(pair[0])]  # skipped steps have no norm
+    for count, (norm, loss) in enumerate(finite):
+        if count >= Spike().short and loss > Spike().short_loss * max(LEAST_LOSS, most_loss):
+            yield count, norm / most_norm
+        most_norm, most_loss = max(most_norm, norm), max(most_loss, loss)
+
+
+def table(kind: str, run: Callable[[int, int], Series], runs: int, steps: int) -> None:
+    """Print the share of runs that are reported, and the farthest jumps by history."""
+    farthest, reported = dict.fromkeys(HISTORIES, 0.0), 0
+    for seed in range(runs):
+        series = run(seed, steps)
+        jumps = list(farthest_jumps(series))
+        for count, factor in jumps:
+            history = max((h for h in HISTORIES if h <= count), default=HISTORIES[0])
+            farthest[history] = max(farthest[history], factor)
+        reported += is_reported(series)
+    low, high = wilson(reported, runs)
+    sys.stdout.write(
+        f"{kind}: {reported} of {runs} runs of {steps} steps are reported "
+        f"(95% Wilson interval {low:.2%} to {high:.2%})\n"
+    )
+    for history, factor in farthest.items():
+        limit = Spike().short_norm * math.sqrt(Spike().needed / history)
+        sys.stdout.write(f"  from {history} steps: farthest {factor:.1f}x, limit {limit:.1f}x\n")
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--runs", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--trained", type=int, default=200)
+    options = parser.parse_args()
+    table("drawn", drawn, options.runs, options.steps)
+    table("trained", trained, options.trained, min(options.steps, 2000))
+
+
+if __name__ == "__main__":
+    main()
