@@ -109,7 +109,7 @@ frameworks: .venvs/frameworks/.ready  ## Trainer, Accelerate and Lightning, watc
 	OMP_NUM_THREADS=1 .venvs/frameworks/bin/python -m pytest $(OPTIONS) -W ignore tests/frameworks
 	cd tests && ../.venvs/frameworks/bin/python -W ignore -m oracle.run 28 --jobs 1 --only loop:$(FRAMEWORK_LOOPS)
 
-libraries: .venvs/libraries/.ready  ## training code of trl, transformers, sentence-transformers, timm, open_clip and ultralytics, against true gradients
+libraries: .venvs/libraries/.ready  ## training code of trl, transformers, sentence-transformers, timm, open_clip and ultralytics, against true gradients; optimizers of other packages
 	OMP_NUM_THREADS=1 .venvs/libraries/bin/python -m pytest $(OPTIONS) -W ignore tests/libraries
 
 examples: .venvs/frameworks/.ready  ## every example under `gradledger check`

@@ -9,4 +9,5 @@ collect_ignore_glob = [] if find_spec("trl") else ["test_*.py"]
 
 # Before the libraries are imported: no network, and no settings in the home folder.
 os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", TRL_EXPERIMENTAL_SILENCE="1")
+os.environ.setdefault("KERAS_BACKEND", "torch")
 os.environ.setdefault("YOLO_CONFIG_DIR", os.path.join(os.getcwd(), "build", "yolo"))
