@@ -1,4 +1,4 @@
-"""The same, with the sum of each micro-batch over the tokens of the window."""
+"""Gradients come from torch.autograd.grad, and the loop adds them up for the optimizer itself."""
 
 import torch
 
