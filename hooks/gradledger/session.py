@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from gradledger import guard, identity, provenance
-from gradledger.activity import write
+from gradledger.autostart.activity import write
 from gradledger.capture.open_records import OpenStep
 from gradledger.capture.recorder import Recorder
 from gradledger.capture.step_sampling import StepSampler
@@ -122,7 +122,7 @@ class Session:
 
     def _report_nothing(self) -> None:
         """No step was recorded: report what the process did instead."""
-        activity = self.recorder.activity
+        activity = self.recorder.grad_calls.activity
         if self._run is None and any(activity) and not write(activity):
             write_line(f"no step was recorded: {activity.reason()}")
 

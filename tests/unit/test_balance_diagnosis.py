@@ -11,18 +11,14 @@ import pytest
 from gradledger import records
 from gradledger.records import Samples, StepRecord, Term
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.balance_diagnosis import (
+from gradledger_monitor.rules.balance.diagnosis import MASKED, NO_ELEMENTS, OWN_LOSSES, diagnose
+from gradledger_monitor.rules.balance.explanations import (
     CLIPPED_SCALED,
-    MASKED,
     MOST_MICRO_BATCHES,
-    NO_ELEMENTS,
-    OWN_LOSSES,
     PARTS_OR_TASKS,
     SCALED_BY_LOOP,
-    Closed,
-    Diagnosis,
-    diagnose,
 )
+from gradledger_monitor.rules.balance.patterns import Closed, Diagnosis
 from helpers.facts import accused, facts, judged, record, term
 
 EVEN = (50, 50, 50, 50)

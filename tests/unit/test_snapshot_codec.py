@@ -55,6 +55,17 @@ def incident(recorded_ranks: list[bytes]) -> tuple[RunInfo, list[ArrivedStep]]:
     return info, [ArrivedStep(o, n, 1_000.0 + n, steps[n, o]) for n, o in order]
 
 
+def local_sgd() -> tuple[RunInfo, list[ArrivedStep]]:
+    """Ranks that never meet in backward, as if they averaged their parameters at each step."""
+    info, steps = incident(INCIDENTS["ddp/through_model_module"])
+    for one in steps:
+        one.records = {
+            rank: msgspec.structs.replace(record, averaging=True)
+            for rank, record in one.records.items()
+        }
+    return info, steps
+
+
 def restored(state: RunState, info: RunInfo) -> RunState:
     """Another state, restored from a snapshot of this one."""
     other = RunState(info, generation=state.generation)
@@ -95,8 +106,7 @@ def test_the_recorded_scripts_change_the_state_of_every_rule_that_has_one() -> N
     fresh = RunState(RUN)
     fresh.add_step(ArrivedStep(0, 1, 1.0, {0: schema.StepRecord(optimizer=0, step=1, time=1.0)}))
     untouched, moved = rules_of(fresh), set[str]()
-    for recorded_ranks in INCIDENTS.values():
-        info, steps = incident(recorded_ranks)
+    for info, steps in [*map(incident, INCIDENTS.values()), local_sgd()]:
         state = RunState(info)
         for one in steps:
             state.add_step(one)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from threading import get_ident
+from typing import Any
 
 import torch
 
@@ -91,3 +92,18 @@ class Backwards:
 def is_alive(thread: int) -> bool:
     """Whether a thread with this identifier runs."""
     return thread in sys._current_frames()
+
+
+def as_roots(tensors: Any) -> tuple[Any, ...]:
+    """Tensors or graph edges (``torch.autograd.graph.GradientEdge``, itself a tuple)."""
+    if isinstance(tensors, torch.Tensor) or hasattr(tensors, "output_nr"):
+        return (tensors,)
+    return tuple(tensors) if isinstance(tensors, (tuple, list)) else ()  # PyTorch will refuse it
+
+
+@never_compile
+def as_sequence(tensors: Any) -> Any:
+    """The tensors of a backward; an iterator as a tuple, because reading it consumes it."""
+    if isinstance(tensors, (torch.Tensor, tuple, list)) or not hasattr(tensors, "__iter__"):
+        return tensors
+    return tuple(tensors)

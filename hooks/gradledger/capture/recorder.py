@@ -44,12 +44,11 @@ from torch.optim.optimizer import (
 )
 
 from gradledger import guard
-from gradledger.activity import Activity
 from gradledger.capture.async_copy import start_copies
-from gradledger.capture.backwards import Backwards
+from gradledger.capture.autograd_grad import GradCalls
+from gradledger.capture.backwards import Backwards, as_roots, as_sequence
 from gradledger.capture.code.script_sources import ScriptSources
 from gradledger.capture.isolation import (
-    in_functorch,
     isolated,
     never_compile,
     skip_in_stacklevel,
@@ -59,8 +58,8 @@ from gradledger.capture.open_update import OpenUpdate
 from gradledger.capture.optimizer_rounds import OptimizerRounds, SkippedRounds
 from gradledger.capture.step_sampling import StepSampler
 from gradledger.capture.updates_by_hand import GONE, UpdatesByHand
-from gradledger.capture.windows import OpenWindows, OptimizerWindow
-from gradledger.observers.base import Observer, Patch
+from gradledger.capture.windows import OpenWindows, OptimizerWindow, has_closure
+from gradledger.observers.base import Observers, Patch
 from gradledger.observers.clipping import Clipping
 from gradledger.observers.collectives import Collectives
 from gradledger.observers.dataloaders import DataLoaders
@@ -92,9 +91,6 @@ class Recorder:
         self._rounds_ahead = 1  # from this round to the next sampled one
         self._skipped: SkippedRounds | None = None  # while steps are skipped
         self.last_step_time = 0.0  # when the last step ended, sampled or not; since the epoch
-        self.grads = 0  # calls of ``torch.autograd.grad``
-        self._grad_batches = 0  # those of them that were micro-batches
-        self.functional_grads = 0  # those of them that ``torch.func`` made
         self._lock = threading.RLock()  # held for the hooks' own code, never for PyTorch's
         self._backwards = Backwards()
         self.windows = OpenWindows(self._backwards)
@@ -102,26 +98,25 @@ class Recorder:
         self.sources = ScriptSources()
         self.updates_by_hand = UpdatesByHand(self.windows, self._close_updated)
         self.losses = LossTerms()
-        self._observers: list[Observer] = [
-            GradScalerCalls(self.windows, self.close_skipped),
-            PipelineStages(self.windows, self),
-            self.losses,
-            DataLoaders(self.windows),
-            Collectives(self._backwards),
-            GradientSample(),
-            Clipping(self.windows),
-            GradientNorm(),
-            LearningRates(self.windows),
-            ParameterUpdates(),
-            ZeroGradCalls(self.windows),
-            ModelAveraging(),
-        ]
-        for observer in self._observers:
-            observer.on_failure = functools.partial(self._switch_off, observer)
-            observer.lock = self._lock
-        self._facts = tuple(fact for observer in self._observers for fact in observer.facts)
-        self._listeners: dict[str, list[tuple[Observer, Callable[..., None]]]] = {}
-        self._failed: dict[str, str] = {}  # fact -> reason, of observers that were switched off
+        self._observers = Observers(
+            [
+                GradScalerCalls(self.windows, self.close_skipped),
+                PipelineStages(self.windows, self),
+                self.losses,
+                DataLoaders(self.windows),
+                Collectives(self._backwards),
+                GradientSample(),
+                Clipping(self.windows),
+                GradientNorm(),
+                LearningRates(self.windows),
+                ParameterUpdates(),
+                ZeroGradCalls(self.windows),
+                ModelAveraging(),
+            ],
+            self._lock,
+        )
+        self._notify = self._observers.notify
+        self.grad_calls = GradCalls(self._backwards, self.updates_by_hand, self._notify)
         self._patches: list[Patch] = []
         self._handles: list[Any] = []
         self._stepping: dict[int, OpenStep] = {}  # by optimizer, between its two step hooks
@@ -190,7 +185,7 @@ class Recorder:
     def _wrap_backward(self, original: Any) -> Any:
         def backward(*args: Any, **kwargs: Any) -> Any:
             tensors = args[0] if args else kwargs.get("tensors")
-            roots = _as_sequence(tensors)
+            roots = as_sequence(tensors)
             if roots is not tensors and args:
                 args = (roots, *args[1:])
             elif roots is not tensors:
@@ -235,11 +230,11 @@ class Recorder:
     def _begin_backward(self, roots: Any, grad_tensors: Any) -> OpenMicroBatch:
         began = perf_counter()
         with self._backward_guard:
-            self.updates_by_hand.begin_backward(_roots(roots))
+            self.updates_by_hand.begin_backward(as_roots(roots))
         micro_batch = self._backwards.begin(grad_tensors is not None)
         with self._backward_guard:
             self.windows.begin_backward(micro_batch)
-            self._notify("backward_begins", micro_batch, _roots(roots))
+            self._notify("backward_begins", micro_batch, as_roots(roots))
         micro_batch.started = perf_counter()
         self._step_sampler.hook_seconds += micro_batch.started - began
         return micro_batch
@@ -250,7 +245,8 @@ class Recorder:
         def grad(*args: Any, **kwargs: Any) -> Any:
             call = None
             if not self._backwards.is_nested():
-                call = self._run_guarded(self._backward_guard, self._begin_grad, args, kwargs)
+                begin, skipping = self.grad_calls.begin, self._skipped is not None
+                call = self._run_guarded(self._backward_guard, begin, args, kwargs, skipping)
             if call is None:
                 return original(*args, **kwargs)
             try:
@@ -265,40 +261,14 @@ class Recorder:
 
         return grad
 
-    def _begin_grad(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[OpenMicroBatch, tuple[Any, ...]] | None:
-        """A micro-batch, if the loop may update the inputs itself; else None.
-
-        With ``create_graph`` the gradients are a part of another loss.
-        """
-        self.grads += 1
-        inside = in_functorch()
-        self.functional_grads += inside
-        create_graph = args[4] if len(args) > 4 else kwargs.get("create_graph", False)
-        if inside or create_graph or self._skipped is not None:
-            return None
-        roots = _roots(args[0] if args else kwargs.get("outputs"))
-        inputs = _roots(args[1] if len(args) > 1 else kwargs.get("inputs"))
-        if not all(isinstance(each, torch.Tensor) and each.is_leaf for each in inputs):
-            return None
-        if not self.updates_by_hand.reads(inputs):
-            return None
-        self._grad_batches += 1
-        self.updates_by_hand.begin_backward(roots, inputs)
-        micro_batch = self._backwards.begin(has_grad_tensors=False)
-        self._notify("backward_begins", micro_batch, roots)
-        micro_batch.started = perf_counter()
-        return micro_batch, inputs
-
     def _end_grad(
         self, micro_batch: OpenMicroBatch, inputs: tuple[Any, ...], gradients: Any
     ) -> None:
         micro_batch.backward_ms = round((perf_counter() - micro_batch.started) * 1e3, 3)
         self._release(micro_batch)
-        self._notify("backward_ends", micro_batch, [])
-        micro_batch.missing.update(self._failed)
-        self.updates_by_hand.add_gradients(micro_batch, inputs, _roots(gradients))
+        self.grad_calls.end(micro_batch, inputs, gradients, self._observers.failed)
+
+    # ------------------------------------------------------------------ a backward in two parts
 
     def begin_inputs(self, roots: Any) -> OpenMicroBatch:
         """The first part of a split backward begins; it adds to no gradient of an optimizer."""
@@ -331,7 +301,7 @@ class Recorder:
         """
         micro_batch = self._backwards.current()
         if micro_batch is not None and self._backwards.in_graph_task():
-            self._notify("backward_nested", micro_batch, _roots(roots))
+            self._notify("backward_nested", micro_batch, as_roots(roots))
 
     def _end_backward(self, micro_batch: OpenMicroBatch, ended: float) -> None:
         micro_batch.backward_ms = round((ended - micro_batch.started) * 1e3, 3)
@@ -343,7 +313,7 @@ class Recorder:
             self.sample_every_step()  # the steps of several threads have no repeating order
         self._notify("backward_ends", micro_batch, reached)
         self.updates_by_hand.end_backward(micro_batch, reached)
-        micro_batch.missing.update(self._failed)
+        micro_batch.missing.update(self._observers.failed)
         self._step_sampler.hook_seconds += perf_counter() - ended
 
     def _release(self, micro_batch: OpenMicroBatch) -> None:
@@ -387,7 +357,7 @@ class Recorder:
         window = self.windows.window_of(optimizer)
         if self.windows.is_inner(window) or window.is_abstract():
             return
-        if _has_closure(args, kwargs):
+        if has_closure(args, kwargs):
             window.stepping = True  # backward runs inside step()
         else:
             self._stepping[id(optimizer)] = self._close_window(window)
@@ -443,7 +413,7 @@ class Recorder:
             window.add_micro_batch(running)  # the optimizer steps from a hook inside backward
             window.counted_number = running.number
         step = window.close(self.windows.index_of(window), time())
-        step.facts, step.update = self._facts, update
+        step.facts, step.update = self._observers.facts, update
         if update is not None and not update.untouched:
             step.missing["norm"] = GONE
         if unmeasured is not None:
@@ -461,7 +431,7 @@ class Recorder:
             window.partial, self._rounds_ahead = False, 1
             return
         window.partial = False
-        step.missing.update(self._failed)
+        step.missing.update(self._observers.failed)
         step.code = functools.partial(self.sources.locate, window.code.take())
         self._plan_skip(step, window)
         start_copies(list(step.deferred()))
@@ -524,61 +494,7 @@ class Recorder:
         guard.report(where, error)
         self.uninstall()
 
-    def _notify(self, method: str, *args: Any) -> None:
-        listeners = self._listeners.get(method)
-        if listeners is None:
-            listeners = self._listeners[method] = self._listeners_of(method)
-        for observer, listener in listeners:
-            try:
-                listener(*args)
-            except Exception as error:
-                self._switch_off(observer, observer.title, error)
-
-    def _listeners_of(self, method: str) -> list[tuple[Observer, Callable[..., None]]]:
-        """The observers that implement a method; most implement few."""
-        base = getattr(Observer, method)
-        always = method in ("install", "uninstall", "pause", "resume")  # the base implements these
-        listening = [o for o in self._observers if always or getattr(type(o), method) is not base]
-        return [(observer, getattr(observer, method)) for observer in listening]
-
-    def _switch_off(self, observer: Observer, where: str, error: Exception) -> None:
-        guard.report(where, error)
-        if observer not in self._observers:
-            return
-        self._observers.remove(observer)
-        self._listeners = {}
-        reason = f"the {where} failed: {type(error).__name__}"
-        self._failed.update(dict.fromkeys(observer.facts, reason))
-        with guard.fail_open(where):
-            observer.uninstall()
-
-    @property
-    def activity(self) -> Activity:
-        """What computed gradients, and how often."""
-        direct = self.grads - self.functional_grads
-        return Activity(self.backwards - self._grad_batches, direct, self.functional_grads)
-
     @property
     def backwards(self) -> int:
         """How many outermost backwards have begun."""
         return self._backwards.count
-
-
-@never_compile
-def _as_sequence(tensors: Any) -> Any:
-    """The tensors of a backward; an iterator as a tuple, because reading it consumes it."""
-    if isinstance(tensors, (torch.Tensor, tuple, list)) or not hasattr(tensors, "__iter__"):
-        return tensors
-    return tuple(tensors)
-
-
-def _roots(tensors: Any) -> tuple[Any, ...]:
-    """Tensors or graph edges (``torch.autograd.graph.GradientEdge``, itself a tuple)."""
-    if isinstance(tensors, torch.Tensor) or hasattr(tensors, "output_nr"):
-        return (tensors,)
-    return tuple(tensors) if isinstance(tensors, (tuple, list)) else ()  # PyTorch will refuse it
-
-
-def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    arguments = [*args[1:], kwargs.get("closure")] if args else [kwargs.get("closure")]
-    return any(callable(argument) for argument in arguments)

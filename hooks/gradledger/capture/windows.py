@@ -434,3 +434,9 @@ class OpenWindows:
                 del self._by_optimizer[key]
                 if window.index is not None:
                     self._numbered[window.index] = _DroppedOptimizer(window.name, window.steps)
+
+
+def has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the arguments of a step contain a closure."""
+    arguments = [*args[1:], kwargs.get("closure")] if args else [kwargs.get("closure")]
+    return any(callable(argument) for argument in arguments)

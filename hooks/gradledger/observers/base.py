@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from types import CellType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -160,3 +160,49 @@ class Observer:
 
     def step_ends(self, step: OpenStep, window: OptimizerWindow) -> None:
         """The optimizer has applied them."""
+
+
+class Observers:
+    """The observers of a process. One that raises is switched off; the others continue."""
+
+    def __init__(self, observers: Iterable[Observer], lock: Any) -> None:
+        """``lock`` is held while one of them runs."""
+        self._observers = list(observers)
+        for observer in self._observers:
+            observer.on_failure = functools.partial(self._switch_off, observer)
+            observer.lock = lock
+        self.facts = tuple(fact for observer in self._observers for fact in observer.facts)
+        self.failed: dict[str, str] = {}  # fact -> reason, of those that were switched off
+        self._listeners: dict[str, list[tuple[Observer, Callable[..., None]]]] = {}
+
+    def __iter__(self) -> Iterator[Observer]:
+        return iter(self._observers)
+
+    def notify(self, method: str, *args: Any) -> None:
+        """Call a method of all observers that implement it."""
+        listeners = self._listeners.get(method)
+        if listeners is None:
+            listeners = self._listeners[method] = self._listeners_of(method)
+        for observer, listener in listeners:
+            try:
+                listener(*args)
+            except Exception as error:
+                self._switch_off(observer, observer.title, error)
+
+    def _listeners_of(self, method: str) -> list[tuple[Observer, Callable[..., None]]]:
+        """The observers that implement a method; most implement few."""
+        base = getattr(Observer, method)
+        always = method in ("install", "uninstall", "pause", "resume")  # the base implements these
+        listening = [o for o in self._observers if always or getattr(type(o), method) is not base]
+        return [(observer, getattr(observer, method)) for observer in listening]
+
+    def _switch_off(self, observer: Observer, where: str, error: Exception) -> None:
+        guard.report(where, error)
+        if observer not in self._observers:
+            return
+        self._observers.remove(observer)
+        self._listeners = {}
+        reason = f"the {where} failed: {type(error).__name__}"
+        self.failed.update(dict.fromkeys(observer.facts, reason))
+        with guard.fail_open(where):
+            observer.uninstall()

@@ -37,7 +37,7 @@ from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.numbers import MAX_INT64
 from gradledger_monitor.model.run_history import RunHistory
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts, merge
-from gradledger_monitor.rules.balance_diagnosis import Closed
+from gradledger_monitor.rules.balance.patterns import Closed
 from gradledger_monitor.rules.catalogue import HISTORY_RULES, RULES
 from gradledger_monitor.rules.definition import RuleDefinition
 from gradledger_monitor.rules.overrides import OFF, RuleOverrides

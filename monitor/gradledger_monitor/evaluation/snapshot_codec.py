@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct, field
 
 from gradledger_monitor.model.findings import Lifecycle, Severity, Status
-from gradledger_monitor.rules.balance_diagnosis import Pattern
+from gradledger_monitor.rules.balance.patterns import Pattern
 from gradledger_monitor.rules.state import plain
 
 FORMAT = 2

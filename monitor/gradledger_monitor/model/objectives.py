@@ -388,6 +388,11 @@ def _weighs_rows(terms: list[WeightedTerm]) -> bool:
     )
 
 
+def has_own_weights(term: Term) -> bool:
+    """Whether the loss gives its tokens other weights than its outermost reduction does."""
+    return weights_vary(term) or has_inner_weight(term)
+
+
 def has_inner_weight(term: Term) -> bool:
     """Whether a token weighs more or less than what the outermost reduction gives an element."""
     inner = inner_weight(term)

@@ -25,7 +25,7 @@ from typing import Any
 from gradledger_monitor.ingest.schema import Event, MicroBatch, StepRecord, Term
 from gradledger_monitor.model import manual_all_reduce, tolerances
 from gradledger_monitor.model.batch_size import samples_of, sum_if_complete, tokens_of
-from gradledger_monitor.model.clipping import clipping_of_window
+from gradledger_monitor.model.clipping import clipping_of_window, shared_factor, unscale_factor
 from gradledger_monitor.model.loss_names import IndexedMicroBatches, named, tasks_of
 from gradledger_monitor.model.losses import mean_over_tokens, sum_of_roots
 from gradledger_monitor.model.manual_all_reduce import UNSEEN, ManualAllReduce
@@ -34,9 +34,8 @@ from gradledger_monitor.model.objectives import (
     Objective,
     WeightedTerm,
     fair_together,
-    has_inner_weight,
+    has_own_weights,
     objectives_of,
-    weights_vary,
 )
 from gradledger_monitor.model.token_ledger import Ledger, total
 from gradledger_monitor.model.topology import data_group, members, rescaled_later
@@ -90,7 +89,8 @@ class StepFacts:
         self._ranks = ranks or range(run.world_size)
         self.complete = len(records) >= run.world_size  # every rank has sent its record
         # why the hooks could measure nothing of this step, on some rank
-        self.unobserved = next(filter(None, map(_unobserved, records.values())), None)
+        reasons = (record.missing.get("micro_batches") for record in records.values())
+        self.unobserved = next(filter(None, reasons), None)
         self.tolerance = _tolerance(records.values())  # relative; smaller errors are rounding
         # micro-batches whose gradients the step applied, with their indices
         self.applied_by_rank = {rank: _applied(record) for rank, record in records.items()}
@@ -114,7 +114,7 @@ class StepFacts:
         self.samples = self._samples()
         self.loss_reported = self._loss_reported()
         # a_r: the factor of each rank's loop after backward, without clipping
-        self.shared_factors = {rank: _shared_factor(r) for rank, r in records.items()}
+        self.shared_factors = {rank: shared_factor(r) for rank, r in records.items()}
         self.unmeasured = self._unmeasured()
         self.factor_unmeasured = self._factor_unmeasured()
         self._tasks = tasks_of(applied)
@@ -299,7 +299,7 @@ class StepFacts:
             for index, micro_batch in applied:
                 factor = rank_factor * later.get(index, 1.0)
                 if is_unmeasured:
-                    factor *= _unscale_factor(micro_batch)
+                    factor *= unscale_factor(micro_batch)
                 for name, part, term in named(micro_batch.terms, tasks):
                     counted = _tokens_and_weight(term, part)
                     if counted is not None:
@@ -342,7 +342,7 @@ class StepFacts:
         if len(applied) > 1 and all(_has_constant_targets(m) for _, m in applied):
             return True
         signed = [
-            t for t in self.terms if not (t.loss_term.nonlinear or _has_own_weights(t.loss_term))
+            t for t in self.terms if not (t.loss_term.nonlinear or has_own_weights(t.loss_term))
         ]
         negative = {t.term for t in signed if not t.positive}
         return bool(negative) and any(t.term in negative and t.positive for t in signed)
@@ -444,18 +444,9 @@ def _has_constant_targets(micro_batch: MicroBatch) -> bool:
     return any((t.size or 0) > 1 for t in micro_batch.terms)
 
 
-def _has_own_weights(term: Term) -> bool:
-    """Whether the loss gives its tokens other weights than its outermost reduction does."""
-    return weights_vary(term) or has_inner_weight(term)
-
-
 def _data_of(micro_batch: MicroBatch) -> float | None:
     """The fingerprint of its targets, if they depend on the data; None if they show nothing."""
     return None if micro_batch.constant_target else number(micro_batch.fingerprint)
-
-
-def _unobserved(record: StepRecord) -> str | None:
-    return record.missing.get("micro_batches")
 
 
 def _why_unmeasured(
@@ -506,17 +497,3 @@ def _tokens_and_weight(term: Term, part: int) -> tuple[float, float] | None:
     if not term.tokens or term.weight is None:
         return None
     return float(term.tokens), float(term.weight)
-
-
-def _shared_factor(record: StepRecord) -> float:
-    """a_r: the measured factor after backward, with clipping and unscaling divided out."""
-    factor = number(record.post_factor)
-    if factor is None or not math.isfinite(factor):
-        return 1.0
-    return factor / clipping_of_window(record) / (number(record.grad_scale) or 1.0)
-
-
-def _unscale_factor(micro_batch: MicroBatch) -> float:
-    """1 / loss scale: without a measured factor, it must be taken out of the weights."""
-    scale = number(micro_batch.scale)
-    return 1.0 / scale if scale else 1.0

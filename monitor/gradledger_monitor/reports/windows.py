@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from gradledger_monitor.evaluation.quarantine import CannotEvaluate, evaluating
 from gradledger_monitor.model.step_facts import RecordsByRank, RunInfo, merge
-from gradledger_monitor.rules.balance_diagnosis import Closed
+from gradledger_monitor.rules.balance.patterns import Closed
 from gradledger_monitor.rules.rule import HISTORY, Window
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries

@@ -10,8 +10,8 @@ from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective, Reading
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import Ledger, total
-from gradledger_monitor.rules.balance_diagnosis import Diagnosis, Pattern
-from gradledger_monitor.rules.balance_evidence import Near
+from gradledger_monitor.rules.balance.evidence import Near
+from gradledger_monitor.rules.balance.patterns import Diagnosis, Pattern
 from gradledger_monitor.rules.objective_names import objective_name
 from gradledger_monitor.rules.reduction.token_weights_unequal import (
     TokenWeightsUnequal,

@@ -12,7 +12,8 @@ from gradledger_monitor.model.inactivity import Inactivity
 from gradledger_monitor.model.numbers import MAX_INT64
 from gradledger_monitor.model.run_history import RunHistory
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules import balance_diagnosis
+from gradledger_monitor.rules.balance import diagnosis
+from gradledger_monitor.rules.balance.patterns import Closed
 from gradledger_monitor.rules.definition import RuleDefinition
 
 HISTORY = 64  # earlier windows of the same optimizer that a rule can look back on
@@ -21,16 +22,16 @@ HISTORY = 64  # earlier windows of the same optimizer that a rule can look back 
 class Window:
     """One optimizer step, with the windows of the same optimizer that came before it."""
 
-    def __init__(self, facts: StepFacts, past: Sequence[balance_diagnosis.Closed] = ()) -> None:
+    def __init__(self, facts: StepFacts, past: Sequence[Closed] = ()) -> None:
         self.facts = facts
         self.past = past
         # of each objective, the heaviest first; once, for all rules that read it
-        self.diagnoses = balance_diagnosis.diagnose(facts, past)
+        self.diagnoses = diagnosis.diagnose(facts, past)
         self.balance = self.diagnoses[0]
 
-    def closed(self) -> balance_diagnosis.Closed:
+    def closed(self) -> Closed:
         """What later windows can look back on."""
-        return balance_diagnosis.Closed.of(self.facts, self.balance)
+        return Closed.of(self.facts, self.balance)
 
 
 class Precondition:

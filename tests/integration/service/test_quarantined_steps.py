@@ -15,7 +15,8 @@ from gradledger.records import RunRecord, encode
 from gradledger_monitor.gate.private_service import private_service
 from gradledger_monitor.ingest import decode
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules import balance_diagnosis
+from gradledger_monitor.rules.balance import diagnosis
+from gradledger_monitor.rules.balance.patterns import Diagnosis
 from gradledger_monitor.rules.overrides import RuleOverrides
 from gradledger_monitor.runs.replay import replay
 from gradledger_monitor.store.database import Store
@@ -37,14 +38,14 @@ REASON = "step 3 could not be evaluated: OverflowError: a computation that break
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Break the evaluation of step 3 until the fixture is undone."""
-    right = balance_diagnosis.diagnose
+    right = diagnosis.diagnose
 
-    def diagnose(facts: StepFacts, *past: Any) -> list[balance_diagnosis.Diagnosis]:
+    def diagnose(facts: StepFacts, *past: Any) -> list[Diagnosis]:
         if facts.step == BROKEN:
             raise OverflowError("a computation that breaks")
         return right(facts, *past)
 
-    monkeypatch.setattr(balance_diagnosis, "diagnose", diagnose)
+    monkeypatch.setattr(diagnosis, "diagnose", diagnose)
     return monkeypatch
 
 
@@ -105,7 +106,7 @@ def test_a_step_that_can_be_evaluated_later_leaves_the_quarantine(
 def test_of_many_quarantined_steps_the_first_are_listed_and_all_are_counted(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(balance_diagnosis, "diagnose", lambda *_: 1 / 0)
+    monkeypatch.setattr(diagnosis, "diagnose", lambda *_: 1 / 0)
     send(store, map(fair_step, range(1, 13)))
     Evaluator(store).evaluate_pending()
     listed = queries.quarantined_steps(store, "r", most=3)

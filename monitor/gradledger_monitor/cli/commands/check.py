@@ -19,8 +19,8 @@ import typer
 from pydantic import ValidationError
 
 from gradledger import autostart
-from gradledger.activity import Activity, read
 from gradledger.autostart import unreachable
+from gradledger.autostart.activity import Activity, read
 from gradledger.settings import EVERY_STEP, NO_SPOOL
 from gradledger_monitor.common.json_floats import json_safe
 from gradledger_monitor.common.sanitize import printable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules.balance_diagnosis import Pattern, differs_from_earlier
+from gradledger_monitor.rules.balance.patterns import Pattern, differs_from_earlier
 from gradledger_monitor.rules.gradient_scale_effects import (
     changing_factor_effect,
     constant_factor_effect,

@@ -10,19 +10,19 @@ from gradledger_monitor.model.findings import Outcome, Severity
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import Entry, total
-from gradledger_monitor.rules.balance_diagnosis import (
+from gradledger_monitor.rules.balance.diagnosis import (
     NONLINEAR,
     OWN_LOSSES,
-    PARTS_OR_TASKS,
     WEIGHTED_INSIDE,
-    is_fair,
     reason_without_objective,
 )
-from gradledger_monitor.rules.balance_evidence import (
+from gradledger_monitor.rules.balance.evidence import (
     has_known_unit,
     is_divided_by_a_count,
     reductions,
 )
+from gradledger_monitor.rules.balance.explanations import PARTS_OR_TASKS
+from gradledger_monitor.rules.balance.patterns import is_fair
 from gradledger_monitor.rules.definition import DEFAULTS, Parameter
 from gradledger_monitor.rules.objective_names import objective_name
 from gradledger_monitor.rules.reduction.fixes import TOKEN_MEAN, token_mean, without_short_batch

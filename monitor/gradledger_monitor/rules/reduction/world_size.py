@@ -6,7 +6,7 @@ from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.tolerances import WEIGHT_HALF
-from gradledger_monitor.rules.balance_evidence import Near
+from gradledger_monitor.rules.balance.evidence import Near
 from gradledger_monitor.rules.gradient_scale_effects import constant_factor_effect
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.objective_names import objective_name

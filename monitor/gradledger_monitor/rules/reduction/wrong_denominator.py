@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules.balance_diagnosis import Pattern
+from gradledger_monitor.rules.balance.patterns import Pattern
 from gradledger_monitor.rules.number_text import significant
 from gradledger_monitor.rules.reduction.common import (
     BALANCE_OFF,

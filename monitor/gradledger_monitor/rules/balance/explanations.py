@@ -1,42 +1,17 @@
-"""Names the cause of a window's balance B, once for all rules that read it.
+"""Explains the balance of one objective: the first explanation that fits, the strongest first.
 
-B is the sum of all token weights of the window: 1 under the token-mean contract, where each of N
-tokens weighs 1/N. A mistake in the divisor multiplies B by a recognisable number. K is the number
-of micro-batches in the window and R the number of ranks. In the third row, the window holds k
-micro-batches, and K is the usual number:
-
-=====================  ======  ==================================================================
-mistake                B       why
-=====================  ======  ==================================================================
-not divided by K       K       K means, each of which has a sum of weights of 1, are added
-divided by K twice     1/K     a loss with B = 1 is divided by K again
-usual K, short window  k/K     k means, each with a sum of weights of 1/K, are added
-world size             R, 1/R  the average over ranks is undone once too often, or not undone
-sum over tokens        N       N tokens weigh 1 each
-all positions counted  N/P     N tokens weigh 1/P each; P positions include ignored ones
-=====================  ======  ==================================================================
-
-Several mistakes can give the same number. The tests run from the most specific evidence to the
-least specific: see ``_explain``. If nothing separates two explanations, the harmless one wins. A
-bare number is a cause only if it explains every window with a wrong balance.
-
-Each objective of the window has its own diagnosis. That of the first, which has the most gradient
-weight, is about its balance. The balance of a further one contains its coefficient, which is only
-known where it can be read: there, only a division that the others have is missed.
+``diagnosis`` has the table of the numbers.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
 
-from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import Objective, losses_together
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import total
-from gradledger_monitor.rules.balance_evidence import (
+from gradledger_monitor.rules.balance.evidence import (
     Near,
     coefficient_explains,
     common_coefficient,
@@ -44,7 +19,6 @@ from gradledger_monitor.rules.balance_evidence import (
     divides_by_count_after_backward,
     excess_of_combination,
     has_known_unit,
-    is_added_by_every_rank,
     is_bare_reduction,
     is_half_squared_error,
     is_mean,
@@ -53,253 +27,31 @@ from gradledger_monitor.rules.balance_evidence import (
     is_reduced_by_mean,
     is_scaled_by_loop,
     is_sum,
-    is_undivided,
     is_undivided_alone,
     is_undivided_coefficient,
     is_weight,
-    masked_may_count,
     reductions,
+)
+from gradledger_monitor.rules.balance.patterns import (
+    FAIR,
+    Closed,
+    Diagnosis,
+    Pattern,
+    differs_from_earlier,
+    wrong_balances,
+    wrong_windows,
 )
 from gradledger_monitor.rules.number_text import significant
 
-Pattern = Literal[
-    "fair",
-    "unmeasured",
-    "by_design",  # a contract other than the token mean, declared or chosen inside the loss
-    "coefficient",  # a constant multiplier of the loss explains B
-    "missing",  # B = K
-    "term_missing",  # B of a further objective is K times its coefficient
-    "term_world",  # B of a penalty is R times its coefficient: every rank adds it
-    "double",  # B = 1/K
-    "partial",  # B = k/K in a short or long window
-    "partial_before",  # a fair window, which shows that B = k/K in the windows before it
-    "world",  # B = R or 1/R
-    "world_or_weight",  # B = R, and a constant in front of the loss is R too
-    "sum",  # every token weighs 1: B = N
-    "padding",  # the divisor counts all positions, ignored ones too
-    "stale",  # the divisor is the number of tokens of an earlier window
-    "early_step",  # K = 1 and B = 1/m
-    "clipped",  # the loop itself scales the gradients to one norm
-    "wandering",  # equal weights, and B differs from window to window
-    "constant",  # B is off, and always the same
-    "pending",  # B is off, and a second window is needed
-]
-
-VARIES = 10  # two balances differ if their relative difference exceeds this many tolerances
 EXPLAINED = 8  # earlier wrong windows that a number must explain, at most
 MOST_MICRO_BATCHES = 4096  # the largest m for which B = 1/m is read as a division by m
-OWN_LOSSES = "each backward has a separate loss (such as real and fake batches of a GAN critic)"
 PARTS_OR_TASKS = "several losses add up to one mean: parts of one loss or separate tasks, unknown"
-WEIGHTED_INSIDE = "the loss gives the tokens of one micro-batch different weights"
-NO_ELEMENTS = f'{WEIGHTED_INSIDE}; if that is intended, declare contract="sample"'
-MASKED = (
-    "some elements of the loss have no weight, and whether its divisor should count them is not "
-    'known; if the loss is right, declare contract="sample"'
-)
-NONLINEAR = "the loss is a non-linear function of whole micro-batches, and its weights differ"
 SCALED_BY_LOOP = "the loop scales the gradients after backward, by a factor that changes"
 CLIPPED_SCALED = "the loop clips scaled gradients itself, before or after unscaling: unknown"
-OWN_RATE = (
-    "the loop updates its parameters itself, so that a constant factor is a part of its learning "
-    "rate"
-)
-OWN_RULE = (
-    "the loop updates its parameters itself, and not by a multiple of the gradient: what a factor "
-    "of the gradient does is not known"
-)
-OWN_SCHEDULE = (
-    "the loop updates its parameters itself, with a learning rate that changes: it may contain a "
-    "divisor of the gradient"
-)
-SAME_RATE = 0.01  # relative
-_FAIR: tuple[Pattern, ...] = ("fair", "partial_before")
 ONE_MORE = "needs one more window"
 
 
-@dataclass
-class Diagnosis:
-    """The pattern, the objective that shows it, and the ratio that matched (K, 1/m, R, ...).
-
-    The intended balance is 1, or a ``constant`` in front of the loss.
-    """
-
-    pattern: Pattern
-    reason: str = ""
-    objective: Objective | None = None
-    ratio: float = 1.0
-    constant: float = 1.0  # what the loss is multiplied by on purpose; B is the ratio times it
-    evidence: str = ""  # what shows the constant, as a sentence; empty if it is 1
-
-    def __init__(
-        self,
-        pattern: Pattern,
-        reason: str = "",
-        objective: Objective | None = None,
-        ratio: float = 1.0,
-        constant: float = 1.0,
-        evidence: str = "",
-    ) -> None:
-        self.pattern, self.reason, self.objective = pattern, reason, objective
-        self.ratio, self.constant, self.evidence = ratio, constant, evidence
-
-
-class Closed(NamedTuple):
-    """What the diagnosis keeps of an earlier window."""
-
-    micro_batches: int
-    balance: float | None
-    tokens: float | None
-    pattern: Pattern
-    scaled_to: float | None = None  # the applied norm, if the loop scaled the gradients itself
-    lr: float | None = None
-    scale: float | None = None
-    samples: int | None = None
-    step: int = 0
-    rate: float | None = None  # see ``StepFacts.step_rate``
-
-    @classmethod
-    def of(cls, facts: StepFacts, diagnosis: Diagnosis) -> Closed:
-        """The summary of a window for later ones; ``balance`` is None if it was not measured."""
-        ledger = facts.ledger
-        measured = facts.factor_unmeasured is None or facts.step_rate is not None
-        return cls(
-            facts.micro_batches_of(diagnosis.objective),
-            ledger.balance if ledger is not None and measured else None,
-            ledger.tokens if ledger is not None and facts.complete else None,
-            diagnosis.pattern,
-            facts.norm if is_scaled_by_loop(facts) else None,
-            number(facts.record.lr),
-            facts.scale,
-            facts.samples,
-            facts.step,
-            facts.step_rate,
-        )
-
-
-def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
-    """The one pattern that explains the balance of each objective, the heaviest objective first.
-
-    One diagnosis without an objective if nothing of the window can be judged.
-    """
-    if facts.unmeasured:
-        return [Diagnosis("unmeasured", facts.unmeasured)]
-    if facts.factor_unmeasured and facts.step_rate is None:
-        return [_without_factor(facts, facts.factor_unmeasured)]
-    if facts.run.contract in ("sequence", "sample"):
-        return [Diagnosis("by_design", f"the run declares one weight per {facts.run.contract}")]
-    if facts.separate_losses:
-        return [Diagnosis("by_design", OWN_LOSSES)]
-    if facts.together is not None:
-        return [_of_main(facts, facts.together, past)]
-    if not facts.objectives:
-        return [Diagnosis("unmeasured", reason_without_objective(facts))]
-    main, *further = facts.objectives
-    if facts.record.by_hand:
-        first = _of_update_by_hand(facts, main, past)
-        return [first, *[Diagnosis("coefficient", objective=o) for o in further]]
-    first = _of_main(facts, main, past)
-    return [first, *[_of_further(facts, objective, first) for objective in further]]
-
-
-def _without_factor(facts: StepFacts, reason: str) -> Diagnosis:
-    """The loop may have changed single values after backward: clipping by value, decay, noise.
-
-    If every objective was fair before, the reduction is. What the change itself does is not judged.
-    """
-    objectives = facts.objectives if facts.changed_after_backward else []
-    if objectives and all(is_fair(facts, objective) for objective in objectives):
-        return Diagnosis("fair", objective=facts.objective)
-    return Diagnosis("unmeasured", reason)
-
-
-def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
-    if objective.weighted_inside and objective.reading.unit == "tokens":
-        return Diagnosis("unmeasured", NO_ELEMENTS, objective)
-    whole = objective.reading.unit == "micro_batches"
-    if objective.is_nonlinear and (
-        not objective.of_equal_micro_batches if whole else not is_fair(facts, objective)
-    ):
-        return Diagnosis("unmeasured", NONLINEAR, objective)
-    if objective.reading.of_part and not is_fair(facts, objective):
-        return Diagnosis("unmeasured", PARTS_OR_TASKS, objective)
-    diagnosis = _explain(facts, objective, past)
-    masked = objective.weighted_inside and not objective.elements_count
-    if masked and diagnosis.pattern in ("wandering", "early_step"):
-        return Diagnosis("unmeasured", NO_ELEMENTS, objective)
-    intended = facts.run.declared_scale or 1.0
-    if diagnosis.pattern not in _FAIR and masked_may_count(objective, intended):
-        return Diagnosis("unmeasured", MASKED, objective)
-    return diagnosis
-
-
-def _of_update_by_hand(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
-    """The loop updates its parameters itself: a constant divisor is a part of its learning rate.
-
-    So B alone accuses nothing. If the loop follows its gradient with one learning rate, a B that
-    differs between windows does: windows then have different weights per token.
-    """
-    balance, rate = objective.ledger.balance, facts.step_rate
-    if not facts.factor_unmeasured and is_fair(facts, objective):
-        return Diagnosis("fair", objective=objective)
-    if rate is None:
-        return Diagnosis("unmeasured", OWN_RULE, objective)
-    earlier = [(c.balance, c.rate) for c in past if c.balance is not None and c.rate is not None]
-    if not earlier:
-        return Diagnosis("pending", ONE_MORE, objective)
-    if all(_same(balance * rate, b * r) for b, r in earlier):
-        return Diagnosis("coefficient", OWN_RATE, objective)
-    if not all(_same(rate, r) for _, r in earlier):
-        return Diagnosis("unmeasured", OWN_SCHEDULE, objective)
-    diagnosis = _of_main(facts, objective, past)
-    if diagnosis.pattern in (*_FAIR, "sum", "wandering", "padding", "stale", "partial"):
-        return diagnosis
-    return Diagnosis("coefficient", OWN_RATE, objective)
-
-
-def _same(number: float, other: float) -> bool:
-    """Whether two numbers that were computed from changes of parameters are equal."""
-    return abs(number - other) <= SAME_RATE * abs(other)
-
-
-def _of_further(facts: StepFacts, objective: Objective, main: Diagnosis) -> Diagnosis:
-    """A further objective: without the division by K that the main one has, or with its weight."""
-    if is_fair(facts, objective):
-        return Diagnosis("fair", objective=objective)
-    if main.pattern in _FAIR and is_undivided(facts, objective):
-        return Diagnosis(
-            "term_missing", objective=objective, ratio=facts.micro_batches_of(objective)
-        )
-    if main.pattern in _FAIR and is_added_by_every_rank(facts, objective):
-        return Diagnosis("term_world", objective=objective, ratio=facts.run.world_size)
-    return Diagnosis("coefficient", objective=objective)
-
-
-def is_fair(facts: StepFacts, objective: Objective) -> bool:
-    """Whether an objective satisfies the contract with the declared scale."""
-    return objective.reading.is_fair(facts.tolerance, facts.run.declared_scale or 1.0)
-
-
-def reason_without_objective(facts: StepFacts) -> str:
-    """Why a window with terms has no objective."""
-    if any(term.weight for term in facts.terms):
-        return "the sum of the token weights overflows or underflows"
-    return "no token has a weight"
-
-
-def differs_from_earlier(balance: float, past: Sequence[Closed], tolerance: float) -> bool:
-    """Whether a balance differs from one of the earlier balances that were off."""
-    return any(abs(balance / earlier - 1) > VARIES * tolerance for earlier in _wrong_balances(past))
-
-
-def _wrong(past: Sequence[Closed]) -> list[Closed]:
-    return [c for c in past if c.balance is not None and c.pattern not in _FAIR]
-
-
-def _wrong_balances(past: Sequence[Closed]) -> list[float]:
-    return [c.balance for c in _wrong(past) if c.balance is not None]
-
-
-def _explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
+def explain(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
     """The first explanation that fits; the order is that of the evidence, the strongest first.
 
     1. Fair: B = 1.
@@ -341,8 +93,8 @@ def _fair(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Dia
 
     With ``i % K == 0``, the first window holds one micro-batch.
     """
-    k, wrong = facts.micro_batches_of(objective), _wrong(past)
-    is_first = bool(wrong) and not any(earlier.pattern in _FAIR for earlier in past)
+    k, wrong = facts.micro_batches_of(objective), wrong_windows(past)
+    is_first = bool(wrong) and not any(earlier.pattern in FAIR for earlier in past)
     shorter = is_first and all(earlier.micro_batches < k for earlier in wrong)
     if not shorter or not _Explains(facts, past)(lambda micro_batches: micro_batches / k):
         return Diagnosis("fair", objective=objective)
@@ -366,14 +118,14 @@ def _by_weights(facts: StepFacts, objective: Objective, past: Sequence[Closed]) 
     ]
     if not all(map(equal, expected)):
         return None  # the divisor is a count that was 1, or K, by chance
-    if not _wrong(past) and not all(term.loss_term.undivided for term in objective.terms):
+    if not wrong_windows(past) and not all(term.loss_term.undivided for term in objective.terms):
         return Diagnosis("pending", ONE_MORE, objective)
     return Diagnosis("sum", objective=objective)
 
 
 def _mean_weights(past: Sequence[Closed]) -> list[tuple[Closed, float]]:
     """The wrong windows, each with the mean weight of its tokens."""
-    means = [(c, (c.balance or 0.0) / c.tokens) for c in _wrong(past) if c.tokens]
+    means = [(c, (c.balance or 0.0) / c.tokens) for c in wrong_windows(past) if c.tokens]
     return [(closed, mean) for closed, mean in means if mean]
 
 
@@ -382,7 +134,7 @@ def _partial(
 ) -> Diagnosis | None:
     """B = k/K, where the last fair window held K micro-batches, and more than one."""
     k = facts.micro_batches_of(objective)
-    full = next((c.micro_batches for c in reversed(past) if c.pattern in _FAIR), None)
+    full = next((c.micro_batches for c in reversed(past) if c.pattern in FAIR), None)
     # a fair window of one micro-batch shows no K: its mean is right whatever K is
     if full is None or full in (1, k) or not Near(balance, facts.tolerance)(k / full):
         return None
@@ -497,7 +249,7 @@ def _by_earlier_count(
         return None
     fair, since = None, [(balance, objective.ledger.tokens)]
     for closed in reversed(past):
-        if closed.pattern in _FAIR:
+        if closed.pattern in FAIR:
             fair = closed
             break
         if closed.balance is not None and closed.tokens is not None:
@@ -558,7 +310,7 @@ def _by_number(
     """
     k, ranks = facts.micro_batches_of(objective), facts.run.world_size
     near = Near(balance, facts.tolerance)
-    usual = max([k, *[c.micro_batches for c in _wrong(past)]])
+    usual = max([k, *[c.micro_batches for c in wrong_windows(past)]])
     numbers: list[tuple[Pattern, Callable[[int], float]]] = []
     if ranks > 1 and (k != ranks or not is_reduced_by_mean(objective)):
         numbers += [("world", lambda _: ranks), ("world", lambda _: 1 / ranks)]
@@ -587,7 +339,7 @@ def _if_consistent(
     chance. A mean has the right count in it.
     """
     assert diagnosis.objective is not None
-    if not _wrong(past) and reductions(diagnosis.objective) != {"mean"}:
+    if not wrong_windows(past) and reductions(diagnosis.objective) != {"mean"}:
         return Diagnosis("pending", ONE_MORE, diagnosis.objective)
     return diagnosis if _Explains(facts, past)(expected) else None
 
@@ -602,7 +354,7 @@ class _Explains:
         scale, tolerance = self._facts.run.declared_scale or 1.0, self._facts.tolerance
         return all(
             Near((closed.balance or 0.0) / scale, tolerance)(expected(closed.micro_batches or 1))
-            for closed in _wrong(self._past)[-EXPLAINED:]
+            for closed in wrong_windows(self._past)[-EXPLAINED:]
         )
 
 
@@ -613,7 +365,7 @@ def _by_history(
 
     A varying B accuses only if the weights are even: uneven weights are another rule's finding.
     """
-    if not _wrong_balances(past):
+    if not wrong_balances(past):
         return Diagnosis("pending", ONE_MORE, objective)
     varies = differs_from_earlier(
         balance * (facts.run.declared_scale or 1.0), past, facts.tolerance
@@ -642,7 +394,7 @@ def _clips(facts: StepFacts, balance: float, past: Sequence[Closed]) -> bool:
 
     Norms that are equal by chance, or of equal windows, show no clip: hence the small tolerance.
     """
-    closed = [c for c in _wrong(past) if c.scaled_to and c.balance][-EXPLAINED:]
+    closed = [c for c in wrong_windows(past) if c.scaled_to and c.balance][-EXPLAINED:]
     same_norm = Near(facts.norm or 0.0, facts.tolerance / 100)
     same_balance = Near(balance, facts.tolerance / 100)
     scale = facts.run.declared_scale or 1.0

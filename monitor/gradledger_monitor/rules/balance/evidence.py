@@ -1,6 +1,6 @@
 """What the graph and the weights of an objective show about its balance: pure predicates.
 
-``balance_diagnosis`` applies them in the order of their strength.
+``diagnosis`` applies them in the order of their strength.
 """
 
 from __future__ import annotations

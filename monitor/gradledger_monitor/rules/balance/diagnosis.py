@@ -1,0 +1,167 @@
+"""Names the cause of a window's balance B, once for all rules that read it.
+
+B is the sum of all token weights of the window: 1 under the token-mean contract, where each of N
+tokens weighs 1/N. A mistake in the divisor multiplies B by a recognisable number. K is the number
+of micro-batches in the window and R the number of ranks. In the third row, the window holds k
+micro-batches, and K is the usual number:
+
+=====================  ======  ==================================================================
+mistake                B       why
+=====================  ======  ==================================================================
+not divided by K       K       K means, each of which has a sum of weights of 1, are added
+divided by K twice     1/K     a loss with B = 1 is divided by K again
+usual K, short window  k/K     k means, each with a sum of weights of 1/K, are added
+world size             R, 1/R  the average over ranks is undone once too often, or not undone
+sum over tokens        N       N tokens weigh 1 each
+all positions counted  N/P     N tokens weigh 1/P each; P positions include ignored ones
+=====================  ======  ==================================================================
+
+Several mistakes can give the same number. ``explanations.explain`` tries them from the most
+specific evidence to the least specific. If nothing separates two explanations, the harmless one
+wins. A bare number is a cause only if it explains every window with a wrong balance.
+
+Each objective of the window has its own diagnosis. That of the first, which has the most gradient
+weight, is about its balance. The balance of a further one contains its coefficient, which is only
+known where it can be read: there, only a division that the others have is missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.balance.evidence import (
+    is_added_by_every_rank,
+    is_undivided,
+    masked_may_count,
+)
+from gradledger_monitor.rules.balance.explanations import ONE_MORE, PARTS_OR_TASKS, explain
+from gradledger_monitor.rules.balance.patterns import FAIR, Closed, Diagnosis, is_fair
+
+OWN_LOSSES = "each backward has a separate loss (such as real and fake batches of a GAN critic)"
+WEIGHTED_INSIDE = "the loss gives the tokens of one micro-batch different weights"
+NO_ELEMENTS = f'{WEIGHTED_INSIDE}; if that is intended, declare contract="sample"'
+MASKED = (
+    "some elements of the loss have no weight, and whether its divisor should count them is not "
+    'known; if the loss is right, declare contract="sample"'
+)
+NONLINEAR = "the loss is a non-linear function of whole micro-batches, and its weights differ"
+OWN_RATE = (
+    "the loop updates its parameters itself, so that a constant factor is a part of its learning "
+    "rate"
+)
+OWN_RULE = (
+    "the loop updates its parameters itself, and not by a multiple of the gradient: what a factor "
+    "of the gradient does is not known"
+)
+OWN_SCHEDULE = (
+    "the loop updates its parameters itself, with a learning rate that changes: it may contain a "
+    "divisor of the gradient"
+)
+SAME_RATE = 0.01  # relative
+
+
+def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
+    """The one pattern that explains the balance of each objective, the heaviest objective first.
+
+    One diagnosis without an objective if nothing of the window can be judged.
+    """
+    if facts.unmeasured:
+        return [Diagnosis("unmeasured", facts.unmeasured)]
+    if facts.factor_unmeasured and facts.step_rate is None:
+        return [_without_factor(facts, facts.factor_unmeasured)]
+    if facts.run.contract in ("sequence", "sample"):
+        return [Diagnosis("by_design", f"the run declares one weight per {facts.run.contract}")]
+    if facts.separate_losses:
+        return [Diagnosis("by_design", OWN_LOSSES)]
+    if facts.together is not None:
+        return [_of_main(facts, facts.together, past)]
+    if not facts.objectives:
+        return [Diagnosis("unmeasured", reason_without_objective(facts))]
+    main, *further = facts.objectives
+    if facts.record.by_hand:
+        first = _of_update_by_hand(facts, main, past)
+        return [first, *[Diagnosis("coefficient", objective=o) for o in further]]
+    first = _of_main(facts, main, past)
+    return [first, *[_of_further(facts, objective, first) for objective in further]]
+
+
+def _without_factor(facts: StepFacts, reason: str) -> Diagnosis:
+    """The loop may have changed single values after backward: clipping by value, decay, noise.
+
+    If every objective was fair before, the reduction is. What the change itself does is not judged.
+    """
+    objectives = facts.objectives if facts.changed_after_backward else []
+    if objectives and all(is_fair(facts, objective) for objective in objectives):
+        return Diagnosis("fair", objective=facts.objective)
+    return Diagnosis("unmeasured", reason)
+
+
+def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
+    if objective.weighted_inside and objective.reading.unit == "tokens":
+        return Diagnosis("unmeasured", NO_ELEMENTS, objective)
+    whole = objective.reading.unit == "micro_batches"
+    if objective.is_nonlinear and (
+        not objective.of_equal_micro_batches if whole else not is_fair(facts, objective)
+    ):
+        return Diagnosis("unmeasured", NONLINEAR, objective)
+    if objective.reading.of_part and not is_fair(facts, objective):
+        return Diagnosis("unmeasured", PARTS_OR_TASKS, objective)
+    diagnosis = explain(facts, objective, past)
+    masked = objective.weighted_inside and not objective.elements_count
+    if masked and diagnosis.pattern in ("wandering", "early_step"):
+        return Diagnosis("unmeasured", NO_ELEMENTS, objective)
+    intended = facts.run.declared_scale or 1.0
+    if diagnosis.pattern not in FAIR and masked_may_count(objective, intended):
+        return Diagnosis("unmeasured", MASKED, objective)
+    return diagnosis
+
+
+def _of_update_by_hand(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> Diagnosis:
+    """The loop updates its parameters itself: a constant divisor is a part of its learning rate.
+
+    So B alone accuses nothing. If the loop follows its gradient with one learning rate, a B that
+    differs between windows does: windows then have different weights per token.
+    """
+    balance, rate = objective.ledger.balance, facts.step_rate
+    if not facts.factor_unmeasured and is_fair(facts, objective):
+        return Diagnosis("fair", objective=objective)
+    if rate is None:
+        return Diagnosis("unmeasured", OWN_RULE, objective)
+    earlier = [(c.balance, c.rate) for c in past if c.balance is not None and c.rate is not None]
+    if not earlier:
+        return Diagnosis("pending", ONE_MORE, objective)
+    if all(_same(balance * rate, b * r) for b, r in earlier):
+        return Diagnosis("coefficient", OWN_RATE, objective)
+    if not all(_same(rate, r) for _, r in earlier):
+        return Diagnosis("unmeasured", OWN_SCHEDULE, objective)
+    diagnosis = _of_main(facts, objective, past)
+    if diagnosis.pattern in (*FAIR, "sum", "wandering", "padding", "stale", "partial"):
+        return diagnosis
+    return Diagnosis("coefficient", OWN_RATE, objective)
+
+
+def _same(number: float, other: float) -> bool:
+    """Whether two numbers that were computed from changes of parameters are equal."""
+    return abs(number - other) <= SAME_RATE * abs(other)
+
+
+def _of_further(facts: StepFacts, objective: Objective, main: Diagnosis) -> Diagnosis:
+    """A further objective: without the division by K that the main one has, or with its weight."""
+    if is_fair(facts, objective):
+        return Diagnosis("fair", objective=objective)
+    if main.pattern in FAIR and is_undivided(facts, objective):
+        return Diagnosis(
+            "term_missing", objective=objective, ratio=facts.micro_batches_of(objective)
+        )
+    if main.pattern in FAIR and is_added_by_every_rank(facts, objective):
+        return Diagnosis("term_world", objective=objective, ratio=facts.run.world_size)
+    return Diagnosis("coefficient", objective=objective)
+
+
+def reason_without_objective(facts: StepFacts) -> str:
+    """Why a window with terms has no objective."""
+    if any(term.weight for term in facts.terms):
+        return "the sum of the token weights overflows or underflows"
+    return "no token has a weight"

@@ -1,0 +1,116 @@
+"""What a window's balance can show: patterns, and what is kept of earlier windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.objectives import Objective
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.balance.evidence import is_scaled_by_loop
+
+Pattern = Literal[
+    "fair",
+    "unmeasured",
+    "by_design",  # a contract other than the token mean, declared or chosen inside the loss
+    "coefficient",  # a constant multiplier of the loss explains B
+    "missing",  # B = K
+    "term_missing",  # B of a further objective is K times its coefficient
+    "term_world",  # B of a penalty is R times its coefficient: every rank adds it
+    "double",  # B = 1/K
+    "partial",  # B = k/K in a short or long window
+    "partial_before",  # a fair window, which shows that B = k/K in the windows before it
+    "world",  # B = R or 1/R
+    "world_or_weight",  # B = R, and a constant in front of the loss is R too
+    "sum",  # every token weighs 1: B = N
+    "padding",  # the divisor counts all positions, ignored ones too
+    "stale",  # the divisor is the number of tokens of an earlier window
+    "early_step",  # K = 1 and B = 1/m
+    "clipped",  # the loop itself scales the gradients to one norm
+    "wandering",  # equal weights, and B differs from window to window
+    "constant",  # B is off, and always the same
+    "pending",  # B is off, and a second window is needed
+]
+
+VARIES = 10  # two balances differ if their relative difference exceeds this many tolerances
+FAIR: tuple[Pattern, ...] = ("fair", "partial_before")
+
+
+@dataclass
+class Diagnosis:
+    """The pattern, the objective that shows it, and the ratio that matched (K, 1/m, R, ...).
+
+    The intended balance is 1, or a ``constant`` in front of the loss.
+    """
+
+    pattern: Pattern
+    reason: str = ""
+    objective: Objective | None = None
+    ratio: float = 1.0
+    constant: float = 1.0  # what the loss is multiplied by on purpose; B is the ratio times it
+    evidence: str = ""  # what shows the constant, as a sentence; empty if it is 1
+
+    def __init__(
+        self,
+        pattern: Pattern,
+        reason: str = "",
+        objective: Objective | None = None,
+        ratio: float = 1.0,
+        constant: float = 1.0,
+        evidence: str = "",
+    ) -> None:
+        self.pattern, self.reason, self.objective = pattern, reason, objective
+        self.ratio, self.constant, self.evidence = ratio, constant, evidence
+
+
+class Closed(NamedTuple):
+    """What the diagnosis keeps of an earlier window."""
+
+    micro_batches: int
+    balance: float | None
+    tokens: float | None
+    pattern: Pattern
+    scaled_to: float | None = None  # the applied norm, if the loop scaled the gradients itself
+    lr: float | None = None
+    scale: float | None = None
+    samples: int | None = None
+    step: int = 0
+    rate: float | None = None  # see ``StepFacts.step_rate``
+
+    @classmethod
+    def of(cls, facts: StepFacts, diagnosis: Diagnosis) -> Closed:
+        """The summary of a window for later ones; ``balance`` is None if it was not measured."""
+        ledger = facts.ledger
+        measured = facts.factor_unmeasured is None or facts.step_rate is not None
+        return cls(
+            facts.micro_batches_of(diagnosis.objective),
+            ledger.balance if ledger is not None and measured else None,
+            ledger.tokens if ledger is not None and facts.complete else None,
+            diagnosis.pattern,
+            facts.norm if is_scaled_by_loop(facts) else None,
+            number(facts.record.lr),
+            facts.scale,
+            facts.samples,
+            facts.step,
+            facts.step_rate,
+        )
+
+
+def is_fair(facts: StepFacts, objective: Objective) -> bool:
+    """Whether an objective satisfies the contract with the declared scale."""
+    return objective.reading.is_fair(facts.tolerance, facts.run.declared_scale or 1.0)
+
+
+def differs_from_earlier(balance: float, past: Sequence[Closed], tolerance: float) -> bool:
+    """Whether a balance differs from one of the earlier balances that were off."""
+    return any(abs(balance / earlier - 1) > VARIES * tolerance for earlier in wrong_balances(past))
+
+
+def wrong_windows(past: Sequence[Closed]) -> list[Closed]:
+    return [c for c in past if c.balance is not None and c.pattern not in FAIR]
+
+
+def wrong_balances(past: Sequence[Closed]) -> list[float]:
+    return [c.balance for c in wrong_windows(past) if c.balance is not None]
