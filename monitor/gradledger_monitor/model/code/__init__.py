@@ -1,1 +1,1 @@
-"""The lines of the script that findings point at."""
+"""Calls of the script as data: where they are, and the lines that show them."""

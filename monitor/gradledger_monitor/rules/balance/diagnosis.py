@@ -137,7 +137,8 @@ def _of_update_by_hand(facts: StepFacts, objective: Objective, past: Sequence[Cl
     if not all(_same(rate, r) for _, r in earlier):
         return Diagnosis("unmeasured", OWN_SCHEDULE, objective)
     diagnosis = _of_main(facts, objective, past)
-    if diagnosis.pattern in (*FAIR, "sum", "wandering", "padding", "stale", "partial"):
+    shown = ("sum", "wandering", "padding", "stale", "partial")
+    if diagnosis.pattern in FAIR or diagnosis.pattern in shown:
         return diagnosis
     return Diagnosis("coefficient", OWN_RATE, objective)
 
