@@ -22,7 +22,8 @@ from gradledger_monitor.config.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md"), ROOT / "examples" / "README.md"])
-RUN_OPTIONS = {"--name", "--project", "--tag", "--url"}
+# of the commands that the hooks have without the service
+HOOKS_OPTIONS = {"run": {"--name", "--project", "--tag", "--url"}, "doctor": set[str]()}
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -59,8 +60,8 @@ def test_every_command_on_a_page_is_one(page: Path) -> None:
 
 def known_options(words: list[str], line: str) -> set[str]:
     """The options of the command that these words name."""
-    if words[0] == "run":
-        return RUN_OPTIONS
+    if words[0] in HOOKS_OPTIONS:
+        return HOOKS_OPTIONS[words[0]]
     command: Any = typer.main.get_command(app)
     for word in words[0].split("|"):
         command = _below(command, word, line)

@@ -24,8 +24,9 @@ Plain = dict[str, Any]
 
 
 def account(line: bytes) -> Plain:
-    """The fields of a line, without those that are read from a clock."""
+    """The fields of a line, without those that are read from a clock, and the script's lines."""
     fields: Plain = json.loads(line)
+    fields.pop("code", None)
     for part in [fields, *fields["micro_batches"]]:
         for name in MEASURED:
             assert part.pop(name, 1.0) > 0

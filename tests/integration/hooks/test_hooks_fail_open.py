@@ -107,8 +107,10 @@ def changed(ours: Any, theirs: Any, name: str = "record") -> set[str]:
 
 
 def _plain(value: Any) -> Any:
+    """As data, without the lines of the script: they are those of the calls that are observed."""
     if hasattr(value, "__struct_fields__"):
-        return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
+        fields = set(value.__struct_fields__) - {"code"}
+        return {name: _plain(getattr(value, name)) for name in sorted(fields)}
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return value

@@ -62,7 +62,7 @@ def test_one_training_gives_the_same_run_from_every_tool(store: Store, log: str)
     (name,) = (n for n in evaluated if "loss" in n)
     assert evaluated[name]["step"] == list(range(10, STEPS + 1, 10))
     first_steps = {f.rule: f.first_step for f in evaluation.findings}
-    assert first_steps["norm.spike"] == JUMP
+    assert first_steps["norm.spike"] == JUMP + 3  # the loss has stayed up
     assert first_steps["eval.diverging"] == 70
     assert row.ended
 
@@ -76,6 +76,8 @@ def test_metrics_that_a_log_lacks_are_not_measured(store: Store, log: str) -> No
     }
     rules = set(evaluation.coverage)
     measured = {
+        "loss.diverging",
+        "loss.nonfinite",
         "norm.nonfinite",
         "norm.spike",
         "norm.vanishing",

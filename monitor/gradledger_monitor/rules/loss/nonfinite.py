@@ -41,8 +41,9 @@ class Nonfinite(Rule):
 
     **When it is silent**
 
-    The ``GradScaler`` skipped the step, or the loop discarded the gradients; a scaled loss is
-    infinite, which may come from the scale alone.
+    The loss of a micro-batch is a mean over no token, which is 0/0, and the gradients of the
+    step are finite. The ``GradScaler`` skipped the step, or the loop discarded the gradients; a
+    scaled loss is infinite, which may come from the scale alone.
 
     **Incidents**
 
@@ -68,9 +69,11 @@ class Nonfinite(Rule):
         losses = list(_losses(facts))
         if not losses:
             return not_measured(_why_missing(facts))
-        wrong = [each for each in losses if each.is_wrong]
+        harmless = facts.norm is None or math.isfinite(facts.norm)
+        wrong = [each for each in losses if each.is_wrong and not (each.is_empty and harmless)]
         if not wrong:
-            return ok("the loss is finite") if any(each.is_finite for each in losses) else OVERFLOW
+            finite = any(each.is_finite for each in losses)
+            return ok("the loss is finite") if finite else NONE_FINITE
         if not self._first[0]:
             where = f"{_where(facts, wrong, len(losses))}.{circumstances.at(window).text}"
             self._first = (facts.step, where)
@@ -84,6 +87,7 @@ class _Loss(NamedTuple):
     scaled: bool
     rank: int
     position: int  # of its micro-batch
+    is_empty: bool  # a reduction over no token: 0/0 as a mean, and no gradient
 
     @property
     def is_finite(self) -> bool:
@@ -95,7 +99,7 @@ class _Loss(NamedTuple):
         return math.isnan(self.value) or (math.isinf(self.value) and not self.scaled)
 
 
-OVERFLOW = not_measured("the scaled loss overflows")
+NONE_FINITE = not_measured("the scaled loss overflows, or is a mean over no token")
 
 
 def _losses(facts: StepFacts) -> Iterator[_Loss]:
@@ -104,7 +108,9 @@ def _losses(facts: StepFacts) -> Iterator[_Loss]:
             loss = number(micro_batch.loss)
             if loss is not None and not micro_batch.relayed:
                 scaled = micro_batch.scale is not None or "scale" in micro_batch.missing
-                yield _Loss(loss, scaled, rank, index)
+                terms = micro_batch.terms
+                is_empty = bool(terms) and all(term.tokens == 0 for term in terms)
+                yield _Loss(loss, scaled, rank, index, is_empty)
 
 
 def _why_missing(facts: StepFacts) -> str:

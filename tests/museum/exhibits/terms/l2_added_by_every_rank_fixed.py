@@ -9,7 +9,8 @@ with two_ranks() as rank:
     torch.manual_seed(0)
     model = TinyLM()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
-    for window in text(5, seed=1 + rank):
+    windows = text(5, seed=1 + rank)
+    for window in windows:
         tokens = torch.tensor(float(sum(valid(labels) for _, labels in window)))
         dist.all_reduce(tokens)
         for ids, labels in window:
