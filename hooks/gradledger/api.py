@@ -126,10 +126,10 @@ def watch(
     """Record the steps of every optimizer in this process and send the records to the service.
 
     Pass ``optimizer`` (one, or any collection of them) if it was created before this call; later
-    optimizers are recorded automatically. ``model`` only adds its class and its number of
-    parameters to the configuration of the run. ``config`` may be a mapping, a dataclass or a
-    namespace. ``contract`` and ``scale`` declare an intended weighting other than the mean over
-    tokens with balance 1, so that it is not reported.
+    optimizers are recorded automatically. ``model`` adds its class and its number of parameters to
+    the configuration of the run, and names to its layers. ``config`` may be a mapping, a dataclass
+    or a namespace. ``contract`` and ``scale`` declare an intended weighting other than the mean
+    over tokens with balance 1, so that it is not reported.
 
     ``on_finding`` sets what this process does when the service reports a finding. ``warn``, the
     default, prints it. ``stop`` raises ``gradledger.FindingError`` at the next optimizer step for
@@ -164,5 +164,6 @@ def watch(
     session = start(settings)
     if policy is not None:  # set here because `start` returns a session that is already open
         session.set_policy(policy)
+    arguments.remember_model(model)
     arguments.track((optimizer, model if arguments.is_optimizer(model) else None), session)
     return Ledger(session)

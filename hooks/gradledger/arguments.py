@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradledger import guard
+from gradledger.capture.layers import parameter_names
 from gradledger.identity import replace_surrogates
 from gradledger.run_config import copy_config
 from gradledger.stderr import write_line
@@ -51,12 +52,21 @@ def model_entries(model: Any) -> dict[str, Any]:
     """The entries of the configuration that describe the model."""
     if model is None or is_optimizer(model):
         return {}
+    if not callable(getattr(model, "parameters", None)):
+        _report_ignored("model", f"{type(model).__name__} has no parameters")
+        return {}
     entries: dict[str, Any] = {"model": type(model).__name__}
     try:
         entries["model_parameters"] = sum(p.numel() for p in model.parameters())
     except Exception:  # not a module, or one whose parameters have no shape yet
         return entries
     return entries
+
+
+def remember_model(model: Any) -> None:
+    """Take the names of its parameters from it."""
+    with guard.fail_open("watch(model)"):
+        parameter_names.add_model(model)
 
 
 def is_optimizer(value: Any) -> bool:

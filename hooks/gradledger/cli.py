@@ -78,6 +78,7 @@ def run(argv: list[str]) -> int:
     )
     if options.tag:
         env["GRADLEDGER_TAGS"] = ",".join(options.tag)
+    env.setdefault("GRADLEDGER_SUMMARY", "on")
     run_id = env["GRADLEDGER_RUN"]
     if not autostart.RUN_ID.fullmatch(run_id):
         parser.error(f"GRADLEDGER_RUN={run_id!r} is invalid: use {autostart.RUN_ID_FORMAT}")

@@ -27,8 +27,9 @@ CHECK_SECONDS = 120.0  # for a Python that imports torch from a slow disk
 STARTED = "import sys, torch, gradledger.session; sys.exit(gradledger.session.current() is None)"
 NO_RECORD = b'{"type":"doctor"}\n'
 UNSEEN = (
-    "a loss inside torch.compile or a custom autograd function (declare it with "
-    "Ledger.micro_batch), processes started by sudo, ssh or docker (call gradledger.watch() there)"
+    "some losses inside torch.compile, and the balance of most custom autograd functions that "
+    "return one number (declare them with Ledger.micro_batch); processes started by "
+    "sudo, ssh or docker (call gradledger.watch() there)"
 )
 
 

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 
 from gradledger import guard
-from gradledger.stderr import write_line
+from gradledger.delivery import run_report
+from gradledger.delivery.run_report import RunState, StateRequest
+from gradledger.stderr import write_block, write_line
 
 SEVERITIES = ("info", "warning", "error")
 MIN_SEVERITY = {"warn": "warning", "stop": "error", "call": "warning", "off": "error"}
@@ -82,9 +84,17 @@ class FindingHandler:
     """Applies the policy, once for each finding."""
 
     def __init__(
-        self, policy: Policy, run_url: Callable[[], str], prints: Callable[[], bool]
+        self,
+        policy: Policy,
+        run_url: Callable[[], str],
+        prints: Callable[[], bool],
+        summary: bool = False,
     ) -> None:
+        """``summary``: also write the address of the run, and its verdict at the end."""
         self.policy = policy
+        self._summary = summary
+        self._state: RunState | None = None  # in the last reply
+        self._current: list[ReportedFinding] = []
         self._run_url = run_url
         self._prints = prints  # True on one rank only
         self._reported: set[tuple[str, int, int]] = set()
@@ -98,11 +108,24 @@ class FindingHandler:
 
     # ------------------------------------------------------------ on the uploader thread
 
+    def on_reply(self, state: RunState | None) -> None:
+        """Handle the state of the run in a reply; the first one shows that the run is recorded."""
+        first, self._state = self._state is None, state or self._state
+        if self._summary and first and state is not None and self._prints():
+            write_line(f"recording to {self._run_url()}")
+
+    def report_end(self, request: StateRequest) -> None:
+        """Write the verdict of the run, with the state that ``request`` returns."""
+        if self._summary and self._state is not None and self._prints():
+            state = run_report.final_state(self._state, request)
+            write_block(run_report.end_lines(state, self._current, self._run_url()))
+
     def on_findings(self, findings: Iterable[dict[str, Any]]) -> None:
         """Handle the current findings of this run; skip those that were handled before."""
         with guard.fail_open("on_finding"):
-            for finding in findings:
-                self._on_finding(_reported_finding(finding, self._run_url()))
+            self._current = [reported_finding(each, self._run_url()) for each in findings]
+            for finding in self._current:
+                self._on_finding(finding)
 
     def _on_finding(self, finding: ReportedFinding) -> None:
         key = (finding.rule, finding.optimizer, finding.since_step)
@@ -113,7 +136,7 @@ class FindingHandler:
         if self.policy.acts_on_training_thread:
             self._pending.append(finding)
         if self._prints() and self.policy.action in ("warn", "stop"):
-            write_line(str(finding))
+            write_block(run_report.finding_lines(finding))
 
     # ------------------------------------------------------------ on the training thread
 
@@ -140,7 +163,8 @@ class FindingHandler:
             self.policy.callback(finding)  # an exception of the callback reaches the script
 
 
-def _reported_finding(payload: dict[str, Any], run_url: str) -> ReportedFinding:
+def reported_finding(payload: dict[str, Any], run_url: str) -> ReportedFinding:
+    """A finding in a reply of the service."""
     return ReportedFinding(
         rule=str(payload["rule"]),
         severity=str(payload["severity"]),

@@ -171,6 +171,43 @@ class Replica:
 
 
 @dataclass(eq=False, repr=False)
+class Layers:
+    """Gradients, parameters and updates of the layers that are trained, before and at a step.
+
+    A layer is a parameter; of more than 512 parameters, those of one module. All lists have an
+    entry for each layer, in the order of the model. RMS is the root of the mean square of its
+    elements on this rank, to three digits.
+    """
+
+    parameters: int = 0  # that require a gradient
+    frozen: int = 0  # that do not, and that the optimizer holds
+    names: list[str] = field(default_factory=list)  # without wrappers; "parameter 3": not known
+    sizes: list[float] = field(default_factory=list)  # elements on this rank
+    gradient: list[float | None] = field(default_factory=list)  # RMS; null: it has no gradient
+    parameter: list[float] = field(default_factory=list)  # RMS
+    update: list[float | None] = field(default_factory=list)  # RMS, from at most 64 coordinates
+    # layers (from 0) without a gradient now, of an earlier one of which the optimizer has state
+    earlier: list[int] = field(default_factory=list)
+    observed: int = (
+        0  # steps of this process at which ``untrained`` was followed, this one included
+    )
+    # layers (from 0) that had no gradient, or one of exactly 0, at each of them
+    untrained: list[int] = field(default_factory=list)
+
+
+@dataclass(eq=False, repr=False)
+class LeftOpen:
+    """Backwards that no step followed until the process ended."""
+
+    backwards: int = 0
+    zeroed: int = 0  # times that the gradients were zeroed in between
+    nonfinite: int = 0  # of the backwards, with a loss that was not finite
+    scaled: int = 0  # of the backwards, with a loss scale
+    norms: int = 0  # measured by clipping
+    nonfinite_norms: int = 0
+
+
+@dataclass(eq=False, repr=False)
 class StepRecord:
     """One optimizer step of one rank.
 
@@ -201,6 +238,8 @@ class StepRecord:
     sync: Literal["none", "averaged", "unknown"] = "none"  # reduction of gradients over ranks
     wrapper: Literal["ddp", "fsdp", "fsdp2"] | None = None
     data_group: list[int] = field(default_factory=list)  # ranks with other data, if not all are
+    # ranks that hold parts of the same parameters, and compute on the same data
+    tensor_group: list[int] = field(default_factory=list)
     pipeline: list[int] = field(default_factory=list)  # ranks whose stages are one model
     # what the wrapper divides the sum of the ranks' gradients by, if not by the number of ranks;
     # several numbers: it divides those of different parameters differently
@@ -212,9 +251,15 @@ class StepRecord:
     # the samples after the last backward are from before hooks that may combine the gradients: a
     # comm hook of DDP, or hooks of the parameters
     before_hooks: bool = False
+    # and these are the sums of what this rank's backwards added, without those of other ranks
+    own_sums: bool = False
+    # if these change: sampled parameters after the last step and before this one; of an outer
+    # optimizer, which steps on the changes of a model: the change on this rank, and its gradient
+    models: Samples | None = None
     averaging: bool = False  # something else than the optimizer changes its parameters, too
     parameters: float | None = None  # fingerprint of sampled parameters before the step
     replica: Replica | None = None  # if the ranks may hold replicas, on some steps
+    layers: Layers | None = None  # at a few steps
     sampler: Literal["random", "sequential"] | None = None  # of the last DataLoader iterated
     batches: int | None = None  # from the only training DataLoader since the last step
     batch_size: int | None = None  # samples per batch
@@ -224,6 +269,7 @@ class StepRecord:
     # If no parameter of the optimizer has one, and all were looked at: those that require one.
     trainable: int | None = None
     skipped: bool = False  # the GradScaler found a non-finite gradient and did not step
+    left_open: LeftOpen | None = None  # the process ended, and no step was taken
     half_precision: bool = False  # loss and weights have fp16 or bf16 rounding errors
     by_hand: bool = False  # no optimizer of PyTorch made the update; its gradient may be gone
     # by hand: c, if the parameters changed by -c times the gradient after the last backward

@@ -77,7 +77,10 @@ class Session:
         self.recorder.sources.send_text = settings.source
         client = Client(settings.url, settings.token, settings.proxy)
         self.finding_handler = FindingHandler(
-            settings.on_finding, self._run_url, lambda: self._run_record().rank == 0
+            settings.on_finding,
+            self._run_url,
+            prints=lambda: self._run_record().rank == 0,
+            summary=settings.summary,
         )
         self._pipeline = Pipeline(
             client,

@@ -52,6 +52,7 @@ class Settings:
         OVERHEAD_SHARE  # share of the training thread's time; None records every step
     )
     source: bool = True  # send the source lines around the calls that findings point at
+    summary: bool = False  # write the address of the run at its start, and its verdict at the end
     spool: Path | None = None  # folder for records that could not be sent; None disables the spool
     spool_bytes: int = DEFAULT_BYTES  # of one process; all processes together use up to 8 times it
 
@@ -74,6 +75,7 @@ class Settings:
             on_finding=read("ON_FINDING", parse_policy, Policy()),
             overhead=read("OVERHEAD", parse_overhead, default_overhead),
             source=read("SOURCE", _switch, True),
+            summary=read("SUMMARY", _switch, False),
             spool=read("SPOOL", _folder, _folder(DEFAULT_FOLDER)),
             spool_bytes=read("SPOOL_BYTES", _bytes, DEFAULT_BYTES),
         )

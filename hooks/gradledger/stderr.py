@@ -31,6 +31,24 @@ def write_line(text: str) -> None:
         pass
 
 
+def write_block(lines: list[str]) -> None:
+    """Write ``gradledger: `` and the lines, in one piece. Never raises; waits at most 50 ms."""
+    try:  # noqa: SIM105 (as above)
+        _write(sys.stderr, "gradledger: {}\n".format("\n  ".join(lines)))
+    except Exception:  # nosec B110
+        pass
+
+
+def coloured(text: str, code: str) -> str:
+    """The text with an ANSI colour, if a person reads standard error at a terminal."""
+    try:
+        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        colours = not plain and sys.stderr.isatty()
+    except Exception:
+        colours = False
+    return f"\x1b[1;{code}m{text}\x1b[0m" if colours else text
+
+
 class OncePerTopic:
     """Writes the first message about each topic, and drops later ones."""
 

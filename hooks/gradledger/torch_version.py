@@ -17,8 +17,13 @@ OLDEST = (2, 6)
 
 def is_supported(version: str) -> bool:
     """Whether a version is supported; 2.6.0a0 is, which is a build before 2.6.0."""
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    return numbers is not None and tuple(map(int, numbers.groups())) >= OLDEST
+    return at_least(OLDEST, version)
+
+
+def at_least(oldest: tuple[int, int], version: str | None = None) -> bool:
+    """Whether a version, of the PyTorch that runs by default, is this one or newer."""
+    numbers = re.match(r"(\d+)\.(\d+)", version or str(torch.__version__))
+    return numbers is not None and tuple(map(int, numbers.groups())) >= oldest
 
 
 @cache

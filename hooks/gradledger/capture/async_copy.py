@@ -61,7 +61,8 @@ class Deferred:
         return self._event is None or bool(self._event.query())
 
     def values(self) -> list[float]:
-        """The values, in order. Waits for the copy: only the background thread may call it.
+        """The values, in order. Waits for the copy: only the background thread may call it, or
+        another one if they are ``ready``.
 
         Raises RuntimeError if no copy was started: the device has no asynchronous copies, or the
         tensor came after ``start_copies``.

@@ -17,22 +17,17 @@ from gradledger.capture import gradient_probe
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.gradient_probe import AccumulatedSample
 from gradledger.capture.inferred import add_evidence
+from gradledger.capture.layers.open_layers import OpenLayers
 from gradledger.capture.open_terms import HALF, OpenTerm, present
-from gradledger.capture.open_update import OpenUpdate
-from gradledger.capture.replica_sample import OpenReplica
-from gradledger.records import (
-    CodeLocation,
-    Event,
-    MicroBatch,
-    Op,
-    Scaler,
-    StepRecord,
-)
+from gradledger.capture.open_update import OpenUpdate, left_open_record
+from gradledger.capture.replica_sample import OpenModels, OpenReplica
+from gradledger.records import CodeLocation, Event, MicroBatch, Op, Scaler, StepRecord
 
 OWN_BUFFERS = (
     "the loop updates the parameters itself, and clears the gradients between its backwards: which "
     "of them the update uses is not known"
 )
+IN_STEP = "the optimizer communicates with other ranks in its step, out of sight"
 ASSIGNED = (
     "the loop assigns the gradients that the optimizer steps on, and they are no multiple of those "
     "that were computed in this window"
@@ -187,16 +182,20 @@ class OpenStep:
     norms: list[tuple[int, Deferred]] = field(default_factory=list)  # parameter group, its norms
     sample_at_step: Deferred | None = None
     sample_at_last_step: Deferred | None = None
+    sample_before_step: Deferred | None = None  # where ranks communicate in the optimizer's step
     may_be_combined: bool = False  # the loop may have combined the gradients of the ranks
     scaler: OpenScaler | None = None
     found_inf: Deferred | None = None
     grad_scale: Deferred | None = None
     parameters_before: Deferred | None = None  # a sample before the step, on some steps
     parameters_after: Deferred | None = None  # and after it
-    parameters_between: tuple[Deferred, Deferred] | None = None  # after the last step, before this
+    models: OpenModels | None = None
     replica: OpenReplica | None = None
+    layers: OpenLayers | None = None  # at a few steps
+    untrained: Deferred | None = None  # gradients of parameters that had none up to now
     adopted: bool = False  # backward added to other gradients, from which the loop made these
     update: OpenUpdate | None = None  # if no optimizer made it
+    left_open: bool = False  # the process ended, and no step was taken
     observed: bool = True  # False: its thread or its tensors cannot be observed
     facts: tuple[str, ...] = ()  # missing if nothing can be measured
     fields: dict[str, Any] = field(default_factory=dict)  # of the record, final already
@@ -222,9 +221,12 @@ class OpenStep:
         if self.scaler is not None:
             yield from present(self.scaler.scale, self.scaler.tracker)
         yield from present(self.sample_at_step, self.found_inf, self.grad_scale)
+        yield from present(self.sample_before_step)
         yield from present(self.parameters_before, self.parameters_after)
-        yield from self.parameters_between or ()
+        yield from () if self.models is None else self.models.deferred()
+        yield from present(self.untrained)
         yield from () if self.replica is None else [self.replica.sample]
+        yield from () if self.layers is None else self.layers.deferred()
 
     def clip_gives_norm(self) -> bool:
         """Whether the loop took the norm of all gradients after the last backward, by clipping."""
@@ -238,7 +240,7 @@ class OpenStep:
     def resolve(self) -> StepRecord:
         """The wire record; if a value cannot be read, one that states so."""
         with guard.fail_open("a record", self._mark_unreadable):
-            return self._resolve_measured()
+            return left_open_record(self) if self.left_open else self._resolve_measured()
         return StepRecord(
             self.optimizer,
             self.step,
@@ -269,6 +271,7 @@ class OpenStep:
         record.skipped = record.skipped or bool(_value(self.found_inf))
         if record.pipeline:
             self._measure_rescaling(record, tolerance)
+        self._note_combined_in_step(record)
         self._measure_factor(record, tolerance)
         self._measure_sample(record, tolerance)
         self._measure_between(record, tolerance)
@@ -292,6 +295,21 @@ class OpenStep:
                     sent.missing["rescaled"] = factor
                 elif abs(factor - 1) > tolerance:
                     sent.rescaled = factor
+
+    def _note_combined_in_step(self, record: StepRecord) -> None:
+        """The optimizer may have combined the gradients of the ranks in its step, in place.
+
+        Or it did so in other tensors, or averaged the parameters: gradients do not show it.
+        """
+        before, after = self.sample_before_step, self.sample_at_step
+        if before is None or after is None:
+            return
+        if before.values() == after.values():
+            record.missing["sync"] = IN_STEP
+            return
+        record.sync = "unknown"
+        self.norms.clear()
+        record.missing["norm"] = "the optimizer combines the gradients in its step"
 
     def _measure_factor(self, record: StepRecord, tolerance: float) -> None:
         if "post_factor" in self.missing:
@@ -416,8 +434,11 @@ class OpenStep:
     def _measure_update(self, record: StepRecord) -> None:
         if self.replica is not None:
             record.replica = self.replica.resolve()
-        if self.parameters_between is not None:
-            record.averaging = len({tuple(s.values()) for s in self.parameters_between}) == 2
+        if self.layers is not None and "layers" not in record.missing:
+            record.layers = self.layers.resolve(record.grad_scale)
+        if self.models is not None:
+            record.models = self.models.resolve()
+            record.averaging = record.models is not None and self.models.gradient is None
         if self.parameters_before is None:
             return
         before = self.parameters_before.values()

@@ -48,11 +48,7 @@ from gradledger.capture.async_copy import start_copies
 from gradledger.capture.autograd_grad import GradCalls
 from gradledger.capture.backwards import Backwards, as_roots, as_sequence
 from gradledger.capture.code.script_sources import ScriptSources
-from gradledger.capture.isolation import (
-    isolated,
-    never_compile,
-    skip_in_stacklevel,
-)
+from gradledger.capture.isolation import isolated, never_compile, skip_in_stacklevel
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 from gradledger.capture.open_update import OpenUpdate
 from gradledger.capture.optimizer_rounds import OptimizerRounds, SkippedRounds
@@ -64,10 +60,12 @@ from gradledger.observers.clipping import Clipping
 from gradledger.observers.collectives import Collectives
 from gradledger.observers.dataloaders import DataLoaders
 from gradledger.observers.grad_scaler import GradScalerCalls
-from gradledger.observers.gradient_norm import GradientNorm
 from gradledger.observers.gradient_sample import GradientSample
 from gradledger.observers.losses.loss_terms import LossTerms
 from gradledger.observers.lr_scheduler import LearningRates
+from gradledger.observers.norms.gradient_norm import GradientNorm
+from gradledger.observers.norms.layer_norms import LayerNorms
+from gradledger.observers.optimizer_buffers import continues_step
 from gradledger.observers.parameter_updates import ModelAveraging, ParameterUpdates
 from gradledger.observers.pipeline_stages import PipelineStages
 from gradledger.observers.zero_grad import ZeroGradCalls
@@ -108,6 +106,7 @@ class Recorder:
                 GradientSample(),
                 Clipping(self.windows),
                 GradientNorm(),
+                LayerNorms(),
                 LearningRates(self.windows),
                 ParameterUpdates(),
                 ZeroGradCalls(self.windows),
@@ -158,12 +157,12 @@ class Recorder:
             return
         try:
             with isolated(), guard.fail_open("the end of the recording", self._fail):
-                for window in self.windows.of_this_thread():
-                    if self._patches and window.is_abandoned():
-                        window.code.stop()  # the script does not step here
-                        self.close_skipped(window.optimizer)
                 if self._patches:
+                    for window in self.windows.abandoned():
+                        self.close_skipped(window.optimizer)
                     self.updates_by_hand.finish()
+                    for step, window in self.windows.left_open(time(), self._observers.facts):
+                        self._send(step, window)
         finally:
             self._lock.release()
 
@@ -325,7 +324,7 @@ class Recorder:
     # ------------------------------------------------------------------ step: the window closes
 
     def _wrap_init(self, original: Any) -> Any:
-        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        def __init__(optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
             self._run_guarded(self._step_guard, self._add_optimizer, optimizer)
 
@@ -351,10 +350,11 @@ class Recorder:
         return hook
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._skipped is not None:
+        window = self.windows.window_of(optimizer)
+        window.continued = continues_step(window)
+        if self._skipped is not None or window.continued:
             return
         began = perf_counter()
-        window = self.windows.window_of(optimizer)
         if self.windows.is_inner(window) or window.is_abstract():
             return
         if has_closure(args, kwargs):
@@ -367,7 +367,7 @@ class Recorder:
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         window = self.windows.window_of(optimizer)
         window.applying = False
-        if window.inner:
+        if window.inner or window.continued:
             return
         if self._skipped is not None:
             self._skip_step(window, self._skipped)
@@ -410,7 +410,7 @@ class Recorder:
         unmeasured = self.windows.prepare_step(window)
         running = self._backwards.current()
         if running is not None and not window.stepping and not unmeasured:
-            window.add_micro_batch(running)  # the optimizer steps from a hook inside backward
+            window.add_micro_batch(running, runs=True)  # from a hook inside backward
             window.counted_number = running.number
         step = window.close(self.windows.index_of(window), time())
         step.facts, step.update = self._observers.facts, update

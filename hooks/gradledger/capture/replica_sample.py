@@ -1,13 +1,14 @@
-"""A sample of single parameters before a step, by which the service compares the ranks."""
+"""Samples of parameters before a step, by which the service compares the ranks."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradledger.capture import gradient_probe
 from gradledger.capture.async_copy import Deferred
-from gradledger.records import Replica
+from gradledger.records import Replica, Samples
 
 
 @dataclass
@@ -30,3 +31,33 @@ class OpenReplica:
                 own = list(itertools.islice(values, count))
                 replica.fingerprints.append(gradient_probe.fingerprint(own))
         return replica
+
+
+@dataclass
+class OpenModels:
+    """Parameters as a step left them, and now; of an outer optimizer, also its gradient.
+
+    The step is the last one, or that of the inner optimizer, whose model the outer one holds.
+    """
+
+    left: Deferred
+    now: Deferred
+    gradient: Deferred | None = None
+
+    def resolve(self) -> Samples | None:
+        """Both, if they differ; of an outer optimizer, the model's change, and its gradient."""
+        left, now = self.left.values(), self.now.values()
+        if len(left) != len(now):
+            return None
+        if self.gradient is None:
+            return None if left == now else gradient_probe.sent_samples(left, now)
+        gradient = self.gradient.values()
+        if len(gradient) != len(now):
+            return None
+        change = [own - inner for own, inner in zip(now, left, strict=True)]
+        return gradient_probe.sent_samples(change, gradient)
+
+    def deferred(self) -> Iterator[Deferred]:
+        """The values that are read later."""
+        yield from (self.left, self.now)
+        yield from () if self.gradient is None else [self.gradient]

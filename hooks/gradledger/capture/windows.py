@@ -45,7 +45,7 @@ import torch
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.backwards import Backwards, is_alive
 from gradledger.capture.code.call_sites import CalledFrom
-from gradledger.capture.gradient_probe import GradientProbe
+from gradledger.capture.gradient_probe import GradientProbe, copy_coordinates
 from gradledger.capture.isolation import is_abstract, is_plain, local_part
 from gradledger.capture.open_records import (
     CountedMicroBatch,
@@ -66,6 +66,8 @@ _fix_weakref: Any = getattr(torch.Tensor, "_fix_weakref", None)
 # Limits of memory, for a loop that never steps.
 MAX_OPEN_MICRO_BATCHES = 4096
 MAX_OPEN_EVENTS = 512
+# Backwards that are reported if no step follows them: more than these, and times a usual window.
+LEFT_OPEN, TIMES_USUAL = 64, 8
 
 
 class _DroppedOptimizer(NamedTuple):
@@ -97,8 +99,15 @@ class OptimizerWindow:
         self.stepping = False  # inside step(closure): the window closes when it returns
         self.applying = False  # inside step(): the window is closed, and the next one is open
         self.inner = False  # another optimizer steps it inside its own step: ZeRO's share
+        self.groups = len(getattr(optimizer, "param_groups", ()))
+        self.buffers: frozenset[int] = frozenset()  # its own buffers that have stepped, by id
+        self.in_parts = False  # it steps them in several calls
+        self.continued = False  # this call is not the first of them
         self.hidden_gradients = False  # gradients of the last backward are outside ``.grad``
         self.counted_number = 0  # of the micro-batch that was counted while it still ran
+        self.largest = 0  # micro-batches of a window that was closed
+        self.versions: list[int] = []  # of the probed parameters when the window began
+        self.initial: Deferred | None = None  # their values, of the first window
         self.partial = False  # the start of the window was not observed: no record of it
         self.by_hand = False  # no optimizer of PyTorch holds its parameters
         self.fed = False  # a backward has added to its gradients
@@ -131,7 +140,7 @@ class OptimizerWindow:
         """Choose from parameters of the optimizer. Repeated at each backward until one can be
         read."""
         readable = [p for p in parameters if p.requires_grad and _has_readable_grad(p)]
-        self._probed = list(map(weakref.ref, _spread(readable)))
+        self._probed = list(map(weakref.ref, spread(readable)))
 
     def is_abstract(self) -> bool:
         """Whether no parameter has values: a dry run on fake or meta tensors."""
@@ -147,7 +156,7 @@ class OptimizerWindow:
         """The script has dropped the optimizer: drop every reference to the script's objects."""
         self._probed, self.micro_batches, self.events = [], [], []
         self.sources = []
-        self.sample_at_last_step = self.sample_before = None
+        self.sample_at_last_step = self.sample_before = self.initial = None
         self.probe.release()
 
     # ------------------------------------------------------------------ one backward
@@ -193,14 +202,16 @@ class OptimizerWindow:
         """A few coordinates of the current gradients."""
         return self.probe.copy(self.probed_parameters)
 
-    def add_micro_batch(self, micro_batch: OpenMicroBatch) -> None:
-        """Count a micro-batch in the open window."""
+    def add_micro_batch(self, micro_batch: OpenMicroBatch, runs: bool = False) -> None:
+        """Count a micro-batch in the open window; ``runs``: its backward has not ended."""
         self.fed, self.starved = True, False
+        if not self.micro_batches:
+            self._note_parameters()
         if len(self.micro_batches) < MAX_OPEN_MICRO_BATCHES:
             counted = CountedMicroBatch(micro_batch, self.fresh, self.sample_before)
             self.micro_batches.append(counted)
             scaled = micro_batch.scale is not None
-            self.code.locate("scaled_backward" if scaled else "backward", self.steps)
+            self.code.locate("scaled_backward" if scaled else "backward", self.steps, runs)
 
     def add_event(self, event: OpenEvent) -> None:
         """Note a call of the loop in the open window."""
@@ -216,6 +227,24 @@ class OptimizerWindow:
         zeroed = any(counted.fresh for counted in self.micro_batches[1:])
         scaled = any(counted.micro_batch.scale is not None for counted in self.micro_batches)
         return clipped and zeroed and scaled and self.optimizer is not None
+
+    def _note_parameters(self) -> None:
+        """What shows at the end of the process whether the window's parameters were updated."""
+        probed = self.probed_parameters
+        self.versions = list(map(_version, probed))
+        self.initial = None if self.steps else copy_coordinates(probed)
+
+    def is_left_open(self) -> bool:
+        """Whether far more backwards than usual are in the window, and nothing updated it."""
+        count = len(self.micro_batches)
+        if count <= max(LEFT_OPEN, TIMES_USUAL * self.largest) or self.by_hand or self.partial:
+            return False
+        probed = self.probed_parameters
+        if not probed or list(map(_version, probed)) != self.versions:
+            return False
+        now = None if self.initial is None else copy_coordinates(probed)
+        before = [] if self.initial is None else self.initial.values()
+        return before == ([] if now is None else now.values())
 
     def discard(self) -> None:
         """Empty the window: after a pause its contents are incomplete, the last step unknown."""
@@ -233,6 +262,7 @@ class OptimizerWindow:
         if not self.by_hand:
             self.code.locate("step", self.steps)
         self.steps += 1
+        self.largest = max(self.largest, len(self.micro_batches))
         adopted = bool(self.sources) and not self.micro_batches
         if adopted:
             self.micro_batches = self.sources
@@ -259,7 +289,7 @@ def _has_readable_grad(parameter: Any) -> bool:
     return bool(parameter.is_leaf) and is_plain(local_part(parameter))
 
 
-def _spread(parameters: list[Any]) -> list[Any]:
+def spread(parameters: list[Any]) -> list[Any]:
     """A few parameters, evenly spread from the first layer to the last."""
     if len(parameters) <= PROBED_PARAMETERS:
         return parameters
@@ -321,6 +351,28 @@ class OpenWindows:
         for window in () if self.skipping else self.of_this_thread():
             own = optimizer is None or window.optimizer is optimizer
             window.add_event(OpenEvent(op, 0, own=own))
+
+    def abandoned(self) -> list[OptimizerWindow]:
+        """At the end of the process: windows that a guard abandoned."""
+        windows = [window for window in self.of_this_thread() if window.is_abandoned()]
+        for window in windows:
+            window.code.stop()  # the script does not step here
+        return windows
+
+    def left_open(
+        self, now: float, facts: tuple[str, ...]
+    ) -> Iterator[tuple[OpenStep, OptimizerWindow]]:
+        """At the end of the process: windows that no step closed.
+
+        None if another optimizer has stepped: this one may wait for it, as in a GAN.
+        """
+        stepped = [window for window in self._numbered if window.steps]
+        for window in [] if self.skipping else self.of_this_thread():
+            if stepped in ([], [window]) and window.is_left_open():
+                window.code.stop()
+                step = window.close(self.index_of(window), now)
+                step.facts, step.left_open = facts, True
+                yield step, window
 
     def discard_open(self) -> None:
         """Empty all open windows: after a pause of the hooks their contents are incomplete."""

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from gradledger.delivery.proxies import Proxy, ProxyError, proxy_for
+from gradledger.delivery.run_report import RunState
 
 READ_TIMEOUT_SECONDS = 10.0  # between two bytes
 RESPONSE_SECONDS = 30.0  # for the whole response, however slowly it arrives
@@ -46,6 +47,7 @@ class UploadResult(NamedTuple):
     retry_after: float = 0.0  # seconds, as the service requested
     findings_id: str | None = None  # identifies the current findings of the run, like an ETag
     findings: tuple[dict[str, Any], ...] = ()  # empty if the request had the current id
+    run: RunState | None = None  # with the findings
 
 
 class Client:
@@ -203,7 +205,9 @@ def _acknowledged(status: int, body: bytes) -> UploadResult:
         return UploadResult("retry", problem=f"HTTP status {status}, not from a gradledger service")
     if not errors:
         findings_id, findings = _findings_id(document), _findings(document)
-        return UploadResult("accepted", stored, findings_id=findings_id, findings=findings)
+        return UploadResult(
+            "accepted", stored, findings_id=findings_id, findings=findings, run=_run(document)
+        )
     first = errors[0] if isinstance(errors[0], dict) else {}
     refused = document.get("refused", len(errors))
     reason = f"{first.get('field')}: {first.get('reason')}"
@@ -222,6 +226,23 @@ def _findings(document: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     if not isinstance(findings, list):
         return ()
     return tuple(finding for finding in findings if isinstance(finding, dict))
+
+
+def _run(document: dict[str, Any]) -> RunState | None:
+    """The state of the run; None from an older service."""
+    run = document.get("run")
+    if not isinstance(run, dict):
+        return None
+    try:
+        return RunState(
+            str(run["verdict"]),
+            int(run["steps"]),
+            int(run["revision"]),
+            int(run["evaluated_revision"]),
+            bool(run["ended"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _document(body: bytes) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from gradledger import guard
 from gradledger.delivery.buffer import RecordBuffer
 from gradledger.delivery.http_client import Client, UploadResult
+from gradledger.delivery.run_report import RunState
 from gradledger.delivery.spool import take_leftover_files
 from gradledger.delivery.spool_file import SpoolFile, is_run
 from gradledger.on_finding import FindingHandler
@@ -83,8 +84,9 @@ class Uploader:
             with guard.fail_open("delivery"):
                 self._work()
         with guard.fail_open("delivery"):
-            if not self._asked_to_wait or time.monotonic() >= self._not_before:
-                self._send_buffer()
+            may_send = not self._asked_to_wait or time.monotonic() >= self._not_before
+            if may_send and self._send_buffer():
+                self._finding_handler.report_end(self._request_state)
         self.done.set()
         self._client.close()
 
@@ -128,7 +130,14 @@ class Uploader:
         """The id with which to request findings; None if the policy needs none."""
         return self._last_findings_id if self._finding_handler.enabled else None
 
+    def _request_state(self) -> RunState | None:
+        """The current state of the run; None if the service does not answer."""
+        result = self._client.post([encode(self._run_record())], self._findings_id)
+        self._handle_findings(result)
+        return result.run
+
     def _handle_findings(self, result: UploadResult) -> None:
+        self._finding_handler.on_reply(result.run)
         if result.findings_id is not None and result.findings_id != self._last_findings_id:
             self._last_findings_id = result.findings_id
             self._finding_handler.on_findings(result.findings)

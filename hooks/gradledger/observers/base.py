@@ -42,7 +42,8 @@ class Patch:
         self._original = original = _attribute(owner, name)
         if original is None:
             raise AttributeError(f"{owner} has no {name}")
-        self._active = True  # False: it only calls the original
+        # Dynamo of PyTorch 2.6 cannot trace a closure over an object of ours, but one over a list.
+        self._active = active = [True]  # False: it only calls the original
         is_static = isinstance(original, staticmethod)
         original = original.__func__ if is_static else original
         wrapped, is_compiling = wrap(original), torch.compiler.is_compiling
@@ -60,7 +61,7 @@ class Patch:
             if is_compiling():
                 traced()
                 return original(*args, **kwargs)
-            return wrapped(*args, **kwargs) if self._active else original(*args, **kwargs)
+            return wrapped(*args, **kwargs) if active[0] else original(*args, **kwargs)
 
         for function in (wrapper, wrapped):
             never_compile(skip_in_stacklevel(function))
@@ -70,12 +71,12 @@ class Patch:
 
     def undo(self) -> None:
         """Restore the original. If that is not possible, only call it from now on."""
-        self._active = False
+        self._active[0] = False
         self._replace(self._wrapper, self._original)
 
     def redo(self) -> None:
         """Replace it again, after ``undo``."""
-        self._active = True
+        self._active[0] = True
         self._replace(self._original, self._wrapper)
 
     def _replace(self, current: Any, replacement: Any) -> None:

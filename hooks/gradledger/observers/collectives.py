@@ -33,7 +33,7 @@ import torch.distributed as dist
 
 from gradledger.capture.backwards import Backwards
 from gradledger.capture.isolation import is_dtensor, local_part
-from gradledger.capture.open_records import OpenMicroBatch, OpenStep
+from gradledger.capture.open_records import IN_STEP, OpenMicroBatch, OpenStep
 from gradledger.observers import fsdp2
 from gradledger.observers.base import Observer
 from gradledger.observers.local_gradients import LocalGradients, has_custom_hook
@@ -63,7 +63,7 @@ class Collectives(Observer):
 
     facts = (
         *("collectives", "collectives_after", "sync", "sync_bytes"),
-        *("wrapper", "outside", "data_group", "divisors"),
+        *("wrapper", "outside", "data_group", "tensor_group", "divisors"),
     )
 
     def __init__(self, backwards: Backwards) -> None:
@@ -82,6 +82,7 @@ class Collectives(Observer):
             FSDP1: ("FullyShardedDataParallel", "forward", self._wrap_fsdp),
             fsdp2.MODULE: ("FSDPParamGroup", "post_backward", self._wrap_fsdp2),
         }
+        self._step_began: int | None = None  # sequence number when the step began
         self._module_count = 0  # imported modules when the pending patches were last checked
         self._constant_fields: dict[int, dict[str, Any]] = {}  # by optimizer
         # By optimizer, over how many ranks DDP averages its parameters, if not over the same ones.
@@ -121,14 +122,14 @@ class Collectives(Observer):
                 self._constant_fields.clear()
 
     def _wrap_init(self, original: Any) -> Any:
-        def __init__(module: Any, *args: Any, **kwargs: Any) -> None:
+        def __init__(module: Any, /, *args: Any, **kwargs: Any) -> None:
             original(module, *args, **kwargs)
             self.run_guarded(self._add_ddp, module)  # a script may call only module.module
 
         return __init__
 
     def _wrap_ddp_forward(self, original: Any) -> Any:
-        def _pre_forward(module: Any, *inputs: Any, **kwargs: Any) -> Any:
+        def _pre_forward(module: Any, /, *inputs: Any, **kwargs: Any) -> Any:
             self.run_guarded(self._note_ddp_decision, module)
             return original(module, *inputs, **kwargs)
 
@@ -146,7 +147,7 @@ class Collectives(Observer):
             self._thread.forward = "sync" if module.require_backward_grad_sync else "no_sync"
 
     def _wrap_fsdp(self, original: Any) -> Any:
-        def forward(module: Any, *inputs: Any, **kwargs: Any) -> Any:
+        def forward(module: Any, /, *inputs: Any, **kwargs: Any) -> Any:
             self.run_guarded(self._add_fsdp, module)
             return original(module, *inputs, **kwargs)
 
@@ -233,6 +234,7 @@ class Collectives(Observer):
             step.missing.update(dict.fromkeys(self.facts, reason))
             return
         running = self._backwards.current()  # the optimizer steps from a hook inside backward
+        self._step_began = sequence_number() if running is None else None
         before = self._thread.after_backward if running is None else running.collectives_before
         now = sequence_number()
         if now is not None and before is not None:
@@ -244,13 +246,31 @@ class Collectives(Observer):
         fsdp2.describe(step)
         if step.fields["sync"] == "averaged" and id(window) in self._apart:
             _describe_apart(step, self._apart[id(window)])
-        step.may_be_combined = step.fields["sync"] != "averaged"
+        step.may_be_combined = step.fields["sync"] != "averaged" or _combines_outside(step)
         local = self._local.take(window)
         if local is not None and step.micro_batches:
             step.micro_batches[-1].sample_after = local  # from before hooks that may combine it
             step.fields["before_hooks"] = True
+            step.fields["own_sums"] = self._local.from_begin and not self._ddp
         if running is not None and not (self._has_wrapper or self._fsdp2):
             self._local.watch_arriving(window, self.on_failure)
+
+    def step_ends(self, step: OpenStep, window: OptimizerWindow) -> None:
+        """An optimizer may combine the gradients itself, in its step, after they were sampled."""
+        now = sequence_number()
+        ran = now is not None and self._step_began is not None and now > self._step_began
+        if not ran or step.fields.get("sync") == "averaged" or not step.micro_batches:
+            return
+        if step.fields.get("data_group") == [dist.get_rank()] or step.update is not None:
+            return
+        before, after = step.sample_at_step, window.sample()
+        window.probe.release()
+        if before is None or after is None:
+            step.missing["sync"] = IN_STEP
+            return
+        step.may_be_combined = True
+        step.sample_before_step, step.sample_at_step = before, after
+        window.sample_at_last_step = after
 
     def _sync(self, step: OpenStep) -> str:
         if step.fields.get("data_group") == [dist.get_rank()]:
@@ -294,7 +314,12 @@ class Collectives(Observer):
         # where its private class was not found, all DTensors are taken for FSDP2's
         missed = fsdp2.MODULE in sys.modules and fsdp2.MODULE in self._pending_patches
         by_fsdp2 = self._fsdp2 or missed
-        fields = {"wrapper": "fsdp2", "sync_bytes": _bytes(parameters)} if by_fsdp2 else {}
+        fields: dict[str, Any] = {}
+        if by_fsdp2:
+            fields = {"wrapper": "fsdp2", "sync_bytes": _bytes(parameters)}
+        holders = tensor_ranks(parameters, by_fsdp2)
+        if len(holders) > 1:
+            fields["tensor_group"] = list(holders)
         return fields | _unless_all(data_ranks(parameters, by_fsdp2))
 
 
@@ -310,6 +335,11 @@ def _groups_by_parameter(wrappers: Iterable[Any]) -> dict[int, tuple[int, ...]]:
             else:
                 groups[id(parameter)] = ranks
     return groups
+
+
+def _combines_outside(step: OpenStep) -> bool:
+    """Whether the loop may have combined the gradients of parameters outside the DDP wrapper."""
+    return bool(step.fields.get("outside") and step.fields.get("collectives_after"))
 
 
 def _describe_apart(step: OpenStep, sizes: list[int]) -> None:
@@ -339,17 +369,37 @@ def data_ranks(parameters: list[Any], by_fsdp2: bool) -> tuple[int, ...]:
     same data. Without FSDP2, all are. Empty if no parameter shows it.
     """
     for parameter in filter(is_dtensor, parameters):
-        # a strided shard of FSDP2 does not call itself one
-        sharded = [not placement.is_replicate() for placement in parameter.placements]
-        coordinate = parameter.device_mesh.get_coordinate()
-        if coordinate is None or not any(sharded):
+        dimensions, coordinate = _data_dimensions(parameter, by_fsdp2)
+        if not coordinate:
             continue
-        dimensions = sharded.index(True) + 1 if by_fsdp2 else 0
         ranks = parameter.device_mesh.mesh
         for position in reversed(coordinate[dimensions:]):
             ranks = ranks[..., position]
         return tuple(ranks.flatten().tolist())
     return ()
+
+
+def tensor_ranks(parameters: list[Any], by_fsdp2: bool) -> tuple[int, ...]:
+    """The ranks that hold the other parts of a parameter, by tensor parallelism; empty if none."""
+    for parameter in filter(is_dtensor, parameters):
+        dimensions, coordinate = _data_dimensions(parameter, by_fsdp2)
+        if coordinate:
+            ranks = parameter.device_mesh.mesh[tuple(coordinate[:dimensions])]
+            return tuple(ranks.flatten().tolist())
+    return ()
+
+
+def _data_dimensions(parameter: Any, by_fsdp2: bool) -> tuple[int, list[int]]:
+    """How many dimensions of its mesh are of data parallelism, and this rank's place in it.
+
+    No place if the parameter does not show it: each rank holds all of it.
+    """
+    # a strided shard of FSDP2 does not call itself one
+    sharded = [not placement.is_replicate() for placement in parameter.placements]
+    coordinate = parameter.device_mesh.get_coordinate()
+    if coordinate is None or not any(sharded):
+        return 0, []
+    return (sharded.index(True) + 1 if by_fsdp2 else 0), list(coordinate)
 
 
 def _unless_all(ranks: tuple[int, ...]) -> dict[str, Any]:

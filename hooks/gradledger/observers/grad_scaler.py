@@ -77,7 +77,7 @@ class GradScalerCalls(Observer):
         return unscale_
 
     def _wrap_step(self, original: Any) -> Any:
-        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        def step(scaler: Any, /, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if not scaler.is_enabled():
                 return original(scaler, optimizer, *args, **kwargs)
             try:
@@ -101,7 +101,7 @@ class GradScalerCalls(Observer):
             self._close_skipped(optimizer)
 
     def _wrap_update(self, original: Any) -> Any:
-        def update(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+        def update(scaler: Any, /, *args: Any, **kwargs: Any) -> Any:
             result = original(scaler, *args, **kwargs)
             if scaler.is_enabled():
                 self.run_guarded(self._windows.add_event, "update")

@@ -55,4 +55,4 @@ class GradientSample(Observer):
             if last.sample_after is None and last.micro_batch.number == window.counted_number:
                 last.sample_after = step.sample_at_step  # a step from a hook inside backward
         if optimizer_buffers.steps_on_own_buffers(step, window):
-            optimizer_buffers.record_own_buffers(step)
+            optimizer_buffers.record_own_buffers(step, window)

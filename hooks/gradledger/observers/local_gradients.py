@@ -3,8 +3,8 @@
 DDP overwrites ``.grad`` with the result of its comm hook, inside backward. Just before that, a
 parameter's gradient is this rank's own: everything accumulated so far, not yet combined.
 
-A loop without a wrapper may combine each gradient in a hook of its parameter, after it has
-accumulated. What it combines is the gradient so far plus the one that arrives.
+A loop without a wrapper may combine each gradient in a hook of its parameter: the one that arrives,
+or the accumulated one. Before these hooks, the gradients of the window's backwards are added up.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -47,6 +48,8 @@ class LocalGradients:
         self._owner = owner
         self._handles: Any = WeakIdKeyDictionary()  # by parameter
         self._copies: Any = WeakIdKeyDictionary()  # by parameter
+        self.from_begin = False  # whether the last copies that were taken are of a whole window
+        self._watched: WeakSet[OptimizerWindow] = WeakSet()  # since before their window began
 
     def watch(self, window: OptimizerWindow, on_failure: guard.Handler) -> None:
         """Copy the gradients of this optimizer once accumulated, from the next backward on."""
@@ -61,16 +64,22 @@ class LocalGradients:
             around = guard.fail_open(f"observer {self._owner}", on_failure)
             copy = around(self._copy_arriving)
             reference = weakref.ref(parameter)  # the hook must not keep its parameter alive
-            self._handles[parameter] = parameter.register_hook(functools.partial(copy, reference))
+            handle = parameter.register_hook(functools.partial(copy, reference))
+            self._handles[parameter] = handle
+            _call_first(parameter, handle)
 
     def _unwatched(self, window: OptimizerWindow) -> list[Any]:
-        return [p for p in window.probed_parameters if p not in self._handles]
+        probed = [p for p in window.probed_parameters if p not in self._handles]
+        return [p for p in probed if p.requires_grad]  # it may have been frozen since
 
     def take(self, window: OptimizerWindow) -> Deferred | None:
         """The copies from the last backward, in the order of ``OptimizerWindow.sample``.
 
         None if one is missing. The copies are removed: the next window must make its own.
+        ``from_begin`` states whether they are of the whole window.
         """
+        self.from_begin = window in self._watched
+        self._watched.add(window)
         present = [p for p in window.probed_parameters if p.grad is not None]
         copies = [self._copies.pop(p) for p in present if p in self._copies]
         return gradient_probe.copy_coordinates(copies) if len(copies) == len(present) else None
@@ -81,6 +90,7 @@ class LocalGradients:
             handle.remove()
         self._handles.clear()
         self._copies.clear()
+        self._watched.clear()
 
     @never_compile
     def _copy_gradient(self, parameter: Any) -> None:
@@ -97,6 +107,22 @@ class LocalGradients:
             return
         with isolated():
             view = gradient_probe.coordinates(arriving)
-            before = None if parameter.grad is None else gradient_probe.coordinates(parameter.grad)
             if view is not None:
+                before = self._own_so_far(parameter)
                 self._copies[parameter] = view.clone() if before is None else before + view
+
+    def _own_so_far(self, parameter: Any) -> Any:
+        """What arrived earlier in the window; before the first copy of it, what has accumulated."""
+        if parameter.grad is None:
+            return None
+        own = self._copies.get(parameter)
+        return gradient_probe.coordinates(parameter.grad) if own is None else own
+
+
+def _call_first(parameter: Any, handle: Any) -> None:
+    """Call this hook before those that the script has registered: one of them may communicate."""
+    hooks = parameter._backward_hooks  # PyTorch calls them in the order of the dictionary
+    own, others = hooks.pop(handle.id), dict(hooks)
+    hooks.clear()
+    hooks[handle.id] = own
+    hooks.update(others)

@@ -64,7 +64,7 @@ class LearningRates(Observer):
         self._used.clear()
 
     def _wrap_init(self, original: Any) -> Any:
-        def __init__(scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        def __init__(scheduler: Any, /, *args: Any, **kwargs: Any) -> None:
             self.run_guarded(self._wrap_class, type(scheduler))
             original(scheduler, *args, **kwargs)
 
@@ -82,7 +82,7 @@ class LearningRates(Observer):
                 self.patch(kind, "step", self._wrap_step)
 
     def _wrap_step(self, original: Any) -> Any:
-        def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        def step(scheduler: Any, /, *args: Any, **kwargs: Any) -> Any:
             outermost, self._thread.inside = not self._thread.inside, True
             try:
                 return original(scheduler, *args, **kwargs)

@@ -2,7 +2,7 @@
 
 DeepSpeed's ZeRO puts flat shards into ``param_groups``, moves every gradient into its own buffers
 and clears ``.grad``. That looks like a loop that zeroes the gradients of each micro-batch, and is
-none.
+none. It also calls the optimizer once for each group of parameters: one step, in parts.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gradledger.capture.windows import OptimizerWindow
 
 REASON = "the optimizer steps on its own buffers, as DeepSpeed's ZeRO does"
+IN_PARTS = "the optimizer steps its parameter groups one after another, as DeepSpeed's ZeRO does"
 
 
 def steps_on_own_buffers(step: OpenStep, window: OptimizerWindow) -> bool:
@@ -26,11 +27,31 @@ def steps_on_own_buffers(step: OpenStep, window: OptimizerWindow) -> bool:
     return not any(id(parameter) in held for parameter in window.probed_parameters)
 
 
-def record_own_buffers(step: OpenStep) -> None:
+def continues_step(window: OptimizerWindow) -> bool:
+    """Whether the call that begins is a later part of a step: its parameters have not stepped yet.
+
+    While steps are skipped, no backward is seen, so the parameters decide.
+    """
+    if not window.buffers:
+        return False
+    held = frozenset(map(id, window.parameters()))
+    continues = held.isdisjoint(window.buffers)
+    window.in_parts = window.in_parts or continues
+    window.buffers = window.buffers | held if continues else held
+    return continues
+
+
+def record_own_buffers(step: OpenStep, window: OptimizerWindow) -> None:
     """Count all micro-batches, and mark the state of their gradients as not measured.
 
     ZeRO averages over the ranks, and leaves each rank a part of the gradients.
     """
+    filled = sum(bool(group["params"]) for group in window.optimizer.param_groups)
+    window.in_parts = window.in_parts or filled < window.groups
+    if window.in_parts:
+        step.missing["norm"] = IN_PARTS
+    if not window.buffers:
+        window.buffers = frozenset(map(id, window.parameters()))
     for counted in step.micro_batches:
         counted.sample_after = None
     for counted in step.micro_batches[1:]:

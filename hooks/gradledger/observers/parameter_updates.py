@@ -15,7 +15,8 @@ from gradledger.capture.async_copy import Deferred
 from gradledger.capture.gradient_probe import copy_coordinates, copy_each
 from gradledger.capture.isolation import is_dtensor
 from gradledger.capture.open_records import OpenStep
-from gradledger.capture.replica_sample import OpenReplica
+from gradledger.capture.replica_sample import OpenModels, OpenReplica
+from gradledger.capture.windows import spread
 from gradledger.observers.base import Observer
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class ModelAveraging(Observer):
       once in a period, which may be long.
     """
 
-    facts = ("averaging",)
+    facts = ("averaging", "models")
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +122,23 @@ class ModelAveraging(Observer):
             step.fields["averaging"] = True
         elif before is not None:
             now = step.parameters_before or copy_coordinates(window.probed_parameters)
-            step.parameters_between = None if now is None else (before, now)
+            step.models = None if now is None else OpenModels(before, now)
+        if all(counted.already_stepped for counted in step.micro_batches):
+            self._note_outer(step, window)
+
+    def _note_outer(self, step: OpenStep, window: OptimizerWindow) -> None:
+        """Sample what an outer optimizer steps on, and the inner one's parameters, as they left it.
+
+        DiLoCo: its gradient is made of the changes of the model on all ranks.
+        """
+        own = spread(window.parameters())  # they may be copies that require no gradient
+        shapes = [parameter.shape for parameter in own]
+        gradient = copy_coordinates([p.grad for p in own if p.grad is not None])
+        for inner, left in self._left_by_step.items():
+            alike = shapes == [parameter.shape for parameter in inner.probed_parameters]
+            now = copy_coordinates(own) if alike and inner is not window else None
+            if now is not None and gradient is not None:
+                step.models = OpenModels(left, now, gradient)
 
     def step_ends(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Sample the parameters."""
@@ -131,7 +148,7 @@ class ModelAveraging(Observer):
                 self._left_by_step[window] = after
 
     def _wrap_init(self, original: Any) -> Any:
-        def __init__(averager: Any, *args: Any, **kwargs: Any) -> None:
+        def __init__(averager: Any, /, *args: Any, **kwargs: Any) -> None:
             original(averager, *args, **kwargs)
             self.run_guarded(self._averagers.add, averager)
 

@@ -106,36 +106,38 @@ class PipelineStages(Observer):
                 self.patch(kind, "scale_grads", self._wrap_scaling)
 
     def _wrap_init(self, original: Any) -> Any:
-        def __init__(stage: Any, *args: Any, **kwargs: Any) -> None:
+        def __init__(stage: Any, /, *args: Any, **kwargs: Any) -> None:
             original(stage, *args, **kwargs)
             self.run_guarded(self._add_stage, stage)
 
         return __init__
 
     def _wrap_backward(self, original: Any) -> Any:
-        def backward_one_chunk(stage: Any, chunk: int, *args: Any, **kwargs: Any) -> Any:
+        def backward_one_chunk(stage: Any, /, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
             names = dict(zip(("loss", "full_backward", "last_backward"), args, strict=False))
             micro_batch = self.run_guarded(self._begin_inputs, stage, {**names, **kwargs})
             try:
-                return original(stage, chunk, *args, **kwargs)
+                return original(stage, bwd_chunk_id, *args, **kwargs)
             finally:
-                self.run_guarded(self._end_inputs, stage, chunk, micro_batch)
+                self.run_guarded(self._end_inputs, stage, bwd_chunk_id, micro_batch)
 
         return backward_one_chunk
 
     def _wrap_weights(self, original: Any) -> Any:
-        def backward_weight_one_chunk(stage: Any, chunk: int, *args: Any, **kwargs: Any) -> Any:
+        def backward_weight_one_chunk(
+            stage: Any, /, bwd_chunk_id: int, *args: Any, **kwargs: Any
+        ) -> Any:
             last = bool(args[0] if args else kwargs.get("last_backward"))
-            micro_batch = self.run_guarded(self._begin_weights, stage, chunk, last)
+            micro_batch = self.run_guarded(self._begin_weights, stage, bwd_chunk_id, last)
             try:
-                return original(stage, chunk, *args, **kwargs)
+                return original(stage, bwd_chunk_id, *args, **kwargs)
             finally:
                 self.run_guarded(self._end_weights, micro_batch)
 
         return backward_weight_one_chunk
 
     def _wrap_reduction(self, original: Any) -> Any:
-        def perform_reduce_grad(stage: Any, *args: Any, **kwargs: Any) -> Any:
+        def perform_reduce_grad(stage: Any, /, *args: Any, **kwargs: Any) -> Any:
             self.run_guarded(self._begin_reduction, stage)
             result = original(stage, *args, **kwargs)
             self.run_guarded(self._end_reduction, stage)  # unless gradients were scaled
@@ -144,7 +146,7 @@ class PipelineStages(Observer):
         return perform_reduce_grad
 
     def _wrap_scaling(self, original: Any) -> Any:
-        def scale_grads(stage: Any, *args: Any, **kwargs: Any) -> Any:
+        def scale_grads(stage: Any, /, *args: Any, **kwargs: Any) -> Any:
             self.run_guarded(self._end_reduction, stage)
             return original(stage, *args, **kwargs)
 

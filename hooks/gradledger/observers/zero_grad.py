@@ -36,7 +36,7 @@ class ZeroGradCalls(Observer):
         self._active = True
 
     def _wrap(self, original: Any) -> Any:
-        def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
+        def zero_grad(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
             if self._active:
                 self.run_guarded(self._locate, owner)
             return original(owner, *args, **kwargs)

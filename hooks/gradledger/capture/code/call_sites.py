@@ -96,12 +96,16 @@ class CalledFrom:
         """Whether calls are located; ``windows`` is how many the optimizer has closed."""
         return windows < FIRST_WINDOWS and self._left > 0
 
-    def locate(self, role: CodeRole, windows: int) -> None:
-        """Locate the running call, in the first windows."""
+    def locate(self, role: CodeRole, windows: int, from_hook: bool = False) -> None:
+        """Locate the running call, in the first windows.
+
+        ``from_hook``: it is the backward that calls a hook of the script, which called us.
+        """
         if self.is_active(windows):
             self._left -= 1
             with self._guard:
-                self._add(role, nearest_call_site(sys._getframe(1)))
+                frame = sys._getframe(1)
+                self._add(role, nearest_call_site(_of_backward(frame) if from_hook else frame))
 
     def stop(self) -> None:
         """Locate no more calls."""
@@ -147,6 +151,13 @@ def nearest_call_site(frame: FrameType | None) -> CallSite | None:
     for outer in reversed(sites):
         site = outer._replace(caller=site)
     return site
+
+
+def _of_backward(frame: FrameType | None) -> FrameType | None:
+    """The frame of the recorder that runs the backward; None if that is on another thread."""
+    while frame is not None and frame.f_code.co_name != "_record_backward":
+        frame = frame.f_back
+    return frame
 
 
 def is_script(code: CodeType, module: object) -> bool:

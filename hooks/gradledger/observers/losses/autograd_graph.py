@@ -44,6 +44,7 @@ from gradledger.observers.losses.node_names import (
     REDUCTIONS,
     SCALINGS,
 )
+from gradledger.observers.losses_compiled.live import CompiledLoss, compiled_losses
 from gradledger.observers.losses_out_of_sight.calls import call_of
 from gradledger.observers.losses_out_of_sight.hidden import data_input, reduces_by_itself
 
@@ -77,6 +78,10 @@ class _Walk:
         while self._queue and self._spend():
             visit = self._queue.popleft()
             node, name = visit.edge.node, visit.edge.node.name()
+            compiled = compiled_losses(node, visit.edge.output)
+            if compiled:
+                self.losses += [_compiled_loss(each, visit) for each in compiled]
+                continue
             loss = (
                 loss_at(node, name, visit.path)
                 or _norm_of_parameters(node, name, visit.path)
@@ -201,6 +206,14 @@ def _is_outermost(edge: Edge) -> bool:
     """Whether a reduction returns one number, of something that is not one number already."""
     inputs = graph_inputs(edge.node)
     return len(inputs) == 1 and element_count(edge) == 1 and inputs[0][1].shape not in ((), UNKNOWN)
+
+
+def _compiled_loss(compiled: CompiledLoss, visit: _Visit) -> LossNode:
+    """A loss inside a compiled graph: the path to it goes on there."""
+    path = visit.path
+    if path.function is None and compiled.planned.divided:
+        path = path._replace(divided=True)
+    return LossNode(visit.edge.node, compiled.planned.kind, path, compiled=compiled)
 
 
 def _divides_losses_by_one(node: Any, name: str) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from gradledger.capture.isolation import is_plain
 from gradledger.observers.losses.saved_hooks import has_unpack_hook
+from gradledger.observers.losses_compiled.live import CompiledLoss
 
 
 class GraphPath(NamedTuple):
@@ -102,6 +103,7 @@ class LossNode:
     elements: Elements | None = None
     penalty: bool = False  # a function of parameters alone
     hidden: bool = False  # a function that reduces by itself, and hides its graph
+    compiled: CompiledLoss | None = None  # of a compiled graph with the loss inside
 
 
 def shape_of(node: Any, output: int = 0) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ import torch
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.isolation import is_plain
 from gradledger.capture.open_terms import HALF, OpenTerm
+from gradledger.observers.losses.compiled_terms import compiled_term
 from gradledger.observers.losses.found_losses import Elements, LossNode, graph_inputs, signed
 from gradledger.observers.losses.loss_patterns import soft_target_side
 from gradledger.observers.losses.node_names import REDUCTIONS, SOFT_CROSS_ENTROPY
@@ -43,7 +44,9 @@ def open_term(loss: LossNode) -> OpenTerm:
     """The loss term as far as it is known before backward reaches the loss node."""
     node = loss.smoothed or loss.node
     call = call_of(loss.node)
-    if loss.hidden:
+    if loss.compiled is not None:
+        term = compiled_term(loss.compiled)
+    elif loss.hidden:
         term = _hidden_term(loss.name) if call is None else _called_term(loss, call)
     elif loss.elements is not None:
         term = _elements_term(loss, loss.elements)

@@ -45,6 +45,8 @@ def head_of(loss: LossNode) -> Any:
     The chunks of one loss share it, and so do several forwards of one model. If there is no
     parameter, it is the node that computed the logits, which chunks share. None for other losses.
     """
+    if loss.compiled is not None:
+        return loss.compiled.planned.head
     if loss.elements is not None:
         return None if loss.elements.inside is None else head_of(loss.elements.inside)
     node = loss.smoothed or loss.node

@@ -32,6 +32,7 @@ from gradledger.observers.losses.loss_patterns import head_of
 from gradledger.observers.losses.node_names import REDUCTIONS
 from gradledger.observers.losses.tasks import Tasks
 from gradledger.observers.losses.upstream import watch_declared, watch_upstream
+from gradledger.observers.losses_compiled.dynamo import CompiledGraphs
 from gradledger.observers.losses_out_of_sight.adapters import Adapters
 from gradledger.observers.losses_out_of_sight.hidden import DECLARE, Inferred
 from gradledger.observers.losses_out_of_sight.inference import Evidence
@@ -77,12 +78,14 @@ class LossTerms(Observer):
         self._thread = _ThreadDeclaration()
         self._tasks = Tasks()
         self._adapters = Adapters(self.patch)
+        self._graphs = CompiledGraphs()
         self._evidence: dict[str, Evidence] = {}  # of functions that hide their graph, by node
 
     def install(self) -> None:
-        """Adapt loss functions of libraries. Note where saved-tensor hooks are active, if this
-        PyTorch does not report them."""
+        """Adapt loss functions of libraries, and see the graphs that Dynamo captures. Note where
+        saved-tensor hooks are active, if this PyTorch does not report them."""
         self._adapters.install()
+        self._graphs.install()
         if not saved_hooks.reported and saved_hooks.observable:
             saved_hooks.begin()
             scope = torch.autograd.graph.saved_tensors_hooks
@@ -92,6 +95,7 @@ class LossTerms(Observer):
     def uninstall(self) -> None:
         """Restore everything that ``install`` changed."""
         self._adapters.uninstall()
+        self._graphs.uninstall()
         super().uninstall()
 
     def declare(self, tokens: Any, reduction: Literal["mean", "sum"], scale: float) -> None:
@@ -100,9 +104,15 @@ class LossTerms(Observer):
         count = Deferred(tokens, volatile=True) if on_device else int(tokens)
         self._thread.loss = DeclaredLoss(count, reduction, float(scale))
 
+    def pause(self) -> None:
+        """Note no call of a compiled graph while steps are skipped."""
+        super().pause()
+        self._graphs.paused = True
+
     def resume(self, windows: list[OptimizerWindow]) -> None:
         """Forget a declaration: its backward was skipped."""
         super().resume(windows)
+        self._graphs.paused = False
         self._thread = _ThreadDeclaration()
 
     def backward_begins(self, micro_batch: OpenMicroBatch, roots: tuple[Any, ...]) -> None:

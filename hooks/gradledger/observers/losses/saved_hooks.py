@@ -21,6 +21,9 @@ from gradledger.capture.isolation import never_compile
 
 _autograd: Any = torch._C._autograd
 _next_node: Callable[[], int] | None = getattr(_autograd, "_get_sequence_nr", None)
+_top_hooks: Callable[[bool], Any] | None = getattr(
+    _autograd, "_top_saved_tensors_default_hooks", None
+)
 _graph_task: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
 
 reported = hasattr(_autograd.SavedTensor, "unpack_hook")
@@ -58,6 +61,13 @@ def left() -> None:
     if _next_node is not None and not _runs_backward():
         _open[thread] = max(0, _open.get(thread, 0) - 1)
         _free_from[thread] = _next_node()
+
+
+def may_be_active() -> bool:
+    """Whether what is computed now may be saved by hooks of the script."""
+    if _top_hooks is not None:
+        return _top_hooks(True) is not None
+    return not observable or any(_open.values())
 
 
 def has_unpack_hook(node: Any, saved: Any) -> bool:

@@ -15,6 +15,7 @@ from torch.autograd.function import BackwardCFunction
 
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.open_terms import OpenTerm
+from gradledger.observers.losses.compiled_terms import watch_compiled, weight_summary
 from gradledger.observers.losses.found_losses import LossNode, Rows
 from gradledger.observers.losses.loss_nodes import HIDDEN, count_elements, hides_ignored, valid_mask
 from gradledger.observers.losses_out_of_sight.calls import call_of
@@ -43,6 +44,8 @@ def watch_upstream(
                 term.function_upstream = Deferred(gradient, volatile=has_grad_tensors)
 
         undo.append(loss.path.function.register_prehook(guard_hook(at_function)).remove)
+    if loss.compiled is not None:
+        return undo + watch_compiled(loss.compiled, term, guard_hook)
     if loss.hidden:
         return undo + _watch_hidden(loss, term, guard_hook)
     if loss.reduction is not None:
@@ -106,7 +109,7 @@ def _watch_link(
     def after(gradients: tuple[Any, ...], _: Any) -> None:
         gradient = gradients[index]
         if gradient is not None and gradient.layout is torch.strided:
-            term.upstream = Deferred(_summary(gradient, valid))
+            term.upstream = Deferred(weight_summary(gradient, valid))
 
     undo: Callable[[], None] = node.register_hook(guard_hook(after)).remove
     return undo
@@ -142,7 +145,7 @@ def _watch_rows(
         if above is not None and above[0].shape == weights.shape:
             is_even = torch.isclose(*above, rtol=_EVEN_ROW, atol=0.0)
             weights = torch.where(is_even, above[0], weights)
-        term.upstream = Deferred(_summary(weights, (least != 0) | (most != 0)))
+        term.upstream = Deferred(weight_summary(weights, (least != 0) | (most != 0)))
 
     undo = [node.register_hook(guard_hook(after)).remove]
     if rows.product is not None:
@@ -180,7 +183,7 @@ def _watch_both_sides(
         if by_rows:
             arrived.append(gradient.detach().clone())  # the function may change it in place
         if vector:
-            term.upstream = Deferred(_summary(gradient, valid))
+            term.upstream = Deferred(weight_summary(gradient, valid))
         else:
             term.upstream = Deferred(gradient, volatile=True)
 
@@ -221,7 +224,7 @@ def _count_rows(term: OpenTerm, arrived: list[torch.Tensor], outgoing: torch.Ten
     if exact and outgoing.dim() and losses.numel() and outgoing.numel() % losses.numel() == 0:
         rows = outgoing.detach().reshape(losses.numel(), -1)
         used = torch.linalg.vector_norm(rows, math.inf, dim=1).reshape(losses.shape) != 0
-        term.upstream = Deferred(_summary(losses, used))
+        term.upstream = Deferred(weight_summary(losses, used))
 
 
 def _count_outgoing(term: OpenTerm, outgoing: torch.Tensor) -> None:
@@ -233,18 +236,3 @@ def _count_outgoing(term: OpenTerm, outgoing: torch.Tensor) -> None:
         term.tokens = Deferred(torch.count_nonzero(outgoing.detach()))
     else:
         count_elements(term, tuple(outgoing.shape))
-
-
-def _summary(gradient: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
-    """[tokens that count, total weight, least |weight|, most |weight|] of a vector of weights."""
-    weights = gradient.detach().double() if gradient.device.type != "mps" else gradient.detach()
-    counted = weights != 0
-    if valid is not None and valid.shape == counted.shape:
-        counted = counted & valid
-    size = weights.abs()
-    if not size.numel():
-        return torch.tensor([0.0, 0.0, math.inf, 0.0], dtype=weights.dtype, device=weights.device)
-    least = torch.where(counted, size, math.inf).min()
-    most = torch.where(counted, size, 0.0).max()
-    total = torch.where(counted, weights, 0.0).sum()
-    return torch.stack([counted.sum().to(total.dtype), total, least, most])

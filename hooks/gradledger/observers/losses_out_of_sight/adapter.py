@@ -60,7 +60,7 @@ def noting_forward(adapter: Adapter, around: guard.fail_open) -> Callable[[Any],
     def wrap(original: Any) -> Any:
         names, defaults = parameters_of(original, skip=1)
 
-        def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+        def forward(ctx: Any, /, *args: Any, **kwargs: Any) -> Any:
             result = original(ctx, *args, **kwargs)
             with isolated(), around:
                 if any(ctx.needs_input_grad):

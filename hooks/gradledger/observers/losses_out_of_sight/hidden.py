@@ -14,13 +14,20 @@ from gradledger.capture.async_copy import Deferred
 from gradledger.observers.losses.found_losses import Edge, graph_inputs
 from gradledger.observers.losses.node_names import PARAMETER, RESHAPES
 from gradledger.observers.losses_out_of_sight.calls import call_of
-from gradledger.observers.losses_out_of_sight.inference import Evidence, Law, Size, token_weight
+from gradledger.observers.losses_out_of_sight.inference import (
+    ODDS,
+    Evidence,
+    Law,
+    Size,
+    token_weight,
+)
 from gradledger.records import Term
 
 DECLARE = "declare it with ledger.micro_batch(tokens=..., reduction=...)"
 BARE = "NllLoss:"  # before the name of a function that is a cross entropy against class indices
 _TO_PARAMETER = RESHAPES | {"TBackward0", "ExpandBackward0"}
 _MAX_TO_PARAMETER = 8  # nodes between a function and a parameter that it uses
+_CERTAINTY = ODDS / (1 + ODDS)
 _SUMS_AGREE = 1e-4  # of the entries of a row, in fp32
 _EXACT = (torch.float32, torch.float64)
 
@@ -122,19 +129,18 @@ class Inferred:
             term.reduction = _reduction(weight / upstream, size.tokens)
             term.inferred = "exact: the rows of its gradient are those of a cross entropy"
         elif law is not None:
-            self._resolve_law(term, size, upstream, *law)
+            self._resolve_law(term, size, upstream, law)
         else:
             term.missing["weight"] = f"{self._undecided()}: {DECLARE}"
 
-    def _resolve_law(self, term: Term, size: Size, upstream: float, law: Law, odds: float) -> None:
+    def _resolve_law(self, term: Term, size: Size, upstream: float, law: Law) -> None:
         term.weight = upstream / size.divisor(law)
         term.reduction = law if law in ("mean", "sum") else "none"
-        certainty = min(odds / (1 + odds), 0.9999)
         count = len(self.evidence.values)
-        term.inferred = f"{_WORDS[law]}: {certainty:.2%} sure after {count} micro-batches"
+        term.inferred = f"{_WORDS[law]}: {_CERTAINTY:.2%} sure after {count} micro-batches"
         term.missing["scale"] = (
-            f"{self.function} hides its graph: its value shows with 99.99% certainty that it is "
-            f"{_WORDS[law]}, not whether it multiplies by a further factor"
+            f"{self.function} hides its graph: its value shows with {_CERTAINTY:.2%} certainty "
+            f"that it is {_WORDS[law]}, not whether it multiplies by a further factor"
         )
 
     def _undecided(self) -> str:

@@ -74,8 +74,8 @@ class Evidence:
         if value > 0 and size.tokens > 0:
             self.values.append((size, value))
 
-    def law(self) -> tuple[Law, float] | None:
-        """The law of the function's divisor, and how much likelier it is than the next one."""
+    def law(self) -> Law | None:
+        """The law of the function's divisor; None if none is ``ODDS`` times likelier."""
         counts = [size.tokens for size, _ in self.values]
         if len(counts) < ENOUGH or max(counts) < SPREAD * min(counts):
             return None
@@ -86,8 +86,7 @@ class Evidence:
             return None
         # ratio of the likelihoods of two normal distributions with unknown variances
         exponent = (len(counts) - 1) / 2 * math.log(others[0][0] / max(best[0], 1e-30))
-        odds = math.exp(min(exponent, 700.0))
-        return (best[1], odds) if odds >= ODDS else None
+        return best[1] if exponent >= math.log(ODDS) else None
 
     def _scatter(self, law: Law) -> float:
         """Mean square of the changes of log(value * divisor / tokens) between micro-batches."""

@@ -56,29 +56,37 @@ class GradientNorm(Observer):
 
 
 def _norms(gradients: list[Any], step: OpenStep) -> torch.Tensor:
-    plain = set(map(type, gradients)) == {torch.Tensor}
-    local = gradients if plain else list(map(local_part, gradients))
+    unusual = (gradient for gradient in gradients if type(gradient) is not torch.Tensor)
+    if any(local_part(gradient) is not gradient for gradient in unusual):
+        step.fields["sharded"] = True
+    return local_norms(gradients)
+
+
+def local_norms(tensors: list[Any], order: float = 2.0) -> torch.Tensor:
+    """The norm of each, as one vector; of a sharded one, the norm of this rank's share."""
+    plain = set(map(type, tensors)) == {torch.Tensor}
+    local = tensors if plain else list(map(local_part, tensors))
     if local[0].requires_grad:  # from a double backward: the norms must not extend the graph
         local = [part.detach() for part in local]
-    norms = list(torch._foreach_norm(local))
-    if not plain and any(map(operator.is_not, local, gradients)):
-        step.fields["sharded"] = True
-        norms = [_share_of_norm(norm, g) for norm, g in zip(norms, gradients, strict=True)]
+    norms = list(torch._foreach_norm(local, order))
+    if not plain and any(map(operator.is_not, local, tensors)):
+        norms = [_share_of_norm(norm, g) for norm, g in zip(norms, tensors, strict=True)]
     try:
         return torch.stack(norms).float()
     except RuntimeError:  # a model over several devices
         return torch.stack([norm.to(norms[0].device) for norm in norms]).float()
 
 
-def _share_of_norm(norm: torch.Tensor, gradient: Any) -> torch.Tensor:
-    """This rank's share of the norm: the squares of the shares of all ranks sum to its square.
+def _share_of_norm(norm: torch.Tensor, tensor: Any) -> torch.Tensor:
+    """This rank's share of the norm: the squares of the shares of all ranks sum to its square."""
+    copies = holders(tensor)
+    return norm if copies == 1 else norm / math.sqrt(copies)
 
-    A part that several ranks hold is divided among them.
-    """
-    copies = [
-        gradient.device_mesh.size(dimension)
-        for dimension, placement in enumerate(getattr(gradient, "placements", ()))
+
+def holders(tensor: Any) -> int:
+    """How many ranks hold the same part of a sharded tensor, which is divided among them."""
+    return math.prod(
+        tensor.device_mesh.size(dimension)
+        for dimension, placement in enumerate(getattr(tensor, "placements", ()))
         if placement.is_replicate()
-    ]
-    holders = math.prod(copies)
-    return norm if holders == 1 else norm / math.sqrt(holders)
+    )

@@ -1,0 +1,112 @@
+"""Finds the names of an optimizer's parameters: once, and only where they are not given.
+
+In this order: the names that the optimizer was created with (``named_parameters()``), those in the
+model that was passed to ``gradledger.watch``, and those in any module that is alive, which is a
+search through the objects of the process (40 ms for 350,000 objects). Before PyTorch 2.10, there
+is no search: a tensor that another thread frees meanwhile is then lost to Python, with a warning.
+
+Modules are traversed without calling their methods, which a script may have overridden. Order is
+that of registration. Wrappers (DDP, FSDP, ``torch.compile``, checkpointing) leave no trace in a
+name.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch.nn import Module
+
+from gradledger.torch_version import at_least
+
+WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+LONGEST = 200  # characters of a name
+# pytorch/pytorch#167564: tensors that only C++ holds may be referenced from Python at any time
+KEEPS_REFERENCED = (2, 10)
+
+_watched: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def add_model(model: Any) -> None:
+    """Remember a model that the script passed."""
+    if isinstance(model, Module):
+        _watched.add(model)
+
+
+def names_of(groups: list[dict[str, Any]], search: bool) -> dict[int, str]:
+    """Names by ``id`` of the parameters in these groups, in the order of the model.
+
+    ``search``: through all modules that are alive, if need be. Parameters without a known name
+    come last, under their number in the optimizer, from 0.
+    """
+    parameters = [p for group in groups for p in group["params"]]
+    ids = {id(p) for p in parameters}
+    names = _of_optimizer(groups)
+    if len(names) < len(ids):
+        names = _of_modules(_watched, ids)
+    if search and at_least(KEEPS_REFERENCED) and len(names) < len(ids):
+        names = _of_modules(_modules_alive(), ids) or names
+    for number, parameter in enumerate(parameters):
+        names.setdefault(id(parameter), f"parameter {number}")
+    return {key: name[-LONGEST:] for key, name in names.items()}
+
+
+def _of_optimizer(groups: list[dict[str, Any]]) -> dict[int, str]:
+    """The names that PyTorch keeps if the optimizer got pairs of names and parameters."""
+    return {
+        id(parameter): without_wrappers(name)
+        for group in groups
+        for parameter, name in zip(group["params"], group.get("param_names", ()), strict=False)
+    }
+
+
+def _of_modules(modules: Iterable[Any], ids: set[int]) -> dict[int, str]:
+    """The names in the outermost of these modules, by parameter."""
+    modules = list(modules)
+    inner = {id(child) for module in modules for child in _children(module).values()}
+    named = [
+        (root, path, parameter)
+        for root in modules
+        if id(root) not in inner
+        for path, parameter in _named_parameters(root, "", set())
+        if id(parameter) in ids
+    ]
+    roots = list(dict.fromkeys(id(root) for root, _, _ in named))
+    uses = Counter(path for _, path, _ in named)
+    names: dict[int, str] = {}
+    for root, path, parameter in named:
+        unique = uses[path] == 1 or len(roots) == 1
+        prefix = "" if unique else f"{type(root).__name__}[{roots.index(id(root))}]."
+        names.setdefault(id(parameter), prefix + path)
+    return names
+
+
+def _named_parameters(module: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any]]:
+    if id(module) in visited:
+        return
+    visited.add(id(module))
+    for name, parameter in (module.__dict__.get("_parameters") or {}).items():
+        if parameter is not None:
+            yield without_wrappers(path + name), parameter
+    for name, child in _children(module).items():
+        yield from _named_parameters(child, f"{path}{name}.", visited)
+
+
+def _children(module: Any) -> dict[str, Any]:
+    children = module.__dict__.get("_modules") or {}
+    return {name: child for name, child in children.items() if child is not None}
+
+
+def without_wrappers(name: str) -> str:
+    """The name in the model itself."""
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+def _modules_alive() -> list[Any]:
+    """All modules of the process, by their types: no attribute of any other object is read."""
+    objects = gc.get_objects()
+    kinds = {kind for kind in set(map(type, objects)) if Module in kind.__mro__}
+    return [each for each in objects if type(each) in kinds]

@@ -1,0 +1,1 @@
+"""Norms of the gradients, of all together and by layer."""

@@ -1,0 +1,135 @@
+"""Observes the layers: RMS of gradients, parameters and updates, at a few steps of a run."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from gradledger.capture.async_copy import Deferred
+from gradledger.capture.isolation import is_plain, local_part
+from gradledger.capture.layers import open_layers
+from gradledger.capture.layers.open_layers import OpenLayers
+from gradledger.capture.layers.parameter_names import names_of
+from gradledger.capture.layers.untrained import Untrained
+from gradledger.capture.open_records import OpenStep
+from gradledger.observers.base import Observer
+from gradledger.observers.norms.gradient_norm import holders, local_norms
+
+if TYPE_CHECKING:
+    from gradledger.capture.windows import OptimizerWindow
+
+
+MOST_SEARCHES = 8  # for the modules that hold an optimizer's parameters
+
+
+class _Course:
+    """What is remembered of one optimizer."""
+
+    def __init__(self) -> None:
+        self.due = 1  # the next step at which the layers are measured
+        self.names: dict[int, str] = {}  # by ``id`` of the parameter, in the order of the model
+        self.open: tuple[OpenStep, list[Any]] | None = None  # between begin and end of a step
+        self.untrained = Untrained()
+
+
+class LayerNorms(Observer):
+    """Fills ``layers``, at 3 + 10 steps of the first 50, and about 110 up to the millionth."""
+
+    facts = ("layers",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._courses: WeakKeyDictionary[Any, _Course] = WeakKeyDictionary()  # by window
+        self._searches = 0
+
+    def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
+        """Measure gradients and parameters before the step, if it is one of the few."""
+        course = self._courses.get(window)
+        if course is None:
+            course = self._courses[window] = _Course()
+        course.open = None
+        if step.update is not None or window.by_hand:
+            return
+        course.untrained.observed += 1
+        if step.step < course.due:
+            _follow(course.untrained, step)
+            return
+        course.due = open_layers.next_step(step.step)
+        parameters = self._trained(window, course)
+        if not parameters:
+            step.missing["layers"] = "no parameter that requires a gradient can be read"
+        else:
+            step.layers = _measure(parameters, window, course, step)
+            course.open = step, parameters
+
+    def step_ends(self, step: OpenStep, window: OptimizerWindow) -> None:
+        """Read the same coordinates again."""
+        course = self._courses.get(window)
+        if course is None or course.open is None:
+            return
+        (begun, parameters), course.open = course.open, None
+        if begun is step and step.layers is not None:
+            step.layers.after, _ = open_layers.copy_moved(parameters, step.layers.moved)
+
+    def _trained(self, window: OptimizerWindow, course: _Course) -> list[Any]:
+        """The parameters that require a gradient and can be read, in the order of the model."""
+        by_id = {id(p): p for p in window.parameters()}
+        if any(key not in course.names for key in by_id):
+            self._searches += 1
+            search = self._searches <= MOST_SEARCHES
+            course.names = names_of(window.optimizer.param_groups, search)
+        return [by_id[key] for key in course.names if key in by_id and _is_readable(by_id[key])]
+
+
+def _follow(untrained: Untrained, step: OpenStep) -> None:
+    """Whether parameters that had no gradient up to now have one."""
+    keys, gradients = untrained.gradients()
+    if keys:
+        # the largest element: squares of very small ones would be 0
+        step.untrained = Deferred(local_norms(gradients, math.inf))
+        untrained.add(keys, step.untrained)
+
+
+def _is_readable(parameter: Any) -> bool:
+    if not (parameter.is_leaf and parameter.requires_grad and parameter.numel()):
+        return False
+    local = local_part(parameter)
+    return is_plain(local) and local.layout is torch.strided
+
+
+def _measure(
+    parameters: list[Any], window: OptimizerWindow, course: _Course, step: OpenStep
+) -> OpenLayers | None:
+    gradients = [p.grad for p in parameters]
+    present = [index for index, gradient in enumerate(gradients) if gradient is not None]
+    read = [gradients[index] for index in present]
+    if not all(is_plain(part) and part.layout is torch.strided for part in map(local_part, read)):
+        step.missing["layers"] = "gradients that are sparse, or of a class that is not read"
+        return None
+    state = window.optimizer.state
+    state = state if isinstance(state, dict) else {}
+    moved = open_layers.spread(len(parameters))
+    before, counts = open_layers.copy_moved(parameters, moved)
+    with torch.no_grad():
+        weights = Deferred(local_norms(parameters))
+    untrained, norms = course.untrained, Deferred(local_norms(read)) if read else None
+    if untrained.observed == 1:
+        untrained.start(parameters, state)
+    if norms is not None:
+        untrained.add([id(parameters[index]) for index in present], norms)
+    return OpenLayers(
+        names=[course.names[id(p)] for p in parameters],
+        sizes=[local_part(p).numel() / holders(p) for p in parameters],
+        gradients=[] if norms is None else [(present, norms)],
+        parameters=weights,
+        earlier=[i for i, p in enumerate(parameters) if gradients[i] is None and p in state],
+        frozen=sum(1 for p in window.parameters() if not p.requires_grad),
+        moved=moved,
+        before=before,
+        counts=counts,
+        untrained=untrained.among(parameters),
+        observed=untrained.observed,
+    )
