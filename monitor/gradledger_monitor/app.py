@@ -25,6 +25,7 @@ from gradledger_monitor.api.middleware.security_headers import SecurityHeaders
 from gradledger_monitor.api.openapi import OPENAPI, describe
 from gradledger_monitor.api.routers import PAGES, ROUTES
 from gradledger_monitor.api.routes import ingest
+from gradledger_monitor.common import clock
 from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.ingest.admission import LargeBatchSlot, MemoryBudget
 from gradledger_monitor.ingest.bounds import Bounds
@@ -51,6 +52,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: State = app.state.service
     service.live_events.attach(asyncio.get_running_loop())
     await asyncio.to_thread(service.store.migrate)
+    await asyncio.to_thread(service.alerts.register_channels, clock.now())
     service.pubsub.start()
     service.evaluator.start()
     service.delivery_worker.start()

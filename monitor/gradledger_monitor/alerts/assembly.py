@@ -37,6 +37,11 @@ class Alerts:
             keep_seconds=settings.alert_keep_days * 86_400,
         )
 
+    def register_channels(self, now: float) -> None:
+        """Store which channels the settings have: a new one starts now."""
+        names = [channel.name for channel in self._settings.alert_channels]
+        channels.register(self._store, names, now)
+
     def roster(self) -> Roster:
         """All channels and routes, as they are now."""
         settings = self._settings

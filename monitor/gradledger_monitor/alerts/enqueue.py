@@ -19,7 +19,6 @@ from gradledger_monitor.alerts.links import Links
 from gradledger_monitor.alerts.payload import PageUrls, RunSummary
 from gradledger_monitor.alerts.planner import AlertKey, Notification, Plan, RunContext
 from gradledger_monitor.alerts.roster import Roster
-from gradledger_monitor.alerts.routing import Routing
 from gradledger_monitor.rules.docs import rules_by_id
 from gradledger_monitor.store.alerts import due, outbox
 from gradledger_monitor.store.alerts.tables import notifications
@@ -75,8 +74,7 @@ def _enqueue(
     before = _notifications(connection, run)
     finished = row.ended or row.last_seen < now - FINISHED_AFTER
     context = RunContext(row.name, row.project, finished)
-    routing = Routing(roster.enabled, roster.routes)
-    plan = planner.plan(context, findings, before, routing, composer.timing, now)
+    plan = planner.plan(context, findings, before, roster.routing, composer.timing, now)
     _put_messages(connection, row, plan, composer, now)
     _store_notifications(connection, run, before, plan)
     due.set_due(connection, run, plan.next_plan_at)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from gradledger_monitor.alerts.payload import Document, cut, plural, worst_severity
-from gradledger_monitor.common.sanitize import printable, sanitize
+from gradledger_monitor.common.sanitize import printable
 
 MAX_TITLE = 160
+MAX_LINES = 5
+MAX_SUMMARY = 400  # characters
+MAX_OTHERS = 5  # rules of further findings
 REASONS = {
     "new": "",
     "worse": "The severity increased. ",
@@ -38,36 +41,35 @@ def title(document: Document) -> str:
 
 
 def body(document: Document) -> str:
-    """The whole message, in Markdown."""
+    """What a chat shows below the title: at most ``MAX_LINES`` lines of Markdown.
+
+    The first finding, the rules of the others, and the pages that have everything else.
+    """
     data = document["data"]
     if data["run"] is None:
         return str(data["message"])
-    run = data["run"]
-    head = f"Run {escaped(run['name'])} in project {escaped(run['project'])} is {run['verdict']} "
-    head += f"after {plural(run['steps'], 'step')}: {run['url']}"
-    parts = [head, *(_finding(finding) for finding in data["findings"])]
-    if data["omitted"]:
-        parts.append(f"Not shown: {plural(data['omitted'], 'finding')}. See the run page.")
-    return "\n\n".join(parts)
-
-
-def _finding(finding: Document) -> str:
-    head = f"**{escaped(finding['title'])}** ({finding['severity']}, `{finding['rule']}`)"
-    summary = REASONS[finding["reason"]] + escaped(finding["summary"])
-    if finding["reason"] == "resolved":
-        return f"{head}\n{summary}"
-    steps = f"Since step {finding['since_step']:,}, last seen at step {finding['last_step']:,}."
-    fence = "```"
-    lines = [head, summary, f"{steps} Certainty: {finding['certainty']}."]
-    if finding["code"]:
-        lines.append(f"Code: {', '.join(map(_location, finding['code']))}.")
-    if finding["fix"]:
-        fix = sanitize(finding["fix"]).replace(fence, "")
-        lines.append(f"{fence}\n{fix}\n{fence}")
-    lines.append(f"About this rule: {finding['rule_url']}")
-    if finding["acknowledge_url"]:
-        lines.append(f"Acknowledge or snooze: {finding['acknowledge_url']}")
+    run, (first, *others) = data["run"], data["findings"]
+    lines = [REASONS[first["reason"]] + escaped(cut(first["summary"], MAX_SUMMARY)), _facts(first)]
+    if others or data["omitted"]:
+        lines.append(_others(others, data["omitted"]))
+    state = f"{run['verdict']} after {plural(run['steps'], 'step')}"
+    lines.append(f"Run {escaped(run['name'])} in {escaped(run['project'])}, {state}: {run['url']}")
+    if first["acknowledge_url"]:
+        lines.append(f"Acknowledge or snooze: {first['acknowledge_url']}")
     return "\n".join(lines)
+
+
+def _facts(finding: Document) -> str:
+    steps = f"since step {finding['since_step']:,}, last seen at step {finding['last_step']:,}"
+    code = f", {_location(finding['code'][0])}" if finding["code"] else ""
+    return f"{finding['severity']}, `{finding['rule']}`, {finding['certainty']}, {steps}{code}"
+
+
+def _others(findings: list[Document], omitted: int) -> str:
+    rules = [f"`{finding['rule']}`" for finding in findings[:MAX_OTHERS]]
+    hidden = len(findings) + omitted - len(rules)
+    more = f" and {hidden} more" if hidden else ""
+    return f"Also: {', '.join(rules)}{more}"
 
 
 def _location(location: Document) -> str:

@@ -17,7 +17,7 @@ from gradledger_monitor.alerts.routing import Routing
 from gradledger_monitor.model.findings import SEVERITIES, Finding, Severity
 
 Reason = Literal["new", "worse", "regressed", "repeated", "again", "resolved"]
-State = Literal["waiting", "sent", "silenced", "resolved"]
+State = Literal["waiting", "sent", "silenced", "resolved", "skipped"]
 
 # Rules about inactivity: no newer step can confirm their findings, so they repeat without one.
 INACTIVITY_RULES = "run."
@@ -36,7 +36,8 @@ class Notification:
     """The last notification about a finding on a channel; ``at`` is its Unix time.
 
     One that is ``waiting`` is not sent yet. One that is ``silenced`` was sent, and then somebody
-    acknowledged the finding.
+    acknowledged the finding. One that is ``skipped`` was not sent: the finding was open when the
+    channel was added.
     """
 
     state: State
@@ -107,7 +108,11 @@ def plan(
         for f in findings
         for channel in routing.channels_for(f, run.project, run.name)
     }
-    keys = routed | {key for key in notifications if key.channel in routing.channels}
+    keys = routed | {
+        key
+        for key, notification in notifications.items()
+        if key.channel in routing.channels and notification.state != "skipped"
+    }
     order = {rule: position for position, rule in enumerate(by_rule)}
     decisions = [
         _decide(key, by_rule.get(key[1:]), notifications.get(key), run, timing, now)
@@ -185,7 +190,7 @@ def _decide_resolved(
 ) -> _Decision:
     if notification is None or _is_waiting(notification):  # resolved before it was sent
         return _Decision(key)
-    if notification.state == "resolved" or not timing.resolved:
+    if notification.state in ("resolved", "skipped") or not timing.resolved:
         return _Decision(key, notification=replace(notification, state="resolved"))
     finding = finding or _withdrawn(key, notification)
     return _Decision(key, "resolved", finding, since=now, urgent=True)
@@ -206,7 +211,7 @@ def _decide_ongoing(
         return _Decision(key, reason, finding, since=waiting_since, urgent=urgent)
     repeat_at = notification.at + timing.repeat_after
     confirmed = finding.last_step > notification.last_step
-    if run.finished:
+    if run.finished or notification.state == "skipped":
         return _Decision(key, notification=notification)
     if repeat_at <= now and (confirmed or finding.rule.startswith(INACTIVITY_RULES)):
         return _Decision(key, "repeated", finding, since=now, urgent=True)

@@ -11,8 +11,10 @@ from gradledger_monitor.alerts.configuration import (
     dump_with_secrets,
     parse_channel,
 )
-from gradledger_monitor.store.alerts import channels
+from gradledger_monitor.alerts.routing import Routing
+from gradledger_monitor.store.alerts import channels, earlier_findings
 from gradledger_monitor.store.alerts.channels import ChannelState
+from gradledger_monitor.store.alerts.earlier_findings import SkippedFinding
 from gradledger_monitor.store.database import Store
 
 
@@ -29,6 +31,11 @@ class Roster:
     def enabled(self) -> set[str]:
         """Names of the channels that are not disabled."""
         return {name for name in self.channels if self.state(name).disabled is None}
+
+    @property
+    def routing(self) -> Routing:
+        """Which findings go to which of the enabled channels."""
+        return Routing(self.enabled, self.routes)
 
     def state(self, name: str) -> ChannelState:
         """Whether a channel is disabled or held."""
@@ -51,6 +58,16 @@ def load(store: Store, configured: Sequence[AnyChannel], routes: Sequence[Route]
 def stored_routes(store: Store) -> list[Route]:
     """The routes that were created over HTTP."""
     return [Route(**config) for config in channels.stored_routes(store)]
+
+
+def skipped_findings(store: Store, roster: Roster, now: float) -> dict[str, list[SkippedFinding]]:
+    """By enabled channel: the open findings from before it was added, which were not sent to it."""
+    routing = roster.routing
+    by_channel: dict[str, list[SkippedFinding]] = {}
+    for finding in earlier_findings.skipped(store, now):
+        if finding.channel in routing.channels_for(finding, finding.project, finding.name):
+            by_channel.setdefault(finding.channel, []).append(finding)
+    return by_channel
 
 
 def save_channel(store: Store, channel: AnyChannel, now: float) -> bool:

@@ -65,12 +65,18 @@ class AlertSettings(BaseSettings):
     @field_validator("alert_networks", mode="before")
     @classmethod
     def _split_networks(cls, value: Any) -> Any:
-        return value.replace(",", " ").split() if isinstance(value, str) else value
+        """Split ``a,b``, and the form in which settings are shown: ``["a", "b"]``."""
+        if not isinstance(value, str):
+            return value
+        return value.translate(str.maketrans(",[]\"'", "     ")).split()
 
     @field_validator("alert_networks")
     @classmethod
     def _are_networks(cls, networks: list[str]) -> list[str]:
-        EgressPolicy.allowing(networks)
+        try:
+            EgressPolicy.allowing(networks)
+        except ValueError as error:
+            raise ValueError(f"{error}. Use networks such as 10.0.0.0/8, 192.168.1.7") from error
         return networks
 
     @field_validator("alert_channels", mode="before")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger_monitor.api.pages import (
-    alert_settings,
+    alert_forms,
     api_docs,
     compare,
     findings,
@@ -15,6 +15,7 @@ from gradledger_monitor.api.pages import (
     settings,
     step,
 )
+from gradledger_monitor.api.pages import alerts as alert_pages
 from gradledger_monitor.api.routes import (
     acknowledgements,
     alerts,
@@ -38,7 +39,8 @@ PAGES = (
     postmortem,
     compare,
     settings,
-    alert_settings,
+    alert_pages,
+    alert_forms,
     override_settings,
     rule,
     findings,

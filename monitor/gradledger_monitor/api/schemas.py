@@ -32,13 +32,32 @@ class FindingNotice(BaseModel):
     fix: str
 
 
-class BatchResult(BaseModel):
-    """Every line of the batch is durable. Run records are not counted."""
+class RunStateNotice(BaseModel):
+    """A run's verdict and how far it is evaluated. ``gradledger run`` writes its summary from it.
 
-    stored: int
-    duplicates: int
-    findings_id: str | None = None  # identifies the findings, if the sender requested them
-    findings: list[FindingNotice] | None = None
+    The verdict includes all records once ``evaluated_revision`` reaches ``revision``. The page of
+    the run has the address ``/runs/`` and the id of the run, below the URL of the service.
+    """
+
+    verdict: str  # ``balanced``, ``suspect``, ``broken`` or ``incomplete``
+    steps: int  # optimizer steps that are evaluated
+    revision: int  # number of batches of the run that are stored
+    evaluated_revision: int  # everything up to this batch is evaluated
+    ended: bool  # whether every rank reported its end
+
+
+class BatchResult(BaseModel):
+    """Every line of the batch is durable. Run records are not counted.
+
+    The last three fields are there only if the request has the header ``Gradledger-Findings``. Its
+    value is the last ``findings_id`` that the sender got, or any other text.
+    """
+
+    stored: int  # records that are new
+    duplicates: int  # records that were stored before
+    findings_id: str | None = None  # identifies the findings, like an ETag
+    findings: list[FindingNotice] | None = None  # that are open; empty if the sender has this id
+    run: RunStateNotice | None = None  # the state of the last run in the batch
 
 
 class RunList(BaseModel):

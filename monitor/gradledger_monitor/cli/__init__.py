@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import NoReturn
 
 import typer
@@ -22,6 +23,8 @@ from gradledger_monitor.cli.commands.rules import rules
 from gradledger_monitor.cli.commands.serve import serve
 from gradledger_monitor.store.database import UnknownRevision
 from gradledger_monitor.store.failures import unusable
+
+INTERRUPTED = 130  # as a shell does
 
 app = typer.Typer(
     name="gradledger",
@@ -55,18 +58,43 @@ app.command()(config)
 
 
 def main() -> None:
-    """Run the command line. An unusable database exits with status 2 and one line."""
+    """Run the command line. A mistake of the caller exits with one line on standard error."""
     try:
-        app()
+        status = app(prog_name="gradledger", standalone_mode=False)
+    except typer.Abort:
+        _fail("gradledger: interrupted", INTERRUPTED)
     except DatabaseError as error:
         reason = unusable(error)
         if reason is None:  # a bug in gradledger
             raise
-        _fail(reason)
+        _fail(f"gradledger: {reason}")
     except UnknownRevision as error:
-        _fail(f"the database (GRADLEDGER_DB) {error}.")
+        _fail(f"gradledger: the database (GRADLEDGER_DB) {error}.")
+    except Exception as error:
+        line = _usage_line(error)
+        if line is None:
+            raise
+        _fail(line)
+    sys.exit(status if isinstance(status, int) else 0)
 
 
-def _fail(reason: str) -> NoReturn:
-    print(f"gradledger: {reason}", file=sys.stderr)
-    sys.exit(2)
+def _usage_line(error: Exception) -> str | None:
+    """The line for an error of Click, empty if it printed the help; None for any other error.
+
+    Click's classes are not imported: newer versions of Typer bring their own copies.
+    """
+    describe: Callable[[], str] | None = getattr(error, "format_message", None)
+    if describe is None:
+        return None
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return ""
+    command = getattr(getattr(error, "ctx", None), "command_path", "gradledger")
+    reason = " ".join(describe().split()).removeprefix("Invalid value: ")
+    reason = reason.replace("Value error, ", "")  # of pydantic
+    return f"{command}: {reason.rstrip('.')}. `{command} --help` lists the options."
+
+
+def _fail(line: str, status: int = 2) -> NoReturn:
+    if line:
+        print(line, file=sys.stderr)
+    sys.exit(status)

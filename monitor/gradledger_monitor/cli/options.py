@@ -22,10 +22,17 @@ def settings(**options: Any) -> Settings:
     try:
         return Settings(**{name: value for name, value in options.items() if value is not None})
     except ValidationError as error:
-        problems = [f"{environment_variable(str(e['loc'][0]))}: {e['msg']}" for e in error.errors()]
-        raise typer.BadParameter("; ".join(problems)) from error
+        raise typer.BadParameter(problems(error)) from error
     except ValueError as error:  # an unreadable file, or invalid JSON in a variable
         raise typer.BadParameter(str(error)) from error
+
+
+def problems(error: ValidationError) -> str:
+    """The invalid settings, each with the variable that sets it."""
+    return "; ".join(
+        f"{environment_variable(str(e['loc'][0]))}: {e['msg']}" if e["loc"] else e["msg"]
+        for e in error.errors()
+    )
 
 
 # Raised by Store() for a URL that names no usable database.

@@ -11,6 +11,9 @@ import time
 _MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _OFFSET = time.time() - time.clock_gettime(_MONOTONIC)
 
+# Earlier times are of clocks that were never set, or of logs without times: they are not known.
+EARLIEST_KNOWN = 946_684_800.0  # the beginning of the year 2000
+
 
 def now() -> float:
     """Unix seconds: the machine's clock when the process started, plus the time elapsed since."""

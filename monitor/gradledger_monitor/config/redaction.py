@@ -18,7 +18,9 @@ def redacted(name: str, value: Any) -> str:
         return _without_password(value)
     if isinstance(value, list):
         value = [v.model_dump(mode="json") if isinstance(v, BaseModel) else v for v in value]
-    return value if isinstance(value, str) else json.dumps(value) if value is not None else ""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _without_password(url: str) -> str:

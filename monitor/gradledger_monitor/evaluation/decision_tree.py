@@ -60,7 +60,7 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         "norm",
         "Do gradient norms vary without trending to zero or spiking?",
-        ("norm.spike", "norm.vanishing", "norm.exploding", "clip.*"),
+        ("norm.spike", "norm.vanishing*", "norm.exploding", "norm.dead_layer", "clip.*"),
         False,
     ),
 )

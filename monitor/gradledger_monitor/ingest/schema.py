@@ -155,6 +155,35 @@ class Replica(Struct, gc=False, kw_only=True, omit_defaults=True):
     shapes: Annotated[list[Shape], Meta(max_length=1_024)] = []
 
 
+MAX_LAYERS = 512
+
+
+class Layers(Struct, gc=False, kw_only=True, omit_defaults=True):
+    """Gradients, parameters and updates of the layers that are trained, on this rank."""
+
+    parameters: Count = 0
+    frozen: Count = 0
+    names: Annotated[list[Name], Meta(max_length=MAX_LAYERS)] = []
+    sizes: Annotated[list[Annotated[float, Meta(ge=0)]], Meta(max_length=MAX_LAYERS)] = []
+    gradient: Annotated[list[Number | None], Meta(max_length=MAX_LAYERS)] = []
+    parameter: Annotated[list[Number], Meta(max_length=MAX_LAYERS)] = []
+    update: Annotated[list[Number | None], Meta(max_length=MAX_LAYERS)] = []
+    earlier: Annotated[list[Count], Meta(max_length=MAX_LAYERS)] = []
+    observed: Count = 0
+    untrained: Annotated[list[Count], Meta(max_length=MAX_LAYERS)] = []
+
+
+class LeftOpen(Struct, gc=False, omit_defaults=True):
+    """Backwards that no step followed until the process ended."""
+
+    backwards: Count = 0
+    zeroed: Count = 0
+    nonfinite: Count = 0
+    scaled: Count = 0
+    norms: Count = 0
+    nonfinite_norms: Count = 0
+
+
 class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step"):
     """One optimizer step of one rank."""
 
@@ -179,6 +208,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     sync: Literal["none", "averaged", "unknown"] = "none"
     wrapper: Literal["ddp", "fsdp", "fsdp2"] | None = None
     data_group: Annotated[list[Count], Meta(max_length=MAX_RANKS)] = []
+    tensor_group: Annotated[list[Count], Meta(max_length=MAX_RANKS)] = []
     pipeline: Annotated[list[Count], Meta(max_length=MAX_RANKS)] = []
     divisors: Annotated[list[Number], Meta(max_length=64)] = []
     collectives_after: Count | None = None
@@ -186,9 +216,12 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     outside: Count | None = None
     samples: Samples | None = None
     before_hooks: bool = False
+    own_sums: bool = False
+    models: Samples | None = None
     averaging: bool = False
     parameters: Number | None = None
     replica: Replica | None = None
+    layers: Layers | None = None
     sampler: Literal["random", "sequential"] | None = None
     batches: Count | None = None
     batch_size: Count | None = None
@@ -197,6 +230,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     empty: bool = False
     trainable: Count | None = None
     skipped: bool = False
+    left_open: LeftOpen | None = None
     half_precision: bool = False
     by_hand: bool = False
     step_size: Number | None = None

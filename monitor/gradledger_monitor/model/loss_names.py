@@ -2,24 +2,96 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from gradledger_monitor.ingest.schema import MicroBatch, Term
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import PENALTY
 
+REDUCTIONS = ("MeanBackward", "SumBackward")  # losses without targets
 IndexedMicroBatches = list[tuple[int, MicroBatch]]  # with their index in the record
 
 
 def tasks_of(applied: IndexedMicroBatches) -> dict[int, int]:
-    """The tasks of losses that are alone in their micro-batch, numbered from 0 in this window.
+    """The task of each micro-batch (by index) that has one loss, numbered from 0 in this window.
 
-    A loop may call backward for each of its tasks. Empty if one of these losses shows no task: then
-    nothing separates the micro-batches.
+    A loop may call backward for each of its tasks. If they share a head, they also share the labels
+    and differ in their weights, or each has its own constant target, as real and fake. Empty if one
+    of these losses shows no task: then nothing separates the micro-batches.
     """
-    heads = dict.fromkeys(m.terms[0].head for _, m in applied if len(m.terms) == 1)
-    return {} if None in heads or 0 in heads else {h: n for n, h in enumerate(heads) if h}
+    alone = {index: m for index, m in applied if len(m.terms) == 1}
+    heads = {index: m.terms[0].head for index, m in alone.items()}
+    if not heads or None in heads.values() or 0 in heads.values():
+        return {}
+    tasks: dict[object, int] = {}
+    targets = constant_targets(applied)
+    weights = [] if targets else _weights_on_the_same_labels(alone.values())
+    return {
+        index: tasks.setdefault((heads[index], targets.get(index), _number(m, weights)), len(tasks))
+        for index, m in alone.items()
+    }
 
 
-def named(terms: list[Term], tasks: dict[int, int]) -> list[tuple[str, int, Term]]:
+def constant_targets(applied: IndexedMicroBatches) -> dict[int, float]:
+    """The target of each micro-batch (by index), as a fingerprint, if each has a constant one.
+
+    Fingerprints also depend on the number of targets: empty if the micro-batches differ in it, or
+    if one of them has several losses.
+    """
+    targets: dict[int, float] = {}
+    for index, m in applied:
+        target = number(m.fingerprint)
+        same_size = len(m.terms) == 1 and m.terms[0].size == applied[0][1].terms[0].size
+        if target is None or not same_size or not has_constant_targets(m):
+            return {}
+        targets[index] = target
+    return targets
+
+
+def may_be_separate(applied: IndexedMicroBatches, tasks: Collection[int]) -> bool:
+    """Whether constant targets leave open if backwards are one loss, accumulated, or several.
+
+    The backwards of two discriminators look like those of one. Micro-batches with equal targets are
+    of one loss if one layer computes them (``tasks`` is not empty), or if it is a cross entropy: a
+    contrastive loss has its positive example in a fixed column.
+    """
+    if len(applied) < 2 or not all(has_constant_targets(m) for _, m in applied):
+        return False
+    if tasks and len(set(constant_targets(applied).values())) == 1:
+        return False
+    kinds = {t.kind for _, m in applied for t in m.terms if not t.kind.startswith(REDUCTIONS)}
+    return not all(kind.startswith("NllLoss") for kind in kinds)
+
+
+def has_constant_targets(micro_batch: MicroBatch) -> bool:
+    """Whether all targets are equal, of a term with more than one: a single target always is."""
+    if not micro_batch.constant_target or micro_batch.consecutive_target:
+        return False
+    return any((t.size or 0) > 1 for t in micro_batch.terms)
+
+
+def _weights_on_the_same_labels(micro_batches: Collection[MicroBatch]) -> list[float]:
+    """The coefficients of the losses on each set of labels, if there are several; else none.
+
+    Each set of labels must have one backward for each of them.
+    """
+    by_labels: dict[float, list[float]] = {}
+    for m in micro_batches:
+        labels, coefficient = number(m.fingerprint), number(m.terms[0].coefficient)
+        if labels is None or coefficient is None or m.constant_target:
+            return []
+        by_labels.setdefault(labels, []).append(coefficient)
+    first, *others = (sorted(each) for each in by_labels.values())
+    distinct = len(set(first)) == len(first) > 1
+    return first if distinct and all(other == first for other in others) else []
+
+
+def _number(micro_batch: MicroBatch, weights: list[float]) -> int:
+    coefficient = number(micro_batch.terms[0].coefficient)
+    return weights.index(coefficient) if coefficient is not None and weights else 0
+
+
+def named(terms: list[Term], task: int) -> list[tuple[str, int, Term]]:
     """Terms with a name and a part number, e.g. NllLossBackward0#1: the second loss of its kind.
 
     Terms on one head with one coefficient are parts of one loss (chunks), numbered from 1. Two
@@ -28,7 +100,7 @@ def named(terms: list[Term], tasks: dict[int, int]) -> list[tuple[str, int, Term
     number of its task.
     """
     if len(terms) == 1:
-        return [(f"{terms[0].kind}#{tasks.get(terms[0].head or 0, 0)}", 1, terms[0])]
+        return [(f"{terms[0].kind}#{task}", 1, terms[0])]
     named: list[tuple[str, int, Term]] = []
     losses_by_kind: dict[str, dict[object, int]] = {}
     parts: dict[str, int] = {}

@@ -10,6 +10,8 @@ gradients if
 
 for one number c over all coordinates. c = 1/R is an average, c = 1 a sum.
 
+Beside a DDP model, parameters outside the wrapper may be combined by the loop: ``_with_outside``.
+
 If the ``y_r`` differ, the samples may still prove that the loop combines gradients, and what it did
 to replicas: ``ManualAllReduce`` lists the cases.
 """
@@ -25,14 +27,30 @@ from msgspec.structs import replace
 
 from gradledger_monitor.ingest.schema import Samples, StepRecord
 from gradledger_monitor.model import tolerances
-from gradledger_monitor.model.clipping import clipping_of_window
+from gradledger_monitor.model.clipping import clip_coefficient, clipping_of_window
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.token_ledger import total
 
 MIN_COORDINATES = 3  # that are not zero: any two numbers have a ratio
 
 UNSEEN = "how the ranks' gradients were combined was not seen"
-DIFFERENT = "the ranks step on different gradients"
+# A rank may take its parameters from another one: its own gradient is then of no effect.
+DIFFERENT = "the ranks' gradients differ when the parameters are updated"
+
+# Of parameters outside the DDP wrapper, where the loop communicates after backward.
+OUTSIDE_UNSEEN = (
+    "whether the loop averages the gradients of parameters outside the DDP wrapper was not seen"
+)
+OUTSIDE_DIFFERENT = (
+    "the ranks' gradients of parameters outside the DDP wrapper differ when they are updated"
+)
+OUTSIDE_NO_SUM = (
+    "the gradients of parameters outside the DDP wrapper were combined, but not as a sum"
+)
+OUTSIDE_SCALED = (
+    "the loop multiplies the gradients of parameters outside the DDP wrapper by another factor "
+    "than the rest"
+)
 
 RecordsByRank = dict[int, StepRecord]
 Rows = list[list[float]]  # of each rank, its coordinates
@@ -89,6 +107,25 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
     return ManualAllReduce(reason="gradients were combined anew on top of combined ones")
 
 
+def model_average(records: RecordsByRank) -> float | None:
+    """What the ranks made of their models, as a multiple of the average; None if it was not seen.
+
+    Of an outer optimizer: of the changes of their models.
+    """
+    rows = list(records.values())
+    samples = [r.models for r in rows if r.models is not None]
+    if len(samples) < len(rows):
+        return None
+    tolerance = _tolerance(rows)
+    before, after = _values(samples)
+    if len({len(values) for values in before + after}) != 1:
+        return None
+    if _count_combined(before, after, tolerance) < MIN_COORDINATES:
+        return None
+    factor = _fit(list(records), samples, [1.0] * len(rows), tolerance).factor
+    return None if factor is None else factor * len(rows)
+
+
 def as_averaged(records: RecordsByRank, all_reduce: ManualAllReduce | None) -> RecordsByRank:
     """The records as if DDP had averaged and ``post_factor`` were the rest, c * R.
 
@@ -97,7 +134,7 @@ def as_averaged(records: RecordsByRank, all_reduce: ManualAllReduce | None) -> R
     if all_reduce is None:
         if _only_scaled(records.values()):
             return {rank: replace(r, sync="none") for rank, r in records.items()}
-        return records
+        return _with_outside(records)
     if all_reduce.moved:
         records = {rank: _as_accumulated(record) for rank, record in records.items()}
     if all_reduce.factor is None:
@@ -107,6 +144,86 @@ def as_averaged(records: RecordsByRank, all_reduce: ManualAllReduce | None) -> R
         rank: replace(r, sync="averaged", post_factor=factor * clipping_of_window(r))
         for rank, r in records.items()
     }
+
+
+def _with_outside(records: RecordsByRank) -> RecordsByRank:
+    """The records, with what a loop did to the gradients of parameters outside the DDP wrapper.
+
+    ``post_factor`` is that of the wrapper's if the loop averages the others as DDP does. If it
+    divides their sum by R times or 1/R times as much, ``divisors`` states both. Otherwise the
+    factor is not known.
+    """
+    rows = list(records.values())
+    if not all(_combines_outside(r) for r in rows):
+        return records
+    fit = _fit_outside(rows)
+    if isinstance(fit, str):
+        missing = {"post_factor": fit}
+        return {
+            rank: replace(r, post_factor=None, changed=False, missing=r.missing | missing)
+            for rank, r in records.items()
+        }
+    factor, excess = fit
+    divisors = [] if excess is None else [float(len(rows)), len(rows) / excess]
+    return {
+        rank: replace(r, post_factor=factor, changed=False, divisors=divisors)
+        for rank, r in records.items()
+    }
+
+
+def _combines_outside(record: StepRecord) -> bool:
+    by_ddp = record.wrapper == "ddp" and record.sync == "averaged" and not record.skipped
+    unknown = "replica" in record.missing or record.divisors  # DDP models over different ranks
+    return bool(by_ddp and record.outside and record.collectives_after and not unknown)
+
+
+def _fit_outside(rows: Sequence[StepRecord]) -> tuple[float, float | None] | str:
+    """The factor after backward, and R or 1/R if the others are larger by it; or why not known.
+
+    Gradients that DDP has averaged have the same bits on every rank, others do not.
+    """
+    samples = [r.samples for r in rows if r.samples is not None]
+    before, after = _values(samples)
+    if len(samples) < len(rows) or len({len(values) for values in before + after}) != 1:
+        return OUTSIDE_UNSEEN
+    if not all(math.isfinite(v) for values in before + after for v in values):
+        return "the sampled gradients are not finite"
+    tolerance = _tolerance(rows)
+    if not all(_are_equal(applied, tolerance) for applied in zip(*after, strict=True)):
+        return OUTSIDE_DIFFERENT
+    columns = range(len(after[0]))
+    outside = [i for i in columns if len({row[i] for row in before}) > 1]
+    wrapped = [i for i in columns if i not in outside]
+    factor = _ratio(_at(wrapped, after[0]), _at(wrapped, before[0]), tolerance)
+    if factor is None or len(outside) < MIN_COORDINATES:
+        return OUTSIDE_UNSEEN
+    own = [_at(outside, row) for row in before]
+    combined = _sum_of(own, _at(outside, after[0]), tolerance).factor
+    if combined is None:
+        return OUTSIDE_NO_SUM
+    excess = combined * len(rows) / factor
+    if abs(excess - 1) <= tolerance:
+        return factor, None
+    clipped_alike = all(map(_clips_all, rows))
+    for by_ranks in (len(rows), 1 / len(rows)):
+        if abs(excess / by_ranks - 1) <= tolerance and clipped_alike:
+            return factor, by_ranks
+    return OUTSIDE_SCALED
+
+
+def _clips_all(record: StepRecord) -> bool:
+    """Whether each clip, if there is one, was of all gradients: the norm that is left shows it."""
+    if clipping_of_window(record) == 1:
+        return True
+    norm, clips = number(record.norm), [e for e in record.events if e.op == "clip_norm"]
+    if norm is None or len(clips) != 1:
+        return False
+    left = (number(clips[0].norm) or 0.0) * clip_coefficient(clips[0])
+    return abs(left - norm) <= tolerances.SAMPLE * norm
+
+
+def _at(columns: Iterable[int], row: list[float]) -> list[float]:
+    return [row[column] for column in columns]
 
 
 def _as_accumulated(record: StepRecord) -> StepRecord:
@@ -149,6 +266,8 @@ def _only_scaled(rows: Iterable[StepRecord]) -> bool:
 
 def _synced_twice(record: StepRecord) -> bool:
     """Whether a hook ran on already combined gradients: harmless only for an average."""
+    if record.own_sums:
+        return False  # a sum of sums would not fit
     if record.wrapper is None and record.before_hooks:
         return sum(bool(m.collectives) for m in record.micro_batches) > 1
     return sum(m.wrapper == "sync" for m in record.micro_batches) > 1

@@ -202,11 +202,25 @@ def losses_together(objectives: list[Objective]) -> Iterator[list[Objective]]:
         yield losses
 
 
+def signs_differ(terms: list[WeightedTerm]) -> bool:
+    """Whether one loss has a positive weight in some micro-batch, and a negative one in another.
+
+    A term of opposite sign beside the loss, as an entropy, is a part of one objective. If the loss
+    multiplies its elements by weights, a sign is that of the data (an advantage).
+    """
+    signs: dict[str, dict[tuple[int, int], set[bool]]] = {}
+    for t in terms:
+        if not (t.loss_term.nonlinear or has_own_weights(t.loss_term)):
+            of_batches = signs.setdefault(t.term, {})
+            of_batches.setdefault((t.rank, t.micro_batch), set()).add(t.positive)
+    return any({True} in each.values() and {False} in each.values() for each in signs.values())
+
+
 def _heaviest_first(terms: list[WeightedTerm]) -> list[str]:
     """Names of the terms by gradient weight, sum of n * w, descending; penalties after them.
 
     An undivided mean is as heavy as its coefficient: added on K micro-batches it may weigh more
-    than the loss beside which the author gave it little weight.
+    than the loss beside which the author gave it little weight. So is a bare sum, as an entropy.
     """
     if not terms:
         return []
@@ -218,8 +232,12 @@ def _heaviest_first(terms: list[WeightedTerm]) -> list[str]:
     ranks = len({t.rank for t in terms})
     micro_batches = Counter(name for name, _, _ in {(t.term, t.rank, t.micro_batch) for t in terms})
     for t in terms:
-        undivided = t.loss_term.undivided and t.loss_term.reduction == "mean"
-        count = micro_batches[t.term] / ranks if undivided else 1.0
+        undivided = t.loss_term.undivided
+        count = (
+            micro_batches[t.term] / ranks if undivided and t.loss_term.reduction == "mean" else 1.0
+        )
+        if undivided and t.loss_term.kind.startswith("SumBackward"):
+            count = t.tokens * micro_batches[t.term] / ranks
         totals[t.term] = totals.get(t.term, 0.0) + t.tokens * t.weight / count
     return sorted(totals, key=lambda name: (name in penalties, -totals[name], name))
 
@@ -261,12 +279,9 @@ def _is_off_by_k(reading: Reading, tolerance: float, scale: float | None) -> boo
         return False
     if reading.unit == "positions" and not all(term.undivided for term in terms):
         return False
-    totals: dict[tuple[int, int], float] = {}
-    for line in reading.ledger.lines:
-        key = (line.rank, line.micro_batch)
-        totals[key] = totals.get(key, 0.0) + line.tokens * line.weight
-    k = len(totals) / len({rank for rank, _ in totals})
-    equal = max(totals.values()) <= min(totals.values()) * (1 + 2 * tolerance)
+    totals = reading.ledger.weights_of_micro_batches()
+    k = len(totals) / len({line.rank for line in reading.ledger.lines})
+    equal = max(totals) <= min(totals) * (1 + 2 * tolerance)
     if scale is None or k == 1 or not equal:
         return False
     factor = reading.ledger.balance / scale

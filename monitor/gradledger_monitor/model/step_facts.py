@@ -23,10 +23,9 @@ from itertools import chain
 from typing import Any
 
 from gradledger_monitor.ingest.schema import Event, MicroBatch, StepRecord, Term
-from gradledger_monitor.model import manual_all_reduce, tolerances
+from gradledger_monitor.model import loss_names, manual_all_reduce, tolerances
 from gradledger_monitor.model.batch_size import samples_of, sum_if_complete, tokens_of
 from gradledger_monitor.model.clipping import clipping_of_window, shared_factor, unscale_factor
-from gradledger_monitor.model.loss_names import IndexedMicroBatches, named, tasks_of
 from gradledger_monitor.model.losses import mean_over_tokens, sum_of_roots
 from gradledger_monitor.model.manual_all_reduce import UNSEEN, ManualAllReduce
 from gradledger_monitor.model.numbers import number
@@ -34,8 +33,8 @@ from gradledger_monitor.model.objectives import (
     Objective,
     WeightedTerm,
     fair_together,
-    has_own_weights,
     objectives_of,
+    signs_differ,
 )
 from gradledger_monitor.model.token_ledger import Ledger, total
 from gradledger_monitor.model.topology import data_group, members, rescaled_later
@@ -117,7 +116,7 @@ class StepFacts:
         self.shared_factors = {rank: shared_factor(r) for rank, r in records.items()}
         self.unmeasured = self._unmeasured()
         self.factor_unmeasured = self._factor_unmeasured()
-        self._tasks = tasks_of(applied)
+        self._tasks = loss_names.tasks_of(applied)
         self.terms = terms = self._terms()
         # the balance under the contract; None where the balance is not known
         intended = None if self.factor_unmeasured else run.declared_scale or 1.0
@@ -240,7 +239,7 @@ class StepFacts:
             return self.missing_ranks
         for record in self._accounted.values():
             if len(record.divisors) > 1:
-                return "the wrapper divides the gradients of different parameters differently"
+                return "gradients of different parameters are divided by different numbers"
             if record.post_factor is None:
                 return record.missing.get("post_factor", "the gradient sample is missing")
             if not math.isfinite(float(record.post_factor)):
@@ -294,13 +293,13 @@ class StepFacts:
             rank_factor /= self.ranks_divisor
             is_unmeasured = self.records[factor_of].post_factor is None
             applied = self.applied_by_rank[rank]
-            tasks = self._tasks if rank == self.lowest_rank else tasks_of(applied)
+            tasks = self._tasks if rank == self.lowest_rank else loss_names.tasks_of(applied)
             later = rescaled_later(applied)
             for index, micro_batch in applied:
                 factor = rank_factor * later.get(index, 1.0)
                 if is_unmeasured:
                     factor *= unscale_factor(micro_batch)
-                for name, part, term in named(micro_batch.terms, tasks):
+                for name, part, term in loss_names.named(micro_batch.terms, tasks.get(index, 0)):
                     counted = _tokens_and_weight(term, part)
                     if counted is not None:
                         tokens, weight = counted
@@ -335,17 +334,16 @@ class StepFacts:
     def separate_losses(self) -> bool:
         """Whether the backwards of a window are separate losses, not parts of one batch.
 
-        A critic's are: real against fake, each with one constant target, or with opposite signs.
-        If the loss multiplies its elements by weights, a sign is that of the data (an advantage).
+        A critic's are: real against fake, each once, or with opposite signs.
         """
-        applied = self.applied
-        if len(applied) > 1 and all(_has_constant_targets(m) for _, m in applied):
-            return True
-        signed = [
-            t for t in self.terms if not (t.loss_term.nonlinear or has_own_weights(t.loss_term))
-        ]
-        negative = {t.term for t in signed if not t.positive}
-        return bool(negative) and any(t.term in negative and t.positive for t in signed)
+        targets = loss_names.constant_targets(self.applied)
+        distinct = len(targets) > 1 and len(set(targets.values())) == len(self.applied)
+        return distinct or signs_differ(self.terms)
+
+    @property
+    def may_be_separate_losses(self) -> bool:
+        """Whether constant targets leave open if the backwards are one loss or several."""
+        return loss_names.may_be_separate(self.applied, self._tasks)
 
     def _together(self, intended: float | None) -> Objective | None:
         if len(self.objectives) < 2 or self.objectives[0].reading.is_fair(self.tolerance, intended):
@@ -401,7 +399,7 @@ def merge(run: RunInfo, optimizer: int, step: int, records: RecordsByRank) -> St
 # ---------------------------------------------------------------------- from record to weights
 
 
-def _applied(record: StepRecord) -> IndexedMicroBatches:
+def _applied(record: StepRecord) -> loss_names.IndexedMicroBatches:
     """Micro-batches since the gradients were last absent or zero, with their indices.
 
     The gradients of those before were discarded: another loss's backward leaked into them, or
@@ -437,20 +435,13 @@ def _tolerance(records: Iterable[StepRecord]) -> float:
     return tolerances.WEIGHT
 
 
-def _has_constant_targets(micro_batch: MicroBatch) -> bool:
-    """Whether all targets are equal, of a term with more than one: a single target always is."""
-    if not micro_batch.constant_target or micro_batch.consecutive_target:
-        return False
-    return any((t.size or 0) > 1 for t in micro_batch.terms)
-
-
 def _data_of(micro_batch: MicroBatch) -> float | None:
     """The fingerprint of its targets, if they depend on the data; None if they show nothing."""
     return None if micro_batch.constant_target else number(micro_batch.fingerprint)
 
 
 def _why_unmeasured(
-    record: StepRecord, applied: IndexedMicroBatches, all_reduce: ManualAllReduce | None
+    record: StepRecord, applied: loss_names.IndexedMicroBatches, all_reduce: ManualAllReduce | None
 ) -> str | None:
     if record.skipped:
         return "the GradScaler skipped this step"

@@ -78,6 +78,14 @@ class Ledger:
         lines = [line for line in self.lines if line.tokens]
         return tuple([_entry(line, self.tokens, self.balance) for line in lines])
 
+    def weights_of_micro_batches(self) -> list[float]:
+        """The sum of the token weights of each micro-batch of each rank."""
+        totals: dict[tuple[int, int], float] = {}
+        for line in self.lines:
+            key = (line.rank, line.micro_batch)
+            totals[key] = totals.get(key, 0.0) + line.tokens * line.weight
+        return list(totals.values())
+
 
 def build_ledger(lines: Sequence[WeightedTokens]) -> Ledger | None:
     """The ledger of a window; None if no token has any weight, or the sums are not finite."""

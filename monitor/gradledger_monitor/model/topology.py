@@ -22,6 +22,11 @@ from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.batch_size import sum_if_complete, tokens_of
 from gradledger_monitor.model.numbers import number
 
+OTHER_DATA = (
+    "ranks that hold parts of one model have different targets: parts of one sequence, which is "
+    "right, or different data, which is not"
+)
+
 RecordsByRank = dict[int, StepRecord]
 Ranks = list[int]
 
@@ -135,11 +140,21 @@ def members(records: RecordsByRank, group: Sequence[int]) -> RecordsByRank:
     """
     chosen = {rank: records[rank] for rank in group if rank in records}
     for rank, record in chosen.items():
+        if _differ_in_data(records, record.tensor_group):
+            missing = record.missing | {"sync": OTHER_DATA}
+            chosen[rank] = structs.replace(record, missing=missing)
+    for rank, record in chosen.items():
         if len(record.pipeline) > 1:
             chosen[rank] = structs.replace(record, norm=_norm(records, record))
     if len(group) == 1 < len(records):
         return {rank: structs.replace(record, sync="none") for rank, record in chosen.items()}
     return chosen
+
+
+def _differ_in_data(records: RecordsByRank, ranks: Ranks) -> bool:
+    """Whether the ranks of a tensor-parallel group are known to have different targets."""
+    prints = [tuple(_fingerprints(records[rank])) for rank in ranks if rank in records]
+    return len(prints) > 1 and all(prints) and len(set(prints)) > 1
 
 
 def _norm(records: RecordsByRank, record: StepRecord) -> float | None:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from gradledger_monitor.common import clock
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.findings import SEVERITIES, EvaluationResult, Finding
+from gradledger_monitor.model.layers.combined import Layer
 from gradledger_monitor.model.step_facts import IMPORTED_FROM
 from gradledger_monitor.reports.events import TimelineEvent, timeline
+from gradledger_monitor.reports.layers import layers_by_step
 from gradledger_monitor.reports.objectives import ObjectiveSummary, recent_objectives
 from gradledger_monitor.reports.topology import RunTopology, run_topology
 from gradledger_monitor.store.database import Store
@@ -61,6 +63,7 @@ class Incident:
     whole: Curves
     around: Curves
     evaluations: dict[str, Curves]
+    layers: list[tuple[int, list[Layer]]]
 
     @property
     def absent(self) -> list[int]:
@@ -132,6 +135,7 @@ def build_incident(store: Store, run: str, now: float | None = None) -> Incident
         whole=whole,
         around=around,
         evaluations=curves.eval_curves(store, run, points=MOST_POINTS),
+        layers=layers_by_step(store, run, optimizer),
     )
 
 

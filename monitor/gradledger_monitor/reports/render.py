@@ -17,7 +17,16 @@ from gradledger_monitor.reports.objectives import ObjectiveSummary
 from gradledger_monitor.reports.terminal import step_span
 from gradledger_monitor.reports.verdict_json import verdict_json
 from gradledger_monitor.store.steps.curves import Curves
-from gradledger_web import assets, charts, formatting, glossary, headline, progress, rank_table
+from gradledger_web import (
+    assets,
+    charts,
+    formatting,
+    glossary,
+    headline,
+    layer_map,
+    progress,
+    rank_table,
+)
 from gradledger_web.chart_svg import Curve, Frame, Plot, plot
 from gradledger_web.rendering import render
 
@@ -32,6 +41,8 @@ def html(incident: Incident) -> str:
         tree=incident.evaluation.tree,
         objectives=incident.objectives,
         ranks=_ranks(incident),
+        layers=layer_map.layer_maps(incident.layers),
+        why_no_layers=layer_map.why_empty(incident.evaluation.coverage),
         lost=progress.is_lost(incident.run, incident.created),
         charts=list(_charts(incident)),
         cost=cost_text(incident.cost) if incident.cost else "",

@@ -11,11 +11,14 @@ from gradledger_monitor.rules.ddp.never_synced import NeverSynced
 from gradledger_monitor.rules.ddp.replica_drift import ReplicaDrift
 from gradledger_monitor.rules.ddp.uneven_microbatches import UnevenMicrobatches
 from gradledger_monitor.rules.ddp.wrong_microbatch_synced import WrongMicrobatchSynced
+from gradledger_monitor.rules.ddp.wrong_model_average import WrongModelAverage
 from gradledger_monitor.rules.eval.diverging import Diverging
 from gradledger_monitor.rules.loop.clip_every_microbatch import ClipEveryMicrobatch
 from gradledger_monitor.rules.loop.discarded_microbatches import DiscardedMicrobatches
 from gradledger_monitor.rules.loop.double_step import DoubleStep
+from gradledger_monitor.rules.loop.dropped_windows import DroppedWindows
 from gradledger_monitor.rules.loop.grads_not_zeroed import GradsNotZeroed
+from gradledger_monitor.rules.loop.never_stepped import NeverStepped
 from gradledger_monitor.rules.loop.no_gradients import NoGradients
 from gradledger_monitor.rules.loop.step_every_microbatch import (
     StepEveryMicrobatch as LoopStepEveryMicrobatch,
@@ -24,10 +27,12 @@ from gradledger_monitor.rules.loop.zeroed_before_step import ZeroedBeforeStep
 from gradledger_monitor.rules.loop.zeroed_every_microbatch import ZeroedEveryMicrobatch
 from gradledger_monitor.rules.loss.diverging import Diverging as LossDiverging
 from gradledger_monitor.rules.loss.nonfinite import Nonfinite as LossNonfinite
+from gradledger_monitor.rules.norm.dead_layer import DeadLayer
 from gradledger_monitor.rules.norm.exploding import Exploding
 from gradledger_monitor.rules.norm.nonfinite import Nonfinite
 from gradledger_monitor.rules.norm.spike import Spike
 from gradledger_monitor.rules.norm.vanishing import Vanishing
+from gradledger_monitor.rules.norm.vanishing_by_depth import VanishingByDepth
 from gradledger_monitor.rules.reduction.balance_off import BalanceOff
 from gradledger_monitor.rules.reduction.double_division import DoubleDivision
 from gradledger_monitor.rules.reduction.missing_division import MissingDivision
@@ -86,6 +91,7 @@ RULES: tuple[type[Rule], ...] = (
     WrongMicrobatchSynced,
     MissingNoSync,
     ReplicaDrift,
+    WrongModelAverage,
     UnevenMicrobatches,
     DuplicateData,
     SameOrderEachEpoch,
@@ -93,16 +99,20 @@ RULES: tuple[type[Rule], ...] = (
     ZeroedEveryMicrobatch,
     ZeroedBeforeStep,
     NoGradients,
+    NeverStepped,
     LoopStepEveryMicrobatch,
     DoubleStep,
     ClipEveryMicrobatch,
     DiscardedMicrobatches,
+    DroppedWindows,
     SchedulerStepEveryMicrobatch,
     ZeroLr,
     ChangedWithoutLr,
     Spike,
     Vanishing,
     Exploding,
+    VanishingByDepth,
+    DeadLayer,
     AlwaysEngaged,
 )
 

@@ -11,8 +11,7 @@ from gradledger_monitor.rules.catalogue import HISTORY_RULES, RULES
 from gradledger_monitor.rules.definition import RuleDefinition
 
 KINDS = {
-    "S": "structural: exact counts and arithmetic, reported at the first or second window that "
-    "shows it",
+    "S": "structural: exact counts and arithmetic, reported with the first windows that show it",
     "T": "statistical: needs a history",
 }
 

@@ -163,6 +163,18 @@ code_locations = Table(
     Column("location", Packed, nullable=False),
 )
 
+# Gradients, parameters and updates by layer, at a few steps: see steps/layers.py.
+layers = Table(
+    "layers",
+    metadata,
+    _run_column(),
+    Column("optimizer", Integer, primary_key=True),
+    Column("step", BigInteger, primary_key=True),
+    Column("rank", Integer, primary_key=True),
+    Column("sharded", Boolean, nullable=False),
+    Column("layers", Packed, nullable=False),
+)
+
 # The last evaluated step of each optimizer: a record of an earlier step is late. Up to the step
 # ``pruned``, records may have been removed: no step up to there is evaluated again.
 progress = Table(

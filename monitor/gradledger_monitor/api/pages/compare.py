@@ -15,9 +15,10 @@ from gradledger_monitor.store.runs import queries
 from gradledger_monitor.store.runs.queries import RunRow
 from gradledger_monitor.store.steps import curves
 from gradledger_monitor.store.steps.curves import Curves, Span
-from gradledger_web import charts, run_diff
+from gradledger_web import charts
 from gradledger_web.formatting import segment
-from gradledger_web.run_diff import RunMedians
+from gradledger_web.runs import diff as run_diff
+from gradledger_web.runs.diff import RunMedians
 
 router = APIRouter(include_in_schema=False)
 

@@ -14,7 +14,7 @@ from gradledger_monitor.api import forms
 from gradledger_monitor.api.app_state import State, StateDep
 from gradledger_monitor.api.forms import Form, read_form
 from gradledger_monitor.api.pages.layout import redirect
-from gradledger_monitor.api.pages.settings import RejectedForm, show
+from gradledger_monitor.api.pages.settings import RejectedForm, Shown, show
 from gradledger_monitor.api.routes import overrides
 from gradledger_monitor.api.routes.overrides import RetentionUpdate, RulesUpdate
 from gradledger_monitor.common.problems import Problem
@@ -90,5 +90,5 @@ def _save(put: Callable[[State, Update], object], state: State, update: Update) 
 
 def _respond(state: State, form: RejectedForm) -> Response:
     if form.errors or form.reason:
-        return show(state, rejected=form)
-    return redirect(f"/settings#{form.section}")
+        return show(state, Shown(form.section), rejected=form)
+    return redirect(f"/settings/{form.section}")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
-from gradledger_monitor.api.app_state import StoreDep
+from gradledger_monitor.api.app_state import StateDep, StoreDep
 from gradledger_monitor.api.pages.layout import RuleId, not_found, page
 from gradledger_monitor.common import clock
 from gradledger_monitor.rules import docs
@@ -17,7 +18,17 @@ from gradledger_monitor.store.runs import findings_inbox
 
 router = APIRouter(include_in_schema=False)
 
-_ISSUE = re.compile(r"([\w.-]+/[\w.-]+#\d+)")
+_ISSUE = re.compile(r"([\w.-]+/[\w.-]+)#(\d+)")
+_MARKED = re.compile(r"(``[^`]+``|`[^`]+`|[\w.-]+/[\w.-]+#\d+)")
+
+
+class Piece(NamedTuple):
+    """A piece of a text: plain, code, or the name of an issue with its address."""
+
+    text: str
+    url: str | None = None
+    is_code: bool = False
+
 
 MOST_RUNS = 100  # that a rule's page lists
 
@@ -25,7 +36,7 @@ MOST_RUNS = 100  # that a rule's page lists
 @router.get("/rules")
 def list_rules(store: StoreDep) -> HTMLResponse:
     """All rules by family, with the number of runs that show each."""
-    runs = {rule.rule: rule.runs for rule in findings_inbox.inbox(store, clock.now())}
+    runs = findings_inbox.runs_by_rule(store)
     rules = [
         {
             "id": rule_id,
@@ -39,7 +50,7 @@ def list_rules(store: StoreDep) -> HTMLResponse:
 
 
 @router.get("/rules/{rule}")
-def show_rule(store: StoreDep, rule: RuleId) -> HTMLResponse:
+def show_rule(state: StateDep, rule: RuleId) -> HTMLResponse:
     """What the rule finds, why it matters, its fix and thresholds, and the runs that show it."""
     definition = docs.rules_by_id().get(rule)
     if definition is None:
@@ -50,12 +61,14 @@ def show_rule(store: StoreDep, rule: RuleId) -> HTMLResponse:
         "rule.html",
         rule=rule,
         headline=_plain(headline),
-        parts=[(part.startswith("**"), _with_links(_plain(part))) for part in parts],
+        parts=[(part.startswith("**"), _pieces(" ".join(part.split()))) for part in parts],
         kind=docs.KINDS[definition.kind],
         fix=docs.fix(definition),
         thresholds=definition.parameters(),
+        values=state.overrides.rule_overrides().thresholds.get(rule, {}),
         symptoms=_inhibited(definition),
-        runs=findings_inbox.runs_with(store, rule, clock.now(), MOST_RUNS),
+        runs=findings_inbox.runs_with(state.store, rule, clock.now(), MOST_RUNS),
+        most_runs=MOST_RUNS,
     )
 
 
@@ -64,15 +77,17 @@ def _plain(text: str) -> str:
     return text.strip("*").replace("``", "")
 
 
-def _with_links(text: str) -> list[tuple[str, str | None]]:
-    """The pieces of a text, each with its address if it names an issue: ``owner/name#123``."""
-    pieces = _ISSUE.split(text)
-    return [(piece, _address(piece) if number % 2 else None) for number, piece in enumerate(pieces)]
+def _pieces(text: str) -> list[Piece]:
+    """The pieces of a paragraph or heading: text, ``code`` and issues."""
+    return [_piece(piece) for piece in _MARKED.split(text.strip("*")) if piece]
 
 
-def _address(issue: str) -> str:
-    repository, _, number = issue.partition("#")
-    return f"https://github.com/{repository}/issues/{number}"
+def _piece(text: str) -> Piece:
+    if issue := _ISSUE.fullmatch(text):
+        repository, number = issue.groups()
+        return Piece(text, url=f"https://github.com/{repository}/issues/{number}")
+    code = text.strip("`")
+    return Piece(code, is_code=code != text)
 
 
 def _inhibited(definition: type[RuleDefinition]) -> list[str]:

@@ -16,6 +16,7 @@ from gradledger_monitor.api.pages.acknowledgement_form import acknowledgement_of
 from gradledger_monitor.api.pages.layout import RuleId, RunId, no_run, not_found, page, redirect
 from gradledger_monitor.model.chart_metrics import metrics_of_rule
 from gradledger_monitor.model.findings import Finding
+from gradledger_monitor.reports.layers import layers_by_step
 from gradledger_monitor.reports.objectives import objective_curves, recent_objectives
 from gradledger_monitor.reports.topology import run_topology
 from gradledger_monitor.reports.windows import recent_windows
@@ -31,6 +32,7 @@ from gradledger_web import (
     charts,
     evidence_svg,
     headline,
+    layer_map,
     progress,
     rank_table,
     step_table,
@@ -70,6 +72,8 @@ def show_run(
         tree=tree_svg.build_nodes(evaluation, summary.causes, latest, row.world_size),
         objectives=objectives,
         ranks=ranks,
+        layers=layer_map.layer_maps(layers_by_step(store, run, optimizer)),
+        why_no_layers=layer_map.why_empty(evaluation.coverage),
         coverage=coverage,
         tally=headline.tally(coverage),
         quarantined=queries.quarantined_steps(store, run, MAX_QUARANTINED),
@@ -78,6 +82,7 @@ def show_run(
         spans=_spans(evaluation.findings, optimizer),
         progress=progress.progress_of(row, listing.rates(store, [run]).get(run), time.time()),
         tags=listing.tags_of(store, [run]).get(run, []),
+        archived=tags.ARCHIVED,
         optimizer=optimizer,
         last_step=last_step,
         evaluated_steps=curves.evaluated_steps(store, run),
@@ -104,7 +109,8 @@ def _spans(findings: list[Finding], optimizer: int) -> list[dict[str, Any]]:
     """The spans of steps that the charts shade."""
     return [
         {
-            "rule": finding.rule,
+            "id": _anchor(finding),
+            "title": finding.title,
             "severity": "info" if finding.acknowledged else finding.severity,
             "first": finding.first_step,
             "last": finding.last_step,
@@ -113,6 +119,11 @@ def _spans(findings: list[Finding], optimizer: int) -> list[dict[str, Any]]:
         for finding in findings
         if finding.optimizer == optimizer and finding.inhibited_by is None
     ]
+
+
+def _anchor(finding: Finding) -> str:
+    """The id of a finding's element on the page."""
+    return f"finding-{finding.rule}" + (f"-{finding.optimizer}" if finding.optimizer else "")
 
 
 # ------------------------------------------------------------------ evidence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -14,13 +15,19 @@ from gradledger_monitor.api.middleware.credentials import caller
 from gradledger_monitor.api.middleware.origins import origin
 from gradledger_monitor.api.pages.layout import page
 from gradledger_monitor.common import clock
+from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import listing
-from gradledger_monitor.store.runs.listing import SORTS, WORST_FIRST, RunFilter
+from gradledger_monitor.store.runs.listing import SORTS, RunFilter
+from gradledger_monitor.store.runs.queries import RunRow
+from gradledger_monitor.store.runs.tags import ARCHIVED
+from gradledger_monitor.store.steps import curves
 from gradledger_web import progress
+from gradledger_web.runs import columns as run_columns
 
 router = APIRouter(include_in_schema=False)
 
 PAGE = 50
+MOST_COURSES = 2000  # of losses that are kept: about 1 kB each
 DEFAULT_URLS = ("http://127.0.0.1:4777", "http://localhost:4777")
 
 
@@ -35,9 +42,17 @@ def list_runs(
     rows = [] if grouped else listing.matching_runs(store, run_filter, PAGE, offset)
     ids = [row.id for row in rows]
     rates, now = listing.rates(store, ids), clock.now()
+    columns = run_columns.chosen(request.query_params.getlist("column"))
     return page(
         "runs.html",
         rows=rows,
+        columns=columns,
+        all_columns=run_columns.NAMED,
+        default_columns=columns == run_columns.DEFAULT,
+        config_keys=run_columns.config_keys(row.config for row in rows),
+        losses=_losses(store, rows) if "loss" in columns else {},
+        findings=listing.finding_counts(store, ids),
+        tally=listing.verdict_counts(store, run_filter),
         groups=listing.groups(store, run_filter, PAGE, offset) if grouped else [],
         grouped=grouped,
         progress={row.id: progress.progress_of(row, rates.get(row.id), now) for row in rows},
@@ -47,13 +62,25 @@ def list_runs(
         wanted=run_filter,
         filtered=run_filter != RunFilter(sort=run_filter.sort, ascending=run_filter.ascending),
         projects=listing.projects(store),
-        verdicts=WORST_FIRST,
         known_tags=listing.all_tags(store),
+        archived=ARCHIVED,
         offset=offset,
         limit=PAGE,
-        link=_linker(run_filter, grouped),
+        link=_linker(run_filter, grouped, columns),
         command=_command(request),
     )
+
+
+def _losses(store: Store, rows: list[RunRow]) -> dict[str, run_columns.LossCourse | None]:
+    """The course of the loss of each run."""
+    return {row.id: _loss(store, row.id, row.steps, row.last_seen) for row in rows}
+
+
+@lru_cache(maxsize=MOST_COURSES)
+def _loss(store: Store, run: str, steps: int, last_seen: float) -> run_columns.LossCourse | None:
+    """Computed again only after the run sent something or was evaluated further."""
+    figures, points = run_columns.LOSSES, run_columns.POINTS
+    return run_columns.loss_course(curves.curves(store, run, metrics=figures, points=points))
 
 
 def _run_filter(query: Mapping[str, str]) -> RunFilter:
@@ -66,7 +93,7 @@ def _run_filter(query: Mapping[str, str]) -> RunFilter:
     )
 
 
-def _linker(run_filter: RunFilter, grouped: bool) -> Any:
+def _linker(run_filter: RunFilter, grouped: bool, columns: tuple[str, ...]) -> Any:
     """A function that returns the URL of this page with some parameters replaced."""
     current = {
         "search": run_filter.search,
@@ -77,11 +104,12 @@ def _linker(run_filter: RunFilter, grouped: bool) -> Any:
         "sort": run_filter.sort if run_filter.sort != "seen" else "",
         "order": "up" if run_filter.ascending else "",
         "group": "name" if grouped else "",
+        "column": columns if columns != run_columns.DEFAULT else "",
     }
 
-    def link(**changes: str | int) -> str:
+    def link(**changes: Any) -> str:
         query = {name: value for name, value in {**current, **changes}.items() if value}
-        return f"/?{urlencode(query)}" if query else "/"
+        return f"/?{urlencode(query, doseq=True)}" if query else "/"
 
     return link
 

@@ -18,12 +18,18 @@ from gradledger_monitor.alerts.configuration import (
     Webhook,
     parse_channel,
 )
-from gradledger_monitor.alerts.roster import Roster, save_channel, save_routes, stored_routes
+from gradledger_monitor.alerts.roster import (
+    Roster,
+    save_channel,
+    save_routes,
+    skipped_findings,
+    stored_routes,
+)
 from gradledger_monitor.api.app_state import JsonResponse, State, StateDep, StoreDep
 from gradledger_monitor.api.schemas import problems
 from gradledger_monitor.common import clock
 from gradledger_monitor.common.problems import Problem, invalid_values
-from gradledger_monitor.store.alerts import channels, outbox
+from gradledger_monitor.store.alerts import channels, earlier_findings, outbox
 from gradledger_monitor.store.alerts.outbox import Alert
 
 router = APIRouter(prefix="/api/v1/alerts", tags=["alerts"])
@@ -50,6 +56,7 @@ class ChannelDocument(BaseModel):
     disabled: float | None
     why: str | None
     held_until: float | None  # nothing is sent before: the receiver sent Retry-After
+    skipped_findings: int  # open, of recent runs, from before the channel was added: not sent
 
 
 class ChannelList(BaseModel):
@@ -74,6 +81,13 @@ class Switch(BaseModel):
     """Whether a channel is enabled."""
 
     on: StrictBool
+
+
+class SentFindings(BaseModel):
+    """How many findings are sent, and how many runs have them: each run is one message."""
+
+    findings: int
+    runs: int
 
 
 class TestResult(BaseModel):
@@ -119,10 +133,7 @@ def replay(state: StateDep, alert: AlertId) -> JsonResponse:
 @router.get("/channels", response_model=ChannelList)
 def get_channels(state: StateDep) -> JsonResponse:
     """All channels, from the settings and created over HTTP, without their secrets."""
-    roster = state.alerts.roster()
-    return JsonResponse(
-        {"channels": [shown_channel(roster, name) for name in sorted(roster.channels)]}
-    )
+    return JsonResponse({"channels": shown_channels(state)})
 
 
 @router.put("/channels/{name}", response_model=CreatedChannel, responses=problems(409, 422))
@@ -138,7 +149,7 @@ def put_channel(
         ),
     ],
 ) -> JsonResponse:
-    """Create or replace a channel."""
+    """Create or replace a channel. Findings that are open already are not sent to a new one."""
     _refuse_read_only(state, name)
     channel = _parse(name, config)
     secret = None
@@ -147,7 +158,7 @@ def put_channel(
         channel = channel.model_copy(update={"secrets": [SecretStr(secret)]})
     save_channel(state.store, channel, clock.now())
     state.delivery_worker.wake()
-    return JsonResponse({**shown_channel(state.alerts.roster(), name), "secret": secret})
+    return JsonResponse({**_shown_channel(state, name), "secret": secret})
 
 
 @router.delete(
@@ -169,7 +180,26 @@ def switch_channel(state: StateDep, name: ChannelName, switch: Switch) -> JsonRe
     _require_channel(state, name)
     channels.switch(state.store, name, switch.on, clock.now())
     state.delivery_worker.wake()
-    return JsonResponse(shown_channel(state.alerts.roster(), name))
+    return JsonResponse(_shown_channel(state, name))
+
+
+@router.post(
+    "/channels/{name}/open-findings",
+    response_model=SentFindings,
+    responses=problems(404, 409, 422),
+)
+def send_open_findings(state: StateDep, name: ChannelName) -> JsonResponse:
+    """Send the open findings from before the channel was added, of runs of the last 24 hours."""
+    _require_channel(state, name)
+    now = clock.now()
+    roster = state.alerts.roster()
+    if name not in roster.enabled:
+        raise Problem(409, f"Channel {name!r} is disabled. Enable it first.")
+    findings = skipped_findings(state.store, roster, now).get(name, [])
+    earlier_findings.unskip(state.store, name, now)
+    state.delivery_worker.wake()
+    runs = {finding.run for finding in findings}
+    return JsonResponse({"findings": len(findings), "runs": len(runs)})
 
 
 @router.post("/channels/{name}/test", response_model=TestResult, responses=problems(404, 422))
@@ -198,8 +228,18 @@ def _parse(name: str, config: dict[str, Any]) -> AnyChannel:
         raise invalid_values(*errors) from error
 
 
-def shown_channel(roster: Roster, name: str) -> dict[str, Any]:
-    """A channel without its secrets."""
+def shown_channels(state: State) -> list[dict[str, Any]]:
+    """All channels, without their secrets."""
+    roster = state.alerts.roster()
+    skipped = skipped_findings(state.store, roster, clock.now())
+    return [_shown(roster, name, len(skipped.get(name, []))) for name in sorted(roster.channels)]
+
+
+def _shown_channel(state: State, name: str) -> dict[str, Any]:
+    return next(channel for channel in shown_channels(state) if channel["name"] == name)
+
+
+def _shown(roster: Roster, name: str, skipped: int) -> dict[str, Any]:
     channel, state = roster.channels[name], roster.state(name)
     return {
         "name": name,
@@ -210,6 +250,7 @@ def shown_channel(roster: Roster, name: str) -> dict[str, Any]:
         "disabled": state.disabled,
         "why": state.why,
         "held_until": state.held_until,
+        "skipped_findings": skipped,
     }
 
 

@@ -17,18 +17,21 @@ from gradledger_monitor.store.tables import runs
 HEADER = "gradledger-findings"  # requests the findings; its value is the ``findings_id`` so far
 MAX_FINDINGS = 20
 MAX_TEXT = 2_000
+# What the training process needs to write a verdict that includes all of its records.
+RUN_STATE = ("verdict", "steps", "revision", "evaluated_revision", "ended")
 
 
 def reply(store: Store, run: str, findings_id: str) -> dict[str, Any]:
     """The active findings of a run and their id; no findings if the id has not changed."""
     now = clock.now()
     with store.reading() as connection:
-        key = connection.scalar(select(runs.c.key).where(runs.c.id == run))
-        findings = [] if key is None else queries.current_findings(connection, key, now)
+        row = connection.execute(select(runs).where(runs.c.id == run)).one_or_none()
+        findings = [] if row is None else queries.current_findings(connection, row.key, now)
     active = [finding for finding in findings if _is_active(finding)][:MAX_FINDINGS]
     current_id = _id_of(active)
     changed = [] if current_id == findings_id else [_notice(finding) for finding in active]
-    return {"findings_id": current_id, "findings": changed}
+    state = None if row is None else {name: row._mapping[name] for name in RUN_STATE}
+    return {"findings_id": current_id, "findings": changed, "run": state}
 
 
 def _is_active(finding: Finding) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -15,6 +16,8 @@ from gradledger_monitor.api.routes.runs import MAX_STEP, Optimizer, RunId, requi
 from gradledger_monitor.api.schemas import problems
 from gradledger_monitor.common.problems import invalid_values
 from gradledger_monitor.model.chart_metrics import CHART_METRICS
+from gradledger_monitor.model.layers.combined import Layer
+from gradledger_monitor.reports.layers import layers_by_step
 from gradledger_monitor.reports.objectives import ObjectiveCurve, objective_curves
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.steps import curves, patterns
@@ -137,6 +140,24 @@ def get_objectives(
     """Balance and misallocation of each objective, for steps spread evenly over a span."""
     require_run(store, run)
     return compact(request, objective_curves(store, run, Span(optimizer, first, last), steps))
+
+
+@dataclass(frozen=True)
+class LayersAtStep:
+    """All layers at one step, in the order of the model."""
+
+    step: int
+    layers: list[Layer]
+
+
+@router.get(
+    "/{run}/layers/{optimizer}", response_model=list[LayersAtStep], responses=problems(404, 422)
+)
+def get_layers(request: Request, store: StoreDep, run: RunId, optimizer: Optimizer) -> Response:
+    """RMS of gradient, parameter and update of each layer, at the steps that measured it."""
+    require_run(store, run)
+    by_step = layers_by_step(store, run, optimizer)
+    return compact(request, [LayersAtStep(step, layers) for step, layers in by_step])
 
 
 def compact(request: Request, content: Any) -> Response:

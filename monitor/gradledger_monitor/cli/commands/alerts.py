@@ -15,13 +15,15 @@ import typer
 
 from gradledger_monitor.alerts import markdown
 from gradledger_monitor.alerts.assembly import Alerts
+from gradledger_monitor.alerts.roster import skipped_findings
 from gradledger_monitor.cli.options import DatabaseOption, database, settings
 from gradledger_monitor.common import clock
 from gradledger_monitor.common.sanitize import printable
-from gradledger_monitor.store.alerts import outbox
+from gradledger_monitor.store.alerts import earlier_findings, outbox
 from gradledger_monitor.store.alerts.channels import switch
 from gradledger_monitor.store.alerts.outbox import Alert
 from gradledger_monitor.store.database import Store
+from gradledger_web.formatting import plural
 
 app = typer.Typer(no_args_is_help=True, help="Test channels, list alerts, send them again.")
 
@@ -46,7 +48,7 @@ def _open_alerts(db: str | None) -> Iterator[tuple[Store, Alerts]]:
 def _require_channel(alerts: Alerts, channel: str) -> None:
     names = sorted(alerts.roster().channels)
     if not names:
-        add = "Set GRADLEDGER_ALERT_CHANNELS, or add one on the settings page"
+        add = "Set GRADLEDGER_ALERT_CHANNELS, or add one on the alerts page"
         raise typer.BadParameter(f"there is no channel {channel!r}: there are none. {add}")
     if channel not in names:
         raise typer.BadParameter(f"there is no channel {channel!r}. Channels: {', '.join(names)}")
@@ -70,8 +72,9 @@ def test(
 @app.command()
 def channels(db: DatabaseOption = None) -> None:
     """List all channels, without secrets."""
-    with _open_alerts(db) as (_, alerts):
+    with _open_alerts(db) as (store, alerts):
         roster = alerts.roster()
+        skipped = skipped_findings(store, roster, clock.now())
     for name, channel in sorted(roster.channels.items()):
         channel_state = roster.state(name)
         state = "enabled"
@@ -81,6 +84,31 @@ def channels(db: DatabaseOption = None) -> None:
             state = f"held until {_local_time(channel_state.held_until)}"
         target = channel.model_dump(mode="json")["url"]
         typer.echo(f"{name:16}  {channel.kind:12}  {printable(target)}  {printable(state)}")
+        if findings := skipped.get(name):
+            command = f"gradledger alerts send-open {name}"
+            number = plural(len(findings), "open finding")
+            typer.echo(f"  {number} from before the channel was added: send with `{command}`")
+
+
+@app.command("send-open")
+def send_open(
+    channel: Annotated[str, typer.Argument(help="The channel.")],
+    db: DatabaseOption = None,
+) -> None:
+    """Send the open findings from before a channel was added, of runs of the last 24 hours.
+
+    The service sends them when it runs.
+    """
+    with _open_alerts(db) as (store, alerts):
+        _require_channel(alerts, channel)
+        roster, now = alerts.roster(), clock.now()
+        if channel not in roster.enabled:
+            reason = f"channel {channel!r} is disabled: gradledger alerts on {channel}"
+            raise typer.BadParameter(reason)
+        findings = skipped_findings(store, roster, now).get(channel, [])
+        earlier_findings.unskip(store, channel, now)
+    number, runs = plural(len(findings), "finding"), plural(len({f.run for f in findings}), "run")
+    typer.echo(f"{number} of {runs} queued; the service sends them as soon as it runs")
 
 
 @app.command("list")

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,8 @@ from gradledger.settings import Settings
 from gradledger_monitor.archive import reader as archives
 from gradledger_monitor.archive.format import SUFFIX as ARCHIVE
 from gradledger_monitor.archive.format import DamagedArchive
-from gradledger_monitor.cli import options
+from gradledger_monitor.cli import imported_runs, options
+from gradledger_monitor.cli.imported_runs import Outcomes
 from gradledger_monitor.importers import detect, metric_names
 from gradledger_monitor.importers.metric_log import UnreadableLog
 from gradledger_monitor.ingest import decode, schema
@@ -54,16 +55,19 @@ class LogOptions:
 
 @dataclass
 class ImportCounts:
-    """The numbers of files and records: stored, stored before, or refused."""
+    """The numbers of files and records: stored, stored before, or refused; and the runs."""
 
     files: int = 0
     records: int = 0
     stored: int = 0
     refused: int = 0
+    runs: dict[str, bytes] = field(default_factory=dict)  # their run records, by id
 
     def add(self, lines: list[bytes], stored: int, refused: int) -> None:
         """Count the records of one batch; run headers are no records."""
-        self.records += sum(not is_run(line) for line in lines)
+        headers = [line for line in lines if is_run(line)]
+        self.runs |= {str(json.loads(line).get("run")): line for line in headers}
+        self.records += len(lines) - len(headers)
         self.stored += stored
         self.refused += refused
 
@@ -113,7 +117,7 @@ def import_(
     log_options = LogOptions(_format(format_), _column_names(map_ or []), _run_id(run), name)
     settings = Settings.from_environment(os.environ)
     counts = ImportCounts()
-    with _destination(url or settings.url, settings.token, db) as (store, upload):
+    with _destination(url or settings.url, settings.token, db) as (store, upload, outcomes):
         try:
             for path in _files(paths, log_options) if paths else _spooled(settings.spool):
                 if archives.is_archive(path):
@@ -127,6 +131,8 @@ def import_(
             raise typer.Exit(1) from error
         finally:
             typer.echo(str(counts))
+        for line in outcomes(counts.runs):
+            typer.echo(line)
     raise typer.Exit(1 if counts.refused else 0)
 
 
@@ -199,6 +205,7 @@ def _import_archive(path: Path, store: Store | None, upload: Upload, counts: Imp
         _print_refused(path, restored.refused, restored.problems[0])
     counts.records += restored.stored + restored.already_there + restored.refused
     counts.stored += restored.stored
+    counts.runs[restored.run] = b""
     counts.refused += restored.refused
 
 
@@ -280,20 +287,26 @@ def _upload_spool(file: SpoolFile, upload: Upload, counts: ImportCounts) -> None
 @contextmanager
 def _destination(
     url: str, token: str | None, db: str | None
-) -> Iterator[tuple[Store | None, Upload]]:
+) -> Iterator[tuple[Store | None, Upload, Outcomes]]:
     if db is None:
-        yield None, _into_service(url, token)
+        client = _client(url, token)
+        yield None, client.post, imported_runs.of_service(client, url)
         return
     current = options.settings(db=db)
     with options.database(db) as store:
-        yield store, _into_database(store)
-        # Evaluate here: perhaps no service runs on this database.
-        evaluate_all(store, RuntimeOverrides(current, store).rule_overrides(), current.rank_timeout)
+
+        def outcomes(runs: Mapping[str, bytes]) -> Iterator[str]:
+            # Evaluate here: perhaps no service runs on this database.
+            overrides = RuntimeOverrides(current, store).rule_overrides()
+            evaluate_all(store, overrides, current.rank_timeout)
+            yield from imported_runs.of_database(store)(runs)
+
+        yield store, _into_database(store), outcomes
 
 
-def _into_service(url: str, token: str | None) -> Upload:
+def _client(url: str, token: str | None) -> Client:
     try:
-        return Client(url, token).post
+        return Client(url, token)
     except ValueError as error:
         raise typer.BadParameter(f"{error}", param_hint="--url") from error
 

@@ -32,19 +32,35 @@ from collections.abc import Sequence
 from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.balance.evidence import (
+    coefficient_explains,
+    holds_the_whole_window,
     is_added_by_every_rank,
     is_undivided,
     masked_may_count,
+    may_pass_on_gradients,
 )
 from gradledger_monitor.rules.balance.explanations import ONE_MORE, PARTS_OR_TASKS, explain
 from gradledger_monitor.rules.balance.patterns import FAIR, Closed, Diagnosis, is_fair
 
 OWN_LOSSES = "each backward has a separate loss (such as real and fake batches of a GAN critic)"
+CONSTANT_TARGETS = (
+    "each micro-batch has one constant target, so that its backward may be a separate loss (such "
+    "as one of two discriminators) or a part of one that accumulates; if the losses are separate, "
+    'declare contract="sample"'
+)
 WEIGHTED_INSIDE = "the loss gives the tokens of one micro-batch different weights"
 NO_ELEMENTS = f'{WEIGHTED_INSIDE}; if that is intended, declare contract="sample"'
 MASKED = (
     "some elements of the loss have no weight, and whether its divisor should count them is not "
     'known; if the loss is right, declare contract="sample"'
+)
+PASSED_ON = (
+    "the loss may be a product with cached gradients, which add up without a division; if it is, "
+    'declare contract="sample"'
+)
+WHOLE_WINDOW = (
+    "every micro-batch has the same contrastive loss, which may be that of the whole window with "
+    'cached features; if its gradients add up on purpose, declare contract="sample"'
 )
 NONLINEAR = "the loss is a non-linear function of whole micro-batches, and its weights differ"
 OWN_RATE = (
@@ -75,16 +91,31 @@ def diagnose(facts: StepFacts, past: Sequence[Closed]) -> list[Diagnosis]:
         return [Diagnosis("by_design", f"the run declares one weight per {facts.run.contract}")]
     if facts.separate_losses:
         return [Diagnosis("by_design", OWN_LOSSES)]
+    if holds_the_whole_window(facts):
+        return [Diagnosis("unmeasured", WHOLE_WINDOW)]
     if facts.together is not None:
         return [_of_main(facts, facts.together, past)]
     if not facts.objectives:
         return [Diagnosis("unmeasured", reason_without_objective(facts))]
+    if is_undecided(facts):
+        return [Diagnosis("unmeasured", CONSTANT_TARGETS)]
     main, *further = facts.objectives
     if facts.record.by_hand:
         first = _of_update_by_hand(facts, main, past)
         return [first, *[Diagnosis("coefficient", objective=o) for o in further]]
     first = _of_main(facts, main, past)
     return [first, *[_of_further(facts, objective, first) for objective in further]]
+
+
+def is_undecided(facts: StepFacts) -> bool:
+    """Whether backwards may be separate losses, and some balance is not that of a right window."""
+    if not facts.may_be_separate_losses or facts.together is not None:
+        return False
+    scale = facts.run.declared_scale or 1.0
+    return not all(
+        is_fair(facts, o) or coefficient_explains(facts, o, o.ledger.balance / scale)
+        for o in facts.objectives
+    )
 
 
 def _without_factor(facts: StepFacts, reason: str) -> Diagnosis:
@@ -112,6 +143,9 @@ def _of_main(facts: StepFacts, objective: Objective, past: Sequence[Closed]) -> 
     masked = objective.weighted_inside and not objective.elements_count
     if masked and diagnosis.pattern in ("wandering", "early_step"):
         return Diagnosis("unmeasured", NO_ELEMENTS, objective)
+    harmless = diagnosis.pattern in FAIR or diagnosis.pattern == "coefficient"
+    if not harmless and may_pass_on_gradients(objective):
+        return Diagnosis("unmeasured", PASSED_ON, objective)
     intended = facts.run.declared_scale or 1.0
     if diagnosis.pattern not in FAIR and masked_may_count(objective, intended):
         return Diagnosis("unmeasured", MASKED, objective)

@@ -14,6 +14,7 @@ from gradledger_monitor.model.token_ledger import total
 from gradledger_monitor.model.tolerances import WEIGHT
 
 SINGLE = 2e-6  # relative error of a ratio of two single-precision numbers
+EQUAL_LOSS = 1e-5  # relative difference of one loss that is computed twice
 _PICKS = ("Gather", "Index")  # of one log-probability per token, by hand
 # Beginnings of the kinds of losses of which an element is a token, or a whole example.
 _OF_TOKENS = ("NllLoss", "SoftCrossEntropy", "Gather", "Index", "KlDiv", "CtcLoss")
@@ -143,14 +144,51 @@ def _is_reduced_by_mean(term: WeightedTerm) -> bool:
     return term.weight < min(1.0, term.factor) * (1 - WEIGHT)
 
 
+def may_pass_on_gradients(objective: Objective) -> bool:
+    """Whether the loss may be a dot product with cached gradients, as GradCache computes it.
+
+    Such products of chunks add up to one gradient, and nothing divides them. A loss that is linear
+    in its last step, with other weights, looks the same.
+    """
+    terms = [term.loss_term for term in objective.terms]
+    weighted_sum = objective.weighted_inside and all(
+        t.kind.startswith("SumBackward") and t.of is None for t in terms
+    )
+    product = all(t.kind.startswith("DotBackward") for t in terms)
+    return (product or weighted_sum) and is_undivided_alone(objective, with_coefficient=True)
+
+
+def holds_the_whole_window(facts: StepFacts) -> bool:
+    """Whether each micro-batch of a rank has one and the same loss, over all rows of the window.
+
+    A contrastive loss over cached features is so: rows of the micro-batch's own part get gradients,
+    and the others are constants. Its targets are 0, 1, 2 and so on, and its values are equal.
+    """
+    for record in facts.records.values():
+        batches = record.micro_batches
+        losses = [number(batch.loss) for batch in batches]
+        first = losses[0] if losses else None
+        if len(batches) == 1 or not first or not all(b.consecutive_target for b in batches):
+            return False
+        if not all(loss is not None and Near(loss, EQUAL_LOSS)(first) for loss in losses):
+            return False
+    return True
+
+
 def masked_may_count(objective: Objective, intended: float) -> bool:
     """Whether the contract may hold in elements of which some have no weight.
 
     Of a function of log-probabilities, such an element is masked, or its weight is zero by design
     (an advantage). If the author counted some of these, too, the divisor is between the elements
-    that have a weight and all of them. Of other losses, a divisor that counts them is a mistake.
+    that have a weight and all of them. So is a mean over the pixels of images of one size: it has
+    one divisor in all windows. Of other losses, a divisor that counts them is a mistake.
     """
-    weighs = objective.weighted_inside or _is_function_of_log_probabilities(objective)
+    mean = objective.kind.startswith("MeanBackward")
+    weighs = (
+        objective.weighted_inside
+        or _is_function_of_log_probabilities(objective)
+        or (mean and objective.of_equal_micro_batches)
+    )
     if objective.elements_count or not weighs:
         return False
     weights = [
@@ -242,11 +280,8 @@ def is_mean_by_weight(facts: StepFacts, objective: Objective) -> bool:
     K may divide it, once or twice.
     """
     constant = abs(common_coefficient(objective) or 1.0) * (facts.run.declared_scale or 1.0)
-    totals: dict[tuple[int, int], float] = {}
-    for line in objective.ledger.lines:
-        key = (line.rank, line.micro_batch)
-        totals[key] = totals.get(key, 0.0) + line.tokens * line.weight
-    least, most = min(totals.values()), max(totals.values())
+    totals = objective.ledger.weights_of_micro_batches()
+    least, most = min(totals), max(totals)
     near = Near(most / constant * facts.ranks_divisor, facts.tolerance)
     k = facts.micro_batches_of(objective)
     return Near(least, 2 * facts.tolerance)(most) and any(near(k**-n) for n in (0, 1, 2))

@@ -36,14 +36,30 @@ def may_be_divided(facts: StepFacts) -> bool:
     """Whether ranks without a wrapper may be those of model parallelism, and hold no replicas.
 
     Its signs: collectives inside backward, a rank without a loss, or equal losses on all ranks.
+    Where hooks of the parameters are seen to combine gradients, the collectives are theirs.
     """
-    if any(m.collectives for record in facts.records.values() for m in record.micro_batches):
+    if not _by_hooks(facts) and any(
+        m.collectives for record in facts.records.values() for m in record.micro_batches
+    ):
         return True
     ranks = list(facts.applied_by_rank.values())
     if not all(applied and all(m.terms for _, m in applied) for applied in ranks):
         return True
     losses = [[number(m.loss) for _, m in applied] for applied in ranks]
     return all(each == losses[0] for each in losses)
+
+
+def norms_differ(facts: StepFacts) -> bool:
+    """Whether the norms of the ranks' gradients are known and differ: nothing combined these."""
+    if any("norm" in record.missing for record in facts.records.values()):
+        return False
+    norms = [number(r.norm) or 0.0 for r in facts.records.values()]
+    return max(norms) - min(norms) > facts.tolerance * max(norms)
+
+
+def _by_hooks(facts: StepFacts) -> bool:
+    combined = facts.all_reduce is not None and facts.all_reduce.is_combined
+    return combined and all(record.before_hooks for record in facts.records.values())
 
 
 def names(ranks: list[int]) -> str:

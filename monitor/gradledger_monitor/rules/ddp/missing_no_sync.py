@@ -9,10 +9,10 @@ from gradledger_monitor.rules.number_text import data_size
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding
 
 FIX = """\
+# with DDP(static_graph=True), synchronise the whole first window: no_sync() raises an error there
 last = (i + 1) % K == 0
 with contextlib.nullcontext() if last else model.no_sync():
-    loss = compute_loss(model(x), y) / K      # forward also under no_sync()
-    loss.backward()"""
+    compute_loss(model(x), y).backward()      # forward also under no_sync()"""
 
 
 class MissingNoSync(Rule):
@@ -30,7 +30,9 @@ class MissingNoSync(Rule):
     **What to do**
 
     Run forward and backward of all but the last micro-batch under ``model.no_sync()``. Around
-    backward alone it has no effect: DDP reads the flag in forward.
+    backward alone it has no effect: DDP reads the flag in forward. With ``static_graph=True``, DDP
+    raises an error if the first backward of the run is under ``no_sync()``: synchronise every
+    micro-batch of the first window.
 
     **When it is silent**
 
@@ -61,7 +63,8 @@ class MissingNoSync(Rule):
         wasted = len(synchronised) - 1
         moved = (record.sync_bytes or 0) * wasted
         sharded = record.wrapper != "ddp"
-        accumulates = not facts.separate_losses and facts.micro_batches_of(facts.objective) > 1
+        separate = facts.separate_losses or facts.may_be_separate_losses
+        accumulates = not separate and facts.micro_batches_of(facts.objective) > 1
         return finding(
             "info" if sharded or not accumulates else "warning",
             f"Gradients are synchronised {len(synchronised)} times per step",

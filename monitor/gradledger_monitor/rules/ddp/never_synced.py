@@ -8,7 +8,7 @@ from gradledger_monitor.ingest.schema import MicroBatch, StepRecord
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, synced
+from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, norms_differ, synced
 from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_applicable
 from gradledger_monitor.rules.state import declare
@@ -21,8 +21,8 @@ FIX_FSDP2 = """\
 model.set_requires_gradient_sync(k == K - 1)    # before the backward of micro-batch k
 loss.backward()"""
 
-FIX_FSDP1 = """\
-with contextlib.nullcontext() if k == K - 1 else model.no_sync():
+FIX_NO_SYNC = """\
+with contextlib.nullcontext() if k == K - 1 else model.no_sync():    # not for the last one
     compute_loss(model(x), y).backward()"""
 
 
@@ -75,16 +75,18 @@ class NeverSynced(Rule):
         record = facts.record
         if record.wrapper is None:
             return not_applicable("no data-parallel wrapper holds the optimizer's parameters")
-        if record.skipped or not facts.applied or _may_synchronise_by_hand(facts):
+        if record.skipped or not facts.applied:
             return OK
         if any(synced(r, m) for r, m in _of_all_ranks(facts)):
+            return OK
+        wrappers = {m.wrapper for _, m in facts.applied}
+        if record.wrapper == "fsdp2" and wrappers == {"no_sync"}:
+            return _not_reduced(facts)  # no collective of the loop reaches what is outside .grad
+        if _may_synchronise_by_hand(facts):
             return OK
         self._averaging |= record.averaging
         if self._averaging and record.wrapper == "ddp":
             return not_applicable("local SGD: the ranks average their parameters from time to time")
-        wrappers = {m.wrapper for _, m in facts.applied}
-        if record.wrapper == "fsdp2" and wrappers == {"no_sync"}:
-            return _not_reduced(facts)
         if record.wrapper != "ddp" and wrappers != {"no_sync"}:
             return OK
         return finding(
@@ -93,7 +95,7 @@ class NeverSynced(Rule):
             f"No all-reduce ran in the {counted(facts.micro_batches, 'micro-batch')} of this window"
             f"{_cause(wrappers)}. Each of the {facts.run.world_size} ranks steps on its own "
             "gradients, so the ranks train different models.",
-            FIX if record.wrapper == "ddp" else FIX_FSDP1,
+            FIX_NO_SYNC if wrappers == {"no_sync"} else FIX,
             ranks=facts.run.world_size,
             micro_batches=facts.micro_batches,
             bypassed=wrappers == {"bypassed"},
@@ -129,9 +131,8 @@ def _may_synchronise_by_hand(facts: StepFacts) -> bool:
 
     They did not if the gradient sample shows no synchronisation and the ranks' norms differ.
     """
-    norms = [number(r.norm) or 0.0 for r in facts.records.values()]
-    differ = max(norms) - min(norms) > facts.tolerance * max(norms)
-    return bool(facts.record.collectives_after) and (facts.record.sync != "none" or not differ)
+    after = bool(facts.record.collectives_after)
+    return after and (facts.record.sync != "none" or not norms_differ(facts))
 
 
 def _of_all_ranks(facts: StepFacts) -> Iterator[tuple[StepRecord, MicroBatch]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, synced
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, norms_differ, synced
 from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding
 
 FIX = """\
 model.require_backward_grad_sync = (k == K - 1)   # before the forward
-loss = compute_loss(model(x), y) / K
-loss.backward()"""
+compute_loss(model(x), y).backward()"""
 
 FIX_FSDP2 = """\
 model.set_requires_gradient_sync(k == K - 1)    # before the backward of micro-batch k
@@ -73,7 +73,7 @@ class WrongMicrobatchSynced(Rule):
             return _by_hand(facts.all_reduce.early, len(record.micro_batches))
         synchronised = [index for index, m in facts.applied if synced(record, m)]
         last = len(record.micro_batches) - 1
-        if facts.micro_batches < 2 or record.skipped or record.collectives_after:
+        if facts.micro_batches < 2 or record.skipped or _may_be_combined(facts):
             return OK
         if not synchronised or synchronised[-1] == last or record.wrapper not in EFFECTS:
             return OK
@@ -87,6 +87,15 @@ class WrongMicrobatchSynced(Rule):
             synchronised=[index + 1 for index in synchronised],
             micro_batches=last + 1,
         )
+
+
+def _may_be_combined(facts: StepFacts) -> bool:
+    """Whether collectives after backward may have combined the gradients; not FSDP2's.
+
+    What FSDP2 did not reduce is outside ``.grad``, where neither the loop nor clipping sees it.
+    """
+    record = facts.record
+    return bool(record.collectives_after) and record.wrapper != "fsdp2" and not norms_differ(facts)
 
 
 def _by_hand(early: int, micro_batches: int) -> Outcome:

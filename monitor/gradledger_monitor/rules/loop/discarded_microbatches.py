@@ -40,7 +40,8 @@ class DiscardedMicrobatches(Rule):
 
     The same data run again (SAM); the loss or the norm was not finite, so that a guard
     discarded the gradients; some windows hold a single micro-batch, so the loop does not
-    accumulate; the backward belongs to another optimizer.
+    accumulate; the backward belongs to another optimizer; backwards before the first step, which
+    may measure gradients.
 
     **Incidents**
 
@@ -65,7 +66,7 @@ class DiscardedMicrobatches(Rule):
         if facts.moved_unknown is not None:
             return not_measured(facts.moved_unknown)
         lost = [m for m in facts.discarded if _finite(m)]
-        if not lost:
+        if not lost or facts.step == 1:
             return OK
         tokens = sum(t.tokens or 0 for m in lost for t in m.terms)
         return finding(

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gradledger_monitor.ingest.schema import Event
 from gradledger_monitor.model.clipping import clip_coefficient
 from gradledger_monitor.model.findings import Outcome
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.rules.definition import DEFAULTS
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
+from gradledger_monitor.rules.state import declare
 
 FIX = """\
+optimizer.step()             # once: remove the other call, or the helper that steps, too
+optimizer.zero_grad()"""
+
+FIX_SCALED = """\
 scaler.step(optimizer)       # calls optimizer.step(): do not call it again
-scaler.update()"""
+scaler.update()
+optimizer.zero_grad()"""
 
 
 class DoubleStep(Rule):
@@ -41,9 +50,16 @@ class DoubleStep(Rule):
 
     points_at = ("step",)
 
+    state = declare(_scaled=bool)
+
+    def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
+        super().__init__(thresholds)
+        self._scaled = False  # a GradScaler has stepped
+
     def evaluate(self, window: Window) -> Outcome:
         """A repeated gradient."""
         record = window.facts.record
+        self._scaled |= record.scaler is not None
         if record.micro_batches or record.skipped or record.empty:
             return OK
         if not record.repeat:
@@ -53,7 +69,7 @@ class DoubleStep(Rule):
             "The optimizer steps twice on one gradient",
             f"Step {window.facts.step} follows step {window.facts.step - 1} without a backward in "
             f"between, so the same gradients are applied twice{_changed(record.events)}.",
-            FIX,
+            FIX_SCALED if self._scaled else FIX,
             norm=number(record.norm),
         )
 

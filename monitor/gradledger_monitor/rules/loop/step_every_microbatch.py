@@ -13,7 +13,7 @@ from gradledger_monitor.rules.reduction.common import (
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding
 
 FIX = """\
-(loss / K).backward()
+loss.backward()                      # divided for the accumulation, as before
 if (i + 1) % K == 0:                 # step once per window, not once per micro-batch
     optimizer.step()
     optimizer.zero_grad()"""

@@ -90,8 +90,9 @@ class Diverging(Rule):
 
     kind = "T"
     works_on_metric_logs = True
-    inhibits = ("norm.spike", "norm.exploding")
-    inhibits_later = ("loss.nonfinite", "norm.nonfinite")
+    inhibits = ("norm.spike",)
+    # norms that exploded before the loss left its range show how it diverged, and where it began
+    inhibits_later = ("norm.exploding", "loss.nonfinite", "norm.nonfinite")
 
     state = declare(
         _negative=bool,
@@ -165,18 +166,24 @@ class Diverging(Rule):
 
     def _of_loss(self) -> Outcome | None:
         """Each of the last losses far above the start, and not falling."""
-        recent, limit = self._recent, self.times * max(LEAST, self._highest)
-        if min(recent) <= limit or _falls(list(recent)):
+        return self._far_above("loss", list(self._recent), self._highest, self.times)
+
+    def _far_above(
+        self, what: str, last: Sequence[float], highest: float, times: float
+    ) -> Outcome | None:
+        """Each of the last losses above ``times`` the highest of the start, and not falling."""
+        limit = times * max(LEAST, highest)
+        if min(last) <= limit or _falls(last):
             return None
         return finding(
             "error",
             "The training loss diverges",
-            f"The loss is {significant(recent[-1])}, and has been above {significant(limit)} for "
-            f"{counted(len(recent), 'step')}. At the start it was at most "
-            f"{significant(self._highest)}.{self._cause()}",
+            f"The {what} is {significant(last[-1])}, and has been above {significant(limit)} for "
+            f"{counted(len(last), 'step')}. At the start it was at most "
+            f"{significant(highest)}.{self._cause()}",
             FIX,
-            loss=recent[-1],
-            loss_start=self._highest,
+            loss=last[-1],
+            loss_start=highest,
             since=self._onset[0] or None,
         )
 
@@ -213,22 +220,10 @@ class Diverging(Rule):
 
     def _far_above_start(self) -> Outcome | None:
         last = list(self._last)[-self.entropy_stays :]
-        highest = max(self._start)
-        limit = self.entropy_times * max(LEAST, highest)
-        if last[-1] <= limit or len(last) < self.entropy_stays:
+        if len(last) < self.entropy_stays:
             return None
-        if min(last) <= limit or _falls(last):
-            return None
-        return finding(
-            "error",
-            "The training loss diverges",
-            f"The cross entropy per token is {significant(last[-1])}, and has been above "
-            f"{significant(limit)} for {counted(len(last), 'step')}. At the start it was at most "
-            f"{significant(highest)}.{self._cause()}",
-            FIX,
-            loss=last[-1],
-            loss_start=highest,
-            since=self._onset[0] or None,
+        return self._far_above(
+            "cross entropy per token", last, max(self._start), self.entropy_times
         )
 
     def _risen_back(self) -> Outcome | None:

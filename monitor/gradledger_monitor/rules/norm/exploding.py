@@ -23,9 +23,9 @@ class Exploding(Rule):
 
     **What it sees**
 
-    The norm has grown on each of 8 steps in a row, more than tenfold in all, and the loss has
-    risen with it; or the norm stays above 10 times the largest norm of the first 100 steps for
-    10 steps.
+    The norm has grown on each of 8 steps in a row, more than tenfold in all and to more than 3
+    times the largest norm of the 100 steps before, and the loss has risen with it; or the norm
+    stays above 10 times the largest norm of the first 100 steps for 10 steps.
 
     **Why it matters**
 
@@ -48,6 +48,7 @@ class Exploding(Rule):
     points_at = ("backward",)
     growing = Parameter(8, "steps of growth in a row that are reported")
     times = Parameter(10.0, "factor of growth that is reported")
+    above = Parameter(3.0, "times the largest norm of the steps before the growth")
     early = Parameter(100, "first steps, whose largest norm is the reference")
     sustained = Parameter(10, "steps in a row far above the reference that are reported")
 
@@ -58,6 +59,7 @@ class Exploding(Rule):
 
     state = declare(
         _last=deque[tuple[float, float]],
+        _before=deque[float],
         _most=float,
         _count=int,
         _above=int,
@@ -67,6 +69,7 @@ class Exploding(Rule):
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._last: deque[tuple[float, float]] = deque(maxlen=self.growing + 1)
+        self._before: deque[float] = deque(maxlen=self.early)  # norms before those
         self._most = 0.0
         self._count = 0
         self._above = 0
@@ -87,6 +90,8 @@ class Exploding(Rule):
             return OPPOSED
         self._count += 1
         self._grown = self._grown + 1 if self._last and norm > self._last[-1][0] else 0
+        if len(self._last) > self.growing:
+            self._before.append(self._last[0][0])
         self._last.append((norm, loss))
         if self._count <= self.early:
             self._most = max(self._most, norm)
@@ -125,4 +130,6 @@ class Exploding(Rule):
         if self._grown < self.growing:
             return False
         (first, loss_before), (last, loss) = self._last[0], self._last[-1]
-        return last > self.times * first and not loss <= loss_before  # a NaN loss counts as risen
+        # Noise that is correlated over time grows for as long, within the range of the run.
+        far = last > max(self.times * first, self.above * max(self._before, default=0.0))
+        return far and not loss <= loss_before  # a NaN loss counts as risen

@@ -11,9 +11,11 @@ from gradledger_monitor.model.objectives import Objective
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.model.token_ledger import Entry, total
 from gradledger_monitor.rules.balance.diagnosis import (
+    CONSTANT_TARGETS,
     NONLINEAR,
     OWN_LOSSES,
     WEIGHTED_INSIDE,
+    is_undecided,
     reason_without_objective,
 )
 from gradledger_monitor.rules.balance.evidence import (
@@ -115,6 +117,8 @@ class TokenWeightsUnequal(Rule):
             return not_applicable(OWN_LOSSES)
         if facts.objective is None:
             return not_measured(reason_without_objective(facts))
+        if is_undecided(facts):
+            return not_measured(CONSTANT_TARGETS)
         objectives = [] if facts.together else [o for o in facts.objectives if not o.is_penalty]
         excuses = [self._excuse(o, objectives, facts) for o in objectives]
         if excuses and all(excuses):

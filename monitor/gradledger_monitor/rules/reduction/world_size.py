@@ -63,6 +63,11 @@ for module in model.modules():             # a factor does not reach the modules
     if isinstance(module, FSDPModule):
         module.set_gradient_divide_factor(factor)"""
 
+FIX_OUTSIDE = """\
+# after the last backward, for each parameter p outside the wrapper, as DDP does:
+dist.all_reduce(p.grad)
+p.grad /= dist.get_world_size()"""
+
 FIX_COPIES = """\
 for parameter in experts.parameters():    # of the wrapper over fewer ranks, before the step
     parameter.grad *= dist.get_world_size(experts.process_group) / dist.get_world_size()"""
@@ -81,6 +86,10 @@ def _divisors(facts: StepFacts) -> list[float]:
     return divisors if len(divisors) > 1 else []
 
 
+SEVERAL_LOSSES = (
+    "gradients of parameters outside the DDP wrapper are divided by another number; which of "
+    "several losses they belong to is not known"
+)
 BALANCE_OFF_BY_RANKS = Precondition("the balance of several ranks is off", _no_mistake_of_ranks)
 
 
@@ -93,7 +102,9 @@ class WorldSize(Rule):
     explains the factor, it may also be an intended weight: then declare it with ``scale=``. Under
     FSDP2, the factor that was really applied counts (``set_gradient_divide_factor``); factors that
     differ between parameters over the same ranks are reported, too, and DDP models over different
-    numbers of ranks that exchange activations, such as experts and the rest of a model.
+    numbers of ranks that exchange activations, such as experts and the rest of a model. Beside a
+    DDP model, a loop may all-reduce the gradients of parameters outside the wrapper itself: they
+    must be divided by the same number.
 
     **Why it matters**
 
@@ -127,6 +138,8 @@ class WorldSize(Rule):
         ranks, divisors = window.facts.run.world_size, _divisors(window.facts)
         if divisors and window.facts.record.changed:
             return not_measured("the loop changes the gradients after the wrapper has divided them")
+        if divisors and window.facts.record.outside:
+            return _outside(window.facts, divisors)
         if divisors:
             return _unequal_divisors(divisors, window.facts.record.wrapper == "ddp")
         added = next((d for d in window.diagnoses if d.pattern == "term_world"), None)
@@ -152,6 +165,27 @@ class WorldSize(Rule):
             loop_factor=None if loop_factor is None else round(loop_factor, 6),
             divisor=window.facts.divisor,
         )
+
+
+def _outside(facts: StepFacts, divisors: list[float]) -> Outcome:
+    """The loop combines the gradients of parameters that the DDP wrapper does not hold."""
+    if facts.unmeasured or len(facts.objectives) != 1 or facts.separate_tasks:
+        return not_measured(facts.unmeasured or SEVERAL_LOSSES)
+    by_ddp, by_loop = divisors
+    size = "large" if by_loop < by_ddp else "small"
+    times = significant(max(by_ddp / by_loop, by_loop / by_ddp))
+    return finding(
+        "warning",
+        "Gradients outside the DDP wrapper are divided by another number than the rest",
+        f"DDP divides the sum of the ranks' gradients by {significant(by_ddp)}. The loop divides "
+        f"that of the parameters outside the wrapper ({facts.record.outside}) by "
+        f"{significant(by_loop)}. Compared with the rest, their gradient is {times} times too "
+        f"{size}.",
+        FIX_OUTSIDE,
+        divisors=divisors,
+        outside=facts.record.outside,
+        world_size=facts.run.world_size,
+    )
 
 
 def _unequal_divisors(divisors: list[float], by_ddp: bool) -> Outcome:

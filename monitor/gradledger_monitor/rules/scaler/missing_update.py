@@ -54,6 +54,7 @@ class MissingUpdate(Rule):
     """
 
     points_at = ("scaler_step", "clip_norm", "backward")
+    inhibits = ("loop.dropped_windows",)  # once the scale is too large, the guard drops them all
     precondition = SCALER_CALLED
 
     state = declare(_stepped=bool)

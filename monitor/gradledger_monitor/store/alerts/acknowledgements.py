@@ -1,17 +1,17 @@
-"""Acknowledgements of findings: stored and removed. ``queries.evaluation`` reads them."""
+"""Acknowledgements of findings: stored, removed, and listed over all runs."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
-from sqlalchemy import ColumnElement, and_, delete, insert, select
+from sqlalchemy import ColumnElement, and_, delete, insert, or_, select
 
 from gradledger_monitor.common import clock
 from gradledger_monitor.model.findings import Acknowledgement
 from gradledger_monitor.store.alerts import due
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import require_run
-from gradledger_monitor.store.tables import acknowledgements, findings
+from gradledger_monitor.store.tables import acknowledgements, findings, runs
 
 
 class NoSuchFinding(LookupError):
@@ -46,6 +46,51 @@ def remove_acknowledgement(store: Store, run: str, rule: str) -> None:
         if not connection.execute(delete(acknowledgements).where(_of(key, rule))).rowcount:
             raise NoSuchFinding(f"nobody acknowledged {rule} in run {run!r}")
         due.request_again(connection, key, clock.now())
+
+
+@dataclass(frozen=True)
+class Silence:
+    """A finding of a run that is ongoing and acknowledged or, with ``until``, snoozed."""
+
+    run: str
+    name: str
+    project: str
+    rule: str
+    severity: str
+    title: str
+    note: str
+    by: str | None
+    at: float
+    until: float | None
+
+
+def current(store: Store, now: float) -> list[Silence]:
+    """The acknowledgements that keep ongoing findings from being sent, the newest first."""
+    f, a, r = findings.c, acknowledgements.c, runs.c
+    of_finding = and_(f.run == a.run, f.rule == a.rule, f.optimizer == a.optimizer)
+    query = (
+        select(
+            r.id.label("run"),
+            r.name,
+            r.project,
+            f.rule,
+            f.severity,
+            f.title,
+            a.note,
+            a.by,
+            a.at,
+            a.until,
+        )
+        .join_from(acknowledgements, findings, of_finding)
+        .join(runs, r.key == a.run)
+        .where(a.last_step >= f.since_step, f.lifecycle != "resolved")
+        .where(or_(a.until.is_(None), a.until > now))
+        .order_by(a.at.desc(), r.id, f.rule, f.optimizer.desc())
+    )
+    with store.reading() as connection:
+        rows = connection.execute(query).all()
+    by_finding = {(row.run, row.rule): row for row in rows}  # of several optimizers, the first
+    return [Silence(**row._mapping) for row in by_finding.values()]
 
 
 def _of(key: int, rule: str) -> ColumnElement[bool]:

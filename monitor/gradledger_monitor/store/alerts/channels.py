@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import Row, delete, insert, select, update
 
 from gradledger_monitor.store import dialects
-from gradledger_monitor.store.alerts import due, outbox
-from gradledger_monitor.store.alerts.tables import channels, keys, routes
+from gradledger_monitor.store.alerts import due, earlier_findings, outbox
+from gradledger_monitor.store.alerts.tables import channels, keys, notifications, routes
 from gradledger_monitor.store.database import Store
 
 KEY_BYTES = 32
@@ -53,7 +53,10 @@ def stored_routes(store: Store) -> list[dict[str, Any]]:
 
 
 def save(store: Store, name: str, config: dict[str, Any], now: float) -> bool:
-    """Create or replace a channel and return whether it is new. It is enabled again."""
+    """Create or replace a channel and return whether it is new. It is enabled again.
+
+    A new channel starts now: findings that are open already are not sent to it.
+    """
     values = {"config": config, "disabled": None, "why": None, "held_until": None}
     with store.writing() as connection:
         matching = update(channels).where(channels.c.name == name)
@@ -61,8 +64,22 @@ def save(store: Store, name: str, config: dict[str, Any], now: float) -> bool:
         if not changed:
             row = {"name": name, "created": now, **values}
             connection.execute(insert(channels).values(row))
+            earlier_findings.skip_open(connection, name, now)
         due.request_all(connection, now)
     return not changed
+
+
+def register(store: Store, names: Sequence[str], now: float) -> None:
+    """Store which channels the settings have. Like those that are created, a new one starts now."""
+    if not names:
+        return
+    with store.writing() as connection:
+        for name in names:
+            row = {"name": name, "created": now}
+            statement = dialects.insert(connection, channels).values(row)
+            new = statement.on_conflict_do_nothing().returning(channels.c.name)
+            if connection.execute(new).first() is not None:
+                earlier_findings.skip_open(connection, name, now)
 
 
 def remove(store: Store, name: str, now: float) -> bool:
@@ -76,6 +93,7 @@ def remove(store: Store, name: str, now: float) -> bool:
             return False
         outbox.disable_channel(connection, name, "the channel was removed", now)
         connection.execute(delete(channels).where(channels.c.name == name))
+        connection.execute(delete(notifications).where(notifications.c.channel == name))
     return True
 
 

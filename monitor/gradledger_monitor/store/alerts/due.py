@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import sha256
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import ColumnElement, Connection, func, select, update
 
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.store import dialects
@@ -14,9 +14,7 @@ from gradledger_monitor.store.alerts.tables import alert_plans
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.tables import runs
 
-RECENT_SECONDS = (
-    24 * 3600.0
-)  # runs seen within this time are planned again if channels or routes change
+RECENT_SECONDS = 24 * 3600.0  # of the runs that are planned again if channels or routes change
 
 
 def request(connection: Connection, run: int, findings: Iterable[Finding], now: float) -> None:
@@ -38,8 +36,13 @@ def request_again(connection: Connection, run: int, now: float) -> None:
 
 def request_all(connection: Connection, now: float) -> None:
     """Request plans for all recent runs, because channels or routes changed."""
-    recent = select(runs.c.key).where(runs.c.last_seen > now - RECENT_SECONDS)
+    recent = select(runs.c.key).where(is_recent(now))
     connection.execute(update(alert_plans).where(alert_plans.c.run.in_(recent)).values(due=now))
+
+
+def is_recent(now: float) -> ColumnElement[bool]:
+    """The condition of the runs that are planned again if channels or routes change."""
+    return runs.c.last_seen > now - RECENT_SECONDS
 
 
 def next_due(store: Store) -> float | None:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, and_, func, or_, select
+from sqlalchemy import Row, and_, distinct, func, or_, select
 
+from gradledger_monitor.common.clock import EARLIEST_KNOWN
 from gradledger_monitor.model.findings import SEVERITIES
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.tables import acknowledgements, findings, runs
@@ -41,7 +42,7 @@ class RuleFindings:
     acknowledged: int
     severity: str  # the worst
     title: str  # of the latest run
-    first_seen: float  # the start of the first run with it
+    first_seen: float  # the start of the first run with it; 0: not known
     last_seen: float
     latest: Sequence[FindingInRun]
 
@@ -65,6 +66,14 @@ def inbox(store: Store, now: float, search: str = "") -> list[RuleFindings]:
 def runs_with(store: Store, rule: str, now: float, most: int) -> list[FindingInRun]:
     """The latest runs in which a rule has a finding, also one that another finding explains."""
     return [_finding(row) for row in _rows(store, now, rule=rule)][:most]
+
+
+def runs_by_rule(store: Store) -> dict[str, int]:
+    """The number of runs in which each rule has a finding, also one that another explains."""
+    f = findings.c
+    query = select(f.rule, func.count(distinct(f.run))).group_by(f.rule)
+    with store.reading() as connection:
+        return dict(connection.execute(query).tuples().all())
 
 
 def _rows(store: Store, now: float, search: str = "", rule: str = "") -> Sequence[Row[Any]]:
@@ -106,13 +115,14 @@ def _finding(row: Row[Any]) -> FindingInRun:
 
 
 def _rule_findings(rule: str, in_runs: list[FindingInRun]) -> RuleFindings:
+    starts = [f.started for f in in_runs if f.started >= EARLIEST_KNOWN]
     return RuleFindings(
         rule=rule,
         runs=len(in_runs),
         acknowledged=sum(finding.acknowledged for finding in in_runs),
         severity=max((finding.severity for finding in in_runs), key=SEVERITIES.index),
         title=in_runs[0].title,
-        first_seen=min(finding.started for finding in in_runs),
+        first_seen=min(starts, default=0.0),
         last_seen=max(finding.last_seen for finding in in_runs),
         latest=in_runs[:RUNS_SHOWN],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, case, func, or_, select
@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, and_, case, func, or_, select
 from gradledger_monitor.model.findings import VERDICTS
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs.queries import RunRow, run_row
+from gradledger_monitor.store.runs.tags import ARCHIVED
 from gradledger_monitor.store.tables import (
     acknowledgements,
     facts,
@@ -62,6 +63,8 @@ def _where(run_filter: RunFilter) -> list[ColumnElement[bool]]:
     where += [column == value for column, value in exact.items() if value]
     if run_filter.tag:
         where.append(_c.key.in_(select(tags.c.run).where(tags.c.tag == run_filter.tag)))
+    if run_filter.tag != ARCHIVED:
+        where.append(_c.key.not_in(select(tags.c.run).where(tags.c.tag == ARCHIVED)))
     return where
 
 
@@ -160,6 +163,27 @@ def rates(store: Store, ids: Collection[str]) -> dict[str, float]:
     with store.reading() as connection:
         rows = connection.execute(query).all()
     return {run: steps / seconds for run, steps, seconds in rows if steps > 0 and seconds > 0}
+
+
+def verdict_counts(store: Store, run_filter: RunFilter) -> dict[str, int]:
+    """How many runs have each verdict, worst first, if the filter chose none."""
+    where = _where(replace(run_filter, verdict=""))
+    query = select(_c.verdict, func.count()).where(*where).group_by(_c.verdict)
+    with store.reading() as connection:
+        counts = {row[0]: row[1] for row in connection.execute(query)}
+    return {verdict: counts[verdict] for verdict in WORST_FIRST if verdict in counts}
+
+
+def finding_counts(store: Store, ids: Collection[str]) -> dict[str, int]:
+    """How many findings each run has that no other finding explains."""
+    query = (
+        select(_c.id, func.count())
+        .join(findings, findings.c.run == _c.key)
+        .where(_c.id.in_(ids), findings.c.inhibited_by.is_(None))
+        .group_by(_c.id)
+    )
+    with store.reading() as connection:
+        return {row[0]: row[1] for row in connection.execute(query)}
 
 
 @dataclass(frozen=True)

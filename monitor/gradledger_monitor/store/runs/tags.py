@@ -13,6 +13,7 @@ from gradledger_monitor.store.runs.queries import require_run
 from gradledger_monitor.store.tables import tags
 
 LONGEST = 64
+ARCHIVED = "archived"  # the tag of runs that lists leave out, unless they filter by it
 MOST = 32
 
 

@@ -17,7 +17,7 @@ from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.dialects import without_nul
 from gradledger_monitor.store.evaluation import snapshots
 from gradledger_monitor.store.runs import checkpoints, code_locations, tags
-from gradledger_monitor.store.steps import chunks
+from gradledger_monitor.store.steps import chunks, layers
 from gradledger_monitor.store.steps.chunks import ChunkKey
 from gradledger_monitor.store.tables import evals, progress, ranks, runs
 
@@ -261,6 +261,9 @@ def _store_chunk(
     located = [records[step] for step in new if records[step].code]
     if located:
         code_locations.write(connection, key.run, key.rank, located)
+    layered = [records[step] for step in new if records[step].layers is not None]
+    if layered:
+        layers.write(connection, key.run, key.rank, layered)
     before = result.refused.count
     if len(new) < len(lines):
         result.refused.extend(_conflicts(key, lines, records | stored))

@@ -1,0 +1,1 @@
+"""The layers of the model at a few steps."""

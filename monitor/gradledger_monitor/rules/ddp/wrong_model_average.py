@@ -1,0 +1,103 @@
+"""ddp.wrong_model_average"""
+
+from __future__ import annotations
+
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.manual_all_reduce import model_average
+from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.step_facts import StepFacts
+from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS
+from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable
+
+FIX = """\
+for parameter in model.parameters():
+    torch.distributed.all_reduce(parameter.data)
+    parameter.data /= torch.distributed.get_world_size()    # once"""
+
+FIX_OUTER = """\
+for parameter in outer_parameters:      # parameter.grad: before - after the local steps
+    torch.distributed.all_reduce(parameter.grad)
+    parameter.grad /= torch.distributed.get_world_size()    # once
+outer_optimizer.step()"""
+
+
+class WrongModelAverage(Rule):
+    """The ranks combine their models by a sum instead of an average, or divide it twice.
+
+    **What it sees**
+
+    Ranks that take local steps, and then set their parameters to R times or 1/R times the average
+    over the R ranks (local SGD); or an outer optimizer that steps on the sum of the changes of all
+    ranks (DiLoCo), with a learning rate above 1/R.
+
+    **Why it matters**
+
+    Parameters that are added up are R times too large, and training starts from a useless model
+    after each combination. An outer step on a sum goes R times as far as intended.
+
+    **What to do**
+
+    Divide the sum over the ranks by their number, once.
+
+    **When it is silent**
+
+    The average is weighted, compressed or over groups of ranks; the models of the ranks are equal;
+    an outer learning rate of at most 1/R, which may stand for the division.
+
+    **Incidents**
+
+    textbook (no single report)
+    """
+
+    points_at = ("step",)
+
+    precondition = SEVERAL_RANKS
+
+    def evaluate(self, window: Window) -> Outcome:
+        """What the ranks made of their models, as a multiple of the average."""
+        facts = window.facts
+        excess = None if facts.missing_ranks else model_average(facts.records)
+        if excess is None:
+            return not_applicable("the ranks were not seen to combine their parameters")
+        ranks = len(facts.records)
+        tolerance = facts.tolerance
+        summed = abs(excess / ranks - 1) <= tolerance
+        if _is_outer(facts):
+            rate = number(facts.record.lr) or 0.0
+            return self._outer(ranks, rate, excess) if summed and rate * ranks > 1 else OK
+        if summed:
+            return finding(
+                "error",
+                f"The ranks' parameters are added up: {ranks} times too large",
+                f"Before this step, the parameters became the sum of the parameters of {ranks} "
+                "ranks, not their average.",
+                FIX,
+                times_average=round(excess, 6),
+            )
+        if abs(excess * ranks - 1) <= tolerance:
+            return finding(
+                "error",
+                f"The average of the ranks' parameters is divided again: {ranks} times too small",
+                "Before this step, the parameters became the average over the ranks, divided by "
+                f"the number of ranks ({ranks}) once more.",
+                FIX,
+                times_average=round(excess, 6),
+            )
+        return OK
+
+    @staticmethod
+    def _outer(ranks: int, rate: float, excess: float) -> Outcome:
+        return finding(
+            "error",
+            f"The outer step adds up the ranks' changes: {ranks} times too large",
+            f"The outer optimizer steps on the sum of the changes of {ranks} ranks, not on their "
+            f"average, with the learning rate {rate:.3g}.",
+            FIX_OUTER,
+            times_average=round(excess, 6),
+            learning_rate=rate,
+        )
+
+
+def _is_outer(facts: StepFacts) -> bool:
+    """Whether no backward belongs to this step alone: its gradients are changes of a model."""
+    return all(m.claimed for r in facts.records.values() for m in r.micro_batches)

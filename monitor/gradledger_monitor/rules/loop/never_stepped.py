@@ -1,0 +1,100 @@
+"""loop.never_stepped"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradledger_monitor.ingest.schema import LeftOpen
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding
+
+ZEROED = 8  # times: the loop begins anew, and does not accumulate for one step
+MOST_COUNTED = 4096  # backwards that the hooks keep of one window
+
+FIX = """\
+last = i + 1 == len(loader)
+if (i + 1) % K == 0 or last:         # also step if an epoch is shorter than K micro-batches
+    optimizer.step()
+    optimizer.zero_grad()"""
+
+
+class NeverStepped(Rule):
+    """Backwards pile up, and no optimizer step follows.
+
+    **What it sees**
+
+    When the process ends: more than 64 backwards have added to the gradients of the only
+    optimizer, and it has never stepped. Its parameters have not changed either. After a step: more
+    than 8 times the backwards of the largest window before, and at least half of their losses or
+    measured norms were not finite.
+
+    **Why it matters**
+
+    Nothing is learnt from these backwards. The loss is still reported.
+
+    **What to do**
+
+    Look at the condition of the step: an epoch that is shorter than the number of micro-batches
+    it counts to, a counter that starts again, a guard that is never satisfied once the parameters
+    are NaN, a ``GradScaler`` whose ``step`` is not called.
+
+    **When it is silent**
+
+    Another optimizer has stepped (a GAN); the loop updates the parameters itself; the process
+    ends within fewer backwards; after a step, losses and norms are finite: a script may measure
+    gradients after its training, for a Fisher information or a saliency map.
+
+    It is a warning, and no error, as long as the gradients are not zeroed: one step may take more
+    micro-batches than have run.
+
+    **Incidents**
+
+    textbook (a counter that starts again with each epoch)
+    """
+
+    points_at = ("backward", "scaled_backward")
+
+    def evaluate(self, window: Window) -> Outcome:
+        """What the process left open at its end."""
+        facts = window.facts
+        left_open = facts.record.left_open
+        if left_open is None or (facts.step > 1 and not _mostly_nonfinite(left_open)):
+            return OK
+        begun_anew = left_open.zeroed >= ZEROED or facts.step > 1
+        before = f" after step {facts.step - 1:,}" if facts.step > 1 else ""
+        atleast = "At least " if left_open.backwards >= MOST_COUNTED else ""
+        return finding(
+            "error" if begun_anew else "warning",
+            "No optimizer step follows the backwards",
+            f"{atleast}{counted(left_open.backwards, 'backward')} added to the gradients of "
+            f"{facts.optimizer_name}{before}, and no step followed until the process ended. "
+            f"{' '.join(_what_the_loop_did(left_open, begun_anew))}",
+            FIX,
+            backwards=left_open.backwards,
+            zeroed=left_open.zeroed,
+            nonfinite_losses=left_open.nonfinite,
+            nonfinite_norms=left_open.nonfinite_norms,
+            scaled=left_open.scaled,
+        )
+
+
+def _mostly_nonfinite(left_open: LeftOpen) -> bool:
+    return 2 * left_open.nonfinite >= left_open.backwards or (
+        left_open.norms > 0 and 2 * left_open.nonfinite_norms >= left_open.norms
+    )
+
+
+def _what_the_loop_did(left_open: LeftOpen, begun_anew: bool) -> Iterator[str]:
+    if left_open.zeroed:
+        yield f"The gradients were zeroed {counted(left_open.zeroed, 'time')} in between."
+    else:
+        yield "The gradients were not zeroed in between."
+    if left_open.nonfinite:
+        yield f"The loss was not finite at {left_open.nonfinite:,} of them."
+    if left_open.nonfinite_norms:
+        norms = counted(left_open.norms, "measured norm")
+        yield f"{left_open.nonfinite_norms:,} of {norms} were not finite."
+    if left_open.scaled:
+        yield "The losses were scaled, and scaler.step was not called."
+    if not begun_anew:
+        yield "If one step takes more micro-batches than these, let the run go on."

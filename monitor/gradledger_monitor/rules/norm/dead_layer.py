@@ -1,0 +1,136 @@
+"""norm.dead_layer"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradledger_monitor.model.findings import Outcome
+from gradledger_monitor.model.layers.combined import Layer, combined
+from gradledger_monitor.rules.definition import Parameter
+from gradledger_monitor.rules.norm.layers import layers_by_rank, unmeasured
+from gradledger_monitor.rules.rule import OK, Rule, Window, counted, finding, not_measured
+
+MOST_NAMED = 6  # layers in the summary
+MOST_LISTED = 64  # in the evidence
+
+FIX = """\
+# after loss.backward(): what gets no gradient
+for name, p in model.named_parameters():
+    if p.requires_grad and (p.grad is None or not p.grad.any()):
+        print(name, p.grad is None)
+# a layer that should not be trained: layer.requires_grad_(False), before the optimizer"""
+
+
+class DeadLayer(Rule):
+    """Parameters that the optimizer holds never get a gradient, while others do.
+
+    **What it sees**
+
+    Layers that require a gradient and had none, or one of exactly 0, at every sampled step of the
+    run, 30 or more, on all ranks, while at least one other layer has a gradient.
+
+    **Why it matters**
+
+    The loss does not train these layers: only weight decay changes them. No gradient: nothing of
+    the loss depends on them, or a ``detach()``, ``no_grad()`` or ``.data`` is in between. A
+    gradient of 0: they are used, and the loss does not change with them.
+
+    It is a warning if only biases have a gradient and all other layers have one of exactly 0: the
+    output of the model is then the same for every input. Otherwise it is information: a pooling
+    layer whose output is not used, or a backbone that runs under ``no_grad()``, may be intended.
+
+    **What to do**
+
+    If a layer should be trained, look for what separates it from the loss. If it should not, set
+    ``requires_grad_(False)``, or leave it out of the optimizer. If its gradient is 0, look at its
+    outputs: units that are 0 for every input, a loss with a weight of 0, a mask, fp16 underflow.
+
+    **When it is silent**
+
+    Frozen parameters (``requires_grad`` is ``False``); layers with a gradient at any sampled
+    step, such as an expert that few tokens reach, the head of a task that comes later or a layer
+    behind a factor that starts at 0; rows of an embedding; an optimizer of which no parameter has
+    a gradient (another rule, or it waits); layers of which a checkpoint holds the optimizer's
+    state.
+
+    **Incidents**
+
+    textbook (a ``detach()`` too many, dying ReLU)
+    """
+
+    points_at = ("backward", "step")
+    needed = Parameter(30, "sampled steps at each of which a layer has no gradient")
+
+    def evaluate(self, window: Window) -> Outcome:
+        """The layers, at one of the few steps that measure them."""
+        facts = window.facts
+        ranks = layers_by_rank(facts)
+        if ranks is None:
+            return unmeasured(facts)
+        observed = min(layers.observed for layers in ranks.values())
+        if observed < self.needed:
+            return not_measured(f"needs {counted(self.needed, 'sampled step')}")
+        if facts.missing_ranks:
+            return not_measured(facts.missing_ranks)
+        layers = combined(ranks, any(record.sharded for record in facts.records.values()))
+        dead = [layer for layer in layers if layer.untrained]
+        alive = [layer for layer in layers if layer.gradient]
+        if not dead or not alive:
+            return OK
+        complete = len(facts.run.optimizers) == 1 and not any(r.frozen for r in ranks.values())
+        if complete and len(alive) + len(dead) == len(layers) and _only_biases_learn(alive, dead):
+            return _constant(alive, dead, observed)
+        return _report(facts.optimizer_name, layers, dead, observed)
+
+
+def _only_biases_learn(alive: Sequence[Layer], dead: Sequence[Layer]) -> bool:
+    """Whether all layers but biases are used and have a gradient of exactly 0."""
+    used = all(layer.gradient == 0 for layer in dead)
+    return used and all(layer.name.rpartition(".")[2] == "bias" for layer in alive)
+
+
+def _constant(alive: Sequence[Layer], dead: Sequence[Layer], observed: int) -> Outcome:
+    return finding(
+        "warning",
+        "The output of the model does not depend on its input",
+        f"Only {_names(alive)} {'has' if len(alive) == 1 else 'have'} a gradient. That of all "
+        f"other layers ({_names(dead)}) was exactly 0 at each of the "
+        f"{counted(observed, 'sampled step')}.",
+        FIX,
+        **_evidence(dead, observed),
+    )
+
+
+def _report(
+    optimizer: str, layers: Sequence[Layer], dead: Sequence[Layer], observed: int
+) -> Outcome:
+    absent = [layer for layer in dead if layer.gradient is None]
+    zero = [layer for layer in dead if layer.gradient is not None]
+    steps = counted(observed, "sampled step")
+    sentences = []
+    if absent:
+        sentences.append(f"No gradient reached {_names(absent)} at any of the {steps}.")
+    if zero:
+        sentences.append(f"The gradient of {_names(zero)} was exactly 0 at each of the {steps}.")
+    return finding(
+        "info",
+        f"{counted(len(dead), 'layer')} of {len(layers):,} never got a gradient",
+        f"{' '.join(sentences)} {optimizer} holds {'it' if len(dead) == 1 else 'them'}.",
+        FIX,
+        **_evidence(dead, observed),
+    )
+
+
+def _evidence(dead: Sequence[Layer], observed: int) -> dict[str, int | list[str]]:
+    return {
+        "sampled_steps": observed,
+        "without_gradient": [d.name for d in dead if d.gradient is None][:MOST_LISTED],
+        "zero_gradient": [d.name for d in dead if d.gradient is not None][:MOST_LISTED],
+    }
+
+
+def _names(layers: Sequence[Layer]) -> str:
+    """A few names, and how many more."""
+    shown = ", ".join(layer.name for layer in layers[:MOST_NAMED])
+    more = len(layers) - MOST_NAMED
+    return f"{shown} and {more:,} more" if more > 0 else shown
