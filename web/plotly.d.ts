@@ -2,5 +2,6 @@
 
 declare const Plotly: {
   react(plot: HTMLElement, data: object[], layout: object, config: object): Promise<unknown>;
+  toImage(figure: object, options: object): Promise<string>;
   relayout(plot: HTMLElement, layout: object): Promise<unknown>;
 };

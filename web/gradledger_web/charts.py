@@ -87,7 +87,8 @@ class Chart:
         if any(series.right_axis for series in self.series):
             layout["margin"]["r"] = 58
             layout["yaxis2"] = {**_AXIS, "overlaying": "y", "side": "right", "showgrid": False}
-            layout["yaxis2"] |= {"exponentformat": "e", "nticks": 4, "rangemode": "tozero"}
+            layout["yaxis2"] |= {"tickmode": "auto", "tickformat": "~g", "nticks": 4}
+            layout["yaxis2"]["rangemode"] = "tozero"
         return layout
 
 
@@ -350,7 +351,7 @@ def _layout(yaxis: dict[str, Any], height: int = HEIGHT) -> dict[str, Any]:
         "hovermode": "x unified",
         "dragmode": "zoom",
         "font": {"size": 12},
-        "xaxis": {"zeroline": False, "showgrid": False, "nticks": 8},
+        "xaxis": {"zeroline": False, "showgrid": False, "nticks": 8, "showspikes": False},
         "yaxis": {**_AXIS, **yaxis},
     }
 

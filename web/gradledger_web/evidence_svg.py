@@ -29,6 +29,7 @@ LABELS = {
     "samples": "samples in a step",
     "tokens": "tokens in a step",
     "loss_reported": "reported loss",
+    "loss_token": "token-weighted loss",
 }
 
 

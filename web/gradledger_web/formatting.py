@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from urllib.parse import quote
 
+from gradledger_monitor.common.clock import EARLIEST_KNOWN
+
+UNKNOWN_TIME = "at an unknown time"
 NOT_MEASURED = "\N{EN DASH}"
 _TIMES = "\N{MULTIPLICATION SIGN}"
 _MINUS = "\N{MINUS SIGN}"
 _LATEST_DATE = 253_402_300_799.0  # the last second of the year 9999
 _PREFIXES = ("", "k", "M", "G", "T")
+_ROUNDS_TO_ZERO = 0.005  # of a percentage with two decimals
 _UNGROUPED_LIMIT = 100_000  # smaller counts are written in full
 
 
@@ -94,13 +98,15 @@ def _without_exponent(value: float, digits: int) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A fraction of 1 as a percentage: ``28.3%``."""
+    """A fraction of 1 as a percentage: ``28.3%``; ``0%`` if two decimals would be ``0.00%``."""
     if value is None:
         return NOT_MEASURED
     if not math.isfinite(value):
         return figure(value)
     hundredths = abs(value) * 100
-    digits = 0 if hundredths >= 99.95 or hundredths == 0 else 1 if hundredths >= 1 else 2
+    if hundredths < _ROUNDS_TO_ZERO:
+        return "0%"
+    digits = 0 if hundredths >= 99.95 else 1 if hundredths >= 1 else 2
     return f"{value * 100:.{digits}f}%"
 
 
@@ -128,13 +134,25 @@ def duration(seconds: float | None) -> str:
     return " ".join(parts[:2])
 
 
+def time_span(start: float, end: float) -> str:
+    """The time between two Unix times, if both are known: ``1 h 12 min``."""
+    return duration(max(end - start, 0.0) if is_known_time(start) else None)
+
+
 def iso(timestamp: float) -> str:
     """Unix seconds in ISO 8601, for a ``datetime`` attribute."""
     return _datetime(timestamp).isoformat(timespec="seconds")
 
 
+def is_known_time(timestamp: float) -> bool:
+    """Whether Unix seconds are a time, rather than the lack of one."""
+    return timestamp >= EARLIEST_KNOWN
+
+
 def clock(timestamp: float) -> str:
     """Unix seconds as date and time in UTC."""
+    if not is_known_time(timestamp):
+        return UNKNOWN_TIME
     return _datetime(timestamp).strftime("%Y-%m-%d %H:%M UTC")
 
 

@@ -36,6 +36,15 @@ class Progress:
         return min(self.steps / self.total, 1.0) if self.total else None
 
     @property
+    def done(self) -> str:
+        """The steps as text: of those planned, unless there were more."""
+        if self.total is None:
+            return formatting.count(self.steps)
+        if self.steps > self.total:
+            return f"{formatting.count(self.steps)} ({formatting.count(self.total)} planned)"
+        return f"{formatting.count(self.steps)} of {formatting.count(self.total)}"
+
+    @property
     def speed(self) -> str:
         """The rate as text."""
         if self.rate is None:

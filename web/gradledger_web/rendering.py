@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import cache
 from typing import Any
 
@@ -9,7 +10,8 @@ import jinja2
 from markupsafe import Markup
 
 from gradledger_monitor.model.code.frames import code_frames, frame_text
-from gradledger_web import assets, formatting, glossary
+from gradledger_web import assets, formatting, glossary, progress
+from gradledger_web.runs import columns
 
 _FILTERS = (
     code_frames,
@@ -19,7 +21,9 @@ _FILTERS = (
     formatting.joined,
     formatting.percent,
     formatting.times,
+    formatting.is_known_time,
     formatting.iso,
+    formatting.time_span,
     formatting.clock,
     formatting.plural,
     formatting.quantity,
@@ -28,6 +32,7 @@ _FILTERS = (
     formatting.segment,
     glossary.facts,
     glossary.headline,
+    columns.config_text,
     formatting.duration,
 )
 
@@ -59,6 +64,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     jinja.filters.update({function.__name__: function for function in _FILTERS})
+    jinja.filters["is_lost"] = lambda run: progress.is_lost(run, time.time())
     jinja.globals.update(asset=assets.url_path, plotly_style_ids=assets.plotly_style_ids)
     jinja.globals.update(
         GLOSSARY=glossary.GLOSSARY, VERDICTS=glossary.VERDICTS, STATUSES=glossary.STATUSES

@@ -134,7 +134,8 @@ def _validation(last: LastValues) -> list[str]:
 
 
 def _reduction(last: LastValues) -> list[str]:
-    return [_value(last, "balance", "B = {}"), _value(last, "misallocation", "d = {}")]
+    # the page also shows means over the last steps
+    return [_value(last, "balance", "last B = {}"), _value(last, "misallocation", "last d = {}")]
 
 
 def _scaler(last: LastValues) -> list[str]:

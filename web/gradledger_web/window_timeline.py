@@ -57,7 +57,7 @@ def _backward(number: int, batch: MicroBatch) -> Call:
     details = (
         formatting.plural(batch.collectives, "collective") if batch.collectives else "",
         batch.wrapper or "",
-        f"scale {formatting.count(float(batch.scale))}" if batch.scale is not None else "",
+        f"scale {formatting.figure(float(batch.scale))}" if batch.scale is not None else "",
         "gradients zeroed before" if batch.fresh and number > 1 else "",
     )
     return Call("backward", f"backward {number}", tuple(filter(None, details)))

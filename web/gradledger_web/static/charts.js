@@ -1,6 +1,6 @@
 // Draws curves and heat maps with plotly. charts.py has the figures of each chart; app.css has the colours of text and grid.
 
-import { derived } from "./curves.js";
+import { derived, slidingMean } from "./curves.js";
 import { all, one } from "./page.js";
 
 /** @typedef {import("./curves.js").Curves} Curves */
@@ -23,7 +23,7 @@ import { all, one } from "./page.js";
  * @typedef {{name: string, step: number[], balance: (number | null)[], misallocation: (number | null)[]}} Objective
  */
 
-/** @typedef {{severity: "error" | "warning" | "info", first: number, last: number, charts: string[]}} Span */
+/** @typedef {{id: string, title: string, severity: "error" | "warning" | "info", first: number, last: number, charts: string[]}} Span */
 
 /**
  * A trace or a drawn element of plotly, which has no types for what we use.
@@ -81,7 +81,7 @@ function hideFromScreenReaders(plot) {
  */
 export function formatNumber(value, format = "figure") {
   if (typeof value !== "number") return "–";
-  if (format === "percent") return `${(value * 100).toFixed(Math.abs(value) >= 0.9995 || value === 0 ? 0 : Math.abs(value) >= 0.01 ? 1 : 2)}%`;
+  if (format === "percent") return Math.abs(value) < 5e-5 ? "0%" : `${(value * 100).toFixed(Math.abs(value) >= 0.9995 ? 0 : Math.abs(value) >= 0.01 ? 1 : 2)}%`;
   if (format === "count") return formatCount(value);
   const rounded = Number(value.toPrecision(4));
   if (rounded !== 0 && (Math.abs(rounded) < 1e-4 || Math.abs(rounded) >= 1e6)) return rounded.toExponential();
@@ -134,9 +134,10 @@ function edge(x, y, colour, options) {
  * @param {Series} series
  * @param {Curves} curves
  * @param {Unit} unit
+ * @param {number} window of the smoothing in steps, or 0
  * @returns {Trace[]}
  */
-function lineTraces(series, curves, unit) {
+function lineTraces(series, curves, unit, window) {
   const x = curves.x(unit);
   const means = derived(curves, series.key) ?? [];
   const lows = curves.column(`${series.key}_low`);
@@ -155,8 +156,24 @@ function lineTraces(series, curves, unit) {
     hovertemplate: "%{customdata}",
     ...(series.fill && { fill: "tonexty", fillcolor: `${series.colour}26` }),
   };
-  if (!lows || !highs || series.fill || series.stepped) return [line];
+  if (series.fill || series.stepped) return [line];
+  if (window && series.key !== "lr") return smoothed(line, means, curves.columns.steps, window);
+  if (!lows || !highs) return [line];
   return [edge(x, lows, series.colour, { yaxis }), edge(x, highs, series.colour, { yaxis, fill: "tonexty", fillcolor: `${series.colour}2e` }), line];
+}
+
+/**
+ * The measured values, pale, and their mean over the last steps.
+ * @param {Trace} line
+ * @param {(number | null)[]} values
+ * @param {number[]} steps
+ * @param {number} window
+ * @returns {Trace[]}
+ */
+function smoothed(line, values, steps, window) {
+  const y = slidingMean(values, steps, window);
+  const raw = { ...line, mode: "lines", opacity: 0.3, line: { ...line.line, width: 1 } };
+  return [raw, { ...line, y, mode: "lines", name: `${line.name}, mean of ${window} steps`, customdata: y.map((value) => formatNumber(value)), line: { ...line.line, width: 2 } }];
 }
 
 /**
@@ -194,8 +211,40 @@ function markerTraces(spec, curves, unit) {
  * @param {Spec} spec
  * @param {Curves} curves
  * @param {Unit} unit
+ * @param {number} window of the smoothing in steps, or 0
  */
-export const tracesOf = (spec, curves, unit) => [...spec.series.flatMap((series) => lineTraces(series, curves, unit)), ...markerTraces(spec, curves, unit)];
+export const tracesOf = (spec, curves, unit, window = 0) => [...spec.series.flatMap((series) => lineTraces(series, curves, unit, window)), ...markerTraces(spec, curves, unit)];
+
+/**
+ * A dot at the last point of each line, for a run that is sending.
+ * @param {Spec} spec
+ * @param {Curves} curves
+ * @param {Unit} unit
+ * @returns {Trace[]}
+ */
+export function liveTraces(spec, curves, unit) {
+  const x = curves.x(unit);
+  return spec.series.flatMap((series) => {
+    const values = derived(curves, series.key) ?? [];
+    const last = values.findLastIndex((value) => value !== null);
+    if (last === -1) return [];
+    return [{ x: [x[last]], y: [values[last]], type: "scatter", mode: "markers", yaxis: series.right_axis ? "y2" : "y", hoverinfo: "skip", marker: { size: 8, color: series.colour, line: { width: 3, color: `${series.colour}59` } } }];
+  });
+}
+
+/**
+ * The points of a trace in a range, and the next one on each side: the vertical axis fits them.
+ * @param {Trace} trace
+ * @param {Range} range
+ * @returns {Trace}
+ */
+export function within(trace, [from, to]) {
+  const inside = trace.x.map((/** @type {number} */ x) => x >= from && x <= to);
+  const first = inside.indexOf(true);
+  if (first === -1) return trace;
+  const [begin, end] = [Math.max(first - 1, 0), inside.lastIndexOf(true) + 2];
+  return { ...trace, x: trace.x.slice(begin, end), y: trace.y.slice(begin, end), customdata: trace.customdata?.slice(begin, end) };
+}
 
 // ------------------------------------------------------------------ layout
 
@@ -207,18 +256,21 @@ const TITLES = { step: "step %{x:,d}", tokens: "%{x:,d} tokens", time: "%{x|%a %
  * @param {Range} range
  * @param {object[]} shapes
  * @param {Trace[]} traces of the data
+ * @param {boolean | undefined} log whether the vertical axis is logarithmic; undefined: as it suits the data
  */
-export function layoutOf(spec, unit, range, shapes, traces = []) {
+export function layoutOf(spec, unit, range, shapes, traces = [], log = undefined) {
   const xaxis = { ...spec.layout.xaxis, range, autorange: false, unifiedhovertitle: { text: TITLES[unit] } };
   if (unit === "time") xaxis.type = "date";
   else Object.assign(xaxis, { type: "linear", tickformat: unit === "step" ? ",~d" : "~s" });
   const layout = { ...spec.layout, xaxis, shapes: [...(spec.layout.shapes ?? []), ...shapes] };
-  if (spansDecades(spec, traces)) layout.yaxis = { ...layout.yaxis, type: "log", rangemode: "normal", tickformat: "~g", nticks: 5, title: { text: "log scale", font: { size: 11 }, standoff: 4 } };
+  if (log ?? spansDecades(spec, traces)) layout.yaxis = { ...layout.yaxis, ...(layout.yaxis.type !== "log" && LOG_AXIS) };
+  else if (log === false && layout.yaxis.type === "log") layout.yaxis = { ...layout.yaxis, type: "linear", nticks: 5 };
   // without a minimum range, the axis would magnify rounding noise
   else if (spec.minimum_range) layout.yaxis = { ...layout.yaxis, autorangeoptions: { include: spec.minimum_range } };
   return layout;
 }
 
+const LOG_AXIS = { type: "log", rangemode: "normal", tickformat: "~g", nticks: 5, title: { text: "log scale", font: { size: 11 }, standoff: 4 } };
 const DECADES = 100; // the largest value divided by the smallest, from which a linear axis hides the small ones
 
 /**
@@ -248,6 +300,30 @@ export function findingShapes(findings, xOf) {
       { ...common, y0: 0, y1: 0.02, opacity: 0.9, layer: "above" },
     ];
   });
+}
+
+/**
+ * A mark above the first step of each finding; a click on it leads to the finding.
+ * @param {Span[]} findings
+ * @param {(step: number) => number} xOf
+ */
+export function findingMarks(findings, xOf) {
+  return findings.map((finding, index) => ({
+    x: xOf(finding.first),
+    xshift: 15 * findings.slice(0, index).filter(({ first }) => first === finding.first).length,
+    yref: "paper",
+    y: 1,
+    xanchor: "left",
+    yanchor: "bottom",
+    text: " ! ",
+    showarrow: false,
+    font: { size: 9 },
+    bgcolor: SEVERITIES[finding.severity],
+    borderpad: 1,
+    hovertext: finding.title,
+    captureevents: true,
+    name: finding.id,
+  }));
 }
 
 // ------------------------------------------------------------------ other charts

@@ -146,6 +146,20 @@ export class Curves {
   }
 }
 
+/**
+ * A figure as its mean over at most the last ``window`` steps.
+ * @param {Value[]} values
+ * @param {number[]} steps
+ * @param {number} window
+ */
+export function slidingMean(values, steps, window) {
+  const sliding = new SlidingSum(values, steps);
+  return values.map((value, index) => {
+    sliding.slide(index, window);
+    return typeof value === "number" && sliding.count ? sliding.sum / sliding.count : null;
+  });
+}
+
 /** The sum of a figure over the last points that together stand for at least ``window`` steps. */
 class SlidingSum {
   /**

@@ -1,6 +1,8 @@
 // The run page: one x-range for all charts, zoom at full resolution, live while the run is active.
 
-import { draw, evaluationTraces, findingShapes, formatNumber, heatTraces, layoutOf, objectiveTraces, specOf, tracesOf } from "./charts.js";
+import { connectTools, csvOfCurves, csvOfTraces, sized } from "./chart_tools.js";
+import { draw, evaluationTraces, findingMarks, findingShapes, formatNumber, heatTraces, layoutOf, liveTraces, objectiveTraces, specOf, tracesOf, within } from "./charts.js";
+import { drawCrosshair, nearest, pointedX } from "./crosshair.js";
 import { Curves, derived, fetchJson } from "./curves.js";
 import { all, keepInPlace, one, refresh } from "./page.js";
 
@@ -65,6 +67,9 @@ const state = {
   range: /** @type {Range | null} */ (null),
   whole: await fetchCurves({ figures: firstFigures.join() }),
   zoomed: /** @type {Curves | null} */ (null),
+  pointed: /** @type {number | null} */ (null), // x under the pointer
+  smoothing: 0, // in steps
+  log: /** @type {Map<string, boolean>} */ (new Map()), // of the charts whose axis was switched, by id
   evaluations: /** @type {Record<string, {step: number[], mean: (number | null)[]}>} */ ({}),
   objectives: /** @type {import("./charts.js").Objective[]} */ ([]),
   pattern: /** @type {{step: number[], collectives: (number | null)[][]}} */ ({ step: [], collectives: [] }),
@@ -104,7 +109,7 @@ async function loadZoomed() {
   const steps = zoomedSteps();
   if (!steps) return (state.zoomed = null);
   const margin = Math.ceil((steps[1] - steps[0]) / 20) + 1;
-  const first = Math.max(steps[0] - margin, 0);
+  const first = Math.max(steps[0] - Math.max(margin, state.smoothing), 0);
   const zoomed = await fetchCurves({ figures: figuresOf(lineCharts).join(), first, last: steps[1] + margin });
   if (String(zoomedSteps()) === String(steps)) state.zoomed = zoomed.length ? zoomed : null; // unless the zoom has changed
 }
@@ -132,11 +137,36 @@ const findings = () => JSON.parse(one("#spans").textContent ?? "");
  * @returns {Trace[]}
  */
 function chartTraces({ spec }) {
-  if (spec.id === "evaluations") return evaluationTraces(state.evaluations, palette, state.whole, state.unit);
+  if (spec.id === "evaluations") return evaluationTraces(state.evaluations, palette, state.whole, state.unit).map(inRange);
   if (spec.id === "collectives") return heatTraces(state.pattern, state.whole, state.unit);
-  if (spec.objective_metric) return objectiveTraces(spec, state.objectives, palette, state.whole, state.unit);
-  return tracesOf(spec, shownCurves(), state.unit);
+  if (spec.objective_metric) return objectiveTraces(spec, state.objectives, palette, state.whole, state.unit).map(inRange);
+  return [...(isLive() && !state.range ? liveTraces(spec, state.whole, state.unit) : []), ...tracesOf(spec, shownCurves(), state.unit, state.smoothing)];
 }
+
+/** @param {Trace} trace */
+const inRange = (trace) => (state.range ? within(trace, state.range) : trace);
+
+const isLive = () => document.querySelector("#verdict .seen.is-live") !== null;
+
+/** @param {Chart} chart */
+const shownFindings = ({ spec }) => findings().filter(({ charts }) => charts.includes(spec.id));
+
+/**
+ * @param {Chart} chart
+ * @param {Trace[]} traces
+ */
+function chartLayout(chart, traces) {
+  const shown = shownFindings(chart);
+  const layout = layoutOf(chart.spec, state.unit, shownRange(), findingShapes(shown, xOfStep), traces, state.log.get(chart.spec.id));
+  const marks = findingMarks(shown, xOfStep).filter(({ x }) => x >= shownRange()[0]);
+  return sized(chart.box, { ...layout, annotations: marks, margin: { ...layout.margin, t: marks.length ? 18 : layout.margin.t } });
+}
+
+/** @param {Chart} chart */
+const hasLogAxis = ({ plot }) => plot.layout?.yaxis?.type === "log";
+
+/** @param {Chart} chart */
+const csvOf = (chart) => (chart.spec.series.length ? csvOfCurves(shownCurves(), chart.spec.figures) : csvOfTraces(chartTraces(chart)));
 
 /** @param {Trace[]} traces */
 const hasData = (traces) => traces.some((trace) => (trace.z ?? trace.y)?.flat().some((/** @type {unknown} */ value) => value !== null));
@@ -147,17 +177,18 @@ async function drawChart(chart) {
   const measured = hasData(traces);
   chart.box.toggleAttribute("data-empty", !measured);
   if (measured && chart.box.hidden) keepInPlace(() => (chart.box.hidden = false));
-  const shapes = findingShapes(findings().filter(({ charts }) => charts.includes(chart.spec.id)), xOfStep);
   chart.stale = false;
-  const drawn = draw(chart.plot, { data: traces, layout: layoutOf(chart.spec, state.unit, shownRange(), shapes, traces) });
+  const drawn = draw(chart.plot, { data: traces, layout: chartLayout(chart, traces) });
   addListeners(chart); // at once: a drag may follow before plotly has finished
   await drawn;
+  chart.box.querySelector("[data-tool=log]")?.setAttribute("aria-pressed", String(hasLogAxis(chart)));
+  if (state.pointed !== null) showPointed();
 }
 
 // Only visible charts are drawn; the others are drawn when they scroll into view.
 function redraw(some = charts) {
   for (const chart of some) chart.stale = true;
-  showLegendValues();
+  showPointed();
   return drawVisible();
 }
 
@@ -174,14 +205,34 @@ for (const end of ["pointerup", "pointercancel"])
     setTimeout(drawVisible); // after plotly has set the range
   });
 
-function showLegendValues() {
+// ------------------------------------------------------------------ values under the pointer
+
+/** @param {PointerEvent} event */
+function point(event) {
+  if (dragging) return;
+  state.pointed = pointedX(event, shownRange());
+  showPointed();
+}
+
+function showPointed() {
+  const curves = shownCurves();
+  const xs = curves.x(state.unit);
+  const index = nearest(state.pointed, xs);
+  const { first, step, steps } = curves.columns;
+  const label = index === null ? "" : steps[index] > 1 ? `steps ${first[index].toLocaleString("en")}–${step[index].toLocaleString("en")}` : `step ${step[index].toLocaleString("en")}`;
+  drawCrosshair(section, index === null ? null : xs[index], shownRange(), label);
+  showLegendValues(index);
+}
+
+/** @param {number | null} index of the point under the pointer; null: the last values */
+function showLegendValues(index) {
   section.dataset.points = String(state.whole.length);
   const series = new Map(lineCharts.flatMap(({ spec }) => spec.series.map((line) => [line.key, line])));
   for (const output of all("[data-last]", section)) {
     const key = output.dataset.last ?? "";
     const values = derived(state.whole, key) ?? [];
     const last = values.findLast((value) => value !== null);
-    output.textContent = formatNumber(last, series.get(key)?.number_format);
+    output.textContent = index === null ? formatNumber(last, series.get(key)?.number_format) : pointText(key, index, series.get(key)?.number_format);
     output.parentElement?.toggleAttribute("hidden", last === undefined); // a line without data has no entry
   }
   for (const output of all("[data-fraction]", section)) {
@@ -189,30 +240,53 @@ function showLegendValues() {
     output.textContent = formatNumber(mean, "percent");
     output.parentElement?.toggleAttribute("hidden", mean === null);
   }
-  for (const list of all("[data-names]", section)) showNames(list, namedValues(list.dataset.names));
+  const pointedStep = index === null ? null : shownCurves().columns.step[index];
+  for (const list of all("[data-names]", section)) showNames(list, namedValues(list.dataset.names, pointedStep));
 }
+
+/**
+ * The value of a figure at a point, with its extremes if the point stands for several steps.
+ * @param {string} key
+ * @param {number} index
+ * @param {import("./charts.js").NumberFormat | undefined} format
+ */
+function pointText(key, index, format) {
+  const curves = shownCurves();
+  const text = formatNumber((derived(curves, key) ?? [])[index], format);
+  const [low, high] = ["low", "high"].map((edge) => curves.column(`${key}_${edge}`)?.[index] ?? null);
+  return low === null || low === high ? text : `${text} (${formatNumber(low, format)} to ${formatNumber(high, format)})`;
+}
+
+/**
+ * The value at a step, or the last one up to it; without a step, the last value of all.
+ * @param {number[]} steps
+ * @param {(number | null)[]} values
+ * @param {number | null} step
+ */
+const valueAt = (steps, values, step) => values.findLast((value, index) => value !== null && (step === null || steps[index] <= step)) ?? null;
 
 /**
  * The names and values of the lines of a chart that has one for each evaluation metric, or objective.
  * @param {string | undefined} metric of the objectives
- * @returns {[string, (number | null)[], "figure" | "percent"][]}
+ * @param {number | null} at the step under the pointer
+ * @returns {[string, number | null, "figure" | "percent"][]}
  */
-function namedValues(metric) {
+function namedValues(metric, at) {
   if (metric === "balance" || metric === "misallocation")
-    return state.objectives.map((objective) => [objective.name, objective[metric], metric === "misallocation" ? "percent" : "figure"]);
-  return Object.entries(state.evaluations).map(([name, { mean }]) => [name, mean, "figure"]);
+    return state.objectives.map((objective) => [objective.name, valueAt(objective.step, objective[metric], at), metric === "misallocation" ? "percent" : "figure"]);
+  return Object.entries(state.evaluations).map(([name, { step, mean }]) => [name, valueAt(step, mean, at), "figure"]);
 }
 
 /**
  * @param {HTMLElement} list
- * @param {[string, (number | null)[], "figure" | "percent"][]} lines
+ * @param {[string, number | null, "figure" | "percent"][]} lines
  */
 function showNames(list, lines) {
-  const items = lines.map(([name, values, format], index) => {
+  const items = lines.map(([name, value, format], index) => {
     const item = document.createElement("li");
     item.innerHTML = `<svg width="18" height="8" viewBox="0 0 18 8" aria-hidden="true"><path d="M0 4h18" stroke="${palette[index % palette.length]}" stroke-width="2.5"/></svg>`;
     const last = document.createElement("output");
-    last.textContent = formatNumber(values.findLast((value) => value !== null), format);
+    last.textContent = formatNumber(value, format);
     item.append(` ${name} `, last);
     return item;
   });
@@ -274,6 +348,7 @@ function addListeners(chart) {
     if (event["xaxis.range[0]"] !== undefined) show([xFromPlotly(event["xaxis.range[0]"]), xFromPlotly(event["xaxis.range[1]"])]);
   });
   chart.plot.on("plotly_doubleclick", () => show(null));
+  chart.plot.on("plotly_clickannotation", (/** @type {{annotation: {name: string}}} */ event) => document.getElementById(event.annotation.name)?.scrollIntoView({ block: "center" }));
   chart.plot.on("plotly_click", (/** @type {{points: any[]}} */ event) => openStep(chart, event.points.find((point) => point.data.customdata?.length) ?? event.points[0]));
 }
 
@@ -334,7 +409,13 @@ function onEvent(event) {
 
 // ------------------------------------------------------------------ start
 
-for (const { box } of charts) observer.observe(box);
+for (const chart of charts) {
+  observer.observe(chart.box);
+  const switchLog = () => redraw([(state.log.set(chart.spec.id, !hasLogAxis(chart)), chart)]);
+  connectTools(chart.box, { redraw: () => redraw([chart]), switchLog, csv: () => csvOf(chart), traces: () => chartTraces(chart), layout: () => chartLayout(chart, chartTraces(chart)) });
+}
+section.addEventListener("pointermove", point);
+section.addEventListener("pointerleave", point);
 redraw(nearCharts);
 await loadRemainingFigures();
 await loadReplaced();
@@ -348,6 +429,10 @@ for (const input of all("[name=unit]", section)) {
 }
 for (const button of all("[data-move]", section)) button.addEventListener("click", () => move(button.dataset.move));
 reset.addEventListener("click", () => show(null));
+one("#smoothing").addEventListener("change", (event) => {
+  state.smoothing = Number(/** @type {HTMLSelectElement} */ (event.target).value);
+  show(state.range);
+});
 addEventListener("hashchange", () => {
   const range = rangeFromUrl();
   if (range) show(range);
@@ -362,3 +447,10 @@ events.addEventListener("evaluated", onEvent);
 events.addEventListener("open", onEvent); // after a lost connection: fetch what was missed
 document.addEventListener("visibilitychange", () => document.hidden || updatePending());
 section.dataset.ready = "";
+
+let live = isLive();
+setInterval(() => {
+  one("#live").hidden = !isLive();
+  if (live !== isLive()) redraw(lineCharts);
+  live = isLive();
+}, 1000);

@@ -1,6 +1,6 @@
-// The list of runs: counts the selected runs and enables the comparison of 2 to 8.
+// The list of runs: filters it while one types, counts the selected runs and enables the comparison of 2 to 8.
 
-import { all, one } from "./page.js";
+import { all, one, refresh } from "./page.js";
 
 const MOST = 8;
 
@@ -21,3 +21,26 @@ if (form?.querySelector(".picked")) {
   form.addEventListener("reset", () => setTimeout(showSelection, 0, form)); // after the boxes are cleared
   showSelection(form);
 }
+
+// ------------------------------------------------------------------ type-ahead
+
+const TYPING_MS = 200; // after the last key
+
+const filters = /** @type {HTMLFormElement | null} */ (document.querySelector("form.filters"));
+let typing = 0;
+
+/** The address of the list that the form selects, without fields that are empty. */
+function filtered() {
+  const fields = [...new FormData(/** @type {HTMLFormElement} */ (filters))].filter(([, value]) => value !== "");
+  const query = new URLSearchParams(fields.map(([name, value]) => [name, String(value)]));
+  return query.size ? `/?${query}` : "/";
+}
+
+filters?.addEventListener("input", (event) => {
+  if (!(event.target instanceof HTMLInputElement) || event.target.type !== "search") return;
+  clearTimeout(typing);
+  typing = setTimeout(() => {
+    history.replaceState(null, "", filtered());
+    refresh().catch(() => {}); // the service restarts: the list is refreshed at the next interval
+  }, TYPING_MS);
+});

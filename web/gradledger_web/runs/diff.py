@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,7 @@ class DiffRow:
     texts: tuple[str, ...]
     differs: bool
     change: str = ""  # from the first run to the last
+    rule: bool = False  # the name is the id of a rule
 
 
 def measured_rows(runs: Sequence[RunMedians]) -> list[DiffRow]:
@@ -86,9 +87,14 @@ def finding_rows(runs: Sequence[RunMedians]) -> list[DiffRow]:
     """The rules with findings, and the runs that have them."""
     rules = sorted({rule for compared in runs for rule in compared.root_rules})
     return [
-        _row(rule, ["finding" if rule in c.root_rules else formatting.NOT_MEASURED for c in runs])
+        _finding_row(rule, ["finding" if rule in c.root_rules else "none" for c in runs])
         for rule in rules
     ]
+
+
+def _finding_row(rule: str, texts: Sequence[str]) -> DiffRow:
+    change = {("none", "finding"): "new", ("finding", "none"): "gone"}
+    return replace(_row(rule, texts), change=change.get((texts[0], texts[-1]), ""), rule=True)
 
 
 def config_rows(runs: Sequence[RunMedians]) -> list[DiffRow]:
@@ -148,8 +154,8 @@ def changes(runs: Sequence[RunMedians]) -> list[str]:
     """The changes from each run to the next: verdict, findings, batch, learning rate, config."""
     sentences: list[str] = []
     for before, after in pairwise(runs):
-        name = f"{after.run.name} ({after.run.id})" if len(runs) > 2 else "The second run"
-        sentences += [f"{name}: {change}." for change in _changes(before, after)]
+        name = f"{after.run.name} ({after.run.id}): " if len(runs) > 2 else ""
+        sentences += [f"{name}{change}." for change in _changes(before, after)]
     return sentences
 
 

@@ -1,0 +1,1 @@
+"""Several runs: the columns of their list, and what differs between them."""
