@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,6 +38,11 @@ class Label:
     evidence: str = ""
     objective: str = "tokens"
     line: str = ""
+
+    @property
+    def is_public(self) -> bool:
+        """Whether it re-creates one public report, which ``source`` begins with."""
+        return re.match(r"[\w.-]+/[\w.-]+", self.source) is not None
 
 
 @dataclass(frozen=True)

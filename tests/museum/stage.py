@@ -57,7 +57,8 @@ class Stage:
     """
 
     def __init__(self, modules: Sequence[str] = ()) -> None:
-        environment = os.environ | {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+        path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
+        environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
         self._server = subprocess.Popen(
             [sys.executable, "-m", "museum.stage", *modules],
             stdin=subprocess.PIPE,

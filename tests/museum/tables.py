@@ -29,6 +29,7 @@ def figures(results: list[PieceResult]) -> dict[str, int]:
     incidents = _of(results, "incident")
     return {
         "incidents": len(incidents),
+        "public": sum(v.piece.label.is_public for v in incidents),
         "detected": sum(v.detected for v in incidents),
         "named": sum(v.named for v in incidents),
         "exact": sum(v.exact for v in incidents),
@@ -152,6 +153,7 @@ def _totals(f: dict[str, int]) -> list[str]:
         f"| incidents found | {f['detected']} of {f['incidents']} |",
         f"| named correctly | {f['named']} of {f['incidents']} |",
         f"| named correctly, and nothing else found | {f['exact']} of {f['incidents']} |",
+        f"| re-create one public report | {f['public']} of {f['incidents']} |",
         f"| named by the second optimizer step | {f['by_second_step']} of {f['incidents']} |",
         f"| a wrong finding beside the right one | {f['noisy']} of {f['incidents']} |",
         f"| false alarms on twins | {f['twins_alarmed']} of {f['twins']} |",

@@ -7,6 +7,8 @@ import dataclasses
 import pytest
 
 from gradledger.capture.step_sampling import StepSampler
+from museum.courses.architectures import HEALTHY
+from museum.courses.depth import RULES, evaluated, recorded
 from museum.courses.faults import ILLNESSES
 from museum.courses.measure import evaluate_history
 from museum.courses.settings import TASKS, draw
@@ -35,3 +37,9 @@ def test_a_fault_is_named_after_its_onset() -> None:
     first_steps = evaluate_history(setting, kind.fault(100)).loud
     assert first_steps.keys() & {kind.rule, *kind.also}
     assert 100 <= min(first_steps.values()) <= 100 + kind.within
+
+
+@pytest.mark.parametrize("seed", range(len(HEALTHY)))
+def test_the_layers_of_a_healthy_architecture_are_not_reported(seed: int) -> None:
+    findings = evaluated(recorded(seed, 35)).findings
+    assert not {f.rule for f in findings} & set(RULES)

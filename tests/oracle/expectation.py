@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oracle.program import Program, is_balanced
+from oracle.program import DIVIDING, Program, is_balanced
 from oracle.truth import Account, TrueStep, Truth
 
 UNEQUAL = "reduction.token_weights_unequal"
@@ -183,6 +183,11 @@ def _is_sum(steps: list[Account], ranks: int) -> bool:
     return len(sums) > 1
 
 
+def _by_framework(program: Program) -> int:
+    """What a framework divides each loss by, a sum over tokens, too."""
+    return program.k if program.loop in DIVIDING else 1
+
+
 def _true_besides(program: Program, truth: Truth) -> frozenset[str]:
     """What is true of the numbers, whatever else names their cause."""
     rules = set()
@@ -191,7 +196,8 @@ def _true_besides(program: Program, truth: Truth) -> frozenset[str]:
         balances = [account.balance for account in accounts]
         if max(balances) - min(balances) > VARIES * max(map(abs, balances)):
             rules.add(WRONG)
-        if _is_sum(accounts, 1) or _is_sum(accounts, program.data_ranks):
+        shares = (1, program.data_ranks, _by_framework(program))
+        if any(_is_sum(accounts, share) for share in shares):
             rules.add(SUM)
         if any(account.misallocation >= MISALLOCATION for account in accounts):
             rules.add(UNEQUAL)
@@ -249,7 +255,7 @@ def _divisors(program: Program, accounts: list[tuple[TrueStep, Account]]) -> set
         MISSING: [float(step.micro_batches) for step, _ in accounts],
         DOUBLE: [step.micro_batches / k**2 for step, _ in accounts],
         PARTIAL: [step.micro_batches / k for step, _ in accounts],
-        SUM: [account.tokens for _, account in accounts],
+        SUM: [account.tokens / _by_framework(program) for _, account in accounts],
     }
     ones = [1.0] * len(accounts)
     if _fits(program, accounts, ones):

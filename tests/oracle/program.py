@@ -34,6 +34,7 @@ DIMENSIONS: dict[str, Weights] = {
         "trainer_compute_loss": 0,
         "trainer_loss_func": 0,
         "trainer_head": 0,
+        "trainer_training_step": 0,
     },
     # what each micro-batch's loss is
     "objective": {
@@ -112,8 +113,11 @@ DIMENSIONS: dict[str, Weights] = {
         "tensor": 1,
         "tensor_fsdp2": 1,
         "context": 4,
-        # drawn only where it is asked for
+        # drawn only where they are asked for
         "pipeline": 0,
+        "fsdp2_sum": 0,
+        "fsdp2_every": 0,
+        "hsdp_deferred": 0,
     },
     # what a loop that combines gradients itself does
     "all_reduce": {
@@ -147,22 +151,15 @@ DIMENSIONS: dict[str, Weights] = {
     },
 }
 DIMENSIONS["second_mistake"] = {**DIMENSIONS["mistake"], "none": 4}
-PROCESSES = {
-    "one": 1,
-    "ddp": 2,
-    "ddp_of_4": 4,
-    "all_reduce": 2,
-    "all_reduce_of_4": 4,
-    "fsdp2": 2,
-    "hsdp": 4,
-    "tensor": 2,
-    "tensor_fsdp2": 4,
-    "context": 2,
-    "pipeline": 2,
-}
+_OF_4 = ("ddp_of_4", "all_reduce_of_4", "hsdp", "tensor_fsdp2", "hsdp_deferred")
+PROCESSES = dict.fromkeys(DIMENSIONS["layout"], 2) | {"one": 1} | dict.fromkeys(_OF_4, 4)
 FRAMEWORKS = {name for name, weight in DIMENSIONS["loop"].items() if not weight}
 # They divide each loss by K.
 DIVIDING = {"accelerate", "lightning", "trainer_compute_loss"}
+# The Trainer counts the labels of a window for them, and undoes the average over ranks.
+COUNTED_BY_TRAINER = {"trainer_loss_func", "trainer_head"}
+# Gradients of parts of parameters; ``_sum`` adds up the ranks, the others average.
+FSDP2 = {"fsdp2", "hsdp", "tensor_fsdp2", "fsdp2_sum", "fsdp2_every", "hsdp_deferred"}
 STEPS = 6
 SKIPPED = 2  # the window whose step is skipped, where one is
 
@@ -216,7 +213,7 @@ class Program:
     @property
     def sharded(self) -> bool:
         """Whether a process holds parts of the parameters."""
-        return self.layout in ("fsdp2", "hsdp", "tensor", "tensor_fsdp2")
+        return self.layout == "tensor" or self.layout in FSDP2
 
     @property
     def tensor_ranks(self) -> int:
@@ -275,6 +272,7 @@ _PARTS = {
     "ranks": {"synced_every_micro_batch", "never_synced", "first_synced", "same_data"},
 }
 _NEEDS_SCALER = _PARTS["scaler"] | {"clipped_before_unscale"}
+_SYNCING = {"fabric", "lightning_manual"}  # the script says which micro-batches are synced
 _INSIDE_WINDOW = {"first_synced", "first_unscaled", "unscaled_inside"}
 _WINDOWED = {"windows", "function", "iterator"}  # a window is in hand before it is trained
 _SHORT_WINDOWED = _WINDOWED | {"tail", "epochs"}
@@ -390,10 +388,12 @@ def _of_framework(p: Program) -> Iterator[bool]:
     yield p.objective in (*_SEQUENCES, "smoothed", "squared_error", "binary")
     yield p.auxiliary == "none"
     yield p.data in ("equal", "unequal")
-    yield (p.layout, p.precision, p.clipping, p.schedule) == ("one", "float32", "none", "none")
+    yield p.layout in ("one", "ddp")
+    yield (p.precision, p.clipping, p.schedule) == ("float32", "none", "none")
     yield (p.checkpointing, p.compile, p.skipped) == ("none", "none", "none")
     yield (p.accumulate_in, p.optimizers) == ("grad", "one")
-    yield not p.mistakes
+    yield p.mistakes <= (_PARTS["ranks"] if p.loop in _SYNCING else {"same_data"})
+    yield p.ranks_count != "all_without_factor" or p.loop not in COUNTED_BY_TRAINER
     yield p.normalisation in ("window", "mean_k", "never", "twice", "sum")
     # the Trainer counts the labels of a window; where it divides by K, it does not
     yield p.loop != "trainer_compute_loss" or p.normalisation in ("mean_k", "twice", "sum")

@@ -15,7 +15,7 @@ TIME_SHARE = 0.2
 # those of the standard library that send records, two threads, the records.
 MEMORY_KIB = 10 * 1024
 
-_OURS = re.compile(r"^gradledger: .*\n?", re.MULTILINE)
+_OURS = re.compile(r"^gradledger: .*\n?(?:  .*\n?){0,2}", re.MULTILINE)  # a finding: three lines
 _ADDRESS = re.compile(r"\b0x[0-9a-f]+")
 _LOG_TIME = re.compile(r"\b([A-Z])\d{4} \d\d:\d\d:\d\d\.\d+(?: \d+)?")  # and process id
 _DATE = re.compile(r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: \d+:\d+)?")

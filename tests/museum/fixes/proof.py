@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import textwrap
 from dataclasses import dataclass, field
@@ -53,7 +54,13 @@ def run(stage: Stage, script: Path, ranks: int = 1, **info: Any) -> Run:
     records = [part["records"] for part in parts]
     result = judged(facts_of(records, **info))
     located = with_code(result.findings, locations_of(records))
-    return Run(result, gradient.fault([part["testimony"] for part in parts]), located)
+    return Run(result, _fault([part["testimony"] for part in parts]), located)
+
+
+def _fault(ranks: list[dict[str, Any]]) -> float:
+    if any(rank["steps"] is None for rank in ranks):
+        return math.inf
+    return gradient.fault_after_clipping(ranks) if ranks[0]["max_norm"] else gradient.fault(ranks)
 
 
 def fixed(program: str, fix: str) -> str:

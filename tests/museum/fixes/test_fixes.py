@@ -13,23 +13,45 @@ from museum.stage import Stage
 HERE = Path(__file__).parent
 UNEQUAL = "reduction.token_weights_unequal"
 RULES = {
-    "mean_of_means": UNEQUAL,
-    "mean_of_means_divided_again": "reduction.double_division",
-    "sum_of_means": "reduction.missing_division",
-    "not_divided": "reduction.missing_division",
-    "divided_twice": "reduction.double_division",
-    "bare_sum": "reduction.unnormalised_sum",
-    "all_positions": "reduction.wrong_denominator",
-    "short_window": "reduction.partial_window",
-    "ranks_mean_of_means": "reduction.token_weights_unequal",
-    "ranks_uneven": "ddp.uneven_microbatches",
-    "ranks_not_divided": "reduction.missing_division",
-    "ranks_divided_twice": "reduction.double_division",
-    "ranks_times_world_size": "reduction.world_size",
-    "ranks_over_world_size": "reduction.world_size",
-    "ranks_by_hand_summed": "reduction.world_size",
-    "ranks_by_hand_averaged": "reduction.world_size",
-    "ranks_other_divide_factor": "reduction.world_size",
+    "loop/clipped_each": "loop.clip_every_microbatch",
+    "loop/never_zeroed": "loop.grads_not_zeroed",
+    "loop/stepped_twice": "loop.double_step",
+    "loop/steps_each": "loop.step_every_microbatch",
+    "loop/zeroed_before": "loop.zeroed_before_step",
+    "loop/zeroed_each": "loop.zeroed_every_microbatch",
+    "ranks/all_under_no_sync": "ddp.never_synced",
+    "ranks/biases_left_out": "ddp.replica_drift",
+    "ranks/by_hand_averaged": "reduction.world_size",
+    "ranks/by_hand_summed": "reduction.world_size",
+    "ranks/combined_early": "ddp.wrong_microbatch_synced",
+    "ranks/divided_twice": "reduction.double_division",
+    "ranks/factor_of_one_part": "reduction.world_size",
+    "ranks/first_synchronised": "ddp.wrong_microbatch_synced",
+    "ranks/fsdp2_first_synchronised": "ddp.wrong_microbatch_synced",
+    "ranks/fsdp2_not_synchronised": "ddp.never_synced",
+    "ranks/mean_of_means": UNEQUAL,
+    "ranks/not_divided": "reduction.missing_division",
+    "ranks/other_divide_factor": "reduction.world_size",
+    "ranks/outside_the_wrapper": "reduction.world_size",
+    "ranks/over_world_size": "reduction.world_size",
+    "ranks/through_module": "ddp.never_synced",
+    "ranks/times_world_size": "reduction.world_size",
+    "ranks/uneven": "ddp.uneven_microbatches",
+    "reduction/all_positions": "reduction.wrong_denominator",
+    "reduction/bare_sum": "reduction.unnormalised_sum",
+    "reduction/divided_twice": "reduction.double_division",
+    "reduction/mean_of_means": UNEQUAL,
+    "reduction/mean_of_means_divided_again": "reduction.double_division",
+    "reduction/not_divided": "reduction.missing_division",
+    "reduction/short_window": "reduction.partial_window",
+    "reduction/sum_of_means": "reduction.missing_division",
+    "scaler/bypassed_scaler": "scaler.step_bypassed",
+    "scaler/clipped_while_scaled": "scaler.clip_before_unscale",
+    "scaler/one_loss_unscaled": "scaler.unscaled_backward",
+    "scaler/stepped_beside_the_scaler": "loop.double_step",
+    "scaler/unscaled_in_between": "scaler.unscale_mid_window",
+    "scaler/unscaled_twice": "scaler.double_unscale",
+    "scaler/updated_each": "scaler.update_per_microbatch",
 }
 
 
@@ -37,7 +59,7 @@ RULES = {
 def test_the_fix_that_is_shown_makes_the_gradient_exact(
     stage: Stage, name: str, tmp_path: Path
 ) -> None:
-    program, ranks = HERE / f"{name}.py", 2 if name.startswith("ranks_") else 1
+    program, ranks = HERE / f"{name}.py", 2 if name.startswith("ranks/") else 1
     wrong = run(stage, program, ranks)
     assert wrong.fault > REAL
     script = tmp_path / program.name
@@ -47,12 +69,29 @@ def test_the_fix_that_is_shown_makes_the_gradient_exact(
     assert (right.result.verdict, right.result.findings) == ("balanced", [])
 
 
-@pytest.mark.parametrize("name", ["not_divided", "divided_twice"])
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [("each_synchronised", "ddp.missing_no_sync"), ("started_apart", "ddp.replica_drift")],
+)
+def test_a_fix_of_what_is_right_beside_the_gradient_leaves_it_exact(
+    stage: Stage, name: str, rule: str, tmp_path: Path
+) -> None:
+    program = HERE / "ranks" / f"{name}.py"
+    before = run(stage, program, 2)
+    assert before.fault < EXACT
+    script = tmp_path / program.name
+    script.write_text(fixed(program.read_text(), before.finding(rule).fix))
+    after = run(stage, script, 2)
+    assert after.fault < EXACT
+    assert (after.result.verdict, after.result.findings) == ("balanced", [])
+
+
+@pytest.mark.parametrize("name", ["reduction/not_divided", "reduction/divided_twice"])
 @pytest.mark.parametrize("loss", ["loss", "objective_of_the_batch"])
 def test_the_change_of_the_line_makes_the_gradient_exact(
     stage: Stage, name: str, loss: str, tmp_path: Path
 ) -> None:
-    script = tmp_path / f"{name}.py"
+    script = tmp_path / "program.py"
     script.write_text(re.sub(r"\bloss\b", loss, (HERE / f"{name}.py").read_text()))
     wrong = run(stage, script)
     (finding,) = wrong.located
@@ -75,7 +114,7 @@ def _applied(diff: str, program: str) -> str:
 def test_a_short_last_batch_that_is_left_out_leaves_exact_gradients(
     stage: Stage, tmp_path: Path
 ) -> None:
-    program = HERE / "short_batch.py"
+    program = HERE / "reduction" / "short_batch.py"
     wrong = run(stage, program)
     assert wrong.fault > REAL
     assert "DataLoader(..., drop_last=True)" in wrong.finding(UNEQUAL).fix

@@ -1,4 +1,4 @@
-"""Three tasks with a head each; every task has a batch size of its own and calls backward."""
+"""Three tasks with a head each; every task has its own batch size and calls backward."""
 
 import torch
 import torch.nn.functional as F

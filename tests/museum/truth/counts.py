@@ -30,6 +30,31 @@ def tell_gradients(label: Label, names: dict[str, Any], steps: list[Step]) -> di
     return {"gradients": flat}
 
 
+def tell_by_parameter(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
+    """Whether each parameter had a gradient other than 0, at any step."""
+    of_parameters = zip(*(step.gradients for step in steps), strict=True)
+    return {"trained": [any(g is not None and bool(g.any()) for g in of) for of in of_parameters]}
+
+
+def fault_of_untrained(ranks: list[dict[str, Any]]) -> float:
+    """The share of parameters that never had one."""
+    trained = ranks[0]["trained"]
+    return 1 - sum(trained) / len(trained)
+
+
+def tell_depth(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
+    """How far the whole training moved each weight, in the order of the model."""
+    first, last = steps[0].parameters, [p.detach() for p in names["model"].parameters()]
+    weights = [pair for pair in zip(first, last, strict=True) if pair[0].dim() > 1]
+    return {"moved": [float((after - before).norm()) for before, after in weights]}
+
+
+def fault_of_depth(ranks: list[dict[str, Any]]) -> float:
+    """1, if the first weight has moved by less than a thousandth of the last but one."""
+    moved = ranks[0]["moved"]
+    return float(moved[0] < 1e-3 * moved[-2])
+
+
 def fault_of_unreached(ranks: list[dict[str, Any]]) -> float:
     """The share of steps without any gradient."""
     gradients = ranks[0]["gradients"]

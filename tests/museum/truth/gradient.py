@@ -17,11 +17,14 @@ from museum.truth.seen import Step
 def tell(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
     """Reads ``model`` and ``windows``, and ``max_norm`` where there is clipping.
 
-    ``plain`` is the model before its parameters were sharded, if they are.
+    ``plain`` is the model before its parameters were sharded, if they are. ``steps`` is None if the
+    program makes more or fewer of them than there are windows.
     """
     model = _unwrapped(names["model"])
     optimizer = steps[0].optimizer
     own = [step for step in steps if step.optimizer is optimizer]
+    if len(own) != len(names["windows"]):
+        return {"steps": None, "max_norm": None}
     called = names.get("plain", model)
     pairs = zip(own, names["windows"], strict=True)
     told = [_one_step(model, called, label.objective, *pair) for pair in pairs]

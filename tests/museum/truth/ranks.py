@@ -43,6 +43,20 @@ def fault_of_averaging(ranks: list[dict[str, Any]]) -> float:
     return min(max(float((a - b).norm() / a.norm()) for b in others) for a, *others in late)
 
 
+def tell_exchanged(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
+    """Reads ``exchanged``: pairs of what the rank gave to a combination, and what it got."""
+    return {"exchanged": names["exchanged"]}
+
+
+def fault_of_average(ranks: list[dict[str, Any]]) -> float:
+    """How far what ranks got is from the average of what all ranks gave."""
+    faults = []
+    for pairs in zip(*(rank["exchanged"] for rank in ranks), strict=True):
+        average = sum(given for given, _ in pairs) / len(pairs)
+        faults += [float((got - average).norm() / average.norm()) for _, got in pairs]
+    return max(faults)
+
+
 def tell_all_reduces(label: Label, names: dict[str, Any], steps: list[Step]) -> dict[str, Any]:
     """All-reduces of the gradients that each step applied, for each wrapper."""
     tape = names["tape"]

@@ -14,7 +14,6 @@ from oracle.writing import data, frameworks, layouts, loops, model
 def script(program: Program) -> str:
     """The text."""
     parts = [
-        _head(program),
         data.windows(program),
         model.model(program),
         model.optimizers(program),
@@ -22,13 +21,13 @@ def script(program: Program) -> str:
         frameworks.loop(program) if program.loop in FRAMEWORKS else loops.loop(program),
         layouts.end(program),
     ]
-    return "\n".join(part.strip("\n") + "\n" for part in parts if part)
+    body = "\n".join(part.strip("\n") + "\n" for part in parts if part)
+    return f"{_head(program, body)}\n\n{body}"
 
 
-def _head(p: Program) -> str:
+def _head(p: Program, body: str) -> str:
     choices = ", ".join(f"{name} {choice}" for name, choice in p.choices.items())
-    standard = ["contextlib"] * p.ddp + ["itertools"] * (p.loop == "iterator")
-    standard += ["math"] * (p.skipped == "guard")
+    standard = [name for name in ("contextlib", "itertools", "math") if f"{name}." in body]
     lines = [f'"""Seed {p.seed}: {choices}."""', ""]
     lines += [f"import {name}" for name in standard] + [""] * bool(standard)
     lines += ["import torch", *layouts.imports(p), *frameworks.imports(p)]

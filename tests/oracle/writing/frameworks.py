@@ -1,7 +1,8 @@
 """The text of loops that a framework runs, or whose parts it gives.
 
 Accelerate, Lightning's automatic optimisation and the Trainer with its own ``compute_loss`` divide
-each loss by K themselves.
+each loss by K themselves. On several ranks, each framework wraps the model in
+DistributedDataParallel; the ranks' own streams are not split again.
 """
 
 from __future__ import annotations
@@ -9,13 +10,19 @@ from __future__ import annotations
 from textwrap import indent
 
 from oracle.program import STEPS, Program
+from oracle.writing import layouts
 from oracle.writing.loss import forward_and_loss
 
 _IMPORTS = {
     "accelerate": ["from accelerate import Accelerator"],
     "fabric": ["from lightning.fabric import Fabric"],
     "lightning": ["import lightning.pytorch as pl", "from torch.utils.data import DataLoader"],
-    "trainer": ["import tempfile", "", "from transformers import Trainer, TrainingArguments"],
+    "trainer": [
+        "import tempfile",
+        "",
+        "from torch.utils.data import DataLoader",
+        "from transformers import Trainer, TrainingArguments",
+    ],
 }
 _STREAM = "stream = [batch for window in windows for batch in window]\n"
 
@@ -31,7 +38,7 @@ def loop(p: Program) -> str:
     if p.loop == "accelerate":
         return _accelerate(lines)
     if p.loop == "fabric":
-        return _fabric(lines)
+        return _fabric(p, lines)
     if p.loop.startswith("lightning"):
         return _lightning(p, lines)
     return _trainer(p)
@@ -63,25 +70,36 @@ model, optimizer = accelerator.prepare(net, optimizer)
 """
 
 
-def _fabric(lines: list[str]) -> str:
+def _fabric(p: Program, lines: list[str]) -> str:
+    lines = [*lines, "fabric.backward(loss)"]
+    context = layouts.sync_context(p, "fabric.no_backward_sync(model)")
+    if context:
+        lines = [f"with {context}:", *(f"    {line}" for line in lines)]
     return f"""
-fabric = Fabric(accelerator="cpu", devices=1)
+fabric = Fabric(accelerator="cpu", {_devices(p)})
+fabric.launch()
 model, optimizer = fabric.setup(net, optimizer)
 for w, window in enumerate(windows):
     for m, batch in enumerate(window):
-        with fabric.no_backward_sync(model, enabled=m < len(window) - 1):
-{_indented([*lines, "fabric.backward(loss)"], 12)}
+{_indented(lines, 8)}
     optimizer.step()
     optimizer.zero_grad()
 """
 
 
+def _devices(p: Program) -> str:
+    """Of Lightning: an argument, or two."""
+    return "devices=1" if p.ranks == 1 else f'devices={p.ranks}, strategy="ddp"'
+
+
 def _lightning(p: Program, lines: list[str]) -> str:
     manual = p.loop == "lightning_manual"
     if manual:
-        lines = [
-            *lines,
-            "self.manual_backward(loss)",
+        lines = [*lines, "self.manual_backward(loss)"]
+        context = layouts.sync_context(p, "self.trainer.model.no_sync()")
+        if context:
+            lines = [f"with {context}:", *(f"    {line}" for line in lines)]
+        lines += [
             "if (i + 1) % K == 0:",
             "    self.optimizers().step()",
             "    self.optimizers().zero_grad()",
@@ -106,8 +124,9 @@ class Task(pl.LightningModule):
 trainer = pl.Trainer(
     max_epochs=1,
     accelerator="cpu",
-    devices=1,
+    {_devices(p)},
     accumulate_grad_batches={"1" if manual else "K"},
+    use_distributed_sampler=False,
     logger=False,
     enable_checkpointing=False,
     enable_progress_bar=False,
@@ -137,21 +156,26 @@ def loss_func(outputs, labels, num_items_in_batch=None):
 {indent(body, "    ")}
         return (loss, outputs) if return_outputs else loss
 """
+    if p.loop == "trainer_training_step":
+        methods = f"""
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        w, labels = self.state.global_step, inputs["labels"]
+        outputs = model(inputs["features"])
+{_indented(lines, 8)}
+        self.accelerator.backward(loss)
+        return loss.detach()
+"""
     passed = ", compute_loss_func=loss_func" if own_loss else ""
     return f"""{own_loss}
 class InOrder(Trainer):
-    def _get_train_sampler(self, *arguments):
-        return torch.utils.data.SequentialSampler(self.train_dataset)
+    def get_train_dataloader(self):
+        return DataLoader(self.train_dataset, batch_size=None, shuffle=False)
 {methods}
 
-def only_row(rows):
-    return {{"features": rows[0][0], "labels": rows[0][1]}}
-
-
-{_STREAM}with tempfile.TemporaryDirectory() as folder:
+stream = [dict(features=batch[0], labels=batch[1]) for window in windows for batch in window]
+with tempfile.TemporaryDirectory() as folder:
     arguments = TrainingArguments(
         output_dir=folder,
-        per_device_train_batch_size=1,
         gradient_accumulation_steps=K,
         max_steps={STEPS},
         max_grad_norm=0.0,
@@ -161,15 +185,21 @@ def only_row(rows):
         report_to="none",
         disable_tqdm=True,
         use_cpu=True,
+        average_tokens_across_devices={_counts_all(p)},
     )
     InOrder(
         model,
         arguments,
-        only_row,
-        stream,
+        train_dataset=stream,
         optimizers=(optimizer, None){passed},
     ).train()
 """
+
+
+def _counts_all(p: Program) -> bool:
+    """Whether the Trainer counts over all ranks; for half of the means, by mistake."""
+    by_mistake = p.normalisation not in ("window", "share") and p.seed % 2 == 0
+    return p.ranks_count == "all" or by_mistake
 
 
 def _indented(lines: list[str], spaces: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oracle.program import Program
+from oracle.program import COUNTED_BY_TRAINER, FRAMEWORKS, FSDP2, Program
 
 _FSDP = "from torch.distributed.fsdp import fully_shard"
 _MESH = "from torch.distributed.device_mesh import init_device_mesh"
@@ -15,11 +15,15 @@ _IMPORTS = {
     "ddp": ["from torch.nn.parallel import DistributedDataParallel"],
     "ddp_of_4": ["from torch.nn.parallel import DistributedDataParallel"],
     "fsdp2": [_FSDP],
+    "fsdp2_sum": [_FSDP],
+    "fsdp2_every": [_FSDP],
     "hsdp": [_MESH, _FSDP],
+    "hsdp_deferred": [_MESH, _FSDP],
     "tensor": [_MESH, _TENSOR],
     "tensor_fsdp2": [_MESH, _FSDP, _TENSOR],
     "pipeline": ["from torch.distributed import pipelining"],
 }
+_OF_COPIES = ("hsdp", "hsdp_deferred")
 # With two stages on each process, K is even.
 _SCHEDULES = ["ScheduleGPipe", "Schedule1F1B"]
 _SCHEDULES_OF_TWO = ["ScheduleInterleaved1F1B", "ScheduleZBVZeroBubble"]
@@ -27,7 +31,8 @@ _SCHEDULES_OF_TWO = ["ScheduleInterleaved1F1B", "ScheduleZBVZeroBubble"]
 
 def imports(p: Program) -> list[str]:
     """Lines."""
-    return ["import torch.distributed as dist", *_IMPORTS.get(p.layout, [])] * (p.layout != "one")
+    own = [] if p.loop in FRAMEWORKS else _IMPORTS.get(p.layout, [])
+    return ["import torch.distributed as dist", *own] * (p.layout != "one")
 
 
 def start(p: Program) -> list[str]:
@@ -44,7 +49,7 @@ def start(p: Program) -> list[str]:
             'rank, world_size = mesh["data"].get_local_rank(), mesh["data"].size()',
         ]
     lines += ["rank, world_size = dist.get_rank(), dist.get_world_size()"]
-    if p.layout == "hsdp":
+    if p.layout in _OF_COPIES:
         lines += ['mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "parts"))']
     if p.all_reduce == "half_of_ranks":
         lines += ["halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]"]
@@ -103,40 +108,45 @@ def shard(p: Program) -> str:
         heads = ["head", "second"] if "second_head" in p.auxiliaries else ["head"]
         plan = ", ".join(f'"{head}": RowwiseParallel()' for head in heads)
         text += f'parallelize_module(net, mesh["tensor"], {{"body": ColwiseParallel(), {plan}}})\n'
-    meshes = {"fsdp2": "", "hsdp": ", mesh=mesh", "tensor_fsdp2": ', mesh=mesh["data"]'}
-    if p.layout in meshes:
-        mesh = meshes[p.layout]
+    if p.layout in FSDP2:
+        mesh = ', mesh=mesh["data"]' if p.tensor_ranks > 1 else ""
+        mesh = ", mesh=mesh" if p.layout in _OF_COPIES else mesh
         text += f"for part in (net.body, net.head, net):\n    fully_shard(part{mesh})\n"
+    if p.layout == "fsdp2_sum":
+        text += "    part.set_gradient_divide_factor(1.0)\n"
+        text += "    part.set_force_sum_reduction_for_comms(True)  # all that gloo has\n"
     return text
 
 
 def wrapped(p: Program) -> str:
     """What the loop calls."""
-    return "DistributedDataParallel(net)" if p.ddp else "net"
+    return "DistributedDataParallel(net)" if p.ddp and p.loop not in FRAMEWORKS else "net"
 
 
 def is_last(p: Program) -> str:
     """Whether a micro-batch is the last of its window: an expression of the loop's variables."""
     if p.loop == "off_by_one":
         return "i % K == 0"
-    if p.loop == "epochs":
+    if p.loop in ("epochs", "lightning_manual"):
         return "(i + 1) % K == 0"
     return "m == len(windows[w]) - 1"
 
 
-def sync_context(p: Program) -> str:
+def sync_context(p: Program, no_sync: str = "model.no_sync()") -> str:
     """The context of a micro-batch's forward and backward pass, if there is one."""
     if not p.ddp or "synced_every_micro_batch" in p.mistakes:
         return ""
     if "never_synced" in p.mistakes:
-        return "model.no_sync()"
+        return no_sync
     chosen = "m == 0" if "first_synced" in p.mistakes else is_last(p)
-    return f"contextlib.nullcontext() if {chosen} else model.no_sync()"
+    return f"contextlib.nullcontext() if {chosen} else {no_sync}"
 
 
 def before_micro_batch(p: Program) -> list[str]:
     """Lines."""
-    if p.layout in ("fsdp2", "hsdp", "tensor_fsdp2"):
+    if p.layout == "hsdp_deferred":  # the copies are combined once for a window
+        return [f"model.set_requires_all_reduce({is_last(p)})"]
+    if p.layout in FSDP2 and p.layout != "fsdp2_every":
         return [f"model.set_requires_gradient_sync({is_last(p)})"]
     if p.all_reduce == "early":
         return [f"if {is_last(p)}:", *(f"    {line}" for line in _all_reduce(p))]
@@ -166,7 +176,8 @@ def _all_reduce(p: Program) -> list[str]:
 
 def factor(p: Program) -> str:
     """What a share of all ranks' elements is multiplied with, because gradients are averaged."""
-    averaged = p.ddp or p.layout in ("fsdp2", "hsdp", "tensor_fsdp2")
+    by_loop = p.loop in COUNTED_BY_TRAINER
+    averaged = (p.ddp and not by_loop) or (p.layout in FSDP2 and p.layout != "fsdp2_sum")
     return " * world_size" if p.ranks_count == "all" and averaged else ""
 
 

@@ -1,0 +1,24 @@
+"""Gradients are divided by the scale by hand, and by the scaler."""
+
+import torch
+
+from museum.parts import EVEN, TinyLM, text, token_loss
+
+torch.manual_seed(0)
+model = TinyLM()
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+windows = text(4, lengths=EVEN)
+
+for window in windows:
+    for ids, labels in window:
+        scaler.scale(token_loss(model(ids), labels) / len(window)).backward()
+    # fix
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        parameter.grad /= scaler.get_scale()
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+    # end
+    optimizer.zero_grad()
