@@ -23,8 +23,11 @@ PAGES = (
     "/findings",
     "/rules",
     "/rules/reduction.token_weights_unequal",
+    "/alerts",
     "/docs",
     "/settings",
+    "/settings/tokens",
+    "/settings?search=keep",
     "/login",
 )
 

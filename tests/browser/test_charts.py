@@ -120,3 +120,86 @@ def test_what_was_never_measured_has_no_chart(page: Page) -> None:
     expect(page.locator("#chart-scale")).to_be_hidden()
     expect(page.locator("#chart-ranks")).to_be_hidden()
     expect(page.locator("#chart-evaluations")).to_be_visible()
+
+
+def test_one_crosshair_is_in_all_charts_and_the_legends_show_the_values_under_it(
+    page: Page,
+) -> None:
+    opened(page, "wrong")
+    tokens = page.locator("#chart-tokens output[data-last=tokens]")
+    last = tokens.inner_text()
+    page.locator("#chart-norm .nsewdrag").hover()
+    lines = page.locator("#charts .crosshair")
+    until(page, 'document.querySelectorAll("#charts .crosshair").length >= 2', True)
+    labels = set(lines.evaluate_all("(all) => all.map((line) => line.dataset.label)"))
+    (label,) = labels
+    assert label in ("step 30", "step 31")
+    series = (
+        'document.querySelector("#chart-norm .plot").data.find(({ name }) => name === "applied")'
+    )
+    value = page.evaluate(f"{series}.y[{series}.x.indexOf({label.split()[1]})]")
+    expect(page.locator("#chart-norm output[data-last=norm]")).to_have_text(f"{value:.4g}")
+    assert tokens.inner_text() != last
+    page.mouse.move(0, 0)
+    expect(lines).to_have_count(0)
+    expect(tokens).to_have_text(last)
+
+
+def test_a_chart_has_a_logarithmic_axis_a_larger_size_a_picture_and_its_numbers(
+    page: Page,
+) -> None:
+    opened(page, "wrong")
+    chart = page.locator("#chart-norm")
+    log = chart.get_by_role("button", name="log")
+    expect(log).to_have_attribute("aria-pressed", "true")
+    log.click()
+    until(page, f"{NORM}.layout.yaxis.type", "linear")
+    expect(log).to_have_attribute("aria-pressed", "false")
+    width = page.evaluate(f"{NORM}.clientWidth")
+    chart.get_by_role("button", name="Enlarge").click()
+    until(page, f"{NORM}.querySelector('.main-svg').clientWidth > 1.8 * {width}", True)
+    with page.expect_download() as numbers:
+        chart.get_by_role("button", name="CSV").click()
+    lines = numbers.value.path().read_text().splitlines()
+    assert lines[0] == "first,step,tokens_total,time,clip_norm,norm,clip_limit,clipped"
+    assert len(lines) == 1 + 60
+    with page.expect_download() as picture:
+        chart.get_by_role("button", name="PNG").click()
+    assert picture.value.path().read_bytes().startswith(b"\x89PNG")
+
+
+def test_smoothing_is_a_mean_over_steps_beside_the_measured_values(page: Page) -> None:
+    opened(page, "wrong")
+    applied = f'{NORM}.data.filter((trace) => (trace.name ?? "").startsWith("applied"))'
+    page.get_by_label("Smoothing").select_option("10")
+    until(page, f"{applied}.map((trace) => trace.name)", ["applied", "applied, mean of 10 steps"])
+    measured = page.evaluate(f"{applied}[0].y")
+    smooth = page.evaluate(f"{applied}[1].y")
+    assert smooth[59] == pytest.approx(sum(measured[50:60]) / 10)
+    assert smooth[0] == measured[0]
+
+
+def test_an_evaluation_chart_fits_the_zoom(page: Page) -> None:
+    opened(page, "wrong", "#steps=45-60")
+    page.locator("#chart-evaluations").scroll_into_view_if_needed()
+    plot = 'document.querySelector("#chart-evaluations .plot")'
+    until(page, f"{plot}.data?.[0].x", [40, 50, 60])  # the one before: the line reaches the edge
+
+
+def test_a_mark_above_a_chart_leads_to_the_finding(page: Page) -> None:
+    opened(page, "wrong")
+    page.locator("#chart-misallocation").scroll_into_view_if_needed()
+    mark = page.locator("#chart-misallocation .annotation").first
+    mark.click()
+    expect(page.locator('[data-rule="reduction.token_weights_unequal"]')).to_be_in_viewport()
+
+
+def test_a_run_that_is_sending_has_a_live_dot_until_it_stops(page: Page, service: Service) -> None:
+    service.post(batch("sending", [step(n) for n in (1, 2, 3)]))
+    opened(page, "sending")
+    expect(page.locator("#live")).to_be_visible()
+    dots = f"{NORM}.data.filter(({{ mode, x }}) => mode === 'markers' && x[0] === 3).length > 0"
+    until(page, dots, True)
+    page.evaluate("document.querySelector('#verdict .seen').dataset.seen = '1'")
+    expect(page.locator("#live")).to_be_hidden()
+    until(page, dots, False)

@@ -54,10 +54,13 @@ def send(service: Service, run: str, payload: str) -> None:
 
 
 def hover(page: Page, plot: str) -> None:
-    """Point at the middle of a plot, once it is drawn, and wait for the text at the pointer."""
+    """Point at the middle of a plot, once it is drawn, and wait for the text at the pointer.
+
+    It is hidden where the legend shows the values.
+    """
     page.locator(plot).scroll_into_view_if_needed()
     page.locator(f"{plot} .nsewdrag").hover()
-    expect(page.locator(f"{plot} .hoverlayer text").first).to_be_visible()
+    expect(page.locator(f"{plot} .hoverlayer text").first).to_be_attached()
 
 
 @pytest.mark.parametrize("number", range(len(PAYLOADS)))

@@ -126,3 +126,24 @@ def test_a_click_switches_the_theme_once(page: Page, service: Service) -> None:
     open_run(page, "themed", 2)  # its script imports the one that handles the click
     page.get_by_role("button", name="Theme: Auto").click()
     expect(page.get_by_role("button", name="Theme: Light")).to_be_visible()
+
+
+ORDER = """["charts", "checks", "evaluation"]
+  .map((id) => document.getElementById(id))
+  .filter((part) => part.offsetHeight)
+  .sort((a, b) => a.offsetTop - b.offsetTop)
+  .map((part) => part.id).join()"""
+
+
+def test_the_charts_of_a_healthy_run_come_first_and_findings_before_them(
+    page: Page, service: Service
+) -> None:
+    service.post(batch("healthy", [fair_step(n) for n in (1, 2)]))
+    open_run(page, "healthy", 2)
+    assert page.evaluate(ORDER) == "charts,checks"
+    verdict = page.locator("#verdict").bounding_box()
+    assert verdict is not None
+    assert verdict["height"] < 90
+    service.post(batch("healthy", steps(3, 8)))
+    expect(page.locator(".finding h3")).to_be_visible()
+    assert page.evaluate(ORDER) == "evaluation,charts"

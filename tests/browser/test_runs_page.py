@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from playwright.sync_api import Page, expect
 
-from helpers.batches import EndRecord, batch, fair_step, step
+from helpers.batches import EndRecord, batch, eventually, fair_step, step
+from helpers.patience import HANGS
+from helpers.seeded import judged
 from helpers.service import Service
 
 
@@ -71,3 +73,88 @@ def test_more_runs_than_fit_are_a_page_away(page: Page, service: Service) -> Non
     expect(page.locator("tbody tr")).to_have_count(50)
     page.get_by_role("link", name="Older").click()
     expect(page.get_by_role("link", name="run 0", exact=True)).to_be_visible()
+
+
+def sweep(service: Service) -> None:
+    """Three runs: two broken, one balanced, each with its learning rate."""
+    for number, make in ((1, step), (2, step), (3, fair_step)):
+        steps = [make(n) for n in range(1, 6)]
+        fields = {"name": f"sweep {number}", "config": {"learning_rate": number / 10}}
+        service.post(batch(f"sweep-{number}", steps, **fields))
+    for number in (1, 2, 3):
+        assert eventually(HANGS, judged(service, f"sweep-{number}", 5))
+
+
+def test_a_row_has_the_loss_and_its_course_and_the_number_of_findings(
+    page: Page, service: Service
+) -> None:
+    sweep(service)
+    page.goto("/?search=sweep")
+    row = page.locator("[data-run=sweep-1]")
+    expect(row.locator(".loss")).to_contain_text("2")
+    path = row.locator(".loss path").get_attribute("d") or ""
+    assert path.count("L") == 4  # through five steps
+    expect(row.locator("[data-label=finding]")).to_have_text("1")
+    expect(page.locator("[data-run=sweep-3] [data-label=findings]")).to_have_text("0")
+    box = row.bounding_box()
+    assert box is not None
+    assert box["height"] <= 42
+
+
+def test_chips_count_the_verdicts_worst_first_and_filter(page: Page, service: Service) -> None:
+    sweep(service)
+    page.goto("/?search=sweep")
+    chips = page.get_by_role("navigation", name="Verdicts").get_by_role("link")
+    assert [text.split() for text in chips.all_inner_texts()] == [
+        ["All", "3"],
+        ["Broken", "2"],
+        ["Balanced", "1"],
+    ]
+    chips.nth(1).click()
+    expect(page.locator("tbody tr")).to_have_count(2)
+    expect(page.get_by_role("link", name="Broken 2")).to_have_attribute("aria-current", "true")
+    assert "search=sweep" in page.url
+
+
+def test_columns_of_the_configuration_are_chosen_and_stay_in_the_address(
+    page: Page, service: Service
+) -> None:
+    sweep(service)
+    page.goto("/?search=sweep")
+    page.locator("#columns summary").click()
+    page.get_by_label("learning_rate").check()
+    page.get_by_label("Duration").uncheck()
+    page.get_by_role("button", name="Show").click()
+    expect(page.get_by_role("columnheader", name="learning_rate")).to_be_visible()
+    expect(page.get_by_role("columnheader", name="Duration")).to_have_count(0)
+    expect(page.locator("[data-run=sweep-2] [data-label=learning_rate]")).to_have_text("0.2")
+    page.get_by_role("link", name="Broken 2").click()
+    expect(page.get_by_role("columnheader", name="learning_rate")).to_be_visible()
+
+
+def test_the_list_is_filtered_while_one_types(page: Page, service: Service) -> None:
+    sweep(service)
+    page.goto("/")
+    page.evaluate("window.stillHere = true")
+    page.get_by_role("searchbox").press_sequentially("sweep 2")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    assert "search=sweep+2" in page.url
+    expect(page.get_by_role("searchbox")).to_be_focused()
+    assert page.evaluate("window.stillHere") is True
+
+
+def test_an_archived_run_leaves_the_list_and_is_found_by_its_tag(
+    page: Page, service: Service
+) -> None:
+    service.post(batch("done-with", [fair_step(1)], name="done with"))
+    page.goto("/runs/done-with")
+    page.get_by_role("button", name="Archive").click()
+    expect(page.get_by_role("link", name="archived")).to_be_visible()
+    page.goto("/?search=done+with")
+    expect(page.get_by_text("No run matches")).to_be_visible()
+    page.get_by_role("link", name="Archived").click()
+    expect(page.locator("tr[data-run]")).to_have_count(1)
+    page.goto("/runs/done-with")
+    page.get_by_role("button", name="Remove the tag archived").click()
+    page.goto("/?search=done+with")
+    expect(page.locator("[data-run=done-with]")).to_be_visible()

@@ -72,11 +72,11 @@ def save(page: Page, section: str) -> None:
 
 def test_a_threshold_and_a_disabled_rule_are_set_and_reset(page: Page, service: Service) -> None:
     before = revision(service)
-    page.goto("/settings")
+    page.goto("/settings/rules")
     field(page, "norm.spike.z").fill("6")
     page.get_by_label("clip.always_engaged is disabled").check()
     save(page, "rules")
-    expect(page).to_have_url(f"{service.url}/settings#rules")
+    expect(page).to_have_url(f"{service.url}/settings/rules")
     expect(field(page, "norm.spike.z")).to_have_value("6")
     expect(field(page, "norm.spike.z-note")).to_have_text("set; default 4")
     expect(page.get_by_label("clip.always_engaged is disabled")).to_be_checked()
@@ -94,7 +94,7 @@ def test_a_threshold_and_a_disabled_rule_are_set_and_reset(page: Page, service: 
 
 
 def test_retention_is_chosen(page: Page, service: Service) -> None:
-    page.goto("/settings")
+    page.goto("/settings/retention")
     field(page, "keep_detail_days").fill("7.5")
     save(page, "retention")
     expect(field(page, "keep_detail_days-note")).to_have_text("set; default 30")
@@ -104,7 +104,7 @@ def test_retention_is_chosen(page: Page, service: Service) -> None:
 def test_a_refused_form_keeps_the_input(page: Page, service: Service) -> None:
     before = revision(service)
     page.emulate_media(color_scheme="light")
-    page.goto("/settings")
+    page.goto("/settings/rules")
     field(page, "norm.spike.z").fill("0,5")
     field(page, "norm.spike.least").fill("2")
     field(page, "norm.spike.steps").fill("2.5")
@@ -130,7 +130,7 @@ def test_a_refused_form_keeps_the_input(page: Page, service: Service) -> None:
 
 
 def test_retention_that_makes_no_sense_is_refused_by_field(page: Page, service: Service) -> None:
-    page.goto("/settings")
+    page.goto("/settings/retention")
     field(page, "keep_detail_days").fill("-1")
     field(page, "keep_steps_days").fill("soon")
     with refused(page):
@@ -141,7 +141,7 @@ def test_retention_that_makes_no_sense_is_refused_by_field(page: Page, service: 
 
 
 def test_a_concurrent_change_is_shown_beside_the_input(page: Page, service: Service) -> None:
-    page.goto("/settings")
+    page.goto("/settings/rules")
     put(service, "rules", {"thresholds": {"norm.spike": {"z": 8}}})
     field(page, "norm.spike.z").fill("6")
     with refused(page):
@@ -158,9 +158,10 @@ def test_what_the_operator_set_cannot_be_typed_over(browser: Browser, tmp_path: 
     variables = {"keep_detail_days": "3", "rules_off": '["clip.*"]'}
     with running_service(tmp_path / "given.db", 0, **variables) as service:
         page = browser.new_page(base_url=service.url)
-        page.goto("/settings")
+        page.goto("/settings/retention")
         expect(field(page, "keep_detail_days")).to_have_count(0)
         expect(page.locator("#retention")).to_contain_text("Set in GRADLEDGER_KEEP_DETAIL_DAYS")
+        page.goto("/settings/rules")
         expect(page.locator("#rules input[type=checkbox]")).to_have_count(0)
         expect(page.locator("#rules")).to_contain_text("set in GRADLEDGER_RULES_OFF")
         field(page, "norm.spike.z").fill("6")
@@ -172,7 +173,7 @@ def test_what_the_operator_set_cannot_be_typed_over(browser: Browser, tmp_path: 
 
 def test_the_field_that_the_keyboard_is_at_is_never_behind_the_bar(page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 500})
-    page.goto("/settings")
+    page.goto("/settings/rules")
     field(page, "run.stalled.span").focus()
     for _ in range(40):
         page.keyboard.press("Tab")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from playwright.sync_api import Page, expect
 
-from helpers.batches import batch, fair_step, step
+from helpers.batches import batch, eventually, fair_step, step
 from helpers.charts import open_run
+from helpers.patience import HANGS
+from helpers.seeded import judged
 from helpers.service import Service
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -28,6 +30,24 @@ def test_the_ledger_compares_share_of_gradient_with_share_of_tokens(
     expect(page.locator(".plot .bars path")).to_have_count(4)  # both shares of each micro-batch
     shares = page.evaluate('document.querySelector(".plot").data.map((bar) => bar.y)')
     assert shares == [[0.25, 0.75], [0.5, 0.5]]
+
+
+def test_a_step_page_begins_with_the_findings_at_its_step(page: Page, service: Service) -> None:
+    service.post(batch("found", [step(n) for n in (1, 2, 3)]))
+    assert eventually(HANGS, judged(service, "found", 3))
+    page.goto("/runs/found/steps/0/2")
+    first = page.locator("main section").first
+    expect(first).to_contain_text("Findings at this step")
+    expect(first.get_by_role("link", name="Token weights differ")).to_be_visible()
+
+
+def test_a_small_loss_scale_is_not_written_as_zero(page: Page, service: Service) -> None:
+    record = step(1)
+    for one in record.micro_batches:
+        one.scale = 1.19e-07
+    service.post(batch("small-scale", [record]))
+    page.goto("/runs/small-scale/steps/0/1")
+    expect(page.locator(".timeline")).to_contain_text("scale 1.19e-07")
 
 
 def test_a_fair_step_has_equal_weights(page: Page, service: Service) -> None:

@@ -16,6 +16,7 @@ import typer
 
 import gradledger
 from gradledger.api import Ledger
+from gradledger_monitor.api.schemas import BatchResult
 from gradledger_monitor.app import create_app
 from gradledger_monitor.cli import app
 from gradledger_monitor.config.settings import Settings
@@ -76,6 +77,20 @@ def _below(group: Any, name: str, line: str) -> Any:
     return commands[name]
 
 
+def test_the_readme_has_the_figures_of_the_museum() -> None:
+    rows = (ROOT / "docs" / "detection.md").read_text().splitlines()
+    figures = [row.strip("| ").split(" | ") for row in rows if re.search(r"\| \d+ of \d+ \|$", row)]
+    found = {name: figure.split(" of ") for name, figure in figures}
+    readme = (ROOT / "README.md").read_text()
+    for sentence in (
+        "{} of {} scripts with a mistake".format(*found["named correctly"]),
+        "{} re-create one public report".format(*found["re-create one public report"]),
+        "{} false alarms on the {} corrected twins".format(*found["false alarms on twins"]),
+        "{} on {} healthy scripts".format(*found["false alarms on look-alikes"]),
+    ):
+        assert sentence in readme
+
+
 @each_page
 def test_a_link_to_a_file_leads_to_one(page: Path) -> None:
     linked = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", page.read_text())
@@ -95,6 +110,8 @@ def test_the_documentation_builds_and_refers_to_everything(tmp_path: Path) -> No
     shown = (site / "reference" / "http.html").read_text()
     assert [path for path in routes["paths"] if path not in shown] == []
     commands = (site / "reference" / "commands.html").read_text()
+    replies = (site / "reference" / "records.html").read_text().partition('id="replies"')[2]
+    assert [name for name in (*BatchResult.model_fields, "verdict") if name not in replies] == []
     root = typer.main.get_command(app)
     assert [name for name in getattr(root, "commands", {}) if name not in commands] == []
 

@@ -149,7 +149,7 @@ def test_evaluations_of_an_unmodified_script_are_recorded(tmp_path: Path) -> Non
             timeout=300,
         )
         assert done.returncode == 0, done.stderr
-        assert "gradledger" not in done.stderr
+        assert " failed and is " not in done.stderr
         assert {(name, step) for name, step, _ in evaluations_of(database)} == {
             ("eval_loss", 10),
             ("eval_loss", 20),

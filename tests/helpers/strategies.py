@@ -94,6 +94,7 @@ step_records = st.builds(
     wrapper=st.none() | st.sampled_from(["ddp", "fsdp", "fsdp2"]),
     collectives_after=maybe_count,
     data_group=st.lists(st.integers(0, 9), max_size=4),
+    tensor_group=st.lists(st.integers(0, 9), max_size=4),
     pipeline=st.lists(st.integers(0, 9), max_size=4),
     sync_bytes=maybe_count,
     outside=maybe_count,
@@ -102,6 +103,8 @@ step_records = st.builds(
         records.Samples, after_backward=samples_of, at_step=samples_of, with_cleared=samples_of
     ),
     before_hooks=st.booleans(),
+    own_sums=st.booleans(),
+    models=st.none() | st.builds(records.Samples, after_backward=samples_of, at_step=samples_of),
     averaging=st.booleans(),
     parameters=maybe_number,
     sampler=st.none() | st.sampled_from(["random", "sequential"]),

@@ -11,7 +11,14 @@ import pytest
 from gradledger import records
 from gradledger.records import Samples, StepRecord, Term
 from gradledger_monitor.model.step_facts import StepFacts
-from gradledger_monitor.rules.balance.diagnosis import MASKED, NO_ELEMENTS, OWN_LOSSES, diagnose
+from gradledger_monitor.rules.balance.diagnosis import (
+    MASKED,
+    NO_ELEMENTS,
+    OWN_LOSSES,
+    PASSED_ON,
+    WHOLE_WINDOW,
+    diagnose,
+)
 from gradledger_monitor.rules.balance.explanations import (
     CLIPPED_SCALED,
     MOST_MICRO_BATCHES,
@@ -487,6 +494,72 @@ def test_a_policy_loss_may_divide_by_positions_without_a_weight(
     assert first(facts(record([loss] * 4)), before(4.0) if divisor == 2 else ()).pattern == pattern
     if pattern == "unmeasured":
         assert first(facts(record([loss] * 4))).reason == MASKED
+
+
+@pytest.mark.parametrize("coefficient", [None, 1.0])
+def test_products_with_cached_gradients_may_add_up_without_a_division(
+    coefficient: float | None,
+) -> None:
+    product = term(1, 1.0, "none", undivided=True, coefficient=coefficient, function_weight=1.0)
+    product = dataclasses.replace(product, kind="DotBackward0", nonlinear=True, function=1)
+    assert not_measured(first(facts(record([product] * 4)), before(4.0))) == PASSED_ON
+
+
+def test_a_sum_with_weights_of_its_own_may_pass_on_cached_gradients() -> None:
+    inside = {"weight_min": 0.1, "weight_max": 0.9, "elements": 12, "element_weight": 1.0}
+    chunk = term(12, 0.5, "none", undivided=True, **inside)
+    chunk = dataclasses.replace(chunk, kind="SumBackward0")
+    assert not_measured(first(facts(record([chunk] * 4)), before(48.0))) == PASSED_ON
+
+
+def test_the_dot_product_of_a_loss_that_is_divided_by_k_is_fair() -> None:
+    product = term(1, 0.25, "none", function_weight=0.25)
+    product = dataclasses.replace(product, kind="DotBackward0", nonlinear=True, function=1)
+    assert first(facts(record([product] * 4))).pattern == "fair"
+
+
+@pytest.mark.parametrize(
+    ("losses", "consecutive", "whole"),
+    [
+        ([5.1, 5.1], True, True),
+        ([5.1, 5.1], False, False),
+        ([5.1, 5.101], True, False),
+        ([5.1, None], True, False),
+        ([5.1], True, False),
+    ],
+)
+def test_equal_contrastive_losses_of_a_window_may_be_one_loss_over_cached_features(
+    losses: list[float | None], consecutive: bool, whole: bool
+) -> None:
+    window = record([term(20, 1 / 20, undivided=True)] * len(losses))
+    for batch, loss in zip(window.micro_batches, losses, strict=True):
+        batch.loss, batch.consecutive_target = loss, consecutive
+    diagnosis = first(facts(window))
+    assert (diagnosis.reason == WHOLE_WINDOW) == whole
+    assert (diagnosis.pattern == "unmeasured") == whole
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "divided", "pattern"),
+    [
+        ("MeanBackward0", (12, 12, 12, 12), True, "unmeasured"),
+        ("MeanBackward0", (12, 16, 12, 20), True, "padding"),
+        ("NllLossBackward0", (12, 12, 12, 12), True, "padding"),
+        ("MeanBackward0", (12, 12, 12, 12), False, "constant"),
+    ],
+)
+def test_a_mean_over_images_of_one_size_may_count_masked_pixels(
+    kind: str, sizes: Sequence[int], divided: bool, pattern: str
+) -> None:
+    losses = []
+    for size in sizes:
+        weight = 1 / size / (len(sizes) if divided else 1)
+        loss = term(8, weight, "none", size=size, elements=size, element_weight=weight)
+        losses.append(dataclasses.replace(loss, kind=kind))
+    past = [] if divided else before(8 / 3, 8 / 3)
+    diagnosis = first(facts(record(losses)), past)
+    assert diagnosis.pattern == pattern
+    assert (diagnosis.reason == MASKED) == (pattern == "unmeasured")
 
 
 def test_losses_that_pull_both_ways_are_a_design_and_reported_as_such() -> None:

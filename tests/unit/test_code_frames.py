@@ -115,7 +115,7 @@ def test_a_message_has_positions_and_no_source_text() -> None:
     urls = PageUrls("http://host", lambda rule: None)
     document = alert_document(run, (AlertItem("new", located),), {}, urls, 1.0)
     assert "loss.backward()" not in json.dumps(document)
-    assert "Code: `src/my train.py:10` (backward), `src/my train.py:12`" in body(document)
+    assert "`src/my train.py:10` (backward)\n" in body(document)
 
 
 def _runs(finding: Finding) -> list[CheckedRun]:

@@ -46,7 +46,11 @@ def test_one_factor_over_all_coordinates_is_found(factor: float) -> None:
 @pytest.mark.parametrize(
     ("applied", "left", "reason"),
     [
-        ((scaled(1), scaled(2)), LEFT, "the ranks step on different gradients"),
+        (
+            (scaled(1), scaled(2)),
+            LEFT,
+            "the ranks' gradients differ when the parameters are updated",
+        ),
         (([*SUM[:2], 1.0, 0.0],) * 2, LEFT, "were combined, but not as a sum"),
         (([0.0] * 4,) * 2, LEFT, "were combined, but not as a sum"),
         (([*SUM[:2], float("inf"), 0.0],) * 2, LEFT, "the sampled gradients are not finite"),
@@ -99,7 +103,9 @@ def test_what_is_added_up_outside_grad_and_combined_is_accounted_for_like_other_
 def test_ranks_that_scale_what_is_added_up_outside_grad_differently_are_named() -> None:
     merged = moved(scaled(0.5), scaled(0.25))
     assert merged.all_reduce is not None and merged.all_reduce.scales == (1.0, 0.5)
-    assert merged.unmeasured == "rank 0: the ranks step on different gradients"
+    assert (
+        merged.unmeasured == "rank 0: the ranks' gradients differ when the parameters are updated"
+    )
 
 
 def test_what_is_neither_the_last_gradients_nor_all_of_them_is_not_measured() -> None:
@@ -151,7 +157,10 @@ def test_sums_in_each_backward_of_a_window_leave_the_factor_unmeasured() -> None
         ranks.append(sent)
     assert "combined anew" in str(facts(*ranks).unmeasured)
     for sent in ranks:
-        sent.micro_batches[0].collectives = 0
+        sent.own_sums = True  # then a sum of sums would not fit
+    assert facts(*ranks).unmeasured is None
+    for sent in ranks:
+        sent.own_sums, sent.micro_batches[0].collectives = False, 0
     assert facts(*ranks).unmeasured is None
 
 
@@ -169,7 +178,9 @@ def test_groups_of_ranks_are_found_also_if_each_rank_scales_its_sum() -> None:
     first, second = added(*FOUR[:2], factor=0.5), added(*FOUR[2:], factor=0.5)
     merged = step(first, first, second, second, left=FOUR)
     assert merged.all_reduce is not None and merged.all_reduce.groups == ((0, 1), (2, 3))
-    assert merged.unmeasured == "rank 0: the ranks step on different gradients"
+    assert (
+        merged.unmeasured == "rank 0: the ranks' gradients differ when the parameters are updated"
+    )
     doubled = [2 * value for value in second]
     merged = step(first, first, second, doubled, left=FOUR)
     assert merged.all_reduce is not None and merged.all_reduce.groups == ((0, 1), (2, 3))
@@ -234,3 +245,79 @@ def test_gradients_that_end_equal_or_were_never_equal_are_no_early_all_reduce(
     more: dict[str, Any],
 ) -> None:
     assert early(**more).all_reduce is None
+
+
+# ------------------------------------------------------- parameters outside the DDP wrapper
+
+WRAPPED = [1.0, 2.0, 3.0]
+UNSEEN = "outside the DDP wrapper was not seen"
+
+
+def beside_ddp(before: Any, after: Any, **more: Any) -> StepFacts:
+    """Two ranks with three coordinates that DDP averaged, and others outside the wrapper."""
+    fields = {"wrapper": "ddp", "sync": "averaged", "outside": 1, "changed": True, **more}
+    left = [[*WRAPPED, *values] for values in before]
+    return step(*([*WRAPPED, *values] for values in after), left=left, **fields)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "more", "reason"),
+    [
+        (LEFT, (scaled(0.5), scaled(0.5)), {}, None),
+        (LEFT, (scaled(0.5), scaled(0.25)), {}, "outside the DDP wrapper differ"),
+        (LEFT, (scaled(1.5), scaled(1.5)), {}, "by another factor than the rest"),
+        (LEFT, ([9.0, 9.0, 9.0, 0.0],) * 2, {}, "but not as a sum"),
+        (LEFT, ([float("inf")] * 4,) * 2, {}, "the sampled gradients are not finite"),
+        (([], []), ([], []), {}, UNSEEN),
+        ((LEFT[0], LEFT[0]), (scaled(0.5), scaled(0.5)), {}, UNSEEN),
+        (LEFT, (scaled(1), scaled(1)[:3]), {}, UNSEEN),
+        (
+            LEFT,
+            (scaled(1), scaled(1)),
+            {"events": [Event("clip_norm", 1, limit=1, norm=2)], "norm": 4.0},
+            "by another factor than the rest",
+        ),
+    ],
+)
+def test_what_a_loop_does_outside_ddp_is_measured_if_it_averages_and_else_has_a_reason(
+    before: Any, after: Any, more: Any, reason: str | None
+) -> None:
+    merged = beside_ddp(before, after, **more)
+    assert (reason or "") in str(merged.factor_unmeasured)
+    assert (merged.factor_unmeasured is None) is (reason is None)
+    assert (accused(judged([merged])), judged([merged]).verdict == "balanced") == ({}, not reason)
+
+
+@pytest.mark.parametrize(
+    ("factor", "text"),
+    [(1, "by 1. Compared with the rest, their gradient is 2 times too large."),
+     (0.25, "by 4. Compared with the rest, their gradient is 2 times too small.")],
+)  # fmt: skip
+def test_a_loop_that_divides_otherwise_than_ddp_is_reported(factor: float, text: str) -> None:
+    (finding,) = judged([beside_ddp(LEFT, (scaled(factor), scaled(factor)))]).findings
+    assert finding.rule == "reduction.world_size"
+    assert text in finding.summary
+
+
+@pytest.mark.parametrize(("norm", "rules"), [(1.0, ["reduction.world_size"]), (4.0, [])])
+def test_a_clip_of_all_gradients_hides_no_other_division(norm: float, rules: list[str]) -> None:
+    clip = Event("clip_norm", 1, limit=1, norm=2)  # leaves a norm of 1, if it is of all
+    merged = beside_ddp(LEFT, (scaled(1), scaled(1)), events=[clip], norm=norm)
+    assert [f.rule for f in judged([merged]).findings] == rules
+
+
+def test_which_of_several_losses_a_gradient_outside_ddp_belongs_to_is_not_known() -> None:
+    fields: dict[str, Any] = {"sync": "averaged", "outside": 1, "collectives_after": 4}
+    terms = [term(10, 1 / 10), term(10, 1 / 10, kind="mse_loss")]
+    ranks = [
+        record(
+            [terms],
+            wrapper="ddp",
+            post_factor=None,
+            samples=Samples([*WRAPPED, *values], [*WRAPPED, *SUM]),
+            **fields,
+        )
+        for values in LEFT
+    ]
+    coverage = judged([facts(*ranks)]).coverage["reduction.world_size"]
+    assert coverage.startswith("not_measured: gradients of parameters outside")

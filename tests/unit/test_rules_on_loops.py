@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gradledger.records import Event, Samples
+from gradledger.records import Event, LeftOpen, Samples
 from gradledger_monitor.model.findings import Finding
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.norm.exploding import Exploding
@@ -23,10 +23,17 @@ def finding_of(rule: str, *steps: StepFacts) -> Finding | None:
 
 def discarded_windows(norm: float | None = None, loss: float = 1.0) -> Finding | None:
     """Of two micro-batches the first was zeroed before the step; a clip saw a norm before."""
-    step_record = record([term(10, 0.1), term(10, 0.1)], events=[Event("clip_norm", 1, norm=norm)])
+    clip = Event("clip_norm", 1, norm=norm)
+    step_record = record([term(10, 0.1), term(10, 0.1)], 2, events=[clip])
     step_record.micro_batches[0].loss = loss
     step_record.micro_batches[1].fresh = True
     return finding_of("loop.discarded_microbatches", facts(step_record))
+
+
+def test_backwards_before_the_first_step_may_measure_gradients() -> None:
+    measured = record([term(10, 0.1), term(10, 0.1)], 1)
+    measured.micro_batches[1].fresh = True
+    assert finding_of("loop.discarded_microbatches", facts(measured)) is None
 
 
 @pytest.mark.parametrize("norm", [None, 3.0])
@@ -57,7 +64,7 @@ def test_a_loop_that_also_steps_after_one_micro_batch_accumulates_nothing_to_dis
 def test_equal_targets_that_do_not_depend_on_the_data_are_not_the_same_data_again() -> None:
     """The targets of a contrastive loss are 0, 1, 2, ... in every micro-batch."""
     for targets_are_constant in (True, False):
-        lost = record([term(10, 0.1), term(10, 0.1)])
+        lost = record([term(10, 0.1), term(10, 0.1)], 2)
         for batch in lost.micro_batches:
             batch.fresh, batch.fingerprint = True, 3.0
             batch.constant_target = batch.consecutive_target = targets_are_constant
@@ -379,3 +386,49 @@ def test_ten_steps_at_more_than_ten_times_the_largest_early_norm_are_reported() 
     assert far_above(20, 11.0, *[1.0] * 60, *[2.0] * 40) is None
     assert far_above(20, 11.0, *[1.0] * 99, 2.0) is None
     assert far_above(20, 21.0, *[1.0] * 99, 2.0) is not None
+
+
+def guarded(steps: int, every: int, value: float = math.nan) -> Finding | None:
+    """A loss is not finite in the window before each ``every``-th step, and a guard drops it."""
+    windows = []
+    for number in range(1, steps + 1):
+        dropped = number % every == 0
+        sent = record([term(10, 0.1)] * (1 + dropped), number)
+        if dropped:
+            sent.micro_batches[0].loss, sent.micro_batches[1].fresh = value, True
+        windows.append(facts(sent))
+    return finding_of("loop.dropped_windows", *windows)
+
+
+def test_a_guard_that_drops_many_windows_is_reported_with_their_number() -> None:
+    finding = guarded(60, 2)
+    assert finding is not None
+    assert finding.summary == (
+        "30 of the last 90 windows were zeroed without a step, after a loss or a norm that was "
+        "not finite. Their data was not used."
+    )
+    assert guarded(60, 5) is None
+    assert guarded(18, 2) is None
+    assert guarded(60, 2, value=3.0) is None
+
+
+def left_open(number: int, **counts: int) -> Finding | None:
+    sent = record([], number, skipped=True, post_factor=None, left_open=LeftOpen(70, **counts))
+    return finding_of("loop.never_stepped", facts(sent))
+
+
+def test_backwards_that_no_step_followed_are_an_error_if_the_loop_began_anew() -> None:
+    for zeroed, severity in ((0, "warning"), (8, "error")):
+        finding = left_open(1, zeroed=zeroed)
+        assert finding is not None and finding.severity == severity
+    assert left_open(5, zeroed=69) is None  # gradients may be measured after the training
+    assert left_open(5, zeroed=69, norms=70, nonfinite_norms=34) is None
+    assert left_open(5, zeroed=69, norms=70, nonfinite_norms=35) is not None
+    later = left_open(5, zeroed=69, nonfinite=60, norms=70, nonfinite_norms=65, scaled=70)
+    assert later is not None
+    assert later.summary == (
+        "70 backwards added to the gradients of SGD after step 4, and no step followed until the "
+        "process ended. The gradients were zeroed 69 times in between. The loss was not finite at "
+        "60 of them. 65 of 70 measured norms were not finite. The losses were scaled, and "
+        "scaler.step was not called."
+    )

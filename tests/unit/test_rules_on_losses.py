@@ -137,3 +137,14 @@ def test_an_infinite_loss_may_come_from_the_scale_but_nan_does_not() -> None:
 
     assert finding("loss.nonfinite", scaled(math.inf)) is None
     assert finding("loss.nonfinite", scaled(math.nan)) is not None
+
+
+def test_norms_that_exploded_before_the_loss_did_are_named_beside_it() -> None:
+    steps = [step(n, [10.0**n], SQUARED_ERROR, norm=10.0**n) for n in range(1, 16)]
+    named = accused(judged(steps))
+    assert named.keys() == {"norm.exploding", "loss.diverging"}
+    assert named["norm.exploding"] < named["loss.diverging"]
+    later = [step(n, [loss], SQUARED_ERROR, norm=1.0) for n, loss in enumerate(RISING, 1)]
+    for number in range(15, 40):
+        later.append(step(number, [1e12], SQUARED_ERROR, norm=2.0**number))
+    assert "norm.exploding" not in accused(judged(later))

@@ -148,6 +148,16 @@ def test_an_early_synchronisation_is_left_alone_where_it_may_not_be_all(
     assert finding_of(EARLY, thrown_away, thrown_away) is None
 
 
+def test_no_collective_after_backward_excuses_ranks_that_step_on_different_gradients() -> None:
+    logs: dict[str, Any] = {"collectives_after": 1}
+    each = [rank("sync", "no_sync", norm=norm, **logs) for norm in (1.0, 2.0)]
+    assert finding_of(EARLY, *each) is not None
+    unknown = [rank("sync", "no_sync", missing={"norm": "why"}, **logs) for _ in range(2)]
+    assert finding_of(EARLY, *unknown) is None
+    sharded = [rank("sync", "no_sync", wrapper="fsdp2", **logs) for _ in range(2)]
+    assert finding_of(EARLY, *sharded) is not None  # what is not reduced is outside .grad
+
+
 # ---------------------------------------------------------------------- never synchronised
 
 
@@ -417,7 +427,7 @@ def test_the_balance_is_that_of_the_divisor_which_the_wrapper_applied(
 def test_parameters_that_are_divided_differently_are_reported_and_have_no_balance() -> None:
     step = facts(*[rank("sync", wrapper="fsdp2", divisors=[1.0, 2.0])] * 2)
     assert [f.rule for f in judged([step]).findings] == ["reduction.world_size"]
-    assert answer("reduction.missing_division", step).startswith("not_measured: the wrapper")
+    assert answer("reduction.missing_division", step).startswith("not_measured: gradients of diff")
 
 
 def test_fsdp1_that_never_leaves_no_sync_trains_different_models() -> None:

@@ -103,6 +103,17 @@ def test_a_scale_below_one_has_collapsed_and_at_a_thirty_second_it_is_an_error()
         assert finding is not None and finding.severity == severity
 
 
+def test_a_scale_that_fell_under_a_loss_of_nan_is_explained_by_the_loss() -> None:
+    for loss, is_stated in ((math.nan, True), (math.inf, False), (2.0, False)):
+        steps = [scaled(n, scales=(s, s)) for n, s in enumerate((1024.0, 64.0, 4.0, 0.25), 1)]
+        for step in steps[1:]:
+            step.skipped, step.micro_batches[-1].loss = True, loss
+        finding = finding_of("collapse", *steps)
+        assert finding is not None
+        text = "The loss was NaN at 3 of 3 skipped steps, which no loss scale changes"
+        assert (text in finding.summary) is is_stated
+
+
 def test_a_small_initial_scale_has_collapsed_only_at_a_quarter_of_it() -> None:
     assert falling(0.5, 0.25) is None
     assert falling(0.5, 0.126) is None

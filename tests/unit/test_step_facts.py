@@ -198,21 +198,54 @@ def test_a_mean_over_no_label_at_all_adds_nothing() -> None:
     assert step.loss_token is not None
 
 
-def regression(tokens: int, *, constant: bool) -> MicroBatch:
+def regression(tokens: int, *, constant: bool, target: float = 1.0) -> MicroBatch:
     term = Term("MseLossBackward0", "mean", tokens, size=tokens, weight=1 / tokens)
-    return MicroBatch(loss=1.0, terms=[term], constant_target=constant)
+    return MicroBatch(loss=1.0, terms=[term], constant_target=constant, fingerprint=target)
 
 
 @pytest.mark.parametrize(
-    ("tokens", "constant", "own"),
-    [((8, 8), (True, True), True), ((8, 8), (True, False), False), ((1, 1), (True, True), False)],
-    ids=["real and fake", "a batch and another", "single samples"],
+    ("tokens", "constant", "targets", "own", "may"),
+    [
+        ((8, 8), (True, True), (1.0, 0.0), True, True),
+        ((8, 8), (True, True), (1.0, 1.0), False, True),
+        ((8, 8, 8, 8), (True,) * 4, (1.0, 0.0, 1.0, 0.0), False, True),
+        ((8, 8), (True, False), (1.0, 0.0), False, False),
+        ((1, 1), (True, True), (1.0, 0.0), False, False),
+    ],
+    ids=["real and fake", "two of one", "real and fake twice", "a batch and another", "samples"],
 )
-def test_losses_with_constant_targets_are_separate_losses(
-    tokens: tuple[int, int], constant: tuple[bool, bool], own: bool
+def test_losses_with_different_constant_targets_are_separate_losses(
+    tokens: tuple[int, ...],
+    constant: tuple[bool, ...],
+    targets: tuple[float, ...],
+    own: bool,
+    may: bool,
 ) -> None:
-    batches = [regression(n, constant=c) for n, c in zip(tokens, constant, strict=True)]
-    assert facts(StepRecord(0, 1, 1.0, batches, post_factor=1.0)).separate_losses is own
+    batches = [
+        regression(n, constant=c, target=target)
+        for n, c, target in zip(tokens, constant, targets, strict=True)
+    ]
+    step = facts(StepRecord(0, 1, 1.0, batches, post_factor=1.0))
+    assert (step.separate_losses, step.may_be_separate_losses) == (own, may)
+
+
+def test_real_and_fake_on_one_layer_are_two_tasks() -> None:
+    """Each has its own micro-batches: divided by their number, it is right."""
+    batches = [regression(8, constant=True, target=target) for target in (1.0, 0.0, 1.0, 0.0)]
+    for batch in batches:
+        batch.terms[0].head, batch.terms[0].weight = 1, 1 / 16
+    step = facts(StepRecord(0, 1, 1.0, batches, post_factor=1.0))
+    assert [step.micro_batches_of(o) for o in step.objectives] == [2, 2]
+    assert [o.ledger.balance for o in step.objectives] == pytest.approx([1, 1])
+
+
+def test_constant_targets_of_a_cross_entropy_are_a_positive_example_in_a_fixed_column() -> None:
+    batches = means(8, 8)
+    sent = record(batches)
+    for batch in sent.micro_batches:
+        batch.constant_target, batch.fingerprint = True, 0.0
+    step = facts(sent)
+    assert not step.separate_losses and not step.may_be_separate_losses
 
 
 def test_consecutive_targets_are_those_of_a_contrastive_loss_and_no_separate_losses() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradledger.records import StepRecord
 from gradledger_monitor.model.topology import topology
 from gradledger_web import rank_table
-from helpers.facts import accepted, record, term
+from helpers.facts import accepted, facts, record, term
 
 
 def rank(tokens: int, data: float | None, group: list[int] | None = None) -> StepRecord:
@@ -60,3 +60,14 @@ def test_absent_ranks_are_shown_first_of_many() -> None:
 def test_tokens_are_those_of_the_heaviest_loss() -> None:
     both = record([[term(4, 0.25), term(64, 0.1, kind="MeanBackward0")]])
     assert topology(1, {0: accepted(both)}, "NllLossBackward0").ranks[0].tokens == 4
+
+
+def test_tensor_parallel_peers_with_different_targets_are_not_measured() -> None:
+    same, other = ([rank(8, data, [own]) for own, data in enumerate(d)] for d in ((5, 5), (5, 7)))
+    for sent in (*same, *other):
+        sent.tensor_group = [0, 1]
+    assert facts(*same).unmeasured is None
+    assert "have different targets" in str(facts(*other).unmeasured)
+    for sent in other:
+        sent.tensor_group = []  # ranks that train apart
+    assert facts(*other).unmeasured is None

@@ -23,6 +23,7 @@ PAIRS = [
         "Event",
         "Scaler",
         "Samples",
+        "Layers",
         "StepRecord",
         "RunRecord",
         "EvalRecord",
@@ -64,7 +65,7 @@ def _or_required(f: Any, absent: object) -> Any:
 
 
 def test_the_type_in_the_line_is_the_tag_that_is_accepted() -> None:
-    for sent, accepted in PAIRS[5:]:
+    for sent, accepted in PAIRS[6:]:
         assert sent.type == accepted.__struct_config__.tag
 
 

@@ -84,6 +84,59 @@ def test_routes_filter_by_severity_rule_project_and_name(
     assert requests == [("/hook/all", r) for r in "123"] + [("/hook/mine", "2")]
 
 
+def found(service: Service, run: str) -> bool:
+    """Whether the service has evaluated a run and found something."""
+    response = service.get(f"/runs/{run}/findings")
+    return response.status_code == 200 and bool(response.json()["findings"])
+
+
+def skipped_findings(service: Service) -> list[int]:
+    """Of each channel, how many open findings were not sent to it."""
+    return [c["skipped_findings"] for c in service.get("/alerts/channels").json()["channels"]]
+
+
+def test_a_new_channel_starts_now_and_sends_open_findings_on_request(
+    service: Service, receiver: Receiver
+) -> None:
+    service.post(batch("before", [step(1)]))
+    assert eventually(HANGS, lambda: found(service, "before"))
+    put(service, "/channels/hook", {"url": receiver.url, "secrets": [SECRET]})
+    assert skipped_findings(service) == [1]
+    service.post(batch("after", [step(1)]))
+    assert eventually(HANGS, lambda: len(receiver.alerts()) == 1)
+    assert receiver.alerts()[0]["data"]["run"]["id"] == "after"
+    assert "1 open finding from before" in gradledger(service, receiver, "channels").stdout
+    response = post(service, "/channels/hook/open-findings")
+    assert response.json() == {"findings": 1, "runs": 1}
+    assert eventually(HANGS, lambda: len(receiver.alerts()) == 2)
+    assert receiver.alerts()[1]["data"]["run"]["id"] == "before"
+    assert skipped_findings(service) == [0]
+    put(service, "/channels/hook/switch", {"on": False})
+    assert post(service, "/channels/hook/open-findings").status_code == 409
+
+
+def test_a_channel_in_the_settings_starts_when_the_service_has_it_first(
+    receiver: Receiver, tmp_path: Path
+) -> None:
+    with running_service(tmp_path / "a.db", **sending_to(receiver, alert_channels=[])) as first:
+        first.post(batch("before", [step(1)]))
+        assert eventually(HANGS, lambda: found(first, "before"))
+    for more in ([], [step(2)]):  # started twice: the second start changes nothing
+        with running_service(tmp_path / "a.db", **sending_to(receiver)) as service:
+            assert skipped_findings(service) == [1]
+            service.post(batch("before", more))
+    with running_service(tmp_path / "a.db", **sending_to(receiver)) as service:
+        assert gradledger_sends_open(service, receiver) == "1 finding of 1 run queued"
+        assert eventually(HANGS, lambda: len(receiver.alerts()) == 1)
+
+
+def gradledger_sends_open(service: Service, receiver: Receiver) -> str:
+    """What ``gradledger alerts send-open`` prints, up to the semicolon."""
+    settings = {name: str(value) for name, value in sending_to(receiver).items()}
+    printed = gradledger(service, receiver, "send-open", receiver.channel()["name"], **settings)
+    return printed.stdout.partition(";")[0]
+
+
 INVALID: list[tuple[str, Any, str]] = [
     ("/channels/x", {"url": "ftp://example.org"}, "body.url"),
     ("/channels/x", {"url": "https://me:word@example.org"}, "body.url"),

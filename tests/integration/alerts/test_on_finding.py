@@ -106,7 +106,9 @@ def test_by_default_a_finding_is_printed_once_and_training_continues(
         training.train(20)
     output = capfd.readouterr().err
     assert output.startswith("gradledger: ") and output.count(RULE) == 1
-    assert output.count("\n") == 1 and f"{service.url}/runs/{run}" in output
+    headline, summary, url = output.splitlines()
+    assert RULE in headline and "error" in headline and "\x1b" not in output
+    assert summary.strip() and url.startswith(f"  {service.url}/runs/{run}")
 
 
 def test_stop_raises_at_a_step_and_the_script_can_continue(service: Service, run: str) -> None:

@@ -47,7 +47,12 @@ def test_a_folder_is_imported_into_a_service_and_a_second_import_changes_nothing
         done = command.gradledger("import", spool, "--url", service.url)
         assert (done.returncode, done.stderr) == (0, "")
         summary = "3 files, 35 records: 35 stored, 0 already there, 0 refused\n"
-        assert done.stdout == summary
+        assert done.stdout.startswith(summary)
+        title = "error: Token weights differ between micro-batches"
+        rule = "(reduction.token_weights_unequal, since step 1)"
+        for run, steps in (("a", 30), ("b", 5)):
+            verdict = f": BROKEN after {steps} evaluated steps so far: 1 finding\n{title} {rule}\n"
+            assert f"{verdict}{service.url}/runs/{run}\n" in done.stdout
         assert all_stored(service, 30, 5)
         again = command.gradledger("import", spool, "--url", service.url)
         assert "0 stored, 35 already there, 0 refused" in again.stdout
@@ -59,6 +64,8 @@ def test_a_file_is_imported_into_a_database_and_removed_with_remove(spool: Path)
     files = sorted(spool.rglob("a.*"))
     done = command.gradledger("import", "--db", database, "--remove", *files)
     assert (done.returncode, done.stderr) == (0, "")
+    assert "BROKEN after 30 evaluated steps so far: 1 finding\n" in done.stdout
+    assert "http" not in done.stdout  # no service is known
     assert not any(path.exists() for path in files)
     store = Store(database)
     assert [bool(step_records(store, "a", 0, number)) for number in (1, 30, 31)] == [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -116,6 +116,12 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def located(records: Sequence[StepRecord]) -> set[str]:
+    """The statements that records point at, whatever the role: a scaled backward is a backward."""
+    found = [_plain(location) for record in records for location in record.code]
+    return {repr({**location, "role": ""}) for location in found}
+
+
 def assert_true_or_absent(harmed: StepFacts, unharmed: StepFacts) -> None:
     """A figure may go missing; it may not become another number."""
     figures, truth = chart_metrics(harmed), chart_metrics(unharmed)
@@ -153,6 +159,7 @@ def test_an_observer_that_fails_takes_only_its_own_facts_away(
     assert_same(train(recorder), alone)
     assert [type(error) for _, error in swallowed] == [Broken]
     assert changed(_plain(recorded.records()), _plain(unharmed)) <= set(kind.facts)
+    assert located(recorded.records()) <= located(unharmed)
     if method != "uninstall":
         assert_given_up(kind, recorded)
     assert_nothing_untrue(recorded, unharmed)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from gradledger.capture.step_sampling import StepSampler
 from gradledger_monitor.model.chart_metrics import chart_metrics
 from helpers.training import Batches, Recording, accused, cross_entropy, recording, windows
 from helpers.training import tiny_model as model
@@ -59,3 +60,46 @@ def test_what_was_moved_counts_and_only_its_size_is_unknown(right: bool) -> None
     evaluation = recorded.evaluation()
     expected = ({}, "incomplete") if right else ({UNEQUAL: 1}, "broken")
     assert (accused(evaluation), evaluation.verdict) == expected
+
+
+def step_of_groups(net: nn.Module, optimizer: torch.optim.Optimizer, emptied: bool) -> None:
+    """One step of buffers, a call for each group: others are left out, or hold no parameters."""
+    groups = optimizer.param_groups
+    buffers = [group["params"] for group in groups]
+    for group, part in zip(groups, buffers, strict=True):
+        if emptied:
+            for other in groups:
+                other["params"] = part if other is group else []
+        else:
+            optimizer.param_groups = [group]
+        optimizer.step()
+        optimizer.param_groups = groups
+    for group, part in zip(groups, buffers, strict=True):
+        group["params"] = part
+    flat = torch.cat([part[0].detach() for part in buffers])
+    nn.utils.vector_to_parameters(flat, net.parameters())
+
+
+@pytest.mark.parametrize("emptied", [True, False])
+@pytest.mark.parametrize("skips", [True, False])
+def test_a_step_in_several_calls_is_one_step(emptied: bool, skips: bool) -> None:
+    sampler = StepSampler(1e-12, first_steps=2, burst=2, longest_period=4) if skips else None
+    net, data = model(), windows(12)
+    with recording(step_sampler=sampler) as recorded:
+        first, *rest = net.parameters()
+        optimizer = torch.optim.SGD([{"params": [first]}, {"params": rest}], lr=0.01)
+        for group in optimizer.param_groups:
+            buffer = nn.utils.parameters_to_vector(group["params"]).detach().clone()
+            group["params"] = [buffer.requires_grad_()]
+        for window in data:
+            cross_entropy(net, window[0]).backward()
+            for group, own in zip(optimizer.param_groups, ([first], rest), strict=True):
+                gradients = [p.grad.flatten() for p in own if p.grad is not None]
+                group["params"][0].grad = torch.cat(gradients)
+            net.zero_grad()
+            step_of_groups(net, optimizer, emptied)
+    records = recorded.records()
+    assert all(len(record.micro_batches) == 1 for record in records)
+    assert all("one after another" in record.missing["norm"] for record in records)
+    sampled = [1, 2, 5, 6, 9, 10] if skips else list(range(1, 13))
+    assert [record.step for record in records] == sampled

@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from gradledger.torch_version import at_least
 from helpers.ranks import play
 from helpers.training import accused, facts_of, judged, steps_of
 
 from .conftest import Ranks
 from .pipelines import SCHEDULES, WINDOWS
+
+# Without the hooks, too: 2.6 has no scale_grads, and gloo of 2.10 loses its connection.
+pytestmark = pytest.mark.skipif(not at_least((2, 11)), reason="pipelines of an older PyTorch")
 
 
 @pytest.fixture(scope="module")

@@ -50,6 +50,25 @@ def test_several_trainings_of_one_command_are_all_reported(launch: Launch, tmp_p
     assert "BALANCED" in done.stderr
 
 
+def test_records_that_the_service_took_too_late_are_read_from_the_disk(
+    launch: Launch, tmp_path: Path
+) -> None:
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import runpy, sys\n"
+        "from gradledger.delivery.http_client import Client, UploadResult\n"
+        "Client.post = lambda *_: UploadResult('retry', problem='the machine is busy')\n"
+        "sys.argv = sys.argv[1:]\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
+    python, *training = train(CLASSIC, 6)
+    done = launch("check", "--json", tmp_path / "v.json", "--", python, script, *training)
+    report = verdict(tmp_path / "v.json")
+    assert done.returncode == 1, done.stderr
+    assert (report["steps"], report["verdict"]) == (6, "broken")
+    assert [finding["rule"] for finding in report["findings"]] == [UNEQUAL]
+
+
 def test_a_command_that_fails_exits_3_and_its_findings_are_still_reported(
     launch: Launch, tmp_path: Path
 ) -> None:
@@ -165,7 +184,9 @@ def test_a_compiled_loss_is_seen_because_a_check_does_not_compile(
 def test_what_cannot_be_measured_exits_4_unless_it_is_allowed(
     launch: Launch, tmp_path: Path
 ) -> None:
-    (tmp_path / "script.py").write_text(COMPILED)
+    linear = "F.cross_entropy(model(rows), classes)"
+    hidden = COMPILED.replace(linear, f"{linear}.sqrt()")  # the weights depend on the values
+    (tmp_path / "script.py").write_text(hidden)
     compiled = ("check", "--compiled", "--json", tmp_path / "v.json")
     done = launch(*compiled, "--", "python", "script.py")
     assert (done.returncode, verdict(tmp_path / "v.json")["verdict"]) == (4, "incomplete")

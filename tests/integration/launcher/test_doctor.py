@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gradledger import doctor, torch_version
 from helpers.launching import Launch
 from helpers.service import running_service
 
@@ -43,3 +44,7 @@ def test_a_refused_token_and_a_stopped_service_exit_1(launch: Launch, tmp_path: 
     assert checks["service"].startswith(f"failed {service.url}: ConnectionRefusedError")
     assert checks["clock"].startswith("unknown")
     assert checks["spool"].startswith("unknown")
+
+
+def test_it_asks_for_the_oldest_version_that_the_hooks_support() -> None:
+    assert ".".join(map(str, torch_version.OLDEST)) == doctor.OLDEST

@@ -240,3 +240,21 @@ def evaluated_run(service: Service) -> dict[str, Any]:
 
     assert eventually(HANGS, is_evaluated)
     return runs[0]
+
+
+def test_a_training_prints_its_address_and_at_its_end_its_verdict(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    """The training waits for a terminal's reader only as long as for the delivery of its records:
+    on a busy machine, the verdict may not be known by then."""
+    with running_service(tmp_path / "a.db") as service:
+        there = {**environ, "GRADLEDGER_URL": service.url}
+        command = [*GRADLEDGER, "run", "--", *train("mean-of-means", 40)]
+        done = subprocess.run(command, env=there, check=True, capture_output=True, text=True)
+        quiet = {**there, "GRADLEDGER_SUMMARY": "off", "GRADLEDGER_ON_FINDING": "off"}
+        silent = subprocess.run(command, env=quiet, check=True, capture_output=True, text=True)
+    lines = done.stderr.splitlines()
+    address = lines[0].removeprefix("gradledger: recording to ")
+    assert address.startswith(f"{service.url}/runs/") and lines[-1].endswith(address)
+    assert "BROKEN after" in done.stderr or "the verdict is not computed yet" in done.stderr
+    assert "\x1b" not in done.stderr and "gradledger" not in silent.stderr

@@ -113,17 +113,22 @@ def everyones(window: Batches) -> tuple[int, int]:
     return mine, int(of_all)
 
 
-def train(combine: Combine, share: Share, data: list[Batches], k: int = 4) -> dict[str, Any]:
-    """No wrapper: whatever is combined is combined before the step."""
+def train(
+    combine: Combine, share: Share, data: list[Batches], k: int = 4, in_step: bool = False
+) -> dict[str, Any]:
+    """No wrapper: whatever is combined is combined before the step, or when it has begun."""
     model = tiny_model()
     with recording() as recorded:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        if in_step:
+            optimizer.register_step_pre_hook(lambda *_: combine(model))
         witness = Witness(model, optimizer)
         for window in data:
             divisor = share(*everyones(window[:k]))
             for batch in window[:k]:
                 (cross_entropy(model, batch, reduction="sum") / divisor).backward()
-            combine(model)
+            if not in_step:
+                combine(model)
             optimizer.step()
             optimizer.zero_grad()
     return row(recorded.lines(), witness, data, k)
@@ -149,6 +154,26 @@ def wrapped(
             optimizer.zero_grad()
     left = sum(len(p._post_accumulate_grad_hooks or ()) for p in model.parameters())
     return {**row(recorded.lines(), witness, data, k), "hooks left": left}
+
+
+def head_outside(combine: Combine, data: list[Batches]) -> dict[str, Any]:
+    """DDP holds all but the last layer, whose gradients the loop combines."""
+    model = tiny_model()
+    assert isinstance(model, nn.Sequential)
+    body, head = DistributedDataParallel(model[:-1]), model[-1]
+    with recording() as recorded:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        witness = Witness(model, optimizer)
+        for window in data:
+            divisor = everyones(window)[1] / RANKS
+            for index, batch in enumerate(window):
+                with nullcontext() if index == len(window) - 1 else body.no_sync():
+                    loss = cross_entropy(lambda x: head(body(x)), batch, reduction="sum")
+                    (loss / divisor).backward()
+            combine(head)
+            optimizer.step()
+            optimizer.zero_grad()
+    return row(recorded.lines(), witness, data, len(data[0]))
 
 
 def row(lines: list[bytes], witness: Witness, data: list[Batches], k: int) -> dict[str, Any]:
@@ -178,12 +203,20 @@ def rows(data: list[Batches]) -> dict[str, dict[str, Any]]:
         "own count": train(times(half), lambda mine, everyones: mine, data),
         "by rank": train(by_rank, fair, data),
         "loss all-reduced": train(loss_all_reduced, lambda mine, everyones: mine, data),
+        "averaged in the step": train(times(half), fair, data, in_step=True),
+        "divided twice in the step": train(times(half / RANKS), fair, data, in_step=True),
+        "out of sight": train(loss_all_reduced, fair, data, in_step=True),
         "hook averages": wrapped(hooked(half), fair, data),
         "hook averages, K = 1": wrapped(hooked(half), fair, data, k=1),
         "hook averages each": wrapped(hooked(half), fair, data, first=0),
         "hook sums": wrapped(hooked(1), fair, data),
         "hook sums each": wrapped(hooked(1), fair, data, first=0),
         "fp16 compressed": wrapped(fp16_compress_hook, fair, data),
+        "head averaged": head_outside(times(half), data),
+        "head summed": head_outside(times(1), data),
+        "head times 3": head_outside(times(3), data),
+        "head combined by rank": head_outside(by_rank, data),
+        "head without, loss all-reduced": head_outside(loss_all_reduced, data),
         "hook rounds": wrapped(lambda state, bucket: rounded(bucket), fair, data),
     }
 

@@ -84,6 +84,22 @@ def test_each_way_to_combine_by_hand_is_measured_and_named(
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "balance", "named"),
+    [("averaged in the step", 1, {}), ("divided twice in the step", 1 / RANKS, {WORLD: 1})],
+)
+def test_ranks_that_combine_inside_the_step_are_measured_but_for_the_norm(
+    ranks: list[RankResults], name: str, balance: float, named: dict[str, int]
+) -> None:
+    steps = facts(ranks, name)
+    for index, fact in enumerate(steps):
+        assert fact.ledger is not None
+        assert truth(ranks, name, index).balance == pytest.approx(balance, rel=1e-3)
+        assert fact.ledger.balance == pytest.approx(balance, rel=1e-3)
+        assert fact.norm is None
+    assert accused(judged(steps)) == named
+
+
 def test_the_finding_states_which_factor_the_loop_applies_and_which_would_be_right(
     ranks: list[RankResults],
 ) -> None:
@@ -108,6 +124,7 @@ def test_clipping_what_was_combined_does_not_move_the_balance(ranks: list[RankRe
     [
         ("by rank", "combined, but not as a sum"),
         ("hook rounds", "combined, but not as a sum"),
+        ("out of sight", "communicates with other ranks in its step, out of sight"),
     ],
 )
 def test_what_is_no_sum_of_the_ranks_is_not_measured_and_states_so(
@@ -157,3 +174,47 @@ def test_a_hook_is_measured_from_its_second_backward_on(ranks: list[RankResults]
     first, *others = facts(ranks, "hook averages, K = 1")
     assert first.unmeasured == "rank 0: how the ranks' gradients were combined was not seen"
     assert [f.all_reduce_factor for f in others] == pytest.approx([1 / RANKS] * 3, rel=1e-4)
+
+
+# ------------------------------------------------------- parameters outside the DDP wrapper
+
+
+def test_a_head_outside_ddp_that_the_loop_averages_is_measured(ranks: list[RankResults]) -> None:
+    steps = facts(ranks, "head averaged")
+    for index, fact in enumerate(steps):
+        assert_ledger_is_true(fact, truth(ranks, "head averaged", index))
+    assert judged(steps).verdict == "balanced"
+
+
+def test_a_head_outside_ddp_whose_gradients_are_only_summed_is_named(
+    ranks: list[RankResults],
+) -> None:
+    evaluation = judged(facts(ranks, "head summed"))
+    assert (accused(evaluation), evaluation.verdict) == ({WORLD: 1}, "suspect")
+    (finding,) = evaluation.findings
+    assert finding.evidence["divisors"] == [RANKS, 1]
+    assert "Compared with the rest, their gradient is 2 times too large." in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("head times 3", "by another factor than the rest"),
+        ("head combined by rank", "combined, but not as a sum"),
+    ],
+)
+def test_a_head_outside_ddp_that_is_combined_otherwise_is_not_measured(
+    ranks: list[RankResults], name: str, reason: str
+) -> None:
+    evaluation = judged(facts(ranks, name))
+    assert (accused(evaluation), evaluation.verdict) == ({}, "incomplete")
+    (reduction,) = [node for node in evaluation.tree if node.node == "reduction"]
+    assert reduction.reason.endswith(reason)
+
+
+def test_a_head_outside_ddp_is_not_measured_where_ranks_only_all_reduce_a_loss(
+    ranks: list[RankResults],
+) -> None:
+    evaluation = judged(facts(ranks, "head without, loss all-reduced"))
+    (reduction,) = [node for node in evaluation.tree if node.node == "reduction"]
+    assert reduction.reason.endswith("outside the DDP wrapper was not seen")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from html import unescape
+from pathlib import Path
 from urllib.parse import urldefrag
 
 import httpx2
@@ -65,7 +66,7 @@ def test_every_link_of_every_page_leads_to_a_page_and_a_place_on_it(service: Ser
             if target.startswith("/") and (target, anchor_of_link) not in followed:
                 waiting.add((target, anchor_of_link, path))
     assert {f"/rules/{rule}" for rule in rules_by_id()} <= pages.keys()
-    assert {"/findings", "/rules", "/docs", "/settings", "/runs/first"} <= pages.keys()
+    assert {"/findings", "/rules", "/alerts", "/docs", "/settings", "/runs/first"} <= pages.keys()
 
 
 def test_the_page_of_a_rule_has_its_thresholds_its_incidents_and_the_runs_that_show_it(
@@ -73,9 +74,21 @@ def test_the_page_of_a_rule_has_its_thresholds_its_incidents_and_the_runs_that_s
 ) -> None:
     page = text(service, f"/rules/{RULE}")
     assert 'href="https://github.com/huggingface/transformers/issues/34191"' in page
+    assert "<code>num_items_in_batch</code>" in page and "``" not in page
     assert "misallocation from which it is an error" in page
     assert f'href="/runs/first#finding-{RULE}"' in page
     assert "a right run" not in page
+
+
+def test_a_run_whose_clock_was_not_set_has_no_age(tmp_path: Path) -> None:
+    with running_service(tmp_path / "gradledger.db") as service:
+        service.post(batch("r", [step(1)], name="without times", started=12_345.6))
+        assert eventually(HANGS, lambda: "without times" in text(service, "/findings"))
+        for path in ("/", "/findings", "/runs/r"):
+            assert "at an unknown time" in text(service, path), path
+            assert "1970" not in text(service, path) and 'data-ago="12345.6"' not in text(
+                service, path
+            )
 
 
 def test_a_finding_is_acknowledged_in_every_run_and_that_is_undone(service: Service) -> None:

@@ -14,13 +14,17 @@ from gradledger_monitor.alerts.assembly import Alerts
 from gradledger_monitor.alerts.enqueue import Composer, enqueue_due
 from gradledger_monitor.config.settings import Settings
 from gradledger_monitor.ingest import decode
-from gradledger_monitor.store.alerts import outbox
+from gradledger_monitor.model.findings import Acknowledgement
+from gradledger_monitor.store.alerts import acknowledgements, channels, earlier_findings, outbox
+from gradledger_monitor.store.alerts.acknowledgements import acknowledge
+from gradledger_monitor.store.alerts.earlier_findings import SkippedFinding
 from gradledger_monitor.store.alerts.outbox import ClaimedAlert, DeliveryResult
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.steps.ingest import store_batch
 from gradledger_monitor.workers.evaluator import evaluate_pending
 from helpers.batches import batch, step
 
+RULE = "reduction.token_weights_unequal"
 LATER = 4e9  # a Unix time in the future
 LEASE = 30.0
 DOCUMENT = payload.test_document("http://here", 1.0)
@@ -165,3 +169,33 @@ def test_a_restart_enqueues_nothing_again(store: Store, again: bool) -> None:
     if again:
         evaluate_pending(store, rank_timeout=0)
     assert enqueue_due(store, composer(store), LATER) == 0
+
+
+def test_open_findings_are_skipped_on_a_new_channel_until_they_are_requested(store: Store) -> None:
+    evaluated_runs(store, "one", "two")
+    now = 100.0
+    channels.register(store, ["c"], now)
+    channels.register(store, ["c"], now + 1)  # a second start of the service
+    assert enqueue_due(store, composer(store), now + 2) == 0
+    assert [finding.run for finding in sorted_by_run(store, now)] == ["one", "two"]
+    acknowledge(store, "two", RULE, Acknowledgement("known", None, now))
+    assert [finding.run for finding in sorted_by_run(store, now)] == ["one"]
+    assert [(one.run, one.until) for one in acknowledgements.current(store, now)] == [("two", None)]
+    earlier_findings.unskip(store, "c", now + 3)
+    assert enqueue_due(store, composer(store), now + 4) == 1
+    (message,) = claim(store, now + 5)
+    assert message.document["data"]["run"]["id"] == "one"
+    assert sorted_by_run(store, now) == []
+
+
+def sorted_by_run(store: Store, now: float) -> list[SkippedFinding]:
+    """The findings that were not sent to a new channel."""
+    return sorted(earlier_findings.skipped(store, now), key=lambda finding: finding.run)
+
+
+def test_a_snooze_is_listed_until_it_ends(store: Store) -> None:
+    evaluated_runs(store, "one")
+    acknowledge(store, "one", RULE, Acknowledgement("later", "Ada", 1.0, until=50.0))
+    (silence,) = acknowledgements.current(store, 49.0)
+    assert (silence.name, silence.by, silence.until) == ("a run", "Ada", 50.0)
+    assert acknowledgements.current(store, 50.0) == []

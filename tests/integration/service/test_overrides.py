@@ -82,6 +82,13 @@ def test_a_rule_that_is_off_is_reported_from_the_next_step(services: list[Servic
     assert verdict["coverage"][UNEQUAL] == "not_applicable: switched off in the settings"
 
 
+def test_the_page_of_a_rule_shows_the_threshold_that_applies(services: list[Service]) -> None:
+    page = f"{services[0].url}/rules/{UNEQUAL}"
+    assert "<strong>0.93</strong>" not in http.get(page).text
+    put(services[0], RULES, thresholds={UNEQUAL: {"error": 0.93}})
+    assert "<strong>0.93</strong>" in http.get(page).text
+
+
 def test_overrides_survive_a_restart(database: str) -> None:
     with running_service(database) as service:
         put(service, RULES, off=["clip.always_engaged"], thresholds={"norm.spike": {"z": 6}})
@@ -195,7 +202,7 @@ def test_settings_of_the_operator_take_precedence(database: str, tmp_path: Path)
             assert answer.status_code == 409 and str(file) in answer.json()["detail"]
         page = http.get(f"{service.url}/settings").text
         assert 'name="norm.spike.least"' in page and 'name="norm.spike.z"' not in page
-        assert 'type="checkbox"' not in page and f"set in <code>{file}</code>" in page
+        assert 'value="off"' not in page and f"set in <code>{file}</code>" in page
         # the stored values apply again once the operator no longer sets any
         assert put(service, RULES, thresholds={}).status_code == 200
         lines = configured(database, tmp_path, **settings)

@@ -122,6 +122,7 @@ def test_the_openapi_document_describes_every_route(service: Service) -> None:
         "/api/v1/runs/{run}/series",
         "/api/v1/runs/{run}/evaluations",
         "/api/v1/runs/{run}/collectives/{optimizer}",
+        "/api/v1/runs/{run}/layers/{optimizer}",
         "/api/v1/runs/{run}/findings",
         "/api/v1/runs/{run}/verdict",
         "/api/v1/runs/{run}/events",

@@ -50,9 +50,9 @@ def test_a_message_has_certainty_steps_evidence_fix_and_links() -> None:
     assert first["acknowledge_url"] == "https://monitor.example/a/loop.double_step"
     text = markdown.body(document)
     for part in (
-        "Certainty: exact (7 steps)",
-        "Since step 3",
-        "optimizer.step()",
+        "exact (7 steps)",
+        "since step 3",
+        "`scaler.collapse`",
         "runs/r%2F1",
         "/a/loop.double_step",
     ):
@@ -87,7 +87,16 @@ def test_names_and_fixes_cannot_mention_people_or_add_markup() -> None:
     text, title = markdown.body(document), markdown.title(document)
     assert "@everyone" not in text and "<b>" not in text and "[x](" not in text
     assert "\x1b" not in text + title and "\n# head" not in text and "\n" not in title
-    assert text.count("```") == 2
+    assert text.count("\n") < markdown.MAX_LINES and "@channel" not in text
+
+
+def test_a_chat_message_has_at_most_five_lines() -> None:
+    document = message(*(item() for _ in range(9)))
+    lines = markdown.body(document).splitlines()
+    assert len(lines) == markdown.MAX_LINES and all(lines)
+    assert "loop.double_step" in lines[1] and "and 3 more" in lines[2]
+    assert document["data"]["run"]["url"] in lines[3]
+    assert document["data"]["findings"][0]["acknowledge_url"] in lines[4]
 
 
 def test_alertmanager_gets_stable_labels_and_an_end_time() -> None:

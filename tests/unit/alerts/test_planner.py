@@ -8,7 +8,7 @@ from typing import Any
 from gradledger_monitor.alerts.configuration import Route, Timing
 from gradledger_monitor.alerts.planner import AlertKey, Notification, Plan, RunContext, plan
 from gradledger_monitor.alerts.routing import Routing
-from gradledger_monitor.model.findings import Acknowledgement, Finding
+from gradledger_monitor.model.findings import Acknowledgement, Finding, Severity
 
 TIMING = Timing(group_wait=30, repeat_after=3_600)
 RUN = RunContext("a run", "a project", finished=False)
@@ -153,6 +153,35 @@ def test_a_finding_that_is_withdrawn_is_sent_as_resolved() -> None:
     planner = Planner()
     planner.plan_at(0, finding(severity="error"))
     assert planner.plan_at(1) == [("resolved", "norm.spike")]
+
+
+def skipped(severity: Severity = "warning") -> dict[AlertKey, Notification]:
+    """The notification of a finding that was open when its channel was added."""
+    return {AlertKey("c", "norm.spike", 0): Notification("skipped", severity, 5, 0.0)}
+
+
+def test_a_finding_from_before_the_channel_is_neither_sent_nor_repeated_nor_resolved() -> None:
+    planner = Planner()
+    planner.notifications = skipped()
+    assert planner.plan_at(10, finding(last_step=6)) == []
+    assert planner.plan_at(99_999, finding(last_step=900)) == []
+    assert planner.plan.next_plan_at is None
+    assert planner.plan_at(100_000, resolved(finding(last_step=900))) == []
+    back = finding(severity="error", since_step=950, last_step=950)
+    assert planner.plan_at(100_001, back) == [("regressed", "norm.spike")]
+
+
+def test_a_finding_from_before_the_channel_is_sent_once_it_is_worse() -> None:
+    planner = Planner()
+    planner.notifications = skipped()
+    assert planner.plan_at(10, finding(severity="error")) == [("worse", "norm.spike")]
+
+
+def test_a_finding_from_before_the_channel_still_follows_the_routes() -> None:
+    planner = Planner(Route(channels=["c"], severity="error"))
+    planner.notifications = skipped("info")
+    assert planner.plan_at(10, finding(severity="warning")) == []
+    assert planner.notifications == skipped("info")
 
 
 def test_each_channel_gets_the_findings_of_its_routes() -> None:

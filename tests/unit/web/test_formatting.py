@@ -26,6 +26,14 @@ def test_counts_are_grouped_then_prefixed(value: float | None, text: str) -> Non
     assert formatting.count(value) == text
 
 
+def test_a_time_before_any_training_is_not_a_date() -> None:
+    assert formatting.clock(1_700_000_000) == "2023-11-14 22:13 UTC"
+    for unknown in (0.0, 12_345.6):  # no time in a log; a monotonic clock
+        assert formatting.clock(unknown) == "at an unknown time"
+        assert formatting.time_span(unknown, 1_700_000_000) == DASH
+    assert formatting.time_span(1_700_000_000, 1_700_000_090) == "1 min 30 s"
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -46,7 +54,7 @@ def test_figures_keep_the_digits_that_matter(value: float | None, text: str) -> 
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, DASH), (0.0, "0%"), (0.0031, "0.31%"), (0.172, "17.2%"), (1.0, "100%")],
+    [(None, DASH), (0.0, "0%"), (4e-9, "0%"), (0.0031, "0.31%"), (0.172, "17.2%"), (1.0, "100%")],
 )
 def test_shares_are_percents(value: float | None, text: str) -> None:
     assert formatting.percent(value) == text

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradledger_monitor.model.findings import EvaluationResult
+from gradledger_monitor.model.findings import EvaluationResult, Finding
 from gradledger_monitor.store.runs.queries import RunRow
-from gradledger_web import run_diff
 from gradledger_web.progress import LOST_AFTER, is_lost, progress_of
+from gradledger_web.runs import diff as run_diff
 
 
 def run(**fields: Any) -> RunRow:
@@ -31,13 +31,13 @@ def medians(**values: float) -> run_diff.RunMedians:
 
 def test_a_smaller_misallocation_is_called_improved() -> None:
     before, after = medians(misallocation=0.101, balance=1.0), medians(misallocation=0.0, balance=1)
-    assert run_diff.changes([before, after]) == ["The second run: improved: d 10.1% to 0%."]
-    assert run_diff.changes([after, before]) == ["The second run: worse: d 0% to 10.1%."]
+    assert run_diff.changes([before, after]) == ["improved: d 10.1% to 0%."]
+    assert run_diff.changes([after, before]) == ["worse: d 0% to 10.1%."]
 
 
 def test_a_balance_is_compared_with_one() -> None:
     four, half = medians(balance=4.0), medians(balance=0.5)
-    assert run_diff.changes([four, half]) == ["The second run: improved: B 4 to 0.5."]
+    assert run_diff.changes([four, half]) == ["improved: B 4 to 0.5."]
 
 
 def test_the_change_of_a_figure_is_a_factor_or_percentage_points() -> None:
@@ -48,6 +48,20 @@ def test_the_change_of_a_figure_is_a_factor_or_percentage_points() -> None:
     assert changes["misallocation d"] == "\N{MINUS SIGN}20 points"
     assert changes["token-weighted loss"] == "1.5\N{MULTIPLICATION SIGN}"
     assert changes["verdict"] == ""
+
+
+def test_the_change_column_names_findings_that_are_new_or_gone() -> None:
+    finding = Finding("norm.spike", 0, "error", 1, 2, 2, "A spike", "", "", {})
+    broken, fixed = medians(), medians()
+    broken.evaluation.findings.append(finding)
+    assert [row.change for row in run_diff.finding_rows([broken, fixed])] == ["gone"]
+    assert [row.change for row in run_diff.finding_rows([fixed, broken])] == ["new"]
+    assert [row.change for row in run_diff.finding_rows([broken, broken])] == [""]
+
+
+def test_more_steps_than_planned_are_not_written_as_a_part_of_them() -> None:
+    done = {n: progress_of(run(config={"max_steps": 400}, steps=n), None).done for n in (60, 1000)}
+    assert done == {60: "60 of 400", 1000: "1,000 (400 planned)"}
 
 
 def test_a_run_that_stopped_sending_without_its_end_is_lost_and_has_no_rate() -> None:

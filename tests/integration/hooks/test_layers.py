@@ -1,0 +1,197 @@
+"""What is sent of the layers is what the tensors hold."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from gradledger.capture.async_copy import Deferred
+from gradledger.capture.layers.parameter_names import KEEPS_REFERENCED
+from gradledger.capture.layers.untrained import Untrained
+from gradledger.capture.open_records import OpenStep
+from gradledger.capture.recorder import Recorder
+from gradledger.records import StepRecord
+from gradledger.torch_version import at_least
+
+searched = pytest.mark.skipif(
+    not at_least(KEEPS_REFERENCED), reason="names are not searched for in this version of PyTorch"
+)
+
+
+class Model(nn.Module):
+    """The layer in the middle is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.unused, self.last = (nn.Linear(4, 4) for _ in range(3))
+        self.last.bias.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.last(torch.relu(self.first(x)))
+        return output
+
+
+def rms(tensor: torch.Tensor | None) -> float | None:
+    return None if tensor is None else float(f"{float(tensor.detach().square().mean().sqrt()):.3g}")
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> list[StepRecord]:
+    closed: list[OpenStep] = []
+    recorder = Recorder(closed.append)
+    recorder.install()
+    try:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+    finally:
+        recorder.uninstall()
+    return [step.resolve() for step in closed]
+
+
+@searched
+def test_the_figures_are_those_of_the_tensors() -> None:
+    model = Model()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    (record,) = train(model, optimizer, 1)
+    layers = record.layers
+    assert layers is not None
+    assert layers.names == [
+        *("first.weight", "first.bias", "unused.weight", "unused.bias", "last.weight"),
+    ]
+    assert (layers.parameters, layers.frozen, layers.sizes) == (5, 1, [16, 4, 16, 4, 16])
+    after = dict(model.named_parameters())
+    gradients = [rms(after[n].grad) for n in layers.names]
+    assert gradients[2:4] == [None, None]
+    assert layers.gradient == gradients
+    assert layers.parameter == pytest.approx([rms(before[n]) for n in layers.names], rel=0.01)
+    moved = [rms(after[n] - before[n]) for n in layers.names]
+    assert layers.update == pytest.approx(moved, rel=0.01)
+
+
+def test_a_few_steps_are_measured_and_the_others_are_not() -> None:
+    model = Model()
+    records = train(model, torch.optim.AdamW(model.parameters()), 12)
+    assert [r.step for r in records if r.layers is not None] == [1, 2, 3, 5, 10]
+    assert not any("layers" in r.missing for r in records)
+
+
+@searched
+def test_names_leave_out_wrappers_and_tell_equal_models_apart() -> None:
+    class Wrapper(nn.Module):
+        def __init__(self, module: nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            output: torch.Tensor = self.module(x)
+            return output
+
+    model, other = Wrapper(nn.Linear(4, 4)), nn.Linear(4, 4)
+    (record,) = train(model, torch.optim.SGD(model.parameters(), lr=0.1), 1)
+    assert record.layers is not None and record.layers.names == ["weight", "bias"]
+    both = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.1)
+    (record,) = train(model, both, 1)
+    assert record.layers is not None and len(set(record.layers.names)) == 4
+    assert {name.rpartition(".")[0] for name in record.layers.names} == {"Wrapper[0]", "Linear[1]"}
+
+
+def test_names_given_to_the_optimizer_and_unnamed_tensors() -> None:
+    weight, other = (torch.randn(4, 4, requires_grad=True) for _ in range(2))
+    named = torch.optim.SGD([("mine", weight), ("other", other)], lr=0.1)
+    model = nn.Module()
+    model.forward = lambda x: x @ weight @ other
+    (record,) = train(model, named, 1)
+    assert record.layers is not None and record.layers.names == ["mine", "other"]
+    (record,) = train(model, torch.optim.SGD([weight, other], lr=0.1), 1)
+    assert record.layers is not None and record.layers.names == ["parameter 0", "parameter 1"]
+
+
+@searched
+def test_a_layer_that_had_a_gradient_before_is_marked() -> None:
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer.state[model.unused.weight] = {"step": torch.tensor(1.0)}
+    recorded: list[OpenStep] = []
+    recorder = Recorder(recorded.append)
+    recorder.install()
+    model(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+    recorder.uninstall()
+    layers = recorded[0].resolve().layers
+    assert layers is not None
+    assert [layers.names[i] for i in layers.earlier] == ["unused.weight"]
+
+
+@searched
+def test_parameters_that_never_had_a_gradient_are_followed_at_every_step() -> None:
+    """Also between the steps at which the layers are measured: here the third, at step 4."""
+    first, second, third, fourth = (nn.Parameter(torch.ones(2)) for _ in range(4))
+    model = nn.ParameterList([first, second, third, fourth])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    closed: list[OpenStep] = []
+    recorder = Recorder(closed.append)
+    recorder.install()
+    try:
+        for step in range(1, 6):
+            optimizer.zero_grad()
+            loss = first.sum() + 0 * fourth.sum()
+            (loss + third.sum() * 1e-30 if step == 4 else loss).backward()
+            optimizer.step()
+    finally:
+        recorder.uninstall()
+    layers = closed[-1].resolve().layers
+    assert layers is not None
+    assert layers.observed == 5
+    assert [layers.names[i] for i in layers.untrained] == ["1", "3"]
+    assert layers.gradient == [1.0, None, None, 0.0]
+
+
+@searched
+def test_parameters_with_state_of_a_checkpoint_had_a_gradient() -> None:
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer.state[model.unused.weight] = {"step": torch.tensor(1.0)}
+    layers = train(model, optimizer, 1)[0].layers
+    assert layers is not None
+    assert [layers.names[i] for i in layers.untrained] == ["unused.bias"]
+
+
+def test_norms_that_were_never_copied_from_a_device_count_as_gradients() -> None:
+    parameter, other = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    untrained = Untrained()
+    untrained.start([parameter, other], {})
+    lost = Deferred.of([0.0])
+    lost._values = None
+    untrained.add([id(parameter)], lost)
+    assert untrained.gradients() == ([], [])
+    assert untrained.among([parameter, other])() == {1}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_parameters_that_cannot_be_read_are_the_reason() -> None:
+    class Weighted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.eye(4).to_sparse_csr())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            output: torch.Tensor = torch.sparse.mm(self.weight, x[:4])
+            return output
+
+    model = Weighted()
+    (record,) = train(model, torch.optim.SGD(model.parameters(), lr=0.1), 1)
+    assert record.layers is None
+    assert record.missing["layers"] == "no parameter that requires a gradient can be read"
+
+
+def test_nothing_is_remembered_once_every_parameter_has_had_a_gradient() -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    untrained = Untrained()
+    untrained.start([parameter], {})
+    for _ in range(3):
+        untrained.add([id(parameter)], Deferred.of([1.0]))
+        assert untrained.gradients() == ([], [])
+    assert not untrained._unread and not untrained._followed

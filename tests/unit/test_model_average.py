@@ -1,0 +1,39 @@
+"""Ranks that combine their models: an average is healthy, a sum is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gradledger.records import Samples
+from gradledger_monitor.model.step_facts import StepFacts
+from helpers.facts import accused, facts, judged, record, term
+
+OWN = ([1.0, -2.0, 0.5, 0.0], [3.0, 1.0, -0.25, 0.0])
+RULE = "ddp.wrong_model_average"
+
+
+def step(factor: float, own: Any = OWN, outer: bool = False, lr: float = 0.7) -> StepFacts:
+    """Ranks whose models became ``factor`` times their sum; ``outer``: the outer gradient did."""
+    combined = [factor * sum(column) for column in zip(*own, strict=True)]
+    ranks = [record([term(10, 1 / 10)], models=Samples(list(x), combined), lr=lr) for x in own]
+    for sent in ranks:
+        sent.micro_batches = [] if outer else sent.micro_batches
+    return facts(*ranks)
+
+
+@pytest.mark.parametrize(("factor", "named"), [(1 / 2, False), (1, True), (1 / 4, True)])
+def test_parameters_should_become_their_average(factor: float, named: bool) -> None:
+    assert (RULE in accused(judged([step(factor)]))) == named
+
+
+@pytest.mark.parametrize(("lr", "named"), [(0.7, True), (0.35, False)])
+def test_a_small_outer_rate_may_stand_for_the_division(lr: float, named: bool) -> None:
+    assert (RULE in accused(judged([step(1, outer=True, lr=lr)]))) == named
+    assert RULE not in accused(judged([step(1 / 2, outer=True, lr=lr)]))
+
+
+def test_equal_models_and_weighted_averages_are_not_judged() -> None:
+    assert RULE not in accused(judged([step(1, own=(OWN[0], OWN[0]))]))
+    assert RULE not in accused(judged([step(0.8)]))
