@@ -12,7 +12,7 @@ SEED := 1
 # of pytest, for all targets that call it: make unit OPTIONS=--last-failed
 OPTIONS :=
 TRAINERS := transformers-4.45 transformers-5
-FRAMEWORK_LOOPS := accelerate/fabric/lightning/lightning_manual/trainer_compute_loss/trainer_loss_func/trainer_head
+FRAMEWORK_LOOPS := accelerate/fabric/lightning/lightning_manual/trainer_compute_loss/trainer_loss_func/trainer_head/trainer_training_step
 HEADS := transformers-4.57 transformers-5.0 transformers-5
 BENCH  := OMP_NUM_THREADS=1 $(BIN)/python bench/
 PEERS  := .venvs/peers/bin/python
@@ -107,7 +107,7 @@ missing-division: $(READY) $(HEADS:%=.venvs/%/.ready)  ## Trainer of transformer
 
 frameworks: .venvs/frameworks/.ready  ## Trainer, Accelerate and Lightning, watched; and generated programs of their loops
 	OMP_NUM_THREADS=1 .venvs/frameworks/bin/python -m pytest $(OPTIONS) -W ignore tests/frameworks
-	cd tests && ../.venvs/frameworks/bin/python -W ignore -m oracle.run 28 --jobs 1 --only loop:$(FRAMEWORK_LOOPS)
+	cd tests && ../.venvs/frameworks/bin/python -W ignore -m oracle.run 48 --jobs 1 --only loop:$(FRAMEWORK_LOOPS)
 
 libraries: .venvs/libraries/.ready  ## training code of trl, transformers, sentence-transformers, timm, open_clip and ultralytics, against true gradients; optimizers of other packages
 	OMP_NUM_THREADS=1 .venvs/libraries/bin/python -m pytest $(OPTIONS) -W ignore tests/libraries

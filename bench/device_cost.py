@@ -27,7 +27,7 @@ from services import service
 from torch import Tensor, nn
 
 import gradledger
-from gradledger.observers.gradient_norm import GradientNorm
+from gradledger.observers.norms.gradient_norm import GradientNorm
 from gradledger_monitor.demo import byte_lm
 
 GOAL = 1.005

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from training import GPT, Loop
 
 import gradledger
-from gradledger.observers.gradient_norm import GradientNorm
+from gradledger.observers.norms.gradient_norm import GradientNorm
 
 HOOKS, FLOOR, CLIP = "norm of the hooks", "norm at the floor", "clip_grad_norm_"
 WAYS = (HOOKS, FLOOR, CLIP)

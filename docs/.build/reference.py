@@ -20,6 +20,7 @@ import gradledger
 from gradledger import records
 from gradledger.api import Ledger
 from gradledger.settings import Settings as HookSettings
+from gradledger_monitor.api import schemas
 from gradledger_monitor.app import create_app
 from gradledger_monitor.cli import app as commands_app
 from gradledger_monitor.config.settings import Settings
@@ -125,6 +126,8 @@ VARIABLES = {
     "PROXY": "URL of a proxy for gradledger, or `off`; by default, `HTTPS_PROXY`, `HTTP_PROXY`, "
     "`ALL_PROXY` and `NO_PROXY` apply",
     "SOURCE": "`off` sends the file and the line of the calls that findings point at, but no source text; default `on`",
+    "SUMMARY": "`on` writes the URL of the run to stderr at its start, and the verdict and the findings at its end; "
+    "`gradledger run` sets it; default `off`",
     "SPOOL": "folder for records that could not be sent, or `off`; default `~/.gradledger/spool`",
     "SPOOL_BYTES": "limit of the spool files of one process, in bytes; default 268435456 (256 MiB)",
 }
@@ -181,22 +184,25 @@ def _route(method: str, path: str, operation: dict[str, Any]) -> Iterator[str]:
 
 
 def wire() -> Iterator[str]:
-    """The fields of every record that a training process sends."""
+    """The fields of every record that a training process sends, and of the replies."""
     yield "# Records\n"
     description = _prose(inspect.getdoc(records) or "").split("\n", 2)[2].strip()
     yield f"The wire format, version {records.WIRE_VERSION}.\n\n{description}\n"
     for name, kind in vars(records).items():
         if inspect.isclass(kind) and is_dataclass(kind) and kind.__module__ == records.__name__:
-            yield from _record(name, kind)
+            yield from _record(name, kind, [(f.name, str(f.type)) for f in fields(kind)])
+    yield "## Replies\n"
+    yield "What `POST /api/v1/records` returns for a batch.\n"
+    for model in (schemas.BatchResult, schemas.RunStateNotice, schemas.FindingNotice):
+        yield from _record(model.__name__, model, list(model.__annotations__.items()))
 
 
-def _record(name: str, kind: Any) -> Iterator[str]:
+def _record(name: str, kind: Any, types: list[tuple[str, str]]) -> Iterator[str]:
     yield f"## {name}\n\n{_prose(inspect.getdoc(kind) or '')}\n"
     comments = dict(re.findall(r"^    (\w+):.*?  # (.+)$", inspect.getsource(kind), re.M))
     yield from ("| field | type | |", "|---|---|---|")
-    for field in fields(kind):
-        field_type = str(field.type).replace("|", "&#124;")
-        yield f"| `{field.name}` | {field_type} | {_cell(comments.get(field.name, ''))} |"
+    for field, field_type in types:
+        yield f"| `{field}` | {_cell(field_type)} | {_cell(comments.get(field, ''))} |"
     yield ""
 
 
