@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 
 from zoo.processes import HOOKS, Outcome
 
-# From start to end. The hooks wait up to 0.8 s at the end for a service that does not answer. The
-# share is for programs that take seconds to start: their time varies by this on a slow machine.
+# From start to end, on a machine that takes CALIBRATION seconds for a million additions. The hooks
+# wait up to 0.8 s at the end for a service that does not answer. The share is for programs that
+# take seconds to start: their time varies by this.
 SECONDS = 1.0
+CALIBRATION = 0.09
 TIME_SHARE = 0.2
 # Of the peak of resident memory. The hooks were measured to take 1 to 7 MiB: their modules and
 # those of the standard library that send records, two threads, the records.
@@ -22,11 +25,13 @@ _DATE = re.compile(r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: \d+:\d+)?")
 _OUR_FRAME = re.compile(rf'^  File "{re.escape(str(HOOKS))}[^\n]*\n(?:    [^\n]*\n)*', re.MULTILINE)
 
 
-def differences(without: Sequence[Outcome], hooked: Sequence[Outcome]) -> list[str]:
+def differences(
+    without: Sequence[Outcome], hooked: Sequence[Outcome], slowness: float
+) -> list[str]:
     """The differences of the last outcome with the hooks; for time and memory, the minimum of all
     runs of each side counts."""
     base, other = without[-1], hooked[-1]
-    return [*behaviour(base, other), *cost(without, hooked)]
+    return [*behaviour(base, other), *cost(without, hooked, slowness)]
 
 
 def behaviour(base: Outcome, other: Outcome) -> list[str]:
@@ -45,11 +50,19 @@ def behaviour(base: Outcome, other: Outcome) -> list[str]:
     return results
 
 
-def cost(without: Sequence[Outcome], hooked: Sequence[Outcome]) -> list[str]:
-    """Differences in time and memory beyond the limits."""
+def slowness() -> float:
+    """How many times as long as on the machine of ``SECONDS`` an addition takes now; at least 1."""
+    began, total = time.perf_counter(), 0
+    for number in range(1_000_000):
+        total += number
+    return max(1.0, (time.perf_counter() - began) / CALIBRATION)
+
+
+def cost(without: Sequence[Outcome], hooked: Sequence[Outcome], slowness: float = 1.0) -> list[str]:
+    """Differences in time and memory beyond the limits, of which that of time is multiplied."""
     results = []
     later = seconds(hooked) - seconds(without)
-    most = SECONDS + TIME_SHARE * seconds(without)
+    most = SECONDS * slowness + TIME_SHARE * seconds(without)
     if later > most and not hooked[-1].timed_out:  # an earlier end is no problem
         results.append(f"ends {later:+.2f} s later ({seconds(without):.2f} s without the hooks)")
     base, more = peak(without), peak(hooked) - peak(without)

@@ -85,7 +85,8 @@ class Runner:
                 break
             trial.without.append(self._run(program, None))
             trial.hooked.append(self._run(program, kind))
-        trial.differences = comparing.differences(trial.without, trial.hooked)
+        slowness = comparing.slowness() if comparing.cost(trial.without, trial.hooked) else 1.0
+        trial.differences = comparing.differences(trial.without, trial.hooked, slowness)
         if trial.differences:
             trial.differences += self._own_differences(program, without)
         return trial

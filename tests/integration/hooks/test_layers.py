@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import pytest
 import torch
 from torch import nn
 
 from gradledger.capture.async_copy import Deferred
+from gradledger.capture.layers import parameter_names
 from gradledger.capture.layers.parameter_names import KEEPS_REFERENCED
 from gradledger.capture.layers.untrained import Untrained
 from gradledger.capture.open_records import OpenStep
 from gradledger.capture.recorder import Recorder
+from gradledger.observers.norms.layer_norms import MOST_OPTIMIZERS
 from gradledger.records import StepRecord
 from gradledger.torch_version import at_least
 
@@ -195,3 +199,57 @@ def test_nothing_is_remembered_once_every_parameter_has_had_a_gradient() -> None
         untrained.add([id(parameter)], Deferred.of([1.0]))
         assert untrained.gradients() == ([], [])
     assert not untrained._unread and not untrained._followed
+
+
+def first_steps(
+    models: list[Model], parameters: Callable[[Model], Iterable[nn.Parameter]] = Model.parameters
+) -> list[StepRecord]:
+    """Of an optimizer for each model, one after the other."""
+    closed: list[OpenStep] = []
+    recorder = Recorder(closed.append)
+    recorder.install()
+    try:
+        for model in models:
+            optimizer = torch.optim.SGD(parameters(model), lr=0.1)
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+    finally:
+        recorder.uninstall()
+    return [step.resolve() for step in closed]
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One item for each search through the objects of the process."""
+    counted: list[int] = []
+    search = parameter_names._modules_alive
+
+    def counting() -> list[nn.Module]:
+        counted.append(1)
+        return search()
+
+    monkeypatch.setattr(parameter_names, "_modules_alive", counting)
+    return counted
+
+
+def test_layers_are_measured_of_a_few_optimizers_only() -> None:
+    """A search of hyperparameters creates hundreds, and each begins with measured steps."""
+    records = first_steps([Model() for _ in range(MOST_OPTIMIZERS + 2)])
+    assert [r.layers is not None for r in records] == [True] * MOST_OPTIMIZERS + [False] * 2
+    assert "layers" in records[-1].missing
+
+
+@searched
+def test_one_search_finds_the_names_of_all_models(searches: list[int]) -> None:
+    records = first_steps([Model(), Model()], lambda model: [*model.parameters()])
+    names = [r.layers.names for r in records if r.layers is not None]
+    assert len(names) == 2 and names[0] == names[1] and "first.weight" in names[0]
+    assert len(searches) == 1
+
+
+def test_a_model_whose_parameters_an_optimizer_gets_is_not_searched_for(
+    searches: list[int],
+) -> None:
+    (record,) = first_steps([Model()])
+    assert record.layers is not None and "first.weight" in record.layers.names
+    assert not searches

@@ -1,9 +1,16 @@
 """Finds the names of an optimizer's parameters: once, and only where they are not given.
 
-In this order: the names that the optimizer was created with (``named_parameters()``), those in the
-model that was passed to ``gradledger.watch``, and those in any module that is alive, which is a
-search through the objects of the process (40 ms for 350,000 objects). Before PyTorch 2.10, there
-is no search: a tensor that another thread frees meanwhile is then lost to Python, with a warning.
+In this order:
+
+1. the names that the optimizer was created with (``named_parameters()``);
+2. those in a model that is known: passed to ``gradledger.watch``, or the one whose ``parameters()``
+   an optimizer was created with;
+3. those in any module that is alive: a search through the objects of the process (40 ms for 350,000
+   objects), which finds the models of all optimizers. Before PyTorch 2.10, there is no search: a
+   tensor that another thread frees meanwhile is then lost to Python, with a warning.
+
+The variables of the calls in progress would lead to the model, too. But reading them keeps their
+values alive until the call ends, in Python 3.12 and older.
 
 Modules are traversed without calling their methods, which a script may have overridden. Order is
 that of registration. Wrappers (DDP, FSDP, ``torch.compile``, checkpointing) leave no trace in a
@@ -15,7 +22,8 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from types import GeneratorType
 from typing import Any
 
 from torch.nn import Module
@@ -27,13 +35,22 @@ LONGEST = 200  # characters of a name
 # pytorch/pytorch#167564: tensors that only C++ holds may be referenced from Python at any time
 KEEPS_REFERENCED = (2, 10)
 
-_watched: weakref.WeakSet[Any] = weakref.WeakSet()
+_GENERATORS = {Module.parameters.__code__, Module.named_parameters.__code__}
+
+_known: list[weakref.ref[Any]] = []  # models
 
 
 def add_model(model: Any) -> None:
     """Remember a model that the script passed."""
     if isinstance(model, Module):
-        _watched.add(model)
+        _known[:] = [*map(weakref.ref, _known_models()), weakref.ref(model)]
+
+
+def add_model_of(parameters: Any) -> None:
+    """Remember the model, if these are its ``parameters()``, from which nothing was taken yet."""
+    if type(parameters) is GeneratorType and parameters.gi_code in _GENERATORS:
+        frame = parameters.gi_frame
+        add_model(None if frame is None else frame.f_locals.get("self"))
 
 
 def names_of(groups: list[dict[str, Any]], search: bool) -> dict[int, str]:
@@ -46,12 +63,18 @@ def names_of(groups: list[dict[str, Any]], search: bool) -> dict[int, str]:
     ids = {id(p) for p in parameters}
     names = _of_optimizer(groups)
     if len(names) < len(ids):
-        names = _of_modules(_watched, ids)
+        names = _of_modules(_known_models(), ids)
     if search and at_least(KEEPS_REFERENCED) and len(names) < len(ids):
-        names = _of_modules(_modules_alive(), ids) or names
+        alive = _outermost(_modules_alive())
+        _known[:] = map(weakref.ref, alive)
+        names = _of_modules(alive, ids) or names
     for number, parameter in enumerate(parameters):
         names.setdefault(id(parameter), f"parameter {number}")
     return {key: name[-LONGEST:] for key, name in names.items()}
+
+
+def _known_models() -> list[Any]:
+    return [model for reference in _known if (model := reference()) is not None]
 
 
 def _of_optimizer(groups: list[dict[str, Any]]) -> dict[int, str]:
@@ -63,14 +86,16 @@ def _of_optimizer(groups: list[dict[str, Any]]) -> dict[int, str]:
     }
 
 
-def _of_modules(modules: Iterable[Any], ids: set[int]) -> dict[int, str]:
-    """The names in the outermost of these modules, by parameter."""
-    modules = list(modules)
+def _outermost(modules: list[Any]) -> list[Any]:
     inner = {id(child) for module in modules for child in _children(module).values()}
+    return [module for module in modules if id(module) not in inner]
+
+
+def _of_modules(modules: list[Any], ids: set[int]) -> dict[int, str]:
+    """The names in the outermost of these modules, by parameter."""
     named = [
         (root, path, parameter)
-        for root in modules
-        if id(root) not in inner
+        for root in _outermost(modules)
         for path, parameter in _named_parameters(root, "", set())
         if id(parameter) in ids
     ]

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from gradledger.capture.windows import OptimizerWindow
 
 
-MOST_SEARCHES = 8  # for the modules that hold an optimizer's parameters
+MOST_SEARCHES = 2  # for the modules that hold an optimizer's parameters
+MOST_OPTIMIZERS = 8  # in a process: a search of hyperparameters may create hundreds
 
 
 class _Course:
@@ -43,13 +44,14 @@ class LayerNorms(Observer):
     def __init__(self) -> None:
         super().__init__()
         self._courses: WeakKeyDictionary[Any, _Course] = WeakKeyDictionary()  # by window
-        self._searches = 0
+        self._begun = self._searches = 0
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Measure gradients and parameters before the step, if it is one of the few."""
-        course = self._courses.get(window)
+        course = self._course_of(window)
         if course is None:
-            course = self._courses[window] = _Course()
+            step.missing["layers"] = f"measured of the first {MOST_OPTIMIZERS} optimizers only"
+            return
         course.open = None
         if step.update is not None or window.by_hand:
             return
@@ -73,6 +75,13 @@ class LayerNorms(Observer):
         (begun, parameters), course.open = course.open, None
         if begun is step and step.layers is not None:
             step.layers.after, _ = open_layers.copy_moved(parameters, step.layers.moved)
+
+    def _course_of(self, window: OptimizerWindow) -> _Course | None:
+        course = self._courses.get(window)
+        if course is None and self._begun < MOST_OPTIMIZERS:
+            self._begun += 1
+            course = self._courses[window] = _Course()
+        return course
 
     def _trained(self, window: OptimizerWindow, course: _Course) -> list[Any]:
         """The parameters that require a gradient and can be read, in the order of the model."""

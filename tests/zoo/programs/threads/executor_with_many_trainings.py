@@ -1,4 +1,4 @@
-"""A thread pool runs sixty short trainings, four at a time."""
+"""A thread pool runs twenty-four short trainings, four at a time."""
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
@@ -22,5 +22,5 @@ def train(seed):
 
 
 with ThreadPoolExecutor(4) as pool:
-    weights = list(pool.map(train, range(60)))
+    weights = list(pool.map(train, range(24)))
 print(hashlib.sha256(repr(weights).encode()).hexdigest())
