@@ -49,7 +49,6 @@ from gradledger.capture.autograd_grad import GradCalls
 from gradledger.capture.backwards import Backwards, as_roots, as_sequence
 from gradledger.capture.code.script_sources import ScriptSources
 from gradledger.capture.isolation import isolated, never_compile, skip_in_stacklevel
-from gradledger.capture.layers import parameter_names
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
 from gradledger.capture.open_update import OpenUpdate
 from gradledger.capture.optimizer_rounds import OptimizerRounds, SkippedRounds
@@ -326,8 +325,6 @@ class Recorder:
 
     def _wrap_init(self, original: Any) -> Any:
         def __init__(optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
-            parameters = args[0] if args else kwargs.get("params")
-            self._run_guarded(self._step_guard, parameter_names.add_model_of, parameters)
             original(optimizer, *args, **kwargs)
             self._run_guarded(self._step_guard, self._add_optimizer, optimizer)
 

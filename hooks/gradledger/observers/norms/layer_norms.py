@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch.optim import Optimizer
 
 from gradledger.capture.async_copy import Deferred
 from gradledger.capture.isolation import is_plain, local_part
 from gradledger.capture.layers import open_layers
 from gradledger.capture.layers.open_layers import OpenLayers
-from gradledger.capture.layers.parameter_names import names_of
+from gradledger.capture.layers.parameter_names import add_model_of, names_of
 from gradledger.capture.layers.untrained import Untrained
 from gradledger.capture.open_records import OpenStep
 from gradledger.observers.base import Observer
@@ -45,6 +46,17 @@ class LayerNorms(Observer):
         super().__init__()
         self._courses: WeakKeyDictionary[Any, _Course] = WeakKeyDictionary()  # by window
         self._begun = self._searches = 0
+
+    def install(self) -> None:
+        """Learn whose parameters an optimizer is created with."""
+        self.patch(Optimizer, "__init__", self._wrap_init, always=True)
+
+    def _wrap_init(self, original: Any) -> Any:
+        def __init__(optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
+            self.run_guarded(add_model_of, args[0] if args else kwargs.get("params"))
+            original(optimizer, *args, **kwargs)
+
+        return __init__
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Measure gradients and parameters before the step, if it is one of the few."""
