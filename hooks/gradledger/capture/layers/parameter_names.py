@@ -37,13 +37,13 @@ KEEPS_REFERENCED = (2, 10)
 
 _GENERATORS = {Module.parameters.__code__, Module.named_parameters.__code__}
 
-_known: list[weakref.ref[Any]] = []  # models
+_references: list[weakref.ref[Any]] = []  # models
 
 
 def add_model(model: Any) -> None:
     """Remember a model that the script passed."""
     if isinstance(model, Module):
-        _known[:] = [*map(weakref.ref, _known_models()), weakref.ref(model)]
+        _references[:] = [*map(weakref.ref, _models()), weakref.ref(model)]
 
 
 def add_model_of(parameters: Any) -> None:
@@ -63,18 +63,18 @@ def names_of(groups: list[dict[str, Any]], search: bool) -> dict[int, str]:
     ids = {id(p) for p in parameters}
     names = _of_optimizer(groups)
     if len(names) < len(ids):
-        names = _of_modules(_known_models(), ids)
+        names = _of_modules(_models(), ids)
     if search and at_least(KEEPS_REFERENCED) and len(names) < len(ids):
         alive = _outermost(_modules_alive())
-        _known[:] = map(weakref.ref, alive)
+        _references[:] = map(weakref.ref, alive)
         names = _of_modules(alive, ids) or names
     for number, parameter in enumerate(parameters):
         names.setdefault(id(parameter), f"parameter {number}")
     return {key: name[-LONGEST:] for key, name in names.items()}
 
 
-def _known_models() -> list[Any]:
-    return [model for reference in _known if (model := reference()) is not None]
+def _models() -> list[Any]:
+    return [model for reference in _references if (model := reference()) is not None]
 
 
 def _of_optimizer(groups: list[dict[str, Any]]) -> dict[int, str]:
