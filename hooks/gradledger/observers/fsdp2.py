@@ -7,6 +7,7 @@ averages unless the script sets a factor (``set_gradient_divide_factor``; torcht
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from gradledger.capture.open_records import OpenStep
@@ -58,6 +59,18 @@ def reduction(group: Any) -> Reduction:
     if shards == 1 and factor != 1:
         return Reduction(ranks, 0, ONE_SHARD)
     return Reduction(ranks, float(factor))
+
+
+def sharded_parameters(module: Any) -> Iterator[Any]:
+    """The parameters of a module that FSDP2 shards, also while it has gathered them.
+
+    An optimizer holds the shards; ``module.parameters()`` may return what was gathered.
+    """
+    for part in module.modules():
+        state = part._get_fsdp_state() if hasattr(part, "_get_fsdp_state") else None
+        groups = getattr(state, "_fsdp_param_groups", None)  # before 2.13, there is one
+        for group in groups or [getattr(state, "_fsdp_param_group", None)]:
+            yield from (each.sharded_param for each in getattr(group, "fsdp_params", ()))
 
 
 def describe(step: OpenStep) -> None:

@@ -18,6 +18,7 @@ the last one, just before ``scale_grads``. The reduction counts as a part of the
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import weakref
@@ -25,7 +26,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch.distributed as dist
 
+from gradledger.autostart.path.gradledger_autostart import ImportHook
 from gradledger.capture.open_records import OpenMicroBatch, OpenStep
+from gradledger.observers import fsdp2
 from gradledger.observers.base import Observer
 from gradledger.observers.collectives import sequence_number
 
@@ -73,17 +76,22 @@ class PipelineStages(Observer):
         self._stages_of: weakref.WeakKeyDictionary[OptimizerWindow, list[weakref.ref[Any]]]
         self._stages_of = weakref.WeakKeyDictionary()
         self._between: dict[tuple[int, int], OpenMicroBatch] = {}  # stage, chunk: inputs are done
-        self._module_count = 0  # imported modules when they were last searched for the stages
+        self._import_hook = ImportHook(
+            MODULE, functools.partial(self.run_guarded, self._patch_stage)
+        )
 
     # ------------------------------------------------------------------ install
 
     def install(self) -> None:
         """Wrap what a schedule calls of a stage, as soon as the script has imported stages."""
-        self._module_count = 0
-        self._patch_stage()
+        if MODULE in sys.modules:
+            self._patch_stage()
+        else:
+            self._import_hook.install()
 
     def uninstall(self) -> None:
         """Restore it."""
+        self._import_hook.uninstall()
         super().uninstall()
         self._between.clear()
 
@@ -93,10 +101,7 @@ class PipelineStages(Observer):
         self._between.clear()
 
     def _patch_stage(self) -> None:
-        if self._patches or len(sys.modules) == self._module_count:
-            return
-        self._module_count = len(sys.modules)
-        kind = getattr(sys.modules.get(MODULE), STAGE, None)
+        kind = getattr(sys.modules[MODULE], STAGE, None)
         if kind is not None:
             self.patch(kind, "__init__", self._wrap_init, always=True)
             self.patch(kind, "backward_one_chunk", self._wrap_backward)
@@ -155,8 +160,7 @@ class PipelineStages(Observer):
     # ------------------------------------------------------------------ stages and optimizers
 
     def optimizer_created(self) -> None:
-        """Match its parameters with those of the stages, before FSDP2 gathers any."""
-        self._patch_stage()
+        """Match its parameters with those of the stages."""
         self._match()
 
     def _add_stage(self, stage: Any) -> None:
@@ -168,6 +172,7 @@ class PipelineStages(Observer):
         """Match stages with the optimizers that hold their parameters, unless they are matched."""
         for stage in self._stages:
             own = set(map(id, stage.submod.parameters()))
+            own |= set(map(id, fsdp2.sharded_parameters(stage.submod)))
             for window in self._windows.of_this_thread():
                 stages = self._stages_of.setdefault(window, [])
                 parameters = [p for p in window.parameters() if id(p) in own]
