@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradledger.records import Event, Samples, StepRecord
+from gradledger_monitor.model import tolerances
 from gradledger_monitor.model.step_facts import StepFacts
 from helpers.facts import accused, facts, judged, record, term
 
@@ -250,7 +251,7 @@ def test_gradients_that_end_equal_or_were_never_equal_are_no_early_all_reduce(
 # ------------------------------------------------------- parameters outside the DDP wrapper
 
 WRAPPED = [1.0, 2.0, 3.0]
-UNSEEN = "outside the DDP wrapper was not seen"
+UNSEEN = "outside the wrapper was not seen"
 
 
 def beside_ddp(before: Any, after: Any, **more: Any) -> StepFacts:
@@ -264,7 +265,7 @@ def beside_ddp(before: Any, after: Any, **more: Any) -> StepFacts:
     ("before", "after", "more", "reason"),
     [
         (LEFT, (scaled(0.5), scaled(0.5)), {}, None),
-        (LEFT, (scaled(0.5), scaled(0.25)), {}, "outside the DDP wrapper differ"),
+        (LEFT, (scaled(0.5), scaled(0.25)), {}, "outside the wrapper differ"),
         (LEFT, (scaled(1.5), scaled(1.5)), {}, "by another factor than the rest"),
         (LEFT, ([9.0, 9.0, 9.0, 0.0],) * 2, {}, "but not as a sum"),
         (LEFT, ([float("inf")] * 4,) * 2, {}, "the sampled gradients are not finite"),
@@ -297,6 +298,44 @@ def test_a_loop_that_divides_otherwise_than_ddp_is_reported(factor: float, text:
     (finding,) = judged([beside_ddp(LEFT, (scaled(factor), scaled(factor)))]).findings
     assert finding.rule == "reduction.world_size"
     assert text in finding.summary
+
+
+SHARDS = [4.0, 5.0, 6.0], [-2.0, 7.0, 1.0]  # FSDP2 left other ones on each rank
+
+
+def beside_fsdp2(factor: float, on_shards: float = 1.0) -> StepFacts:
+    """Two ranks with three coordinates of shards, and others that FSDP2 ignores."""
+    fields = {"wrapper": "fsdp2", "sync": "averaged", "sharded": True, "outside": 1}
+    left = [[*shard, *values] for shard, values in zip(SHARDS, LEFT, strict=True)]
+    shards = ([on_shards * value for value in shard] for shard in SHARDS)
+    applied = ([*shard, *scaled(factor)] for shard in shards)
+    return step(*applied, left=left, changed=True, **fields)
+
+
+def test_what_fsdp2_ignores_is_averaged_by_the_loop_or_divided_otherwise() -> None:
+    assert judged([beside_fsdp2(0.5)]).verdict == "balanced"
+    assert beside_fsdp2(0.25, on_shards=0.5).factor_unmeasured is None
+    (finding,) = judged([beside_fsdp2(1)]).findings
+    assert finding.title == "Gradients outside FSDP2 are divided by another number than the rest"
+
+
+def test_shards_that_the_loop_may_have_combined_are_not_judged() -> None:
+    fields = {"wrapper": "fsdp2", "sync": "averaged", "sharded": True, "changed": True}
+    mixed = [[1.0, 6.0, 3.5], [1.0, 6.0, 3.5]]
+    merged = step(*mixed, left=list(SHARDS), **fields)
+    assert "changes the gradients of some shards" in str(merged.unmeasured)
+    clip = Event("clip_norm", 1, limit=1, norm=2)
+    assert step(*mixed, left=list(SHARDS), events=[clip], **fields).unmeasured is None
+
+
+def test_gradients_that_are_sent_in_half_precision_are_a_sum_up_to_its_errors() -> None:
+    rounded = [
+        value * error for value, error in zip(scaled(0.5), (1.004, 0.997, 1, 1.002), strict=True)
+    ]
+    merged = step(rounded, rounded)
+    assert merged.all_reduce is not None and merged.all_reduce.rounded
+    assert merged.all_reduce.factor == pytest.approx(0.5, rel=5e-3)
+    assert merged.tolerance == tolerances.WEIGHT_HALF
 
 
 @pytest.mark.parametrize(("norm", "rules"), [(1.0, ["reduction.world_size"]), (4.0, [])])

@@ -85,7 +85,8 @@ class Collectives(Observer):
         self._step_began: int | None = None  # sequence number when the step began
         self._module_count = 0  # imported modules when the pending patches were last checked
         self._constant_fields: dict[int, dict[str, Any]] = {}  # by optimizer
-        # By optimizer, over how many ranks DDP averages its parameters, if not over the same ones.
+        # By optimizer, over how many ranks DDP averages its parameters, if not over the same ones;
+        # none if the script excludes all of them.
         self._apart: dict[int, list[int]] = {}
 
     def install(self) -> None:
@@ -244,8 +245,9 @@ class Collectives(Observer):
             step.missing["norm"] = "FSDP's hybrid sharding: several ranks hold each part"
         step.fields["sync"] = self._sync(step)
         fsdp2.describe(step)
-        if step.fields["sync"] == "averaged" and id(window) in self._apart:
-            _describe_apart(step, self._apart[id(window)])
+        sizes = self._apart.get(id(window))
+        if sizes is not None and (step.fields["sync"] == "averaged" or not sizes):
+            _describe_apart(step, sizes)
         step.may_be_combined = step.fields["sync"] != "averaged" or _combines_outside(step)
         local = self._local.take(window)
         if local is not None and step.micro_batches:
@@ -302,11 +304,13 @@ class Collectives(Observer):
             return {"wrapper": "fsdp", "sync_bytes": _bytes(parameters), "sharded": sharded}
         if not synced:
             return {}
+        groups = {held[id(p)] for p in synced}
+        if len(groups) > 1 or groups == {()}:
+            self._apart[id(window)] = sorted({len(group) for group in groups if group})
+        if groups == {()}:
+            return {}
         outside = len(parameters) - len(synced)
         fields = {"wrapper": "ddp", "sync_bytes": _bytes(synced), "outside": outside}
-        groups = {held[id(p)] for p in synced}
-        if len(groups) > 1:
-            self._apart[id(window)] = sorted({len(group) for group in groups if group})
         return fields | _unless_all(max(groups, key=len))
 
     def _describe_dtensors(self, parameters: list[Any]) -> dict[str, Any]:
@@ -317,6 +321,9 @@ class Collectives(Observer):
         fields: dict[str, Any] = {}
         if by_fsdp2:
             fields = {"wrapper": "fsdp2", "sync_bytes": _bytes(parameters)}
+            ignored = sum(not is_dtensor(parameter) for parameter in parameters)
+            if ignored:
+                fields["outside"] = ignored
         holders = tensor_ranks(parameters, by_fsdp2)
         if len(holders) > 1:
             fields["tensor_group"] = list(holders)

@@ -45,7 +45,9 @@ class ParameterUpdates(Observer):
             step.parameters_after = step.update.parameters_after
         elif step.step % EVERY == 1:
             step.parameters_before = copy_coordinates(window.probed_parameters)
-        if "sync" in step.fields and step.fields.get("wrapper") in (None, "ddp"):
+        if "sync" not in step.fields:
+            return
+        if step.fields.get("wrapper") in (None, "ddp") or step.fields.get("outside"):
             self._sample_replica(step, window)
 
     def step_ends(self, step: OpenStep, window: OptimizerWindow) -> None:
@@ -59,8 +61,10 @@ class ParameterUpdates(Observer):
             return
         parameters = window.parameters()
         indices = replica_indices(step.step, len(parameters))
+        if step.fields.get("outside"):  # each rank holds the whole of what FSDP2 leaves out
+            indices = [index for index in indices if not is_dtensor(parameters[index])]
         chosen = [parameters[index] for index in indices]
-        if not any(map(is_dtensor, chosen)):  # a shard, not a replica
+        if chosen and not any(map(is_dtensor, chosen)):  # a shard, not a replica
             sample, counts = copy_each(chosen, COORDINATES)
             if sample is not None:
                 shapes = [list(parameter.shape) for parameter in chosen]

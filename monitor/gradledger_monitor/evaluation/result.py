@@ -96,12 +96,24 @@ def counts(finding: Finding, rule: type[RuleDefinition] | None) -> bool:
 
 
 def strongest_outcomes(outcomes: Iterable[RuleOutcomes]) -> dict[str, Outcome]:
-    """The strongest outcome of each rule over all optimizers."""
+    """The strongest outcome of each rule over all optimizers.
+
+    A rule that states what it judged states of which optimizers it judged nothing, too.
+    """
     coverage: dict[str, Outcome] = {}
+    unjudged: dict[str, list[str]] = {}
     for each in outcomes:
         outcome = each.coverage()
-        if outcome is not None:
-            coverage[each.rule_id] = stronger(coverage.get(each.rule_id), outcome)
+        if outcome is None:
+            continue
+        coverage[each.rule_id] = stronger(coverage.get(each.rule_id), outcome)
+        if outcome.status == "not_measured":
+            text = f"optimizer {each.optimizer} is not judged ({outcome.reason})"
+            unjudged.setdefault(each.rule_id, []).append(text)
+    for rule, texts in unjudged.items():
+        strongest = coverage[rule]
+        if strongest.status == "ok" and strongest.reason:
+            coverage[rule] = Outcome("ok", "; ".join([strongest.reason, *texts[:3]]))
     return coverage
 
 

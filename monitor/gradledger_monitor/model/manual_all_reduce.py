@@ -10,7 +10,8 @@ gradients if
 
 for one number c over all coordinates. c = 1/R is an average, c = 1 a sum.
 
-Beside a DDP model, parameters outside the wrapper may be combined by the loop: ``_with_outside``.
+Beside a DDP or FSDP2 model, parameters outside the wrapper may be combined by the loop:
+``_with_outside``.
 
 If the ``y_r`` differ, the samples may still prove that the loop combines gradients, and what it did
 to replicas: ``ManualAllReduce`` lists the cases.
@@ -37,18 +38,16 @@ UNSEEN = "how the ranks' gradients were combined was not seen"
 # A rank may take its parameters from another one: its own gradient is then of no effect.
 DIFFERENT = "the ranks' gradients differ when the parameters are updated"
 
-# Of parameters outside the DDP wrapper, where the loop communicates after backward.
+# Of parameters outside the wrapper, where the loop communicates after backward.
 OUTSIDE_UNSEEN = (
-    "whether the loop averages the gradients of parameters outside the DDP wrapper was not seen"
+    "whether the loop averages the gradients of parameters outside the wrapper was not seen"
 )
 OUTSIDE_DIFFERENT = (
-    "the ranks' gradients of parameters outside the DDP wrapper differ when they are updated"
+    "the ranks' gradients of parameters outside the wrapper differ when they are updated"
 )
-OUTSIDE_NO_SUM = (
-    "the gradients of parameters outside the DDP wrapper were combined, but not as a sum"
-)
+OUTSIDE_NO_SUM = "the gradients of parameters outside the wrapper were combined, but not as a sum"
 OUTSIDE_SCALED = (
-    "the loop multiplies the gradients of parameters outside the DDP wrapper by another factor "
+    "the loop multiplies the gradients of parameters outside the wrapper by another factor "
     "than the rest"
 )
 
@@ -74,6 +73,7 @@ class ManualAllReduce:
     scales: tuple[float, ...] = ()
     partly: bool = False  # some coordinates were combined, and others were not
     moved: bool = False  # of gradients that the loop keeps in its own buffers until the step
+    rounded: bool = False  # up to the errors of fp16 or bf16: the loop sends gradients in these
 
     @property
     def is_combined(self) -> bool:
@@ -101,6 +101,10 @@ def infer(records: RecordsByRank) -> ManualAllReduce | None:
         moved = _fit(list(records), totals, clippings, tolerance)
         if moved.is_combined:
             return dataclasses.replace(moved, moved=True)
+    if not result.is_combined:
+        rough = _fit(list(records), samples, clippings, tolerances.SAMPLE_HALF)
+        if rough.factor is not None:
+            result, tolerance = dataclasses.replace(rough, rounded=True), tolerances.SAMPLE_HALF
     averages = result.factor is not None and abs(result.factor * len(rows) - 1) <= tolerance
     if result.factor is None or averages or not (early or any(map(_synced_twice, rows))):
         return result
@@ -139,15 +143,20 @@ def as_averaged(records: RecordsByRank, all_reduce: ManualAllReduce | None) -> R
         records = {rank: _as_accumulated(record) for rank, record in records.items()}
     if all_reduce.factor is None:
         return records
-    factor = all_reduce.factor * len(records)
+    factor, rounded = all_reduce.factor * len(records), all_reduce.rounded
     return {
-        rank: replace(r, sync="averaged", post_factor=factor * clipping_of_window(r))
+        rank: replace(
+            r,
+            sync="averaged",
+            post_factor=factor * clipping_of_window(r),
+            half_precision=r.half_precision or rounded,
+        )
         for rank, r in records.items()
     }
 
 
 def _with_outside(records: RecordsByRank) -> RecordsByRank:
-    """The records, with what a loop did to the gradients of parameters outside the DDP wrapper.
+    """The records, with what a loop did to the gradients of parameters outside the wrapper.
 
     ``post_factor`` is that of the wrapper's if the loop averages the others as DDP does. If it
     divides their sum by R times or 1/R times as much, ``divisors`` states both. Otherwise the
@@ -172,15 +181,18 @@ def _with_outside(records: RecordsByRank) -> RecordsByRank:
 
 
 def _combines_outside(record: StepRecord) -> bool:
-    by_ddp = record.wrapper == "ddp" and record.sync == "averaged" and not record.skipped
-    unknown = "replica" in record.missing or record.divisors  # DDP models over different ranks
-    return bool(by_ddp and record.outside and record.collectives_after and not unknown)
+    if record.wrapper not in ("ddp", "fsdp2") or record.sync != "averaged" or record.skipped:
+        return False
+    # DDP models over different ranks, or copies of a sharded model
+    unknown = "replica" in record.missing or record.divisors or record.data_group
+    return bool(record.outside and record.collectives_after and not unknown)
 
 
 def _fit_outside(rows: Sequence[StepRecord]) -> tuple[float, float | None] | str:
     """The factor after backward, and R or 1/R if the others are larger by it; or why not known.
 
-    Gradients that DDP has averaged have the same bits on every rank, others do not.
+    Gradients that DDP has averaged have the same bits on every rank, others do not. Those that
+    FSDP2 has averaged are other shards on every rank, also when they are applied.
     """
     samples = [r.samples for r in rows if r.samples is not None]
     before, after = _values(samples)
@@ -189,12 +201,15 @@ def _fit_outside(rows: Sequence[StepRecord]) -> tuple[float, float | None] | str
     if not all(math.isfinite(v) for values in before + after for v in values):
         return "the sampled gradients are not finite"
     tolerance = _tolerance(rows)
-    if not all(_are_equal(applied, tolerance) for applied in zip(*after, strict=True)):
-        return OUTSIDE_DIFFERENT
     columns = range(len(after[0]))
-    outside = [i for i in columns if len({row[i] for row in before}) > 1]
+    equal = [i for i in columns if _are_equal([row[i] for row in after], tolerance)]
+    if len(equal) < len(columns) and not rows[0].sharded:
+        return OUTSIDE_DIFFERENT
+    outside = [i for i in equal if len({row[i] for row in before}) > 1]
     wrapped = [i for i in columns if i not in outside]
-    factor = _ratio(_at(wrapped, after[0]), _at(wrapped, before[0]), tolerance)
+    of_all_ranks = [value for row in after for value in _at(wrapped, row)]
+    own_before = [value for row in before for value in _at(wrapped, row)]
+    factor = _ratio(of_all_ranks, own_before, tolerance)
     if factor is None or len(outside) < MIN_COORDINATES:
         return OUTSIDE_UNSEEN
     own = [_at(outside, row) for row in before]

@@ -452,6 +452,8 @@ def _why_unmeasured(
         return "gradients were moved between micro-batches"
     if "sync" in record.missing:
         return record.missing["sync"]
+    if _may_mix_shards(record):
+        return "the loop communicates after backward, and changes the gradients of some shards"
     if len({m.scale is None for _, m in applied}) > 1:
         return "some backwards of this window were scaled, and others not"
     if all_reduce is not None and all_reduce.factor is None:
@@ -473,6 +475,17 @@ def _why_unmeasured(
             elif not math.isfinite(float(weight)):
                 return "the gradient at the loss is not finite"
     return None
+
+
+def _may_mix_shards(record: StepRecord) -> bool:
+    """Whether the loop may have combined gradients that the wrapper had reduced to shards.
+
+    Shards of different ranks have nothing in common, so this shows only as a change that is not
+    one factor. Clipping computes a norm over the ranks, and may be of some parameters only.
+    """
+    communicates = record.sharded and record.sync == "averaged" and record.collectives_after
+    clips = any(event.op in CLIP_CALLS for event in record.events)
+    return bool(communicates and record.changed and record.post_factor is None and not clips)
 
 
 def _tokens_and_weight(term: Term, part: int) -> tuple[float, float] | None:

@@ -217,4 +217,4 @@ def test_a_head_outside_ddp_is_not_measured_where_ranks_only_all_reduce_a_loss(
 ) -> None:
     evaluation = judged(facts(ranks, "head without, loss all-reduced"))
     (reduction,) = [node for node in evaluation.tree if node.node == "reduction"]
-    assert reduction.reason.endswith("outside the DDP wrapper was not seen")
+    assert reduction.reason.endswith("outside the wrapper was not seen")

@@ -33,6 +33,11 @@ class Everything(nn.Module):            # put all trained parameters into one mo
 model = DistributedDataParallel(Everything())
 optimizer = make_optimizer(model.parameters())   # over the wrapper's parameters"""
 
+FIX_IGNORED = """\
+for parameter in ignored:               # the ignored_params of fully_shard, after the last backward
+    dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)    # gloo: sum, then divide by the ranks
+optimizer.step()"""
+
 FIX_BY_HAND = """\
 for parameter in model.parameters():    # all that are trained, after the last backward of a window
     dist.all_reduce(parameter.grad)     # over all ranks
@@ -52,7 +57,9 @@ class ReplicaDrift(Rule):
 
     With DDP: after a synchronisation, the global gradient norm or the fingerprints of the
     parameters differ between the ranks, or their learning rates differ; or the optimizer steps
-    parameters that the wrapper does not hold.
+    parameters that the wrapper does not hold. A warning: only another optimizer steps them.
+
+    With FSDP2: parameters that the script lets it ignore (``ignored_params``) become different.
 
     With an all-reduce by hand: gradients are combined, but some parameters are left out; only the
     ranks of a group combine theirs; each rank scales the sum by its own number; or the replicas
@@ -80,16 +87,21 @@ class ReplicaDrift(Rule):
     """
 
     points_at = ("step",)
-    windows = Parameter(5, "windows in a row in which groups of ranks combine gradients apart")
+    windows = Parameter(
+        5, "windows in a row in which groups of ranks, or an optimizer beside DDP, train apart"
+    )
 
     precondition = SEVERAL_RANKS
 
-    state = declare(_replicas=Replicas, _in_groups=int, _started_apart=bool, _averaging=bool)
+    state = declare(
+        _replicas=Replicas, _in_groups=int, _beside=int, _started_apart=bool, _averaging=bool
+    )
 
     def __init__(self, thresholds: Mapping[str, float] = DEFAULTS) -> None:
         super().__init__(thresholds)
         self._replicas = Replicas()
         self._in_groups = 0  # windows in a row
+        self._beside = 0  # windows in a row whose backward DDP synchronised for other parameters
         self._started_apart = False  # combined gradients of parameters that differed at first
         self._averaging = False  # the parameters have been averaged
 
@@ -97,9 +109,13 @@ class ReplicaDrift(Rule):
         """Equal gradients and parameters on all ranks, and nothing outside the wrapper."""
         facts = window.facts
         wrapper = facts.record.wrapper
-        if wrapper not in ("ddp", None) or any(r.sharded for r in facts.records.values()):
+        ignored = facts.record.outside if wrapper == "fsdp2" else None
+        sharded = any(r.sharded for r in facts.records.values())
+        if (wrapper not in ("ddp", None) and not ignored) or (sharded and not ignored):
             return not_applicable("no DDP model")
         self._replicas.add(facts)
+        if ignored:
+            return self._beside_fsdp2(facts, ignored)
         if wrapper is None:
             return self._by_hand(facts)
         if facts.missing_ranks:
@@ -140,10 +156,55 @@ class ReplicaDrift(Rule):
             learning_rates=rates[:16],
         )
 
+    # ------------------------------------------------------------------ beside a wrapper
+
+    def _beside_fsdp2(self, facts: StepFacts, ignored: int) -> Outcome:
+        """Parameters that FSDP2 ignores, of which each rank has its own copy."""
+        if facts.missing_ranks:
+            return not_measured(facts.missing_ranks)
+        drifted = self._replicas.drifted
+        if not drifted or self._replicas.equal_again or facts.record.collectives_after:
+            return OK
+        return finding(
+            "error",
+            f"Ignored by FSDP2, and not synchronised: {counted(ignored, 'parameter')}",
+            f"FSDP2 does not reduce the gradients of {counted(ignored, 'parameter')} that it "
+            "ignores, and the loop does not either. Each rank updates its own copy: they were "
+            f"equal at first, and {_share(drifted, ignored)} now.",
+            FIX_IGNORED,
+            outside=ignored,
+            parameters=listed(drifted)[:16],
+        )
+
+    def _is_beside_ddp(self, facts: StepFacts) -> bool:
+        """Whether no wrapper holds this optimizer's parameters, which drift in backwards that DDP
+        synchronises."""
+        replicas = self._replicas
+        apart = bool(replicas.drifted) and not (replicas.equal_again or facts.missing_ranks)
+        unknown = any("replica" in record.missing for record in facts.records.values())
+        self._beside = self._beside + 1 if apart and _synced_beside(facts) and not unknown else 0
+        return self._beside >= self.windows
+
+    def _outside_ddp(self) -> Outcome:
+        replicas = self._replicas
+        return finding(
+            "warning",
+            f"Trained outside the DDP wrapper: {counted(replicas.total, 'parameter')}",
+            f"In the last {counted(self._beside, 'window')}, DDP synchronised the gradients of "
+            "other parameters, and none of this optimizer's, which no wrapper holds. "
+            f"{_share(replicas.drifted, replicas.total)} between the ranks, and were equal at "
+            "first. If each rank is meant to train its own, this is intended.",
+            FIX,
+            outside=replicas.total,
+            parameters=listed(replicas.drifted)[:16],
+        )
+
     # ------------------------------------------------------------------ by hand
 
     def _by_hand(self, facts: StepFacts) -> Outcome:
         combined, replicas = facts.all_reduce, self._replicas
+        if self._is_beside_ddp(facts):
+            return self._outside_ddp()
         if combined is None:
             self._in_groups = 0
             return not_applicable("no DDP model")
@@ -207,6 +268,16 @@ class ReplicaDrift(Rule):
             f"different on each rank, or something else changes the parameters{_rates(facts)}.",
             FIX_BY_HAND,
         )
+
+
+def _synced_beside(facts: StepFacts) -> bool:
+    """Whether DDP synchronised in this window on all ranks, and nothing communicated after it."""
+    return all(
+        record.sync != "averaged"
+        and not (record.skipped or record.averaging or record.collectives_after)
+        and any(m.wrapper == "sync" for m in record.micro_batches)
+        for record in facts.records.values()
+    )
 
 
 def _scaled(scales: Sequence[float]) -> tuple[str, str, str]:

@@ -64,7 +64,7 @@ for module in model.modules():             # a factor does not reach the modules
         module.set_gradient_divide_factor(factor)"""
 
 FIX_OUTSIDE = """\
-# after the last backward, for each parameter p outside the wrapper, as DDP does:
+# after the last backward, for each parameter p outside the wrapper, as it does:
 dist.all_reduce(p.grad)
 p.grad /= dist.get_world_size()"""
 
@@ -87,7 +87,7 @@ def _divisors(facts: StepFacts) -> list[float]:
 
 
 SEVERAL_LOSSES = (
-    "gradients of parameters outside the DDP wrapper are divided by another number; which of "
+    "gradients of parameters outside the wrapper are divided by another number; which of "
     "several losses they belong to is not known"
 )
 BALANCE_OFF_BY_RANKS = Precondition("the balance of several ranks is off", _no_mistake_of_ranks)
@@ -103,8 +103,8 @@ class WorldSize(Rule):
     FSDP2, the factor that was really applied counts (``set_gradient_divide_factor``); factors that
     differ between parameters over the same ranks are reported, too, and DDP models over different
     numbers of ranks that exchange activations, such as experts and the rest of a model. Beside a
-    DDP model, a loop may all-reduce the gradients of parameters outside the wrapper itself: they
-    must be divided by the same number.
+    DDP or FSDP2 model, a loop may all-reduce the gradients of parameters outside the wrapper
+    itself: they must be divided by the same number.
 
     **Why it matters**
 
@@ -168,16 +168,18 @@ class WorldSize(Rule):
 
 
 def _outside(facts: StepFacts, divisors: list[float]) -> Outcome:
-    """The loop combines the gradients of parameters that the DDP wrapper does not hold."""
+    """The loop combines the gradients of parameters that the wrapper does not hold."""
     if facts.unmeasured or len(facts.objectives) != 1 or facts.separate_tasks:
         return not_measured(facts.unmeasured or SEVERAL_LOSSES)
-    by_ddp, by_loop = divisors
-    size = "large" if by_loop < by_ddp else "small"
-    times = significant(max(by_ddp / by_loop, by_loop / by_ddp))
+    by_wrapper, by_loop = divisors
+    wrapper = "DDP" if facts.record.wrapper == "ddp" else "FSDP2"
+    size = "large" if by_loop < by_wrapper else "small"
+    times = significant(max(by_wrapper / by_loop, by_loop / by_wrapper))
     return finding(
         "warning",
-        "Gradients outside the DDP wrapper are divided by another number than the rest",
-        f"DDP divides the sum of the ranks' gradients by {significant(by_ddp)}. The loop divides "
+        f"Gradients outside {wrapper} are divided by another number than the rest",
+        f"{wrapper} divides the sum of the ranks' gradients by {significant(by_wrapper)}. The "
+        "loop divides "
         f"that of the parameters outside the wrapper ({facts.record.outside}) by "
         f"{significant(by_loop)}. Compared with the rest, their gradient is {times} times too "
         f"{size}.",
