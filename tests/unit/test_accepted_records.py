@@ -24,8 +24,8 @@ from gradledger_monitor.evaluation.step_completeness import ArrivedStep
 from gradledger_monitor.ingest import schema
 from gradledger_monitor.model.findings import EvaluationResult
 from gradledger_monitor.model.inactivity import Inactivity
+from gradledger_monitor.model.ranks.topology import topology
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts
-from gradledger_monitor.model.topology import topology
 from gradledger_monitor.reports.verdict_json import verdict_json
 from gradledger_monitor.rules.catalogue import HISTORY_RULES, RULES
 from gradledger_monitor.rules.objective_verdicts import objective_verdicts

@@ -64,3 +64,20 @@ def test_parameters_that_are_made_anew_each_time_are_not_numbered_for_ever() -> 
     models = [nn.Linear(4, 3) for _ in range(tasks.MAX_TASKS + 1)]
     numbers = [number(layers, F.cross_entropy(model(x), targets)) for model in models]
     assert numbers == [*range(1, tasks.MAX_TASKS + 1), None]
+
+
+def test_what_ddp_puts_around_its_outputs_in_one_iteration_makes_no_other_task() -> None:
+    class _DDPSink(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, outputs: Any) -> Any:
+            return outputs.view_as(outputs)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            return gradients[0]
+
+    layers, layer, x = Tasks(), nn.Linear(4, 3), torch.randn(2, 4)
+    passed_on: Any = _DDPSink.apply(layer(x))  # type: ignore[no-untyped-call]
+    targets = torch.tensor([0, 1])
+    losses = [F.cross_entropy(outputs, targets) for outputs in (passed_on, layer(x))]
+    assert [number(layers, loss) for loss in losses] == [1, 1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradledger.records import StepRecord
-from gradledger_monitor.model.topology import topology
+from gradledger_monitor.model.ranks.topology import topology
 from gradledger_web import rank_table
 from helpers.facts import accepted, facts, record, term
 

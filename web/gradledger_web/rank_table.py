@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gradledger_web import formatting
 
 if TYPE_CHECKING:
-    from gradledger_monitor.model.topology import RankPart, Topology
+    from gradledger_monitor.model.ranks.topology import RankPart, Topology
 
 MOST_ROWS = 32
 

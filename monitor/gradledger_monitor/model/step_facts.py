@@ -23,11 +23,10 @@ from itertools import chain
 from typing import Any
 
 from gradledger_monitor.ingest.schema import Event, MicroBatch, StepRecord, Term
-from gradledger_monitor.model import loss_names, manual_all_reduce, tolerances
+from gradledger_monitor.model import loss_names, tolerances
 from gradledger_monitor.model.batch_size import samples_of, sum_if_complete, tokens_of
 from gradledger_monitor.model.clipping import clipping_of_window, shared_factor, unscale_factor
 from gradledger_monitor.model.losses import mean_over_tokens, sum_of_roots
-from gradledger_monitor.model.manual_all_reduce import UNSEEN, ManualAllReduce
 from gradledger_monitor.model.numbers import number
 from gradledger_monitor.model.objectives import (
     Objective,
@@ -36,8 +35,11 @@ from gradledger_monitor.model.objectives import (
     objectives_of,
     signs_differ,
 )
+from gradledger_monitor.model.ranks import manual_all_reduce
+from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce
+from gradledger_monitor.model.ranks.topology import data_group, members, rescaled_later
 from gradledger_monitor.model.token_ledger import Ledger, total
-from gradledger_monitor.model.topology import data_group, members, rescaled_later
+from gradledger_monitor.model.unmeasured import why_unmeasured
 
 CLIP_CALLS = ("clip_norm", "clip_value")
 
@@ -228,7 +230,7 @@ class StepFacts:
         """Why this window has no ledger, or None. Weights are compared among the ranks that sent
         their record; without all ranks, their sum is not known: see ``factor_unmeasured``."""
         for rank, record in self.records.items():
-            reason = _why_unmeasured(record, self.applied_by_rank[rank], self.all_reduce)
+            reason = why_unmeasured(record, self.applied_by_rank[rank], self.all_reduce)
             if reason:
                 return reason if self.run.world_size == 1 else f"rank {rank}: {reason}"
         return None
@@ -438,54 +440,6 @@ def _tolerance(records: Iterable[StepRecord]) -> float:
 def _data_of(micro_batch: MicroBatch) -> float | None:
     """The fingerprint of its targets, if they depend on the data; None if they show nothing."""
     return None if micro_batch.constant_target else number(micro_batch.fingerprint)
-
-
-def _why_unmeasured(
-    record: StepRecord, applied: loss_names.IndexedMicroBatches, all_reduce: ManualAllReduce | None
-) -> str | None:
-    if record.skipped:
-        return "the GradScaler skipped this step"
-    if not record.micro_batches:
-        return "no backward was seen in this window"
-    unknown = record.post_factor is None and record.step_size is None
-    if len(applied) < len(record.micro_batches) and unknown:
-        return "gradients were moved between micro-batches"
-    if "sync" in record.missing:
-        return record.missing["sync"]
-    if _may_mix_shards(record):
-        return "the loop communicates after backward, and changes the gradients of some shards"
-    if len({m.scale is None for _, m in applied}) > 1:
-        return "some backwards of this window were scaled, and others not"
-    if all_reduce is not None and all_reduce.factor is None:
-        return all_reduce.reason
-    if record.sync == "unknown":
-        return UNSEEN
-    for _, micro_batch in applied:
-        if "rescaled" in micro_batch.missing:
-            return micro_batch.missing["rescaled"]
-        terms = [term for term in micro_batch.terms if not term.penalty]
-        if not terms:
-            return micro_batch.missing.get("terms", "no loss term was seen")
-        for term in terms:
-            tokens, weight = term.tokens, term.weight
-            if tokens is None or weight is None:
-                if tokens != 0:
-                    reasons = term.missing.values()
-                    return next(iter(reasons), f"the weight of {term.kind} was not seen")
-            elif not math.isfinite(float(weight)):
-                return "the gradient at the loss is not finite"
-    return None
-
-
-def _may_mix_shards(record: StepRecord) -> bool:
-    """Whether the loop may have combined gradients that the wrapper had reduced to shards.
-
-    Shards of different ranks have nothing in common, so this shows only as a change that is not
-    one factor. Clipping computes a norm over the ranks, and may be of some parameters only.
-    """
-    communicates = record.sharded and record.sync == "averaged" and record.collectives_after
-    clips = any(event.op in CLIP_CALLS for event in record.events)
-    return bool(communicates and record.changed and record.post_factor is None and not clips)
 
 
 def _tokens_and_weight(term: Term, part: int) -> tuple[float, float] | None:

@@ -6,8 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gradledger_monitor.evaluation.quarantine import CannotEvaluate, evaluating
+from gradledger_monitor.model.ranks.topology import Topology, topology
 from gradledger_monitor.model.step_facts import RecordsByRank, RunInfo, merge
-from gradledger_monitor.model.topology import Topology, topology
 from gradledger_monitor.store.database import Store
 from gradledger_monitor.store.runs import queries
 

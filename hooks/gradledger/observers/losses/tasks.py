@@ -15,6 +15,8 @@ from gradledger.observers.losses.node_names import PROJECTIONS, RESHAPES
 
 DEPTH = 24  # nodes between a loss and the layer that computes its input
 LOSSES = 256  # that are looked at, if all are of one task: looking takes microseconds
+# DDP's, around its outputs: with a static graph in the first iteration only
+PASSED_ON = "_DDPSinkBackward"
 MAX_TASKS = 64  # of a process; where parameters are made anew all the time, numbers mean nothing
 
 
@@ -48,14 +50,14 @@ class Tasks:
 def _way_down(node: Any) -> tuple[Any, list[str]]:
     """The parameter of the layer below a loss, and the operations between, reshapes left out.
 
-    The way leads to the first input that has a graph.
+    So is what passes a tensor on. The way leads to the first input that has a graph.
     """
     operations: list[str] = []
     for _ in range(DEPTH):
         name = node.name()
         if name in PROJECTIONS:
             return parameter_of(node), operations
-        if name not in RESHAPES:
+        if name not in RESHAPES and name != PASSED_ON:
             operations.append(name)
         node = next((below for below, _ in node.next_functions if below is not None), None)
         if node is None:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence, Sized
 
 from gradledger_monitor.model.clipping import clipping_of_window
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.model.manual_all_reduce import ManualAllReduce, norms_differ
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.ranks.manual_all_reduce import ManualAllReduce, norms_differ
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS, may_be_divided
 from gradledger_monitor.rules.ddp.replicas import SAME, Replicas, differ_by, listed

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gradledger_monitor.model.findings import Outcome
-from gradledger_monitor.model.manual_all_reduce import model_average
 from gradledger_monitor.model.numbers import number
+from gradledger_monitor.model.ranks.manual_all_reduce import model_average
 from gradledger_monitor.model.step_facts import StepFacts
 from gradledger_monitor.rules.ddp.common import SEVERAL_RANKS
 from gradledger_monitor.rules.rule import OK, Rule, Window, finding, not_applicable

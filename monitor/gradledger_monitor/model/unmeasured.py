@@ -1,0 +1,58 @@
+"""Why a window has no ledger: the order of tests decides which reason is reported."""
+
+from __future__ import annotations
+
+import math
+
+from gradledger_monitor.ingest.schema import StepRecord
+from gradledger_monitor.model.loss_names import IndexedMicroBatches
+from gradledger_monitor.model.ranks.manual_all_reduce import UNSEEN, ManualAllReduce
+
+
+def why_unmeasured(
+    record: StepRecord, applied: IndexedMicroBatches, all_reduce: ManualAllReduce | None
+) -> str | None:
+    """Why the weights of this rank's tokens are not known; None if they are."""
+    if record.skipped:
+        return "the GradScaler skipped this step"
+    if not record.micro_batches:
+        return "no backward was seen in this window"
+    unknown = record.post_factor is None and record.step_size is None
+    if len(applied) < len(record.micro_batches) and unknown:
+        return "gradients were moved between micro-batches"
+    if "sync" in record.missing:
+        return record.missing["sync"]
+    if _may_mix_shards(record):
+        return "the loop communicates after backward, and changes the gradients of some shards"
+    if len({m.scale is None for _, m in applied}) > 1:
+        return "some backwards of this window were scaled, and others not"
+    if all_reduce is not None and all_reduce.factor is None:
+        return all_reduce.reason
+    if record.sync == "unknown":
+        return UNSEEN
+    for _, micro_batch in applied:
+        if "rescaled" in micro_batch.missing:
+            return micro_batch.missing["rescaled"]
+        terms = [term for term in micro_batch.terms if not term.penalty]
+        if not terms:
+            return micro_batch.missing.get("terms", "no loss term was seen")
+        for term in terms:
+            tokens, weight = term.tokens, term.weight
+            if tokens is None or weight is None:
+                if tokens != 0:
+                    reasons = term.missing.values()
+                    return next(iter(reasons), f"the weight of {term.kind} was not seen")
+            elif not math.isfinite(float(weight)):
+                return "the gradient at the loss is not finite"
+    return None
+
+
+def _may_mix_shards(record: StepRecord) -> bool:
+    """Whether the loop may have combined gradients that the wrapper had reduced to shards.
+
+    Shards of different ranks have nothing in common, so this shows only as a change that is not
+    one factor. Clipping computes a norm over the ranks, and may be of some parameters only.
+    """
+    communicates = record.sharded and record.sync == "averaged" and record.collectives_after
+    clips = any(event.op in ("clip_norm", "clip_value") for event in record.events)
+    return bool(communicates and record.changed and record.post_factor is None and not clips)
