@@ -18,7 +18,14 @@ WIRE_VERSION = 1
 
 Reduction = Literal["none", "mean", "sum"]
 Op = Literal[
-    "clip_norm", "clip_value", "unscale", "scaler_step", "update", "schedule", "new_scaler"
+    "clip_norm",
+    "clip_value",
+    "unscale",
+    "scaler_step",
+    "update",
+    "schedule",
+    "new_scaler",
+    "load_state",  # of the optimizer: the script resumes from a checkpoint
 ]
 
 CodeRole = Literal[
@@ -34,6 +41,7 @@ CodeRole = Literal[
     "update",
     "schedule",
     "new_scaler",
+    "load_state",
     "batches",  # a loop over a DataLoader begins
 ]
 
@@ -106,6 +114,7 @@ class MicroBatch:
     number: int = 0  # 1, 2, ... in this process; several optimizers may share one
     loss: float | None = None  # value of the root of backward, including the loss scale
     scale: float | None = None  # GradScaler scale of this backward
+    scaler: int = 1  # which GradScaler that is: see ``Scaler.ordinal``
     terms: list[Term] = field(default_factory=list)
     collectives: int | None = None  # collectives that ran inside this backward
     backward_ms: float | None = None
@@ -120,6 +129,10 @@ class MicroBatch:
     # Of the accumulated gradients, after the backward before this one and when this one began, if
     # collectives ran in between and more than a common factor changed.
     samples: Samples | None = None
+    # the part of the loss that numbers and detached tensors add, in the first micro-batches
+    without_gradient: float | None = None
+    # L2 norm of what this backward alone added to the sampled gradients, including the loss scale
+    sample_norm: float | None = None
     missing: dict[str, str] = field(default_factory=dict)
 
 
@@ -133,6 +146,7 @@ class Event:
     op: Op
     after: int = 0  # micro-batches of the window that ran before it
     own: bool = True
+    scaler: int = 1  # which GradScaler was called: see ``Scaler.ordinal``
     limit: float | None = None  # clipping: the maximum norm or value
     norm: float | None = None  # clipping by norm: the total norm before it
     factor: float | None = None
@@ -145,6 +159,15 @@ class Scaler:
     ordinal: int  # 1, 2, ...: each GradScaler object has its own
     scale: float | None = None
     tracker: int | None = None  # steps since the scale last changed
+
+
+@dataclass(eq=False, repr=False)
+class Replaced:
+    """An earlier optimizer of the same parameters, which had stepped before this one did."""
+
+    optimizer: int
+    steps: int  # that it had made
+    scaler: Scaler | None = None  # at its last step
 
 
 @dataclass(eq=False, repr=False)
@@ -193,6 +216,21 @@ class Layers:
     )
     # layers (from 0) that had no gradient, or one of exactly 0, at each of them
     untrained: list[int] = field(default_factory=list)
+    # factor of the weight decay of each layer, if there is any and the optimizer is PyTorch's own:
+    # of the parameter, as it is added to the gradient
+    decay: list[float] = field(default_factory=list)
+    decoupled: bool = False  # instead, as the step subtracts it from the parameter
+
+
+@dataclass(eq=False, repr=False)
+class Unheld:
+    """Parameters of the model that have gradients, that no optimizer holds and nothing changes."""
+
+    count: int = 0
+    elements: float = 0.0  # of those that are named
+    names: list[str] = field(default_factory=list)  # of the first 64
+    # positions in ``names`` of those in a Python list or dictionary, which is not registered
+    listed: list[int] = field(default_factory=list)
 
 
 @dataclass(eq=False, repr=False)
@@ -226,6 +264,7 @@ class StepRecord:
     changed: bool = False  # the gradients were changed after backward, and not by one factor
     events: list[Event] = field(default_factory=list)
     scaler: Scaler | None = None
+    replaced: Replaced | None = None  # at the first step
     grad_scale: float | None = None
     lr: float | None = None  # of the first parameter group
     lrs: list[float] = field(default_factory=list)  # of all parameter groups, if there are several
@@ -260,6 +299,7 @@ class StepRecord:
     parameters: float | None = None  # fingerprint of sampled parameters before the step
     replica: Replica | None = None  # if the ranks may hold replicas, on some steps
     layers: Layers | None = None  # at a few steps
+    unheld: Unheld | None = None  # at two of them
     sampler: Literal["random", "sequential"] | None = None  # of the last DataLoader iterated
     batches: int | None = None  # from the only training DataLoader since the last step
     batch_size: int | None = None  # samples per batch

@@ -7,7 +7,7 @@ from statistics import fmean
 
 import pytest
 
-from gradledger.capture.gradient_probe import AccumulatedSample, noise
+from gradledger.capture.gradient_probe import AccumulatedSample, added, noise
 from gradledger_monitor.model.chart_metrics import chart_metrics
 from gradledger_monitor.model.step_facts import RunInfo, StepFacts, merge
 from helpers.batches import fair_step
@@ -42,7 +42,8 @@ def a_step(chance: random.Random, ranks: int, number: int) -> StepFacts:
     records = {}
     for rank, each in enumerate(drawn):
         record = fair_step(number, tokens=(TOKENS,) * K)
-        record.noise = noise(ends(each, mean))
+        samples = ends(each, mean)
+        record.noise = noise(samples, added(samples))
         record.sync = "averaged" if ranks > 1 else "none"
         records[rank] = accepted(record)
     return merge(RunInfo("r", "a run", ranks, ["SGD"]), 0, number, records)

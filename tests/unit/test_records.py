@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradledger.capture.gradient_probe import AccumulatedSample, common_factor, is_reused, noise
+from gradledger.capture.gradient_probe import (
+    AccumulatedSample,
+    added,
+    common_factor,
+    is_reused,
+    noise,
+)
 from gradledger.capture.open_records import OpenStep
 from gradledger.capture.open_terms import OpenTerm
 from gradledger.records import EndRecord, MicroBatch, Record, RunRecord, StepRecord, Term, encode
@@ -116,8 +122,8 @@ def test_without_one_factor_there_is_a_reason(
 
 def test_the_noise_of_equal_micro_batches_is_that_of_their_sum() -> None:
     ends = [AccumulatedSample([1.0, 2.0], True, False), AccumulatedSample([2.0, 4.0], False, False)]
-    assert noise(ends) == [pytest.approx(4 + 16), pytest.approx(4 + 16)]
-    assert noise(ends[:1]) == []
+    assert noise(ends, added(ends)) == [pytest.approx(4 + 16), pytest.approx(4 + 16)]
+    assert added(ends[:1]) == []
 
 
 def test_the_noise_of_a_micro_batch_is_not_taken_from_what_ranks_have_combined() -> None:
@@ -125,8 +131,9 @@ def test_the_noise_of_a_micro_batch_is_not_taken_from_what_ranks_have_combined()
         AccumulatedSample([1.0, 2.0], True, False),
         AccumulatedSample([20.0, 40.0], False, True),
     ]
-    assert noise(ends) == [pytest.approx(4 + 16), pytest.approx(400 + 1600)]
-    assert noise([AccumulatedSample(e.values, e.fresh, True) for e in ends]) == []
+    assert noise(ends, added(ends)) == [pytest.approx(4 + 16), pytest.approx(400 + 1600)]
+    combined = [AccumulatedSample(e.values, e.fresh, True) for e in ends]
+    assert noise(combined, added(combined)) == []
 
 
 @pytest.mark.parametrize(

@@ -170,23 +170,34 @@ class AccumulatedSample(NamedTuple):
     combined: bool  # the backward combined the gradients of all ranks
 
 
-def noise(samples: list[AccumulatedSample]) -> list[float]:
-    """|G_small|^2 and |G_big|^2 over the sampled coordinates, for the gradient noise scale.
+def added(samples: list[AccumulatedSample]) -> list[float | None]:
+    """|g_k|^2 of each micro-batch over the sampled coordinates; empty if there is only one.
 
-    The gradient of one micro-batch is the difference to the sample before it. K times this gradient
-    estimates the same as the sum over the window (McCandlish et al. 2018, arXiv:1812.06162,
-    appendix A.1). If a backward ended with the gradients of all ranks, the gradient of that
-    micro-batch is not observable, and is left out.
+    The gradient of one micro-batch is the difference to the sample before it. If a backward ended
+    with the gradients of all ranks, that of its micro-batch is not observable: None.
     """
     if len(samples) < 2 or len({len(sample.values) for sample in samples}) != 1:
         return []
-    earlier, squares = [0.0] * len(samples[0].values), []
+    earlier, squares = [0.0] * len(samples[0].values), list[float | None]()
     for values, fresh, combined in samples:
         base = [0.0] * len(values) if fresh else earlier
-        if not combined:
-            squares.append(len(samples) ** 2 * _square(list(map(operator.sub, values, base))))
+        square = _square(list(map(operator.sub, values, base)))
+        squares.append(None if combined else square)
         earlier = values
-    return [sum(squares) / len(squares), _square(earlier)] if squares else []
+    return squares
+
+
+def noise(samples: list[AccumulatedSample], squares: list[float | None]) -> list[float]:
+    """|G_small|^2 and |G_big|^2 over the sampled coordinates, for the gradient noise scale.
+
+    K times the gradient of one micro-batch estimates the same as the sum over the window
+    (McCandlish et al. 2018, arXiv:1812.06162, appendix A.1). ``squares`` are those of ``added``.
+    """
+    observed = [square for square in squares if square is not None]
+    if not observed:
+        return []
+    small = len(samples) ** 2 * sum(observed) / len(observed)
+    return [small, _square(samples[-1].values)]
 
 
 def _square(vector: list[float]) -> float:

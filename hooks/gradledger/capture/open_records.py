@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradledger import guard
 from gradledger.capture import gradient_probe
@@ -18,10 +18,11 @@ from gradledger.capture.async_copy import Deferred
 from gradledger.capture.gradient_probe import AccumulatedSample
 from gradledger.capture.inferred import add_evidence
 from gradledger.capture.layers.open_layers import OpenLayers
+from gradledger.capture.layers.unheld import OpenUnheld
 from gradledger.capture.open_terms import HALF, OpenTerm, present
 from gradledger.capture.open_update import OpenUpdate, left_open_record
 from gradledger.capture.replica_sample import OpenModels, OpenReplica
-from gradledger.records import CodeLocation, Event, MicroBatch, Op, Scaler, StepRecord
+from gradledger.records import CodeLocation, Event, MicroBatch, Op, Replaced, Scaler, StepRecord
 
 OWN_BUFFERS = (
     "the loop updates the parameters itself, and clears the gradients between its backwards: which "
@@ -46,6 +47,7 @@ class OpenMicroBatch:
     started: float = 0.0  # on the clock of ``time.perf_counter``
     loss: Deferred | None = None
     scale: Deferred | None = None
+    scaler: int = 1  # which GradScaler that is
     terms: list[OpenTerm] = field(default_factory=list)
     collectives: int | None = None
     collectives_before: int | None = None  # run by all process groups when it began
@@ -71,6 +73,7 @@ class OpenMicroBatch:
             number=self.number,
             loss=_value(self.loss),
             scale=_value(self.scale),
+            scaler=self.scaler,
             terms=[term.resolve() for term in self.terms],
             collectives=self.collectives,
             backward_ms=self.backward_ms,
@@ -79,8 +82,17 @@ class OpenMicroBatch:
             fingerprint=None if targets is None else gradient_probe.fingerprint(targets),
             constant_target=None if targets is None else gradient_probe.is_uninformative(targets),
             consecutive_target=bool(targets) and gradient_probe.are_consecutive(targets or []),
+            without_gradient=self._without_gradient(),
             missing=self.missing,
         )
+
+    def _without_gradient(self) -> float | None:
+        """The part of the loss that has no gradient, with the loss scale, if it was measured."""
+        shares = [term.share_of_root() for term in self.terms]
+        known = [share for share in shares if share is not None]
+        if self.loss is None or not shares or len(known) < len(shares):
+            return None
+        return self.loss.value() - sum(known)
 
     def is_half(self) -> bool:
         """Whether half precision between root and loss rounds the weights."""
@@ -140,6 +152,7 @@ class OpenEvent:
     op: Op
     after: int  # micro-batches of the window that had run
     own: bool = True  # the call was made on this optimizer
+    scaler: int = 1  # which GradScaler was called
     limit: float | None = None
     norm: Deferred | None = None
     sample: Deferred | None = None
@@ -147,7 +160,7 @@ class OpenEvent:
 
     def resolve(self, after_backward: Deferred | None, tolerance: float) -> Event:
         """The wire record; its factor is relative to the sample after the last backward."""
-        event = Event(self.op, self.after, self.own, self.limit, _value(self.norm))
+        event = Event(self.op, self.after, self.own, self.scaler, self.limit, _value(self.norm))
         if self.sample is not None and after_backward is not None:
             factor = gradient_probe.common_factor(
                 after_backward.values(), self.sample.values(), tolerance
@@ -170,6 +183,19 @@ class OpenScaler:
         return Scaler(self.ordinal, _value(self.scale), None if tracker is None else round(tracker))
 
 
+class OpenReplaced(NamedTuple):
+    """An earlier optimizer of the same parameters."""
+
+    optimizer: int
+    steps: int
+    scaler: OpenScaler | None
+
+    def resolve(self) -> Replaced:
+        """The wire record."""
+        scaler = None if self.scaler is None else self.scaler.resolve()
+        return Replaced(self.optimizer, self.steps, scaler)
+
+
 @dataclass
 class OpenStep:
     """One window of one optimizer, closed by its step."""
@@ -185,6 +211,7 @@ class OpenStep:
     sample_before_step: Deferred | None = None  # where ranks communicate in the optimizer's step
     may_be_combined: bool = False  # the loop may have combined the gradients of the ranks
     scaler: OpenScaler | None = None
+    replaced: OpenReplaced | None = None
     found_inf: Deferred | None = None
     grad_scale: Deferred | None = None
     parameters_before: Deferred | None = None  # a sample before the step, on some steps
@@ -192,6 +219,7 @@ class OpenStep:
     models: OpenModels | None = None
     replica: OpenReplica | None = None
     layers: OpenLayers | None = None  # at a few steps
+    unheld: OpenUnheld | None = None  # at two of them
     untrained: Deferred | None = None  # gradients of parameters that had none up to now
     adopted: bool = False  # backward added to other gradients, from which the loop made these
     update: OpenUpdate | None = None  # if no optimizer made it
@@ -227,6 +255,7 @@ class OpenStep:
         yield from present(self.untrained)
         yield from () if self.replica is None else [self.replica.sample]
         yield from () if self.layers is None else self.layers.deferred()
+        yield from () if self.unheld is None else self.unheld.deferred()
 
     def clip_gives_norm(self) -> bool:
         """Whether the loop took the norm of all gradients after the last backward, by clipping."""
@@ -268,6 +297,7 @@ class OpenStep:
         record.events = [event.resolve(last, tolerance) for event in self.events]
         record.grad_scale = _value(self.grad_scale)
         record.scaler = None if self.scaler is None else self.scaler.resolve()
+        record.replaced = None if self.replaced is None else self.replaced.resolve()
         record.skipped = record.skipped or bool(_value(self.found_inf))
         if record.pipeline:
             self._measure_rescaling(record, tolerance)
@@ -386,7 +416,10 @@ class OpenStep:
             if counted.sample_after is not None
         ]
         if len(samples) == len(self.micro_batches):
-            record.noise = gradient_probe.noise(samples)
+            added = gradient_probe.added(samples)
+            record.noise = gradient_probe.noise(samples, added)
+            for sent, square in zip(record.micro_batches, added, strict=False):
+                sent.sample_norm = None if square is None else _digits(math.sqrt(square))
 
     def _measure_between(self, record: StepRecord, tolerance: float) -> None:
         """What collectives between two backwards did to the gradients, besides one factor."""
@@ -436,6 +469,8 @@ class OpenStep:
             record.replica = self.replica.resolve()
         if self.layers is not None and "layers" not in record.missing:
             record.layers = self.layers.resolve(record.grad_scale)
+        if self.unheld is not None:
+            record.unheld = self.unheld.resolve()
         if self.models is not None:
             record.models = self.models.resolve()
             record.averaging = record.models is not None and self.models.gradient is None
@@ -484,6 +519,11 @@ class OpenStep:
             self._note_moved(record)
             for micro_batch in record.micro_batches:
                 micro_batch.missing["rescaled"] = OWN_BUFFERS
+
+
+def _digits(value: float) -> float:
+    """Four digits: shares of a sum are all that is made of it."""
+    return float(f"{value:.4g}")
 
 
 def _root_of_squares(values: Iterable[float]) -> float:

@@ -41,6 +41,7 @@ class OpenTerm:
     uniform: bool = False  # the tokens are the elements: they have the same weight
     per_token: bool = False  # ``upstream`` is that of a vector, also if ``reduction`` is not none
     upstream: Deferred | None = None  # scalar, or [tokens, total, least, most] of a vector
+    value: Deferred | None = None  # of the loss alone, in the first micro-batches
     inferred: Inferred | None = None  # of a loss that hides its graph
     target: Any = None  # the loss's target, held only until backward begins
     missing: dict[str, str] = field(default_factory=dict)
@@ -74,10 +75,19 @@ class OpenTerm:
             _scalar_weight(term, self.upstream.value())
         return term
 
+    def share_of_root(self) -> float | None:
+        """What the loss adds to the root of backward, if its value was computed."""
+        value, upstream = self.value, self.upstream
+        if value is None or upstream is None or self.nonlinear or self.per_token:
+            return None
+        if value.has_no_copy or upstream.has_no_copy:
+            return None
+        return value.value() * upstream.value()
+
     def deferred(self) -> Iterator[Deferred]:
         """The values that are read later."""
         yield from present(self.tokens, self.class_weight, self.upstream)
-        yield from present(self.element_upstream, self.function_upstream)
+        yield from present(self.element_upstream, self.function_upstream, self.value)
         yield from () if self.inferred is None else self.inferred.deferred()
 
     def _resolve_elements(self, term: Term) -> None:

@@ -68,6 +68,7 @@ from gradledger.observers.norms.layer_norms import LayerNorms
 from gradledger.observers.optimizer_buffers import continues_step
 from gradledger.observers.parameter_updates import ModelAveraging, ParameterUpdates
 from gradledger.observers.pipeline_stages import PipelineStages
+from gradledger.observers.resumes import Resumes
 from gradledger.observers.zero_grad import ZeroGradCalls
 
 Sink = Callable[[OpenStep], None]
@@ -106,11 +107,12 @@ class Recorder:
                 GradientSample(),
                 Clipping(self.windows),
                 GradientNorm(),
-                LayerNorms(),
+                LayerNorms(self.windows),
                 LearningRates(self.windows),
                 ParameterUpdates(),
                 ZeroGradCalls(self.windows),
                 ModelAveraging(),
+                Resumes(self.windows),
             ],
             self._lock,
         )
@@ -412,7 +414,10 @@ class Recorder:
         if running is not None and not window.stepping and not unmeasured:
             window.add_micro_batch(running, runs=True)  # from a hook inside backward
             window.counted_number = running.number
-        step = window.close(self.windows.index_of(window), time())
+        index = self.windows.index_of(window)
+        replaced = None if window.steps or window.by_hand else self.windows.replaced_by(window)
+        step = window.close(index, time())
+        step.replaced = replaced
         step.facts, step.update = self._observers.facts, update
         if update is not None and not update.untouched:
             step.missing["norm"] = GONE

@@ -51,8 +51,11 @@ from gradledger.capture.open_records import (
     CountedMicroBatch,
     OpenEvent,
     OpenMicroBatch,
+    OpenReplaced,
+    OpenScaler,
     OpenStep,
 )
+from gradledger.records import Op
 
 PROBED_PARAMETERS = 4
 MAX_DOUBTFUL_STEPS = 2  # steps of one optimizer that are left out without a record
@@ -68,6 +71,7 @@ MAX_OPEN_MICRO_BATCHES = 4096
 MAX_OPEN_EVENTS = 512
 # Backwards that are reported if no step follows them: more than these, and times a usual window.
 LEFT_OPEN, TIMES_USUAL = 64, 8
+MOST_REPLACED = 8  # earlier optimizers that a new one may replace
 
 
 class _DroppedOptimizer(NamedTuple):
@@ -75,6 +79,8 @@ class _DroppedOptimizer(NamedTuple):
 
     name: str
     steps: int
+    first_parameter: weakref.ref[Any] | None
+    last_scaler: OpenScaler | None
 
 
 class OptimizerWindow:
@@ -82,6 +88,8 @@ class OptimizerWindow:
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = weakref.ref(optimizer, self._release)
+        self.first_parameter: weakref.ref[Any] | None = None  # known from the first step on
+        self.last_scaler: OpenScaler | None = None  # the GradScaler at the last step
         self.name = type(optimizer).__name__
         self.index: int | None = None  # assigned at the first step, the same on every rank
         self.steps = 0
@@ -343,14 +351,36 @@ class OpenWindows:
             self._numbered.append(window)
         return window.index
 
-    def add_event(self, op: Any, optimizer: Any = None) -> None:
+    def replaced_by(self, window: OptimizerWindow) -> OpenReplaced | None:
+        """The optimizer that stepped the same parameters before this one's first step.
+
+        Only the last few are looked at: a process may create hundreds.
+        """
+        own = next(iter(window.parameters()), None)
+        if own is None:
+            return None
+        window.first_parameter = weakref.ref(own)
+        earlier = list(enumerate(self._numbered))[-MOST_REPLACED - 1 :]
+        for index, other in reversed(earlier):
+            first = None if other is window else other.first_parameter
+            if first is not None and first() is own and other.steps:
+                return OpenReplaced(index, other.steps, other.last_scaler)
+        return None
+
+    def add_event(self, op: Op, optimizer: Any = None, scaler: int = 1) -> None:
         """Note a call of the loop in every open window of this thread.
 
         ``optimizer`` is the one that the call was made on; None if it concerns all of them.
         """
         for window in () if self.skipping else self.of_this_thread():
             own = optimizer is None or window.optimizer is optimizer
-            window.add_event(OpenEvent(op, 0, own=own))
+            window.add_event(OpenEvent(op, 0, own=own, scaler=scaler))
+
+    def add_own_event(self, op: Op, optimizer: Any) -> None:
+        """Note a call in the window of its optimizer alone."""
+        for window in () if self.skipping else self.of_this_thread():
+            if window.optimizer is optimizer:
+                window.add_event(OpenEvent(op, 0))
 
     def abandoned(self) -> list[OptimizerWindow]:
         """At the end of the process: windows that a guard abandoned."""
@@ -485,7 +515,9 @@ class OpenWindows:
             if window.optimizer is None:
                 del self._by_optimizer[key]
                 if window.index is not None:
-                    self._numbered[window.index] = _DroppedOptimizer(window.name, window.steps)
+                    self._numbered[window.index] = _DroppedOptimizer(
+                        window.name, window.steps, window.first_parameter, window.last_scaler
+                    )
 
 
 def has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -17,6 +17,7 @@ from gradledger.capture.async_copy import Deferred
 from gradledger.capture.isolation import is_plain
 from gradledger.capture.open_records import OpenMicroBatch, OpenScaler, OpenStep
 from gradledger.observers.base import Observer
+from gradledger.records import Op
 
 if TYPE_CHECKING:
     from gradledger.capture.windows import OpenWindows, OptimizerWindow
@@ -27,7 +28,8 @@ COMPILED = "the GradScaler runs inside a compiled function, where it cannot be s
 class _ThreadScaling(threading.local):
     """State of one thread."""
 
-    scaled: tuple[weakref.ref[Any], Deferred] | None = None  # the last scaled loss, and its scale
+    # the last scaled loss, its scale, and the number of the scaler
+    scaled: tuple[weakref.ref[Any], Deferred, int] | None = None
     stepping: Any = None  # the scaler whose step() runs
 
 
@@ -62,16 +64,17 @@ class GradScalerCalls(Observer):
     def _note_scaled(self, scaler: Any, scaled: Any) -> None:
         if not scaler.is_enabled() or not isinstance(scaled, torch.Tensor):
             return
-        self._ordinal_of(scaler)
+        ordinal = self._ordinal_of(scaler)
         if is_plain(scaler._scale):
             # volatile: update() changes the scale in place
-            self._thread.scaled = weakref.ref(scaled), Deferred(scaler._scale, volatile=True)
+            scale = Deferred(scaler._scale, volatile=True)
+            self._thread.scaled = weakref.ref(scaled), scale, ordinal
 
     def _wrap_unscale(self, original: Any) -> Any:
         def unscale_(scaler: Any, optimizer: Any) -> Any:
             result = original(scaler, optimizer)
             if self._thread.stepping is None and scaler.is_enabled():
-                self.run_guarded(self._windows.add_event, "unscale", optimizer)
+                self.run_guarded(self._add_event, "unscale", scaler, optimizer)
             return result
 
         return unscale_
@@ -82,7 +85,7 @@ class GradScalerCalls(Observer):
                 return original(scaler, optimizer, *args, **kwargs)
             try:
                 self._thread.stepping = scaler
-                steps = self.run_guarded(self._before_step, optimizer)
+                steps = self.run_guarded(self._before_step, scaler, optimizer)
                 result = original(scaler, optimizer, *args, **kwargs)
                 self.run_guarded(self._after_step, optimizer, steps)
             finally:
@@ -91,8 +94,11 @@ class GradScalerCalls(Observer):
 
         return step
 
-    def _before_step(self, optimizer: Any) -> int:
-        self._windows.add_event("scaler_step", optimizer)
+    def _add_event(self, op: Op, scaler: Any, optimizer: Any = None) -> None:
+        self._windows.add_event(op, optimizer, self._ordinal_of(scaler))
+
+    def _before_step(self, scaler: Any, optimizer: Any) -> int:
+        self._add_event("scaler_step", scaler, optimizer)
         return self._windows.window_of(optimizer).steps
 
     def _after_step(self, optimizer: Any, steps: int | None) -> None:
@@ -104,7 +110,7 @@ class GradScalerCalls(Observer):
         def update(scaler: Any, /, *args: Any, **kwargs: Any) -> Any:
             result = original(scaler, *args, **kwargs)
             if scaler.is_enabled():
-                self.run_guarded(self._windows.add_event, "update")
+                self.run_guarded(self._add_event, "update", scaler)
             return result
 
         return update
@@ -123,7 +129,7 @@ class GradScalerCalls(Observer):
         """Attach the scale if a root is the loss that was scaled last."""
         scaled = self._thread.scaled
         if scaled is not None and any(scaled[0]() is root for root in roots):
-            micro_batch.scale = scaled[1]
+            _, micro_batch.scale, micro_batch.scaler = scaled
 
     def step_begins(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Copy the state of the scaler. A fused optimizer divides by ``grad_scale`` itself."""
@@ -132,7 +138,7 @@ class GradScalerCalls(Observer):
         scaler = self._thread.stepping
         if scaler is not None and scaler._scale is not None:
             tracker = scaler._growth_tracker
-            step.scaler = OpenScaler(
+            step.scaler = window.last_scaler = OpenScaler(
                 self._ordinal_of(scaler),
                 Deferred(scaler._scale, volatile=True),
                 None if tracker is None else Deferred(tracker, volatile=True),

@@ -43,6 +43,7 @@ CodeRole = Literal[
     "update",
     "schedule",
     "new_scaler",
+    "load_state",
     "batches",
 ]
 
@@ -104,6 +105,7 @@ class MicroBatch(Struct, gc=False, kw_only=True, omit_defaults=True):
     number: Count = 0
     loss: Number | None = None
     scale: Number | None = None
+    scaler: Count = 1
     terms: Annotated[list[Term], Meta(max_length=4_096)] = []
     collectives: Count | None = None
     backward_ms: Annotated[float, Meta(ge=0)] | None = None
@@ -116,6 +118,8 @@ class MicroBatch(Struct, gc=False, kw_only=True, omit_defaults=True):
     constant_target: bool | None = None
     consecutive_target: bool = False
     samples: Samples | None = None
+    without_gradient: Number | None = None
+    sample_norm: Number | None = None
     missing: Missing = {}
 
 
@@ -130,9 +134,11 @@ class Event(Struct, gc=False, kw_only=True, omit_defaults=True):
         "update",
         "schedule",
         "new_scaler",
+        "load_state",
     ]
     after: Count = 0
     own: bool = True
+    scaler: Count = 1
     limit: Number | None = None
     norm: Number | None = None
     factor: Number | None = None
@@ -144,6 +150,14 @@ class Scaler(Struct, gc=False, kw_only=True, omit_defaults=True):
     ordinal: Count
     scale: Number | None = None
     tracker: Count | None = None
+
+
+class Replaced(Struct, gc=False, kw_only=True, omit_defaults=True):
+    """An earlier optimizer of the same parameters."""
+
+    optimizer: Count
+    steps: Count
+    scaler: Scaler | None = None
 
 
 class Replica(Struct, gc=False, kw_only=True, omit_defaults=True):
@@ -171,6 +185,17 @@ class Layers(Struct, gc=False, kw_only=True, omit_defaults=True):
     earlier: Annotated[list[Count], Meta(max_length=MAX_LAYERS)] = []
     observed: Count = 0
     untrained: Annotated[list[Count], Meta(max_length=MAX_LAYERS)] = []
+    decay: Annotated[list[Annotated[float, Meta(ge=0)]], Meta(max_length=MAX_LAYERS)] = []
+    decoupled: bool = False
+
+
+class Unheld(Struct, gc=False, kw_only=True, omit_defaults=True):
+    """Parameters of the model that have gradients, and that no optimizer holds."""
+
+    count: Count = 0
+    elements: Annotated[float, Meta(ge=0)] = 0.0
+    names: Annotated[list[Name], Meta(max_length=64)] = []
+    listed: Annotated[list[Count], Meta(max_length=64)] = []
 
 
 class LeftOpen(Struct, gc=False, omit_defaults=True):
@@ -196,6 +221,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     changed: bool = False
     events: Annotated[list[Event], Meta(max_length=4_096)] = []
     scaler: Scaler | None = None
+    replaced: Replaced | None = None
     grad_scale: Number | None = None
     lr: Number | None = None
     lrs: Annotated[list[Number], Meta(max_length=65_536)] = []
@@ -222,6 +248,7 @@ class StepRecord(Struct, gc=False, kw_only=True, omit_defaults=True, tag="step")
     parameters: Number | None = None
     replica: Replica | None = None
     layers: Layers | None = None
+    unheld: Unheld | None = None
     sampler: Literal["random", "sequential"] | None = None
     batches: Count | None = None
     batch_size: Count | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gradledger.capture import gradient_probe
@@ -50,6 +50,8 @@ class OpenLayers:
     after: Deferred | None = None
     untrained: Callable[[], set[int]] = set  # parameters that never had a gradient but 0
     observed: int = 0  # steps that this is known of
+    decay: list[float] = field(default_factory=list)  # of each; empty: none, or not known
+    decoupled: bool = False
 
     def deferred(self) -> list[Deferred]:
         """The values that are read later."""
@@ -64,6 +66,7 @@ class OpenLayers:
                 norms[index] = norm / (grad_scale or 1.0)
         changes = self._changes()
         layers = Layers(frozen=self.frozen, parameters=len(self.names), observed=self.observed)
+        layers.decoupled = self.decoupled
         weights = self.parameters.values()
         earlier, untrained = set(self.earlier), self.untrained()
         for layer, members in enumerate(_grouped(self.names)):
@@ -74,6 +77,8 @@ class OpenLayers:
             layers.gradient.append(_rms(gradients, size) if gradients else None)
             layers.parameter.append(_rms([weights[i] for i in members], size))
             layers.update.append(_rms_of_changes(changes, self.sizes, members))
+            if self.decay:  # where members differ, the smallest
+                layers.decay.append(min(self.decay[i] for i in members))
             if not gradients and earlier.intersection(members):
                 layers.earlier.append(layer)
             if untrained.issuperset(members):

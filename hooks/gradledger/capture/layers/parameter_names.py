@@ -73,6 +73,15 @@ def names_of(groups: list[dict[str, Any]], search: bool) -> dict[int, str]:
     return {key: name[-LONGEST:] for key, name in names.items()}
 
 
+def models_of(ids: set[int]) -> list[Any]:
+    """The outermost of the known models that contain one of these parameters, by ``id``."""
+    return [
+        model
+        for model in _outermost(_models())
+        if any(id(parameter) in ids for _, parameter in named_parameters(model, "", set()))
+    ]
+
+
 def _models() -> list[Any]:
     return [model for reference in _references if (model := reference()) is not None]
 
@@ -87,7 +96,7 @@ def _of_optimizer(groups: list[dict[str, Any]]) -> dict[int, str]:
 
 
 def _outermost(modules: list[Any]) -> list[Any]:
-    inner = {id(child) for module in modules for child in _children(module).values()}
+    inner = {id(child) for module in modules for child in children(module).values()}
     return [module for module in modules if id(module) not in inner]
 
 
@@ -96,7 +105,7 @@ def _of_modules(modules: list[Any], ids: set[int]) -> dict[int, str]:
     named = [
         (root, path, parameter)
         for root in _outermost(modules)
-        for path, parameter in _named_parameters(root, "", set())
+        for path, parameter in named_parameters(root, "", set())
         if id(parameter) in ids
     ]
     roots = list(dict.fromkeys(id(root) for root, _, _ in named))
@@ -109,18 +118,20 @@ def _of_modules(modules: list[Any], ids: set[int]) -> dict[int, str]:
     return names
 
 
-def _named_parameters(module: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any]]:
+def named_parameters(module: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any]]:
+    """The parameters of a module and those inside it, by name; ``visited`` modules are left out."""
     if id(module) in visited:
         return
     visited.add(id(module))
     for name, parameter in (module.__dict__.get("_parameters") or {}).items():
         if parameter is not None:
             yield without_wrappers(path + name), parameter
-    for name, child in _children(module).items():
-        yield from _named_parameters(child, f"{path}{name}.", visited)
+    for name, child in children(module).items():
+        yield from named_parameters(child, f"{path}{name}.", visited)
 
 
-def _children(module: Any) -> dict[str, Any]:
+def children(module: Any) -> dict[str, Any]:
+    """The modules that a module has registered, by name."""
     children = module.__dict__.get("_modules") or {}
     return {name: child for name, child in children.items() if child is not None}
 

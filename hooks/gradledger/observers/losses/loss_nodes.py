@@ -25,7 +25,7 @@ from gradledger.observers.losses_out_of_sight.calls import Call, call_of, unknow
 from gradledger.observers.losses_out_of_sight.hidden import BARE, Inferred
 from gradledger.records import Reduction
 
-_REDUCTION_NAMES: tuple[Reduction, ...] = ("none", "mean", "sum")
+REDUCTION_NAMES: tuple[Reduction, ...] = ("none", "mean", "sum")
 _HIDDEN_WEIGHTS = "the loss's class weights are held by a saved-tensor hook"
 HIDDEN = "the tensor saved for the loss is held by a saved-tensor hook (checkpointing)"
 
@@ -79,8 +79,8 @@ def valid_mask(loss: LossNode) -> torch.Tensor | None:
         return call.valid
     if not hasattr(node, "_saved_ignore_index"):
         return None
-    target = _saved(node, "target")
-    return None if target is None else target != _ignored(node)
+    target = saved(node, "target")
+    return None if target is None else target != ignored_class(node)
 
 
 def hides_ignored(loss: LossNode) -> bool:
@@ -91,13 +91,13 @@ def hides_ignored(loss: LossNode) -> bool:
 
 def _saved_target(node: Any) -> torch.Tensor | None:
     """The targets of a hand-written or custom loss, if its node saved them."""
-    target = _saved(node, "target")
-    return target if target is not None else _saved(node, "index")
+    target = saved(node, "target")
+    return target if target is not None else saved(node, "index")
 
 
 def _nll_term(node: Any, name: str) -> OpenTerm:
-    term = OpenTerm(name, _REDUCTION_NAMES[node._saved_reduction])
-    term.target = target = _saved(node, "target")
+    term = OpenTerm(name, REDUCTION_NAMES[node._saved_reduction])
+    term.target = target = saved(node, "target")
     if target is None:
         if term.reduction != "none":
             weighted = _is_hidden(node, "weight")
@@ -114,7 +114,7 @@ def _nll_term(node: Any, name: str) -> OpenTerm:
         term.class_weight = Deferred(divisor)
     if weighted or divisor.dtype in HALF:
         # The divisor is no count if classes are weighted, and is rounded in half precision.
-        term.tokens = Deferred((target != _ignored(node)).sum())
+        term.tokens = Deferred((target != ignored_class(node)).sum())
     else:
         term.tokens = Deferred(divisor)
     return term
@@ -161,7 +161,7 @@ def _soft_term(node: Any) -> OpenTerm:
     classes = signed([logs._saved_dim])[0] % len(shape)
     term = OpenTerm(SOFT_CROSS_ENTROPY, "sum" if whole else "none")
     if whole:
-        target = _saved(product, "other" if side else "self")
+        target = saved(product, "other" if side else "self")
         if target is None or tuple(target.shape) != shape:
             term.tokens = math.prod(shape) // shape[classes]
         else:
@@ -171,11 +171,11 @@ def _soft_term(node: Any) -> OpenTerm:
 
 
 def _elementwise_term(node: Any, name: str) -> OpenTerm:
-    term = OpenTerm(name, _REDUCTION_NAMES[node._saved_reduction])
-    target = _saved(node, "target")
+    term = OpenTerm(name, REDUCTION_NAMES[node._saved_reduction])
+    target = saved(node, "target")
     term.target = target
     if target is None:
-        target = _saved(node, "self")
+        target = saved(node, "self")
     if target is not None:
         count_elements(term, tuple(target.shape))
     elif term.reduction != "none":
@@ -234,7 +234,7 @@ def count_elements(term: OpenTerm, shape: tuple[int, ...]) -> None:
     term.positions = math.prod(shape[:-1])
 
 
-def _ignored(node: Any) -> int:
+def ignored_class(node: Any) -> int:
     """The ignored class."""
     return signed([node._saved_ignore_index])[0]
 
@@ -245,7 +245,7 @@ def _is_hidden(node: Any, name: str) -> bool:
     return raw is not None and has_unpack_hook(node, raw)
 
 
-def _saved(node: Any, name: str) -> torch.Tensor | None:
+def saved(node: Any, name: str) -> torch.Tensor | None:
     """The saved tensor; None if there is none that can be read, or a saved-tensor hook holds it."""
     raw = getattr(node, "_raw_saved_" + name, None)
     if raw is None or has_unpack_hook(node, raw):

@@ -20,7 +20,7 @@ from gradledger.capture.isolation import is_plain, isolated, local_part, never_c
 from gradledger.capture.open_records import OpenMicroBatch
 from gradledger.capture.open_terms import OpenTerm
 from gradledger.observers.base import Observer
-from gradledger.observers.losses import saved_hooks
+from gradledger.observers.losses import parts_without_gradient, saved_hooks
 from gradledger.observers.losses.autograd_graph import (
     find_losses,
     find_opaque,
@@ -194,6 +194,7 @@ class LossTerms(Observer):
             for graph in graphs:
                 losses = find_losses(graph, scaled=micro_batch.scale is not None)
                 self._add_terms(micro_batch, losses)
+                self._note_parts_without_gradient(micro_batch, graph, losses)
             if len(micro_batch.terms) == 1 and losses:
                 micro_batch.terms[0].head = self._tasks.number(losses[0])
                 inferred = micro_batch.terms[0].inferred
@@ -204,6 +205,18 @@ class LossTerms(Observer):
                 raise
             micro_batch.terms.clear()  # this backward fails, or does not reach the freed part
             micro_batch.missing["terms"] = "an earlier backward has freed the graph of the loss"
+
+    @staticmethod
+    def _note_parts_without_gradient(
+        micro_batch: OpenMicroBatch, graph: Any, losses: list[LossNode]
+    ) -> None:
+        """Compute the losses again, if something else is added to them that has no gradient."""
+        early = micro_batch.number <= parts_without_gradient.FIRST_MICRO_BATCHES
+        if not early or len(micro_batch.terms) != len(losses):
+            return
+        if parts_without_gradient.has_missing_input(graph):
+            for loss, term in zip(losses, micro_batch.terms, strict=True):
+                term.value = parts_without_gradient.value_of(loss)
 
     def _add_terms(self, micro_batch: OpenMicroBatch, losses: list[LossNode]) -> list[OpenTerm]:
         """Open a term for each loss node, and hook the node."""

@@ -14,13 +14,15 @@ from gradledger.capture.isolation import is_plain, local_part
 from gradledger.capture.layers import open_layers
 from gradledger.capture.layers.open_layers import OpenLayers
 from gradledger.capture.layers.parameter_names import add_model_of, names_of
+from gradledger.capture.layers.unheld import LOOKED_AT, UnheldParameters
 from gradledger.capture.layers.untrained import Untrained
+from gradledger.capture.layers.weight_decay import weight_decay_of
 from gradledger.capture.open_records import OpenStep
 from gradledger.observers.base import Observer
 from gradledger.observers.norms.gradient_norm import holders, local_norms
 
 if TYPE_CHECKING:
-    from gradledger.capture.windows import OptimizerWindow
+    from gradledger.capture.windows import OpenWindows, OptimizerWindow
 
 
 MOST_SEARCHES = 2  # for the modules that hold an optimizer's parameters
@@ -42,8 +44,10 @@ class LayerNorms(Observer):
 
     facts = ("layers",)
 
-    def __init__(self) -> None:
+    def __init__(self, windows: OpenWindows) -> None:
         super().__init__()
+        self._windows = windows
+        self._unheld = UnheldParameters()
         self._courses: WeakKeyDictionary[Any, _Course] = WeakKeyDictionary()  # by window
         self._begun = self._searches = 0
 
@@ -78,6 +82,8 @@ class LayerNorms(Observer):
         else:
             step.layers = _measure(parameters, window, course, step)
             course.open = step, parameters
+        if step.step in LOOKED_AT and self._may_look(step):
+            step.unheld = self._unheld.look(window, self._windows)
 
     def step_ends(self, step: OpenStep, window: OptimizerWindow) -> None:
         """Read the same coordinates again."""
@@ -87,6 +93,11 @@ class LayerNorms(Observer):
         (begun, parameters), course.open = course.open, None
         if begun is step and step.layers is not None:
             step.layers.after, _ = open_layers.copy_moved(parameters, step.layers.moved)
+
+    def _may_look(self, step: OpenStep) -> bool:
+        """Whether the gradients of the model may be read: not those of other threads or shards."""
+        sharded = "sharded" in step.fields or step.fields.get("wrapper") in ("fsdp", "fsdp2")
+        return not (sharded or self._windows.several_threads)
 
     def _course_of(self, window: OptimizerWindow) -> _Course | None:
         course = self._courses.get(window)
@@ -136,6 +147,7 @@ def _measure(
     before, counts = open_layers.copy_moved(parameters, moved)
     with torch.no_grad():
         weights = Deferred(local_norms(parameters))
+    decay = weight_decay_of(window.optimizer)
     untrained, norms = course.untrained, Deferred(local_norms(read)) if read else None
     if untrained.observed == 1:
         untrained.start(parameters, state)
@@ -153,4 +165,6 @@ def _measure(
         counts=counts,
         untrained=untrained.among(parameters),
         observed=untrained.observed,
+        decay=[] if decay is None else [decay.factors.get(id(p), 0.0) for p in parameters],
+        decoupled=decay is not None and decay.decoupled,
     )

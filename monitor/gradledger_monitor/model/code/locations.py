@@ -45,6 +45,7 @@ LABELS: Mapping[CodeRole, str] = {
     "update": "scaler.update",
     "schedule": "scheduler step",
     "new_scaler": "another GradScaler",
+    "load_state": "state of the optimizer loaded",
     "batches": "batches",
 }
 # A rule that is about the first role is also about the second, after it.
